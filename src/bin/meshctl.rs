@@ -1,0 +1,3 @@
+//! The command line that talks to a node.
+
+fn main() {}

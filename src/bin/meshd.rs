@@ -1,0 +1,3 @@
+//! The daemon: a mesh node.
+
+fn main() {}

@@ -1,0 +1,228 @@
+//! Names on the wire: node IDs, service names and the hash that stands for a node ID in a data header.
+//!
+//! A name that exists as one of these types is already valid; nobody downstream checks it again.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use highway::{HighwayHash, HighwayHasher};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The longest node ID that we accept, in bytes. DNS names, which IDs are in practice, end at 253.
+pub const MAX_NODE_ID: usize = 255;
+
+/// A node's name in the mesh: 1 to [`MAX_NODE_ID`] bytes of UTF-8 without control characters, and never
+/// `localhost`, which on every node means the node itself.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(Arc<str>);
+
+/// Why a text is no node ID.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidNodeId {
+    /// No bytes at all.
+    #[error("a node ID may not be empty")]
+    Empty,
+    /// More than [`MAX_NODE_ID`] bytes.
+    #[error("a node ID has at most {MAX_NODE_ID} bytes, this one has {0}")]
+    TooLong(usize),
+    /// `localhost` in any case.
+    #[error("node ID \"localhost\" is reserved: it always means the local node")]
+    Reserved,
+    /// It would break the line protocol and forge log lines.
+    #[error("a node ID may not contain control characters")]
+    Control,
+}
+
+impl NodeId {
+    /// Checks and takes a name.
+    ///
+    /// # Errors
+    /// [`InvalidNodeId`] says which rule it breaks.
+    pub fn new(name: impl AsRef<str>) -> Result<Self, InvalidNodeId> {
+        let name = name.as_ref();
+        if name.is_empty() {
+            return Err(InvalidNodeId::Empty);
+        }
+        if name.len() > MAX_NODE_ID {
+            return Err(InvalidNodeId::TooLong(name.len()));
+        }
+        if name.eq_ignore_ascii_case("localhost") {
+            return Err(InvalidNodeId::Reserved);
+        }
+        if name.chars().any(char::is_control) {
+            return Err(InvalidNodeId::Control);
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What stands for this name in a data header.
+    pub fn hash(&self) -> NameHash {
+        NameHash::of(&self.0)
+    }
+}
+
+impl Borrow<str> for NodeId {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl std::str::FromStr for NodeId {
+    type Err = InvalidNodeId;
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        Self::new(s)
+    }
+}
+
+impl Serialize for NodeId {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for NodeId {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let name = std::borrow::Cow::<str>::deserialize(d)?;
+        Self::new(name).map_err(serde::de::Error::custom)
+    }
+}
+
+/// HighwayHash-64 of a node ID under an all-zero key; big-endian on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NameHash(pub u64);
+
+impl NameHash {
+    /// Hashes a node ID's bytes.
+    pub fn of(name: &str) -> Self {
+        Self(HighwayHasher::default().hash64(name.as_bytes()))
+    }
+}
+
+impl fmt::Debug for NameHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Display for NameHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// A service on a node, the counterpart of a port: at most 8 bytes, kept right-padded with NUL as on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceName([u8; 8]);
+
+/// A service name of more than 8 bytes, of none, or with bytes that no name may have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidServiceName {
+    /// No bytes at all.
+    #[error("a service name may not be empty")]
+    Empty,
+    /// More bytes than the header has room for.
+    #[error("service name {0:?} too long: at most 8 bytes are possible")]
+    TooLong(String),
+    /// NUL is the padding, and control characters would break the line protocol.
+    #[error("service name {0:?} contains control characters")]
+    Control(String),
+}
+
+impl ServiceName {
+    /// The reserved service that answers pings.
+    pub const PING: Self = Self(*b"ping\0\0\0\0");
+    /// The reserved service that unreachable notices come from and go to.
+    pub const UNREACH: Self = Self(*b"unreach\0");
+    /// The default name of the control service.
+    pub const CONTROL: Self = Self(*b"control\0");
+
+    /// Checks and takes a name.
+    ///
+    /// # Errors
+    /// [`InvalidServiceName`] says which rule it breaks.
+    pub fn new(name: &str) -> Result<Self, InvalidServiceName> {
+        if name.is_empty() {
+            return Err(InvalidServiceName::Empty);
+        }
+        if name.len() > 8 {
+            return Err(InvalidServiceName::TooLong(name.into()));
+        }
+        if name.chars().any(char::is_control) {
+            return Err(InvalidServiceName::Control(name.into()));
+        }
+        let mut bytes = [0; 8];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        Ok(Self(bytes))
+    }
+
+    /// Takes the 8 bytes of a header as they are; a peer may have put anything there.
+    pub const fn from_wire(bytes: [u8; 8]) -> Self {
+        Self(bytes)
+    }
+
+    /// The 8 bytes as they stand in a header.
+    pub const fn to_wire(self) -> [u8; 8] {
+        self.0
+    }
+
+    /// True for the services that the node itself answers and nobody may bind.
+    pub fn is_reserved(self) -> bool {
+        self == Self::PING || self == Self::UNREACH
+    }
+
+    /// The name as text, padding removed, bytes that are not UTF-8 replaced.
+    pub fn to_text(self) -> String {
+        let end = self.0.iter().rposition(|&b| b != 0).map_or(0, |p| p + 1);
+        String::from_utf8_lossy(&self.0[..end]).into_owned()
+    }
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.to_text())
+    }
+}
+
+impl fmt::Debug for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_text())
+    }
+}
+
+impl std::str::FromStr for ServiceName {
+    type Err = InvalidServiceName;
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        Self::new(s)
+    }
+}
+
+impl Serialize for ServiceName {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&self.to_text())
+    }
+}
+
+impl<'de> Deserialize<'de> for ServiceName {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let name = std::borrow::Cow::<str>::deserialize(d)?;
+        Self::new(&name).map_err(serde::de::Error::custom)
+    }
+}

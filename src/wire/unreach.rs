@@ -1,0 +1,93 @@
+//! Unreachable notices: the payload that tells a sender why its datagram did not arrive.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::{NodeId, ServiceName, WireError};
+
+/// Why a datagram did not arrive.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum Problem {
+    /// Nobody listens on the service.
+    ServiceUnknown,
+    /// The hops to live ran out on the way.
+    MessageExpired,
+    /// A firewall rule rejected it.
+    BlockedByFirewall,
+    /// A text of a node that knows more problems than we do.
+    Other(String),
+}
+
+impl Problem {
+    /// The text on the wire, which is also the one that clients see.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::ServiceUnknown => "service unknown",
+            Self::MessageExpired => "message expired",
+            Self::BlockedByFirewall => "blocked by firewall",
+            Self::Other(text) => text,
+        }
+    }
+}
+
+impl From<String> for Problem {
+    fn from(text: String) -> Self {
+        [Self::ServiceUnknown, Self::MessageExpired, Self::BlockedByFirewall]
+            .into_iter()
+            .find(|known| known.as_str() == text)
+            .unwrap_or(Self::Other(text))
+    }
+}
+
+impl From<Problem> for String {
+    fn from(problem: Problem) -> Self {
+        problem.as_str().to_owned()
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The addresses of the datagram that was given up, and why. Keys are spelt as on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Unreachable {
+    /// Who had sent it.
+    pub from_node: NodeId,
+    /// Where it should have gone.
+    pub to_node: NodeId,
+    /// The sender's service: the notice is for whoever listens there.
+    pub from_service: ServiceName,
+    /// The service that it was for.
+    pub to_service: ServiceName,
+    /// Why it was given up.
+    pub problem: Problem,
+}
+
+impl Unreachable {
+    const WHAT: &str = "unreachable notice";
+
+    /// Reads a datagram's payload.
+    ///
+    /// # Errors
+    /// [`WireError::Json`] if it is no notice.
+    pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
+        serde_json::from_slice(payload).map_err(|source| WireError::Json { what: Self::WHAT, source })
+    }
+
+    /// The payload of the notice.
+    ///
+    /// # Errors
+    /// [`WireError::Json`], which the fields' types rule out.
+    pub fn payload(&self) -> Result<Bytes, WireError> {
+        serde_json::to_vec(self)
+            .map(Bytes::from)
+            .map_err(|source| WireError::Json { what: Self::WHAT, source })
+    }
+}
