@@ -6,7 +6,9 @@
 //! <- the binaries. `backend` stands beside `node`; `config` may be read by the last ones only.
 //!
 //! - [`wire`] owns every byte layout that travels between nodes.
+//! - [`mesh`] owns the protocol, pure: sessions, routes, floods, datagrams; time is an argument.
 //! - [`duration`] owns Go's notation of durations, which users type and clients read.
 
 pub mod duration;
+pub mod mesh;
 pub mod wire;

@@ -1,0 +1,214 @@
+//! Services on offer: those of other nodes as they were heard, and the own ones.
+//!
+//! Of two advertisements of a service the later one counts, by the date in it. A withdrawal is remembered
+//! for a while: without that, a ring of nodes would pass it round for ever.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Now, Tick};
+use crate::wire::advertisement::AdvertisementMessage;
+use crate::wire::{Advertisement, ConnType, NodeId, ServiceName, WorkCommand};
+
+/// The tag by which a control service is recognised.
+const CONTROL_SERVICE: &str = "Control Service";
+
+/// An own service, as it is advertised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// How it is spoken to.
+    pub conn_type: ConnType,
+    /// Its description.
+    pub tags: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+struct Heard {
+    advertisement: Advertisement,
+    message: Bytes,
+}
+
+/// Remembered withdrawals: at most this many, the oldest is forgotten first.
+const MOST_WITHDRAWN: usize = 16_384;
+
+/// All that is on offer.
+#[derive(Debug)]
+pub(super) struct Adverts {
+    own: NodeId,
+    withdrawn_time: Duration,
+    max_per_node: usize,
+    heard: BTreeMap<NodeId, BTreeMap<ServiceName, Heard>>,
+    withdrawn: BTreeMap<(NodeId, ServiceName), (Timestamp, Tick)>,
+    offers: BTreeMap<ServiceName, Offer>,
+    work_commands: Vec<WorkCommand>,
+    /// The latest date that an own advertisement carried: they only grow, whatever the clock does.
+    last_date: Timestamp,
+}
+
+/// What a received advertisement asks of this node.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Reception {
+    /// Known already, or beyond the bounds.
+    Ignore,
+    /// To be passed on as it came.
+    PassOn,
+    /// Somebody still believes in a service of ours that we do not offer, or not like that: to be told.
+    Correct(ServiceName),
+}
+
+impl Adverts {
+    pub(super) fn new(own: NodeId, withdrawn_time: Duration, max_per_node: usize) -> Self {
+        Self {
+            own,
+            withdrawn_time,
+            max_per_node,
+            heard: BTreeMap::new(),
+            withdrawn: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            work_commands: Vec::new(),
+            last_date: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    /// Takes an advertisement heard from a neighbour, with the message in which it came.
+    pub(super) fn receive(&mut self, heard: AdvertisementMessage, message: Bytes, now: Now) -> Reception {
+        let AdvertisementMessage { advertisement, cancel } = heard;
+        if advertisement.node_id == self.own {
+            return self.receive_own(&advertisement, cancel);
+        }
+        let key = (advertisement.node_id.clone(), advertisement.service);
+        let services = self.heard.get(&key.0);
+        let current = services.and_then(|services| services.get(&key.1)).map(|h| h.advertisement.time);
+        let withdrawn = self.withdrawn.get(&key).map(|(date, _)| *date);
+        if current.max(withdrawn).is_some_and(|known| advertisement.time <= known) {
+            return Reception::Ignore;
+        }
+        if cancel {
+            self.forget(&key);
+            self.remember_withdrawal(key, advertisement.time, now.tick);
+            return Reception::PassOn;
+        }
+        if current.is_none() && services.is_some_and(|services| services.len() >= self.max_per_node) {
+            return Reception::Ignore;
+        }
+        self.withdrawn.remove(&key);
+        self.heard.entry(key.0).or_default().insert(key.1, Heard { advertisement, message });
+        Reception::PassOn
+    }
+
+    fn receive_own(&mut self, heard: &Advertisement, cancel: bool) -> Reception {
+        if heard.time <= self.last_date && (cancel || self.offers.contains_key(&heard.service)) {
+            return Reception::Ignore;
+        }
+        if cancel && !self.offers.contains_key(&heard.service) {
+            return Reception::Ignore;
+        }
+        self.last_date = self.last_date.max(heard.time);
+        Reception::Correct(heard.service)
+    }
+
+    fn forget(&mut self, (node, service): &(NodeId, ServiceName)) {
+        if let Some(services) = self.heard.get_mut(node) {
+            services.remove(service);
+            if services.is_empty() {
+                self.heard.remove(node);
+            }
+        }
+    }
+
+    fn remember_withdrawal(&mut self, key: (NodeId, ServiceName), date: Timestamp, tick: Tick) {
+        if self.withdrawn.len() >= MOST_WITHDRAWN {
+            let keep = self.withdrawn_time;
+            self.withdrawn.retain(|_, (_, since)| tick.since(*since) < keep);
+            if self.withdrawn.len() >= MOST_WITHDRAWN {
+                self.withdrawn.pop_first();
+            }
+        }
+        self.withdrawn.insert(key, (date, tick));
+    }
+
+    /// Offers an own service from now on.
+    pub(super) fn offer(&mut self, service: ServiceName, offer: Offer) {
+        self.offers.insert(service, offer);
+    }
+
+    /// Stops offering a service; false if it was not on offer.
+    pub(super) fn stop_offering(&mut self, service: ServiceName) -> bool {
+        self.offers.remove(&service).is_some()
+    }
+
+    /// The work types that the own control service tells of.
+    pub(super) fn set_work_commands(&mut self, commands: Vec<WorkCommand>) {
+        self.work_commands = commands;
+    }
+
+    /// One message for each own service, dated now.
+    pub(super) fn own_messages(&mut self, now: Timestamp) -> Vec<AdvertisementMessage> {
+        let services: Vec<ServiceName> = self.offers.keys().copied().collect();
+        services.into_iter().map(|service| self.own_message(service, now)).collect()
+    }
+
+    /// The message that says how an own service stands: on offer, or withdrawn.
+    pub(super) fn own_message(&mut self, service: ServiceName, now: Timestamp) -> AdvertisementMessage {
+        let tick = SignedDuration::from_nanos(1);
+        self.last_date = now.max(self.last_date.checked_add(tick).unwrap_or(now));
+        match self.offers.get(&service) {
+            Some(offer) => AdvertisementMessage {
+                advertisement: self.own_advertisement(service, offer, self.last_date),
+                cancel: false,
+            },
+            None => AdvertisementMessage {
+                advertisement: Advertisement {
+                    node_id: self.own.clone(),
+                    service,
+                    time: self.last_date,
+                    conn_type: ConnType::DATAGRAM,
+                    tags: None,
+                    work_commands: None,
+                },
+                cancel: true,
+            },
+        }
+    }
+
+    fn own_advertisement(&self, service: ServiceName, offer: &Offer, time: Timestamp) -> Advertisement {
+        let control = offer.tags.get("type").is_some_and(|kind| kind == CONTROL_SERVICE);
+        let work_commands = (control && !self.work_commands.is_empty()).then(|| self.work_commands.clone());
+        Advertisement {
+            node_id: self.own.clone(),
+            service,
+            time,
+            conn_type: offer.conn_type,
+            tags: Some(offer.tags.clone()),
+            work_commands,
+        }
+    }
+
+    /// What others offer, as messages to pass on; all but what `except` offers.
+    pub(super) fn messages_except(&self, except: &NodeId) -> impl Iterator<Item = &Bytes> {
+        let wanted = self.heard.iter().filter(move |(node, _)| *node != except);
+        wanted.flat_map(|(_, services)| services.values().map(|heard| &heard.message))
+    }
+
+    /// All that is on offer, by node, control services first; the own ones dated now.
+    pub(super) fn list(&self, now: Timestamp) -> Vec<Advertisement> {
+        let mut by_node: BTreeMap<&NodeId, Vec<Advertisement>> = self
+            .heard
+            .iter()
+            .map(|(node, services)| (node, services.values().map(|h| h.advertisement.clone()).collect()))
+            .collect();
+        let own = self.offers.iter().map(|(service, offer)| self.own_advertisement(*service, offer, now));
+        by_node.entry(&self.own).or_default().extend(own);
+        for services in by_node.values_mut() {
+            services.sort_by_key(|ad| (!is_control(ad), ad.service));
+        }
+        by_node.into_values().flatten().collect()
+    }
+}
+
+fn is_control(ad: &Advertisement) -> bool {
+    ad.tags.as_ref().and_then(|tags| tags.get("type")).is_some_and(|kind| kind == CONTROL_SERVICE)
+}

@@ -1,0 +1,426 @@
+//! The state of a node in the mesh: what goes in, what comes out, and its timers.
+//!
+//! Sessions are opened and closed here; what a routing update means is in `flood`, what becomes of a
+//! datagram in `datagram`. Outputs queue up until they are polled; nothing here waits or sends.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rand::rngs::SmallRng;
+
+use super::adverts::{Adverts, Offer};
+use super::datagram::Datagram;
+use super::firewall::Rule;
+use super::links::LinkTable;
+use super::pace::Pace;
+use super::seen::Seen;
+use super::session::{Established, Phase, Session};
+use super::{CloseReason, LinkPolicy, Now, Options, Routes, SessionId, Status, Tick, paths};
+use crate::wire::{
+    Cost, MessageType, NameHash, NodeId, REJECT, ServiceName, Unreachable, WireError, WorkCommand,
+};
+
+/// How a message ranks in a link's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Routing, advertisements, rejects: goes first and is never dropped.
+    Control,
+    /// Datagrams.
+    Data,
+}
+
+/// A message to be sent on a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transmit {
+    /// Where to.
+    pub session: SessionId,
+    /// The whole message.
+    pub message: Bytes,
+    /// Its rank.
+    pub class: Class,
+}
+
+/// Something that the outside should know or do.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A neighbour introduced itself; the session carries traffic from now on.
+    SessionUp {
+        /// The session.
+        session: SessionId,
+        /// The neighbour.
+        peer: NodeId,
+        /// What the link costs.
+        cost: Cost,
+    },
+    /// Send what is queued for the session, then close it; it is forgotten already.
+    CloseSession {
+        /// The session.
+        session: SessionId,
+        /// The neighbour, if it had introduced itself.
+        peer: Option<NodeId>,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// A datagram for a bound service.
+    Deliver(Datagram),
+    /// A datagram that this node sent did not arrive.
+    Unreachable {
+        /// Which one, and why.
+        notice: Unreachable,
+        /// The node that says so.
+        reported_by: NodeId,
+    },
+    /// The forwarding table has changed.
+    RoutesChanged(Arc<Routes>),
+    /// A neighbour sent what is no message.
+    Malformed {
+        /// From where.
+        session: SessionId,
+        /// What is wrong.
+        error: Arc<WireError>,
+    },
+    /// Another node uses our ID; it was told so.
+    DuplicateNode {
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// Another node was here first under our ID: this one must stop.
+    WeAreDuplicate,
+    /// Our links or services no longer fit into a message.
+    CannotTell(Arc<WireError>),
+}
+
+/// Why the core wants to be woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wakeup {
+    /// A session has to greet again, or has been silent for too long.
+    Session(SessionId),
+    /// Links changed and the routes must follow.
+    Routes,
+    /// The own links have to be told.
+    OwnUpdate,
+    /// The own services have to be told.
+    Advertise,
+}
+
+/// Counts of what went wrong, since birth.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Messages that could not be read.
+    pub malformed: u64,
+    /// Datagrams for which there was no route.
+    pub no_route: u64,
+    /// Datagrams whose hops ran out here.
+    pub expired: u64,
+    /// Datagrams that the firewall held back.
+    pub blocked: u64,
+    /// Datagrams from or to nodes whose names are unknown.
+    pub unknown_name: u64,
+    /// Routing updates of nodes for which there was no room.
+    pub no_room: u64,
+}
+
+/// A node's part of the mesh protocol.
+#[derive(Debug)]
+pub struct Mesh {
+    pub(super) id: NodeId,
+    pub(super) own: NameHash,
+    pub(super) epoch: u64,
+    pub(super) sequence: u64,
+    pub(super) options: Options,
+    pub(super) rng: SmallRng,
+    pub(super) sessions: BTreeMap<SessionId, Session>,
+    pub(super) by_peer: BTreeMap<NodeId, SessionId>,
+    pub(super) links: LinkTable,
+    pub(super) seen: Seen,
+    pub(super) names: HashMap<NameHash, NodeId>,
+    pub(super) adverts: Adverts,
+    pub(super) ports: BTreeSet<ServiceName>,
+    pub(super) firewall: Vec<Rule>,
+    pub(super) routes: Arc<Routes>,
+    pub(super) route_pace: Pace,
+    pub(super) update_pace: Pace,
+    pub(super) next_update: Tick,
+    pub(super) advertise_pace: Pace,
+    pub(super) next_advertise: Tick,
+    pub(super) last_duplicate_notice: Option<Tick>,
+    pub(super) counters: Counters,
+    pub(super) transmits: VecDeque<Transmit>,
+    pub(super) events: VecDeque<Event>,
+}
+
+impl Mesh {
+    /// A node without links. `epoch` must exceed that of the node's last run: by contract the start time in
+    /// seconds, shifted left by 24 bits, plus 24 random bits.
+    pub fn new(id: NodeId, epoch: u64, options: Options, rng: SmallRng, now: Now) -> Self {
+        let own = id.hash();
+        Self {
+            own,
+            epoch,
+            sequence: 0,
+            sessions: BTreeMap::new(),
+            by_peer: BTreeMap::new(),
+            links: LinkTable::new(id.clone(), options.max_nodes),
+            seen: Seen::new(options.seen_time),
+            names: HashMap::from([(own, id.clone())]),
+            adverts: Adverts::new(id.clone(), options.withdrawn_time, options.max_services_per_node),
+            ports: BTreeSet::new(),
+            firewall: Vec::new(),
+            routes: Arc::new(Routes::new(own, false, BTreeMap::new(), &BTreeMap::new())),
+            route_pace: Pace::new(options.route_hold),
+            update_pace: Pace::new(options.update_hold),
+            next_update: now.tick + options.update_interval,
+            advertise_pace: Pace::new(options.advertise_hold),
+            next_advertise: now.tick + options.advertise_interval,
+            last_duplicate_notice: None,
+            counters: Counters::default(),
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+            id,
+            options,
+            rng,
+        }
+    }
+
+    /// The node's own ID.
+    pub fn id(&self) -> &NodeId {
+        &self.id
+    }
+
+    /// What went wrong so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The forwarding table as it stands.
+    pub fn routes(&self) -> &Arc<Routes> {
+        &self.routes
+    }
+
+    /// The name behind a hash, if this node has learned it.
+    pub fn name_of(&self, hash: NameHash) -> Option<&NodeId> {
+        self.names.get(&hash)
+    }
+
+    /// What a client is told of the mesh.
+    pub fn status(&self, now: Now) -> Status {
+        let cost = |session: &SessionId| self.sessions.get(session)?.established().map(|e| e.cost);
+        Status {
+            connections: self
+                .by_peer
+                .iter()
+                .filter_map(|(peer, session)| Some((peer.clone(), cost(session)?)))
+                .collect(),
+            routing_table: self.routes.by_name().clone(),
+            advertisements: self.adverts.list(now.wall),
+            known_connection_costs: self.links.costs().clone(),
+        }
+    }
+
+    /// A link has come up, dialled or accepted: introduces this node on it.
+    pub fn handle_session_opened(&mut self, session: SessionId, policy: LinkPolicy, now: Now) {
+        self.sessions.insert(session, Session::new(policy, now.tick));
+        self.greet(session, now.tick);
+    }
+
+    /// A link has gone down by itself.
+    pub fn handle_session_closed(&mut self, session: SessionId, now: Now) {
+        self.close(session, CloseReason::LinkClosed, now);
+    }
+
+    /// Something was heard on a session at `when`, by a reader that forwarded it without the core.
+    pub fn handle_activity(&mut self, session: SessionId, when: Tick) {
+        let Some(state) = self.sessions.get_mut(&session) else { return };
+        if when <= state.last_heard {
+            return;
+        }
+        state.last_heard = when;
+        if let Phase::Established(established) = &mut state.phase
+            && established.prove_alive_by.take().is_some()
+        {
+            self.reject_contesters(session);
+        }
+    }
+
+    /// A message has come in on a session. What is no message is dropped and counted.
+    pub fn handle_packet(&mut self, session: SessionId, message: Bytes, now: Now) {
+        if !self.sessions.contains_key(&session) {
+            return;
+        }
+        self.handle_activity(session, now.tick);
+        if let Err(error) = self.dispatch(session, message, now) {
+            self.counters.malformed += 1;
+            self.events.push_back(Event::Malformed { session, error: Arc::new(error) });
+        }
+    }
+
+    fn dispatch(&mut self, session: SessionId, message: Bytes, now: Now) -> Result<(), WireError> {
+        let established = self.sessions.get(&session).is_some_and(|s| s.established().is_some());
+        match MessageType::of(&message)? {
+            MessageType::Reject => self.close(session, CloseReason::RejectedByPeer, now),
+            MessageType::RoutingUpdate if established => self.handle_update(session, &message, now)?,
+            MessageType::RoutingUpdate => self.handle_introduction(session, &message, now)?,
+            MessageType::Data if established => self.handle_datagram(session, message, now)?,
+            MessageType::Advertisement if established => self.handle_advertisement(session, message, now)?,
+            // Before the introduction nothing else is listened to.
+            MessageType::Data | MessageType::Advertisement => {}
+        }
+        Ok(())
+    }
+
+    /// Time has passed: does all that is due.
+    pub fn handle_timeout(&mut self, now: Now) {
+        let due: Vec<SessionId> =
+            self.sessions.keys().copied().filter(|&s| self.session_wakeup(s) <= Some(now.tick)).collect();
+        for session in due {
+            self.session_timeout(session, now);
+        }
+        if self.route_pace.take(now.tick) {
+            self.recompute_routes();
+        }
+        if self.update_pace.take(now.tick) || self.next_update <= now.tick {
+            self.flood_own_update(0, now.tick);
+        }
+        if self.advertise_pace.take(now.tick) || self.next_advertise <= now.tick {
+            self.flood_own_advertisements(now);
+        }
+    }
+
+    /// When, and why, [`Mesh::handle_timeout`] wants to be called next. Late is harmless, never is not.
+    pub fn poll_timeout(&self) -> Option<(Tick, Wakeup)> {
+        let sessions =
+            self.sessions.keys().filter_map(|&s| Some((self.session_wakeup(s)?, Wakeup::Session(s))));
+        let paced = [
+            (self.route_pace.due(), Wakeup::Routes),
+            (self.update_pace.due(), Wakeup::OwnUpdate),
+            (self.advertise_pace.due(), Wakeup::Advertise),
+            (Some(self.next_update), Wakeup::OwnUpdate),
+            (Some(self.next_advertise), Wakeup::Advertise),
+        ];
+        sessions.chain(paced.into_iter().filter_map(|(due, why)| Some((due?, why)))).min()
+    }
+
+    /// The next message to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.transmits.pop_front()
+    }
+
+    /// The next thing to know or to do.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Opens a service for datagrams; false if it is open or reserved.
+    pub fn bind(&mut self, service: ServiceName) -> bool {
+        !service.is_reserved() && self.ports.insert(service)
+    }
+
+    /// Closes a service, and withdraws it if it was on offer.
+    pub fn unbind(&mut self, service: ServiceName, now: Now) {
+        self.ports.remove(&service);
+        if self.adverts.stop_offering(service) {
+            self.flood_advertisement_of(service, now);
+        }
+    }
+
+    /// Tells the mesh of a service of this node.
+    pub fn advertise(&mut self, service: ServiceName, offer: Offer, now: Now) {
+        self.adverts.offer(service, offer);
+        self.advertise_pace.request(now.tick);
+    }
+
+    /// Replaces the work types that the control service's advertisement tells of.
+    pub fn set_work_commands(&mut self, commands: Vec<WorkCommand>, now: Now) {
+        self.adverts.set_work_commands(commands);
+        self.advertise_pace.request(now.tick);
+    }
+
+    /// Replaces the firewall's rules.
+    pub fn set_firewall(&mut self, rules: Vec<Rule>) {
+        self.firewall = rules;
+        self.recompute_routes();
+    }
+
+    fn session_wakeup(&self, session: SessionId) -> Option<Tick> {
+        let state = self.sessions.get(&session)?;
+        match &state.phase {
+            Phase::Greeting { next, .. } => Some(*next),
+            Phase::Established(e) => {
+                let idle = state.last_heard + self.options.max_idle;
+                Some(e.prove_alive_by.map_or(idle, |by| by.min(idle)))
+            }
+        }
+    }
+
+    fn session_timeout(&mut self, session: SessionId, now: Now) {
+        let Some(state) = self.sessions.get(&session) else { return };
+        match &state.phase {
+            Phase::Greeting { sent, .. } if *sent >= self.options.max_greetings => {
+                self.close(session, CloseReason::NoIntroduction, now);
+            }
+            Phase::Greeting { .. } => self.greet(session, now.tick),
+            Phase::Established(e) if e.prove_alive_by.is_some_and(|by| by <= now.tick) => {
+                self.close(session, CloseReason::Superseded, now);
+            }
+            Phase::Established(_) => {
+                let silence = now.tick.since(state.last_heard);
+                self.close(session, CloseReason::Idle(silence), now);
+            }
+        }
+    }
+
+    fn greet(&mut self, session: SessionId, now: Tick) {
+        let update = self.own_update(0);
+        let interval = self.options.greeting_interval;
+        if let Some(Session { phase: Phase::Greeting { sent, next, .. }, .. }) =
+            self.sessions.get_mut(&session)
+        {
+            *sent += 1;
+            *next = now + interval;
+        }
+        self.transmit(session, update, Class::Control);
+    }
+
+    /// Ends a session and all that hangs on it; a reject goes out before, if the reason asks for one.
+    pub(super) fn close(&mut self, session: SessionId, reason: CloseReason, now: Now) {
+        let Some(state) = self.sessions.remove(&session) else { return };
+        if reason.rejects() {
+            self.transmit(session, Bytes::from_static(REJECT), Class::Control);
+        }
+        let peer = match state.phase {
+            Phase::Greeting { .. } => None,
+            Phase::Established(Established { peer, .. }) => Some(peer),
+        };
+        if let Some(peer) = &peer {
+            self.by_peer.remove(peer);
+            self.links.disconnect(peer);
+            self.update_pace.request(now.tick);
+            self.route_pace.request(now.tick);
+        }
+        self.events.push_back(Event::CloseSession { session, peer, reason });
+    }
+
+    pub(super) fn transmit(&mut self, session: SessionId, message: Bytes, class: Class) {
+        self.transmits.push_back(Transmit { session, message, class });
+    }
+
+    /// To every established session but `except`.
+    pub(super) fn flood(&mut self, message: &Bytes, except: Option<SessionId>) {
+        let to: Vec<SessionId> = self.by_peer.values().copied().filter(|&s| Some(s) != except).collect();
+        for session in to {
+            self.transmit(session, message.clone(), Class::Control);
+        }
+    }
+
+    pub(super) fn learn_name(&mut self, node: &NodeId) {
+        self.names.entry(node.hash()).or_insert_with(|| node.clone());
+    }
+
+    fn recompute_routes(&mut self) {
+        let by_name = paths::next_hops(&self.id, self.links.costs());
+        let firewall = !self.firewall.is_empty();
+        self.routes = Arc::new(Routes::new(self.own, firewall, by_name, &self.by_peer));
+        self.events.push_back(Event::RoutesChanged(self.routes.clone()));
+    }
+}

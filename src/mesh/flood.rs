@@ -1,0 +1,272 @@
+//! How knowledge spreads: introductions, routing updates and advertisements, taken in, judged, passed on.
+//!
+//! The rules are those of contract section 3; the comments name what goes beyond them and why.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rand::distr::{Alphanumeric, SampleString};
+
+use super::adverts::Reception;
+use super::core::{Class, Event, Mesh};
+use super::links::News;
+use super::session::{Established, Phase, Session};
+use super::{CloseReason, Now, SessionId, Tick};
+use crate::wire::advertisement::AdvertisementMessage;
+use crate::wire::{DataHeader, MAX_HOPS, NodeId, RoutingUpdate, ServiceName, WireError};
+
+/// Where the answer to a probe comes back to. No user can have a service of this name: it begins with a
+/// control character.
+pub(super) const PROBE: ServiceName = ServiceName::from_wire(*b"\x01probe\0\0");
+
+/// Between two notices to a node that uses our ID.
+const DUPLICATE_NOTICE_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Mesh {
+    /// The first routing update on a session names the peer, which is let in or not.
+    pub(super) fn handle_introduction(
+        &mut self,
+        session: SessionId,
+        message: &[u8],
+        now: Now,
+    ) -> Result<(), WireError> {
+        let peer = RoutingUpdate::parse(message)?.forwarding_node;
+        let Some(state) = self.sessions.get(&session) else { return Ok(()) };
+        if peer == self.id {
+            self.close(session, CloseReason::OwnId, now);
+        } else if !state.policy.allows(&peer) {
+            self.close(session, CloseReason::NotAllowed(peer), now);
+        } else if let Some(&other) = self.by_peer.get(&peer) {
+            self.contest(session, other, &peer, now);
+        } else {
+            self.establish(session, peer, now);
+        }
+        Ok(())
+    }
+
+    /// The peer has a session already. A living one keeps its right; a dead one, whose end nobody has
+    /// noticed yet, must not lock the peer out: it is asked, and has a moment to answer.
+    fn contest(&mut self, session: SessionId, other: SessionId, peer: &NodeId, now: Now) {
+        let deadline = now.tick + self.options.probe_time;
+        let Some(Session { phase: Phase::Established(established), .. }) = self.sessions.get_mut(&other)
+        else {
+            return;
+        };
+        let asked = established.prove_alive_by.is_some();
+        established.prove_alive_by.get_or_insert(deadline);
+        if let Some(Session { phase: Phase::Greeting { contests, .. }, .. }) = self.sessions.get_mut(&session)
+        {
+            *contests = Some(other);
+        }
+        if !asked {
+            let probe = DataHeader {
+                hops: MAX_HOPS,
+                from_node: self.own,
+                to_node: peer.hash(),
+                from_service: PROBE,
+                to_service: ServiceName::PING,
+            };
+            self.transmit(other, probe.message(&[]), Class::Control);
+        }
+    }
+
+    /// A contested session has shown that it lives.
+    pub(super) fn reject_contesters(&mut self, living: SessionId) {
+        let Some(peer) = self.sessions.get(&living).and_then(Session::established).map(|e| e.peer.clone())
+        else {
+            return;
+        };
+        let contesters: Vec<SessionId> = self
+            .sessions
+            .iter()
+            .filter(|(_, s)| matches!(s.phase, Phase::Greeting { contests: Some(c), .. } if c == living))
+            .map(|(&id, _)| id)
+            .collect();
+        for session in contesters {
+            self.sessions.remove(&session);
+            let reason = CloseReason::AlreadyConnected(peer.clone());
+            self.transmit(session, Bytes::from_static(crate::wire::REJECT), Class::Control);
+            self.events.push_back(Event::CloseSession { session, peer: None, reason });
+        }
+    }
+
+    fn establish(&mut self, session: SessionId, peer: NodeId, now: Now) {
+        let Some(state) = self.sessions.get_mut(&session) else { return };
+        let cost = state.policy.cost_for(&peer);
+        let established = Established { peer: peer.clone(), cost, lists_us: false, prove_alive_by: None };
+        state.phase = Phase::Established(established);
+        self.by_peer.insert(peer.clone(), session);
+        self.learn_name(&peer);
+        self.links.connect(&peer, cost);
+        self.update_pace.request(now.tick);
+        self.route_pace.request(now.tick);
+        self.bring_up_to_date(session, &peer, now);
+        self.events.push_back(Event::SessionUp { session, peer, cost });
+    }
+
+    /// A new neighbour hears at once all that is known, as ordinary updates and advertisements, rather
+    /// than waiting for the next round of each node.
+    fn bring_up_to_date(&mut self, session: SessionId, peer: &NodeId, now: Now) {
+        let own = self.own_update(0);
+        let services = self.adverts.own_messages(now.wall);
+        let services = services.iter().filter_map(|ad| self.told(ad.message())).collect::<Vec<_>>();
+        let known = self.links.messages_except(peer).chain(self.adverts.messages_except(peer));
+        let all: Vec<Bytes> = std::iter::once(&own).chain(known).chain(&services).cloned().collect();
+        for message in all {
+            self.transmit(session, message, Class::Control);
+        }
+    }
+
+    /// A message of our own making, or a complaint that it does not fit.
+    fn told(&self, message: Result<Bytes, WireError>) -> Option<Bytes> {
+        // Own services are bounded by configuration; a body that no link can carry stays untold.
+        message.inspect_err(|error| debug_assert!(matches!(error, WireError::TooLarge { .. }))).ok()
+    }
+
+    /// A routing update on an established session.
+    pub(super) fn handle_update(
+        &mut self,
+        session: SessionId,
+        message: &[u8],
+        now: Now,
+    ) -> Result<(), WireError> {
+        let update = RoutingUpdate::parse(message)?;
+        let Some(Session { phase: Phase::Established(established), .. }) = self.sessions.get_mut(&session)
+        else {
+            return Ok(());
+        };
+        match established.check(&self.id, &update) {
+            Ok(true) => self.take_update(session, update, now),
+            Ok(false) => {}
+            Err(reason) => self.close(session, reason, now),
+        }
+        Ok(())
+    }
+
+    fn take_update(&mut self, session: SessionId, update: RoutingUpdate, now: Now) {
+        // A sender without a name is still starting.
+        let Some(node) = update.node_id.clone() else { return };
+        if node == self.id {
+            return self.take_update_in_our_name(&update, now);
+        }
+        if !self.seen.insert(&update.update_id, now.tick) {
+            return;
+        }
+        if update.suspected_duplicate != 0 {
+            self.links.correct(&node, &update);
+        } else {
+            match self.links.apply(&node, &update) {
+                News::Nothing => return,
+                News::NoRoom => {
+                    self.counters.no_room += 1;
+                    return;
+                }
+                News::Update { new_node, links_changed } => {
+                    if new_node {
+                        self.learn_name(&node);
+                        self.update_pace.request(now.tick);
+                    }
+                    if links_changed {
+                        self.route_pace.request(now.tick);
+                    }
+                }
+            }
+        }
+        let suspects = update.suspected_duplicate != 0;
+        let passed_on = RoutingUpdate { forwarding_node: self.id.clone(), ..update };
+        // Ours may be the longer name, so an update at the limit may no longer fit.
+        let Some(message) = self.told(passed_on.message()) else { return };
+        if !suspects {
+            self.links.keep_message(&node, &message);
+        }
+        self.flood(&message, Some(session));
+    }
+
+    /// Somebody speaks in our name: an echo, our own past, or a node with the same ID.
+    fn take_update_in_our_name(&mut self, update: &RoutingUpdate, now: Now) {
+        if update.epoch == self.epoch {
+            return;
+        }
+        if update.suspected_duplicate == self.epoch {
+            self.events.push_back(Event::WeAreDuplicate);
+        } else if update.epoch > self.epoch && self.may_notify_duplicate(now.tick) {
+            self.events.push_back(Event::DuplicateNode { epoch: update.epoch });
+            self.flood_own_update(update.epoch, now.tick);
+        }
+    }
+
+    /// The answer to a flood in our name must not be a flood of its own.
+    fn may_notify_duplicate(&mut self, now: Tick) -> bool {
+        let rested = |last| now.since(last) >= DUPLICATE_NOTICE_INTERVAL;
+        let may = self.last_duplicate_notice.is_none_or(rested);
+        if may {
+            self.last_duplicate_notice = Some(now);
+        }
+        may
+    }
+
+    /// The next version of our own list of links, as a message. Should the list not fit into a message,
+    /// it is told empty: the node stays reachable by its neighbours' word, and says so.
+    pub(super) fn own_update(&mut self, suspected_duplicate: u64) -> Bytes {
+        let connections = self.links.costs().get(&self.id).cloned().unwrap_or_default();
+        self.sequence += 1;
+        let mut update = RoutingUpdate {
+            node_id: Some(self.id.clone()),
+            update_id: Alphanumeric.sample_string(&mut self.rng, 8),
+            epoch: self.epoch,
+            sequence: self.sequence,
+            connections,
+            forwarding_node: self.id.clone(),
+            suspected_duplicate,
+        };
+        update.message().unwrap_or_else(|error| {
+            self.events.push_back(Event::CannotTell(error.into()));
+            update.connections = BTreeMap::new();
+            update.message().unwrap_or_default()
+        })
+    }
+
+    pub(super) fn flood_own_update(&mut self, suspected_duplicate: u64, now: Tick) {
+        self.update_pace.served(now);
+        self.next_update = now + self.options.update_interval;
+        if self.by_peer.is_empty() {
+            return;
+        }
+        let message = self.own_update(suspected_duplicate);
+        self.flood(&message, None);
+    }
+
+    /// An advertisement on an established session.
+    pub(super) fn handle_advertisement(
+        &mut self,
+        session: SessionId,
+        message: Bytes,
+        now: Now,
+    ) -> Result<(), WireError> {
+        let heard = AdvertisementMessage::parse(&message)?;
+        match self.adverts.receive(heard, message.clone(), now) {
+            Reception::Ignore => {}
+            Reception::PassOn => self.flood(&message, Some(session)),
+            Reception::Correct(service) => self.flood_advertisement_of(service, now),
+        }
+        Ok(())
+    }
+
+    pub(super) fn flood_advertisement_of(&mut self, service: ServiceName, now: Now) {
+        let message = self.adverts.own_message(service, now.wall).message();
+        if let Some(message) = self.told(message) {
+            self.flood(&message, None);
+        }
+    }
+
+    pub(super) fn flood_own_advertisements(&mut self, now: Now) {
+        self.advertise_pace.served(now.tick);
+        self.next_advertise = now.tick + self.options.advertise_interval;
+        for ad in self.adverts.own_messages(now.wall) {
+            if let Some(message) = self.told(ad.message()) {
+                self.flood(&message, None);
+            }
+        }
+    }
+}

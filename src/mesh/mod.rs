@@ -1,0 +1,35 @@
+//! The mesh protocol, pure: what a node decides about sessions, routes, floods and datagrams.
+//!
+//! [`Mesh`] is told what happened (`handle_*`) and asked what to do (`poll_*`); time is an argument and
+//! randomness comes from a generator given at birth, so the same inputs give the same outputs. This room
+//! has never heard of sockets, tasks, files or configuration.
+//!
+//! - `core`: the state and its inputs and outputs; `flood`: how knowledge spreads; `session`: one neighbour's handshake and checks;
+//! - `links`: who is linked to whom, by routing updates; `paths`: shortest paths over that;
+//! - `routes`: the immutable table that forwards packets, shared with the fast path;
+//! - `datagram`: what happens to a data message; `firewall`: the rules that it meets first;
+//! - `adverts`: services on offer; `seen`: updates already processed; `pace`: "soon, but not too often".
+
+mod adverts;
+mod clock;
+mod core;
+mod datagram;
+pub mod firewall;
+mod flood;
+mod links;
+mod options;
+mod pace;
+mod paths;
+mod routes;
+mod seen;
+mod session;
+mod status;
+
+pub use self::adverts::Offer;
+pub use self::clock::{Now, Tick};
+pub use self::core::{Class, Counters, Event, Mesh, Transmit, Wakeup};
+pub use self::datagram::{Datagram, SendError};
+pub use self::options::Options;
+pub use self::routes::{Decision, Routes};
+pub use self::session::{CloseReason, LinkPolicy, SessionId};
+pub use self::status::Status;

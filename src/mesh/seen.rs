@@ -1,0 +1,73 @@
+//! The IDs of routing updates already processed: each is processed once.
+//!
+//! Bounded twice, by age and by number. Forgetting one early is harmless, since an old update of a known
+//! node is also told by its epoch and sequence.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use super::Tick;
+use crate::wire::NameHash;
+
+/// Most IDs kept; about 1.5 MB.
+const MOST: usize = 65_536;
+
+/// A memory of update IDs.
+#[derive(Debug)]
+pub(super) struct Seen {
+    keep: Duration,
+    ids: HashSet<u64>,
+    order: VecDeque<(Tick, u64)>,
+}
+
+impl Seen {
+    /// Remembers each ID for `keep`.
+    pub(super) fn new(keep: Duration) -> Self {
+        Self { keep, ids: HashSet::new(), order: VecDeque::new() }
+    }
+
+    /// Notes `id`; false if it was known.
+    pub(super) fn insert(&mut self, id: &str, now: Tick) -> bool {
+        while let Some(&(when, old)) = self.order.front() {
+            if now.since(when) < self.keep && self.order.len() < MOST {
+                break;
+            }
+            self.order.pop_front();
+            self.ids.remove(&old);
+        }
+        let key = key(id);
+        let new = self.ids.insert(key);
+        if new {
+            self.order.push_back((now, key));
+        }
+        new
+    }
+}
+
+/// IDs have 8 bytes, which are their own key; whatever else a peer makes up is hashed.
+fn key(id: &str) -> u64 {
+    <[u8; 8]>::try_from(id.as_bytes()).map_or_else(|_| NameHash::of(id).0, u64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_counts_once_until_it_is_old() {
+        let mut seen = Seen::new(Duration::from_secs(10));
+        assert!(seen.insert("abcdefgh", Tick::default()));
+        assert!(!seen.insert("abcdefgh", Tick::at(Duration::from_secs(9))));
+        assert!(seen.insert("a longer one", Tick::at(Duration::from_secs(9))));
+        assert!(seen.insert("abcdefgh", Tick::at(Duration::from_secs(10))));
+    }
+
+    #[test]
+    fn a_flood_of_ids_does_not_grow_it_without_bound() {
+        let mut seen = Seen::new(Duration::from_secs(3600));
+        for i in 0..3 * MOST {
+            seen.insert(&format!("{i:08}"), Tick::default());
+        }
+        assert!(seen.ids.len() <= MOST && seen.order.len() <= MOST);
+    }
+}

@@ -1,0 +1,205 @@
+//! One session with a neighbour: who it is, what its link costs, and why it may end.
+//!
+//! A session greets until the other side has introduced itself, and is established from then on. The
+//! checks that only need the session itself are here; whatever needs the whole node is in `core`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use super::Tick;
+use crate::wire::{Cost, NodeId, RoutingUpdate};
+
+/// Names one session for ever: a number is never used again, so what comes late for an old session can
+/// never hit a newer one with the same neighbour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+/// What a listener or a peer says about the sessions that come from it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinkPolicy {
+    /// Cost of the link.
+    pub cost: Cost,
+    /// Cost by neighbour, where it differs.
+    pub node_cost: BTreeMap<NodeId, Cost>,
+    /// The only neighbours that are let in; `None` lets everybody in.
+    pub allowed_peers: Option<BTreeSet<NodeId>>,
+}
+
+impl Default for LinkPolicy {
+    fn default() -> Self {
+        Self { cost: Cost::DEFAULT, node_cost: BTreeMap::new(), allowed_peers: None }
+    }
+}
+
+impl LinkPolicy {
+    /// What a link with `peer` costs.
+    pub fn cost_for(&self, peer: &NodeId) -> Cost {
+        self.node_cost.get(peer).copied().unwrap_or(self.cost)
+    }
+
+    /// Whether `peer` is let in.
+    pub fn allows(&self, peer: &NodeId) -> bool {
+        self.allowed_peers.as_ref().is_none_or(|allowed| allowed.contains(peer))
+    }
+}
+
+/// Why a session ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CloseReason {
+    /// The peer claims our own node ID.
+    OwnId,
+    /// The peer is not in the link's list of allowed peers.
+    NotAllowed(NodeId),
+    /// There is a living session with that node ID.
+    AlreadyConnected(NodeId),
+    /// The peer introduced itself under one name and goes on under another.
+    PeerChanged {
+        /// The name it had.
+        from: NodeId,
+        /// The name it has now.
+        to: NodeId,
+    },
+    /// Both ends must give their link the same cost.
+    CostDisagreement {
+        /// What we say.
+        ours: Cost,
+        /// What the peer says.
+        theirs: Cost,
+    },
+    /// The peer listed us as its neighbour and no longer does.
+    NoLongerListsUs,
+    /// The peer rejected us.
+    RejectedByPeer,
+    /// Nothing was heard for this long.
+    Idle(Duration),
+    /// The peer never introduced itself.
+    NoIntroduction,
+    /// The peer has come back on another session while this one was dead.
+    Superseded,
+    /// The link below ended.
+    LinkClosed,
+}
+
+impl CloseReason {
+    /// True if the peer is sent a reject before the session is closed.
+    pub fn rejects(&self) -> bool {
+        match self {
+            Self::OwnId
+            | Self::NotAllowed(_)
+            | Self::AlreadyConnected(_)
+            | Self::PeerChanged { .. }
+            | Self::CostDisagreement { .. }
+            | Self::NoLongerListsUs => true,
+            Self::RejectedByPeer
+            | Self::Idle(_)
+            | Self::NoIntroduction
+            | Self::Superseded
+            | Self::LinkClosed => false,
+        }
+    }
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OwnId => f.write_str("it uses our own node ID: give each node an ID of its own"),
+            Self::NotAllowed(peer) => write!(f, "{peer} is not in the link's allowedpeers"),
+            Self::AlreadyConnected(peer) => write!(f, "there already is a living session with {peer}"),
+            Self::PeerChanged { from, to } => write!(f, "its node ID changed from {from} to {to}"),
+            Self::CostDisagreement { ours, theirs } => write!(
+                f,
+                "we give the link the cost {}, it says {}: set the same cost at both ends",
+                ours.get(),
+                theirs.get()
+            ),
+            Self::NoLongerListsUs => f.write_str("it no longer lists us as its neighbour"),
+            Self::RejectedByPeer => f.write_str("it rejected us; its log says why"),
+            Self::Idle(time) => write!(f, "nothing was heard for {} s", time.as_secs_f32()),
+            Self::NoIntroduction => f.write_str("it never introduced itself"),
+            Self::Superseded => {
+                f.write_str("it was dead, and the same node has come back on another session")
+            }
+            Self::LinkClosed => f.write_str("the link was closed"),
+        }
+    }
+}
+
+/// How far a session has come.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// We introduce ourselves again and again; the peer has not.
+    Greeting {
+        /// Greetings sent so far.
+        sent: u32,
+        /// When the next one is due.
+        next: Tick,
+        /// Its introduction names a neighbour whose other session is being asked whether it lives.
+        contests: Option<SessionId>,
+    },
+    /// The peer is known.
+    Established(Established),
+}
+
+/// An established session's knowledge.
+#[derive(Debug)]
+pub(super) struct Established {
+    pub(super) peer: NodeId,
+    pub(super) cost: Cost,
+    /// The peer has listed us as its neighbour, so it must go on doing so.
+    pub(super) lists_us: bool,
+    /// Another session claims to be this peer: until when this one has time to show that it lives.
+    pub(super) prove_alive_by: Option<Tick>,
+}
+
+/// One session.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) policy: LinkPolicy,
+    pub(super) phase: Phase,
+    pub(super) last_heard: Tick,
+}
+
+impl Session {
+    pub(super) fn new(policy: LinkPolicy, now: Tick) -> Self {
+        Self { policy, phase: Phase::Greeting { sent: 0, next: now, contests: None }, last_heard: now }
+    }
+
+    pub(super) fn established(&self) -> Option<&Established> {
+        match &self.phase {
+            Phase::Established(established) => Some(established),
+            Phase::Greeting { .. } => None,
+        }
+    }
+}
+
+impl Established {
+    /// Checks an update from the peer against what it said before. `Ok(false)`: it has not got to know us
+    /// yet, so the update is not for processing.
+    pub(super) fn check(&mut self, own: &NodeId, update: &RoutingUpdate) -> Result<bool, CloseReason> {
+        if update.forwarding_node != self.peer {
+            let (from, to) = (self.peer.clone(), update.forwarding_node.clone());
+            return Err(CloseReason::PeerChanged { from, to });
+        }
+        if update.node_id.as_ref() != Some(&self.peer) {
+            return Ok(true);
+        }
+        match update.connections.get(own) {
+            None if self.lists_us => Err(CloseReason::NoLongerListsUs),
+            None => Ok(false),
+            Some(&theirs) if theirs != self.cost => {
+                Err(CloseReason::CostDisagreement { ours: self.cost, theirs })
+            }
+            Some(_) => {
+                self.lists_us = true;
+                Ok(true)
+            }
+        }
+    }
+}
