@@ -6,7 +6,9 @@
 //! <- the binaries. `backend` stands beside `node`; `config` may be read by the last ones only.
 //!
 //! - [`wire`] owns every byte layout that travels between nodes.
+//! - [`backend`] owns links to neighbours: dial, listen, redial, sessions of whole packets.
 //! - [`duration`] owns Go's notation of durations, which users type and clients read.
 
+pub mod backend;
 pub mod duration;
 pub mod wire;
