@@ -7,8 +7,10 @@
 //!
 //! - [`wire`] owns every byte layout that travels between nodes.
 //! - [`mesh`] owns the protocol, pure: sessions, routes, floods, datagrams; time is an argument.
+//! - [`backend`] owns links to neighbours: dial, listen, redial, sessions of whole packets.
 //! - [`duration`] owns Go's notation of durations, which users type and clients read.
 
+pub mod backend;
 pub mod duration;
 pub mod mesh;
 pub mod wire;

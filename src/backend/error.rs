@@ -1,0 +1,126 @@
+//! How sessions end, and why accepting or dialing fails.
+//!
+//! Each type is split along what a caller does about it, not along what the operating system calls it.
+//! Texts name the address; who logs them and when is the caller's decision.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+/// Why a session is over. Always for good: a session never comes back, a new one is dialed.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionEnd {
+    /// The peer closed its direction at a packet boundary.
+    #[error("closed by the peer")]
+    Closed,
+    /// The peer closed its direction inside a packet.
+    #[error("closed by the peer inside a packet, {received} bytes into the frame")]
+    Truncated {
+        /// Bytes of the unfinished frame, length prefix included.
+        received: usize,
+    },
+    /// The connection failed.
+    #[error("connection lost: {0}")]
+    Broken(#[from] io::Error),
+    /// The cause was given by an earlier call.
+    #[error("the session is already over")]
+    AlreadyOver,
+}
+
+/// Why a listener did not give a session.
+#[derive(Debug, thiserror::Error)]
+pub enum AcceptError {
+    /// This one client, or this moment, failed. Accept again after the pause.
+    #[error("cannot accept on {address} at the moment: {source}")]
+    Transient {
+        /// The listener's address.
+        address: String,
+        /// How long to wait before the next attempt; zero where the cause is gone with the client.
+        pause: Duration,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The listener is broken and stays so.
+    #[error("cannot accept on {address} any more: {source}")]
+    Fatal {
+        /// The listener's address.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+/// The pause after an error that other sessions have to resolve, such as too many open files.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(500);
+
+impl AcceptError {
+    /// Sorts an error of `accept(2)`. Unknown ones are transient: a listener that gives up takes the node
+    /// off the mesh, one that tries twice a second costs a line in the log.
+    pub(super) fn sort(address: String, source: io::Error) -> Self {
+        match Errno::from_io_error(&source) {
+            Some(Errno::BADF | Errno::FAULT | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP) => {
+                Self::Fatal { address, source }
+            }
+            Some(Errno::CONNABORTED | Errno::CONNRESET | Errno::INTR | Errno::PROTO) => {
+                Self::Transient { address, pause: Duration::ZERO, source }
+            }
+            _ => Self::Transient { address, pause: EXHAUSTED_PAUSE, source },
+        }
+    }
+}
+
+/// Why a dial gave no session. Every kind may be gone at the next attempt.
+#[derive(Debug, thiserror::Error)]
+pub enum DialFailure {
+    /// The address has no answer in the resolver, or is no `host:port`.
+    #[error("cannot resolve {address}: {source}")]
+    Resolve {
+        /// The address as configured.
+        address: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// The last of the host's addresses failed.
+    #[error("cannot connect to {address}: {source}")]
+    Connect {
+        /// The address as configured.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Nobody answered in time.
+    #[error("cannot connect to {address}: no answer within {} s", limit.as_secs())]
+    TimedOut {
+        /// The address as configured.
+        address: String,
+        /// How long was waited.
+        limit: Duration,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sorted(errno: Errno) -> AcceptError {
+        AcceptError::sort("tcp 127.0.0.1:1".into(), errno.into())
+    }
+
+    #[test]
+    fn accept_errors_say_whether_to_go_on() {
+        for errno in [Errno::CONNABORTED, Errno::INTR] {
+            assert!(
+                matches!(sorted(errno), AcceptError::Transient { pause: Duration::ZERO, .. }),
+                "{errno:?}"
+            );
+        }
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::PERM] {
+            let error = sorted(errno);
+            assert!(matches!(error, AcceptError::Transient { pause, .. } if !pause.is_zero()), "{errno:?}");
+        }
+        for errno in [Errno::BADF, Errno::INVAL] {
+            assert!(matches!(sorted(errno), AcceptError::Fatal { .. }), "{errno:?}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Whole packets out of any byte stream, in batches.
+//!
+//! It owns the waiting: when to read, when a silence lets the buffer shrink, and how a stream ends. The
+//! memory is `read_buffer`'s business, the layout of a frame `wire`'s.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::{Instant, timeout_at};
+
+use super::SessionEnd;
+use super::read_buffer::ReadBuffer;
+
+/// The most packets that one `read_batch` appends.
+pub const MAX_BATCH_PACKETS: usize = 256;
+
+/// `read_batch` stops appending once it has appended this many bytes.
+pub const MAX_BATCH_BYTES: usize = 256 * 1024;
+
+/// A session that is silent for so long gives a grown buffer back.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// Reads frames from `R`.
+#[derive(Debug)]
+pub(super) struct FrameReader<R> {
+    io: R,
+    buffer: ReadBuffer,
+    /// Since when nothing has come; kept here so that dropped `read_batch` futures do not restart it.
+    silent_since: Option<Instant>,
+    over: bool,
+}
+
+impl<R: AsyncRead + Unpin> FrameReader<R> {
+    pub(super) fn new(io: R) -> Self {
+        Self { io, buffer: ReadBuffer::new(), silent_since: None, over: false }
+    }
+
+    /// See [`super::Reader::read_batch`].
+    pub(super) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
+        if self.over {
+            return Err(SessionEnd::AlreadyOver);
+        }
+        while !self.take_packets(out) {
+            if let Err(end) = self.receive().await {
+                self.over = true;
+                self.buffer.on_end();
+                return Err(end);
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the packets at hand; false if there were none.
+    fn take_packets(&mut self, out: &mut Vec<BytesMut>) -> bool {
+        let (mut packets, mut bytes) = (0, 0);
+        while packets < MAX_BATCH_PACKETS && bytes < MAX_BATCH_BYTES {
+            let Some(packet) = self.buffer.next_packet() else { break };
+            packets += 1;
+            bytes += packet.len();
+            out.push(packet);
+        }
+        packets > 0
+    }
+
+    /// Reads once, or waits until silence has made the buffer smaller. Cancel safe, as `read_buf` is.
+    async fn receive(&mut self) -> Result<(), SessionEnd> {
+        let grown = self.buffer.is_grown();
+        let bytes = self.buffer.for_reading();
+        let room = bytes.capacity() - bytes.len();
+        let reading = self.io.read_buf(bytes);
+        let read = if grown {
+            let since = *self.silent_since.get_or_insert_with(Instant::now);
+            timeout_at(since + SILENCE, reading).await
+        } else {
+            Ok(reading.await)
+        };
+        self.silent_since = None;
+        match read {
+            Ok(count) => self.on_read(room, count?),
+            Err(_elapsed) => {
+                self.buffer.on_silence();
+                Ok(())
+            }
+        }
+    }
+
+    fn on_read(&mut self, room: usize, count: usize) -> Result<(), SessionEnd> {
+        if count > 0 {
+            self.buffer.on_read(room, count);
+            return Ok(());
+        }
+        Err(match self.buffer.unfinished() {
+            0 => SessionEnd::Closed,
+            received => SessionEnd::Truncated { received },
+        })
+    }
+}

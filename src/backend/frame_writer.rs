@@ -1,0 +1,141 @@
+//! Batches of packets into any byte stream, many frames with one system call.
+//!
+//! It owns the frames whose sending has begun, so that a dropped future never leaves half a frame behind: the
+//! next write goes on at the very byte. It never copies a packet, and knows no sockets.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+
+use bytes::Bytes;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tracing::error;
+
+use super::SessionEnd;
+use crate::wire::{MAX_MESSAGE, frame};
+
+/// Frames handed over with one write; each takes two of the kernel's 1,024 slices.
+const FRAMES_PER_WRITE: usize = 64;
+
+/// Writes frames to `W`.
+#[derive(Debug)]
+pub(super) struct FrameWriter<W> {
+    io: W,
+    /// At most [`FRAMES_PER_WRITE`] frames that were taken from a batch; the first may be partly written.
+    begun: VecDeque<Frame>,
+    /// Bytes of the first frame that are written already, prefix included.
+    written: usize,
+    over: bool,
+}
+
+#[derive(Debug)]
+struct Frame {
+    prefix: [u8; frame::PREFIX_LEN],
+    packet: Bytes,
+}
+
+impl Frame {
+    fn len(&self) -> usize {
+        self.prefix.len() + self.packet.len()
+    }
+}
+
+impl<W: AsyncWrite + Unpin> FrameWriter<W> {
+    pub(super) fn new(io: W) -> Self {
+        Self { io, begun: VecDeque::new(), written: 0, over: false }
+    }
+
+    /// The stream below.
+    pub(super) fn io(&self) -> &W {
+        &self.io
+    }
+
+    /// See [`super::Writer::write_batch`].
+    pub(super) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> Result<(), SessionEnd> {
+        if self.over {
+            return Err(SessionEnd::AlreadyOver);
+        }
+        let written = self.write_all(batch).await;
+        if written.is_err() {
+            self.over = true;
+            self.begun.clear();
+        }
+        written.map_err(SessionEnd::Broken)
+    }
+
+    /// Sends what was begun, then ends the stream in order. May wait for a slow peer for ever.
+    pub(super) async fn finish(&mut self) -> io::Result<()> {
+        if self.over {
+            return Ok(());
+        }
+        self.write_all(&mut VecDeque::new()).await?;
+        self.io.shutdown().await
+    }
+
+    async fn write_all(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
+        loop {
+            self.begin(batch);
+            if self.begun.is_empty() {
+                return self.io.flush().await;
+            }
+            self.write_some().await?;
+        }
+    }
+
+    /// Moves as many packets as one write takes from the batch to the frames begun.
+    fn begin(&mut self, batch: &mut VecDeque<Bytes>) {
+        while self.begun.len() < FRAMES_PER_WRITE {
+            let Some(packet) = batch.pop_front() else { break };
+            match frame::prefix(packet.len()) {
+                Some(prefix) => self.begun.push_back(Frame { prefix, packet }),
+                None => {
+                    error!(
+                        len = packet.len(),
+                        limit = MAX_MESSAGE,
+                        "dropped a packet that no frame can carry"
+                    );
+                }
+            }
+        }
+    }
+
+    async fn write_some(&mut self) -> io::Result<()> {
+        let Self { io, begun, written, .. } = self;
+        let count = poll_fn(|cx| {
+            let mut slices = [IoSlice::new(&[]); 2 * FRAMES_PER_WRITE];
+            let used = fill(&mut slices, begun, *written);
+            Pin::new(&mut *io).poll_write_vectored(cx, &slices[..used])
+        })
+        .await?;
+        if count == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.on_written(count);
+        Ok(())
+    }
+
+    fn on_written(&mut self, count: usize) {
+        self.written += count;
+        while let Some(first) = self.begun.front()
+            && self.written >= first.len()
+        {
+            self.written -= first.len();
+            self.begun.pop_front();
+        }
+    }
+}
+
+/// Points slices at the frames' bytes, from `skip` bytes into the first; gives the number of slices used.
+fn fill<'a>(slices: &mut [IoSlice<'a>], frames: &'a VecDeque<Frame>, mut skip: usize) -> usize {
+    let mut used = 0;
+    for part in frames.iter().flat_map(|frame| [&frame.prefix[..], &frame.packet[..]]) {
+        let skipped = skip.min(part.len());
+        skip -= skipped;
+        if skipped < part.len() {
+            slices[used] = IoSlice::new(&part[skipped..]);
+            used += 1;
+        }
+    }
+    used
+}

@@ -1,0 +1,267 @@
+//! Sessions inside one process, over a named switchboard that can be made to fail.
+//!
+//! It owns names, links and their faults; tests of the node use it in place of sockets. Packets go through
+//! the same frames as on TCP, with the same back-pressure, so what passes here was serialised.
+
+mod pipe;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::mpsc;
+
+use self::pipe::{Pipe, PipeReader, PipeWriter};
+use super::frame_reader::FrameReader;
+use super::frame_writer::FrameWriter;
+use super::{AcceptError, DialFailure, Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
+
+const TRANSPORT: &str = "memory";
+
+/// Dialed sessions that a listener may leave unaccepted; further dials are refused.
+const BACKLOG: usize = 1024;
+
+/// A switchboard of named listeners. Clones are handles to the same one.
+#[derive(Clone, Default)]
+pub struct MemoryNet {
+    // A lock and no task: each use is a handful of map operations, and faults must act at once.
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    listeners: BTreeMap<String, mpsc::Sender<Session>>,
+    links: Vec<Link>,
+    faults: BTreeMap<Direct, Arc<Mutex<Fault>>>,
+}
+
+/// The direction from one name to another.
+type Direct = (String, String);
+
+struct Link {
+    ends: Direct,
+    pipes: [Weak<Pipe>; 2],
+}
+
+/// What happens to packets in one direction.
+#[derive(Debug, Default)]
+struct Fault {
+    black_hole: bool,
+    drop_next: usize,
+}
+
+impl Fault {
+    fn swallows(&mut self) -> bool {
+        let dropped = self.drop_next > 0;
+        self.drop_next -= usize::from(dropped);
+        dropped || self.black_hole
+    }
+}
+
+impl MemoryNet {
+    /// A switchboard with nobody on it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Breaks every link between two names, whoever dialed: both ends see a reset connection, and packets
+    /// under way are lost. Gives the number of links that were broken; new dials get through.
+    pub fn cut(&self, one: &str, other: &str) -> usize {
+        let links = &self.lock().links;
+        let between = |link: &&Link| {
+            let (from, to) = &link.ends;
+            (from == one && to == other) || (from == other && to == one)
+        };
+        links.iter().filter(between).filter(|link| link.cut()).count()
+    }
+
+    /// From now on, whole packets from one name to another vanish (or no longer do), on present and future
+    /// links, while their writer sees success: a half-dead session.
+    pub fn black_hole(&self, from: &str, to: &str, on: bool) {
+        lock(&self.fault(from, to)).black_hole = on;
+    }
+
+    /// The next `count` packets from one name to another vanish.
+    pub fn drop_next(&self, from: &str, to: &str, count: usize) {
+        lock(&self.fault(from, to)).drop_next = count;
+    }
+
+    fn fault(&self, from: &str, to: &str) -> Arc<Mutex<Fault>> {
+        self.lock().faults.entry((from.to_owned(), to.to_owned())).or_default().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+/// Nothing that runs under these locks can leave a state half changed, so a panic elsewhere does not matter.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Link {
+    fn cut(&self) -> bool {
+        // Both, always: `any` alone would stop at the first.
+        self.pipes.iter().filter_map(Weak::upgrade).filter(|pipe| pipe.cut()).count() > 0
+    }
+
+    fn is_alive(&self) -> bool {
+        self.pipes.iter().any(|pipe| pipe.strong_count() > 0)
+    }
+}
+
+impl PartialEq for MemoryNet {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+}
+
+impl Eq for MemoryNet {}
+
+impl fmt::Debug for MemoryNet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemoryNet({:p})", Arc::as_ptr(&self.state))
+    }
+}
+
+/// Where to listen on a switchboard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryListenOptions {
+    /// The switchboard.
+    pub net: MemoryNet,
+    /// The name to listen on.
+    pub name: String,
+}
+
+/// Whom to dial on a switchboard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryDialOptions {
+    /// The switchboard.
+    pub net: MemoryNet,
+    /// The dialer's name, by which the link can be cut; it need not listen.
+    pub from: String,
+    /// The listener's name.
+    pub to: String,
+}
+
+/// A name on a switchboard.
+#[derive(Debug)]
+pub struct MemoryListener {
+    net: MemoryNet,
+    name: String,
+    incoming: mpsc::Receiver<Session>,
+}
+
+impl MemoryListener {
+    pub(super) fn bind(options: &MemoryListenOptions) -> io::Result<Self> {
+        let MemoryListenOptions { net, name } = options.clone();
+        let (sender, incoming) = mpsc::channel(BACKLOG);
+        match net.lock().listeners.entry(name.clone()) {
+            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(sender),
+            std::collections::btree_map::Entry::Occupied(_) => {
+                let text =
+                    format!("cannot listen on {TRANSPORT} {name}: address in use; drop the other listener");
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+            }
+        };
+        Ok(Self { net, name, incoming })
+    }
+
+    pub(super) fn local_addr(&self) -> String {
+        self.name.clone()
+    }
+
+    pub(super) async fn accept(&mut self) -> Result<Session, AcceptError> {
+        // The sender leaves the switchboard only with the listener itself.
+        self.incoming.recv().await.ok_or_else(|| AcceptError::Fatal {
+            address: format!("{TRANSPORT} {}", self.name),
+            source: io::ErrorKind::NotConnected.into(),
+        })
+    }
+}
+
+impl Drop for MemoryListener {
+    fn drop(&mut self) {
+        self.net.lock().listeners.remove(&self.name);
+    }
+}
+
+pub(super) fn dial(options: &MemoryDialOptions) -> Result<Session, DialFailure> {
+    let MemoryDialOptions { net, from, to } = options;
+    let refused = |what: &str| DialFailure::Connect {
+        address: to.clone(),
+        source: io::Error::new(io::ErrorKind::ConnectionRefused, what.to_owned()),
+    };
+    let listener = net.lock().listeners.get(to).cloned().ok_or_else(|| refused("nobody listens there"))?;
+    let (outbound, inbound) = link(net, from, to);
+    listener.try_send(inbound).map_err(|_| refused("the listener does not accept"))?;
+    Ok(outbound)
+}
+
+fn link(net: &MemoryNet, from: &str, to: &str) -> (Session, Session) {
+    let (there, back) = (Pipe::new(), Pipe::new());
+    let pipes = [Arc::downgrade(&there), Arc::downgrade(&back)];
+    {
+        let mut state = net.lock();
+        state.links.retain(Link::is_alive);
+        state.links.push(Link { ends: (from.to_owned(), to.to_owned()), pipes });
+    }
+    let outbound = session(&back, &there, net.fault(from, to), to, Direction::Outbound);
+    let inbound = session(&there, &back, net.fault(to, from), from, Direction::Inbound);
+    (outbound, inbound)
+}
+
+fn session(
+    receiving: &Arc<Pipe>,
+    sending: &Arc<Pipe>,
+    fault: Arc<Mutex<Fault>>,
+    peer: &str,
+    direction: Direction,
+) -> Session {
+    Session {
+        reader: Reader::Memory(MemoryReader { frames: FrameReader::new(PipeReader::new(receiving)) }),
+        writer: Writer::Memory(MemoryWriter { frames: FrameWriter::new(PipeWriter::new(sending)), fault }),
+        info: SessionInfo { transport: TRANSPORT, peer: peer.to_owned(), direction },
+    }
+}
+
+/// The receiving half of an in-process session.
+#[derive(Debug)]
+pub struct MemoryReader {
+    frames: FrameReader<PipeReader>,
+}
+
+impl MemoryReader {
+    pub(super) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
+        self.frames.read_batch(out).await
+    }
+}
+
+/// The sending half of an in-process session.
+#[derive(Debug)]
+pub struct MemoryWriter {
+    frames: FrameWriter<PipeWriter>,
+    fault: Arc<Mutex<Fault>>,
+}
+
+impl MemoryWriter {
+    pub(super) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> Result<(), SessionEnd> {
+        self.apply_faults(batch);
+        self.frames.write_batch(batch).await
+    }
+
+    /// Faults act on whole packets, never on bytes: a stream transport cannot lose a part.
+    fn apply_faults(&self, batch: &mut VecDeque<Bytes>) {
+        let mut fault = lock(&self.fault);
+        batch.retain(|_| !fault.swallows());
+    }
+
+    pub(super) async fn close(mut self) {
+        // The pipe outlives this half, so the reader finds there what was written. A reader that takes
+        // nothing for so long gets a truncated stream, as on a socket.
+        let _ = tokio::time::timeout(super::tcp::CLOSE_LIMIT, self.frames.finish()).await;
+    }
+}

@@ -1,0 +1,241 @@
+//! Sessions over TCP connections.
+//!
+//! It owns addresses, sockets and their options, and an end of the connection that loses nothing. Frames
+//! are cut and joined by `frame_reader` and `frame_writer`, of which this is the thin edge to the kernel.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::debug;
+
+use super::frame_reader::FrameReader;
+use super::frame_writer::FrameWriter;
+use super::{AcceptError, DialFailure, Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
+
+const TRANSPORT: &str = "tcp";
+
+/// How long one dial may take, all addresses of the host together.
+pub const DIAL_LIMIT: Duration = Duration::from_secs(15);
+
+/// How long a close waits for a peer that does not take the last packets.
+pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(3);
+
+/// Connections that the kernel holds for us between two accepts; it cuts this down to `somaxconn`.
+const BACKLOG: u32 = 4096;
+
+/// A dead host is noticed after 15 + 3 * 5 s, even if nothing above asks.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(15))
+    .with_interval(Duration::from_secs(5))
+    .with_retries(3);
+
+/// Bytes that the kernel may hold unsent. More would only sit in front of the routing traffic, which waits
+/// in the node's own queues where it can overtake.
+const UNSENT_LIMIT: u32 = 128 * 1024;
+
+/// Where to listen for TCP connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TcpListenOptions {
+    /// `host:port`; an IPv6 address stands in brackets, port 0 lets the system choose.
+    pub bind: String,
+}
+
+impl TcpListenOptions {
+    /// The interface on which a listener without a bind address listens: all of them.
+    pub const DEFAULT_HOST: &'static str = "0.0.0.0";
+
+    /// Joins host and port; a bare IPv6 address gets its brackets.
+    pub fn new(host: &str, port: u16) -> Self {
+        Self { bind: join(host, port) }
+    }
+}
+
+/// Whom to dial over TCP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TcpDialOptions {
+    /// `host:port`; an IPv6 address stands in brackets.
+    pub address: String,
+}
+
+fn join(host: &str, port: u16) -> String {
+    match host.parse::<IpAddr>() {
+        Ok(ip) => SocketAddr::new(ip, port).to_string(),
+        Err(_) => format!("{host}:{port}"),
+    }
+}
+
+/// A bound TCP port.
+#[derive(Debug)]
+pub struct TcpListener {
+    socket: tokio::net::TcpListener,
+    local: SocketAddr,
+}
+
+impl TcpListener {
+    pub(super) async fn bind(options: &TcpListenOptions) -> io::Result<Self> {
+        let address = &options.bind;
+        let failed = |source: io::Error| io::Error::new(source.kind(), cannot_listen(address, &source));
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for candidate in lookup_host(address).await.map_err(failed)? {
+            match listen(candidate) {
+                Ok(socket) => {
+                    let local = socket.local_addr().map_err(failed)?;
+                    return Ok(Self { socket, local });
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(failed(last))
+    }
+
+    pub(super) fn local_addr(&self) -> String {
+        self.local.to_string()
+    }
+
+    pub(super) async fn accept(&mut self) -> Result<Session, AcceptError> {
+        let (stream, peer) = self
+            .socket
+            .accept()
+            .await
+            .map_err(|source| AcceptError::sort(format!("{TRANSPORT} {}", self.local), source))?;
+        Ok(session(stream, peer.to_string(), Direction::Inbound))
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A restarted daemon must not wait for the old one's connections to leave TIME_WAIT.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+fn cannot_listen(address: &str, source: &io::Error) -> String {
+    let advice = match source.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; stop the program that holds the port (`ss -ltnp` names it) or choose another port"
+        }
+        io::ErrorKind::AddrNotAvailable => "; this host has no such address (`ip address` lists its own)",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need CAP_NET_BIND_SERVICE",
+        _ => "",
+    };
+    format!("cannot listen on {TRANSPORT} {address}: {source}{advice}")
+}
+
+pub(super) async fn dial(options: &TcpDialOptions) -> Result<Session, DialFailure> {
+    let address = &options.address;
+    match timeout(DIAL_LIMIT, connect(address, Instant::now() + DIAL_LIMIT)).await {
+        Ok(connected) => connected.map(|stream| session(stream, address.clone(), Direction::Outbound)),
+        Err(_elapsed) => Err(DialFailure::TimedOut { address: address.clone(), limit: DIAL_LIMIT }),
+    }
+}
+
+/// Tries the host's addresses in turn. Each gets an equal share of the time that is left, so that one that
+/// swallows packets does not hide the others.
+async fn connect(address: &str, deadline: Instant) -> Result<TcpStream, DialFailure> {
+    let resolve = |source| DialFailure::Resolve { address: address.to_owned(), source };
+    let candidates: Vec<SocketAddr> = lookup_host(address).await.map_err(resolve)?.collect();
+    let mut last = None;
+    for (tried, candidate) in candidates.iter().enumerate() {
+        let left = u32::try_from(candidates.len() - tried).unwrap_or(u32::MAX);
+        let until = Instant::now() + deadline.saturating_duration_since(Instant::now()) / left;
+        match timeout_at(until, TcpStream::connect(candidate)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(source)) => last = Some(source),
+            Err(_elapsed) => last = last.or(Some(io::ErrorKind::TimedOut.into())),
+        }
+    }
+    Err(match last {
+        Some(source) if source.kind() == io::ErrorKind::TimedOut => {
+            DialFailure::TimedOut { address: address.to_owned(), limit: DIAL_LIMIT }
+        }
+        Some(source) => DialFailure::Connect { address: address.to_owned(), source },
+        None => resolve(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
+    })
+}
+
+fn session(stream: TcpStream, peer: String, direction: Direction) -> Session {
+    if let Err(error) = set_options(&stream) {
+        // They make a session better, none of them makes it possible.
+        debug!(%peer, %error, "cannot set socket options");
+    }
+    let (receiving, sending) = stream.into_split();
+    let presence = Arc::new(());
+    let writer = TcpWriter { frames: FrameWriter::new(sending), reader: Arc::downgrade(&presence) };
+    let reader = TcpReader { frames: FrameReader::new(receiving), _presence: presence };
+    Session {
+        reader: Reader::Tcp(reader),
+        writer: Writer::Tcp(writer),
+        info: SessionInfo { transport: TRANSPORT, peer, direction },
+    }
+}
+
+fn set_options(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&KEEPALIVE)?;
+    socket.set_tcp_notsent_lowat(UNSENT_LIMIT)
+}
+
+/// The receiving half of a TCP session.
+#[derive(Debug)]
+pub struct TcpReader {
+    frames: FrameReader<OwnedReadHalf>,
+    /// Tells the writer whether somebody still reads.
+    _presence: Arc<()>,
+}
+
+impl TcpReader {
+    pub(super) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
+        self.frames.read_batch(out).await
+    }
+}
+
+/// The sending half of a TCP session.
+#[derive(Debug)]
+pub struct TcpWriter {
+    frames: FrameWriter<OwnedWriteHalf>,
+    reader: Weak<()>,
+}
+
+impl TcpWriter {
+    pub(super) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> Result<(), SessionEnd> {
+        self.frames.write_batch(batch).await
+    }
+
+    pub(super) async fn close(mut self) {
+        let closing = async {
+            self.frames.finish().await?;
+            // Closing a socket with unread bytes in it resets the connection, and the kernel then throws
+            // away what it has not sent yet. So they are read, up to the peer's own end.
+            while self.reader.strong_count() == 0 && self.discard().await? > 0 {}
+            io::Result::Ok(())
+        };
+        match timeout(CLOSE_LIMIT, closing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(%error, "the connection broke while it was closed"),
+            Err(_elapsed) => debug!("the peer did not follow the close in time"),
+        }
+    }
+
+    /// Reads and forgets what the peer sends; 0 at its end.
+    async fn discard(&self) -> io::Result<usize> {
+        let stream: &TcpStream = self.frames.io().as_ref();
+        let mut scratch = [0; 4096];
+        loop {
+            stream.readable().await?;
+            match stream.try_read(&mut scratch) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+}
