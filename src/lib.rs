@@ -8,9 +8,13 @@
 //! - [`wire`] owns every byte layout that travels between nodes.
 //! - [`mesh`] owns the protocol, pure: sessions, routes, floods, datagrams; time is an argument.
 //! - [`backend`] owns links to neighbours: dial, listen, redial, sessions of whole packets.
+//! - [`node`] owns the running node: the task around `mesh`, its links, queues and datagram sockets.
+//! - [`stream`] owns byte streams between services, QUIC above the mesh's datagrams.
 //! - [`duration`] owns Go's notation of durations, which users type and clients read.
 
 pub mod backend;
 pub mod duration;
 pub mod mesh;
+pub mod node;
+pub mod stream;
 pub mod wire;

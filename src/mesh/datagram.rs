@@ -50,13 +50,22 @@ impl Mesh {
         hops: u8,
         now: Now,
     ) -> Result<(), SendError> {
-        if payload.len() > MAX_PAYLOAD {
-            return Err(SendError::TooLarge(payload.len()));
-        }
         self.learn_name(to_node);
         let header =
             DataHeader { hops, from_node: self.own, to_node: to_node.hash(), from_service, to_service };
-        if header.to_node == self.own && !to_service.is_reserved() && !self.ports.contains(&to_service) {
+        self.originate(header, payload, now)
+    }
+
+    /// The same by hashes: `header` names this node as the sender.
+    ///
+    /// # Errors
+    /// As [`Mesh::send`].
+    pub fn originate(&mut self, header: DataHeader, payload: &[u8], now: Now) -> Result<(), SendError> {
+        if payload.len() > MAX_PAYLOAD {
+            return Err(SendError::TooLarge(payload.len()));
+        }
+        let to = header.to_service;
+        if header.to_node == self.own && !to.is_reserved() && !self.ports.contains(&to) {
             return Err(SendError::ServiceUnknown);
         }
         self.route(header, header.message(payload), now)

@@ -1,0 +1,316 @@
+//! The task that owns the mesh protocol: hands it what happens, does what it says.
+//!
+//! It waits for its inbox, for the protocol's timers and for nothing else: queues that are full are their
+//! own trouble. All decisions are [`Mesh`]'s; logging them is done here.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info, warn};
+
+use super::clock::Clock;
+use super::handle::StopCause;
+use super::port::{Notice, Port};
+use super::session::{Channel, Surroundings};
+use super::switch::{Forwarding, Switch};
+use crate::backend;
+use crate::mesh::firewall::Rule;
+use crate::mesh::{Class, CloseReason, Event, LinkPolicy, Mesh, Offer, SendError, SessionId, Status};
+use crate::wire::{DataHeader, NodeId, ServiceName, WorkCommand};
+
+/// Inputs handled between two looks at the timers.
+const BATCH: usize = 256;
+/// Malformed messages logged per second and node; the others are counted only.
+const MALFORMED_PER_SECOND: u32 = 10;
+
+/// What reaches the driver from links and sockets, in a bounded channel.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// A message that the readers could not carry on by themselves.
+    Packet(SessionId, Bytes),
+    /// A link has come up.
+    Opened(Box<NewSession>),
+    /// A link has gone down, and why.
+    Ended(SessionId, String),
+    /// A datagram of this node that needs the core's judgement.
+    Originate(DataHeader, Bytes),
+}
+
+/// A link that has come up.
+#[derive(Debug)]
+pub(super) struct NewSession {
+    pub(super) session: backend::Session,
+    pub(super) policy: LinkPolicy,
+    pub(super) link: CancellationToken,
+    /// Told the token that says when the session is over.
+    pub(super) reply: oneshot::Sender<CancellationToken>,
+}
+
+/// What this node's own rooms ask for.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Bind(ServiceName, Arc<Port>, oneshot::Sender<bool>),
+    Unbind(ServiceName),
+    Advertise(ServiceName, Offer),
+    WorkCommands(Vec<WorkCommand>),
+    Firewall(Vec<Rule>),
+    Send(SendAsk, oneshot::Sender<Result<(), SendError>>),
+    Status(oneshot::Sender<Status>),
+}
+
+/// A datagram whose sender wants to know whether it could be sent.
+#[derive(Debug)]
+pub(super) struct SendAsk {
+    pub(super) from_service: ServiceName,
+    pub(super) to_node: NodeId,
+    pub(super) to_service: ServiceName,
+    pub(super) payload: Bytes,
+    pub(super) hops: u8,
+}
+
+/// The driver's state.
+pub(super) struct Driver {
+    pub(super) mesh: Mesh,
+    pub(super) switch: Arc<Switch>,
+    pub(super) clock: Clock,
+    pub(super) max_idle: Duration,
+    pub(super) inbox_sender: mpsc::Sender<Input>,
+    pub(super) channels: BTreeMap<SessionId, Arc<Channel>>,
+    pub(super) next_session: u64,
+    pub(super) stop: CancellationToken,
+    pub(super) stop_cause: Option<oneshot::Sender<StopCause>>,
+    pub(super) malformed: (Option<Instant>, u32),
+}
+
+impl Driver {
+    /// Runs until the node is stopped.
+    pub(super) async fn run(
+        mut self,
+        mut inbox: mpsc::Receiver<Input>,
+        mut asks: mpsc::UnboundedReceiver<Ask>,
+    ) {
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            let wakeup = self.mesh.poll_timeout().map(|(tick, _)| self.clock.instant(tick));
+            let timer = async {
+                match wakeup {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.stop.cancelled() => break,
+                Some(ask) = asks.recv() => self.answer(ask),
+                count = inbox.recv_many(&mut batch, BATCH) => {
+                    debug_assert!(count > 0, "the driver holds a sender itself");
+                    batch.drain(..).for_each(|input| self.take(input));
+                }
+                () = timer => {}
+            }
+            if wakeup.is_some_and(|at| at <= Instant::now()) {
+                self.tell_activity();
+                self.mesh.handle_timeout(self.clock.now());
+            }
+            self.flush();
+        }
+        self.shut_down();
+    }
+
+    /// Readers that carry packets by themselves note only when they heard something.
+    fn tell_activity(&mut self) {
+        for (&id, channel) in &self.channels {
+            self.mesh.handle_activity(id, channel.heard());
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        let now = self.clock.now();
+        match input {
+            Input::Packet(session, message) => self.mesh.handle_packet(session, message, now),
+            Input::Opened(new) => self.open(*new),
+            Input::Ended(session, cause) => {
+                debug!(%session, %cause, "link ended");
+                self.mesh.handle_session_closed(session, now);
+            }
+            Input::Originate(header, payload) => {
+                // As with any datagram network, its sender finds out by silence or by a notice.
+                let _lost = self.mesh.originate(header, &payload, now);
+            }
+        }
+        self.flush();
+    }
+
+    fn open(&mut self, new: NewSession) {
+        let id = SessionId(self.next_session);
+        self.next_session += 1;
+        let now = self.clock.now();
+        let channel = Arc::new(Channel::new(id, now.tick));
+        if new.reply.send(channel.done.clone()).is_err() {
+            return;
+        }
+        self.channels.insert(id, channel.clone());
+        let around = Surroundings {
+            switch: self.switch.clone(),
+            inbox: self.inbox_sender.clone(),
+            clock: self.clock,
+            max_idle: self.max_idle,
+            link: new.link,
+        };
+        self.mesh.handle_session_opened(id, new.policy, now);
+        super::session::spawn(new.session, channel, around);
+    }
+
+    fn answer(&mut self, ask: Ask) {
+        let now = self.clock.now();
+        match ask {
+            Ask::Bind(service, port, reply) => {
+                let bound = self.mesh.bind(service);
+                if bound {
+                    self.switch.set_port(service, Some(port));
+                }
+                if reply.send(bound).is_err() && bound {
+                    self.unbind(service);
+                }
+            }
+            Ask::Unbind(service) => self.unbind(service),
+            Ask::Advertise(service, offer) => self.mesh.advertise(service, offer, now),
+            Ask::WorkCommands(commands) => self.mesh.set_work_commands(commands, now),
+            Ask::Firewall(rules) => self.mesh.set_firewall(rules),
+            Ask::Send(ask, reply) => {
+                let SendAsk { from_service, to_node, to_service, payload, hops } = ask;
+                let sent = self.mesh.send(from_service, &to_node, to_service, &payload, hops, now);
+                let _gone = reply.send(sent);
+            }
+            Ask::Status(reply) => {
+                let _gone = reply.send(self.mesh.status(now));
+            }
+        }
+    }
+
+    fn unbind(&mut self, service: ServiceName) {
+        self.switch.set_port(service, None);
+        self.mesh.unbind(service, self.clock.now());
+    }
+
+    /// Does all that the core wants done.
+    fn flush(&mut self) {
+        loop {
+            while let Some(transmit) = self.mesh.poll_transmit() {
+                self.transmit(transmit.session, transmit.message, transmit.class);
+            }
+            let Some(event) = self.mesh.poll_event() else { break };
+            self.on_event(event);
+        }
+    }
+
+    fn transmit(&mut self, session: SessionId, message: Bytes, class: Class) {
+        let Some(channel) = self.channels.get(&session) else { return };
+        match class {
+            Class::Data => {
+                let _dropped = channel.queue.push_data(message, super::queue::IfFull::Drop);
+            }
+            Class::Control if channel.queue.push_control(message) => {}
+            Class::Control => {
+                warn!(%session, "link closed: it does not keep up with the protocol itself");
+                self.mesh.handle_session_closed(session, self.clock.now());
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::SessionUp { session, peer, cost } => {
+                info!(%session, %peer, cost = cost.get(), "connected");
+                if let Some(channel) = self.channels.get(&session) {
+                    channel.established.store(true, Ordering::Release);
+                }
+                self.publish();
+            }
+            Event::CloseSession { session, peer, reason } => self.on_close(session, peer.as_ref(), &reason),
+            Event::RoutesChanged(_) => self.publish(),
+            Event::Deliver(datagram) => {
+                if let Some(port) = self.switch.port(datagram.header.to_service) {
+                    port.push(datagram);
+                }
+            }
+            Event::Unreachable { notice, reported_by } => {
+                debug!(to = %notice.to_node, service = %notice.to_service, problem = %notice.problem, %reported_by, "unreachable");
+                if let Some(port) = self.switch.port(notice.from_service) {
+                    port.push_notice(Notice { notice, reported_by });
+                }
+            }
+            Event::Malformed { session, error } => self.on_malformed(session, &error),
+            Event::DuplicateNode { epoch } => {
+                warn!(node = %self.switch.id, epoch, "another node uses our ID: give each node an ID of its own");
+            }
+            Event::WeAreDuplicate => {
+                error!(node = %self.switch.id, "another node was here first under our ID: stopping");
+                self.stop_for(StopCause::Duplicate);
+            }
+            Event::CannotTell(error) => error!(%error, "our links cannot be told to the mesh"),
+        }
+    }
+
+    fn on_close(&mut self, session: SessionId, peer: Option<&NodeId>, reason: &CloseReason) {
+        let peer = peer.map_or("unknown", NodeId::as_str);
+        match reason {
+            CloseReason::LinkClosed => info!(%session, peer, "disconnected"),
+            CloseReason::NoIntroduction => debug!(%session, peer, %reason, "disconnected"),
+            CloseReason::Idle(_) | CloseReason::Superseded => {
+                warn!(%session, peer, %reason, "disconnected");
+            }
+            CloseReason::OwnId
+            | CloseReason::NotAllowed(_)
+            | CloseReason::AlreadyConnected(_)
+            | CloseReason::PeerChanged { .. }
+            | CloseReason::CostDisagreement { .. }
+            | CloseReason::NoLongerListsUs
+            | CloseReason::RejectedByPeer => warn!(%session, peer, %reason, "connection refused"),
+        }
+        if let Some(channel) = self.channels.remove(&session) {
+            channel.close();
+        }
+        self.publish();
+    }
+
+    fn on_malformed(&mut self, session: SessionId, error: &crate::wire::WireError) {
+        let (since, count) = &mut self.malformed;
+        let now = Instant::now();
+        if since.is_none_or(|since| now - since >= Duration::from_secs(1)) {
+            (*since, *count) = (Some(now), 0);
+        }
+        *count += 1;
+        if *count <= MALFORMED_PER_SECOND {
+            warn!(%session, %error, "message dropped");
+        }
+    }
+
+    /// Replaces the table that readers and senders go by.
+    fn publish(&self) {
+        let established = self.channels.iter().filter(|(_, c)| c.established.load(Ordering::Acquire));
+        let queues: HashMap<_, _> = established.map(|(&id, c)| (id, c.queue.clone())).collect();
+        let routes = self.mesh.routes().clone();
+        self.switch.forwarding.store(Arc::new(Forwarding { routes, queues }));
+    }
+
+    fn stop_for(&mut self, cause: StopCause) {
+        if let Some(sender) = self.stop_cause.take() {
+            let _nobody_waits = sender.send(cause);
+        }
+        self.stop.cancel();
+    }
+
+    fn shut_down(&mut self) {
+        for channel in self.channels.values() {
+            channel.close();
+        }
+        self.switch.close_ports();
+        self.stop_for(StopCause::Asked);
+    }
+}

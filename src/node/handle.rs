@@ -1,0 +1,228 @@
+//! Starting a node, and the handle by which the other rooms use it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rand::SeedableRng;
+use rand::distr::{Alphanumeric, SampleString};
+use rand::rngs::SmallRng;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::clock::Clock;
+use super::driver::{Ask, Driver, Input, SendAsk};
+use super::port::Port;
+use super::socket::{BindError, OverlaySocket};
+use super::switch::Switch;
+use crate::mesh::firewall::Rule;
+use crate::mesh::{Mesh, Offer, Options, SendError, Status};
+use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand};
+
+/// Messages that may wait for the driver; beyond that, links are read more slowly.
+const INBOX: usize = 1024;
+
+/// How a node is started.
+#[derive(Debug, Clone)]
+pub struct NodeOptions {
+    /// The node's ID.
+    pub id: NodeId,
+    /// The protocol's timers.
+    pub mesh: Options,
+    /// Firewall rules.
+    pub firewall: Vec<Rule>,
+}
+
+impl NodeOptions {
+    /// A node with that ID and everything else by default.
+    pub fn new(id: NodeId) -> Self {
+        Self { id, mesh: Options::default(), firewall: Vec::new() }
+    }
+}
+
+/// Why a node stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopCause {
+    /// It was asked to.
+    Asked,
+    /// Another node was in the mesh first under the same ID.
+    Duplicate,
+}
+
+/// A running node. Clones are the same node.
+#[derive(Debug, Clone)]
+pub struct NodeHandle {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    switch: Arc<Switch>,
+    inbox: mpsc::Sender<Input>,
+    asks: mpsc::UnboundedSender<Ask>,
+    stop: CancellationToken,
+}
+
+impl NodeHandle {
+    /// Starts a node without links. The receiver is told once why the node stopped.
+    pub fn start(options: NodeOptions) -> (Self, oneshot::Receiver<StopCause>) {
+        let clock = Clock::start();
+        let now = clock.now();
+        let mut rng: SmallRng = SmallRng::from_rng(&mut rand::rng());
+        let epoch = epoch(now.wall, rand::Rng::next_u32(&mut rng));
+        let max_idle = options.mesh.max_idle;
+        let mut mesh = Mesh::new(options.id.clone(), epoch, options.mesh, rng, now);
+        mesh.set_firewall(options.firewall);
+        let switch = Arc::new(Switch::new(options.id));
+        let (inbox, inbox_receiver) = mpsc::channel(INBOX);
+        let (asks, asks_receiver) = mpsc::unbounded_channel();
+        let (stop_cause, stopped) = oneshot::channel();
+        let stop = CancellationToken::new();
+        let driver = Driver {
+            mesh,
+            switch: switch.clone(),
+            clock,
+            max_idle,
+            inbox_sender: inbox.clone(),
+            channels: BTreeMap::new(),
+            next_session: 1,
+            stop: stop.clone(),
+            stop_cause: Some(stop_cause),
+            malformed: (None, 0),
+        };
+        tokio::spawn(driver.run(inbox_receiver, asks_receiver));
+        let inner = Inner { switch, inbox, asks, stop };
+        (Self { inner: Arc::new(inner) }, stopped)
+    }
+
+    /// The node's ID.
+    pub fn id(&self) -> &NodeId {
+        &self.inner.switch.id
+    }
+
+    /// A name as a client gave it: `localhost` in any case is this node.
+    ///
+    /// # Errors
+    /// If it is no node ID.
+    pub fn resolve(&self, name: &str) -> Result<NodeId, crate::wire::InvalidNodeId> {
+        if name.eq_ignore_ascii_case("localhost") {
+            return Ok(self.id().clone());
+        }
+        NodeId::new(name)
+    }
+
+    /// What the node knows of its mesh. Empty once it has stopped.
+    pub async fn status(&self) -> Status {
+        self.ask(Ask::Status).await.unwrap_or(Status {
+            connections: BTreeMap::new(),
+            routing_table: BTreeMap::new(),
+            advertisements: Vec::new(),
+            known_connection_costs: BTreeMap::new(),
+        })
+    }
+
+    /// True if a way to that node is known at the moment.
+    pub fn reaches(&self, node: NameHash) -> bool {
+        self.inner.switch.reaches(node)
+    }
+
+    /// Opens a service for datagrams.
+    ///
+    /// # Errors
+    /// If it is reserved or open already, or the node has stopped.
+    pub async fn bind(&self, service: ServiceName) -> Result<OverlaySocket, BindError> {
+        let port = Arc::new(Port::default());
+        let bound = self.ask(|reply| Ask::Bind(service, port.clone(), reply)).await;
+        match bound {
+            Some(true) => Ok(OverlaySocket::new(self.clone(), service, port)),
+            Some(false) => Err(BindError::InUse(service)),
+            None => Err(BindError::Stopped),
+        }
+    }
+
+    /// Opens a service under a fresh random name, the counterpart of an ephemeral port.
+    ///
+    /// # Errors
+    /// If the node has stopped.
+    pub async fn bind_ephemeral(&self) -> Result<OverlaySocket, BindError> {
+        loop {
+            let name = Alphanumeric.sample_string(&mut rand::rng(), 8);
+            let Ok(service) = ServiceName::new(&name) else { continue };
+            match self.bind(service).await {
+                Err(BindError::InUse(_)) => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Tells the mesh of a bound service, until it is closed.
+    pub fn advertise(&self, service: ServiceName, offer: Offer) {
+        self.tell(Ask::Advertise(service, offer));
+    }
+
+    /// Replaces the work types that this node tells the mesh of.
+    pub fn set_work_commands(&self, commands: Vec<WorkCommand>) {
+        self.tell(Ask::WorkCommands(commands));
+    }
+
+    /// Replaces the firewall's rules.
+    pub fn set_firewall(&self, rules: Vec<Rule>) {
+        self.tell(Ask::Firewall(rules));
+    }
+
+    /// Stops the node: links are closed in order, services end.
+    pub fn stop(&self) {
+        self.inner.stop.cancel();
+    }
+
+    /// Cancelled when the node stops.
+    pub(super) fn stop_token(&self) -> &CancellationToken {
+        &self.inner.stop
+    }
+
+    pub(super) fn inbox(&self) -> &mpsc::Sender<Input> {
+        &self.inner.inbox
+    }
+
+    pub(super) fn switch(&self) -> &Switch {
+        &self.inner.switch
+    }
+
+    pub(super) fn unbind(&self, service: ServiceName) {
+        self.tell(Ask::Unbind(service));
+    }
+
+    /// Sends a datagram by the core, which says whether it could.
+    pub(super) async fn send(
+        &self,
+        from_service: ServiceName,
+        to_node: NodeId,
+        to_service: ServiceName,
+        payload: Bytes,
+        hops: u8,
+    ) -> Option<Result<(), SendError>> {
+        let ask = SendAsk { from_service, to_node, to_service, payload, hops };
+        self.ask(|reply| Ask::Send(ask, reply)).await
+    }
+
+    fn tell(&self, ask: Ask) {
+        // A stopped node has nothing left to be told.
+        let _stopped = self.inner.asks.send(ask);
+    }
+
+    async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.tell(ask(reply));
+        answer.await.ok()
+    }
+}
+
+/// By contract: seconds since 1970 shifted left by 24 bits, plus 24 random bits.
+fn epoch(wall: jiff::Timestamp, random: u32) -> u64 {
+    let seconds = u64::try_from(wall.as_second()).unwrap_or(0);
+    (seconds << 24) + u64::from(random >> 8)
+}
+
+/// How long the end of a link may take.
+pub(super) const LINK_STOP_LIMIT: Duration = Duration::from_secs(5);

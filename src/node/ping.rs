@@ -1,0 +1,93 @@
+//! Asking a node whether it is there, and which way a packet takes to it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::handle::NodeHandle;
+use super::socket::{BindError, OverlaySocket};
+use crate::mesh::SendError;
+use crate::wire::{MAX_HOPS, NodeId, Problem, ServiceName};
+
+/// How long an answer may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What came of one ping.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PingReply {
+    /// Who answered, or who said why not.
+    pub from: Option<NodeId>,
+    /// Time until then.
+    pub elapsed: Duration,
+    /// Why it did not arrive, if so.
+    pub error: Option<PingError>,
+}
+
+/// Why a ping did not arrive.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PingError {
+    /// A node on the way gave it up.
+    #[error("{0}")]
+    Unreachable(Problem),
+    /// It could not even be sent.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// Nobody said anything.
+    #[error("timeout")]
+    Timeout,
+    /// This node has stopped.
+    #[error("netceptor shutdown")]
+    Stopped,
+}
+
+impl NodeHandle {
+    /// Sends one ping that may take `hops` hops.
+    pub async fn ping(&self, target: &NodeId, hops: u8) -> PingReply {
+        let socket = match self.bind_ephemeral().await {
+            Ok(socket) => socket,
+            Err(BindError::InUse(_) | BindError::Stopped) => {
+                return PingReply { from: None, elapsed: Duration::ZERO, error: Some(PingError::Stopped) };
+            }
+        };
+        let start = Instant::now();
+        let (from, error) = tokio::time::timeout(LIMIT, exchange(&socket, target, hops))
+            .await
+            .unwrap_or((None, Some(PingError::Timeout)));
+        PingReply { from, elapsed: start.elapsed(), error }
+    }
+
+    /// Pings with 0, 1, 2, … hops until the target answers or something else than the hops goes wrong: one
+    /// reply for each node on the way. Replies from nodes on the way carry no error.
+    pub async fn traceroute(&self, target: &NodeId) -> Vec<PingReply> {
+        let mut way = Vec::new();
+        for hops in 0..=MAX_HOPS {
+            let mut reply = self.ping(target, hops).await;
+            let goes_on = reply.error == Some(PingError::Unreachable(Problem::MessageExpired));
+            if goes_on {
+                reply.error = None;
+            }
+            way.push(reply);
+            if !goes_on {
+                break;
+            }
+        }
+        way
+    }
+}
+
+async fn exchange(socket: &OverlaySocket, target: &NodeId, hops: u8) -> (Option<NodeId>, Option<PingError>) {
+    if let Err(error) = socket.send_to(target, ServiceName::PING, Bytes::new(), hops).await {
+        return (Some(socket.node().id().clone()), Some(error.into()));
+    }
+    tokio::select! {
+        answer = socket.receive() => match answer {
+            Some(_) => (Some(target.clone()), None),
+            None => (None, Some(PingError::Stopped)),
+        },
+        notice = socket.unreachable() => match notice {
+            Some((notice, by)) => (Some(by), Some(PingError::Unreachable(notice.problem))),
+            None => (None, Some(PingError::Stopped)),
+        },
+    }
+}

@@ -1,0 +1,120 @@
+//! A bound service's inbox: datagrams that have arrived and wait to be read, bounded in bytes.
+//!
+//! Whoever pushes never waits: what does not fit is dropped and counted, as a UDP socket does.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::mesh::Datagram;
+use crate::wire::{NodeId, Unreachable};
+
+/// Bytes that may wait.
+const LIMIT: usize = 8 << 20;
+/// What a datagram counts beyond its payload, so that empty ones are bounded too.
+const OVERHEAD: usize = 128;
+/// Notices that may wait.
+const MOST_NOTICES: usize = 1024;
+
+/// A notice that something which this service sent did not arrive.
+#[derive(Debug, Clone)]
+pub(super) struct Notice {
+    pub(super) notice: Unreachable,
+    pub(super) reported_by: NodeId,
+}
+
+/// The inbox.
+#[derive(Debug, Default)]
+pub(super) struct Port {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    datagrams: VecDeque<Datagram>,
+    bytes: usize,
+    dropped: u64,
+    reader: Option<Waker>,
+    notices: VecDeque<Notice>,
+    notice_reader: Option<Waker>,
+    closed: bool,
+}
+
+impl Port {
+    /// Puts a datagram in, or drops it.
+    pub(super) fn push(&self, datagram: Datagram) {
+        let size = datagram.payload.len() + OVERHEAD;
+        let mut state = self.lock();
+        if state.bytes + size > LIMIT || state.closed {
+            state.dropped += 1;
+            return;
+        }
+        state.bytes += size;
+        state.datagrams.push_back(datagram);
+        let reader = state.reader.take();
+        drop(state);
+        reader.into_iter().for_each(Waker::wake);
+    }
+
+    /// Puts a notice in; beyond the bound the oldest is forgotten.
+    pub(super) fn push_notice(&self, notice: Notice) {
+        let mut state = self.lock();
+        if state.notices.len() >= MOST_NOTICES {
+            state.notices.pop_front();
+        }
+        state.notices.push_back(notice);
+        let reader = state.notice_reader.take();
+        drop(state);
+        reader.into_iter().for_each(Waker::wake);
+    }
+
+    /// Hands out datagrams until `each` says that it can take no more (false). Pending while there are
+    /// none; `Ready(false)` once the node has stopped and nothing is left.
+    pub(super) fn poll_take(
+        &self,
+        cx: &mut Context<'_>,
+        mut each: impl FnMut(Datagram) -> bool,
+    ) -> Poll<bool> {
+        let mut state = self.lock();
+        let mut any = false;
+        while let Some(datagram) = state.datagrams.pop_front() {
+            state.bytes -= datagram.payload.len() + OVERHEAD;
+            any = true;
+            if !each(datagram) {
+                break;
+            }
+        }
+        if any || state.closed {
+            return Poll::Ready(any);
+        }
+        state.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// The next notice; `None` once the node has stopped.
+    pub(super) fn poll_notice(&self, cx: &mut Context<'_>) -> Poll<Option<Notice>> {
+        let mut state = self.lock();
+        if let Some(notice) = state.notices.pop_front() {
+            return Poll::Ready(Some(notice));
+        }
+        if state.closed {
+            return Poll::Ready(None);
+        }
+        state.notice_reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Ends the service: readers get what is left, then the end.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let wakers = [state.reader.take(), state.notice_reader.take()];
+        drop(state);
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code that can panic runs under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

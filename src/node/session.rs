@@ -1,0 +1,148 @@
+//! The two tasks of one link session: a reader that carries packets on, a writer that drains the queue.
+//!
+//! Neither decides anything. A session is over when its writer is: by order of the driver, which closes
+//! the queue, or because the link broke.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::clock::Clock;
+use super::driver::Input;
+use super::queue::Queue;
+use super::switch::Switch;
+use crate::backend::{Reader, Session, SessionEnd, Writer};
+use crate::mesh::{SessionId, Tick};
+use crate::wire::MessageType;
+
+/// How long the last words of a closing session may take to be written.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What the driver and a session's tasks share.
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) id: SessionId,
+    pub(super) queue: Arc<Queue>,
+    /// Set by the driver once the peer is known: from then on datagrams are carried.
+    pub(super) established: AtomicBool,
+    /// When something was last heard, in nanoseconds of the node's clock.
+    heard: AtomicU64,
+    /// Cancelled by the driver: no more is to be read, what is queued is still to be written.
+    pub(super) closing: CancellationToken,
+    /// Cancelled by the writer when all is over.
+    pub(super) done: CancellationToken,
+}
+
+impl Channel {
+    pub(super) fn new(id: SessionId, now: Tick) -> Self {
+        Self {
+            id,
+            queue: Arc::default(),
+            established: AtomicBool::new(false),
+            heard: AtomicU64::new(nanos(now)),
+            closing: CancellationToken::new(),
+            done: CancellationToken::new(),
+        }
+    }
+
+    /// When something was last heard.
+    pub(super) fn heard(&self) -> Tick {
+        Tick::at(Duration::from_nanos(self.heard.load(Ordering::Relaxed)))
+    }
+
+    /// Lets the writer finish and then ends the session.
+    pub(super) fn close(&self) {
+        self.queue.close();
+        self.closing.cancel();
+    }
+}
+
+fn nanos(tick: Tick) -> u64 {
+    u64::try_from(tick.since_origin().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What a session's tasks need of their node.
+#[derive(Debug, Clone)]
+pub(super) struct Surroundings {
+    pub(super) switch: Arc<Switch>,
+    pub(super) inbox: mpsc::Sender<Input>,
+    pub(super) clock: Clock,
+    /// A write that takes longer than this means that the link is dead.
+    pub(super) max_idle: Duration,
+    /// Cancelled when the listener or peer that the session belongs to is removed.
+    pub(super) link: CancellationToken,
+}
+
+/// Starts both tasks.
+pub(super) fn spawn(session: Session, channel: Arc<Channel>, around: Surroundings) {
+    let Session { reader, writer, info } = session;
+    debug!(session = %channel.id, transport = info.transport, peer = %info.peer, "link opened");
+    tokio::spawn(read(reader, channel.clone(), around.clone()));
+    tokio::spawn(write(writer, channel, around));
+}
+
+async fn read(mut reader: Reader, channel: Arc<Channel>, around: Surroundings) {
+    let end = tokio::select! {
+        end = carry_all(&mut reader, &channel, &around) => end.map_or_else(|e| e.to_string(), |()| "node stopped".into()),
+        () = channel.closing.cancelled() => return,
+        () = channel.done.cancelled() => return,
+        () = around.link.cancelled() => "removed from the configuration".to_owned(),
+    };
+    let _stopped = around.inbox.send(Input::Ended(channel.id, end)).await;
+}
+
+/// Carries packets until the link ends, or (`Ok`) the node does.
+async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings) -> Result<(), SessionEnd> {
+    let mut batch: Vec<BytesMut> = Vec::new();
+    loop {
+        reader.read_batch(&mut batch).await?;
+        channel.heard.store(nanos(around.clock.tick()), Ordering::Relaxed);
+        let carries = channel.established.load(Ordering::Acquire);
+        let table = around.switch.forwarding.load_full();
+        for message in batch.drain(..) {
+            let data = carries && message.first() == Some(&MessageType::Data.byte());
+            let for_core = if data { around.switch.carry(&table, message) } else { Some(message) };
+            if let Some(message) = for_core
+                && around.inbox.send(Input::Packet(channel.id, message.freeze())).await.is_err()
+            {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn write(mut writer: Writer, channel: Arc<Channel>, around: Surroundings) {
+    let mut batch = VecDeque::new();
+    while channel.queue.take(&mut batch).await {
+        if let Err(end) = write_in_time(&mut writer, &mut batch, &channel, around.max_idle).await {
+            let _stopped = around.inbox.send(Input::Ended(channel.id, end)).await;
+            break;
+        }
+    }
+    let _in_time = tokio::time::timeout(FAREWELL, writer.close()).await;
+    channel.done.cancel();
+}
+
+/// Writes a batch, or finds out that the other side takes nothing any more.
+async fn write_in_time(
+    writer: &mut Writer,
+    batch: &mut VecDeque<Bytes>,
+    channel: &Channel,
+    limit: Duration,
+) -> Result<(), String> {
+    let farewell = async {
+        channel.closing.cancelled().await;
+        tokio::time::sleep(FAREWELL).await;
+    };
+    tokio::select! {
+        written = writer.write_batch(batch) => written.map_err(|e| e.to_string()),
+        () = tokio::time::sleep(limit) => Err(format!("the peer took no data for {} s", limit.as_secs())),
+        () = farewell => Err("the peer did not take the last words".to_owned()),
+    }
+}

@@ -1,0 +1,138 @@
+//! A service's socket on the mesh: datagrams to and from other services.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+use super::driver::Input;
+use super::handle::NodeHandle;
+use super::port::{Notice, Port};
+use super::queue::{IfFull, Queue};
+use super::switch::{Outlet, outgoing};
+use crate::mesh::{Datagram, SendError};
+use crate::wire::{DataHeader, MAX_HOPS, NameHash, NodeId, ServiceName, Unreachable};
+
+/// Why a service could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BindError {
+    /// It is reserved or open already.
+    #[error("service {0} is already listening")]
+    InUse(ServiceName),
+    /// The node has stopped.
+    #[error("the node has stopped")]
+    Stopped,
+}
+
+/// A datagram as its receiver gets it.
+pub type Received = Datagram;
+
+/// The link towards the destination has no room at the moment.
+#[derive(Debug, Clone)]
+pub struct Blocked(Arc<Queue>);
+
+impl Blocked {
+    /// Ready when it is worth trying again.
+    pub fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.0.poll_room(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+/// An open service. Closed, and withdrawn from the mesh, when dropped.
+#[derive(Debug)]
+pub struct OverlaySocket {
+    node: NodeHandle,
+    service: ServiceName,
+    port: Arc<Port>,
+}
+
+impl OverlaySocket {
+    pub(super) fn new(node: NodeHandle, service: ServiceName, port: Arc<Port>) -> Self {
+        Self { node, service, port }
+    }
+
+    /// The service's name.
+    pub fn service(&self) -> ServiceName {
+        self.service
+    }
+
+    /// The node that it is on.
+    pub fn node(&self) -> &NodeHandle {
+        &self.node
+    }
+
+    /// Sends a datagram by the forwarding table, without waiting. What cannot be sent for other reasons
+    /// than a full link is lost, as on any datagram network.
+    ///
+    /// # Errors
+    /// [`Blocked`] if the link has no room.
+    pub fn try_send_to(&self, node: NameHash, service: ServiceName, payload: &[u8]) -> Result<(), Blocked> {
+        let header = DataHeader {
+            hops: MAX_HOPS,
+            from_node: self.node.switch().own,
+            to_node: node,
+            from_service: self.service,
+            to_service: service,
+        };
+        match self.node.switch().outlet(&header) {
+            Outlet::Link(queue) => {
+                let pushed = queue.push_data(outgoing(&header, payload), IfFull::Wait);
+                return pushed.map_err(|_full| Blocked(queue));
+            }
+            Outlet::Port(port) => port.push(Datagram { header, payload: Bytes::copy_from_slice(payload) }),
+            Outlet::Core => {
+                let input = Input::Originate(header, Bytes::copy_from_slice(payload));
+                let _lost = self.node.inbox().try_send(input);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a datagram and finds out whether it could be sent. With 0 `hops` it comes back as expired.
+    ///
+    /// # Errors
+    /// As [`crate::mesh::Mesh::send`]; a stopped node has no routes.
+    pub async fn send_to(
+        &self,
+        node: &NodeId,
+        service: ServiceName,
+        payload: Bytes,
+        hops: u8,
+    ) -> Result<(), SendError> {
+        let sent = self.node.send(self.service, node.clone(), service, payload, hops).await;
+        sent.unwrap_or(Err(SendError::NoRoute))
+    }
+
+    /// Hands out what has arrived until `each` says that it can take no more (false). `Ready(false)` once
+    /// the node has stopped.
+    pub fn poll_receive(&self, cx: &mut Context<'_>, each: impl FnMut(Received) -> bool) -> Poll<bool> {
+        self.port.poll_take(cx, each)
+    }
+
+    /// The next datagram; `None` once the node has stopped.
+    pub async fn receive(&self) -> Option<Received> {
+        let mut received = None;
+        std::future::poll_fn(|cx| {
+            self.port.poll_take(cx, |datagram| {
+                received = Some(datagram);
+                false
+            })
+        })
+        .await;
+        received
+    }
+
+    /// The next notice that something sent from here did not arrive, with the node that says so; `None`
+    /// once the node has stopped.
+    pub async fn unreachable(&self) -> Option<(Unreachable, NodeId)> {
+        let notice = std::future::poll_fn(|cx| self.port.poll_notice(cx)).await;
+        notice.map(|Notice { notice, reported_by }| (notice, reported_by))
+    }
+}
+
+impl Drop for OverlaySocket {
+    fn drop(&mut self) {
+        self.port.close();
+        self.node.unbind(self.service);
+    }
+}

@@ -1,0 +1,113 @@
+//! What readers and senders share: the forwarding table with its links' queues, and the bound services.
+//!
+//! Read by many, replaced as a whole by the driver. Nothing here decides; the table's decisions are
+//! [`Routes::decide`]'s.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use arc_swap::ArcSwap;
+use bytes::{Bytes, BytesMut};
+
+use super::port::Port;
+use super::queue::{IfFull, Queue};
+use crate::mesh::{Datagram, Decision, Routes, SessionId};
+use crate::wire::data::HOPS_OFFSET;
+use crate::wire::{DATA_HEADER_LEN, DataHeader, NameHash, NodeId, ServiceName};
+
+/// One consistent forwarding table.
+#[derive(Debug, Default)]
+pub(super) struct Forwarding {
+    pub(super) routes: Arc<Routes>,
+    pub(super) queues: HashMap<SessionId, Arc<Queue>>,
+}
+
+/// Shared by all tasks of a node.
+#[derive(Debug)]
+pub(super) struct Switch {
+    pub(super) id: NodeId,
+    pub(super) own: NameHash,
+    pub(super) forwarding: ArcSwap<Forwarding>,
+    ports: RwLock<HashMap<ServiceName, Arc<Port>>>,
+}
+
+impl Switch {
+    pub(super) fn new(id: NodeId) -> Self {
+        Self { own: id.hash(), id, forwarding: ArcSwap::default(), ports: RwLock::default() }
+    }
+
+    /// Carries a data message that came from a link, if that needs no more than the table; else gives it
+    /// back for the core.
+    pub(super) fn carry(&self, table: &Forwarding, mut message: BytesMut) -> Option<BytesMut> {
+        let Ok(header) = DataHeader::parse(&message) else { return Some(message) };
+        match table.routes.decide(&header) {
+            Decision::Forward(session) => {
+                let Some(queue) = table.queues.get(&session) else { return Some(message) };
+                message[HOPS_OFFSET] = header.hops - 1;
+                // The queue counts what it drops.
+                let _dropped = queue.push_data(message.freeze(), IfFull::Drop);
+            }
+            Decision::Local => {
+                let Some(port) = self.port(header.to_service) else { return Some(message) };
+                let payload = message.freeze().slice(DATA_HEADER_LEN..);
+                port.push(Datagram { header, payload });
+            }
+            Decision::Core => return Some(message),
+        }
+        None
+    }
+
+    /// Where a datagram of this node with that header goes.
+    pub(super) fn outlet(&self, header: &DataHeader) -> Outlet {
+        let table = self.forwarding.load();
+        match table.routes.decide(header) {
+            Decision::Forward(session) => {
+                table.queues.get(&session).cloned().map_or(Outlet::Core, Outlet::Link)
+            }
+            Decision::Local => self.port(header.to_service).map_or(Outlet::Core, Outlet::Port),
+            Decision::Core => Outlet::Core,
+        }
+    }
+
+    /// True if there is a way to that node.
+    pub(super) fn reaches(&self, node: NameHash) -> bool {
+        node == self.own || self.forwarding.load().routes.next_hop(node).is_some()
+    }
+
+    /// The open service of that name.
+    pub(super) fn port(&self, service: ServiceName) -> Option<Arc<Port>> {
+        self.ports.read().unwrap_or_else(PoisonError::into_inner).get(&service).cloned()
+    }
+
+    /// Opens or closes a service.
+    pub(super) fn set_port(&self, service: ServiceName, port: Option<Arc<Port>>) {
+        let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
+        match port {
+            Some(port) => ports.insert(service, port),
+            None => ports.remove(&service),
+        };
+    }
+
+    /// Ends all services: the node has stopped.
+    pub(super) fn close_ports(&self) {
+        let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
+        let ports: std::collections::BTreeMap<_, _> = ports.drain().collect();
+        ports.values().for_each(|port| port.close());
+    }
+}
+
+/// Where a datagram of this node goes.
+#[derive(Debug)]
+pub(super) enum Outlet {
+    /// Onto this link.
+    Link(Arc<Queue>),
+    /// To this service of the node itself.
+    Port(Arc<Port>),
+    /// The core must decide.
+    Core,
+}
+
+/// A whole message as it leaves this node: one hop fewer than the header says.
+pub(super) fn outgoing(header: &DataHeader, payload: &[u8]) -> Bytes {
+    DataHeader { hops: header.hops.saturating_sub(1), ..*header }.message(payload)
+}

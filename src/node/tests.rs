@@ -1,0 +1,182 @@
+//! Small meshes of real nodes over in-memory and TCP links.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::backend::{DialSpec, ListenSpec, MemoryDialOptions, MemoryListenOptions, MemoryNet};
+use crate::mesh::{LinkPolicy, SendError};
+use crate::wire::{MAX_HOPS, NodeId, Problem, ServiceName};
+
+/// Nodes joined by a switchboard, each listening under its own name.
+pub(crate) struct Lab {
+    net: MemoryNet,
+    links: Vec<LinkHandle>,
+}
+
+pub(crate) fn node_id(name: &str) -> NodeId {
+    NodeId::new(name).unwrap()
+}
+
+/// Waits for a condition, for as long as a loaded machine may need.
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+    let waiting = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+impl Lab {
+    pub(crate) fn new() -> Self {
+        Self { net: MemoryNet::new(), links: Vec::new() }
+    }
+
+    pub(crate) async fn start(&mut self, name: &str) -> NodeHandle {
+        let (node, _stopped) = NodeHandle::start(NodeOptions::new(node_id(name)));
+        let spec = ListenSpec::Memory(MemoryListenOptions { net: self.net.clone(), name: name.into() });
+        let link = LinkSpec::Listen { spec, policy: LinkPolicy::default() };
+        self.links.push(node.add_link(link).await.unwrap());
+        node
+    }
+
+    pub(crate) async fn join(&mut self, from: &NodeHandle, to: &NodeHandle) {
+        let options =
+            MemoryDialOptions { net: self.net.clone(), from: from.id().to_string(), to: to.id().to_string() };
+        let spec = DialSpec::Memory(options);
+        let link = LinkSpec::Dial { spec, redial: true, policy: LinkPolicy::default() };
+        self.links.push(from.add_link(link).await.unwrap());
+    }
+
+    /// Cuts the sessions that one node dialled to another; says how many.
+    pub(crate) fn cut(&self, from: &str, to: &str) -> usize {
+        self.net.cut(from, to)
+    }
+
+    /// A line of nodes, converged.
+    pub(crate) async fn line(&mut self, names: &[&str]) -> Vec<NodeHandle> {
+        let mut nodes = Vec::new();
+        for name in names {
+            let node = self.start(name).await;
+            if let Some(last) = nodes.last() {
+                self.join(&node, last).await;
+            }
+            nodes.push(node);
+        }
+        for node in &nodes {
+            eventually("all routes", || async { node.status().await.routing_table.len() == names.len() - 1 })
+                .await;
+        }
+        nodes
+    }
+}
+
+#[tokio::test]
+async fn a_line_converges_and_pings_across() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b", "c", "d"]).await;
+    let reply = nodes[0].ping(nodes[3].id(), MAX_HOPS).await;
+    assert_eq!((reply.from, reply.error), (Some(node_id("d")), None));
+    let way = nodes[0].traceroute(nodes[3].id()).await;
+    let from: Vec<_> = way.iter().map(|reply| reply.from.clone().unwrap().to_string()).collect();
+    assert_eq!(from, ["a", "b", "c", "d"]);
+    assert!(way.iter().all(|reply| reply.error.is_none()), "{way:?}");
+}
+
+#[tokio::test]
+async fn a_ping_to_nowhere_says_so_at_once() {
+    let mut lab = Lab::new();
+    let a = lab.start("a").await;
+    let reply = a.ping(&node_id("nowhere"), MAX_HOPS).await;
+    assert_eq!(reply.error, Some(PingError::Send(SendError::NoRoute)));
+    let reply = a.ping(&node_id("a"), MAX_HOPS).await;
+    assert_eq!((reply.from, reply.error), (Some(node_id("a")), None));
+}
+
+#[tokio::test]
+async fn datagrams_arrive_or_are_answered() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b", "c"]).await;
+    let service = ServiceName::new("inbox").unwrap();
+    let inbox = nodes[2].bind(service).await.unwrap();
+    assert_eq!(nodes[2].bind(service).await.unwrap_err(), BindError::InUse(service));
+    let sender = nodes[0].bind_ephemeral().await.unwrap();
+    sender.try_send_to(nodes[2].id().hash(), service, b"fast").unwrap();
+    sender.send_to(nodes[2].id(), service, Bytes::from_static(b"slow"), MAX_HOPS).await.unwrap();
+    for expected in [&b"fast"[..], b"slow"] {
+        let datagram = inbox.receive().await.unwrap();
+        assert_eq!(datagram.payload, expected);
+        assert_eq!(datagram.header.from_service, sender.service());
+    }
+    drop(inbox);
+    eventually("the service is closed", || async {
+        sender.send_to(nodes[2].id(), service, Bytes::new(), MAX_HOPS).await.unwrap();
+        let wait = tokio::time::timeout(Duration::from_millis(200), sender.unreachable());
+        matches!(wait.await, Ok(Some((notice, by))) if notice.problem == Problem::ServiceUnknown && by == node_id("c"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_service_of_the_node_itself_is_reached_too() {
+    let mut lab = Lab::new();
+    let a = lab.start("a").await;
+    let service = ServiceName::new("self").unwrap();
+    let inbox = a.bind(service).await.unwrap();
+    let sender = a.bind_ephemeral().await.unwrap();
+    sender.try_send_to(a.id().hash(), service, b"x").unwrap();
+    assert_eq!(inbox.receive().await.unwrap().payload, &b"x"[..]);
+}
+
+#[tokio::test]
+async fn a_lost_link_heals_by_itself() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    assert!(lab.cut("b", "a") > 0);
+    eventually("the loss is noticed", || async { nodes[0].status().await.connections.is_empty() }).await;
+    eventually("the link is back", || async { !nodes[0].status().await.connections.is_empty() }).await;
+}
+
+#[tokio::test]
+async fn removing_a_link_ends_its_sessions() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    for link in lab.links.drain(..) {
+        link.stop().await;
+    }
+    for node in &nodes {
+        eventually("no connection is left", || async { node.status().await.connections.is_empty() }).await;
+    }
+}
+
+#[tokio::test]
+async fn one_stuck_neighbour_does_not_hold_up_the_others() {
+    let mut lab = Lab::new();
+    let hub = lab.start("hub").await;
+    let mut leaves = Vec::new();
+    for name in ["stuck", "fine", "other"] {
+        let leaf = lab.start(name).await;
+        lab.join(&leaf, &hub).await;
+        leaves.push(leaf);
+    }
+    eventually("the star stands", || async { leaves[1].status().await.routing_table.len() == 3 }).await;
+    lab.net.black_hole("hub", "stuck", true);
+    let sender = leaves[1].bind_ephemeral().await.unwrap();
+    for _ in 0..20_000 {
+        let _blocked = sender.try_send_to(leaves[0].id().hash(), ServiceName::PING, &[0; 1400]);
+        tokio::task::yield_now().await;
+    }
+    let reply = leaves[1].ping(leaves[2].id(), MAX_HOPS).await;
+    assert_eq!((reply.from, reply.error), (Some(node_id("other")), None));
+}
+
+#[tokio::test]
+async fn a_stopped_node_leaves_its_neighbours_at_once() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    nodes[1].stop();
+    eventually("the neighbour is gone", || async { nodes[0].status().await.connections.is_empty() }).await;
+    assert_eq!(nodes[1].bind(ServiceName::new("x").unwrap()).await.unwrap_err(), BindError::Stopped);
+}

@@ -1,0 +1,131 @@
+//! One stream connection, as a plain byte stream with half-close.
+//!
+//! How a connection ends matters to receptor nodes: a close that overtakes data makes them lose what they
+//! have not read yet. So only the dialer closes, when both sides have said all; the listener's side waits
+//! for that, for a while.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use quinn::{Connection, RecvStream, SendStream, VarInt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::socket::service_at;
+use super::watch::Gone;
+use crate::wire::{NameHash, ServiceName};
+
+/// How a connection that has served its purpose is closed (contract section 5).
+const NORMAL_CLOSE: (VarInt, &[u8]) = (VarInt::from_u32(0), b"normal close");
+/// How a read that nobody waits for any more is cancelled (contract section 5).
+const READ_CANCELLED: VarInt = VarInt::from_u32(499);
+/// How long the end of a connection is waited for.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// Which end of the connection this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Dialer,
+    Listener,
+}
+
+/// A byte stream to a service on another node. Shutting it down ends the direction of writing only;
+/// dropping it ends both in good order.
+#[derive(Debug)]
+pub struct MeshStream {
+    connection: Connection,
+    side: Side,
+    /// Taken when the stream is dropped.
+    halves: Option<(SendStream, RecvStream)>,
+    /// Keeps the watch on the far end alive.
+    _gone: Gone,
+}
+
+impl MeshStream {
+    pub(super) fn new(
+        connection: Connection,
+        side: Side,
+        halves: (SendStream, RecvStream),
+        gone: Gone,
+    ) -> Self {
+        tokio::spawn(end_when_gone(connection.clone(), gone.clone()));
+        Self { connection, side, halves: Some(halves), _gone: gone }
+    }
+
+    /// Where the other end is: the hash of its node and its service.
+    pub fn remote(&self) -> Option<(NameHash, ServiceName)> {
+        service_at(self.connection.remote_address())
+    }
+
+    fn halves(&mut self) -> io::Result<&mut (SendStream, RecvStream)> {
+        self.halves.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+/// Ends a connection when its far end is known not to be there.
+async fn end_when_gone(connection: Connection, gone: Gone) {
+    tokio::select! {
+        _ended = connection.closed() => {}
+        () = gone.cancelled() => connection.close(NORMAL_CLOSE.0, b"service unknown"),
+    }
+}
+
+impl AsyncRead for MeshStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let (_, recv) = self.halves()?;
+        AsyncRead::poll_read(Pin::new(recv), cx, buf)
+    }
+}
+
+impl AsyncWrite for MeshStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let (send, _) = self.halves()?;
+        AsyncWrite::poll_write(Pin::new(send), cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let (send, _) = self.halves()?;
+        // Ended twice, or stopped by the peer: either way nothing more is written.
+        let _already = send.finish();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for MeshStream {
+    fn drop(&mut self) {
+        let Some((send, recv)) = self.halves.take() else { return };
+        let (connection, side) = (self.connection.clone(), self.side);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(end(connection, side, send, recv));
+        } else {
+            connection.close(NORMAL_CLOSE.0, NORMAL_CLOSE.1);
+        }
+    }
+}
+
+/// Ends a connection in good order: what was written arrives, what nobody will read is refused.
+async fn end(connection: Connection, side: Side, mut send: SendStream, mut recv: RecvStream) {
+    let _already = send.finish();
+    let _ended = recv.stop(READ_CANCELLED);
+    let said_all = async {
+        let _acknowledged = send.stopped().await;
+        if side == Side::Listener {
+            connection.closed().await;
+        }
+    };
+    tokio::select! {
+        _ended = connection.closed() => {}
+        () = said_all => {}
+        () = tokio::time::sleep(LINGER) => {}
+    }
+    connection.close(NORMAL_CLOSE.0, NORMAL_CLOSE.1);
+}

@@ -1,0 +1,171 @@
+//! Opening a stream to a service on another node.
+
+use std::io;
+use std::sync::Arc;
+
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{ClientConfig, ConnectionError, Endpoint, TokioRuntime};
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+use super::connection::{MeshStream, Side};
+use super::settings;
+use super::socket::{MeshSocket, address};
+use super::trust::{self, TrustError};
+use super::watch::Watches;
+use crate::node::{BindError, NodeHandle};
+use crate::wire::{NodeId, ServiceName};
+
+/// Why a stream could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// No path to the node is known.
+    #[error("no route to node {0}")]
+    NoRoute(NodeId),
+    /// The node is there, the service is not.
+    #[error("service {service} is unknown on node {node}")]
+    ServiceUnknown {
+        /// The node dialled.
+        node: NodeId,
+        /// The service dialled.
+        service: ServiceName,
+    },
+    /// Nothing came back in time.
+    #[error("no answer from {node}:{service} within {} s", settings::HANDSHAKE_LIMIT.as_secs())]
+    Timeout {
+        /// The node dialled.
+        node: NodeId,
+        /// The service dialled.
+        service: ServiceName,
+    },
+    /// The handshake failed.
+    #[error("failed to connect to {node}:{service}: {source}")]
+    Handshake {
+        /// The node dialled.
+        node: NodeId,
+        /// The service dialled.
+        service: ServiceName,
+        /// What went wrong.
+        source: ConnectionError,
+    },
+    /// This node cannot dial at all.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+}
+
+/// Why this node cannot open streams at all.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// No service could be opened.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// TLS could not be set up.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// QUIC could not be set up.
+    #[error("failed to set up QUIC: {0}")]
+    Quic(#[from] io::Error),
+}
+
+impl From<DialError> for io::Error {
+    fn from(error: DialError) -> Self {
+        let kind = match &error {
+            DialError::NoRoute(_) => io::ErrorKind::HostUnreachable,
+            DialError::ServiceUnknown { .. } => io::ErrorKind::ConnectionRefused,
+            DialError::Timeout { .. } => io::ErrorKind::TimedOut,
+            DialError::Handshake { .. } => io::ErrorKind::ConnectionAborted,
+            DialError::Setup(_) => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// Streams of one node. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Streams {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    node: NodeHandle,
+    dialer: OnceCell<Dialer>,
+}
+
+/// All dials of a node share one socket: QUIC tells their connections apart.
+#[derive(Debug)]
+struct Dialer {
+    endpoint: Endpoint,
+    watches: Arc<Watches>,
+    config: ClientConfig,
+}
+
+impl Streams {
+    /// Streams over a node's datagrams.
+    pub fn new(node: NodeHandle) -> Self {
+        Self { inner: Arc::new(Inner { node, dialer: OnceCell::new() }) }
+    }
+
+    /// The node.
+    pub fn node(&self) -> &NodeHandle {
+        &self.inner.node
+    }
+
+    /// Opens a stream to a service.
+    ///
+    /// # Errors
+    /// [`DialError`], within the handshake's limit; at once if there is no route or no such service.
+    pub async fn dial(&self, node: &NodeId, service: ServiceName) -> Result<MeshStream, DialError> {
+        if !self.inner.node.reaches(node.hash()) {
+            return Err(DialError::NoRoute(node.clone()));
+        }
+        let dialer = self.inner.dialer.get_or_try_init(|| Dialer::new(&self.inner.node)).await?;
+        dialer.dial(node, service).await
+    }
+}
+
+impl Dialer {
+    async fn new(node: &NodeHandle) -> Result<Self, SetupError> {
+        let socket = Arc::new(MeshSocket::new(node.bind_ephemeral().await?));
+        let runtime = Arc::new(TokioRuntime);
+        let endpoint =
+            Endpoint::new_with_abstract_socket(settings::endpoint(), None, socket.clone(), runtime)?;
+        let crypto = QuicClientConfig::try_from(trust::client()?).map_err(TrustError::new)?;
+        let mut config = ClientConfig::new(Arc::new(crypto));
+        config.transport_config(settings::transport(true));
+        let watches = Arc::new(Watches::default());
+        let listening = watches.clone();
+        tokio::spawn(async move { listening.listen(&socket).await });
+        Ok(Self { endpoint, watches, config })
+    }
+
+    async fn dial(&self, node: &NodeId, service: ServiceName) -> Result<MeshStream, DialError> {
+        let address = address(node.hash(), service);
+        let gone = self.watches.watch(address);
+        // The name is not sent; it keeps apart what TLS remembers of each node.
+        let name = format!("n{}.mesh", node.hash());
+        let connecting = self
+            .endpoint
+            .connect_with(self.config.clone(), address, &name)
+            .map_err(|error| SetupError::Quic(io::Error::other(error)))?;
+        let open = async {
+            let connection = connecting.await?;
+            let (mut send, recv) = connection.open_bi().await?;
+            // Streams are not announced before something is written; what, the contract says.
+            let wrote = send.write_all(&[0]).await;
+            wrote.map_err(|_| connection.close_reason().unwrap_or(ConnectionError::LocallyClosed))?;
+            Ok((connection, send, recv))
+        };
+        let opened = tokio::select! {
+            opened = timeout(settings::HANDSHAKE_LIMIT, open) => opened,
+            () = gone.cancelled() => return Err(DialError::ServiceUnknown { node: node.clone(), service }),
+        };
+        match opened {
+            Ok(Ok((connection, send, recv))) => {
+                Ok(MeshStream::new(connection, Side::Dialer, (send, recv), gone))
+            }
+            Ok(Err(source)) => Err(DialError::Handshake { node: node.clone(), service, source }),
+            Err(_elapsed) => Err(DialError::Timeout { node: node.clone(), service }),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Taking streams in on a service of this node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use quinn::crypto::rustls::QuicServerConfig;
+use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime, VarInt};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::connection::{MeshStream, Side};
+use super::dial::{SetupError, Streams};
+use super::settings;
+use super::socket::MeshSocket;
+use super::trust::{self, TrustError};
+use super::watch::Watches;
+use crate::mesh::Offer;
+use crate::wire::{ConnType, ServiceName};
+
+/// Why a service cannot take streams in.
+pub type ListenError = SetupError;
+
+/// Handshakes that may be under way at once.
+const MOST_INCOMING: usize = 4096;
+/// Bytes that may wait for handshakes to begin.
+const INCOMING_BUFFER: u64 = 16 << 20;
+/// Streams that may wait to be accepted.
+const BACKLOG: usize = 128;
+/// What a dialer that does not keep to the protocol is told.
+const PROTOCOL_ERROR: VarInt = VarInt::from_u32(500);
+
+/// A service that takes streams in. Closed, and withdrawn from the mesh, when dropped.
+#[derive(Debug)]
+pub struct StreamListener {
+    accepted: mpsc::Receiver<MeshStream>,
+    endpoint: Endpoint,
+    notices: AbortHandle,
+    accepting: AbortHandle,
+}
+
+impl Streams {
+    /// Opens a service for streams; with `tags`, the mesh is told of it.
+    ///
+    /// # Errors
+    /// If the service is reserved or open already, or the node has stopped.
+    pub async fn listen(
+        &self,
+        service: ServiceName,
+        tags: Option<BTreeMap<String, String>>,
+    ) -> Result<StreamListener, ListenError> {
+        let crypto = QuicServerConfig::try_from(trust::server()?).map_err(TrustError::new)?;
+        let mut config = ServerConfig::with_crypto(Arc::new(crypto));
+        config
+            .transport_config(settings::transport(false))
+            .migration(false)
+            .max_incoming(MOST_INCOMING)
+            .incoming_buffer_size_total(INCOMING_BUFFER);
+        let socket = Arc::new(MeshSocket::new(self.node().bind(service).await?));
+        let runtime = Arc::new(TokioRuntime);
+        let endpoint =
+            Endpoint::new_with_abstract_socket(settings::endpoint(), Some(config), socket.clone(), runtime)?;
+        if let Some(tags) = tags {
+            self.node().advertise(service, Offer { conn_type: ConnType::STREAM, tags });
+        }
+        let watches = Arc::new(Watches::default());
+        let (accepted_sender, accepted) = mpsc::channel(BACKLOG);
+        let accepting = tokio::spawn(accept_all(endpoint.clone(), watches.clone(), accepted_sender));
+        let notices = tokio::spawn(async move { watches.listen(&socket).await });
+        let (accepting, notices) = (accepting.abort_handle(), notices.abort_handle());
+        Ok(StreamListener { accepted, endpoint, notices, accepting })
+    }
+}
+
+impl StreamListener {
+    /// The next stream; `None` once the node has stopped.
+    pub async fn accept(&mut self) -> Option<MeshStream> {
+        self.accepted.recv().await
+    }
+}
+
+impl Drop for StreamListener {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.notices.abort();
+        self.endpoint.close(PROTOCOL_ERROR, b"Listener Closed");
+    }
+}
+
+async fn accept_all(endpoint: Endpoint, watches: Arc<Watches>, accepted: mpsc::Sender<MeshStream>) {
+    while let Some(incoming) = endpoint.accept().await {
+        let (watches, accepted) = (watches.clone(), accepted.clone());
+        // One slow handshake must not hold up the others.
+        tokio::spawn(async move {
+            let from = incoming.remote_address();
+            match timeout(settings::HANDSHAKE_LIMIT, accept(incoming, &watches)).await {
+                Ok(Ok(stream)) => {
+                    let _closed = accepted.send(stream).await;
+                }
+                Ok(Err(error)) => debug!(%from, %error, "stream refused"),
+                Err(_elapsed) => debug!(%from, "stream refused: the handshake took too long"),
+            }
+        });
+    }
+}
+
+/// Why a dialer was not let in.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Connection(#[from] quinn::ConnectionError),
+    #[error("its first byte was not the zero that every stream begins with")]
+    FirstByte,
+}
+
+async fn accept(incoming: Incoming, watches: &Watches) -> Result<MeshStream, Refusal> {
+    let gone = watches.watch(incoming.remote_address());
+    let connection = incoming.await?;
+    let (send, mut recv) = connection.accept_bi().await?;
+    let mut first = [0xff];
+    if recv.read_exact(&mut first).await.is_err() || first != [0] {
+        connection.close(PROTOCOL_ERROR, b"Read Data Error");
+        return Err(Refusal::FirstByte);
+    }
+    Ok(MeshStream::new(connection, Side::Listener, (send, recv), gone))
+}

@@ -1,0 +1,23 @@
+//! Streams between services: QUIC connections whose UDP datagrams are the mesh's datagrams.
+//!
+//! - `socket` lets quinn send and receive on an overlay socket; an address is a node's hash and a service.
+//! - `trust` is the TLS of streams without a user's profile: a fixed name, checked as receptor does.
+//! - `dial` and `listen` open connections; `connection` is one, as a plain byte stream.
+//!
+//! One connection carries one bidirectional stream, which begins with a zero byte (contract section 5).
+//! This room does not know who uses it.
+
+mod connection;
+mod dial;
+mod listen;
+mod settings;
+mod socket;
+mod trust;
+mod watch;
+
+pub use connection::MeshStream;
+pub use dial::{DialError, SetupError, Streams};
+pub use listen::{ListenError, StreamListener};
+
+#[cfg(test)]
+mod tests;

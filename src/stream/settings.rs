@@ -1,0 +1,56 @@
+//! How quinn is set up above the mesh: limits that the contract gives, and sizes that fit the mesh.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::congestion::CubicConfig;
+use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+
+use crate::wire::MAX_PAYLOAD;
+
+/// How long a handshake may take (contract section 5).
+pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
+/// A connection on which nothing was heard for so long is gone (contract section 5).
+const IDLE_LIMIT: VarInt = VarInt::from_u32(30_000);
+/// A dialer shows that it is there this often (contract section 5).
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Packets that every receptor node takes; larger ones are found out by asking.
+const INITIAL_MTU: u16 = 1_452;
+/// Bytes that may be under way on one stream.
+const WINDOW: u32 = 8 << 20;
+/// What a link of the mesh is taken for until it has been measured: with QUIC's own guess of a third of a
+/// second, a lost first packet would cost a job a whole second.
+const INITIAL_RTT: Duration = Duration::from_millis(50);
+/// The largest packet, in bytes.
+const MAX_PACKET: u16 = {
+    assert!(MAX_PAYLOAD <= u16::MAX as usize);
+    MAX_PAYLOAD as u16
+};
+
+/// Settings of an endpoint: the mesh carries larger packets than a network.
+pub(super) fn endpoint() -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    // The bound is a constant within QUIC's range.
+    config.max_udp_payload_size(MAX_PACKET).map_or_else(|_| EndpointConfig::default(), |c| c.clone())
+}
+
+/// Settings of a connection; only dialers keep it alive.
+pub(super) fn transport(dialer: bool) -> Arc<TransportConfig> {
+    let mut discovery = MtuDiscoveryConfig::default();
+    discovery.upper_bound(MAX_PACKET);
+    let mut config = TransportConfig::default();
+    config
+        .max_concurrent_bidi_streams(VarInt::from_u32(1))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .max_idle_timeout(Some(IdleTimeout::from(IDLE_LIMIT)))
+        .keep_alive_interval(dialer.then_some(KEEP_ALIVE))
+        .initial_mtu(INITIAL_MTU)
+        .mtu_discovery_config(Some(discovery))
+        .initial_rtt(INITIAL_RTT)
+        .stream_receive_window(VarInt::from_u32(WINDOW))
+        .receive_window(VarInt::from_u32(WINDOW))
+        .send_window(u64::from(WINDOW))
+        .datagram_receive_buffer_size(None)
+        .congestion_controller_factory(Arc::new(CubicConfig::default()));
+    Arc::new(config)
+}

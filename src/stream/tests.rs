@@ -1,0 +1,128 @@
+//! Streams over small meshes of real nodes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, timeout};
+
+use super::*;
+use crate::node::tests::{Lab, eventually, node_id};
+use crate::wire::ServiceName;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn service(name: &str) -> ServiceName {
+    ServiceName::new(name).unwrap()
+}
+
+/// Gives back, from the end of its input on, all that it read.
+fn serve_echo(mut listener: StreamListener) {
+    tokio::spawn(async move {
+        while let Some(mut stream) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut all = Vec::new();
+                if stream.read_to_end(&mut all).await.is_ok() {
+                    stream.write_all(&all).await.unwrap();
+                    stream.shutdown().await.unwrap();
+                }
+            });
+        }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_arrive_both_ways_and_half_close_works() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b", "c"]).await;
+    serve_echo(Streams::new(nodes[2].clone()).listen(service("echo"), None).await.unwrap());
+    let streams = Streams::new(nodes[0].clone());
+    for size in [0, 1, 5_000_000] {
+        let sent: Vec<u8> = (0..size).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let mut stream = streams.dial(nodes[2].id(), service("echo")).await.unwrap();
+        let mut received = Vec::new();
+        let (mut read, mut write) = tokio::io::split(&mut stream);
+        let exchange = async {
+            tokio::join!(
+                async {
+                    write.write_all(&sent).await.unwrap();
+                    write.shutdown().await.unwrap();
+                },
+                async { read.read_to_end(&mut received).await.unwrap() }
+            )
+        };
+        timeout(LIMIT, exchange).await.expect("the echo comes back in time");
+        assert!(received == sent, "{} of {size} bytes came back", received.len());
+    }
+}
+
+#[tokio::test]
+async fn what_was_written_arrives_though_the_stream_is_dropped() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("sink"), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    let mut stream = streams.dial(nodes[1].id(), service("sink")).await.unwrap();
+    stream.write_all(&[7; 300_000]).await.unwrap();
+    drop(stream);
+    let mut accepted = listener.accept().await.unwrap();
+    let mut received = Vec::new();
+    timeout(LIMIT, accepted.read_to_end(&mut received)).await.unwrap().unwrap();
+    assert_eq!(received.len(), 300_000);
+}
+
+#[tokio::test]
+async fn a_service_that_is_not_there_fails_a_dial_at_once() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b", "c"]).await;
+    let streams = Streams::new(nodes[0].clone());
+    let start = Instant::now();
+    let error = streams.dial(nodes[2].id(), service("nobody")).await.unwrap_err();
+    assert!(matches!(error, DialError::ServiceUnknown { .. }), "{error}");
+    let error = streams.dial(&node_id("nowhere"), service("x")).await.unwrap_err();
+    assert!(matches!(error, DialError::NoRoute(_)), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(5), "the handshake's limit is far longer");
+}
+
+#[tokio::test]
+async fn a_closed_service_ends_its_streams() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("brief"), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    let mut stream = streams.dial(nodes[1].id(), service("brief")).await.unwrap();
+    let _accepted = listener.accept().await.unwrap();
+    drop(listener);
+    let end = timeout(LIMIT, stream.read(&mut [0; 8])).await.expect("the end is noticed");
+    assert!(end.is_err(), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_stream_survives_the_loss_of_a_link() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b", "c"]).await;
+    serve_echo(Streams::new(nodes[2].clone()).listen(service("echo"), None).await.unwrap());
+    let mut stream = Streams::new(nodes[0].clone()).dial(nodes[2].id(), service("echo")).await.unwrap();
+    stream.write_all(b"before ").await.unwrap();
+    assert!(lab.cut("b", "a") > 0);
+    stream.write_all(b"after").await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut received = Vec::new();
+    timeout(LIMIT, stream.read_to_end(&mut received)).await.unwrap().unwrap();
+    assert_eq!(received, b"before after");
+}
+
+#[tokio::test]
+async fn an_advertised_service_is_seen_everywhere_until_it_is_closed() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b", "c"]).await;
+    let tags = BTreeMap::from([("type".to_owned(), "test".to_owned())]);
+    let listener = Streams::new(nodes[2].clone()).listen(service("seen"), Some(tags)).await.unwrap();
+    eventually("the offer is known", || async {
+        nodes[0].status().await.advertisements.iter().any(|ad| ad.service == service("seen"))
+    })
+    .await;
+    drop(listener);
+    eventually("the offer is withdrawn", || async { nodes[0].status().await.advertisements.is_empty() })
+        .await;
+}
