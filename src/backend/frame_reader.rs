@@ -96,3 +96,58 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::time::advance;
+
+    use super::*;
+
+    async fn after_bulk() -> (tokio::io::DuplexStream, FrameReader<tokio::io::DuplexStream>) {
+        let (mut theirs, ours) = tokio::io::duplex(1 << 20);
+        let mut reader = FrameReader::new(ours);
+        theirs.write_all(&[&[0, 4][..], &[1; 1024]].concat().repeat(1_000)).await.unwrap();
+        let mut packets = Vec::new();
+        while packets.len() < 1_000 {
+            reader.read_batch(&mut packets).await.unwrap();
+        }
+        assert!(reader.buffer.is_grown());
+        (theirs, reader)
+    }
+
+    async fn start_and_drop(reader: &mut FrameReader<tokio::io::DuplexStream>) {
+        let mut none = Vec::new();
+        tokio::select! {
+            biased;
+            read = reader.read_batch(&mut none) => panic!("{read:?}"),
+            () = std::future::ready(()) => {}
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_shrinks_the_buffer_even_if_reads_are_dropped() {
+        let (_theirs, mut reader) = after_bulk().await;
+        for _ in 0..10 {
+            assert!(reader.buffer.is_grown());
+            start_and_drop(&mut reader).await;
+            advance(SILENCE / 10 + Duration::from_millis(1)).await;
+        }
+        start_and_drop(&mut reader).await;
+        assert!(!reader.buffer.is_grown());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_session_keeps_its_buffer() {
+        let (mut theirs, mut reader) = after_bulk().await;
+        let mut packets = Vec::new();
+        for _ in 0..10 {
+            advance(SILENCE / 2).await;
+            start_and_drop(&mut reader).await;
+            theirs.write_all(&[&[0, 80][..], &[1; 20_480]].concat()).await.unwrap();
+            reader.read_batch(&mut packets).await.unwrap();
+            assert!(reader.buffer.is_grown());
+        }
+        assert_eq!(packets.len(), 10);
+    }
+}

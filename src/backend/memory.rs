@@ -277,3 +277,6 @@ impl MemoryWriter {
         let _ = tokio::time::timeout(super::tcp::CLOSE_LIMIT, self.frames.finish()).await;
     }
 }
+
+#[cfg(test)]
+mod tests;
