@@ -137,6 +137,30 @@ mod tests {
         assert!(!reader.buffer.is_grown());
     }
 
+    #[tokio::test]
+    async fn batches_are_bounded_in_packets_and_in_bytes() {
+        for (len, frames) in [(0_u16, 3_000_usize), (36, 3_000), (60_000, 40)] {
+            let (mut theirs, mut reader) = after_bulk().await;
+            let frame = [&len.to_le_bytes()[..], &vec![1; usize::from(len)]].concat();
+            let writing = async { theirs.write_all(&frame.repeat(frames)).await.unwrap() };
+            let reading = async {
+                let mut largest = 0;
+                let mut left = frames;
+                while left > 0 {
+                    let mut batch = Vec::new();
+                    reader.read_batch(&mut batch).await.unwrap();
+                    left -= batch.len();
+                    largest = largest.max(batch.len());
+                }
+                largest
+            };
+            let ((), largest) = tokio::join!(writing, reading);
+            let bound = MAX_BATCH_PACKETS.min(MAX_BATCH_BYTES / usize::from(len.max(1)) + 1);
+            assert!(largest <= bound, "{largest} packets of {len} bytes");
+            assert!(largest > 1);
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_busy_session_keeps_its_buffer() {
         let (mut theirs, mut reader) = after_bulk().await;
@@ -144,6 +168,7 @@ mod tests {
         for _ in 0..10 {
             advance(SILENCE / 2).await;
             start_and_drop(&mut reader).await;
+            assert!(reader.buffer.is_grown(), "silence is counted from the last packet");
             theirs.write_all(&[&[0, 80][..], &[1; 20_480]].concat()).await.unwrap();
             reader.read_batch(&mut packets).await.unwrap();
             assert!(reader.buffer.is_grown());

@@ -83,7 +83,7 @@ impl TcpListener {
     pub(super) async fn bind(options: &TcpListenOptions) -> io::Result<Self> {
         let address = &options.bind;
         let failed = |source: io::Error| io::Error::new(source.kind(), cannot_listen(address, &source));
-        let socket = listen_on_any(&resolve(address).await.map_err(failed)?).map_err(failed)?;
+        let socket = listen_on_any(resolve(address).await.map_err(failed)?).map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?;
         Ok(Self { socket, local })
     }
@@ -102,13 +102,15 @@ impl TcpListener {
     }
 }
 
-/// Listens on the first of a name's addresses that can be bound, or gives the last error.
-fn listen_on_any(candidates: &[SocketAddr]) -> io::Result<tokio::net::TcpListener> {
-    let mut last = io::ErrorKind::NotFound.into();
-    for &candidate in candidates {
+/// Listens on the first of a name's addresses, IPv4 before IPv6, that this host has. An address in use is
+/// final: half the clients of a name would not find a listener on its other address.
+fn listen_on_any(mut candidates: Vec<SocketAddr>) -> io::Result<tokio::net::TcpListener> {
+    candidates.sort_by_key(SocketAddr::is_ipv6);
+    let mut last = io::ErrorKind::AddrNotAvailable.into();
+    for candidate in candidates {
         match listen(candidate) {
-            Ok(socket) => return Ok(socket),
-            Err(error) => last = error,
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => last = error,
+            outcome => return outcome,
         }
     }
     Err(last)
@@ -174,12 +176,23 @@ async fn first_that_answers(candidates: &[SocketAddr], deadline: Instant) -> io:
     for (candidate, left) in candidates.iter().zip((1..=candidates.len() as u32).rev()) {
         let share = deadline.saturating_duration_since(Instant::now()) / left;
         match timeout(share, TcpStream::connect(candidate)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = error,
+            Ok(connected) => match connected.and_then(not_itself) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            },
             Err(_elapsed) => {}
         }
     }
     Err(last)
+}
+
+/// Who keeps dialing a free port of the same host gets that very port as its own one day, and TCP then
+/// connects it to itself: a link to nobody that keeps the real listener from binding.
+fn not_itself(stream: TcpStream) -> io::Result<TcpStream> {
+    if stream.local_addr()? == stream.peer_addr()? {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    Ok(stream)
 }
 
 fn session(stream: TcpStream, peer: String, direction: Direction) -> Session {

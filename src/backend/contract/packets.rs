@@ -175,10 +175,14 @@ pub(super) async fn close_delivers_although_nobody_reads_what_the_peer_sent(harn
     send(&mut accepted.writer, &mixed(8)).await;
     read_exactly(&mut dialed.reader, 1).await;
     send(&mut accepted.writer, &[packet(9, 30_000)]).await;
-    let sent = mixed(1_000);
+    // As much as is taken in while nobody reads, so that the end of it is still to be sent at the close.
+    let mut sent = mixed(TOO_MUCH / 2_048);
+    let mut batch: VecDeque<Bytes> = sent.iter().cloned().collect();
+    while try_once(dialed.writer.write_batch(&mut batch)).await.is_some() {}
+    assert!(!batch.is_empty(), "the transport is not full");
+    sent.truncate(sent.len() - batch.len());
     let writing = async {
         drop(dialed.reader);
-        send(&mut dialed.writer, &sent).await;
         dialed.writer.close().await;
     };
     let reading = async move {
@@ -208,7 +212,8 @@ pub(super) async fn a_dropped_peer_ends_the_reader_once_and_for_good(harness: im
     assert_same(&read_exactly(&mut accepted.reader, 1).await, &[packet(0, 77)]);
     let mut none = Vec::new();
     assert!(try_once(accepted.reader.read_batch(&mut none)).await.is_none(), "an end before the end");
-    let ((), first) = tokio::join!(async { drop(dialed) }, accepted.reader.read_batch(&mut none));
+    // The reader waits already when the peer goes, so it has to be woken.
+    let (first, ()) = tokio::join!(accepted.reader.read_batch(&mut none), async { drop(dialed) });
     assert!(matches!(first, Err(SessionEnd::Closed | SessionEnd::Broken(_))), "{first:?}");
     for _ in 0..3 {
         let later = accepted.reader.read_batch(&mut none).await;

@@ -61,10 +61,13 @@ async fn a_cut_wakes_those_who_wait() {
     let (mut edge, mut hop) = world.link("edge").await;
     let mut endless = vec![Bytes::from(vec![0; 60_000]); 100].into();
     let (mut none, net) = (Vec::new(), world.net.clone());
-    let (written, read, _) =
+    let waiting = async {
         tokio::join!(edge.writer.write_batch(&mut endless), edge.reader.read_batch(&mut none), async {
             net.cut("edge", "hop")
-        },);
+        })
+    };
+    let deadline = std::time::Duration::from_secs(10);
+    let (written, read, _) = tokio::time::timeout(deadline, waiting).await.expect("nobody was woken");
     assert!(matches!((written, read), (Err(SessionEnd::Broken(_)), Err(SessionEnd::Broken(_)))));
     assert!(hop.reader.read_batch(&mut none).await.is_err());
 }
