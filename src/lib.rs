@@ -5,8 +5,10 @@
 //! Dependencies point one way: `wire` <- `mesh` <- `node` <- `stream` <- `work` <- `control` <- `daemon`
 //! <- the binaries. `backend` stands beside `node`; `config` may be read by the last ones only.
 //!
+//! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
 //! - [`wire`] owns every byte layout that travels between nodes.
 //! - [`duration`] owns Go's notation of durations, which users type and clients read.
 
+pub mod config;
 pub mod duration;
 pub mod wire;
