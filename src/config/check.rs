@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::directives::DIRECTIVES;
-use super::error::{ConfigError, Fault, Hint, Place};
+use super::error::{ConfigError, Fault, Hint, Place, shown};
 use super::raw::{RawItem, RawParam, Report};
 use super::schema::{Directive, Kind, Parameter, Role};
 use super::value::{Setting, Value, Written};
@@ -56,7 +56,7 @@ pub(super) fn check(raw: Vec<RawItem>, report: &mut Report) -> Vec<Item> {
 fn resolve(raw: RawItem, report: &mut Report) -> Option<Item> {
     let Some(directive) = Directive::find(&raw.name) else {
         let hint = Hint::new(&raw.name, DIRECTIVES.iter().map(|directive| directive.name));
-        report.general(&raw.at, Fault::UnknownDirective { name: shorten(raw.name), hint });
+        report.general(&raw.at, Fault::UnknownDirective { name: shown(&raw.name), hint });
         return None;
     };
     let mut item = Item { at: raw.at, directive, settings: BTreeMap::new() };
@@ -82,10 +82,13 @@ fn resolve(raw: RawItem, report: &mut Report) -> Option<Item> {
 fn find_parameter(item: &Item, param: &RawParam) -> Result<&'static Parameter, Fault> {
     let known = || item.directive.parameters.iter().map(|parameter| parameter.name);
     match &param.name {
-        Some(name) => item.directive.parameter(name).ok_or_else(|| Fault::UnknownParameter {
-            name: shorten(name.clone()),
-            hint: Hint::new(name, known()),
-        }),
+        Some(name) => item
+            .directive
+            .parameter(name)
+            .ok_or_else(|| Fault::UnknownParameter { name: shown(name), hint: Hint::new(name, known()) }),
+        None if item.directive.parameters.is_empty() => {
+            Err(Fault::Rule(format!("takes no parameters, but {} was given", param.value.show())))
+        }
         None => item.directive.bare_parameter().ok_or_else(|| Fault::NoBareValue {
             given: param.value.show(),
             hint: Hint::OneOf(known().map(str::to_owned).collect()),
@@ -162,7 +165,7 @@ fn check_names(items: &[Item], report: &mut Report) {
         let at = item.settings.get(parameter.name).map_or(&item.at, |given| &given.at);
         match defined.get(&(what, name)) {
             Some(first) => {
-                let fault = Fault::Duplicate { what, name: shorten(name.to_owned()), first: first.clone() };
+                let fault = Fault::Duplicate { what, name: shown(name), first: first.clone() };
                 report.errors.push(item.error(Some(parameter.name), fault));
             }
             None => {
@@ -176,8 +179,7 @@ fn check_names(items: &[Item], report: &mut Report) {
         let built_in = directive == "tls-client" && name == "default";
         if !built_in && !defined.contains_key(&(directive, name)) {
             let known = defined.keys().filter(|(what, _)| *what == directive).map(|(_, name)| *name);
-            let fault =
-                Fault::Dangling { directive, name: shorten(name.to_owned()), hint: Hint::new(name, known) };
+            let fault = Fault::Dangling { directive, name: shown(name), hint: Hint::new(name, known) };
             report.errors.push(item.error(Some(parameter.name), fault));
         }
     }
@@ -190,7 +192,7 @@ fn check_needs(items: &[Item], report: &mut Report) {
             let Role::Needs(directive) = parameter.role else { continue };
             let on = item.settings.get(parameter.name).is_some_and(|given| !given.setting.is_blank());
             if on && !items.iter().any(|item| item.directive.name == directive) {
-                let fault = Fault::Conflict(format!("needs the directive `{directive}`"));
+                let fault = Fault::Rule(format!("needs the directive `{directive}`"));
                 report.errors.push(item.error(Some(parameter.name), fault));
             }
         }
@@ -206,12 +208,4 @@ fn texts(items: &[Item]) -> impl Iterator<Item = (&Item, &'static Parameter, &st
             _ => None,
         })
     })
-}
-
-/// A name as an error carries it: control characters escaped, not endless.
-fn shorten(name: String) -> String {
-    name.chars()
-        .take(80)
-        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
-        .collect()
 }

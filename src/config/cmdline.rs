@@ -36,7 +36,7 @@ pub(super) enum Part {
 enum Expecting {
     Nothing,
     Parameter(RawItem),
-    Path { option: String, make: fn(Place, PathBuf) -> Part },
+    Path { at: Place, option: String, make: fn(Place, PathBuf) -> Part },
 }
 
 /// Reads the arguments after the program's name. An empty command line asks for help.
@@ -86,7 +86,7 @@ impl Parser<'_> {
         };
         match inline {
             Some(path) => self.parts.push(make(at, PathBuf::from(path))),
-            None => self.expecting = Expecting::Path { option: arg.to_owned(), make },
+            None => self.expecting = Expecting::Path { at, option: arg.to_owned(), make },
         }
     }
 
@@ -110,9 +110,9 @@ impl Parser<'_> {
         match std::mem::replace(&mut self.expecting, Expecting::Nothing) {
             Expecting::Nothing => {}
             Expecting::Parameter(item) => self.parts.push(Part::Item(item)),
-            Expecting::Path { option, .. } => {
+            Expecting::Path { at, option, .. } => {
                 let problem = format!("{option} needs a path after it");
-                self.report.general(&Place::Implicit, Fault::Shape(problem));
+                self.report.general(&at, Fault::Shape(problem));
             }
         }
     }

@@ -203,7 +203,7 @@ const WORK_KUBERNETES: &[P] = &[
     P::flag("allowruntimecommand", "let submissions choose image and command"),
     P::flag("allowruntimeparams", "let submissions add arguments"),
     P::flag("allowruntimepod", "let submissions bring a pod"),
-    P::new("deletepodonrestart", Kind::Flag, "delete a pod that is still pending after a restart").or("true"),
+    P::new("deletepodonrestart", Kind::Flag, "delete a pending pod at restart").or("true"),
     P::text("streammethod", "how to talk to pods: logger or tcp").or("logger"),
     VERIFY_SIGNATURE,
 ];

@@ -91,7 +91,7 @@ pub enum Fault {
     #[error("required, but not given")]
     Missing,
     /// A value without a parameter's name, where none is taken.
-    #[error("takes no value without a name, {given} was given: {hint}")]
+    #[error("{given} is given without a parameter's name: {hint}")]
     NoBareValue {
         /// What was given.
         given: String,
@@ -114,9 +114,9 @@ pub enum Fault {
         /// What is allowed.
         reason: String,
     },
-    /// A rule that concerns several parameters.
+    /// A rule of its own, most often about several parameters.
     #[error("{0}")]
-    Conflict(String),
+    Rule(String),
     /// A directive that may occur once.
     #[error("only one is allowed, the first is at {first}")]
     Repeated {
@@ -127,7 +127,7 @@ pub enum Fault {
     #[error("this is a command of its own: no other directive may be given with it")]
     Exclusive,
     /// A name that must be unique and is not.
-    #[error("{what} \"{name}\" is already taken at {first}: choose another name")]
+    #[error("\"{name}\" is already the name of a {what} at {first}: choose another")]
     Duplicate {
         /// What kind of name.
         what: &'static str,
@@ -194,6 +194,13 @@ impl fmt::Display for Hint {
     }
 }
 
+/// A name as a message carries it: without control characters and not endless.
+pub(super) fn shown(name: &str) -> String {
+    const SHOWN: usize = 80;
+    let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
+    name.chars().take(SHOWN).map(escaped).collect()
+}
+
 /// The known name closest to the given one, if it is close enough to be a slip of the finger.
 fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     // Names are short; a long text is no slip, and the distance is quadratic in its length.
@@ -206,20 +213,24 @@ fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     near.filter(|(distance, _)| *distance <= allowed).min().map(|(_, name)| name)
 }
 
-/// The number of letters to insert, delete or replace that lead from one name to the other.
+/// The number of letters to insert, delete, replace or swap with the next that lead from one name to the other.
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    // rows[i][j] is the distance between the first i letters of one and the first j of the other.
+    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
         }
+        rows.push(row);
     }
-    row[b.len()]
+    rows[a.len()][b.len()]
 }
 
 /// One thing that is wrong, and where.
@@ -258,16 +269,21 @@ impl std::error::Error for ConfigError {
     }
 }
 
-/// Everything that is wrong with a configuration, one line each; never empty.
+/// Everything that is wrong with a configuration; never empty. Printed, it is one line each, 50 at most.
 #[derive(Debug)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, error) in self.0.iter().enumerate() {
+        // Nobody reads more, and the first errors are often the cause of the rest.
+        const SHOWN: usize = 50;
+        for (i, error) in self.0.iter().take(SHOWN).enumerate() {
             write!(f, "{}{error}", if i == 0 { "" } else { "\n" })?;
         }
-        Ok(())
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n... and {more} more"),
+        }
     }
 }
 

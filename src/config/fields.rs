@@ -45,7 +45,7 @@ impl<'a> Fields<'a> {
 
     /// Notes an error about several parameters.
     pub(super) fn conflict(&mut self, problem: impl Into<String>) {
-        self.report.errors.push(self.item.error(None, Fault::Conflict(problem.into())));
+        self.report.errors.push(self.item.error(None, Fault::Rule(problem.into())));
     }
 
     /// A text; nothing if it is empty.
@@ -106,7 +106,7 @@ impl<'a> Fields<'a> {
         let text = self.string(name);
         // Absence has been noted when the directive was checked.
         if text.is_none() && self.setting(name).is_some() {
-            self.refuse(name, "an empty text".to_owned(), "a value is needed");
+            self.fail(name, Fault::Rule("may not be empty".to_owned()));
         }
         text
     }

@@ -6,7 +6,7 @@
 
 use regex::Regex;
 
-use super::error::{Fault, Hint};
+use super::error::{Fault, Hint, shown};
 use super::fields::Fields;
 use super::value::{Value, Written, quoted};
 
@@ -97,7 +97,7 @@ fn rule(node: &Written) -> Result<FirewallRule, Vec<Fault>> {
     let mut names: [Option<NameMatch>; 4] = [const { None }; 4];
     for (key, value) in entries {
         let outcome = match KEYS.iter().position(|known| known.eq_ignore_ascii_case(key)) {
-            None => Err(Fault::UnknownParameter { name: key.clone(), hint: Hint::new(key, KEYS) }),
+            None => Err(Fault::UnknownParameter { name: shown(key), hint: Hint::new(key, KEYS) }),
             Some(0) => parse_action(value).map(|parsed| action = Some(parsed)),
             Some(index) => name_match(key, value).map(|test| names[index - 1] = test),
         };
@@ -129,7 +129,8 @@ fn parse_action(value: &Written) -> Result<FirewallAction, Fault> {
 
 /// An empty text tests nothing.
 fn name_match(key: &str, value: &Written) -> Result<Option<NameMatch>, Fault> {
-    let invalid = |reason: String| Fault::Invalid { given: value.show(), reason: format!("{key}: {reason}") };
+    let invalid =
+        |reason: String| Fault::Invalid { given: value.show(), reason: format!("{}: {reason}", shown(key)) };
     let text = value.as_text().ok_or_else(|| invalid("a name is text".to_owned()))?;
     let Some(rest) = text.strip_prefix('/') else {
         return Ok(Some(text).filter(|text| !text.is_empty()).map(NameMatch::Exact));

@@ -33,7 +33,7 @@ Data is kept in /var/lib/meshd for root, else in $XDG_STATE_HOME/meshd or
 ~/.local/state/meshd, and in /tmp/receptor if the program is called `receptor`.
 ";
 
-/// The help text, as wide as a terminal of 100 columns.
+/// The help text, at most 100 columns wide.
 pub fn help() -> String {
     let mut text = HEAD.to_owned();
     for group in Group::ALL {
@@ -53,7 +53,7 @@ fn write_directive(text: &mut String, directive: &Directive) {
     let _ = writeln!(text, "\n  --{}: {}{note}", directive.name, directive.help);
     for parameter in directive.parameters {
         let name = format!("{}={}", parameter.name, placeholder(parameter.kind));
-        let _ = writeln!(text, "      {name:<34}{}{}", parameter.help, notes(parameter));
+        let _ = writeln!(text, "      {name:<33}{}{}", parameter.help, notes(parameter));
     }
 }
 
@@ -76,7 +76,7 @@ fn notes(parameter: &Parameter) -> String {
         notes.push("required".to_owned());
     }
     if parameter.bare {
-        notes.push("its name may be left out".to_owned());
+        notes.push("name optional".to_owned());
     }
     notes.extend(
         parameter.default.filter(|default| *default != "false").map(|default| format!("default {default}")),

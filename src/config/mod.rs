@@ -127,7 +127,10 @@ impl Sources {
         match cmdline::read(&self.args, &mut report) {
             Request::Run(parts) => load_parts(parts, &self.args, &self.environment, report),
             // These arguments have been a configuration before.
-            Request::Help | Request::Version => Err(ConfigErrors(report.errors)),
+            Request::Help | Request::Version => {
+                report.general(&Place::Implicit, Fault::Shape("the command line names none".to_owned()));
+                Err(ConfigErrors(report.errors))
+            }
         }
     }
 }

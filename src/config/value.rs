@@ -84,7 +84,7 @@ impl Written {
             Kind::FirewallRules => self.as_rules()?.map(Setting::Rules),
             Kind::FreeMap => self.as_free()?.map(Setting::Free),
         };
-        setting.ok_or_else(|| Fault::WrongType { given: self.show(), wanted: kind.wanted() })
+        setting.ok_or_else(|| self.not(kind.wanted()))
     }
 
     /// The value as text, if it is a single one. A fraction prints as Go prints it.
@@ -131,20 +131,28 @@ impl Written {
 
     fn as_texts(&self) -> Result<Option<Vec<String>>, Fault> {
         let json = self.unpacked('[')?;
-        Ok(match &json.as_ref().unwrap_or(self).value {
-            Value::List(items) => items.iter().map(Self::as_text).collect(),
-            Value::Null => Some(Vec::new()),
-            Value::Map(_) => None,
-            Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => {
-                self.as_text().map(|text| vec![text])
+        match &json.as_ref().unwrap_or(self).value {
+            Value::List(items) => {
+                let text = |item: &Self| item.as_text().ok_or_else(|| item.not("text"));
+                items.iter().map(text).collect::<Result<_, _>>().map(Some)
             }
-        })
+            Value::Null => Ok(Some(Vec::new())),
+            Value::Map(_) => Ok(None),
+            Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => {
+                Ok(self.as_text().map(|text| vec![text]))
+            }
+        }
     }
 
     fn as_costs(&self) -> Result<Option<BTreeMap<String, f64>>, Fault> {
         let Some(map) = self.as_map()? else { return Ok(None) };
-        let cost = |(node, cost): (String, Self)| Some((node, cost.as_float()?));
-        Ok(map.into_iter().map(cost).collect())
+        let cost =
+            |(node, cost): (String, Self)| Ok((node, cost.as_float().ok_or_else(|| cost.not("a number"))?));
+        map.into_iter().map(cost).collect::<Result<_, _>>().map(Some)
+    }
+
+    fn not(&self, wanted: &'static str) -> Fault {
+        Fault::WrongType { given: self.show(), wanted }
     }
 
     fn as_rules(&self) -> Result<Option<Vec<Self>>, Fault> {

@@ -13,7 +13,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
-use super::error::{Fault, Place};
+use super::error::{Fault, Place, shown};
 use super::raw::{RawItem, RawParam, Report};
 use super::value::{Value, Written};
 
@@ -80,7 +80,7 @@ impl Reader<'_> {
 
     /// One item: a name, or a map of one name to its parameters.
     fn item(&mut self, item: Written) -> Option<RawItem> {
-        let (at, shown) = (item.at.clone(), item.show());
+        let (at, given) = (item.at.clone(), item.show());
         let problem = match item.value {
             Value::Text(name) => return Some(RawItem { at, name, params: Vec::new() }),
             Value::Map(map) => match <[_; 1]>::try_from(map) {
@@ -89,17 +89,13 @@ impl Reader<'_> {
                 }
                 Err(map) if map.is_empty() => "an item is empty".to_owned(),
                 Err(map) => {
-                    let names: Vec<_> = map.into_iter().map(|(name, _)| name).collect();
-                    format!(
-                        "an item holds one directive, this one holds {}: {}",
-                        names.len(),
-                        names.join(", ")
-                    )
+                    let names: Vec<_> = map.iter().take(4).map(|(name, _)| shown(name)).collect();
+                    format!("an item holds one directive, this one holds {}: {}", map.len(), names.join(", "))
                 }
             },
             Value::Null => "an item is empty".to_owned(),
             Value::List(_) => "an item is a directive, this one is a list".to_owned(),
-            Value::Int(_) | Value::Float(_) | Value::Flag(_) => format!("{shown} is no directive"),
+            Value::Int(_) | Value::Float(_) | Value::Flag(_) => format!("{given} is no directive"),
         };
         self.report.general(&at, Fault::Shape(problem));
         None
@@ -121,8 +117,10 @@ impl Reader<'_> {
                 Some(vec![RawParam { name: None, at, value: node }])
             }
             Value::List(_) => {
-                let problem =
-                    format!("{directive}: parameters are a map, such as `{{name: value}}`, not a list");
+                let problem = format!(
+                    "{}: parameters are a map, such as `{{name: value}}`, not a list",
+                    shown(directive)
+                );
                 self.report.general(&at, Fault::Shape(problem));
                 None
             }
@@ -153,7 +151,8 @@ impl Reader<'_> {
             let value = Written { at: at.clone(), ..self.node(value) };
             match known.get(&key) {
                 Some(&index) => {
-                    self.report.warn(&at, format!("`{key}` is given more than once, the last one counts"));
+                    self.report
+                        .warn(&at, format!("`{}` is given more than once, the last one counts", shown(&key)));
                     map[index] = (key, value);
                 }
                 None => {

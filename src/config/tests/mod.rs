@@ -1,6 +1,7 @@
 //! The grammar as a whole: configurations that are refused, with their exact messages, and such that load.
 
 mod accepted;
+mod reading;
 mod reloading;
 
 use std::path::Path;
