@@ -1,7 +1,7 @@
 //! The table of all directives and parameters of version 1: the whole grammar in one place.
 //!
 //! Owns names, types, defaults and the one-line descriptions. It refuses to know how a value is read and
-//! whether this version implements it, see [`super::support`].
+//! whether this version implements it, see the room's `support`.
 
 use super::schema::Role::{Defines, Needs, Refers};
 use super::schema::{Directive, Group, Kind, Parameter as P};
@@ -77,10 +77,10 @@ const NODE: &[P] = &[
     P::text("datadir", "where the node keeps its data; see above for the default"),
     P::new("firewallrules", Kind::FirewallRules, "rules for data packets, the first match decides"),
     P::text("maxidleconnectiontimeout", "close a silent link after this time, 21s or more"),
-    P::text("receptorkubesupportreconnect", "work-kubernetes: continue a broken log stream"),
-    P::text("receptorkubeclientsetqps", "work-kubernetes: requests per second"),
-    P::text("receptorkubeclientsetburst", "work-kubernetes: requests at once"),
-    P::text("receptorkubeclientsetratelimiter", "work-kubernetes: how requests are limited"),
+    P::text("receptorkubesupportreconnect", "Kubernetes: resume broken logs"),
+    P::text("receptorkubeclientsetqps", "Kubernetes: requests per second"),
+    P::text("receptorkubeclientsetburst", "Kubernetes: requests at once"),
+    P::text("receptorkubeclientsetratelimiter", "Kubernetes: kind of limit"),
 ];
 
 const LOG_LEVEL: &[P] = &[P::text("level", "error, warning, info or debug").bare().or("error")];
@@ -248,7 +248,7 @@ const CERT_INIT: &[P] = &[
     P::text("commonname", "name of the authority").required(),
     P::new("bits", Kind::Int, "length of the RSA key").required(),
     NOT_BEFORE,
-    NOT_AFTER,
+    P::text("notafter", "end of validity, RFC 3339; in ten years if not given"),
     P::text("outcert", "certificate file to write").required(),
     P::text("outkey", "private key file to write").required(),
 ];

@@ -47,13 +47,18 @@ pub fn help() -> String {
     text
 }
 
+const MISSING: &str = " [not in this version]";
+
 /// Writing to a text cannot fail, so the results are dropped.
 fn write_directive(text: &mut String, directive: &Directive) {
-    let note = if support::is_implemented(directive.name) { "" } else { " [not in this version]" };
+    let implemented = support::is_implemented(directive.name);
+    let note = if implemented { "" } else { MISSING };
     let _ = writeln!(text, "\n  --{}: {}{note}", directive.name, directive.help);
     for parameter in directive.parameters {
+        let missing = implemented && support::is_missing(directive.name, parameter.name);
+        let note = if missing { MISSING } else { "" };
         let name = format!("{}={}", parameter.name, placeholder(parameter.kind));
-        let _ = writeln!(text, "      {name:<33}{}{}", parameter.help, notes(parameter));
+        let _ = writeln!(text, "      {name:<32} {}{}{note}", parameter.help, notes(parameter));
     }
 }
 

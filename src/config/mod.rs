@@ -1,9 +1,9 @@
 //! Configuration: from files and command line to checked types, all errors at once, each with its place.
 //!
-//! The way of a directive: a notation ([`yaml`], [`cmdline`]) yields it as written ([`raw`], [`value`]); the
-//! schema ([`schema`], [`directives`]) decides names, types, defaults and references ([`check`]); [`typed`]
-//! gives every value its own type; [`support`] refuses what is not implemented. [`reload`] compares two
-//! configurations, [`help`] prints the grammar. This room opens configuration files and nothing else: no
+//! The way of a directive: a notation (`yaml`, `cmdline`) yields it as written (`raw`, `value`); the
+//! schema (`schema`, `directives`) decides names, types, defaults and references (`check`); `typed`
+//! gives every value its own type; `support` refuses what is not implemented. `reload` compares two
+//! configurations, `help` prints the grammar. This room opens configuration files and nothing else: no
 //! sockets, no keys, no clock; machine and caller are described to it by [`Environment`].
 
 mod address;

@@ -34,9 +34,9 @@ pub(super) fn refusals(items: &[Item]) -> Vec<ConfigError> {
 }
 
 fn refusals_of(item: &Item) -> Vec<ConfigError> {
-    match IMPLEMENTED.iter().find(|(name, _)| *name == item.directive.name) {
+    match missing_parameters(item.directive.name) {
         None => vec![item.error(None, Fault::Unsupported)],
-        Some((_, missing)) => {
+        Some(missing) => {
             let used =
                 |name: &&&str| item.settings.get(**name).is_some_and(|given| !given.setting.is_blank());
             missing.iter().filter(used).map(|name| item.error(Some(name), Fault::Unsupported)).collect()
@@ -46,5 +46,15 @@ fn refusals_of(item: &Item) -> Vec<ConfigError> {
 
 /// True if any use of the directive is implemented.
 pub(super) fn is_implemented(directive: &str) -> bool {
-    IMPLEMENTED.iter().any(|(name, _)| *name == directive)
+    missing_parameters(directive).is_some()
+}
+
+/// True if setting this parameter is refused.
+pub(super) fn is_missing(directive: &str, parameter: &str) -> bool {
+    missing_parameters(directive).is_none_or(|missing| missing.contains(&parameter))
+}
+
+/// The refused parameters of a directive; nothing if all of it is refused.
+fn missing_parameters(directive: &str) -> Option<&'static [&'static str]> {
+    IMPLEMENTED.iter().find(|(name, _)| *name == directive).map(|(_, missing)| *missing)
 }
