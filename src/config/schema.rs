@@ -1,7 +1,7 @@
 //! The shape of the grammar: what a directive and a parameter can be.
 //!
 //! Owns the types of the schema and the look-up by name, which ignores case. The table itself is in
-//! [`super::directives`]; reading, checking, cross-checking and the help text all follow it, so a directive
+//! `directives`; reading, checking, cross-checking and the help text all follow it, so a directive
 //! is described in one place only. It refuses to know what a setting is for.
 
 use super::directives::DIRECTIVES;
