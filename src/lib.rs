@@ -10,3 +10,4 @@
 
 pub mod duration;
 pub mod wire;
+pub mod work;
