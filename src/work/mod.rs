@@ -11,6 +11,7 @@
 
 mod command;
 mod error;
+pub mod follow;
 mod readiness;
 mod registry;
 mod remote;

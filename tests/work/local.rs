@@ -307,3 +307,105 @@ async fn many_at_once_all_end() {
     }
     assert_eq!(std::fs::read_dir(engine.dir("")).unwrap().count(), 0);
 }
+
+#[tokio::test]
+async fn a_full_disk_is_named_and_heals() {
+    let temp = tempfile::tempdir().unwrap();
+    let small = temp.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    let Some(mount) = Tmpfs::mount(&small) else {
+        eprintln!("SKIPPED: mounting a small tmpfs needs root");
+        return;
+    };
+    let registry = open(options(small.join("data"), "n1")).await;
+    let before = run(&registry, "echo before").await;
+    finished(&registry, &before).await;
+    let mut submission = registry.submit(request("n1", "cat", "")).await.unwrap();
+    let full = submission.id().to_string();
+    let chunk = vec![7; 256 * 1024];
+    let error = loop {
+        match submission.write(&chunk).await {
+            Ok(()) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, WorkError::NoSpace { .. }), "{error}");
+    submission.abort(error.to_string()).await;
+    let report = registry.status(&full).await.unwrap();
+    assert!(report.detail.contains("no space left under the data directory"), "{}", report.detail);
+    assert!(matches!(registry.submit(request("n1", "cat", "")).await, Err(WorkError::NoSpace { .. })));
+    assert_eq!(collect(&registry, &before, 0).await, b"before\n");
+    registry.release(&full, false, &me()).await.unwrap();
+    let after = run(&registry, "echo after").await;
+    assert_eq!(collect(&registry, &after, 0).await, b"after\n");
+    assert_eq!(registry.list(None).await.unwrap().len(), 2);
+    drop(mount);
+}
+
+/// A file system of 2 MiB, unmounted at the end.
+struct Tmpfs(std::path::PathBuf);
+
+impl Tmpfs {
+    fn mount(at: &std::path::Path) -> Option<Self> {
+        let arguments = ["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs"];
+        let done = std::process::Command::new("mount").args(arguments).arg(at).output().ok()?;
+        done.status.success().then(|| Self(at.to_owned()))
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        // Lazily: the engine's own descriptors may still be open.
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn a_dead_spawner_is_replaced_and_harms_no_job() {
+    let engine = Engine::new().await;
+    let id = run(&engine.registry, "echo $$; exec sleep 1000").await;
+    let report = running(&engine.registry, &id).await;
+    let runner = runner_of(&report);
+    // The runner's parent is the spawner that forked it.
+    let stat = std::fs::read_to_string(format!("/proc/{runner}/stat")).unwrap();
+    let parent = stat[stat.rfind(')').unwrap() + 2..].split(' ').nth(1).unwrap().parse().unwrap();
+    kill(parent);
+    let next = run(&engine.registry, "echo next").await;
+    assert_eq!(collect(&engine.registry, &next, 0).await, b"next\n");
+    assert_eq!(engine.registry.status(&id).await.unwrap().state, State::Running);
+    engine.registry.cancel(&id, &me()).await.unwrap();
+    assert!(!lives(runner));
+}
+
+/// Run with `--ignored --nocapture` for figures.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn how_long_an_echo_takes() {
+    let engine = Engine::new().await;
+    let mut times = Vec::new();
+    for _ in 0..300 {
+        let begin = std::time::Instant::now();
+        let id = run(&engine.registry, "echo hello").await;
+        assert_eq!(collect(&engine.registry, &id, 0).await, b"hello\n");
+        times.push(begin.elapsed());
+    }
+    times.sort();
+    println!("echo: median {:?}, p99 {:?}", times[150], times[297]);
+    let begin = std::time::Instant::now();
+    let jobs: Vec<_> = (0..16)
+        .map(|_| {
+            let registry = engine.registry.clone();
+            tokio::spawn(async move {
+                for _ in 0..100 {
+                    let id = run(&registry, "echo hello").await;
+                    assert_eq!(collect(&registry, &id, 0).await, b"hello\n");
+                    registry.release(&id, false, &me()).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for job in jobs {
+        job.await.unwrap();
+    }
+    println!("{:.0} jobs/s", 1600.0 / begin.elapsed().as_secs_f64());
+}

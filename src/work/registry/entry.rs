@@ -1,9 +1,9 @@
 //! One unit in memory: its status as everybody sees it, and the one place through which it is changed.
 //! A change is judged by the pure state machine, written to disk, and only then shown.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use tokio::sync::{Mutex, MutexGuard, watch};
+use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 
 use crate::work::WorkError;
 use crate::work::remote::Link;
@@ -19,16 +19,18 @@ pub(crate) struct Entry {
     status: watch::Sender<Arc<Status>>,
     /// Whoever changes the status or starts the unit holds this: a unit has one writer at a time. Held across
     /// disk writes and the start of a runner, which is why it is an asynchronous lock.
-    writer: Mutex<()>,
+    writer: Arc<Mutex<()>>,
     /// What a remote unit's driver and its callers tell each other.
-    pub(crate) link: Link,
+    link: OnceLock<Box<Link>>,
 }
 
 /// The right to change a unit.
-pub(crate) struct Writer<'a> {
-    entry: &'a Entry,
-    store: &'a Store,
-    _turn: MutexGuard<'a, ()>,
+pub(crate) struct Writer {
+    entry: Arc<Entry>,
+    store: Store,
+    /// Away only while a write is under way, which takes it along: a caller that is dropped in the middle leaves
+    /// neither half a change nor a late one that overtakes the next.
+    turn: Option<OwnedMutexGuard<()>>,
 }
 
 /// How sure a written change must be.
@@ -45,7 +47,12 @@ pub(crate) enum Durability {
 impl Entry {
     pub(crate) fn new(id: UnitId, dir: UnitDir, status: Status) -> Arc<Self> {
         let status = watch::Sender::new(Arc::new(status));
-        Arc::new(Self { id, dir, status, writer: Mutex::new(()), link: Link::default() })
+        Arc::new(Self { id, dir, status, writer: Arc::default(), link: OnceLock::new() })
+    }
+
+    /// The link to a remote unit's driver; other units never have one.
+    pub(crate) fn link(&self) -> &Link {
+        self.link.get_or_init(Box::default)
     }
 
     /// The status as it stands.
@@ -59,12 +66,13 @@ impl Entry {
     }
 
     /// Waits for the turn to change the unit.
-    pub(crate) async fn writer<'a>(&'a self, store: &'a Store) -> Writer<'a> {
-        Writer { entry: self, store, _turn: self.writer.lock().await }
+    pub(crate) async fn writer(self: &Arc<Self>, store: &Store) -> Writer {
+        let turn = self.writer.clone().lock_owned().await;
+        Writer { entry: self.clone(), store: store.clone(), turn: Some(turn) }
     }
 
-    /// Applies one event, durably if it ends the unit. Says whether it changed anything.
-    pub(crate) async fn apply(&self, store: &Store, event: Event) -> bool {
+    /// Applies one event, durably. Says whether it changed anything.
+    pub(crate) async fn apply(self: &Arc<Self>, store: &Store, event: Event) -> bool {
         self.writer(store).await.apply(event, Durability::Durable).await
     }
 
@@ -76,9 +84,9 @@ impl Entry {
     }
 }
 
-impl Writer<'_> {
+impl Writer {
     /// Applies an event and shows the result. A failed write is logged, not returned: the event has happened.
-    pub(crate) async fn apply(&self, event: Event, how: Durability) -> bool {
+    pub(crate) async fn apply(&mut self, event: Event, how: Durability) -> bool {
         let mut status = Status::clone(&self.entry.status());
         if !status.life.apply(&event) {
             return false;
@@ -93,17 +101,19 @@ impl Writer<'_> {
     ///
     /// # Errors
     /// The failed write.
-    pub(crate) async fn put(&self, status: Status, how: Durability) -> Result<(), WorkError> {
-        let status = Arc::new(status);
-        let written = match how {
-            Durability::Memory => Ok(()),
-            Durability::Durable | Durability::Cached => {
-                let (dir, copy, durable) =
-                    (self.entry.dir.clone(), status.clone(), how == Durability::Durable);
-                self.store.blocking(move || dir.write_status(&copy, durable)).await
-            }
+    pub(crate) async fn put(&mut self, status: Status, how: Durability) -> Result<(), WorkError> {
+        if how == Durability::Memory {
+            self.show(status);
+            return Ok(());
+        }
+        let (entry, turn) = (self.entry.clone(), self.turn.take());
+        let write = move || {
+            let written = entry.dir.write_status(&status, how == Durability::Durable);
+            entry.status.send_replace(Arc::new(status));
+            (turn, written)
         };
-        self.entry.status.send_replace(status);
+        let (turn, written) = self.store.blocking(write).await;
+        self.turn = turn;
         written
     }
 

@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_secs(1);
 impl Inner {
     /// Starts a unit whose payload is complete.
     pub(super) async fn start_local(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
-        let writer = entry.writer(&self.store).await;
+        let mut writer = entry.writer(&self.store).await;
         let status = writer.status();
         let Some(kind) = self.types.get(&status.work_type) else {
             return Err(WorkError::UnknownType(status.work_type.clone()));
@@ -92,8 +92,8 @@ impl Inner {
     }
 
     /// Shows the final status that a runner left, or gives the unit one.
-    async fn settle(&self, entry: &Entry, had_runner: bool) {
-        let writer = entry.writer(&self.store).await;
+    async fn settle(&self, entry: &Arc<Entry>, had_runner: bool) {
+        let mut writer = entry.writer(&self.store).await;
         let dir = entry.dir.clone();
         let (left, cancelled, stdout_size) = self
             .store
@@ -124,10 +124,10 @@ impl Inner {
     }
 
     /// Ends a unit's processes; returns when the unit is final.
-    pub(super) async fn cancel_local(&self, entry: &Entry) -> Result<Outcome, WorkError> {
+    pub(super) async fn cancel_local(&self, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
         {
             // Having the turn means that no start is under way.
-            let writer = entry.writer(&self.store).await;
+            let mut writer = entry.writer(&self.store).await;
             match writer.status().life.state {
                 State::Pending => {
                     writer.apply(Event::CancelledEarly, Durability::Durable).await;
@@ -148,7 +148,7 @@ impl Inner {
         ended.map(|()| Outcome::Done).map_err(|_| WorkError::StillRunning(entry.id.to_string()))
     }
 
-    fn signal_runner(&self, entry: &Entry, signal: Signal) {
+    fn signal_runner(&self, entry: &Arc<Entry>, signal: Signal) {
         let pid = match &entry.status().extra {
             Extra::Command(extra) => extra.pid,
             Extra::None | Extra::Remote(_) | Extra::Other(_) => 0,

@@ -182,14 +182,11 @@ impl Registry {
             found => found?,
         };
         let status = self.inner.check_caller(&entry, caller)?;
-        if status.remote().is_some() {
-            return self.inner.release_remote(&entry, force).await;
+        let inner = self.inner.clone();
+        match status.remote() {
+            Some(_) => detached(async move { inner.release_remote(&entry, force).await }).await,
+            None => detached(async move { inner.release_local(&entry, force).await }).await,
         }
-        let cancelled = self.inner.cancel_local(&entry).await;
-        if !force {
-            cancelled?;
-        }
-        self.inner.remove(&entry).await.map(|()| Outcome::Done)
     }
 
     /// A unit's output from byte `start` on, followed until the unit is final.
@@ -262,6 +259,14 @@ impl Inner {
         self.types.get(work_type).is_some_and(|kind| kind.verify_signature)
     }
 
+    async fn release_local(&self, entry: &Arc<Entry>, force: bool) -> Result<Outcome, WorkError> {
+        let cancelled = self.cancel_local(entry).await;
+        if !force {
+            cancelled?;
+        }
+        self.remove(entry).await.map(|()| Outcome::Done)
+    }
+
     /// Deletes a unit that nothing runs for any more.
     pub(crate) async fn remove(&self, entry: &Entry) -> Result<(), WorkError> {
         let (store, id) = (self.store.clone(), entry.id.clone());
@@ -284,5 +289,13 @@ impl Inner {
     fn was_released(&self, id: &str) -> bool {
         let released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
         released.iter().any(|(at, old)| old.as_str() == id && at.elapsed() <= REMEMBER)
+    }
+}
+
+/// Runs something to its end even when its asker goes away in the middle, as a client's connection may.
+async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    match tokio::spawn(work).await {
+        Ok(value) => value,
+        Err(gone) => std::panic::resume_unwind(gone.into_panic()),
     }
 }

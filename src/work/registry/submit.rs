@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 
 use super::entry::{Durability, Entry};
-use super::{Caller, Inner, Registry};
+use super::{Caller, Inner, Registry, detached};
 use crate::duration;
 use crate::wire::NodeId;
 use crate::work::WorkError;
@@ -64,7 +64,7 @@ impl Registry {
         let here = request.node == inner.node_id.as_str() || request.node.eq_ignore_ascii_case("localhost");
         let mut status = if here { inner.local_status(&request)? } else { inner.remote_status(request)? };
         status.life.apply(&Event::PayloadAwaited);
-        let (entry, stdin) = inner.allocate(status).await?;
+        let (entry, stdin) = detached(inner.clone().allocate(status)).await?;
         let stdin = Some(tokio::fs::File::from_std(stdin));
         Ok(Submission { inner: inner.clone(), entry, stdin, written: 0, done: false })
     }
@@ -107,7 +107,7 @@ impl Inner {
         Ok(Status::new(REMOTE, Extra::Remote(Box::new(remote))))
     }
 
-    async fn allocate(self: &Arc<Self>, status: Status) -> Result<(Arc<Entry>, File), WorkError> {
+    async fn allocate(self: Arc<Self>, status: Status) -> Result<(Arc<Entry>, File), WorkError> {
         let id = loop {
             let id = UnitId::random();
             if !self.units().contains_key(&id) {
@@ -148,10 +148,14 @@ impl Submission {
             return Err(error);
         }
         self.done = true;
-        match self.entry.status().remote() {
-            Some(_) => self.inner.start_remote(&self.entry).await,
-            None => self.inner.start_local(&self.entry).await.map(|()| Started::Started),
-        }
+        let (inner, entry) = (self.inner.clone(), self.entry.clone());
+        detached(async move {
+            match entry.status().remote() {
+                Some(_) => inner.start_remote(&entry).await,
+                None => inner.start_local(&entry).await.map(|()| Started::Started),
+            }
+        })
+        .await
     }
 
     /// Gives up a unit whose payload stopped half way, for this cause.
@@ -160,8 +164,8 @@ impl Submission {
     }
 
     async fn fail(&mut self, event: Event) {
-        self.done = true;
         self.entry.apply(&self.inner.store, event).await;
+        self.done = true;
     }
 
     async fn close_stdin(&mut self) -> Result<(), WorkError> {
@@ -191,7 +195,7 @@ impl Drop for Submission {
         let (inner, entry) = (self.inner.clone(), self.entry.clone());
         let event = Event::PayloadCut("the client went away".into());
         runtime.spawn(async move {
-            let writer = entry.writer(&inner.store).await;
+            let mut writer = entry.writer(&inner.store).await;
             writer.apply(event, Durability::Durable).await;
         });
     }
