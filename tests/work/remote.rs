@@ -105,7 +105,7 @@ async fn cut_links_neither_lose_nor_double_a_byte() {
                 all.extend_from_slice(&within(stream.next()).await.unwrap().unwrap());
             }
             pair.mesh.cut();
-            let fifo = fifo.clone();
+            let fifo = format!("{}{round}", fifo.display());
             tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap()).await.unwrap();
         }
         while let Some(chunk) = within(stream.next()).await.unwrap() {

@@ -32,6 +32,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Runs the unit to its end.
 pub(super) fn run(job: &Job, daemon: OwnedFd) -> ! {
     let _ = rustix::process::setsid();
+    // A pipe that the daemon's messages go to must not stay open for as long as the job.
+    let _ = File::open("/dev/null").map(|null| nix::unistd::dup2_stderr(null));
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let dir = UnitDir::at(job.dir.clone());
     let answer = |outcome| reply(&daemon, Reply { dir: job.dir.clone(), outcome });
@@ -137,11 +139,8 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, stdout: &File, pid: Pid)
     let size = stdout.metadata().map_or(0, |m| m.len());
     status.life.apply(&Event::Reported(state, detail, size));
     status.extra = Extra::None;
-    while let Err(error) = dir.write_status(&status, true) {
-        eprintln!("meshd: {}: {error}; trying again", dir.path().display());
-        if !dir.path().exists() {
-            return;
-        }
+    // A full disk heals; a directory that is gone was released.
+    while dir.write_status(&status, true).is_err() && dir.path().exists() {
         std::thread::sleep(RETRY);
     }
 }
