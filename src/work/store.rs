@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(mode(&unit.file("status")), 0o600);
         assert_eq!(unit.stdout_size(), 0);
         fs::create_dir(temp.path().join(format!("deep/data/n1/{TRASH}{other}"))).unwrap();
-        assert_eq!(store.scan().unwrap(), [id.clone()]);
+        assert_eq!(store.scan().unwrap(), std::slice::from_ref(&id));
         store.remove(&id).unwrap();
         store.remove(&id).unwrap();
         assert_eq!(fs::read_dir(temp.path().join("deep/data/n1")).unwrap().count(), 0);

@@ -33,7 +33,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(super) fn run(job: &Job, daemon: OwnedFd) -> ! {
     let _ = rustix::process::setsid();
     // A pipe that the daemon's messages go to must not stay open for as long as the job.
-    let _ = File::open("/dev/null").map(|null| nix::unistd::dup2_stderr(null));
+    let _ = File::open("/dev/null").map(nix::unistd::dup2_stderr);
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let dir = UnitDir::at(job.dir.clone());
     let answer = |outcome| reply(&daemon, Reply { dir: job.dir.clone(), outcome });
@@ -67,7 +67,7 @@ pub(super) fn run(job: &Job, daemon: OwnedFd) -> ! {
     exit(0);
 }
 
-type Begun = Result<(Status, File, Pid), (Option<Status>, String)>;
+type Begun = Result<(Status, File, Pid), (Option<Box<Status>>, String)>;
 
 fn begin(job: &Job, dir: &UnitDir) -> Begun {
     let mut status = dir.read_status().map_err(|e| (None, e.to_string()))?;
@@ -77,7 +77,7 @@ fn begin(job: &Job, dir: &UnitDir) -> Begun {
     let params = params.clone();
     let (stdout, pid) = match start_command(job, dir, &params) {
         Ok(started) => started,
-        Err(cause) => return Err((Some(status), cause)),
+        Err(cause) => return Err((Some(Box::new(status)), cause)),
     };
     status.extra = Extra::Command(CommandExtra { pid: std::process::id(), params });
     status.life.apply(&Event::Started(pid.as_raw_nonzero().get().unsigned_abs()));
