@@ -66,6 +66,9 @@ impl Store {
     /// Makes a unit that survives a power loss from here on; gives the open, empty `stdin`.
     pub(crate) fn create(&self, id: &UnitId, status: &Status) -> Result<File, WorkError> {
         let unit = self.unit(id);
+        // Fails, harming nothing, when there is such a unit already.
+        let made = DirBuilder::new().mode(0o700).create(&unit.path);
+        made.map_err(|e| WorkError::io("make", &unit.path, e))?;
         let made = self.create_files(&unit, status);
         if made.is_err() {
             let _ = fs::remove_dir_all(&unit.path);
@@ -75,7 +78,6 @@ impl Store {
 
     fn create_files(&self, unit: &UnitDir, status: &Status) -> Result<File, WorkError> {
         let make = |path: &Path, e| WorkError::io("make", path, e);
-        DirBuilder::new().mode(0o700).create(&unit.path).map_err(|e| make(&unit.path, e))?;
         let new = |name: &str| {
             let path = unit.path.join(name);
             private().create_new(true).open(&path).map_err(|e| make(&path, e))
