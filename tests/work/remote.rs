@@ -95,8 +95,10 @@ async fn cut_links_neither_lose_nor_double_a_byte() {
         let pair = Pair::new().await;
         pair.mesh.pretend_go(go);
         let fifo = pair.temp.path().join("fifo");
-        let script =
-            format!("mkfifo {0}; for i in 1 2 3; do echo $i; read x <{0}; done; seq 100000", fifo.display());
+        let script = format!(
+            "mkfifo {0}1 {0}2 {0}3; for i in 1 2 3; do echo $i; read x <{0}$i; done; seq 100000",
+            fifo.display()
+        );
         let id = pair.run(&script).await;
         let mut stream = pair.near.results(&id, 0, &me()).await.unwrap();
         let mut all = Vec::new();
