@@ -6,7 +6,10 @@
 //! <- the binaries. `backend` stands beside `node`; `config` may be read by the last ones only.
 //!
 //! - [`wire`] owns every byte layout that travels between nodes.
+//! - [`control::client`] is the client's half of the control socket; [`cli`] is the command line above it.
 //! - [`duration`] owns Go's notation of durations, which users type and clients read.
 
+pub mod cli;
+pub mod control;
 pub mod duration;
 pub mod wire;
