@@ -10,7 +10,7 @@ mod release;
 mod results;
 mod status;
 mod submit;
-mod units;
+pub(super) mod units;
 
 use clap::Subcommand;
 

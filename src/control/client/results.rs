@@ -17,6 +17,8 @@ use super::{Client, Command, ControlError, UnitReport};
 const CHUNK: usize = 256 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A connection that lasted this long was no accident: a later loss is a new one.
+const STABLE: Duration = Duration::from_secs(10);
 /// How often a final unit may end its stream early, with not one more byte, before the bytes count as missing.
 const BARREN_ATTEMPTS: u32 = 5;
 
@@ -40,8 +42,9 @@ pub struct ResultStream {
     position: u64,
     stream: Option<Stream>,
     pause: Duration,
-    /// When patience ends; set while the node is gone.
+    /// When patience ends; set from the first loss on, until output arrives or a connection proves stable.
     gone_until: Option<Instant>,
+    connected: Instant,
     barren: u32,
 }
 
@@ -49,7 +52,16 @@ impl ResultStream {
     pub(super) async fn open(client: Client, unit: &str, start: u64) -> Result<Self, ControlError> {
         let stream = Some(stream_from(&client, unit, start).await?);
         let unit = unit.to_owned();
-        Ok(Self { client, unit, position: start, stream, pause: FIRST_PAUSE, gone_until: None, barren: 0 })
+        Ok(Self {
+            client,
+            unit,
+            position: start,
+            stream,
+            pause: FIRST_PAUSE,
+            gone_until: None,
+            connected: Instant::now(),
+            barren: 0,
+        })
     }
 
     /// How far the output has arrived, in bytes from its start.
@@ -69,7 +81,7 @@ impl ResultStream {
             Ok(0) => self.ended().await,
             Ok(count) => {
                 self.position += count as u64;
-                (self.barren, self.pause) = (0, FIRST_PAUSE);
+                self.forgive();
                 Ok(ResultEvent::Data(buffer.freeze()))
             }
             Err(error) => Ok(self.lost(ControlError::io("reading results")(error))),
@@ -99,31 +111,37 @@ impl ResultStream {
 
     fn lost(&mut self, cause: ControlError) -> ResultEvent {
         self.stream = None;
-        self.gone_until = Some(Instant::now() + self.client.deadlines.absence);
+        if self.connected.elapsed() > STABLE {
+            self.forgive();
+        }
+        self.gone_until.get_or_insert_with(|| Instant::now() + self.client.deadlines.absence);
         ResultEvent::Lost(cause)
+    }
+
+    /// Earlier losses no longer count.
+    fn forgive(&mut self) {
+        (self.barren, self.pause, self.gone_until) = (0, FIRST_PAUSE, None);
     }
 
     async fn resume(&mut self) -> Result<ResultEvent, ControlError> {
         let after = self.client.deadlines.absence;
         let until = *self.gone_until.get_or_insert_with(|| Instant::now() + after);
         let mut cause = ControlError::Closed("last result");
-        loop {
+        while Instant::now() < until {
             sleep(self.pause).await;
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
             match timeout_at(until, stream_from(&self.client, &self.unit, self.position)).await {
                 Ok(Ok(stream)) => {
-                    self.stream = Some(stream);
+                    (self.stream, self.connected) = (Some(stream), Instant::now());
                     return Ok(ResultEvent::Resumed);
                 }
                 Ok(Err(error)) if error.is_absence() => cause = error,
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {}
             }
-            if Instant::now() >= until {
-                let (unit, position) = (self.unit.clone(), self.position);
-                return Err(ControlError::Absent { unit, position, after, cause: Box::new(cause) });
-            }
         }
+        let (unit, position) = (self.unit.clone(), self.position);
+        Err(ControlError::Absent { unit, position, after, cause: Box::new(cause) })
     }
 }
 
