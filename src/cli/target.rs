@@ -3,7 +3,7 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-use clap::{Args, builder::BoolishValueParser};
+use clap::{ArgAction, Args, builder::BoolishValueParser};
 
 use super::exit::{Exit, Failure};
 use crate::control::client::{Client, ControlError, DEFAULT_SOCKETS, Deadlines, Endpoint};
@@ -36,7 +36,8 @@ pub struct Target {
     cert: Option<PathBuf>,
 
     /// Accept any certificate from the control socket (tls:// sockets only)
-    #[arg(long, value_name = "BOOL", value_parser = BoolishValueParser::new(), default_value = "false")]
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set,
+        value_parser = BoolishValueParser::new(), default_value = "false")]
     insecureskipverify: bool,
 
     /// How long to wait for an answer

@@ -29,6 +29,9 @@ const PLAYBOOK: &str = "\
       ansible.builtin.debug:
         msg: 'Hello from {{ host.stdout }}, through the mesh'
 ";
+/// The interpreter that runs Ansible itself: one found by looking around may be a broken shim.
+const INVENTORY: &str =
+    "localhost ansible_connection=local ansible_python_interpreter='{{ ansible_playbook_python }}'\n";
 const SHELL: &str = r#"'for step in 1 2 3; do echo "step $step of 3"; sleep 0.3; done; echo "Hello from $(hostname), through the mesh"'"#;
 
 /// What the demo runs.
@@ -181,7 +184,7 @@ fn write_project(project: &Path) -> io::Result<()> {
         fs::create_dir_all(project.join(dir))?;
     }
     fs::write(project.join("project/site.yml"), PLAYBOOK)?;
-    fs::write(project.join("inventory/hosts"), "localhost ansible_connection=local\n")
+    fs::write(project.join("inventory/hosts"), INVENTORY)
 }
 
 fn on_path(program: &str) -> bool {

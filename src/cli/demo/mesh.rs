@@ -113,11 +113,9 @@ impl Mesh {
     /// If one cannot be started or ends early; the message holds the end of its log.
     pub async fn start(&mut self) -> Result<(), Failure> {
         for name in NODES {
-            let process = self.spawn(name)?;
-            self.nodes.push(Node { name, client: client(&self.dir, name), process });
-        }
-        for index in 0..self.nodes.len() {
-            let client = self.nodes[index].client.clone();
+            let (process, client) = (self.spawn(name)?, client(&self.dir, name));
+            self.nodes.push(Node { name, client: client.clone(), process });
+            // One after the other: a node that dials before hop listens would wait for its next attempt.
             self.until("every node to answer", async || client.connect().await.is_ok()).await?;
         }
         Ok(())

@@ -8,7 +8,7 @@ use crate::cli::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::control::client::work_command;
+use crate::control::client::{ControlError, work_command};
 
 /// Arguments of `meshctl work status`.
 #[derive(Debug, Args)]
@@ -20,21 +20,26 @@ pub struct Status {
 
 impl Status {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let mut connection = context.client.connect().await?;
         let mut answers = Map::new();
+        let mut exit = Exit::Success;
         for id in self.unit_ids {
-            let answer = connection
-                .command(&work_command("status", &id))
-                .await
-                .map_err(|error| of_unit(error, context))?;
-            answers.insert(id, answer);
+            match context.client.command(&work_command("status", &id)).await {
+                Ok(answer) => drop(answers.insert(id, answer)),
+                // One unit that is gone says nothing about the others.
+                Err(error @ ControlError::Refused(_)) => {
+                    let failure = of_unit(error, context);
+                    context.output.failure(&failure);
+                    exit = failure.exit;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         let answers = Value::Object(answers);
         if context.output.json {
             context.output.value(&answers)?;
-        } else {
+        } else if answers != Value::Object(Map::new()) {
             context.output.line(&units::table(&answers)?)?;
         }
-        Ok(Exit::Success)
+        Ok(exit)
     }
 }
