@@ -188,11 +188,14 @@ fn a_refused_submission_says_why() {
 
 #[test]
 fn a_node_whose_disk_fills_is_heard_while_the_payload_flows() {
-    let script = greeted([hear(SUBMIT), say(CREATED), say("ERROR: no space left on device\n")]);
+    let said = [hear(SUBMIT), say(CREATED), say("ERROR: no space left on device\n")];
     let payload = vec![0; 8 << 20];
-    let (code, _, err) = run(vec![script], &["work", "submit", "sh", "-p", "-"], &payload);
-    assert_eq!(code, 101, "{err}");
-    assert!(err.contains("no space left on device (unit abcd1234 keeps the details)"), "{err}");
+    // One node closes, which breaks the pipe; the other leaves the client standing in front of a full one.
+    for script in [greeted(said.clone()), greeted(said.into_iter().chain([Step::Stall]))] {
+        let (code, _, err) = run(vec![script], &["work", "submit", "sh", "-p", "-"], &payload);
+        assert_eq!(code, 101, "{err}");
+        assert!(err.contains("no space left on device (unit abcd1234 keeps the details)"), "{err}");
+    }
 }
 
 #[test]

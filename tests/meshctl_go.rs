@@ -52,6 +52,8 @@ impl Node {
             .unwrap();
         let node = Self { process, dir };
         until("the node answers", || UnixStream::connect(&socket).is_ok());
+        // It answers before it has read the whole of its configuration.
+        until("the node knows its work types", || node.json(&["status"]).to_string().contains("\"cat\""));
         node
     }
 
@@ -63,7 +65,8 @@ impl Node {
     }
 
     fn json(&self, args: &[&str]) -> Value {
-        let output = self.meshctl(args).arg("--json").output().unwrap();
+        let args = &[&["--json"], args].concat();
+        let output = self.meshctl(args).output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }

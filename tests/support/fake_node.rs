@@ -23,6 +23,8 @@ pub enum Step {
     HearBytes(Vec<u8>),
     /// Tells the test that the script has come this far.
     Signal,
+    /// The node neither reads nor writes nor closes until the test is over.
+    Stall,
     /// The node waits until the client closes, whatever it sends.
     WaitForClose,
     /// The next connections are served while this one stays open, then this one must be closed by the client.
@@ -53,6 +55,8 @@ pub struct FakeNode {
     dir: tempfile::TempDir,
     script: Option<JoinHandle<()>>,
     signals: mpsc::Receiver<()>,
+    /// Dropped when the test is over.
+    running: Option<mpsc::Sender<()>>,
 }
 
 impl FakeNode {
@@ -60,6 +64,7 @@ impl FakeNode {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("s")).unwrap();
         let (signal, signals) = mpsc::channel();
+        let (running, over) = mpsc::channel::<()>();
         let script = thread::spawn(move || {
             let mut held = Vec::new();
             for (number, steps) in conversations.into_iter().enumerate() {
@@ -73,6 +78,7 @@ impl FakeNode {
                             held.push(stream);
                             break;
                         }
+                        Step::Stall => drop(over.recv()),
                         step => play(&mut stream, step, &signal, &context),
                     }
                 }
@@ -81,7 +87,7 @@ impl FakeNode {
                 assert_eq!(rest(&mut stream), b"", "a held connection");
             }
         });
-        Self { dir, script: Some(script), signals }
+        Self { dir, script: Some(script), signals, running: Some(running) }
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -95,6 +101,7 @@ impl FakeNode {
 
     /// Waits for the script's end; fails if the client did anything else than the script says.
     pub fn finish(mut self) {
+        drop(self.running.take());
         let script = self.script.take().unwrap();
         // A script that still waits for a connection would wait for ever: one that says nothing ends it.
         if !script.is_finished() {
@@ -131,7 +138,7 @@ fn play(
         Step::Signal => signal.send(()).unwrap(),
         // A client that leaves without having read everything resets the connection.
         Step::WaitForClose => drop(std::io::copy(stream, &mut std::io::sink())),
-        Step::HoldOpen => unreachable!("handled by the caller"),
+        Step::HoldOpen | Step::Stall => unreachable!("handled by the caller"),
     }
 }
 

@@ -20,9 +20,6 @@ pub use results::{ResultEvent, ResultStream};
 pub use submit::{Submission, SubmitRequest, Submitted};
 pub use unit::{UnitReport, UnitState};
 
-#[cfg(test)]
-mod tests;
-
 /// How long to wait for what. Streams (payloads, results, tunnels) have no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadlines {
