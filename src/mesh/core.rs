@@ -164,7 +164,7 @@ impl Mesh {
             links: LinkTable::new(id.clone(), options.max_nodes),
             seen: Seen::new(options.seen_time),
             names: HashMap::from([(own, id.clone())]),
-            adverts: Adverts::new(id.clone(), options.withdrawn_time, options.max_services_per_node),
+            adverts: Adverts::new(id.clone(), &options),
             ports: BTreeSet::new(),
             firewall: Vec::new(),
             routes: Arc::new(Routes::new(own, false, BTreeMap::new(), &BTreeMap::new())),
@@ -229,26 +229,18 @@ impl Mesh {
         self.close(session, CloseReason::LinkClosed, now);
     }
 
-    /// Something was heard on a session at `when`, by a reader that forwarded it without the core.
+    /// Datagrams were heard on a session at `when`, by a reader that forwarded them without the core.
     pub fn handle_activity(&mut self, session: SessionId, when: Tick) {
-        let Some(state) = self.sessions.get_mut(&session) else { return };
-        if when <= state.last_heard {
-            return;
-        }
-        state.last_heard = when;
-        if let Phase::Established(established) = &mut state.phase
-            && established.prove_alive_by.take().is_some()
-        {
-            self.reject_contesters(session);
+        if let Some(state) = self.sessions.get_mut(&session) {
+            state.last_heard = state.last_heard.max(when);
+            self.has_shown_life(session);
         }
     }
 
     /// A message has come in on a session. What is no message is dropped and counted.
     pub fn handle_packet(&mut self, session: SessionId, message: Bytes, now: Now) {
-        if !self.sessions.contains_key(&session) {
-            return;
-        }
-        self.handle_activity(session, now.tick);
+        let Some(state) = self.sessions.get_mut(&session) else { return };
+        state.last_heard = state.last_heard.max(now.tick);
         if let Err(error) = self.dispatch(session, message, now) {
             self.counters.malformed += 1;
             self.events.push_back(Event::Malformed { session, error: Arc::new(error) });
@@ -263,6 +255,10 @@ impl Mesh {
             MessageType::RoutingUpdate => self.handle_introduction(session, &message, now)?,
             MessageType::Data if established => self.handle_datagram(session, message, now)?,
             MessageType::Advertisement if established => self.handle_advertisement(session, message, now)?,
+            // The other end may be ahead of us on a contested session, and says this only once a minute.
+            MessageType::Advertisement if self.is_contester(session) => {
+                self.handle_advertisement(session, message, now)?;
+            }
             // Before the introduction nothing else is listened to.
             MessageType::Data | MessageType::Advertisement => {}
         }
@@ -271,10 +267,12 @@ impl Mesh {
 
     /// Time has passed: does all that is due.
     pub fn handle_timeout(&mut self, now: Now) {
-        let due: Vec<SessionId> =
-            self.sessions.keys().copied().filter(|&s| self.session_wakeup(s) <= Some(now.tick)).collect();
-        for session in due {
-            self.session_timeout(session, now);
+        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
+        for session in sessions {
+            // Asked one by one: the end of one session may give another one its place.
+            if self.session_wakeup(session).is_some_and(|due| due <= now.tick) {
+                self.session_timeout(session, now);
+            }
         }
         if self.route_pace.take(now.tick) {
             self.recompute_routes();
@@ -361,7 +359,7 @@ impl Mesh {
             }
             Phase::Greeting { .. } => self.greet(session, now.tick),
             Phase::Established(e) if e.prove_alive_by.is_some_and(|by| by <= now.tick) => {
-                self.close(session, CloseReason::Superseded, now);
+                self.end_contest(session, now);
             }
             Phase::Established(_) => {
                 let silence = now.tick.since(state.last_heard);
@@ -394,11 +392,16 @@ impl Mesh {
         };
         if let Some(peer) = &peer {
             self.by_peer.remove(peer);
-            self.links.disconnect(peer);
+            if !self.links.disconnect(peer) {
+                self.names.remove(&peer.hash());
+            }
             self.update_pace.request(now.tick);
             self.route_pace.request(now.tick);
         }
-        self.events.push_back(Event::CloseSession { session, peer, reason });
+        self.events.push_back(Event::CloseSession { session, peer: peer.clone(), reason });
+        if let Some(peer) = peer {
+            self.succeed(session, peer, now);
+        }
     }
 
     pub(super) fn transmit(&mut self, session: SessionId, message: Bytes, class: Class) {

@@ -65,11 +65,12 @@ impl Mesh {
     /// A data message on an established session.
     pub(super) fn handle_datagram(
         &mut self,
-        _session: SessionId,
+        session: SessionId,
         message: Bytes,
         now: Now,
     ) -> Result<(), WireError> {
         let header = DataHeader::parse(&message)?;
+        self.has_shown_life(session);
         // Where there is no route, the sender is not told: receptor nodes stay silent as well.
         let _counted = self.route(header, message, now);
         Ok(())

@@ -11,7 +11,7 @@ use rand::distr::{Alphanumeric, SampleString};
 use super::adverts::Reception;
 use super::core::{Class, Event, Mesh};
 use super::links::News;
-use super::session::{Established, Phase, Session};
+use super::session::{Established, Phase, Session, Use};
 use super::{CloseReason, Now, SessionId, Tick};
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::{DataHeader, MAX_HOPS, NodeId, RoutingUpdate, ServiceName, WireError};
@@ -31,7 +31,8 @@ impl Mesh {
         message: &[u8],
         now: Now,
     ) -> Result<(), WireError> {
-        let peer = RoutingUpdate::parse(message)?.forwarding_node;
+        let update = RoutingUpdate::parse(message)?;
+        let peer = update.forwarding_node.clone();
         let Some(state) = self.sessions.get(&session) else { return Ok(()) };
         if peer == self.id {
             self.close(session, CloseReason::OwnId, now);
@@ -39,6 +40,10 @@ impl Mesh {
             self.close(session, CloseReason::NotAllowed(peer), now);
         } else if let Some(&other) = self.by_peer.get(&peer) {
             self.contest(session, other, &peer, now);
+            // The other end may have established this session, and floods over it what it hears.
+            if update.node_id.as_ref() != Some(&peer) {
+                self.take_update(session, update, now);
+            }
         } else {
             self.establish(session, peer, now);
         }
@@ -47,43 +52,45 @@ impl Mesh {
 
     /// The peer has a session already. A living one keeps its right; a dead one, whose end nobody has
     /// noticed yet, must not lock the peer out: it is asked, and has a moment to answer.
+    ///
+    /// Where two nodes dial each other at once, each may have established another one of the two sessions,
+    /// which both look dead. The ends then wait for different times, so that one gives in and the other need
+    /// not; otherwise they would close both, dial again together, and never meet.
     fn contest(&mut self, session: SessionId, other: SessionId, peer: &NodeId, now: Now) {
-        let deadline = now.tick + self.options.probe_time;
+        let probe_time = self.options.probe_time;
+        let patience = if self.id < *peer { probe_time * 2 } else { probe_time };
         let Some(Session { phase: Phase::Established(established), .. }) = self.sessions.get_mut(&other)
         else {
             return;
         };
-        let asked = established.prove_alive_by.is_some();
-        established.prove_alive_by.get_or_insert(deadline);
+        established.prove_alive_by.get_or_insert(now.tick + patience);
         if let Some(Session { phase: Phase::Greeting { contests, .. }, .. }) = self.sessions.get_mut(&session)
         {
             *contests = Some(other);
         }
-        if !asked {
-            let probe = DataHeader {
-                hops: MAX_HOPS,
-                from_node: self.own,
-                to_node: peer.hash(),
-                from_service: PROBE,
-                to_service: ServiceName::PING,
-            };
-            self.transmit(other, probe.message(&[]), Class::Control);
+        let probe = DataHeader {
+            hops: MAX_HOPS,
+            from_node: self.own,
+            to_node: peer.hash(),
+            from_service: PROBE,
+            to_service: ServiceName::PING,
+        };
+        self.transmit(other, probe.message(&[]), Class::Control);
+    }
+
+    /// Something came in on a session that its peer only sends if it has established it, too. The peer's
+    /// own updates are not of that kind: they are greetings as well.
+    pub(super) fn has_shown_life(&mut self, session: SessionId) {
+        if let Some(Session { phase: Phase::Established(established), .. }) = self.sessions.get_mut(&session)
+            && established.prove_alive_by.take().is_some()
+        {
+            let peer = established.peer.clone();
+            self.reject_contesters(session, &peer);
         }
     }
 
-    /// A contested session has shown that it lives.
-    pub(super) fn reject_contesters(&mut self, living: SessionId) {
-        let Some(peer) = self.sessions.get(&living).and_then(Session::established).map(|e| e.peer.clone())
-        else {
-            return;
-        };
-        let contesters: Vec<SessionId> = self
-            .sessions
-            .iter()
-            .filter(|(_, s)| matches!(s.phase, Phase::Greeting { contests: Some(c), .. } if c == living))
-            .map(|(&id, _)| id)
-            .collect();
-        for session in contesters {
+    fn reject_contesters(&mut self, living: SessionId, peer: &NodeId) {
+        for session in self.contesters(living) {
             self.sessions.remove(&session);
             let reason = CloseReason::AlreadyConnected(peer.clone());
             self.transmit(session, Bytes::from_static(crate::wire::REJECT), Class::Control);
@@ -91,27 +98,55 @@ impl Mesh {
         }
     }
 
+    /// A contested session's time is up. It stays if its rival has gone meanwhile.
+    pub(super) fn end_contest(&mut self, session: SessionId, now: Now) {
+        if !self.contesters(session).is_empty() {
+            self.close(session, CloseReason::Superseded, now);
+        } else if let Some(Session { phase: Phase::Established(e), .. }) = self.sessions.get_mut(&session) {
+            e.prove_alive_by = None;
+        }
+    }
+
+    /// A session with `peer` has ended: the newest of those that waited for this takes over at once, for
+    /// its other end may be long past its greetings.
+    pub(super) fn succeed(&mut self, ended: SessionId, peer: NodeId, now: Now) {
+        if let Some(&heir) = self.contesters(ended).last() {
+            self.establish(heir, peer, now);
+        }
+    }
+
+    pub(super) fn is_contester(&self, session: SessionId) -> bool {
+        let phase = self.sessions.get(&session).map(|s| &s.phase);
+        matches!(phase, Some(Phase::Greeting { contests: Some(_), .. }))
+    }
+
+    /// The sessions that wait for the end of `living`, oldest first.
+    fn contesters(&self, living: SessionId) -> Vec<SessionId> {
+        self.sessions.iter().filter(|(_, s)| s.contests(living)).map(|(&id, _)| id).collect()
+    }
+
     fn establish(&mut self, session: SessionId, peer: NodeId, now: Now) {
         let Some(state) = self.sessions.get_mut(&session) else { return };
         let cost = state.policy.cost_for(&peer);
-        let established = Established { peer: peer.clone(), cost, lists_us: false, prove_alive_by: None };
+        let established = Established { peer: peer.clone(), cost, listed: None, prove_alive_by: None };
         state.phase = Phase::Established(established);
         self.by_peer.insert(peer.clone(), session);
         self.learn_name(&peer);
         self.links.connect(&peer, cost);
         self.update_pace.request(now.tick);
         self.route_pace.request(now.tick);
-        self.bring_up_to_date(session, &peer, now);
+        self.bring_up_to_date(session, now);
         self.events.push_back(Event::SessionUp { session, peer, cost });
     }
 
     /// A new neighbour hears at once all that is known, as ordinary updates and advertisements, rather
-    /// than waiting for the next round of each node.
-    fn bring_up_to_date(&mut self, session: SessionId, peer: &NodeId, now: Now) {
+    /// than waiting for the next round of each node. What is known of itself is included: it may have come
+    /// back with its clock set back or without a service, and only it can correct what its past has told.
+    fn bring_up_to_date(&mut self, session: SessionId, now: Now) {
         let own = self.own_update(0);
-        let services = self.adverts.own_messages(now.wall);
+        let services = self.adverts.standing_messages(now.wall);
         let services = services.iter().filter_map(|ad| self.told(ad.message())).collect::<Vec<_>>();
-        let known = self.links.messages_except(peer).chain(self.adverts.messages_except(peer));
+        let known = self.links.messages().chain(self.adverts.messages());
         let all: Vec<Bytes> = std::iter::once(&own).chain(known).chain(&services).cloned().collect();
         for message in all {
             self.transmit(session, message, Class::Control);
@@ -137,8 +172,18 @@ impl Mesh {
             return Ok(());
         };
         match established.check(&self.id, &update) {
-            Ok(true) => self.take_update(session, update, now),
-            Ok(false) => {}
+            Ok(Use::Process) => {
+                if update.node_id.as_ref() != Some(&update.forwarding_node) {
+                    self.has_shown_life(session);
+                }
+                self.take_update(session, update, now);
+            }
+            // Our introduction was lost, and the next round is far away.
+            Ok(Use::NotIntroduced) => {
+                let own = self.own_update(0);
+                self.transmit(session, own, Class::Control);
+            }
+            Ok(Use::Overtaken) => {}
             Err(reason) => self.close(session, reason, now),
         }
         Ok(())
@@ -193,6 +238,8 @@ impl Mesh {
         } else if update.epoch > self.epoch && self.may_notify_duplicate(now.tick) {
             self.events.push_back(Event::DuplicateNode { epoch: update.epoch });
             self.flood_own_update(update.epoch, now.tick);
+            // The notice only sets the others right about who speaks; what is said comes with the next update.
+            self.update_pace.request(now.tick);
         }
     }
 
@@ -245,10 +292,12 @@ impl Mesh {
         now: Now,
     ) -> Result<(), WireError> {
         let heard = AdvertisementMessage::parse(&message)?;
+        self.has_shown_life(session);
         match self.adverts.receive(heard, message.clone(), now) {
             Reception::Ignore => {}
             Reception::PassOn => self.flood(&message, Some(session)),
-            Reception::Correct(service) => self.flood_advertisement_of(service, now),
+            // In good time, not at once: of two nodes with our ID each would go on correcting the other.
+            Reception::Correct => self.advertise_pace.request(now.tick),
         }
         Ok(())
     }

@@ -88,10 +88,9 @@ impl LinkTable {
         }
     }
 
-    /// The newest updates of all nodes but `except`, as messages to pass on.
-    pub(super) fn messages_except(&self, except: &NodeId) -> impl Iterator<Item = &Bytes> {
-        let wanted = self.known.iter().filter(move |(node, _)| *node != except);
-        wanted.map(|(_, known)| &known.message).filter(|message| !message.is_empty())
+    /// The newest updates of all nodes, as messages to pass on.
+    pub(super) fn messages(&self) -> impl Iterator<Item = &Bytes> {
+        self.known.values().map(|known| &known.message).filter(|message| !message.is_empty())
     }
 
     /// A node says that what is known of it stems from another one with its name: if so, it is believed.
@@ -110,13 +109,19 @@ impl LinkTable {
         self.costs.entry(peer.clone()).or_default().insert(self.own.clone(), cost);
     }
 
-    /// The session with `peer` is gone: no link either way.
-    pub(super) fn disconnect(&mut self, peer: &NodeId) {
+    /// The session with `peer` is gone: no link either way. False if nothing else is known of the peer,
+    /// which is then forgotten: it may have made its name up.
+    pub(super) fn disconnect(&mut self, peer: &NodeId) -> bool {
         if let Some(links) = self.costs.get_mut(&self.own) {
             links.remove(peer);
         }
         if let Some(links) = self.costs.get_mut(peer) {
             links.remove(&self.own);
         }
+        let known = self.known.contains_key(peer);
+        if !known {
+            self.costs.remove(peer);
+        }
+        known
     }
 }

@@ -33,3 +33,6 @@ pub use self::options::Options;
 pub use self::routes::{Decision, Routes};
 pub use self::session::{CloseReason, LinkPolicy, SessionId};
 pub use self::status::Status;
+
+#[cfg(test)]
+mod tests;
