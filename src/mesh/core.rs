@@ -117,6 +117,8 @@ pub struct Counters {
     pub blocked: u64,
     /// Datagrams from or to nodes whose names are unknown.
     pub unknown_name: u64,
+    /// Datagrams on sessions whose peers had not introduced themselves, or whose other session stands.
+    pub unintroduced: u64,
     /// Routing updates of nodes for which there was no room.
     pub no_room: u64,
 }
@@ -260,7 +262,8 @@ impl Mesh {
                 self.handle_advertisement(session, message, now)?;
             }
             // Before the introduction nothing else is listened to.
-            MessageType::Data | MessageType::Advertisement => {}
+            MessageType::Data => self.counters.unintroduced += 1,
+            MessageType::Advertisement => {}
         }
         Ok(())
     }
