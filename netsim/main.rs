@@ -30,7 +30,10 @@ fn every_scenario_comes_to_rest() {
         let middle = times.len() / 2;
         println!(
             "{:14} {:5} {:18.2} {slowest:10.2} {:20.1} {most:12.1}",
-            format!("{scenario:?}"), times.len(), times[middle], messages[middle]
+            format!("{scenario:?}"),
+            times.len(),
+            times[middle],
+            messages[middle]
         );
     }
     assert!(failures.is_empty(), "{} runs failed:\n{}", failures.len(), failures.join("\n"));

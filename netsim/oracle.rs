@@ -102,7 +102,8 @@ impl<'a> Truth<'a> {
         let next = self.next_hops();
         for (&from, distance) in &self.distance {
             let mesh = self.world.nodes[from].mesh.as_ref().expect("alive");
-            let reachable = self.adjacent.keys().filter(|&&to| to != from && distance[to].is_finite()).count();
+            let reachable =
+                self.adjacent.keys().filter(|&&to| to != from && distance[to].is_finite()).count();
             let listed = mesh.routes().by_name().len();
             if listed != reachable {
                 return Err(format!("{} has {listed} routes, {reachable} are right", self.name(from)));

@@ -246,9 +246,10 @@ impl World {
         let Link { nodes, kind, state, delay, .. } = self.links[link];
         let (dialer, listener) = (nodes[side], nodes[1 - side]);
         let alive = |node: usize| self.nodes[node].mesh.is_some();
-        let busy = self.wires.values().any(|w| {
-            w.link == link && w.nodes == [dialer, listener] && w.sessions[0].is_some()
-        });
+        let busy = self
+            .wires
+            .values()
+            .any(|w| w.link == link && w.nodes == [dialer, listener] && w.sessions[0].is_some());
         if !alive(dialer) || busy {
             return;
         }

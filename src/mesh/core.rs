@@ -12,6 +12,7 @@ use rand::rngs::SmallRng;
 use super::adverts::{Adverts, Offer};
 use super::datagram::Datagram;
 use super::firewall::Rule;
+use super::flood::DUPLICATE_NOTICE_INTERVAL;
 use super::links::LinkTable;
 use super::pace::Pace;
 use super::seen::Seen;
@@ -146,7 +147,9 @@ pub struct Mesh {
     pub(super) next_update: Tick,
     pub(super) advertise_pace: Pace,
     pub(super) next_advertise: Tick,
-    pub(super) last_duplicate_notice: Option<Tick>,
+    pub(super) duplicate_pace: Pace,
+    /// The epoch of the node that uses our ID, if it has to be told so.
+    pub(super) duplicate: Option<u64>,
     pub(super) counters: Counters,
     pub(super) transmits: VecDeque<Transmit>,
     pub(super) events: VecDeque<Event>,
@@ -175,7 +178,8 @@ impl Mesh {
             next_update: now.tick + options.update_interval,
             advertise_pace: Pace::new(options.advertise_hold),
             next_advertise: now.tick + options.advertise_interval,
-            last_duplicate_notice: None,
+            duplicate_pace: Pace::new(DUPLICATE_NOTICE_INTERVAL),
+            duplicate: None,
             counters: Counters::default(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
@@ -280,6 +284,9 @@ impl Mesh {
         if self.route_pace.take(now.tick) {
             self.recompute_routes();
         }
+        if self.duplicate_pace.take(now.tick) {
+            self.give_duplicate_notice(now.tick);
+        }
         if self.update_pace.take(now.tick) || self.next_update <= now.tick {
             self.flood_own_update(0, now.tick);
         }
@@ -295,6 +302,7 @@ impl Mesh {
         let paced = [
             (self.route_pace.due(), Wakeup::Routes),
             (self.update_pace.due(), Wakeup::OwnUpdate),
+            (self.duplicate_pace.due(), Wakeup::OwnUpdate),
             (self.advertise_pace.due(), Wakeup::Advertise),
             (Some(self.next_update), Wakeup::OwnUpdate),
             (Some(self.next_advertise), Wakeup::Advertise),
@@ -349,7 +357,8 @@ impl Mesh {
             Phase::Greeting { next, .. } => Some(*next),
             Phase::Established(e) => {
                 let idle = state.last_heard + self.options.max_idle;
-                Some(e.prove_alive_by.map_or(idle, |by| by.min(idle)))
+                let probe = e.next_probe.max(state.last_heard + self.options.max_idle / 2);
+                Some(e.prove_alive_by.map_or(idle, |by| by.min(idle)).min(probe))
             }
         }
     }
@@ -364,10 +373,11 @@ impl Mesh {
             Phase::Established(e) if e.prove_alive_by.is_some_and(|by| by <= now.tick) => {
                 self.end_contest(session, now);
             }
-            Phase::Established(_) => {
+            Phase::Established(_) if now.tick.since(state.last_heard) >= self.options.max_idle => {
                 let silence = now.tick.since(state.last_heard);
                 self.close(session, CloseReason::Idle(silence), now);
             }
+            Phase::Established(_) => self.probe(session, now.tick),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::wire::{DataHeader, MAX_HOPS, NodeId, RoutingUpdate, ServiceName, Wire
 pub(super) const PROBE: ServiceName = ServiceName::from_wire(*b"\x01probe\0\0");
 
 /// Between two notices to a node that uses our ID.
-const DUPLICATE_NOTICE_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const DUPLICATE_NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Mesh {
     /// The first routing update on a session names the peer, which is let in or not.
@@ -68,14 +68,27 @@ impl Mesh {
         {
             *contests = Some(other);
         }
+        self.probe(other, now.tick);
+    }
+
+    /// Asks a session's peer whether it lives. It is asked when it is contested, and again and again after
+    /// half the time that it may be silent: a link that loses messages may well lose two updates in a row,
+    /// and is not dead.
+    pub(super) fn probe(&mut self, session: SessionId, now: Tick) {
+        let interval = self.options.greeting_interval;
+        let Some(Session { phase: Phase::Established(established), .. }) = self.sessions.get_mut(&session)
+        else {
+            return;
+        };
+        established.next_probe = now + interval;
         let probe = DataHeader {
             hops: MAX_HOPS,
             from_node: self.own,
-            to_node: peer.hash(),
+            to_node: established.peer.hash(),
             from_service: PROBE,
             to_service: ServiceName::PING,
         };
-        self.transmit(other, probe.message(&[]), Class::Control);
+        self.transmit(session, probe.message(&[]), Class::Control);
     }
 
     /// Something came in on a session that its peer only sends if it has established it, too. The peer's
@@ -128,7 +141,13 @@ impl Mesh {
     fn establish(&mut self, session: SessionId, peer: NodeId, now: Now) {
         let Some(state) = self.sessions.get_mut(&session) else { return };
         let cost = state.policy.cost_for(&peer);
-        let established = Established { peer: peer.clone(), cost, listed: None, prove_alive_by: None };
+        let established = Established {
+            peer: peer.clone(),
+            cost,
+            listed: None,
+            prove_alive_by: None,
+            next_probe: now.tick,
+        };
         state.phase = Phase::Established(established);
         self.by_peer.insert(peer.clone(), session);
         self.learn_name(&peer);
@@ -198,11 +217,13 @@ impl Mesh {
         if !self.seen.insert(&update.update_id, now.tick) {
             return;
         }
-        if update.suspected_duplicate != 0 {
+        let believed = if update.suspected_duplicate != 0 {
             self.links.correct(&node, &update);
+            false
         } else {
             match self.links.apply(&node, &update) {
                 News::Nothing => return,
+                News::Distrusted => false,
                 News::NoRoom => {
                     self.counters.no_room += 1;
                     return;
@@ -215,14 +236,14 @@ impl Mesh {
                     if links_changed {
                         self.route_pace.request(now.tick);
                     }
+                    true
                 }
             }
-        }
-        let suspects = update.suspected_duplicate != 0;
+        };
         let passed_on = RoutingUpdate { forwarding_node: self.id.clone(), ..update };
         // Ours may be the longer name, so an update at the limit may no longer fit.
         let Some(message) = self.told(passed_on.message()) else { return };
-        if !suspects {
+        if believed {
             self.links.keep_message(&node, &message);
         }
         self.flood(&message, Some(session));
@@ -235,22 +256,21 @@ impl Mesh {
         }
         if update.suspected_duplicate == self.epoch {
             self.events.push_back(Event::WeAreDuplicate);
-        } else if update.epoch > self.epoch && self.may_notify_duplicate(now.tick) {
-            self.events.push_back(Event::DuplicateNode { epoch: update.epoch });
-            self.flood_own_update(update.epoch, now.tick);
-            // The notice only sets the others right about who speaks; what is said comes with the next update.
-            self.update_pace.request(now.tick);
+        } else if update.epoch > self.epoch {
+            self.duplicate = Some(update.epoch);
+            self.duplicate_pace.request(now.tick);
         }
     }
 
-    /// The answer to a flood in our name must not be a flood of its own.
-    fn may_notify_duplicate(&mut self, now: Tick) -> bool {
-        let rested = |last| now.since(last) >= DUPLICATE_NOTICE_INTERVAL;
-        let may = self.last_duplicate_notice.is_none_or(rested);
-        if may {
-            self.last_duplicate_notice = Some(now);
-        }
-        may
+    /// Tells the mesh that another node uses our name. The answer to a flood in our name must not be a flood
+    /// of its own, so this is paced; but each time that the other one was heard is followed by a notice,
+    /// since whoever has heard it believes it.
+    pub(super) fn give_duplicate_notice(&mut self, now: Tick) {
+        let Some(epoch) = self.duplicate.take() else { return };
+        self.events.push_back(Event::DuplicateNode { epoch });
+        self.flood_own_update(epoch, now);
+        // The notice only sets the others right about who speaks; what is said comes with the next update.
+        self.update_pace.request(now);
     }
 
     /// The next version of our own list of links, as a message. Should the list not fit into a message,

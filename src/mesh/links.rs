@@ -15,6 +15,9 @@ use crate::wire::{Cost, NodeId, RoutingUpdate};
 struct Known {
     epoch: u64,
     sequence: u64,
+    /// The epoch of another node with its name; 0 if there is none. What that one said may still be on its
+    /// way, and would be believed again.
+    distrusted: u64,
     /// Its newest update as this node passes it on; empty until it has been.
     message: Bytes,
 }
@@ -24,6 +27,8 @@ struct Known {
 pub(super) enum News {
     /// Older than, or the same as, what is known.
     Nothing,
+    /// Of another node with the same name: for that name's owner to hear, not for us to believe.
+    Distrusted,
     /// The table is full and this node is not in it.
     NoRoom,
     /// Accepted.
@@ -57,6 +62,9 @@ impl LinkTable {
     /// Takes another node's update, by the rules of contract section 3.
     pub(super) fn apply(&mut self, node: &NodeId, update: &RoutingUpdate) -> News {
         let new_node = match self.known.get(node) {
+            Some(known) if known.distrusted != 0 && update.epoch == known.distrusted => {
+                return News::Distrusted;
+            }
             Some(known) if (update.epoch, update.sequence) <= (known.epoch, known.sequence) => {
                 return News::Nothing;
             }
@@ -65,7 +73,8 @@ impl LinkTable {
             None => true,
         };
         let message = Bytes::new();
-        let known = Known { epoch: update.epoch, sequence: update.sequence, message };
+        let distrusted = self.known.get(node).map_or(0, |known| known.distrusted);
+        let known = Known { epoch: update.epoch, sequence: update.sequence, distrusted, message };
         self.known.insert(node.clone(), known);
         let links_changed = self.costs.get(node) != Some(&update.connections);
         if links_changed {
@@ -95,11 +104,13 @@ impl LinkTable {
 
     /// A node says that what is known of it stems from another one with its name: if so, it is believed.
     pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate) {
-        if let Some(known) = self.known.get_mut(node)
-            && known.epoch == update.suspected_duplicate
-        {
+        let Some(known) = self.known.get_mut(node) else { return };
+        if known.epoch == update.suspected_duplicate {
             known.epoch = update.epoch;
             known.sequence = update.sequence;
+        }
+        if known.epoch == update.epoch {
+            known.distrusted = update.suspected_duplicate;
         }
     }
 

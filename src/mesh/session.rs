@@ -157,6 +157,8 @@ pub(super) struct Established {
     pub(super) listed: Option<(u64, u64)>,
     /// Another session claims to be this peer: until when this one has time to show that it lives.
     pub(super) prove_alive_by: Option<Tick>,
+    /// Before this, the peer is not asked again whether it lives.
+    pub(super) next_probe: Tick,
 }
 
 /// What an update from the peer is good for.

@@ -1,7 +1,7 @@
 //! Two nodes with one ID, and one node that came back with its clock set back.
 
 use super::net::Net;
-use super::solo::{EPOCH, Solo, as_update, node, secs, update};
+use super::solo::{EPOCH, Solo, as_update, millis, node, secs, update};
 use crate::mesh::Event;
 use crate::wire::RoutingUpdate;
 
@@ -21,12 +21,17 @@ fn a_newer_node_with_our_id_is_told_once_a_second() {
     for i in 0..5 {
         solo.say(b, &via("b", update("a", &format!("twin{i:04}"), EPOCH + 1, i, &[])));
     }
+    solo.advance(millis(1));
     assert_eq!(notices(&mut solo), [EPOCH + 1]);
     assert!(matches!(&solo.events()[..], [Event::DuplicateNode { epoch }] if *epoch == EPOCH + 1));
-    solo.advance(secs(1));
-    solo.sent();
+    // Whoever hears the next one believes it: it is answered as well, in good time.
     solo.say(b, &via("b", update("a", "twin9999", EPOCH + 1, 99, &[])));
+    solo.advance(millis(900));
+    assert_eq!(notices(&mut solo), [] as [u64; 0]);
+    solo.advance(millis(100));
     assert_eq!(notices(&mut solo), [EPOCH + 1]);
+    solo.advance(secs(5));
+    assert_eq!(notices(&mut solo), [] as [u64; 0]);
 }
 
 #[test]
@@ -60,6 +65,10 @@ fn whoever_believed_in_the_newer_one_is_set_right_and_passes_it_on() {
     assert!(matches!(&sent[..], [(to, _)] if *to == c), "{sent:?}");
     solo.say(b, &via("b", update("x", "older_ok", 5, 4, &[("b", 1.0)])));
     assert_eq!(solo.sent().len(), 1, "epoch 5 is believed again");
+    solo.say(b, &via("b", update("x", "twinlate", 9, 51, &[("c", 1.0)])));
+    assert_eq!(solo.sent().len(), 1, "the owner of the name must hear of it");
+    let known = &solo.mesh.status(solo.now()).known_connection_costs["x"];
+    assert!(known.contains_key("b") && !known.contains_key("c"), "but nobody believes it: {known:?}");
 }
 
 /// A twin joins far from the node that was here first.
@@ -99,5 +108,8 @@ fn a_node_that_restarts_with_its_clock_set_back_is_believed_again() {
     net.run(secs(2));
     for (at, hop) in [("a", "b"), ("b", "x"), ("c", "b")] {
         assert_eq!(net.routes(at).get("x").map(String::as_str), Some(hop), "{at}");
+        let now = net.now();
+        let links = &net.mesh(at).status(now).known_connection_costs["x"];
+        assert_eq!(links.keys().map(|to| to.as_str()).collect::<Vec<_>>(), ["b"], "{at}");
     }
 }

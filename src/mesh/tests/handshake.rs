@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::solo::{Solo, as_update, node, secs, update};
+use super::solo::{Solo, as_data, as_update, millis, node, secs, update};
 use crate::mesh::{CloseReason, Event, LinkPolicy, SessionId};
 use crate::wire::{Cost, REJECT};
 
@@ -167,6 +167,22 @@ fn silence_of_21_seconds_ends_a_session_and_activity_prolongs_it() {
     assert_eq!(solo.closed(), [(session, CloseReason::Idle(secs(21)))]);
     solo.advance(secs(1));
     assert!(solo.mesh.status(solo.now()).routing_table.is_empty());
+}
+
+#[test]
+fn a_silent_peer_is_asked_whether_it_lives() {
+    let mut solo = Solo::new("a");
+    let session = solo.neighbour("b");
+    solo.advance(millis(9_900));
+    assert!(solo.sent_to(session).iter().all(|message| as_data(message).is_none()));
+    solo.advance(millis(10_500));
+    let probes = solo.sent_to(session).iter().filter_map(as_data).count();
+    assert_eq!(probes, 11, "each second after half the time that it may be silent");
+    let now = solo.now();
+    solo.mesh.handle_activity(session, now.tick);
+    solo.advance(secs(10));
+    assert!(solo.sent_to(session).iter().all(|message| as_data(message).is_none()));
+    assert_eq!(solo.closed(), []);
 }
 
 #[test]
