@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::scenario::{Case, Report, Scenario};
 
 /// How many seeds each scenario is played with, unless `NETSIM_SEEDS` says otherwise.
-const SEEDS: u64 = 25;
+const SEEDS: u64 = 40;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()

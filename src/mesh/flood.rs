@@ -45,7 +45,12 @@ impl Mesh {
                 self.take_update(session, update, now);
             }
         } else {
+            let lists_us = update.connections.contains_key(&self.id);
             self.establish(session, peer, now);
+            // The peer was faster: this is more than a greeting.
+            if lists_us {
+                self.use_update(session, update, now);
+            }
         }
         Ok(())
     }
@@ -125,6 +130,8 @@ impl Mesh {
     pub(super) fn succeed(&mut self, ended: SessionId, peer: NodeId, now: Now) {
         if let Some(&heir) = self.contesters(ended).last() {
             self.establish(heir, peer, now);
+            // The other end may have established this session long ago, and said so when nobody listened.
+            self.tell_services(heir, now);
         }
     }
 
@@ -154,19 +161,27 @@ impl Mesh {
         self.links.connect(&peer, cost);
         self.update_pace.request(now.tick);
         self.route_pace.request(now.tick);
-        self.bring_up_to_date(session, now);
+        self.tell_links(session);
         self.events.push_back(Event::SessionUp { session, peer, cost });
     }
 
-    /// A new neighbour hears at once all that is known, as ordinary updates and advertisements, rather
-    /// than waiting for the next round of each node. What is known of itself is included: it may have come
-    /// back with its clock set back or without a service, and only it can correct what its past has told.
-    fn bring_up_to_date(&mut self, session: SessionId, now: Now) {
+    /// A new neighbour hears at once which links are known, as ordinary updates, rather than waiting for the
+    /// next round of each node. What is known of itself is included: it may have come back with its clock
+    /// set back, and only it can correct what its past has told.
+    fn tell_links(&mut self, session: SessionId) {
         let own = self.own_update(0);
-        let services = self.adverts.standing_messages(now.wall);
-        let services = services.iter().filter_map(|ad| self.told(ad.message())).collect::<Vec<_>>();
-        let known = self.links.messages().chain(self.adverts.messages());
-        let all: Vec<Bytes> = std::iter::once(&own).chain(known).chain(&services).cloned().collect();
+        let all: Vec<Bytes> = std::iter::once(&own).chain(self.links.messages()).cloned().collect();
+        for message in all {
+            self.transmit(session, message, Class::Control);
+        }
+    }
+
+    /// A new neighbour hears of all services once it has got to know us: before, it would not listen. Its own
+    /// ones are included, for it may have come back without them.
+    fn tell_services(&mut self, session: SessionId, now: Now) {
+        let own = self.adverts.standing_messages(now.wall);
+        let own = own.iter().filter_map(|ad| self.told(ad.message())).collect::<Vec<_>>();
+        let all: Vec<Bytes> = self.adverts.messages().chain(&own).cloned().collect();
         for message in all {
             self.transmit(session, message, Class::Control);
         }
@@ -186,14 +201,22 @@ impl Mesh {
         now: Now,
     ) -> Result<(), WireError> {
         let update = RoutingUpdate::parse(message)?;
+        self.use_update(session, update, now);
+        Ok(())
+    }
+
+    fn use_update(&mut self, session: SessionId, update: RoutingUpdate, now: Now) {
         let Some(Session { phase: Phase::Established(established), .. }) = self.sessions.get_mut(&session)
         else {
-            return Ok(());
+            return;
         };
+        let was_listed = established.listed.is_some();
         match established.check(&self.id, &update) {
             Ok(Use::Process) => {
                 if update.node_id.as_ref() != Some(&update.forwarding_node) {
                     self.has_shown_life(session);
+                } else if !was_listed {
+                    self.tell_services(session, now);
                 }
                 self.take_update(session, update, now);
             }
@@ -205,7 +228,6 @@ impl Mesh {
             Ok(Use::Overtaken) => {}
             Err(reason) => self.close(session, reason, now),
         }
-        Ok(())
     }
 
     fn take_update(&mut self, session: SessionId, update: RoutingUpdate, now: Now) {

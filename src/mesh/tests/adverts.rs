@@ -165,6 +165,8 @@ fn a_new_neighbour_is_not_told_newer_dates_than_the_others() {
     let told: Vec<_> = solo.sent_to(b).into_iter().filter(|m| as_advert(m).is_some()).collect();
     let c = solo.open_with(LinkPolicy::default());
     solo.say(c, &update("c", "greeting", 1, 1, &[]));
+    assert!(solo.sent_to(c).iter().all(|message| as_advert(message).is_none()), "it would not listen yet");
+    solo.say(c, &update("c", "lists_us", 1, 2, &[("a", 1.0)]));
     let heard: Vec<_> = solo.sent_to(c).into_iter().filter(|m| as_advert(m).is_some()).collect();
     assert_eq!(heard.len(), 2);
     assert!(heard.contains(&told[0]), "the same bytes, which a mesh that knows them does not flood again");
