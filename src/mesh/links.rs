@@ -78,12 +78,13 @@ impl LinkTable {
         self.known.insert(node.clone(), known);
         let links_changed = self.costs.get(node) != Some(&update.connections);
         if links_changed {
-            self.costs.insert(node.clone(), update.connections.clone());
-            // A link that one end no longer lists is gone, whatever the other end last said. Links of
-            // this node are its own to judge.
-            for (from, to) in &mut self.costs {
-                if *from != self.own && !update.connections.contains_key(from) {
-                    to.remove(node);
+            let before = self.costs.insert(node.clone(), update.connections.clone()).unwrap_or_default();
+            // A link that one end no longer lists is gone, whatever the other end last said. A link that it
+            // does not list yet stays: the other end was faster. Links of this node are its own to judge.
+            let ended = before.keys().filter(|to| !update.connections.contains_key(*to));
+            for end in ended.filter(|end| **end != self.own) {
+                if let Some(links) = self.costs.get_mut(end) {
+                    links.remove(node);
                 }
             }
         }

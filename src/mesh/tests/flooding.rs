@@ -56,6 +56,17 @@ fn a_link_that_one_end_no_longer_lists_is_gone() {
 }
 
 #[test]
+fn a_link_that_one_end_does_not_list_yet_stays() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    solo.say(b, &via("b", update("x", "x_to_y__", 5, 2, &[("b", 1.0), ("y", 1.0)])));
+    solo.say(b, &via("b", update("y", "y_alone_", 5, 1, &[])));
+    solo.say(b, &via("b", update("y", "y_to_x__", 5, 2, &[("x", 1.0)])));
+    let known = solo.mesh.status(solo.now()).known_connection_costs;
+    assert!(known["x"].contains_key("y") && known["y"].contains_key("x"), "{known:?}");
+}
+
+#[test]
 fn hearing_of_a_new_node_is_answered_by_our_own_update() {
     let mut solo = Solo::new("a");
     let b = solo.neighbour("b");
