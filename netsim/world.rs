@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use meshd::mesh::{Class, Event, LinkPolicy, Mesh, Now, Offer, Options, SessionId, Tick, Transmit};
+use meshd::mesh::{Class, Event, Mesh, Now, Offer, Options, SessionId, Tick, Transmit};
 use meshd::wire::{ConnType, NodeId, ServiceName};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
 use crate::ledger::{Fate, Ledger};
 use crate::link::{Kind, Link, State};
+use crate::wires::Wire;
 
 const START: i64 = 1_800_000_000;
 
@@ -33,17 +34,7 @@ pub struct Node {
     pub told_to_stop: bool,
 }
 
-/// One dialled connection; side 0 dialled. Each side has its own session, or none.
-struct Wire {
-    link: usize,
-    nodes: [usize; 2],
-    sessions: [Option<SessionId>; 2],
-    /// Streams only: broken for good, though nobody may have noticed.
-    dead: bool,
-    last_arrival: [Duration; 2],
-}
-
-enum Happening {
+pub enum Happening {
     Wake(usize),
     Dial { link: usize, side: usize },
     Accept(u64),
@@ -68,10 +59,10 @@ pub struct World {
     pub counts: Counts,
     /// When a forwarding table changed last, and what had been counted by then.
     pub last_change: (Duration, Counts),
-    queue: BTreeMap<(Duration, u64), Happening>,
-    wires: BTreeMap<u64, Wire>,
-    ends: BTreeMap<SessionId, (u64, usize)>,
-    back_off: BTreeMap<(usize, usize), u32>,
+    pub(crate) queue: BTreeMap<(Duration, u64), Happening>,
+    pub(crate) wires: BTreeMap<u64, Wire>,
+    pub(crate) ends: BTreeMap<SessionId, (u64, usize)>,
+    pub(crate) back_off: BTreeMap<(usize, usize), u32>,
     numbers: u64,
     trace: DefaultHasher,
 }
@@ -105,12 +96,12 @@ impl World {
         Now { tick: Tick::at(self.now), wall: wall.checked_add(self.now).expect("in range") }
     }
 
-    fn number(&mut self) -> u64 {
+    pub(crate) fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
     }
 
-    fn schedule(&mut self, after: Duration, what: Happening) {
+    pub(crate) fn schedule(&mut self, after: Duration, what: Happening) {
         let number = self.number();
         self.queue.insert((self.now + after, number), what);
     }
@@ -163,31 +154,6 @@ impl World {
         }
     }
 
-    /// A stream over this wire carries nothing from now on.
-    fn break_wire(&mut self, id: u64, silent: bool) {
-        let wire = self.wires.get_mut(&id).expect("listed");
-        if self.links[wire.link].kind == Kind::Stream {
-            wire.dead = true;
-            if !silent {
-                let delay = self.links[wire.link].delay;
-                for side in 0..2 {
-                    self.schedule(delay, Happening::Closed { wire: id, side });
-                }
-            }
-        }
-    }
-
-    /// Cuts a link or restores it. A stream that was cut stays dead even if the link returns.
-    pub fn set_link(&mut self, link: usize, state: State) {
-        self.links[link].state = state;
-        let wires: Vec<u64> = self.wires.iter().filter(|(_, w)| w.link == link).map(|(&id, _)| id).collect();
-        match state {
-            State::Up => {}
-            State::Silent => wires.into_iter().for_each(|id| self.break_wire(id, true)),
-            State::Down => wires.into_iter().for_each(|id| self.break_wire(id, false)),
-        }
-    }
-
     /// Sends a datagram in the books; its number.
     pub fn send(&mut self, from: usize, to: usize, service: ServiceName) -> usize {
         let (id, from_service) = self.ledger.open();
@@ -235,57 +201,11 @@ impl World {
         }
     }
 
-    fn with_mesh(&mut self, node: usize, what: impl FnOnce(&mut Mesh)) {
+    pub(crate) fn with_mesh(&mut self, node: usize, what: impl FnOnce(&mut Mesh)) {
         if let Some(mesh) = &mut self.nodes[node].mesh {
             what(mesh);
             self.settle(node);
         }
-    }
-
-    fn dial(&mut self, link: usize, side: usize) {
-        let Link { nodes, kind, state, delay, .. } = self.links[link];
-        let (dialer, listener) = (nodes[side], nodes[1 - side]);
-        let alive = |node: usize| self.nodes[node].mesh.is_some();
-        let busy = self
-            .wires
-            .values()
-            .any(|w| w.link == link && w.nodes == [dialer, listener] && w.sessions[0].is_some());
-        if !alive(dialer) || busy {
-            return;
-        }
-        let stream = kind == Kind::Stream;
-        if stream && (state != State::Up || !alive(listener)) {
-            return self.redial(link, side);
-        }
-        let id = self.number();
-        let nodes = [dialer, listener];
-        let last_arrival = [self.now; 2];
-        self.wires.insert(id, Wire { link, nodes, sessions: [None; 2], dead: false, last_arrival });
-        if stream {
-            self.schedule(delay, Happening::Accept(id));
-        }
-        self.open(id, 0);
-    }
-
-    fn redial(&mut self, link: usize, side: usize) {
-        let tries = self.back_off.entry((link, side)).or_default();
-        let wait = Duration::from_secs_f64((5.0 * 1.5_f64.powi(*tries as i32)).min(20.0));
-        *tries = (*tries + 1).min(10);
-        self.schedule(wait, Happening::Dial { link, side });
-    }
-
-    fn open(&mut self, wire: u64, side: usize) {
-        let session = SessionId(self.number());
-        let Some(state) = self.wires.get_mut(&wire) else { return };
-        let (node, link) = (state.nodes[side], state.link);
-        if state.dead || self.nodes[node].mesh.is_none() {
-            return;
-        }
-        state.sessions[side] = Some(session);
-        self.ends.insert(session, (wire, side));
-        let policy = LinkPolicy { cost: self.links[link].cost, ..LinkPolicy::default() };
-        let now = self.clock();
-        self.with_mesh(node, |mesh| mesh.handle_session_opened(session, policy, now));
     }
 
     fn arrive(&mut self, id: u64, side: usize, message: Bytes) {
@@ -400,27 +320,6 @@ impl World {
             Event::Malformed { error, .. } => panic!("a node sent what is no message: {error}"),
             Event::CannotTell(error) => panic!("a node has too much to tell: {error}"),
             Event::DuplicateNode { .. } => {}
-        }
-    }
-
-    fn on_close(&mut self, session: SessionId) {
-        let Some(&(id, side)) = self.ends.get(&session) else { return };
-        self.forget_end(id, side);
-        let wire = &self.wires[&id];
-        let (link, dialer) = (wire.link, wire.nodes[0]);
-        if self.links[link].kind == Kind::Stream && !wire.dead {
-            let last = wire.last_arrival[side].max(self.now + self.links[link].delay);
-            self.schedule(last - self.now, Happening::Closed { wire: id, side: 1 - side });
-        }
-        if side == 0 {
-            let side = usize::from(self.links[link].nodes[1] == dialer);
-            self.redial(link, side);
-        }
-    }
-
-    fn forget_end(&mut self, wire: u64, side: usize) {
-        if let Some(session) = self.wires.get_mut(&wire).and_then(|w| w.sessions[side].take()) {
-            self.ends.remove(&session);
         }
     }
 

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::core::{Class, Event, Mesh};
 use super::firewall::{self, Action, Names};
-use super::flood::PROBE;
+use super::rivals::PROBE;
 use super::{Now, SessionId};
 use crate::wire::data::HOPS_OFFSET;
 use crate::wire::{
