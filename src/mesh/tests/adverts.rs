@@ -45,7 +45,9 @@ fn own_services_are_told_at_once_and_every_minute() {
     assert!(!told[0].cancel && told[0].advertisement.tags == Some(offer().tags));
     let mut last = told[0].advertisement.time;
     for _ in 0..3 {
-        solo.advance(secs(60));
+        solo.advance(secs(59));
+        assert_eq!(solo.sent_to(b).iter().filter_map(as_advert).count(), 0);
+        solo.advance(secs(1));
         let again: Vec<_> = solo.sent_to(b).iter().filter_map(as_advert).collect();
         assert_eq!(again.len(), 1);
         assert!(again[0].advertisement.time > last);

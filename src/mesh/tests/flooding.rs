@@ -83,15 +83,16 @@ fn hearing_of_a_new_node_is_answered_by_our_own_update() {
 fn own_updates_come_every_ten_seconds_with_rising_sequence() {
     let mut solo = Solo::with("a", Options { max_idle: secs(1_000), ..Options::default() });
     let b = solo.neighbour("b");
-    solo.advance(secs(10));
-    solo.sent();
-    let mut last = 0;
-    for _ in 0..6 {
-        solo.advance(secs(10));
-        let own = solo.updates_to(b);
-        assert_eq!(own.len(), 1);
-        assert!(own[0].sequence > last);
-        last = own[0].sequence;
+    let mut told = Vec::new();
+    for _ in 0..1_000 {
+        solo.advance(millis(100));
+        let time = solo.time;
+        told.extend(solo.updates_to(b).into_iter().map(|update| (time, update.sequence)));
+    }
+    assert!(told.len() >= 9);
+    for pair in told.windows(2) {
+        assert_eq!(pair[1].0 - pair[0].0, secs(10));
+        assert!(pair[1].1 > pair[0].1);
     }
 }
 
