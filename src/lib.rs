@@ -2,19 +2,36 @@
 //!
 //! # The rooms
 //!
-//! Dependencies point one way: `wire` <- `mesh` <- `node` <- `stream` <- `work` <- `control` <- `daemon`
-//! <- the binaries. `backend` stands beside `node`; `config` may be read by the last ones only.
+//! Dependencies point one way: `wire` <- `mesh` <- `node` <- `stream` <- `service`, `work` <- `control` <-
 //!
 //! - [`wire`] owns every byte layout that travels between nodes.
 //! - [`mesh`] owns the protocol, pure: sessions, routes, floods, datagrams; time is an argument.
 //! - [`backend`] owns links to neighbours: dial, listen, redial, sessions of whole packets.
 //! - [`node`] owns the running node: the task around `mesh`, its links, queues and datagram sockets.
 //! - [`stream`] owns byte streams between services, QUIC above the mesh's datagrams.
+//! - [`work`] owns units of work: their life, their directories, their processes, their results.
+//! - [`control`] owns the line protocol that clients speak: the service, and its client's half.
+//! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
 //! - [`duration`] owns Go's notation of durations, which users type and clients read.
+//!
+//! # The way of a packet, and of a job
+//!
+//! A link's reader takes whole packets off a session. Datagrams go on by an immutable forwarding table,
+//! from the reader straight into the next link's queue or a service's inbox; everything else goes to the
+//! one task that owns [`mesh::Mesh`], which answers with messages to send and events to act on.
+//!
+//! A client's line becomes a request; a submission becomes a unit, durable before its ID is told. Its
+//! payload goes to disk, a small detached runner starts its command, and results are read from disk by
+//! whoever asks, woken by the file system. A unit for another node travels over a stream to that node's
+//! control service.
 
 pub mod backend;
+pub mod cli;
+pub mod config;
+pub mod control;
 pub mod duration;
 pub mod mesh;
 pub mod node;
 pub mod stream;
 pub mod wire;
+pub mod work;

@@ -96,3 +96,83 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::time::advance;
+
+    use super::*;
+
+    async fn after_bulk() -> (tokio::io::DuplexStream, FrameReader<tokio::io::DuplexStream>) {
+        let (mut theirs, ours) = tokio::io::duplex(1 << 20);
+        let mut reader = FrameReader::new(ours);
+        theirs.write_all(&[&[0, 4][..], &[1; 1024]].concat().repeat(1_000)).await.unwrap();
+        let mut packets = Vec::new();
+        while packets.len() < 1_000 {
+            reader.read_batch(&mut packets).await.unwrap();
+        }
+        assert!(reader.buffer.is_grown());
+        (theirs, reader)
+    }
+
+    async fn start_and_drop(reader: &mut FrameReader<tokio::io::DuplexStream>) {
+        let mut none = Vec::new();
+        tokio::select! {
+            biased;
+            read = reader.read_batch(&mut none) => panic!("{read:?}"),
+            () = std::future::ready(()) => {}
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_shrinks_the_buffer_even_if_reads_are_dropped() {
+        let (_theirs, mut reader) = after_bulk().await;
+        for _ in 0..10 {
+            assert!(reader.buffer.is_grown());
+            start_and_drop(&mut reader).await;
+            advance(SILENCE / 10 + Duration::from_millis(1)).await;
+        }
+        start_and_drop(&mut reader).await;
+        assert!(!reader.buffer.is_grown());
+    }
+
+    #[tokio::test]
+    async fn batches_are_bounded_in_packets_and_in_bytes() {
+        for (len, frames) in [(0_u16, 3_000_usize), (36, 3_000), (60_000, 40)] {
+            let (mut theirs, mut reader) = after_bulk().await;
+            let frame = [&len.to_le_bytes()[..], &vec![1; usize::from(len)]].concat();
+            let writing = async { theirs.write_all(&frame.repeat(frames)).await.unwrap() };
+            let reading = async {
+                let mut largest = 0;
+                let mut left = frames;
+                while left > 0 {
+                    let mut batch = Vec::new();
+                    reader.read_batch(&mut batch).await.unwrap();
+                    left -= batch.len();
+                    largest = largest.max(batch.len());
+                }
+                largest
+            };
+            let ((), largest) = tokio::join!(writing, reading);
+            let bound = MAX_BATCH_PACKETS.min(MAX_BATCH_BYTES / usize::from(len.max(1)) + 1);
+            assert!(largest <= bound, "{largest} packets of {len} bytes");
+            assert!(largest > 1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_session_keeps_its_buffer() {
+        let (mut theirs, mut reader) = after_bulk().await;
+        let mut packets = Vec::new();
+        for _ in 0..10 {
+            advance(SILENCE / 2).await;
+            start_and_drop(&mut reader).await;
+            assert!(reader.buffer.is_grown(), "silence is counted from the last packet");
+            theirs.write_all(&[&[0, 80][..], &[1; 20_480]].concat()).await.unwrap();
+            reader.read_batch(&mut packets).await.unwrap();
+            assert!(reader.buffer.is_grown());
+        }
+        assert_eq!(packets.len(), 10);
+    }
+}

@@ -139,3 +139,73 @@ fn fill<'a>(slices: &mut [IoSlice<'a>], frames: &'a VecDeque<Frame>, mut skip: u
     }
     used
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll};
+
+    use super::*;
+
+    /// Takes at most `limit` bytes at a time and counts.
+    struct Slow {
+        limit: usize,
+        calls: usize,
+        taken: Vec<u8>,
+    }
+
+    impl AsyncWrite for Slow {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            panic!("a write that is not vectored");
+        }
+
+        fn poll_write_vectored(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            parts: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            assert!(parts.iter().all(|part| !part.is_empty()));
+            let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+            let count = bytes.len().min(self.limit);
+            self.taken.extend(&bytes[..count]);
+            self.calls += 1;
+            Poll::Ready(Ok(count))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    fn packets(count: u8) -> VecDeque<Bytes> {
+        (0..count).map(|number| vec![number; usize::from(number) % 7].into()).collect()
+    }
+
+    fn framed(packets: &VecDeque<Bytes>) -> Vec<u8> {
+        packets.iter().flat_map(|packet| [&[packet.len() as u8, 0][..], packet].concat()).collect()
+    }
+
+    async fn written(limit: usize, mut batch: VecDeque<Bytes>) -> Slow {
+        let mut writer = FrameWriter::new(Slow { limit, calls: 0, taken: Vec::new() });
+        writer.write_batch(&mut batch).await.unwrap();
+        assert!(batch.is_empty() && writer.begun.is_empty());
+        writer.io
+    }
+
+    #[tokio::test]
+    async fn every_break_between_writes_continues_at_the_byte() {
+        let batch = packets(200);
+        for limit in 1..40 {
+            assert_eq!(written(limit, batch.clone()).await.taken, framed(&batch), "limit {limit}");
+        }
+    }
+
+    #[tokio::test]
+    async fn many_packets_go_with_one_call() {
+        assert_eq!(written(usize::MAX, packets(64)).await.calls, 1);
+        assert_eq!(written(usize::MAX, packets(65)).await.calls, 2);
+    }
+}

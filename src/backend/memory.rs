@@ -92,6 +92,12 @@ impl MemoryNet {
         self.lock().faults.entry((from.to_owned(), to.to_owned())).or_default().clone()
     }
 
+    fn remember(&self, from: &str, to: &str, pipes: &[&Arc<Pipe>; 2]) {
+        let links = &mut self.lock().links;
+        links.retain(Link::is_alive);
+        links.push(Link { ends: (from.to_owned(), to.to_owned()), pipes: pipes.map(Arc::downgrade) });
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -191,27 +197,33 @@ impl Drop for MemoryListener {
 
 pub(super) fn dial(options: &MemoryDialOptions) -> Result<Session, DialFailure> {
     let MemoryDialOptions { net, from, to } = options;
+    let [there, back] = connect(options)?;
+    Ok(session(&back, &there, net.fault(from, to), to, Direction::Outbound))
+}
+
+/// Hands one end of a new link to the listener and gives the pipes there and back.
+fn connect(options: &MemoryDialOptions) -> Result<[Arc<Pipe>; 2], DialFailure> {
+    let MemoryDialOptions { net, from, to } = options;
     let refused = |what: &str| DialFailure::Connect {
         address: to.clone(),
         source: io::Error::new(io::ErrorKind::ConnectionRefused, what.to_owned()),
     };
     let listener = net.lock().listeners.get(to).cloned().ok_or_else(|| refused("nobody listens there"))?;
-    let (outbound, inbound) = link(net, from, to);
+    let [there, back] = [Pipe::new(), Pipe::new()];
+    let inbound = session(&there, &back, net.fault(to, from), from, Direction::Inbound);
     listener.try_send(inbound).map_err(|_| refused("the listener does not accept"))?;
-    Ok(outbound)
+    net.remember(from, to, &[&there, &back]);
+    Ok([there, back])
 }
 
-fn link(net: &MemoryNet, from: &str, to: &str) -> (Session, Session) {
-    let (there, back) = (Pipe::new(), Pipe::new());
-    let pipes = [Arc::downgrade(&there), Arc::downgrade(&back)];
-    {
-        let mut state = net.lock();
-        state.links.retain(Link::is_alive);
-        state.links.push(Link { ends: (from.to_owned(), to.to_owned()), pipes });
-    }
-    let outbound = session(&back, &there, net.fault(from, to), to, Direction::Outbound);
-    let inbound = session(&there, &back, net.fault(to, from), from, Direction::Inbound);
-    (outbound, inbound)
+/// The bytes of a link without frames, for tests of what a broken peer may send.
+#[cfg(test)]
+pub(super) type RawLink = tokio::io::Join<PipeReader, PipeWriter>;
+
+#[cfg(test)]
+pub(super) fn dial_raw(options: &MemoryDialOptions) -> RawLink {
+    let [there, back] = connect(options).expect("somebody listens");
+    tokio::io::join(PipeReader::new(&back), PipeWriter::new(&there))
 }
 
 fn session(
@@ -265,3 +277,6 @@ impl MemoryWriter {
         let _ = tokio::time::timeout(super::tcp::CLOSE_LIMIT, self.frames.finish()).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

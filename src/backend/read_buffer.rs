@@ -108,3 +108,110 @@ impl ReadBuffer {
         self.bytes = fresh;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fills the buffer as one read would: with as many of the bytes as fit.
+    fn read(buffer: &mut ReadBuffer, bytes: &mut &[u8]) {
+        buffer.for_reading();
+        let room = buffer.room();
+        assert!(room > 0, "a read without room looks like the end of the stream");
+        let (now, later) = bytes.split_at(room.min(bytes.len()));
+        buffer.for_reading().extend_from_slice(now);
+        assert_eq!(buffer.room(), room - now.len(), "reading moved the buffer");
+        buffer.on_read(room, now.len());
+        *bytes = later;
+    }
+
+    fn frames(count: usize, len: usize) -> Vec<u8> {
+        let frame = [&u16::try_from(len).unwrap().to_le_bytes()[..], &vec![0xab; len]].concat();
+        frame.repeat(count)
+    }
+
+    fn taken(buffer: &mut ReadBuffer) -> Vec<BytesMut> {
+        std::iter::from_fn(|| buffer.next_packet()).collect()
+    }
+
+    /// A buffer that has carried bulk, and the number of packets that came out.
+    fn grown() -> ReadBuffer {
+        let mut buffer = ReadBuffer::new();
+        let bulk = frames(600, 4_000);
+        let mut rest = &bulk[..];
+        let mut count = 0;
+        while !rest.is_empty() {
+            read(&mut buffer, &mut rest);
+            count += taken(&mut buffer).len();
+        }
+        assert_eq!(count, 600);
+        buffer
+    }
+
+    #[test]
+    fn a_silent_session_holds_little() {
+        let mut buffer = ReadBuffer::new();
+        assert_eq!(buffer.room(), 0);
+        assert_eq!(buffer.for_reading().capacity(), SMALL);
+    }
+
+    #[test]
+    fn bulk_makes_the_buffer_large_and_no_larger() {
+        let mut buffer = grown();
+        assert_eq!(buffer.size, LARGE);
+        assert!(buffer.for_reading().capacity() <= LARGE + frame::PREFIX_LEN + 4_000);
+    }
+
+    #[test]
+    fn silence_gives_memory_back_and_keeps_half_a_frame() {
+        let mut buffer = grown();
+        read(&mut buffer, &mut &[200, 0, 7, 7][..]);
+        assert!(taken(&mut buffer).is_empty());
+        buffer.on_silence();
+        assert!(!buffer.is_grown());
+        assert!(buffer.for_reading().capacity() <= SMALL + 4);
+        read(&mut buffer, &mut &[7; 198][..]);
+        assert_eq!(taken(&mut buffer), [&[7; 200][..]]);
+    }
+
+    #[test]
+    fn a_trickle_gives_memory_back() {
+        let mut buffer = grown();
+        for _ in 0..4 * SMALL_READS {
+            read(&mut buffer, &mut &frames(1, 36)[..]);
+            assert_eq!(taken(&mut buffer).len(), 1);
+        }
+        assert!(!buffer.is_grown());
+        assert!(buffer.for_reading().capacity() <= SMALL);
+    }
+
+    #[test]
+    fn packets_that_are_let_go_cost_no_allocation() {
+        let mut buffer = grown();
+        let batch = frames(50, 1_452);
+        let mut home = None;
+        for _ in 0..1_000 {
+            read(&mut buffer, &mut &batch[..]);
+            for packet in taken(&mut buffer) {
+                // All packets of all reads lie in one and the same allocation.
+                let at = packet.as_ptr() as usize;
+                let (low, high) = *home.get_or_insert((at, at));
+                home = Some((low.min(at), high.max(at)));
+            }
+        }
+        let (low, high) = home.unwrap();
+        assert!(high - low < LARGE, "packets came from {} bytes", high - low);
+    }
+
+    #[test]
+    fn packets_that_are_kept_are_not_overwritten() {
+        let mut buffer = ReadBuffer::new();
+        let mut kept = Vec::new();
+        for number in 0..2_000_usize {
+            read(&mut buffer, &mut &[&[9, 0][..], &[(number % 256) as u8; 9]].concat()[..]);
+            kept.extend(taken(&mut buffer));
+        }
+        assert_eq!(kept.len(), 2_000);
+        assert!(kept.iter().enumerate().all(|(number, packet)| packet[..] == [(number % 256) as u8; 9]));
+    }
+}

@@ -76,8 +76,7 @@ mod tests {
     #[test]
     fn delays_grow_fast_then_slowly_up_to_the_limit() {
         let mut redial = Redial::new(true);
-        // The middle of 32 bits is a hair below one half.
-        let expected = [99, 199, 399, 799, 1_599, 3_199, 4_999, 7_499, 11_249, 16_874, 18_181, 18_181];
+        let expected = [100, 200, 400, 800, 1_600, 3_200, 5_000, 7_500, 11_250, 16_875, 18_181, 18_181];
         assert_eq!(delays(&mut redial, expected.len()), expected);
     }
 
@@ -105,10 +104,10 @@ mod tests {
         delays(&mut redial, 9);
         assert_eq!(
             redial.after_session(STABLE - Duration::from_millis(1), MIDDLE).unwrap().as_millis(),
-            4_999
+            5_000
         );
-        assert_eq!(redial.after_session(STABLE, MIDDLE).unwrap().as_millis(), 99);
-        assert_eq!(delays(&mut redial, 1), [199]);
+        assert_eq!(redial.after_session(STABLE, MIDDLE).unwrap().as_millis(), 100);
+        assert_eq!(delays(&mut redial, 1), [200]);
     }
 
     #[test]

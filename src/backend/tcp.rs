@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use super::frame_reader::FrameReader;
@@ -66,7 +66,7 @@ pub struct TcpDialOptions {
 }
 
 fn join(host: &str, port: u16) -> String {
-    match host.parse::<IpAddr>() {
+    match host.trim_matches(['[', ']']).parse::<IpAddr>() {
         Ok(ip) => SocketAddr::new(ip, port).to_string(),
         Err(_) => format!("{host}:{port}"),
     }
@@ -83,17 +83,9 @@ impl TcpListener {
     pub(super) async fn bind(options: &TcpListenOptions) -> io::Result<Self> {
         let address = &options.bind;
         let failed = |source: io::Error| io::Error::new(source.kind(), cannot_listen(address, &source));
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for candidate in lookup_host(address).await.map_err(failed)? {
-            match listen(candidate) {
-                Ok(socket) => {
-                    let local = socket.local_addr().map_err(failed)?;
-                    return Ok(Self { socket, local });
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(failed(last))
+        let socket = listen_on_any(resolve(address).await.map_err(failed)?).map_err(failed)?;
+        let local = socket.local_addr().map_err(failed)?;
+        Ok(Self { socket, local })
     }
 
     pub(super) fn local_addr(&self) -> String {
@@ -108,6 +100,20 @@ impl TcpListener {
             .map_err(|source| AcceptError::sort(format!("{TRANSPORT} {}", self.local), source))?;
         Ok(session(stream, peer.to_string(), Direction::Inbound))
     }
+}
+
+/// Listens on the first of a name's addresses, IPv4 before IPv6, that this host has. An address in use is
+/// final: half the clients of a name would not find a listener on its other address.
+fn listen_on_any(mut candidates: Vec<SocketAddr>) -> io::Result<tokio::net::TcpListener> {
+    candidates.sort_by_key(SocketAddr::is_ipv6);
+    let mut last = io::ErrorKind::AddrNotAvailable.into();
+    for candidate in candidates {
+        match listen(candidate) {
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => last = error,
+            outcome => return outcome,
+        }
+    }
+    Err(last)
 }
 
 fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
@@ -132,34 +138,61 @@ fn cannot_listen(address: &str, source: &io::Error) -> String {
 
 pub(super) async fn dial(options: &TcpDialOptions) -> Result<Session, DialFailure> {
     let address = &options.address;
-    match timeout(DIAL_LIMIT, connect(address, Instant::now() + DIAL_LIMIT)).await {
+    match timeout(DIAL_LIMIT, connect(address)).await {
         Ok(connected) => connected.map(|stream| session(stream, address.clone(), Direction::Outbound)),
         Err(_elapsed) => Err(DialFailure::TimedOut { address: address.clone(), limit: DIAL_LIMIT }),
     }
 }
 
-/// Tries the host's addresses in turn. Each gets an equal share of the time that is left, so that one that
-/// swallows packets does not hide the others.
-async fn connect(address: &str, deadline: Instant) -> Result<TcpStream, DialFailure> {
-    let resolve = |source| DialFailure::Resolve { address: address.to_owned(), source };
-    let candidates: Vec<SocketAddr> = lookup_host(address).await.map_err(resolve)?.collect();
-    let mut last = None;
-    for (tried, candidate) in candidates.iter().enumerate() {
-        let left = u32::try_from(candidates.len() - tried).unwrap_or(u32::MAX);
-        let until = Instant::now() + deadline.saturating_duration_since(Instant::now()) / left;
-        match timeout_at(until, TcpStream::connect(candidate)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(source)) => last = Some(source),
-            Err(_elapsed) => last = last.or(Some(io::ErrorKind::TimedOut.into())),
+async fn connect(address: &str) -> Result<TcpStream, DialFailure> {
+    let unresolved = |source| DialFailure::Resolve { address: address.to_owned(), source };
+    let deadline = Instant::now() + DIAL_LIMIT;
+    let candidates: Vec<SocketAddr> = resolve(address).await.map_err(unresolved)?;
+    first_that_answers(&candidates, deadline).await.map_err(|source| match source.kind() {
+        io::ErrorKind::TimedOut => DialFailure::TimedOut { address: address.to_owned(), limit: DIAL_LIMIT },
+        _ => DialFailure::Connect { address: address.to_owned(), source },
+    })
+}
+
+/// The addresses of `host:port`, at least one.
+async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
+    let found = lookup_host(address).await.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => {
+            io::Error::new(error.kind(), format!("{error}; write it as host:port"))
+        }
+        _ => error,
+    })?;
+    let found: Vec<SocketAddr> = found.collect();
+    if found.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    }
+    Ok(found)
+}
+
+/// Tries the addresses in turn, or gives the last error. Each gets an equal share of the time that is left,
+/// so that one that swallows packets does not hide the others.
+async fn first_that_answers(candidates: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
+    let mut last = io::ErrorKind::TimedOut.into();
+    for (candidate, left) in candidates.iter().zip((1..=candidates.len() as u32).rev()) {
+        let share = deadline.saturating_duration_since(Instant::now()) / left;
+        match timeout(share, TcpStream::connect(candidate)).await {
+            Ok(connected) => match connected.and_then(not_itself) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            },
+            Err(_elapsed) => {}
         }
     }
-    Err(match last {
-        Some(source) if source.kind() == io::ErrorKind::TimedOut => {
-            DialFailure::TimedOut { address: address.to_owned(), limit: DIAL_LIMIT }
-        }
-        Some(source) => DialFailure::Connect { address: address.to_owned(), source },
-        None => resolve(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
-    })
+    Err(last)
+}
+
+/// Who keeps dialing a free port of the same host gets that very port as its own one day, and TCP then
+/// connects it to itself: a link to nobody that keeps the real listener from binding.
+fn not_itself(stream: TcpStream) -> io::Result<TcpStream> {
+    if stream.local_addr()? == stream.peer_addr()? {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    Ok(stream)
 }
 
 fn session(stream: TcpStream, peer: String, direction: Direction) -> Session {
@@ -239,3 +272,6 @@ impl TcpWriter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,7 @@
 //! The command line that talks to a node.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    meshd::cli::main(std::env::args_os().collect())
+}

@@ -1,3 +1,5 @@
 //! The daemon: a mesh node.
 
-fn main() {}
+fn main() {
+    meshd::work::runner::main_if_asked();
+}

@@ -3,13 +3,13 @@
 //! Of two advertisements of a service the later one counts, by the date in it. A withdrawal is remembered
 //! for a while: without that, a ring of nodes would pass it round for ever.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Now, Tick};
+use super::{Now, Options, Tick};
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::{Advertisement, ConnType, NodeId, ServiceName, WorkCommand};
 
@@ -39,10 +39,15 @@ const MOST_WITHDRAWN: usize = 16_384;
 pub(super) struct Adverts {
     own: NodeId,
     withdrawn_time: Duration,
+    max_nodes: usize,
     max_per_node: usize,
     heard: BTreeMap<NodeId, BTreeMap<ServiceName, Heard>>,
     withdrawn: BTreeMap<(NodeId, ServiceName), (Timestamp, Tick)>,
     offers: BTreeMap<ServiceName, Offer>,
+    /// What was last told of each own service, as long as it still holds.
+    standing: BTreeMap<ServiceName, AdvertisementMessage>,
+    /// Services of ours that somebody still believes in and that are to be withdrawn once more.
+    phantoms: BTreeSet<ServiceName>,
     work_commands: Vec<WorkCommand>,
     /// The latest date that an own advertisement carried: they only grow, whatever the clock does.
     last_date: Timestamp,
@@ -55,19 +60,23 @@ pub(super) enum Reception {
     Ignore,
     /// To be passed on as it came.
     PassOn,
-    /// Somebody still believes in a service of ours that we do not offer, or not like that: to be told.
-    Correct(ServiceName),
+    /// Somebody still believes in a service of ours that we do not offer, or not like that: all own
+    /// services are to be told soon.
+    Correct,
 }
 
 impl Adverts {
-    pub(super) fn new(own: NodeId, withdrawn_time: Duration, max_per_node: usize) -> Self {
+    pub(super) fn new(own: NodeId, options: &Options) -> Self {
         Self {
             own,
-            withdrawn_time,
-            max_per_node,
+            withdrawn_time: options.withdrawn_time,
+            max_nodes: options.max_nodes,
+            max_per_node: options.max_services_per_node,
             heard: BTreeMap::new(),
             withdrawn: BTreeMap::new(),
             offers: BTreeMap::new(),
+            standing: BTreeMap::new(),
+            phantoms: BTreeSet::new(),
             work_commands: Vec::new(),
             last_date: Timestamp::UNIX_EPOCH,
         }
@@ -91,7 +100,8 @@ impl Adverts {
             self.remember_withdrawal(key, advertisement.time, now.tick);
             return Reception::PassOn;
         }
-        if current.is_none() && services.is_some_and(|services| services.len() >= self.max_per_node) {
+        let full = services.map_or(self.heard.len() >= self.max_nodes, |s| s.len() >= self.max_per_node);
+        if current.is_none() && full {
             return Reception::Ignore;
         }
         self.withdrawn.remove(&key);
@@ -100,14 +110,16 @@ impl Adverts {
     }
 
     fn receive_own(&mut self, heard: &Advertisement, cancel: bool) -> Reception {
-        if heard.time <= self.last_date && (cancel || self.offers.contains_key(&heard.service)) {
-            return Reception::Ignore;
-        }
-        if cancel && !self.offers.contains_key(&heard.service) {
+        let offered = self.offers.contains_key(&heard.service);
+        let settled = if offered { heard.time <= self.last_date } else { cancel };
+        if settled || self.phantoms.len() >= self.max_per_node {
             return Reception::Ignore;
         }
         self.last_date = self.last_date.max(heard.time);
-        Reception::Correct(heard.service)
+        if !offered {
+            self.phantoms.insert(heard.service);
+        }
+        Reception::Correct
     }
 
     fn forget(&mut self, (node, service): &(NodeId, ServiceName)) {
@@ -132,22 +144,36 @@ impl Adverts {
 
     /// Offers an own service from now on.
     pub(super) fn offer(&mut self, service: ServiceName, offer: Offer) {
+        self.standing.remove(&service);
         self.offers.insert(service, offer);
     }
 
     /// Stops offering a service; false if it was not on offer.
     pub(super) fn stop_offering(&mut self, service: ServiceName) -> bool {
+        self.standing.remove(&service);
         self.offers.remove(&service).is_some()
     }
 
     /// The work types that the own control service tells of.
     pub(super) fn set_work_commands(&mut self, commands: Vec<WorkCommand>) {
+        self.standing.clear();
         self.work_commands = commands;
     }
 
-    /// One message for each own service, dated now.
-    pub(super) fn own_messages(&mut self, now: Timestamp) -> Vec<AdvertisementMessage> {
+    /// One message for each own service, as it was last told: those who know it need not hear of it again.
+    pub(super) fn standing_messages(&mut self, now: Timestamp) -> Vec<AdvertisementMessage> {
         let services: Vec<ServiceName> = self.offers.keys().copied().collect();
+        let message = |service| match self.standing.get(&service) {
+            Some(standing) => standing.clone(),
+            None => self.own_message(service, now),
+        };
+        services.into_iter().map(message).collect()
+    }
+
+    /// One message for each own service, dated now, and one for each that has to be withdrawn again.
+    pub(super) fn own_messages(&mut self, now: Timestamp) -> Vec<AdvertisementMessage> {
+        let phantoms = std::mem::take(&mut self.phantoms);
+        let services: BTreeSet<ServiceName> = self.offers.keys().copied().chain(phantoms).collect();
         services.into_iter().map(|service| self.own_message(service, now)).collect()
     }
 
@@ -156,10 +182,12 @@ impl Adverts {
         let tick = SignedDuration::from_nanos(1);
         self.last_date = now.max(self.last_date.checked_add(tick).unwrap_or(now));
         match self.offers.get(&service) {
-            Some(offer) => AdvertisementMessage {
-                advertisement: self.own_advertisement(service, offer, self.last_date),
-                cancel: false,
-            },
+            Some(offer) => {
+                let advertisement = self.own_advertisement(service, offer, self.last_date);
+                let message = AdvertisementMessage { advertisement, cancel: false };
+                self.standing.insert(service, message.clone());
+                message
+            }
             None => AdvertisementMessage {
                 advertisement: Advertisement {
                     node_id: self.own.clone(),
@@ -187,10 +215,9 @@ impl Adverts {
         }
     }
 
-    /// What others offer, as messages to pass on; all but what `except` offers.
-    pub(super) fn messages_except(&self, except: &NodeId) -> impl Iterator<Item = &Bytes> {
-        let wanted = self.heard.iter().filter(move |(node, _)| *node != except);
-        wanted.flat_map(|(_, services)| services.values().map(|heard| &heard.message))
+    /// What others offer, as messages to pass on.
+    pub(super) fn messages(&self) -> impl Iterator<Item = &Bytes> {
+        self.heard.values().flat_map(|services| services.values().map(|heard| &heard.message))
     }
 
     /// All that is on offer, by node, control services first; the own ones dated now.

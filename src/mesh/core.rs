@@ -12,6 +12,7 @@ use rand::rngs::SmallRng;
 use super::adverts::{Adverts, Offer};
 use super::datagram::Datagram;
 use super::firewall::Rule;
+use super::flood::DUPLICATE_NOTICE_INTERVAL;
 use super::links::LinkTable;
 use super::pace::Pace;
 use super::seen::Seen;
@@ -117,6 +118,8 @@ pub struct Counters {
     pub blocked: u64,
     /// Datagrams from or to nodes whose names are unknown.
     pub unknown_name: u64,
+    /// Datagrams on sessions whose peers had not introduced themselves, or whose other session stands.
+    pub unintroduced: u64,
     /// Routing updates of nodes for which there was no room.
     pub no_room: u64,
 }
@@ -144,7 +147,9 @@ pub struct Mesh {
     pub(super) next_update: Tick,
     pub(super) advertise_pace: Pace,
     pub(super) next_advertise: Tick,
-    pub(super) last_duplicate_notice: Option<Tick>,
+    pub(super) duplicate_pace: Pace,
+    /// The epoch of the node that uses our ID, if it has to be told so.
+    pub(super) duplicate: Option<u64>,
     pub(super) counters: Counters,
     pub(super) transmits: VecDeque<Transmit>,
     pub(super) events: VecDeque<Event>,
@@ -164,7 +169,7 @@ impl Mesh {
             links: LinkTable::new(id.clone(), options.max_nodes),
             seen: Seen::new(options.seen_time),
             names: HashMap::from([(own, id.clone())]),
-            adverts: Adverts::new(id.clone(), options.withdrawn_time, options.max_services_per_node),
+            adverts: Adverts::new(id.clone(), &options),
             ports: BTreeSet::new(),
             firewall: Vec::new(),
             routes: Arc::new(Routes::new(own, false, BTreeMap::new(), &BTreeMap::new())),
@@ -173,7 +178,8 @@ impl Mesh {
             next_update: now.tick + options.update_interval,
             advertise_pace: Pace::new(options.advertise_hold),
             next_advertise: now.tick + options.advertise_interval,
-            last_duplicate_notice: None,
+            duplicate_pace: Pace::new(DUPLICATE_NOTICE_INTERVAL),
+            duplicate: None,
             counters: Counters::default(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
@@ -229,26 +235,18 @@ impl Mesh {
         self.close(session, CloseReason::LinkClosed, now);
     }
 
-    /// Something was heard on a session at `when`, by a reader that forwarded it without the core.
+    /// Datagrams were heard on a session at `when`, by a reader that forwarded them without the core.
     pub fn handle_activity(&mut self, session: SessionId, when: Tick) {
-        let Some(state) = self.sessions.get_mut(&session) else { return };
-        if when <= state.last_heard {
-            return;
-        }
-        state.last_heard = when;
-        if let Phase::Established(established) = &mut state.phase
-            && established.prove_alive_by.take().is_some()
-        {
-            self.reject_contesters(session);
+        if let Some(state) = self.sessions.get_mut(&session) {
+            state.last_heard = state.last_heard.max(when);
+            self.has_shown_life(session);
         }
     }
 
     /// A message has come in on a session. What is no message is dropped and counted.
     pub fn handle_packet(&mut self, session: SessionId, message: Bytes, now: Now) {
-        if !self.sessions.contains_key(&session) {
-            return;
-        }
-        self.handle_activity(session, now.tick);
+        let Some(state) = self.sessions.get_mut(&session) else { return };
+        state.last_heard = state.last_heard.max(now.tick);
         if let Err(error) = self.dispatch(session, message, now) {
             self.counters.malformed += 1;
             self.events.push_back(Event::Malformed { session, error: Arc::new(error) });
@@ -263,21 +261,31 @@ impl Mesh {
             MessageType::RoutingUpdate => self.handle_introduction(session, &message, now)?,
             MessageType::Data if established => self.handle_datagram(session, message, now)?,
             MessageType::Advertisement if established => self.handle_advertisement(session, message, now)?,
+            // The other end may be ahead of us on a contested session, and says this only once a minute.
+            MessageType::Advertisement if self.is_contester(session) => {
+                self.handle_advertisement(session, message, now)?;
+            }
             // Before the introduction nothing else is listened to.
-            MessageType::Data | MessageType::Advertisement => {}
+            MessageType::Data => self.counters.unintroduced += 1,
+            MessageType::Advertisement => {}
         }
         Ok(())
     }
 
     /// Time has passed: does all that is due.
     pub fn handle_timeout(&mut self, now: Now) {
-        let due: Vec<SessionId> =
-            self.sessions.keys().copied().filter(|&s| self.session_wakeup(s) <= Some(now.tick)).collect();
-        for session in due {
-            self.session_timeout(session, now);
+        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
+        for session in sessions {
+            // Asked one by one: the end of one session may give another one its place.
+            if self.session_wakeup(session).is_some_and(|due| due <= now.tick) {
+                self.session_timeout(session, now);
+            }
         }
         if self.route_pace.take(now.tick) {
             self.recompute_routes();
+        }
+        if self.duplicate_pace.take(now.tick) {
+            self.give_duplicate_notice(now.tick);
         }
         if self.update_pace.take(now.tick) || self.next_update <= now.tick {
             self.flood_own_update(0, now.tick);
@@ -294,6 +302,7 @@ impl Mesh {
         let paced = [
             (self.route_pace.due(), Wakeup::Routes),
             (self.update_pace.due(), Wakeup::OwnUpdate),
+            (self.duplicate_pace.due(), Wakeup::OwnUpdate),
             (self.advertise_pace.due(), Wakeup::Advertise),
             (Some(self.next_update), Wakeup::OwnUpdate),
             (Some(self.next_advertise), Wakeup::Advertise),
@@ -348,7 +357,8 @@ impl Mesh {
             Phase::Greeting { next, .. } => Some(*next),
             Phase::Established(e) => {
                 let idle = state.last_heard + self.options.max_idle;
-                Some(e.prove_alive_by.map_or(idle, |by| by.min(idle)))
+                let probe = e.next_probe.max(state.last_heard + self.options.max_idle / 2);
+                Some(e.prove_alive_by.map_or(idle, |by| by.min(idle)).min(probe))
             }
         }
     }
@@ -361,12 +371,13 @@ impl Mesh {
             }
             Phase::Greeting { .. } => self.greet(session, now.tick),
             Phase::Established(e) if e.prove_alive_by.is_some_and(|by| by <= now.tick) => {
-                self.close(session, CloseReason::Superseded, now);
+                self.end_contest(session, now);
             }
-            Phase::Established(_) => {
+            Phase::Established(_) if now.tick.since(state.last_heard) >= self.options.max_idle => {
                 let silence = now.tick.since(state.last_heard);
                 self.close(session, CloseReason::Idle(silence), now);
             }
+            Phase::Established(_) => self.probe(session, now.tick),
         }
     }
 
@@ -394,11 +405,16 @@ impl Mesh {
         };
         if let Some(peer) = &peer {
             self.by_peer.remove(peer);
-            self.links.disconnect(peer);
+            if !self.links.disconnect(peer) {
+                self.names.remove(&peer.hash());
+            }
             self.update_pace.request(now.tick);
             self.route_pace.request(now.tick);
         }
-        self.events.push_back(Event::CloseSession { session, peer, reason });
+        self.events.push_back(Event::CloseSession { session, peer: peer.clone(), reason });
+        if let Some(peer) = peer {
+            self.succeed(session, peer, now);
+        }
     }
 
     pub(super) fn transmit(&mut self, session: SessionId, message: Bytes, class: Class) {

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::core::{Class, Event, Mesh};
 use super::firewall::{self, Action, Names};
-use super::flood::PROBE;
+use super::rivals::PROBE;
 use super::{Now, SessionId};
 use crate::wire::data::HOPS_OFFSET;
 use crate::wire::{
@@ -74,11 +74,12 @@ impl Mesh {
     /// A data message on an established session.
     pub(super) fn handle_datagram(
         &mut self,
-        _session: SessionId,
+        session: SessionId,
         message: Bytes,
         now: Now,
     ) -> Result<(), WireError> {
         let header = DataHeader::parse(&message)?;
+        self.has_shown_life(session);
         // Where there is no route, the sender is not told: receptor nodes stay silent as well.
         let _counted = self.route(header, message, now);
         Ok(())

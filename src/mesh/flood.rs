@@ -11,17 +11,13 @@ use rand::distr::{Alphanumeric, SampleString};
 use super::adverts::Reception;
 use super::core::{Class, Event, Mesh};
 use super::links::News;
-use super::session::{Established, Phase, Session};
+use super::session::{Established, Phase, Session, Use};
 use super::{CloseReason, Now, SessionId, Tick};
 use crate::wire::advertisement::AdvertisementMessage;
-use crate::wire::{DataHeader, MAX_HOPS, NodeId, RoutingUpdate, ServiceName, WireError};
-
-/// Where the answer to a probe comes back to. No user can have a service of this name: it begins with a
-/// control character.
-pub(super) const PROBE: ServiceName = ServiceName::from_wire(*b"\x01probe\0\0");
+use crate::wire::{NodeId, RoutingUpdate, ServiceName, WireError};
 
 /// Between two notices to a node that uses our ID.
-const DUPLICATE_NOTICE_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const DUPLICATE_NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Mesh {
     /// The first routing update on a session names the peer, which is let in or not.
@@ -31,7 +27,8 @@ impl Mesh {
         message: &[u8],
         now: Now,
     ) -> Result<(), WireError> {
-        let peer = RoutingUpdate::parse(message)?.forwarding_node;
+        let update = RoutingUpdate::parse(message)?;
+        let peer = update.forwarding_node.clone();
         let Some(state) = self.sessions.get(&session) else { return Ok(()) };
         if peer == self.id {
             self.close(session, CloseReason::OwnId, now);
@@ -39,80 +36,58 @@ impl Mesh {
             self.close(session, CloseReason::NotAllowed(peer), now);
         } else if let Some(&other) = self.by_peer.get(&peer) {
             self.contest(session, other, &peer, now);
+            // The other end may have established this session, and floods over it what it hears.
+            if update.node_id.as_ref() != Some(&peer) {
+                self.take_update(session, update, now);
+            }
         } else {
+            let lists_us = update.connections.contains_key(&self.id);
             self.establish(session, peer, now);
+            // The peer was faster: this is more than a greeting.
+            if lists_us {
+                self.use_update(session, update, now);
+            }
         }
         Ok(())
     }
 
-    /// The peer has a session already. A living one keeps its right; a dead one, whose end nobody has
-    /// noticed yet, must not lock the peer out: it is asked, and has a moment to answer.
-    fn contest(&mut self, session: SessionId, other: SessionId, peer: &NodeId, now: Now) {
-        let deadline = now.tick + self.options.probe_time;
-        let Some(Session { phase: Phase::Established(established), .. }) = self.sessions.get_mut(&other)
-        else {
-            return;
-        };
-        let asked = established.prove_alive_by.is_some();
-        established.prove_alive_by.get_or_insert(deadline);
-        if let Some(Session { phase: Phase::Greeting { contests, .. }, .. }) = self.sessions.get_mut(&session)
-        {
-            *contests = Some(other);
-        }
-        if !asked {
-            let probe = DataHeader {
-                hops: MAX_HOPS,
-                from_node: self.own,
-                to_node: peer.hash(),
-                from_service: PROBE,
-                to_service: ServiceName::PING,
-            };
-            self.transmit(other, probe.message(&[]), Class::Control);
-        }
-    }
-
-    /// A contested session has shown that it lives.
-    pub(super) fn reject_contesters(&mut self, living: SessionId) {
-        let Some(peer) = self.sessions.get(&living).and_then(Session::established).map(|e| e.peer.clone())
-        else {
-            return;
-        };
-        let contesters: Vec<SessionId> = self
-            .sessions
-            .iter()
-            .filter(|(_, s)| matches!(s.phase, Phase::Greeting { contests: Some(c), .. } if c == living))
-            .map(|(&id, _)| id)
-            .collect();
-        for session in contesters {
-            self.sessions.remove(&session);
-            let reason = CloseReason::AlreadyConnected(peer.clone());
-            self.transmit(session, Bytes::from_static(crate::wire::REJECT), Class::Control);
-            self.events.push_back(Event::CloseSession { session, peer: None, reason });
-        }
-    }
-
-    fn establish(&mut self, session: SessionId, peer: NodeId, now: Now) {
+    pub(super) fn establish(&mut self, session: SessionId, peer: NodeId, now: Now) {
         let Some(state) = self.sessions.get_mut(&session) else { return };
         let cost = state.policy.cost_for(&peer);
-        let established = Established { peer: peer.clone(), cost, lists_us: false, prove_alive_by: None };
+        let established = Established {
+            peer: peer.clone(),
+            cost,
+            listed: None,
+            prove_alive_by: None,
+            next_probe: now.tick,
+        };
         state.phase = Phase::Established(established);
         self.by_peer.insert(peer.clone(), session);
         self.learn_name(&peer);
         self.links.connect(&peer, cost);
         self.update_pace.request(now.tick);
         self.route_pace.request(now.tick);
-        self.bring_up_to_date(session, &peer, now);
+        self.tell_links(session);
         self.events.push_back(Event::SessionUp { session, peer, cost });
     }
 
-    /// A new neighbour hears at once all that is known, as ordinary updates and advertisements, rather
-    /// than waiting for the next round of each node.
-    fn bring_up_to_date(&mut self, session: SessionId, peer: &NodeId, now: Now) {
+    /// A new neighbour hears at once which links are known, as ordinary updates, rather than waiting for the
+    /// next round of each node. What is known of itself is included: it may have come back with its clock
+    /// set back, and only it can correct what its past has told.
+    fn tell_links(&mut self, session: SessionId) {
         let own = self.own_update(0);
-        let services = self.adverts.own_messages(now.wall);
-        let services = services.iter().filter_map(|ad| self.told(ad.message())).collect::<Vec<_>>();
-        let known = self.links.messages_except(peer).chain(self.adverts.messages_except(peer));
-        let all: Vec<Bytes> = std::iter::once(&own).chain(known).chain(&services).cloned().collect();
+        let all: Vec<Bytes> = std::iter::once(&own).chain(self.links.messages()).cloned().collect();
+        for message in all {
+            self.transmit(session, message, Class::Control);
+        }
+    }
+
+    /// A new neighbour hears of all services once it has got to know us: before, it would not listen. Its own
+    /// ones are included, for it may have come back without them.
+    pub(super) fn tell_services(&mut self, session: SessionId, now: Now) {
+        let own = self.adverts.standing_messages(now.wall);
+        let own = own.iter().filter_map(|ad| self.told(ad.message())).collect::<Vec<_>>();
+        let all: Vec<Bytes> = self.adverts.messages().chain(&own).cloned().collect();
         for message in all {
             self.transmit(session, message, Class::Control);
         }
@@ -132,16 +107,33 @@ impl Mesh {
         now: Now,
     ) -> Result<(), WireError> {
         let update = RoutingUpdate::parse(message)?;
+        self.use_update(session, update, now);
+        Ok(())
+    }
+
+    fn use_update(&mut self, session: SessionId, update: RoutingUpdate, now: Now) {
         let Some(Session { phase: Phase::Established(established), .. }) = self.sessions.get_mut(&session)
         else {
-            return Ok(());
+            return;
         };
+        let was_listed = established.listed.is_some();
         match established.check(&self.id, &update) {
-            Ok(true) => self.take_update(session, update, now),
-            Ok(false) => {}
+            Ok(Use::Process) => {
+                if update.node_id.as_ref() != Some(&update.forwarding_node) {
+                    self.has_shown_life(session);
+                } else if !was_listed {
+                    self.tell_services(session, now);
+                }
+                self.take_update(session, update, now);
+            }
+            // Our introduction was lost, and the next round is far away.
+            Ok(Use::NotIntroduced) => {
+                let own = self.own_update(0);
+                self.transmit(session, own, Class::Control);
+            }
+            Ok(Use::Overtaken) => {}
             Err(reason) => self.close(session, reason, now),
         }
-        Ok(())
     }
 
     fn take_update(&mut self, session: SessionId, update: RoutingUpdate, now: Now) {
@@ -153,11 +145,13 @@ impl Mesh {
         if !self.seen.insert(&update.update_id, now.tick) {
             return;
         }
-        if update.suspected_duplicate != 0 {
+        let believed = if update.suspected_duplicate != 0 {
             self.links.correct(&node, &update);
+            false
         } else {
             match self.links.apply(&node, &update) {
                 News::Nothing => return,
+                News::Distrusted => false,
                 News::NoRoom => {
                     self.counters.no_room += 1;
                     return;
@@ -170,14 +164,14 @@ impl Mesh {
                     if links_changed {
                         self.route_pace.request(now.tick);
                     }
+                    true
                 }
             }
-        }
-        let suspects = update.suspected_duplicate != 0;
+        };
         let passed_on = RoutingUpdate { forwarding_node: self.id.clone(), ..update };
         // Ours may be the longer name, so an update at the limit may no longer fit.
         let Some(message) = self.told(passed_on.message()) else { return };
-        if !suspects {
+        if believed {
             self.links.keep_message(&node, &message);
         }
         self.flood(&message, Some(session));
@@ -190,20 +184,21 @@ impl Mesh {
         }
         if update.suspected_duplicate == self.epoch {
             self.events.push_back(Event::WeAreDuplicate);
-        } else if update.epoch > self.epoch && self.may_notify_duplicate(now.tick) {
-            self.events.push_back(Event::DuplicateNode { epoch: update.epoch });
-            self.flood_own_update(update.epoch, now.tick);
+        } else if update.epoch > self.epoch {
+            self.duplicate = Some(update.epoch);
+            self.duplicate_pace.request(now.tick);
         }
     }
 
-    /// The answer to a flood in our name must not be a flood of its own.
-    fn may_notify_duplicate(&mut self, now: Tick) -> bool {
-        let rested = |last| now.since(last) >= DUPLICATE_NOTICE_INTERVAL;
-        let may = self.last_duplicate_notice.is_none_or(rested);
-        if may {
-            self.last_duplicate_notice = Some(now);
-        }
-        may
+    /// Tells the mesh that another node uses our name. The answer to a flood in our name must not be a flood
+    /// of its own, so this is paced; but each time that the other one was heard is followed by a notice,
+    /// since whoever has heard it believes it.
+    pub(super) fn give_duplicate_notice(&mut self, now: Tick) {
+        let Some(epoch) = self.duplicate.take() else { return };
+        self.events.push_back(Event::DuplicateNode { epoch });
+        self.flood_own_update(epoch, now);
+        // The notice only sets the others right about who speaks; what is said comes with the next update.
+        self.update_pace.request(now);
     }
 
     /// The next version of our own list of links, as a message. Should the list not fit into a message,
@@ -245,10 +240,12 @@ impl Mesh {
         now: Now,
     ) -> Result<(), WireError> {
         let heard = AdvertisementMessage::parse(&message)?;
+        self.has_shown_life(session);
         match self.adverts.receive(heard, message.clone(), now) {
             Reception::Ignore => {}
             Reception::PassOn => self.flood(&message, Some(session)),
-            Reception::Correct(service) => self.flood_advertisement_of(service, now),
+            // In good time, not at once: of two nodes with our ID each would go on correcting the other.
+            Reception::Correct => self.advertise_pace.request(now.tick),
         }
         Ok(())
     }

@@ -15,6 +15,9 @@ use crate::wire::{Cost, NodeId, RoutingUpdate};
 struct Known {
     epoch: u64,
     sequence: u64,
+    /// The epoch of another node with its name; 0 if there is none. What that one said may still be on its
+    /// way, and would be believed again.
+    distrusted: u64,
     /// Its newest update as this node passes it on; empty until it has been.
     message: Bytes,
 }
@@ -24,6 +27,8 @@ struct Known {
 pub(super) enum News {
     /// Older than, or the same as, what is known.
     Nothing,
+    /// Of another node with the same name: for that name's owner to hear, not for us to believe.
+    Distrusted,
     /// The table is full and this node is not in it.
     NoRoom,
     /// Accepted.
@@ -57,6 +62,9 @@ impl LinkTable {
     /// Takes another node's update, by the rules of contract section 3.
     pub(super) fn apply(&mut self, node: &NodeId, update: &RoutingUpdate) -> News {
         let new_node = match self.known.get(node) {
+            Some(known) if known.distrusted != 0 && update.epoch == known.distrusted => {
+                return News::Distrusted;
+            }
             Some(known) if (update.epoch, update.sequence) <= (known.epoch, known.sequence) => {
                 return News::Nothing;
             }
@@ -65,16 +73,18 @@ impl LinkTable {
             None => true,
         };
         let message = Bytes::new();
-        let known = Known { epoch: update.epoch, sequence: update.sequence, message };
+        let distrusted = self.known.get(node).map_or(0, |known| known.distrusted);
+        let known = Known { epoch: update.epoch, sequence: update.sequence, distrusted, message };
         self.known.insert(node.clone(), known);
         let links_changed = self.costs.get(node) != Some(&update.connections);
         if links_changed {
-            self.costs.insert(node.clone(), update.connections.clone());
-            // A link that one end no longer lists is gone, whatever the other end last said. Links of
-            // this node are its own to judge.
-            for (from, to) in &mut self.costs {
-                if *from != self.own && !update.connections.contains_key(from) {
-                    to.remove(node);
+            let before = self.costs.insert(node.clone(), update.connections.clone()).unwrap_or_default();
+            // A link that one end no longer lists is gone, whatever the other end last said. A link that it
+            // does not list yet stays: the other end was faster. Links of this node are its own to judge.
+            let ended = before.keys().filter(|to| !update.connections.contains_key(*to));
+            for end in ended.filter(|end| **end != self.own) {
+                if let Some(links) = self.costs.get_mut(end) {
+                    links.remove(node);
                 }
             }
         }
@@ -88,19 +98,20 @@ impl LinkTable {
         }
     }
 
-    /// The newest updates of all nodes but `except`, as messages to pass on.
-    pub(super) fn messages_except(&self, except: &NodeId) -> impl Iterator<Item = &Bytes> {
-        let wanted = self.known.iter().filter(move |(node, _)| *node != except);
-        wanted.map(|(_, known)| &known.message).filter(|message| !message.is_empty())
+    /// The newest updates of all nodes, as messages to pass on.
+    pub(super) fn messages(&self) -> impl Iterator<Item = &Bytes> {
+        self.known.values().map(|known| &known.message).filter(|message| !message.is_empty())
     }
 
     /// A node says that what is known of it stems from another one with its name: if so, it is believed.
     pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate) {
-        if let Some(known) = self.known.get_mut(node)
-            && known.epoch == update.suspected_duplicate
-        {
+        let Some(known) = self.known.get_mut(node) else { return };
+        if known.epoch == update.suspected_duplicate {
             known.epoch = update.epoch;
             known.sequence = update.sequence;
+        }
+        if known.epoch == update.epoch {
+            known.distrusted = update.suspected_duplicate;
         }
     }
 
@@ -110,13 +121,19 @@ impl LinkTable {
         self.costs.entry(peer.clone()).or_default().insert(self.own.clone(), cost);
     }
 
-    /// The session with `peer` is gone: no link either way.
-    pub(super) fn disconnect(&mut self, peer: &NodeId) {
+    /// The session with `peer` is gone: no link either way. False if nothing else is known of the peer,
+    /// which is then forgotten: it may have made its name up.
+    pub(super) fn disconnect(&mut self, peer: &NodeId) -> bool {
         if let Some(links) = self.costs.get_mut(&self.own) {
             links.remove(peer);
         }
         if let Some(links) = self.costs.get_mut(peer) {
             links.remove(&self.own);
         }
+        let known = self.known.contains_key(peer);
+        if !known {
+            self.costs.remove(peer);
+        }
+        known
     }
 }

@@ -5,6 +5,7 @@
 //! has never heard of sockets, tasks, files or configuration.
 //!
 //! - `core`: the state and its inputs and outputs; `flood`: how knowledge spreads; `session`: one neighbour's handshake and checks;
+//! - `rivals`: two sessions with one neighbour, and whether a silent one lives;
 //! - `links`: who is linked to whom, by routing updates; `paths`: shortest paths over that;
 //! - `routes`: the immutable table that forwards packets, shared with the fast path;
 //! - `datagram`: what happens to a data message; `firewall`: the rules that it meets first;
@@ -20,6 +21,7 @@ mod links;
 mod options;
 mod pace;
 mod paths;
+mod rivals;
 mod routes;
 mod seen;
 mod session;
@@ -33,3 +35,6 @@ pub use self::options::Options;
 pub use self::routes::{Decision, Routes};
 pub use self::session::{CloseReason, LinkPolicy, SessionId};
 pub use self::status::Status;
+
+#[cfg(test)]
+mod tests;

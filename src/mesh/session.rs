@@ -152,10 +152,24 @@ pub(super) enum Phase {
 pub(super) struct Established {
     pub(super) peer: NodeId,
     pub(super) cost: Cost,
-    /// The peer has listed us as its neighbour, so it must go on doing so.
-    pub(super) lists_us: bool,
+    /// The newest update (epoch, sequence) in which the peer has listed us as its neighbour: newer ones must
+    /// go on doing so, while an older one may have been overtaken on its way.
+    pub(super) listed: Option<(u64, u64)>,
     /// Another session claims to be this peer: until when this one has time to show that it lives.
     pub(super) prove_alive_by: Option<Tick>,
+    /// Before this, the peer is not asked again whether it lives.
+    pub(super) next_probe: Tick,
+}
+
+/// What an update from the peer is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// To be processed.
+    Process,
+    /// The peer has not got to know us yet: our introduction has not reached it.
+    NotIntroduced,
+    /// Older than what the peer has said since.
+    Overtaken,
 }
 
 /// One session.
@@ -171,6 +185,11 @@ impl Session {
         Self { policy, phase: Phase::Greeting { sent: 0, next: now, contests: None }, last_heard: now }
     }
 
+    /// True if this session waits for the end of `other`, which has the same peer.
+    pub(super) fn contests(&self, other: SessionId) -> bool {
+        matches!(self.phase, Phase::Greeting { contests: Some(contested), .. } if contested == other)
+    }
+
     pub(super) fn established(&self) -> Option<&Established> {
         match &self.phase {
             Phase::Established(established) => Some(established),
@@ -180,25 +199,28 @@ impl Session {
 }
 
 impl Established {
-    /// Checks an update from the peer against what it said before. `Ok(false)`: it has not got to know us
-    /// yet, so the update is not for processing.
-    pub(super) fn check(&mut self, own: &NodeId, update: &RoutingUpdate) -> Result<bool, CloseReason> {
+    /// Checks an update from the peer against what it said before.
+    pub(super) fn check(&mut self, own: &NodeId, update: &RoutingUpdate) -> Result<Use, CloseReason> {
         if update.forwarding_node != self.peer {
             let (from, to) = (self.peer.clone(), update.forwarding_node.clone());
             return Err(CloseReason::PeerChanged { from, to });
         }
         if update.node_id.as_ref() != Some(&self.peer) {
-            return Ok(true);
+            return Ok(Use::Process);
         }
-        match update.connections.get(own) {
-            None if self.lists_us => Err(CloseReason::NoLongerListsUs),
-            None => Ok(false),
-            Some(&theirs) if theirs != self.cost => {
+        let version = (update.epoch, update.sequence);
+        match (update.connections.get(own), self.listed) {
+            (None, None) => Ok(Use::NotIntroduced),
+            (None, Some((epoch, sequence))) if epoch == version.0 && version.1 < sequence => {
+                Ok(Use::Overtaken)
+            }
+            (None, Some(_)) => Err(CloseReason::NoLongerListsUs),
+            (Some(&theirs), _) if theirs != self.cost => {
                 Err(CloseReason::CostDisagreement { ours: self.cost, theirs })
             }
-            Some(_) => {
-                self.lists_us = true;
-                Ok(true)
+            (Some(_), listed) => {
+                self.listed = listed.max(Some(version));
+                Ok(Use::Process)
             }
         }
     }

@@ -22,7 +22,7 @@ use super::switch::{Forwarding, Switch};
 use crate::backend;
 use crate::mesh::firewall::Rule;
 use crate::mesh::{Class, CloseReason, Event, LinkPolicy, Mesh, Offer, SendError, SessionId, Status};
-use crate::wire::{DataHeader, NodeId, ServiceName, WorkCommand};
+use crate::wire::{DataHeader, NodeId, Problem, ServiceName, Unreachable, WorkCommand};
 
 /// Inputs handled between two looks at the timers.
 const BATCH: usize = 256;
@@ -140,10 +140,27 @@ impl Driver {
             }
             Input::Originate(header, payload) => {
                 // As with any datagram network, its sender finds out by silence or by a notice.
-                let _lost = self.mesh.originate(header, &payload, now);
+                if self.mesh.originate(header, &payload, now) == Err(SendError::ServiceUnknown) {
+                    self.notice_own_service_unknown(&header);
+                }
             }
         }
         self.flush();
+    }
+
+    /// What another node would answer about its services, this node answers about its own.
+    fn notice_own_service_unknown(&self, header: &DataHeader) {
+        if let Some(port) = self.switch.port(header.from_service) {
+            let id = &self.switch.id;
+            let notice = Unreachable {
+                from_node: id.clone(),
+                to_node: id.clone(),
+                from_service: header.from_service,
+                to_service: header.to_service,
+                problem: Problem::ServiceUnknown,
+            };
+            port.push_notice(Notice { notice, reported_by: id.clone() });
+        }
     }
 
     fn open(&mut self, new: NewSession) {

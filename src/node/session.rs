@@ -31,7 +31,7 @@ pub(super) struct Channel {
     pub(super) queue: Arc<Queue>,
     /// Set by the driver once the peer is known: from then on datagrams are carried.
     pub(super) established: AtomicBool,
-    /// When something was last heard, in nanoseconds of the node's clock.
+    /// When a datagram was last heard, in nanoseconds of the node's clock.
     heard: AtomicU64,
     /// Cancelled by the driver: no more is to be read, what is queued is still to be written.
     pub(super) closing: CancellationToken,
@@ -51,7 +51,7 @@ impl Channel {
         }
     }
 
-    /// When something was last heard.
+    /// When a datagram was last heard.
     pub(super) fn heard(&self) -> Tick {
         Tick::at(Duration::from_nanos(self.heard.load(Ordering::Relaxed)))
     }
@@ -102,11 +102,14 @@ async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings
     let mut batch: Vec<BytesMut> = Vec::new();
     loop {
         reader.read_batch(&mut batch).await?;
-        channel.heard.store(nanos(around.clock.tick()), Ordering::Relaxed);
         let carries = channel.established.load(Ordering::Acquire);
+        // The core sees everything else by itself; only data is proof of a living peer.
+        if carries && batch.iter().any(|message| is_data(message)) {
+            channel.heard.store(nanos(around.clock.tick()), Ordering::Relaxed);
+        }
         let table = around.switch.forwarding.load_full();
         for message in batch.drain(..) {
-            let data = carries && message.first() == Some(&MessageType::Data.byte());
+            let data = carries && is_data(&message);
             let for_core = if data { around.switch.carry(&table, message) } else { Some(message) };
             if let Some(message) = for_core
                 && around.inbox.send(Input::Packet(channel.id, message.freeze())).await.is_err()
@@ -115,6 +118,10 @@ async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings
             }
         }
     }
+}
+
+fn is_data(message: &[u8]) -> bool {
+    message.first() == Some(&MessageType::Data.byte())
 }
 
 async fn write(mut writer: Writer, channel: Arc<Channel>, around: Surroundings) {

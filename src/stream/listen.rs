@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime, VarInt};
@@ -28,6 +29,8 @@ const MOST_INCOMING: usize = 4096;
 const INCOMING_BUFFER: u64 = 16 << 20;
 /// Streams that may wait to be accepted.
 const BACKLOG: usize = 128;
+/// How long streams may go on when their service is closed.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// What a dialer that does not keep to the protocol is told.
 const PROTOCOL_ERROR: VarInt = VarInt::from_u32(500);
 
@@ -84,8 +87,19 @@ impl Drop for StreamListener {
     fn drop(&mut self) {
         self.accepting.abort();
         self.notices.abort();
-        self.endpoint.close(PROTOCOL_ERROR, b"Listener Closed");
+        let endpoint = self.endpoint.clone();
+        endpoint.set_server_config(None);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(end(endpoint))),
+            Err(_) => endpoint.close(PROTOCOL_ERROR, b"Listener Closed"),
+        }
     }
+}
+
+/// Lets streams that are about to end do so in good order, then ends the others.
+async fn end(endpoint: Endpoint) {
+    let _others_are_left = timeout(FAREWELL, endpoint.wait_idle()).await;
+    endpoint.close(PROTOCOL_ERROR, b"Listener Closed");
 }
 
 async fn accept_all(endpoint: Endpoint, watches: Arc<Watches>, accepted: mpsc::Sender<MeshStream>) {

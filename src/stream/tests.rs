@@ -79,6 +79,8 @@ async fn a_service_that_is_not_there_fails_a_dial_at_once() {
     let start = Instant::now();
     let error = streams.dial(nodes[2].id(), service("nobody")).await.unwrap_err();
     assert!(matches!(error, DialError::ServiceUnknown { .. }), "{error}");
+    let error = streams.dial(nodes[0].id(), service("nobody")).await.unwrap_err();
+    assert!(matches!(error, DialError::ServiceUnknown { .. }), "{error}");
     let error = streams.dial(&node_id("nowhere"), service("x")).await.unwrap_err();
     assert!(matches!(error, DialError::NoRoute(_)), "{error}");
     assert!(start.elapsed() < Duration::from_secs(5), "the handshake's limit is far longer");

@@ -106,7 +106,7 @@ impl Pipe {
 
 /// Where the pipe's bytes come out.
 #[derive(Debug)]
-pub(super) struct PipeReader(Arc<Pipe>);
+pub struct PipeReader(Arc<Pipe>);
 
 impl PipeReader {
     pub(super) fn new(pipe: &Arc<Pipe>) -> Self {
@@ -128,7 +128,7 @@ impl Drop for PipeReader {
 
 /// Where bytes go into the pipe.
 #[derive(Debug)]
-pub(super) struct PipeWriter(Arc<Pipe>);
+pub struct PipeWriter(Arc<Pipe>);
 
 impl PipeWriter {
     pub(super) fn new(pipe: &Arc<Pipe>) -> Self {

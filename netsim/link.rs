@@ -1,0 +1,58 @@
+//! A link between two nodes and how it treats what it carries. Which session runs over it, and who is told
+//! when it breaks, is the world's business.
+
+use std::time::Duration;
+
+use meshd::wire::Cost;
+use rand::RngExt;
+use rand::rngs::SmallRng;
+
+/// What a link promises.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// In order and without loss, as TCP: a break ends the session.
+    Stream,
+    /// Nothing, as UDP: chances of loss and duplication, and up to so much more delay for each message.
+    Datagram { loss: f64, duplication: f64, jitter: Duration },
+}
+
+/// Whether a link carries anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Up,
+    /// Whatever is sent vanishes, and nobody is told.
+    Silent,
+    /// Streams over it are reset at both ends, and dialling fails.
+    Down,
+}
+
+/// One link.
+#[derive(Debug, Clone)]
+pub struct Link {
+    pub nodes: [usize; 2],
+    pub cost: Cost,
+    pub delay: Duration,
+    pub kind: Kind,
+    pub state: State,
+    /// Which of the two nodes dial the other.
+    pub dials: [bool; 2],
+}
+
+impl Link {
+    /// After which times the copies of a message arrive: none if it is lost.
+    pub fn copies(&self, rng: &mut SmallRng) -> Vec<Duration> {
+        match self.kind {
+            Kind::Stream => vec![self.delay],
+            Kind::Datagram { loss, duplication, jitter } => {
+                let copies = if rng.random_bool(duplication) { 2 } else { 1 };
+                (0..copies)
+                    .filter_map(|_| {
+                        let lost = rng.random_bool(loss);
+                        let late = jitter.mul_f64(rng.random());
+                        (!lost).then_some(self.delay + late)
+                    })
+                    .collect()
+            }
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Stories: what happens to a mesh, and how long it may take to come to rest after it. Every story ends
+//! with the same questions, put to the oracle and to the books.
+
+use std::time::Duration;
+
+use meshd::wire::{Problem, ServiceName};
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+
+use crate::ledger::Fate;
+use crate::link::{Kind, Link, State};
+use crate::oracle::Truth;
+use crate::topology::{self, Topology};
+use crate::world::{Counts, World, service};
+
+/// What happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scenario {
+    ColdStart,
+    /// Both ends of every link dial at the same moment.
+    Crossing,
+    LinkReset,
+    /// A link swallows everything, and nobody is told.
+    LinkSilent,
+    LinkRestored,
+    NodeKilled,
+    NodeVanishes,
+    NodeRestarts,
+    /// The clock is an hour behind after the restart.
+    ClockSetBack,
+    Flapping,
+    Partition,
+    Lossy,
+    /// A second node with the ID of another one appears.
+    Twin,
+}
+
+impl Scenario {
+    pub const ALL: [Self; 13] = [
+        Self::ColdStart,
+        Self::Crossing,
+        Self::LinkReset,
+        Self::LinkSilent,
+        Self::LinkRestored,
+        Self::NodeKilled,
+        Self::NodeVanishes,
+        Self::NodeRestarts,
+        Self::ClockSetBack,
+        Self::Flapping,
+        Self::Partition,
+        Self::Lossy,
+        Self::Twin,
+    ];
+
+    /// The bound on coming to rest: silence of 21 s, redial after up to 20 s, and on links that lose
+    /// messages several periods of updates and of advertisements.
+    fn patience(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::ColdStart => 15,
+            Self::LinkReset | Self::NodeKilled | Self::LinkSilent | Self::NodeVanishes => 30,
+            Self::Crossing | Self::NodeRestarts | Self::ClockSetBack | Self::Twin => 60,
+            Self::LinkRestored | Self::Flapping | Self::Partition => 90,
+            Self::Lossy => 300,
+        })
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    pub scenario: Scenario,
+    pub topology: Topology,
+    pub nodes: usize,
+    pub seed: u64,
+}
+
+/// What a run measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Report {
+    /// From the change until no table changed any more.
+    pub convergence: Duration,
+    /// Messages per node in that time.
+    pub messages_per_node: f64,
+    /// Stands for everything that was sent.
+    pub trace: u64,
+}
+
+impl Case {
+    /// The run that a seed stands for. Every fiftieth is a large mesh.
+    pub fn of(scenario: Scenario, seed: u64) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
+        let topology = Topology::ALL[rng.random_range(0..Topology::ALL.len())];
+        let nodes = if seed % 50 == 49 { rng.random_range(60..=200) } else { rng.random_range(4..=20) };
+        // Nothing repeats a flood before the next round: over a long line of links that lose messages few
+        // arrive, and no patience is enough.
+        let short = scenario == Scenario::Lossy && matches!(topology, Topology::Line | Topology::Ring);
+        let nodes = if short { nodes.min(8) } else { nodes };
+        Self { scenario, topology, nodes, seed }
+    }
+
+    /// Plays it through.
+    ///
+    /// # Errors
+    /// What was wrong, in words.
+    pub fn run(&self) -> Result<Report, String> {
+        let mut world = self.build();
+        (0..self.nodes).for_each(|node| world.start(node, 0));
+        let mut before = (world.now, world.counts);
+        if !matches!(self.scenario, Scenario::ColdStart | Scenario::Crossing | Scenario::Lossy) {
+            world.run(Duration::from_secs(30));
+            Truth::of(&world).routes_are_shortest().map_err(|e| format!("before the change: {e}"))?;
+            before = (world.now, world.counts);
+            self.change(&mut world, &mut before);
+        }
+        self.chatter(&mut world);
+        world.run(self.scenario.patience());
+        self.judge(&mut world, before)
+    }
+
+    fn build(&self) -> World {
+        let mut world = World::new(self.seed);
+        let mut rng = SmallRng::seed_from_u64(self.seed);
+        for i in 0..self.nodes {
+            let advertises = rng.random_bool(0.3);
+            world.add_node(topology::name(i, &mut rng), advertises);
+        }
+        let datagrams = rng.random_bool(0.3);
+        for (a, b) in self.topology.edges(self.nodes, &mut rng) {
+            let mut nodes = [a, b];
+            nodes.shuffle(&mut rng);
+            world.links.push(self.link(nodes, datagrams, &mut rng));
+        }
+        world
+    }
+
+    fn link(&self, nodes: [usize; 2], datagrams: bool, rng: &mut SmallRng) -> Link {
+        let crossing = self.scenario == Scenario::Crossing;
+        let (ms, loss) = (rng.random_range(1..=80), rng.random_range(0.1..0.3));
+        let loss = if self.scenario == Scenario::Lossy { loss } else { 0.0 };
+        let bad = Kind::Datagram { loss, duplication: 0.02, jitter: Duration::from_millis(30) };
+        let kind = if datagrams || loss > 0.0 { bad } else { Kind::Stream };
+        let (cost, delay) = (topology::cost(rng), Duration::from_millis(ms));
+        Link { nodes, cost, delay, kind, state: State::Up, dials: [true, crossing] }
+    }
+
+    fn change(&self, world: &mut World, before: &mut (Duration, Counts)) {
+        let link = world.pick(world.links.len());
+        let node = world.pick(self.nodes);
+        match self.scenario {
+            Scenario::ColdStart | Scenario::Crossing | Scenario::Lossy => {}
+            Scenario::LinkReset => world.set_link(link, State::Down),
+            Scenario::LinkSilent => world.set_link(link, State::Silent),
+            Scenario::LinkRestored => {
+                let cut = if world.rng.random() { State::Down } else { State::Silent };
+                self.bridged(world, &[link], cut, before);
+            }
+            Scenario::NodeKilled => world.kill(node, false),
+            Scenario::NodeVanishes => world.kill(node, true),
+            Scenario::NodeRestarts => self.restart(world, node, 0, before),
+            Scenario::ClockSetBack => self.restart(world, node, -3_600, before),
+            Scenario::Flapping => self.flap(world, link, before),
+            Scenario::Partition => {
+                let side: Vec<bool> = (0..self.nodes).map(|_| world.rng.random()).collect();
+                let across = |link: &Link| side[link.nodes[0]] != side[link.nodes[1]];
+                let cut: Vec<usize> = (0..world.links.len()).filter(|&l| across(&world.links[l])).collect();
+                let state = if world.rng.random() { State::Down } else { State::Silent };
+                self.bridged(world, &cut, state, before);
+            }
+            Scenario::Twin => self.twin(world, node, before),
+        }
+    }
+
+    /// Cuts links, lets the mesh notice, and restores them: the restoration is the change.
+    fn bridged(&self, world: &mut World, cut: &[usize], state: State, before: &mut (Duration, Counts)) {
+        cut.iter().for_each(|&link| world.set_link(link, state));
+        self.chatter(world);
+        let seconds = world.rng.random_range(1..60);
+        world.run(Duration::from_secs(seconds));
+        cut.iter().for_each(|&link| world.set_link(link, State::Up));
+        *before = (world.now, world.counts);
+    }
+
+    fn restart(&self, world: &mut World, node: usize, clock: i64, before: &mut (Duration, Counts)) {
+        let silent = world.rng.random();
+        world.kill(node, silent);
+        let millis = world.rng.random_range(10..30_000);
+        world.run(Duration::from_millis(millis));
+        world.start(node, clock);
+        *before = (world.now, world.counts);
+    }
+
+    fn flap(&self, world: &mut World, link: usize, before: &mut (Duration, Counts)) {
+        for _ in 0..6 {
+            let state = if world.rng.random() { State::Down } else { State::Silent };
+            world.set_link(link, state);
+            let millis = world.rng.random_range(10..8_000);
+            world.run(Duration::from_millis(millis));
+            world.set_link(link, State::Up);
+            let millis = world.rng.random_range(10..8_000);
+            world.run(Duration::from_millis(millis));
+        }
+        *before = (world.now, world.counts);
+    }
+
+    /// A newcomer with the ID of `node` is linked to somebody who is no neighbour of it, if there is one.
+    fn twin(&self, world: &mut World, node: usize, before: &mut (Duration, Counts)) {
+        let neighbour =
+            |other: usize| world.links.iter().any(|l| l.nodes == [node, other] || l.nodes == [other, node]);
+        let far = (0..self.nodes).find(|&other| other != node && !neighbour(other));
+        let Some(far) = far else { return };
+        let twin = world.add_node(world.nodes[node].id.clone(), false);
+        let mut rng = SmallRng::seed_from_u64(self.seed);
+        world.links.push(self.link([twin, far], false, &mut rng));
+        world.start(twin, 5);
+        *before = (world.now, world.counts);
+    }
+
+    /// Datagrams between all sorts of nodes while everything is in motion.
+    fn chatter(&self, world: &mut World) {
+        for _ in 0..20 {
+            let (from, to) = (world.pick(self.nodes), world.pick(self.nodes));
+            world.send(from, to, service());
+            let millis = world.rng.random_range(1..400);
+            world.run(Duration::from_millis(millis));
+        }
+    }
+
+    fn judge(&self, world: &mut World, before: (Duration, Counts)) -> Result<Report, String> {
+        let (rest, counts) = world.last_change;
+        let convergence = rest.saturating_sub(before.0);
+        let sent = (counts.control + counts.data).saturating_sub(before.1.control + before.1.data);
+        let messages_per_node = sent as f64 / self.nodes as f64;
+        if self.scenario == Scenario::Twin && world.nodes.get(self.nodes).is_some_and(|n| n.mesh.is_some()) {
+            return Err("the twin lives on".into());
+        }
+        self.await_lost_services(world);
+        let truth = Truth::of(world);
+        truth.routes_are_shortest()?;
+        truth.tables_are_true()?;
+        truth.services_are_known()?;
+        self.floods_have_stopped(world)?;
+        self.datagrams_arrive(world)?;
+        Ok(Report { convergence, messages_per_node, trace: world.trace() })
+    }
+
+    /// An advertisement is told once a minute, and has to survive each link on its way: over a long line of
+    /// links that lose messages this takes many rounds, but it comes to an end.
+    fn await_lost_services(&self, world: &mut World) {
+        for _ in 0..60 {
+            if self.scenario != Scenario::Lossy || Truth::of(world).services_are_known().is_ok() {
+                return;
+            }
+            world.run(Duration::from_secs(60));
+        }
+    }
+
+    fn floods_have_stopped(&self, world: &mut World) -> Result<(), String> {
+        const REST: u64 = 20;
+        let most = Truth::of(world).most_messages_at_rest(REST);
+        let (before, changes) = (world.counts.control, world.last_change.0);
+        world.run(Duration::from_secs(REST));
+        let sent = world.counts.control - before;
+        // Links that lose messages may lose an introduction long after everything else is at rest.
+        if sent > most && self.scenario != Scenario::Lossy {
+            return Err(format!("{sent} messages in {REST} s at rest, {most} are enough"));
+        }
+        if world.last_change.0 != changes && self.scenario != Scenario::Lossy {
+            return Err("routes change at rest".into());
+        }
+        Ok(())
+    }
+
+    fn datagrams_arrive(&self, world: &mut World) -> Result<(), String> {
+        let nobody = ServiceName::new("nobody").expect("valid");
+        let mut sent = Vec::new();
+        for i in 0..60 {
+            let (from, to) = (world.pick(self.nodes), world.pick(self.nodes));
+            if from == to || world.nodes[from].mesh.is_none() {
+                continue;
+            }
+            let to_service = if i % 4 == 0 { nobody } else { service() };
+            sent.push((world.send(from, to, to_service), from, to, to_service));
+        }
+        world.run(Duration::from_secs(40));
+        let truth = Truth::of(world);
+        for (id, from, to, to_service) in sent {
+            let fates = world.ledger.fates(id);
+            if world.ledger.circled(id) {
+                return Err(format!("datagram {id} from {from} to {to} came twice to one node"));
+            }
+            let right = match truth.reaches(from, to) {
+                false => Fate::Counted,
+                true if truth.hops(from, to)? > 30 => Fate::Unreachable(Problem::MessageExpired),
+                true if to_service == nobody => Fate::Unreachable(Problem::ServiceUnknown),
+                true => Fate::Delivered,
+            };
+            let lost = self.scenario == Scenario::Lossy && fates.contains(&Fate::DroppedByLink);
+            if !fates.contains(&right) && !lost {
+                return Err(format!("datagram {id} from {from} to {to}: {fates:?}, {right:?} is right"));
+            }
+        }
+        match world.ledger.silently_lost()[..] {
+            [] => Ok(()),
+            ref lost => Err(format!("datagrams {lost:?} have vanished")),
+        }
+    }
+}

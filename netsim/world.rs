@@ -1,0 +1,330 @@
+//! Nodes, links and time: a queue of happenings, worked off in order of virtual time. Backends are played
+//! as they behave: dialers redial with back-off, a listener for datagrams opens a session at the first one
+//! from a new address. What is right or wrong is judged elsewhere; every choice comes from one seed.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use meshd::mesh::{Class, Event, Mesh, Now, Offer, Options, SessionId, Tick, Transmit};
+use meshd::wire::{ConnType, NodeId, ServiceName};
+use rand::rngs::SmallRng;
+use rand::{Rng, RngExt, SeedableRng};
+
+use crate::ledger::{Fate, Ledger};
+use crate::link::{Kind, Link, State};
+use crate::wires::Wire;
+
+const START: i64 = 1_800_000_000;
+
+/// The service that every node listens on.
+pub fn service() -> ServiceName {
+    ServiceName::new("sim").expect("valid")
+}
+
+/// A simulated node: its name stays, its life may end and begin again.
+pub struct Node {
+    pub id: NodeId,
+    pub mesh: Option<Mesh>,
+    /// Whether it tells the mesh of its service.
+    pub advertises: bool,
+    wake: Option<Duration>,
+    pub told_to_stop: bool,
+}
+
+pub enum Happening {
+    Wake(usize),
+    Dial { link: usize, side: usize },
+    Accept(u64),
+    Arrive { wire: u64, side: usize, message: Bytes },
+    Closed { wire: u64, side: usize },
+}
+
+/// What was counted so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub control: u64,
+    pub data: u64,
+}
+
+/// The whole simulation.
+pub struct World {
+    pub now: Duration,
+    pub rng: SmallRng,
+    pub nodes: Vec<Node>,
+    pub links: Vec<Link>,
+    pub ledger: Ledger,
+    pub counts: Counts,
+    /// When a forwarding table changed last, and what had been counted by then.
+    pub last_change: (Duration, Counts),
+    pub(crate) queue: BTreeMap<(Duration, u64), Happening>,
+    pub(crate) wires: BTreeMap<u64, Wire>,
+    pub(crate) ends: BTreeMap<SessionId, (u64, usize)>,
+    pub(crate) back_off: BTreeMap<(usize, usize), u32>,
+    numbers: u64,
+    trace: DefaultHasher,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            now: Duration::ZERO,
+            rng: SmallRng::seed_from_u64(seed),
+            nodes: Vec::new(),
+            links: Vec::new(),
+            ledger: Ledger::default(),
+            counts: Counts::default(),
+            last_change: Default::default(),
+            queue: BTreeMap::new(),
+            wires: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            back_off: BTreeMap::new(),
+            numbers: 0,
+            trace: DefaultHasher::new(),
+        }
+    }
+
+    /// A number that two runs share exactly if everything that was ever sent was the same.
+    pub fn trace(&self) -> u64 {
+        self.trace.finish()
+    }
+
+    pub fn clock(&self) -> Now {
+        let wall = Timestamp::from_second(START).expect("in range");
+        Now { tick: Tick::at(self.now), wall: wall.checked_add(self.now).expect("in range") }
+    }
+
+    pub(crate) fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    pub(crate) fn schedule(&mut self, after: Duration, what: Happening) {
+        let number = self.number();
+        self.queue.insert((self.now + after, number), what);
+    }
+
+    /// Adds a node that does not live yet.
+    pub fn add_node(&mut self, id: NodeId, advertises: bool) -> usize {
+        self.nodes.push(Node { id, mesh: None, advertises, wake: None, told_to_stop: false });
+        self.nodes.len() - 1
+    }
+
+    /// Starts a node; `clock_ahead` is what its clock is wrong by when it makes its epoch, in seconds.
+    pub fn start(&mut self, node: usize, clock_ahead: i64) {
+        let seconds = START + clock_ahead + self.now.as_secs() as i64;
+        let epoch = (seconds as u64) << 24 | u64::from(self.rng.next_u32() >> 8);
+        let rng = SmallRng::seed_from_u64(self.rng.next_u64());
+        let now = self.clock();
+        let mut mesh = Mesh::new(self.nodes[node].id.clone(), epoch, Options::default(), rng, now);
+        assert!(mesh.bind(service()));
+        if self.nodes[node].advertises {
+            let offer = Offer { conn_type: ConnType::DATAGRAM, tags: BTreeMap::new() };
+            mesh.advertise(service(), offer, now);
+        }
+        self.nodes[node].mesh = Some(mesh);
+        self.nodes[node].wake = None;
+        self.nodes[node].told_to_stop = false;
+        for link in 0..self.links.len() {
+            self.dial_if_due(link, node);
+        }
+        self.settle(node);
+    }
+
+    fn dial_if_due(&mut self, link: usize, node: usize) {
+        for side in 0..2 {
+            if self.links[link].nodes[side] == node && self.links[link].dials[side] {
+                self.back_off.remove(&(link, side));
+                self.schedule(Duration::ZERO, Happening::Dial { link, side });
+            }
+        }
+    }
+
+    /// Ends a node's life. Its neighbours' streams are reset, unless it vanishes silently.
+    pub fn kill(&mut self, node: usize, silent: bool) {
+        self.nodes[node].mesh = None;
+        let wires: Vec<u64> =
+            self.wires.iter().filter(|(_, w)| w.nodes.contains(&node)).map(|(&id, _)| id).collect();
+        for id in wires {
+            let side = usize::from(self.wires[&id].nodes[1] == node);
+            self.forget_end(id, side);
+            self.break_wire(id, silent);
+        }
+    }
+
+    /// Sends a datagram in the books; its number.
+    pub fn send(&mut self, from: usize, to: usize, service: ServiceName) -> usize {
+        let (id, from_service) = self.ledger.open();
+        let (now, to) = (self.clock(), self.nodes[to].id.clone());
+        match self.nodes[from].mesh.as_mut().map(|m| m.send(from_service, &to, service, b"sim", 30, now)) {
+            Some(Ok(())) => self.settle(from),
+            Some(Err(_)) | None => self.ledger.end(id, Fate::Counted),
+        }
+        id
+    }
+
+    /// Lets everything happen that happens within `time`.
+    pub fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(entry) = self.queue.first_entry()
+            && entry.key().0 <= end
+        {
+            let ((when, _), what) = entry.remove_entry();
+            self.now = when;
+            self.happen(what);
+        }
+        self.now = end;
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Wake(node) => self.wake(node),
+            Happening::Dial { link, side } => self.dial(link, side),
+            Happening::Accept(wire) => self.open(wire, 1),
+            Happening::Arrive { wire, side, message } => self.arrive(wire, side, message),
+            Happening::Closed { wire, side } => {
+                if let Some(session) = self.wires.get(&wire).and_then(|w| w.sessions[side]) {
+                    let (node, now) = (self.wires[&wire].nodes[side], self.clock());
+                    self.with_mesh(node, |mesh| mesh.handle_session_closed(session, now));
+                }
+            }
+        }
+    }
+
+    fn wake(&mut self, node: usize) {
+        if self.nodes[node].wake == Some(self.now) {
+            self.nodes[node].wake = None;
+            let now = self.clock();
+            self.with_mesh(node, |mesh| mesh.handle_timeout(now));
+        }
+    }
+
+    pub(crate) fn with_mesh(&mut self, node: usize, what: impl FnOnce(&mut Mesh)) {
+        if let Some(mesh) = &mut self.nodes[node].mesh {
+            what(mesh);
+            self.settle(node);
+        }
+    }
+
+    fn arrive(&mut self, id: u64, side: usize, message: Bytes) {
+        let Some(wire) = self.wires.get(&id) else { return self.lose(&message) };
+        let (node, datagrams) = (wire.nodes[side], self.links[wire.link].kind != Kind::Stream);
+        if wire.dead || self.links[wire.link].state != State::Up || self.nodes[node].mesh.is_none() {
+            return self.lose(&message);
+        }
+        if wire.sessions[side].is_none() && side == 1 && datagrams {
+            self.open(id, 1);
+        }
+        let Some(session) = self.wires[&id].sessions[side] else { return self.lose(&message) };
+        let booked = Ledger::id_of(&message);
+        if let Some((datagram, header)) = &booked {
+            self.ledger.visit(*datagram, node, header);
+        }
+        let now = self.clock();
+        let Some(mesh) = &mut self.nodes[node].mesh else { return };
+        let silent = |mesh: &Mesh| {
+            let counters = mesh.counters();
+            counters.no_route + counters.unknown_name + counters.unintroduced
+        };
+        let before = silent(mesh);
+        mesh.handle_packet(session, message, now);
+        if let Some((datagram, _)) = booked
+            && silent(mesh) > before
+        {
+            self.ledger.end(datagram, Fate::Counted);
+        }
+        self.settle(node);
+    }
+
+    fn lose(&mut self, message: &[u8]) {
+        if let Some((id, _)) = Ledger::id_of(message) {
+            self.ledger.end(id, Fate::DroppedByLink);
+        }
+    }
+
+    /// Takes out all that a node has to say and sets its alarm.
+    fn settle(&mut self, node: usize) {
+        let Some(mut mesh) = self.nodes[node].mesh.take() else { return };
+        while let Some(transmit) = mesh.poll_transmit() {
+            self.transmit(transmit);
+        }
+        while let Some(event) = mesh.poll_event() {
+            self.on_event(node, event);
+        }
+        let due = mesh.poll_timeout().map(|(due, _)| due.since_origin().max(self.now));
+        self.nodes[node].mesh = Some(mesh);
+        if self.nodes[node].told_to_stop {
+            return self.kill(node, false);
+        }
+        if let Some(due) = due
+            && self.nodes[node].wake.is_none_or(|wake| due < wake)
+        {
+            self.nodes[node].wake = Some(due);
+            self.schedule(due - self.now, Happening::Wake(node));
+        }
+    }
+
+    fn transmit(&mut self, Transmit { session, message, class }: Transmit) {
+        let Some(&(id, side)) = self.ends.get(&session) else { return self.lose(&message) };
+        (self.now, session, &message).hash(&mut self.trace);
+        match class {
+            Class::Control => self.counts.control += 1,
+            Class::Data => self.counts.data += 1,
+        }
+        let wire = &self.wires[&id];
+        let link = &self.links[wire.link];
+        if wire.dead || link.state != State::Up {
+            return self.lose(&message);
+        }
+        let stream = link.kind == Kind::Stream;
+        let copies = link.copies(&mut self.rng);
+        if copies.is_empty() {
+            self.lose(&message);
+        }
+        for delay in copies {
+            let mut at = self.now + delay;
+            let wire = self.wires.get_mut(&id).expect("found above");
+            if stream {
+                at = at.max(wire.last_arrival[side]);
+                wire.last_arrival[side] = at;
+            }
+            let what = Happening::Arrive { wire: id, side: 1 - side, message: message.clone() };
+            self.schedule(at - self.now, what);
+        }
+    }
+
+    fn on_event(&mut self, node: usize, event: Event) {
+        match event {
+            Event::CloseSession { session, .. } => self.on_close(session),
+            Event::SessionUp { session, .. } => {
+                if let Some(&(wire, 0)) = self.ends.get(&session) {
+                    let link = self.wires[&wire].link;
+                    let side = usize::from(self.links[link].nodes[1] == node);
+                    self.back_off.remove(&(link, side));
+                }
+            }
+            Event::Deliver(datagram) => {
+                if let Some(id) = Ledger::id_of_service(datagram.header.from_service) {
+                    self.ledger.end(id, Fate::Delivered);
+                }
+            }
+            Event::Unreachable { notice, .. } => {
+                if let Some(id) = Ledger::id_of_service(notice.from_service) {
+                    self.ledger.end(id, Fate::Unreachable(notice.problem));
+                }
+            }
+            Event::RoutesChanged(_) => self.last_change = (self.now, self.counts),
+            Event::WeAreDuplicate => self.nodes[node].told_to_stop = true,
+            Event::Malformed { error, .. } => panic!("a node sent what is no message: {error}"),
+            Event::CannotTell(error) => panic!("a node has too much to tell: {error}"),
+            Event::DuplicateNode { .. } => {}
+        }
+    }
+
+    /// A random index below `n`.
+    pub fn pick(&mut self, n: usize) -> usize {
+        self.rng.random_range(0..n)
+    }
+}

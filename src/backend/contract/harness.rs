@@ -1,0 +1,92 @@
+//! How the suite gets at each backend: addresses, and bytes below the frames.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+use crate::backend::{
+    DialSpec, ListenSpec, Listener, MemoryDialOptions, MemoryListenOptions, MemoryNet, TcpDialOptions,
+    TcpListenOptions, memory,
+};
+
+/// One backend under test; `default()` makes a world of its own.
+pub(super) trait Harness: Default {
+    /// An address that is free.
+    fn anywhere(&self) -> ListenSpec;
+    /// The very address that a listener has bound.
+    fn same(&self, listener: &Listener) -> ListenSpec;
+    /// How to dial a listener.
+    fn to(&self, listener: &Listener) -> DialSpec;
+}
+
+/// A backend whose sessions are frames in a byte stream.
+pub(super) trait StreamHarness: Harness {
+    /// A connection without any framing.
+    type Raw: AsyncRead + AsyncWrite + Unpin;
+    /// Connects to the listener.
+    fn raw(&self, listener: &Listener) -> impl Future<Output = Self::Raw>;
+}
+
+#[derive(Default)]
+pub(super) struct TcpHarness;
+
+impl Harness for TcpHarness {
+    fn anywhere(&self) -> ListenSpec {
+        ListenSpec::Tcp(TcpListenOptions::new("127.0.0.1", 0))
+    }
+
+    fn same(&self, listener: &Listener) -> ListenSpec {
+        ListenSpec::Tcp(TcpListenOptions { bind: listener.local_addr() })
+    }
+
+    fn to(&self, listener: &Listener) -> DialSpec {
+        DialSpec::Tcp(TcpDialOptions { address: listener.local_addr() })
+    }
+}
+
+impl StreamHarness for TcpHarness {
+    type Raw = TcpStream;
+
+    async fn raw(&self, listener: &Listener) -> TcpStream {
+        let stream = TcpStream::connect(listener.local_addr()).await.expect("connect");
+        stream.set_nodelay(true).expect("no delay");
+        stream
+    }
+}
+
+#[derive(Default)]
+pub(super) struct MemoryHarness {
+    net: MemoryNet,
+    names: AtomicUsize,
+}
+
+impl MemoryHarness {
+    fn options(&self, listener: &Listener) -> MemoryDialOptions {
+        MemoryDialOptions { net: self.net.clone(), from: "dialer".into(), to: listener.local_addr() }
+    }
+}
+
+impl Harness for MemoryHarness {
+    fn anywhere(&self) -> ListenSpec {
+        let name = format!("listener-{}", self.names.fetch_add(1, Ordering::Relaxed));
+        ListenSpec::Memory(MemoryListenOptions { net: self.net.clone(), name })
+    }
+
+    fn same(&self, listener: &Listener) -> ListenSpec {
+        ListenSpec::Memory(MemoryListenOptions { net: self.net.clone(), name: listener.local_addr() })
+    }
+
+    fn to(&self, listener: &Listener) -> DialSpec {
+        DialSpec::Memory(self.options(listener))
+    }
+}
+
+impl StreamHarness for MemoryHarness {
+    type Raw = memory::RawLink;
+
+    async fn raw(&self, listener: &Listener) -> memory::RawLink {
+        memory::dial_raw(&self.options(listener))
+    }
+}

@@ -1,0 +1,133 @@
+//! `meshctl connect`: standard input and output become a service somewhere in the mesh. Owns the terminal's raw
+//! mode and its way back; the bytes themselves pass unread.
+
+use std::{
+    io::{self, IsTerminal, Stdin},
+    pin::pin,
+};
+
+use clap::Args;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::{
+    Context,
+    exit::{Exit, Failure},
+    output::interrupted,
+};
+
+const CHUNK: usize = 64 << 10;
+/// Ctrl-], as telnet has it: the way out of a raw terminal whose other end hangs.
+const ESCAPE: u8 = 0x1d;
+
+/// Arguments of `meshctl connect`.
+#[derive(Debug, Args)]
+pub struct Connect {
+    /// Node to connect to
+    node: String,
+    /// Service of that node
+    service: String,
+    /// Send each key as it is pressed, Ctrl-C included (Ctrl-] leaves)
+    #[arg(long, short)]
+    raw: bool,
+    /// TLS profile of the local node for this connection
+    #[arg(long, value_name = "NAME")]
+    tls_client: Option<String>,
+}
+
+impl Connect {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let profile = self.tls_client.as_deref().filter(|name| !name.is_empty());
+        let connection = context.client.connect().await?;
+        let (reader, writer) = connection.connect_to(&self.node, &self.service, profile).await?.split();
+        let raw = self.raw && io::stdin().is_terminal();
+        if raw {
+            context.output.note(&format!("Connected to {} of {}. Ctrl-] leaves.", self.service, self.node));
+        }
+        let _terminal = if raw { Some(RawTerminal::enter()?) } else { None };
+        let mut input = pin!(send(tokio::io::stdin(), writer, raw.then_some(ESCAPE)));
+        let mut output = pin!(receive(reader, context));
+        let mut stop = pin!(interrupted());
+        let mut sending = true;
+        loop {
+            tokio::select! {
+                left = &mut input, if sending => match left {
+                    Sent::Everything => sending = false,
+                    Sent::UntilEscape => return Ok(Exit::Success),
+                },
+                received = &mut output => return received.map(|()| Exit::Success),
+                failure = &mut stop => return Err(failure),
+            }
+        }
+    }
+}
+
+enum Sent {
+    /// Input ended, or the other end stopped reading: it may still talk.
+    Everything,
+    /// The user wants to leave.
+    UntilEscape,
+}
+
+async fn send(
+    mut input: impl AsyncRead + Unpin,
+    mut writer: impl AsyncWrite + Unpin,
+    escape: Option<u8>,
+) -> Sent {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let count = input.read(&mut buffer).await.unwrap_or(0);
+        if count == 0 {
+            break;
+        }
+        if escape.is_some_and(|escape| buffer[..count].contains(&escape)) {
+            return Sent::UntilEscape;
+        }
+        if writer.write_all(&buffer[..count]).await.is_err() || writer.flush().await.is_err() {
+            return Sent::Everything;
+        }
+    }
+    // The other end may have closed first; it will not miss our goodbye.
+    let _ = writer.shutdown().await;
+    Sent::Everything
+}
+
+async fn receive(mut reader: impl AsyncRead + Unpin, context: &Context) -> Result<(), Failure> {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let count = reader
+            .read(&mut buffer)
+            .await
+            .map_err(|error| Failure::new(Exit::Unreachable, format!("the connection broke: {error}")))?;
+        if count == 0 {
+            return Ok(());
+        }
+        context.output.bytes(&buffer[..count]).await?;
+    }
+}
+
+/// The terminal in raw mode for as long as this lives.
+struct RawTerminal {
+    stdin: Stdin,
+    before: Termios,
+}
+
+impl RawTerminal {
+    fn enter() -> Result<Self, Failure> {
+        let stdin = io::stdin();
+        let failed =
+            |error| Failure::new(Exit::Failed, format!("cannot set the terminal to raw mode: {error}"));
+        let before = tcgetattr(&stdin).map_err(failed)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(&stdin, OptionalActions::Flush, &raw).map_err(failed)?;
+        Ok(Self { stdin, before })
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        // A terminal that is gone needs no restoring.
+        let _ = tcsetattr(&self.stdin, OptionalActions::Flush, &self.before);
+    }
+}

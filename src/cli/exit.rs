@@ -1,0 +1,155 @@
+//! What meshctl tells the shell: the one list of exit codes, and the failures that carry them.
+//! Numbers that receptorctl's users know keep their meaning.
+
+use std::io;
+
+use crate::control::client::ControlError;
+
+/// How a command ended, as the shell sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Done as asked.
+    Success,
+    /// The node refused, or a unit that was followed failed or was canceled.
+    Failed,
+    /// At least one ping, or the end of a traceroute, went unanswered.
+    NoReply,
+    /// Reload: an item changed that only a restart can take over.
+    ReloadNeedsRestart,
+    /// Reload: the configuration does not parse.
+    ReloadUnreadable,
+    /// Reload: anything else.
+    ReloadFailed,
+    /// The command line makes no sense.
+    Usage,
+    /// The node cannot be reached, or stopped answering.
+    Unreachable,
+    /// A job was not accepted.
+    SubmitFailed,
+    /// Ctrl-C or a termination signal.
+    Interrupted,
+    /// Whoever read our output went away.
+    BrokenPipe,
+}
+
+impl Exit {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 11] = [
+        Self::Success,
+        Self::Failed,
+        Self::NoReply,
+        Self::ReloadNeedsRestart,
+        Self::ReloadUnreadable,
+        Self::ReloadFailed,
+        Self::Usage,
+        Self::Unreachable,
+        Self::SubmitFailed,
+        Self::Interrupted,
+        Self::BrokenPipe,
+    ];
+
+    /// The number.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Failed => 1,
+            Self::NoReply => 2,
+            Self::ReloadNeedsRestart => 3,
+            Self::ReloadUnreadable => 4,
+            Self::ReloadFailed => 5,
+            Self::Usage => 64,
+            Self::Unreachable => 69,
+            Self::SubmitFailed => 101,
+            Self::Interrupted => 130,
+            Self::BrokenPipe => 141,
+        }
+    }
+
+    fn meaning(self) -> &'static str {
+        match self {
+            Self::Success => "done as asked",
+            Self::Failed => "refused by the node, or the followed unit failed or was canceled",
+            Self::NoReply => "ping or traceroute: the node did not answer every time",
+            Self::ReloadNeedsRestart => "reload: an item changed that needs a restart; nothing was changed",
+            Self::ReloadUnreadable => "reload: the configuration does not parse; nothing was changed",
+            Self::ReloadFailed => "reload: failed for another reason",
+            Self::Usage => "wrong usage",
+            Self::Unreachable => "no node at the socket, or it stopped answering",
+            Self::SubmitFailed => "work submit: the job was not accepted",
+            Self::Interrupted => "interrupted by Ctrl-C or a termination signal",
+            Self::BrokenPipe => "the reader of the output went away",
+        }
+    }
+}
+
+/// The table at the end of `--help`.
+pub fn table() -> String {
+    let rows = Exit::ALL.map(|exit| format!("  {:>3}  {}", exit.code(), exit.meaning()));
+    format!("Exit codes:\n{}", rows.join("\n"))
+}
+
+/// Why a command ended early: what to tell the user, and what to tell the shell.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// For the shell.
+    pub exit: Exit,
+    /// For the user; empty if there is nothing to say.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with a message.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into() }
+    }
+
+    /// A command line that makes no sense.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    /// The standard output cannot be written.
+    pub fn output(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::new(Exit::BrokenPipe, ""),
+            _ => Self::new(Exit::Failed, format!("cannot write the output: {error}")),
+        }
+    }
+}
+
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
+        let exit = match &error {
+            ControlError::Endpoint(_) | ControlError::NotOneLine(_) => Exit::Usage,
+            ControlError::Unreachable { .. }
+            | ControlError::NotControl { .. }
+            | ControlError::TimedOut { .. }
+            | ControlError::Closed(_)
+            | ControlError::Io { .. }
+            | ControlError::Absent { .. } => Exit::Unreachable,
+            ControlError::Refused(_)
+            | ControlError::Protocol { .. }
+            | ControlError::Payload(_)
+            | ControlError::Truncated { .. } => Exit::Failed,
+        };
+        Self::new(exit, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_distinct_and_ascending() {
+        assert!(Exit::ALL.windows(2).all(|pair| pair[0].code() < pair[1].code()));
+    }
+
+    #[test]
+    fn the_help_names_every_code() {
+        let table = table();
+        assert_eq!(table.lines().count(), 1 + Exit::ALL.len());
+        assert!(table.contains("  101  work submit"), "{table}");
+    }
+}

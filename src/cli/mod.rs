@@ -1,0 +1,149 @@
+//! `meshctl`, the command line. Owns arguments, exit codes and what is printed; everything it knows about a node it
+//! asks through [`crate::control::client`]. One file per command; options and environment variables that
+//! receptorctl's users know keep their names and meaning.
+
+mod connect;
+mod demo;
+mod embedded;
+pub mod exit;
+mod output;
+mod ping;
+mod reload;
+mod status;
+mod table;
+mod target;
+mod traceroute;
+mod version;
+mod work;
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+use crate::control::client::Client;
+use exit::{Exit, Failure};
+use output::Output;
+
+/// Talks to a meshd or receptor node through its control socket.
+#[derive(Debug, Parser)]
+#[command(name = "meshctl", version, after_help = exit::table(), max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    target: target::Target,
+
+    /// Print JSON: results to standard output, errors to standard error
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show the mesh as the node sees it
+    Status(status::Status),
+    /// Ping a node through the mesh
+    Ping(ping::Ping),
+    /// Show the way through the mesh to a node
+    Traceroute(traceroute::Traceroute),
+    /// Connect standard input and output to a service of a node
+    Connect(connect::Connect),
+    /// Have the node read its configuration again
+    Reload(reload::Reload),
+    /// Show the versions of meshctl and of the node
+    Version(version::Version),
+    /// Submit jobs and look after them
+    #[command(subcommand)]
+    Work(work::Work),
+    /// Start a mesh of three nodes in a temporary directory and run a job on it
+    Demo(demo::Demo),
+}
+
+/// What every command gets: the node to talk to and the place to print.
+struct Context {
+    client: Client,
+    output: Output,
+}
+
+/// Runs meshctl with `args`, the program's name first, and returns its exit code. Blocks; starts its own runtime.
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    if let Some(code) = embedded::main_if_asked(&args) {
+        return code;
+    }
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nothing can be done about an unwritable terminal here.
+            let _ = error.print();
+            let exit = if error.use_stderr() { Exit::Usage } else { Exit::Success };
+            return ExitCode::from(exit.code());
+        }
+    };
+    let output = Output { json: cli.json };
+    let exit = run(cli, output).unwrap_or_else(|failure| {
+        output.failure(&failure);
+        failure.exit
+    });
+    ExitCode::from(exit.code())
+}
+
+fn run(cli: Cli, output: Output) -> Result<Exit, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Failed, format!("cannot start: {error}")))?;
+    let result = runtime.block_on(dispatch(cli, output));
+    // A read of standard input that never ends must not keep the process alive.
+    runtime.shutdown_background();
+    result
+}
+
+async fn dispatch(cli: Cli, output: Output) -> Result<Exit, Failure> {
+    if let Verb::Demo(demo) = cli.verb {
+        return demo.run(output).await;
+    }
+    let context = Context { client: cli.target.client()?, output };
+    match cli.verb {
+        Verb::Status(status) => status.run(&context).await,
+        Verb::Ping(ping) => ping.run(&context).await,
+        Verb::Traceroute(traceroute) => traceroute.run(&context).await,
+        Verb::Connect(connect) => connect.run(&context).await,
+        Verb::Reload(reload) => reload.run(&context).await,
+        Verb::Version(version) => version.run(&context).await,
+        Verb::Work(work) => work.run(&context).await,
+        Verb::Demo(demo) => demo.run(output).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn command_lines_of_receptorctl_parse() {
+        for line in [
+            "receptorctl --socket /run/r.sock status --json",
+            "receptorctl --socket tcp://h:1 -c r.yml --tls-client x --rootcas ca --key k --cert c status",
+            "receptorctl --insecureskipverify True --socket s ping node --count 2 --delay 0.5",
+            "receptorctl --socket s connect node svc --raw --tls-client t",
+            "receptorctl --socket s work submit ansible-runner --node e -p - -f --rm --ttl 1h --signwork",
+            "receptorctl --socket s work submit sh -l text -a a=b --param c=@d one two -- -x",
+            "receptorctl --socket s work submit sh --no-payload",
+            "receptorctl --socket s work list -q --node n --unit_id u --tls-client t",
+            "receptorctl --socket s work release --force --all",
+            "receptorctl --socket s work cancel a b",
+            "receptorctl --socket s work results u",
+        ] {
+            let parsed = Cli::try_parse_from(line.split(' '));
+            assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Where meshctl's words go: results to standard output, everything else to standard error.
+//! Owns the rule that a reader who leaves (`| head`) ends the command quietly instead of with a panic.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+
+use super::exit::{Exit, Failure};
+
+/// The terminal, pipe or file that meshctl writes to.
+#[derive(Debug, Clone, Copy)]
+pub struct Output {
+    /// True if the user asked for JSON.
+    pub json: bool,
+}
+
+impl Output {
+    /// Prints one line, or several, to standard output.
+    ///
+    /// # Errors
+    /// Quiet if the reader went away.
+    pub fn line(self, text: &str) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|error| Failure::output(&error))
+    }
+
+    /// Prints a value as indented JSON with sorted keys.
+    ///
+    /// # Errors
+    /// As [`Self::line`].
+    pub fn value(self, value: &Value) -> Result<(), Failure> {
+        let mut sorted = value.clone();
+        sorted.sort_all_objects();
+        self.line(&format!("{sorted:#}"))
+    }
+
+    /// Prints a value as JSON on one line, for commands that print many.
+    ///
+    /// # Errors
+    /// As [`Self::line`].
+    pub fn value_line(self, value: &Value) -> Result<(), Failure> {
+        self.line(&value.to_string())
+    }
+
+    /// Writes bytes to standard output as they are. Waits without blocking, so that Ctrl-C works while a pager
+    /// holds us up.
+    ///
+    /// # Errors
+    /// As [`Self::line`].
+    pub async fn bytes(self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut out = tokio::io::stdout();
+        let written = async {
+            out.write_all(bytes).await?;
+            out.flush().await
+        };
+        written.await.map_err(|error| Failure::output(&error))
+    }
+
+    /// Says something on the side. A standard error that nobody reads is no reason to stop.
+    pub fn note(self, text: &str) {
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+
+    /// Says why the command failed, as JSON if asked for.
+    pub fn failure(self, failure: &Failure) {
+        if failure.message.is_empty() {
+            return;
+        }
+        if self.json {
+            self.note(&json!({"error": failure.message, "exit_code": failure.exit.code()}).to_string());
+        } else {
+            self.note(&format!("meshctl: {}", failure.message));
+        }
+    }
+
+    /// True if a person reads the standard output.
+    pub fn is_terminal(self) -> bool {
+        io::stdout().is_terminal()
+    }
+}
+
+/// Waits for Ctrl-C or a termination signal. The first call takes over their handling for good.
+pub async fn interrupted() -> Failure {
+    use tokio::signal::unix::{SignalKind, signal};
+    let wait = |kind| async move {
+        match signal(kind) {
+            Ok(mut stream) => drop(stream.recv().await),
+            // Without a handler the signal keeps its default action, which ends us as well.
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = wait(SignalKind::interrupt()) => {}
+        () = wait(SignalKind::terminate()) => {}
+        () = wait(SignalKind::hangup()) => {}
+    }
+    Failure::new(Exit::Interrupted, "")
+}

@@ -1,0 +1,35 @@
+//! `meshctl status`: the mesh as one node sees it.
+
+mod report;
+mod tables;
+
+use clap::Args;
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::{
+    Context,
+    exit::{Exit, Failure},
+};
+use crate::control::client::{Command, ControlError};
+
+pub use report::{Report, without_nulls};
+pub use tables::render;
+
+/// Arguments of `meshctl status`.
+#[derive(Debug, Args)]
+pub struct Status {}
+
+impl Status {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let answer = context.client.command(&Command::words("status")?).await?;
+        if context.output.json {
+            context.output.value(&answer)?;
+        } else {
+            let report = Report::deserialize(without_nulls(answer))
+                .map_err(|error| ControlError::Protocol { question: "status", answer: error.to_string() })?;
+            context.output.line(&render(&report, Timestamp::now()))?;
+        }
+        Ok(Exit::Success)
+    }
+}

@@ -1,0 +1,192 @@
+//! Turns a status report into text for people. Pure: the time is an argument.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::report::{Report, Service};
+use crate::cli::table;
+
+/// The whole report; sections without rows are left out.
+pub fn render(report: &Report, now: Timestamp) -> String {
+    let sections = [
+        header(report),
+        connections(report),
+        known_nodes(report),
+        routes(report),
+        services(report, now),
+        work_types(report),
+        extra(report),
+    ];
+    sections.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
+}
+
+fn header(report: &Report) -> Option<String> {
+    Some(format!(
+        "Node      {}\nVersion   {}\nMachine   {} CPUs, {} MiB memory\nMesh      {} nodes reachable, {} neighbours",
+        report.node_id,
+        report.version,
+        report.cpus,
+        report.memory,
+        report.routing_table.len(),
+        report.connections.len()
+    ))
+}
+
+fn section<const N: usize>(title: &str, headings: [&str; N], rows: Vec<[String; N]>) -> Option<String> {
+    (!rows.is_empty()).then(|| format!("{title}\n{}", indented(&table::render(headings, rows))))
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+fn connections(report: &Report) -> Option<String> {
+    let rows = report.connections.iter().map(|link| [link.node_id.clone(), link.cost.to_string()]);
+    section("Connections", ["NODE", "COST"], rows.collect())
+}
+
+fn known_nodes(report: &Report) -> Option<String> {
+    let links = |costs: &BTreeMap<String, f64>| {
+        costs.iter().map(|(node, cost)| format!("{node}: {cost}")).collect::<Vec<_>>().join(", ")
+    };
+    let rows = report.known_connection_costs.iter().map(|(node, costs)| [node.clone(), links(costs)]);
+    section("Known nodes", ["NODE", "CONNECTED TO"], rows.collect())
+}
+
+fn routes(report: &Report) -> Option<String> {
+    let rows = report.routing_table.iter().map(|(node, via)| [node.clone(), via.clone()]);
+    section("Routes", ["NODE", "VIA"], rows.collect())
+}
+
+fn services(report: &Report, now: Timestamp) -> Option<String> {
+    let mut services: Vec<&Service> = report.advertisements.iter().collect();
+    services.sort_by(|a, b| (&a.node_id, &a.service).cmp(&(&b.node_id, &b.service)));
+    let rows = services.into_iter().map(|service| {
+        [
+            service.node_id.clone(),
+            service.service.clone(),
+            connection_type(service.conn_type),
+            service.time.map_or_else(|| "-".to_owned(), |time| age(time, now)),
+            tags(&service.tags),
+        ]
+    });
+    section("Services", ["NODE", "SERVICE", "TYPE", "AGE", "TAGS"], rows.collect())
+}
+
+fn connection_type(number: u64) -> String {
+    match number {
+        0 => "Datagram".to_owned(),
+        1 => "Stream".to_owned(),
+        2 => "StreamTLS".to_owned(),
+        other => format!("type {other}"),
+    }
+}
+
+fn tags(tags: &BTreeMap<String, String>) -> String {
+    if tags.is_empty() {
+        return "-".to_owned();
+    }
+    tags.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Advertisements carry their sender's clock: one that is ahead is worth knowing, as it outlives its service.
+fn age(time: Timestamp, now: Timestamp) -> String {
+    let seconds = now.as_second().saturating_sub(time.as_second());
+    match u64::try_from(seconds) {
+        Ok(seconds) => table::age(seconds),
+        Err(_) if seconds >= -2 => table::age(0),
+        Err(_) => format!("clock {} ahead", table::age(seconds.unsigned_abs())),
+    }
+}
+
+fn work_types(report: &Report) -> Option<String> {
+    let mut nodes: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
+    for service in &report.advertisements {
+        for work in &service.work_commands {
+            let names = &mut nodes.entry(&service.node_id).or_default()[usize::from(work.secure)];
+            if !names.contains(&work.work_type.as_str()) {
+                names.push(&work.work_type);
+            }
+        }
+    }
+    let list = |names: Vec<&str>| if names.is_empty() { "-".to_owned() } else { names.join(", ") };
+    let rows = nodes.into_iter().map(|(node, [open, signed])| [node.to_owned(), list(open), list(signed)]);
+    section("Work types", ["NODE", "OPEN", "SIGNED ONLY"], rows.collect())
+}
+
+fn extra(report: &Report) -> Option<String> {
+    let rows = report.extra.iter().map(|(key, value)| [key.clone(), value.to_string()]);
+    section("Also reported", ["KEY", "VALUE"], rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::{Value, json};
+
+    use super::super::without_nulls;
+    use super::*;
+
+    const NOW: &str = "2026-01-01T00:01:05Z";
+
+    fn rendered(answer: Value) -> String {
+        render(&Report::deserialize(without_nulls(answer)).unwrap(), NOW.parse().unwrap())
+    }
+
+    #[test]
+    fn a_whole_mesh_is_laid_out() {
+        let text = rendered(json!({
+            "NodeID": "control", "Version": "1.2", "SystemCPUCount": 2, "SystemMemoryMiB": 3900,
+            "Connections": [{"NodeID": "hop", "Cost": 1}],
+            "RoutingTable": {"hop": "hop", "execution": "hop"},
+            "KnownConnectionCosts": {"control": {"hop": 1}, "hop": {"control": 1, "execution": 1.5}},
+            "Advertisements": [
+                {"NodeID": "execution", "Service": "control", "Time": "2026-01-01T00:00:00Z", "ConnType": 1,
+                 "Tags": {"type": "Control Service"},
+                 "WorkCommands": [{"WorkType": "sh", "Secure": false}, {"WorkType": "run", "Secure": true}]},
+                {"NodeID": "control", "Service": "x", "Time": "2026-01-01T00:02:05.5+00:00", "ConnType": 0,
+                 "Tags": null, "WorkCommands": null}],
+            "Uptime": "5m"}));
+        let expected = "\
+Node      control
+Version   1.2
+Machine   2 CPUs, 3900 MiB memory
+Mesh      2 nodes reachable, 1 neighbours
+
+Connections
+  NODE  COST
+  hop   1
+
+Known nodes
+  NODE     CONNECTED TO
+  control  hop: 1
+  hop      control: 1, execution: 1.5
+
+Routes
+  NODE       VIA
+  execution  hop
+  hop        hop
+
+Services
+  NODE       SERVICE  TYPE      AGE                TAGS
+  control    x        Datagram  clock 1m00s ahead  -
+  execution  control  Stream    1m05s              type=Control Service
+
+Work types
+  NODE       OPEN  SIGNED ONLY
+  execution  sh    run
+
+Also reported
+  KEY     VALUE
+  Uptime  \"5m\"";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_lonely_node_that_says_null_has_no_empty_tables() {
+        let text = rendered(json!({"NodeID": "a", "Version": "1", "Connections": null, "RoutingTable": {},
+            "Advertisements": null, "KnownConnectionCosts": null}));
+        assert_eq!(text.lines().count(), 4, "{text}");
+    }
+}

@@ -1,0 +1,122 @@
+//! Which node to talk to: the options in front of the command, their environment variables, and the places to look
+//! when nothing was said.
+
+use std::{io, path::PathBuf, time::Duration};
+
+use clap::{ArgAction, Args, builder::BoolishValueParser};
+
+use super::exit::{Exit, Failure};
+use crate::control::client::{Client, ControlError, DEFAULT_SOCKETS, Deadlines, Endpoint};
+
+/// Options about the node's control socket.
+#[derive(Debug, Args)]
+pub struct Target {
+    /// Control socket: a path, unix:PATH or tcp://HOST:PORT [default: the first of the usual places that exists]
+    #[arg(long, env = "RECEPTORCTL_SOCKET", value_name = "ADDRESS")]
+    socket: Option<String>,
+
+    /// Node configuration that holds the profile named by --tls-client (tls:// sockets only)
+    #[arg(long, short, env = "RECEPTORCTL_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// TLS profile for the control socket (tls:// sockets only)
+    #[arg(long, env = "RECEPTORCTL_TLSCLIENT", value_name = "NAME")]
+    tls_client: Option<String>,
+
+    /// Root CA bundle for the control socket (tls:// sockets only)
+    #[arg(long, value_name = "FILE")]
+    rootcas: Option<PathBuf>,
+
+    /// Private key for the control socket (tls:// sockets only)
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+
+    /// Certificate for the control socket (tls:// sockets only)
+    #[arg(long, value_name = "FILE")]
+    cert: Option<PathBuf>,
+
+    /// Accept any certificate from the control socket (tls:// sockets only)
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set,
+        value_parser = BoolishValueParser::new(), default_value = "false")]
+    insecureskipverify: bool,
+
+    /// How long to wait for an answer
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    timeout: Duration,
+}
+
+impl Target {
+    /// The client for the node these options name.
+    ///
+    /// # Errors
+    /// A [`Failure`] that says which sockets were looked for, or what is wrong with the address.
+    pub fn client(&self) -> Result<Client, Failure> {
+        self.check_tls()?;
+        let endpoint = match &self.socket {
+            Some(text) => text.parse::<Endpoint>().map_err(ControlError::from)?,
+            None => usual_socket(&DEFAULT_SOCKETS)?,
+        };
+        let usual = Deadlines::default();
+        let deadlines = Deadlines { connect: usual.connect.min(self.timeout), answer: self.timeout, ..usual };
+        Ok(Client::new(endpoint, deadlines))
+    }
+
+    /// The contradictions that receptorctl refuses.
+    fn check_tls(&self) -> Result<(), Failure> {
+        let own_files = self.rootcas.is_some() || self.key.is_some() || self.cert.is_some();
+        if self.config.is_some() && own_files {
+            return Err(Failure::usage(
+                "--config names a TLS profile's file, --rootcas, --key and --cert replace it: give one or the other",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let invalid = || format!("{text:?} is no number of seconds above 0");
+    let number: f64 = text.parse().map_err(|_| invalid())?;
+    if number > 0.0 { Duration::try_from_secs_f64(number).map_err(|_| invalid()) } else { Err(invalid()) }
+}
+
+fn usual_socket(places: &[&str]) -> Result<Endpoint, Failure> {
+    let there = |path: &&&str| match std::fs::metadata(path) {
+        Ok(_) => true,
+        // One that may not be looked at is reported when it is dialled.
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+    };
+    match places.iter().find(there) {
+        Some(path) => Ok(Endpoint::Unix(PathBuf::from(path))),
+        None => Err(Failure::new(
+            Exit::Unreachable,
+            format!(
+                "no control socket at {}: is meshd running? give --socket or set RECEPTORCTL_SOCKET",
+                places.join(", ")
+            ),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_usual_socket_that_exists_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let (first, second) = (path("a"), path("b"));
+        let error = usual_socket(&[&first, &second]).unwrap_err();
+        assert!(error.message.contains(&format!("{first}, {second}")), "{error}");
+        std::fs::write(&second, "").unwrap();
+        assert_eq!(usual_socket(&[&first, &second]), Ok(Endpoint::Unix(second.into())));
+    }
+
+    #[test]
+    fn a_timeout_is_positive() {
+        assert_eq!(seconds("1.5"), Ok(Duration::from_millis(1500)));
+        for text in ["0", "-1", "x", "NaN", "inf", "1e300"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}

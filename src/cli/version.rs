@@ -1,0 +1,31 @@
+//! `meshctl version`: our version and the node's.
+
+use clap::Args;
+use serde_json::json;
+
+use super::{
+    Context,
+    exit::{Exit, Failure},
+};
+use crate::control::client::Command;
+
+const OURS: &str = env!("CARGO_PKG_VERSION");
+
+/// Arguments of `meshctl version`.
+#[derive(Debug, Args)]
+pub struct Version {}
+
+impl Version {
+    /// Prints our version even when there is no node, and then fails for the node's sake.
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let asked = json!({"command": "status", "requested_fields": ["Version"]});
+        let answer = context.client.command(&Command::json(&asked)).await;
+        let node = answer.as_ref().ok().and_then(|answer| answer["Version"].as_str());
+        if context.output.json {
+            context.output.value(&json!({"meshctl": OURS, "node": node}))?;
+        } else {
+            context.output.line(&format!("meshctl  {OURS}\nnode     {}", node.unwrap_or("unknown")))?;
+        }
+        Ok(answer.map(|_| Exit::Success)?)
+    }
+}

@@ -1,0 +1,63 @@
+//! `meshctl work list`: the units of a node, the local one or another. On a terminal a table; else JSON, which
+//! scripts written for receptorctl read.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{follow::of_unit, units};
+use crate::cli::{
+    Context,
+    exit::{Exit, Failure},
+};
+use crate::control::client::Command;
+
+/// Arguments of `meshctl work list`.
+#[derive(Debug, Args)]
+pub struct List {
+    /// Print unit IDs only
+    #[arg(long, short)]
+    quiet: bool,
+    /// Node whose units to list [default: the local one]
+    #[arg(long)]
+    node: Option<String>,
+    /// This unit only
+    #[arg(long = "unit_id", alias = "unit-id", value_name = "ID")]
+    unit_id: Option<String>,
+    /// TLS profile of the local node for its connection to the other one
+    #[arg(long, value_name = "NAME")]
+    tls_client: Option<String>,
+}
+
+impl List {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let answer = self.ask(context).await?;
+        let output = context.output;
+        if self.quiet && !output.json {
+            for id in units::ids(&answer) {
+                output.line(&id)?;
+            }
+        } else if self.quiet {
+            output.value(&json!(units::ids(&answer)))?;
+        } else if output.json || !output.is_terminal() {
+            output.value(&answer)?;
+        } else {
+            output.line(&units::table(&answer)?)?;
+        }
+        Ok(Exit::Success)
+    }
+
+    async fn ask(&self, context: &Context) -> Result<Value, Failure> {
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let mut connection = context.client.connect().await?;
+        if let Some(node) = given(&self.node) {
+            let profile = given(&self.tls_client);
+            connection =
+                connection.connect_to(&node, "control", profile.as_deref()).await?.into_connection().await?;
+        }
+        let mut command = json!({"command": "work", "subcommand": "list"});
+        if let Some(id) = given(&self.unit_id) {
+            command["unitid"] = id.into();
+        }
+        connection.command(&Command::json(&command)).await.map_err(|error| of_unit(error, context))
+    }
+}

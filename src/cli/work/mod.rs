@@ -1,0 +1,50 @@
+//! `meshctl work`: jobs, called units by the node that keeps them.
+
+mod cancel;
+mod follow;
+mod list;
+mod params;
+mod payload;
+mod progress;
+mod release;
+mod results;
+mod status;
+mod submit;
+pub(super) mod units;
+
+use clap::Subcommand;
+
+use super::{
+    Context,
+    exit::{Exit, Failure},
+};
+
+/// Verbs of `meshctl work`.
+#[derive(Debug, Subcommand)]
+pub enum Work {
+    /// Submit a job
+    Submit(submit::Submit),
+    /// List the node's units: a table on a terminal, else JSON
+    List(list::List),
+    /// Show the state of units
+    Status(status::Status),
+    /// Print a unit's output and follow it until the unit ends
+    Results(results::Results),
+    /// Stop units
+    Cancel(cancel::Cancel),
+    /// Stop units and delete them with their output
+    Release(release::Release),
+}
+
+impl Work {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        match self {
+            Self::Submit(submit) => submit.run(context).await,
+            Self::List(list) => list.run(context).await,
+            Self::Status(status) => status.run(context).await,
+            Self::Results(results) => results.run(context).await,
+            Self::Cancel(cancel) => cancel.run(context).await,
+            Self::Release(release) => release.run(context).await,
+        }
+    }
+}

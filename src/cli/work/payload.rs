@@ -1,0 +1,50 @@
+//! Where a job's standard input comes from: a file, our own standard input, a text, or nowhere.
+
+use std::io::{Cursor, IsTerminal};
+
+use tokio::{fs::File, io::AsyncRead};
+
+use crate::cli::{
+    exit::{Exit, Failure},
+    output::Output,
+};
+
+/// A payload about to be sent.
+pub struct Payload {
+    /// Its bytes.
+    pub bytes: Box<dyn AsyncRead + Unpin + Send>,
+    /// How many there are, if that can be known.
+    pub size: Option<u64>,
+}
+
+impl Payload {
+    /// A payload from memory.
+    pub fn text(text: Vec<u8>) -> Self {
+        let size = Some(text.len() as u64);
+        Self { bytes: Box::new(Cursor::new(text)), size }
+    }
+
+    /// Our standard input, until it ends.
+    pub fn stdin(output: Output) -> Self {
+        if std::io::stdin().is_terminal() {
+            output.note("Reading the payload from the terminal; end it with Ctrl-D.");
+        }
+        Self { bytes: Box::new(tokio::io::stdin()), size: None }
+    }
+
+    /// A file, opened before anything is submitted.
+    ///
+    /// # Errors
+    /// A [`Failure`] that names the file.
+    pub async fn file(path: &str) -> Result<Self, Failure> {
+        let failed =
+            |error| Failure::new(Exit::Failed, format!("cannot read payload file {path:?}: {error}"));
+        let file = File::open(path).await.map_err(failed)?;
+        let metadata = file.metadata().await.map_err(failed)?;
+        if metadata.is_dir() {
+            return Err(Failure::new(Exit::Failed, format!("payload file {path:?} is a directory")));
+        }
+        let size = metadata.is_file().then_some(metadata.len());
+        Ok(Self { bytes: Box::new(file), size })
+    }
+}

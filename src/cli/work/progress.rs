@@ -1,0 +1,62 @@
+//! A progress bar on standard error while a large payload travels; nothing when standard error is not a terminal.
+
+use std::{
+    io::{self, IsTerminal},
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Payloads up to this size are gone before a bar could be read.
+const LARGE: u64 = 4 << 20;
+const BAR: &str = "{msg} [{bar:30}] {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left";
+const SPINNER: &str = "{spinner} {msg} {bytes}  {bytes_per_sec}";
+
+/// Shows how much of a payload has been sent; cleared when dropped.
+pub struct Progress(Option<ProgressBar>);
+
+impl Progress {
+    /// A bar for a payload of known size, a spinner for one of unknown size.
+    pub fn new(size: Option<u64>) -> Self {
+        if !io::stderr().is_terminal() || size.is_some_and(|size| size < LARGE) {
+            return Self(None);
+        }
+        let (bar, template) = match size {
+            Some(size) => (ProgressBar::new(size), BAR),
+            None => (ProgressBar::new_spinner(), SPINNER),
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_message("Sending payload");
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self(Some(bar))
+    }
+
+    /// Takes note of the bytes sent so far.
+    pub fn set(&self, sent: u64) {
+        if let Some(bar) = &self.0 {
+            bar.set_position(sent);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_templates_are_valid() {
+        for template in [BAR, SPINNER] {
+            assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
+        }
+    }
+}

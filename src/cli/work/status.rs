@@ -1,0 +1,45 @@
+//! `meshctl work status`: the state of single units.
+
+use clap::Args;
+use serde_json::{Map, Value};
+
+use super::{follow::of_unit, units};
+use crate::cli::{
+    Context,
+    exit::{Exit, Failure},
+};
+use crate::control::client::{ControlError, work_command};
+
+/// Arguments of `meshctl work status`.
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Unit IDs
+    #[arg(required = true)]
+    unit_ids: Vec<String>,
+}
+
+impl Status {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let mut answers = Map::new();
+        let mut exit = Exit::Success;
+        for id in self.unit_ids {
+            match context.client.command(&work_command("status", &id)).await {
+                Ok(answer) => drop(answers.insert(id, answer)),
+                // One unit that is gone says nothing about the others.
+                Err(error @ ControlError::Refused(_)) => {
+                    let failure = of_unit(error, context);
+                    context.output.failure(&failure);
+                    exit = failure.exit;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let answers = Value::Object(answers);
+        if context.output.json {
+            context.output.value(&answers)?;
+        } else if answers != Value::Object(Map::new()) {
+            context.output.line(&units::table(&answers)?)?;
+        }
+        Ok(exit)
+    }
+}

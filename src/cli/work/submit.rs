@@ -1,0 +1,182 @@
+//! `meshctl work submit`: sends a job and its payload, and follows it if asked. Owns what happens to the unit when
+//! we are interrupted: half a payload never becomes a job, and a job that was accepted goes on without us.
+
+use std::{collections::BTreeMap, pin::pin};
+
+use clap::{ArgGroup, Args};
+use serde_json::json;
+
+use super::{follow, params, payload::Payload, progress::Progress, units};
+use crate::cli::{
+    Context,
+    exit::{Exit, Failure},
+    output::interrupted,
+};
+use crate::control::client::{ControlError, Submission, SubmitRequest, Submitted};
+
+/// Arguments of `meshctl work submit`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("input").required(true).args(["payload", "payload_literal", "no_payload"]))]
+pub struct Submit {
+    /// Work type, as the node that runs the job calls it
+    worktype: String,
+    /// Words added to the parameter called params (after -- if they begin with a dash)
+    cmdparams: Vec<String>,
+    /// Node to run the job on [default: the local one]
+    #[arg(long)]
+    node: Option<String>,
+    /// File whose content the job reads as standard input; - is our own
+    #[arg(long, short, value_name = "FILE")]
+    payload: Option<String>,
+    /// Text that the job reads as standard input, as one line
+    #[arg(long, short = 'l', value_name = "TEXT")]
+    payload_literal: Option<String>,
+    /// The job's standard input is empty
+    #[arg(long, short)]
+    no_payload: bool,
+    /// TLS profile of the local node for its connection to the node that runs the job
+    #[arg(long, value_name = "NAME")]
+    tls_client: Option<String>,
+    /// How long the job may take to start on the other node, such as 1h20m30s
+    #[arg(long, value_parser = ttl)]
+    ttl: Option<String>,
+    /// Have the local node sign the job for the other one
+    #[arg(long)]
+    signwork: bool,
+    /// Stay, print the job's output, and end as it ends
+    #[arg(long, short)]
+    follow: bool,
+    /// Release the unit when it has been followed to its end
+    #[arg(long)]
+    rm: bool,
+    /// Parameter of the work type: KEY=VALUE, or KEY=@FILE for a file's text (@@ for a value that begins with @)
+    #[arg(long, short = 'a', value_name = "KEY=VALUE")]
+    param: Vec<String>,
+}
+
+impl Submit {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let (follow, rm) = (self.follow, self.rm);
+        let request = self.request()?;
+        let payload = self.open_payload(context).await?;
+        if rm && !follow {
+            context.output.note("Warning: --rm without --follow ends the job and drops its output.");
+        }
+        let submission = context.client.submit(&request).await.map_err(not_accepted)?;
+        let unit = submission.unit().to_owned();
+        let submitted = match send(submission, payload, context).await {
+            Ok(submitted) => submitted,
+            Err(failure) => return Err(clean_up(context, &unit, rm, failure).await),
+        };
+        if follow {
+            let ended = follow::follow(context, &unit, 0).await?;
+            if rm {
+                release(context, &unit).await?;
+            }
+            return Ok(ended);
+        }
+        print(context, &submitted)?;
+        if rm {
+            release(context, &unit).await?;
+        }
+        Ok(Exit::Success)
+    }
+
+    fn request(&self) -> Result<SubmitRequest, Failure> {
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let (tls_client, ttl) = (given(&self.tls_client), given(&self.ttl));
+        let fields =
+            [("tlsclient", tls_client.is_some()), ("ttl", ttl.is_some()), ("signwork", self.signwork)];
+        let taken: Vec<&str> = fields.iter().filter(|(_, used)| *used).map(|(field, _)| *field).collect();
+        let params: BTreeMap<String, String> = params::collect(&self.param, &self.cmdparams, &taken)?;
+        Ok(SubmitRequest {
+            node: given(&self.node).unwrap_or_else(|| "localhost".to_owned()),
+            work_type: self.worktype.clone(),
+            params,
+            tls_client,
+            ttl,
+            sign_work: self.signwork,
+        })
+    }
+
+    async fn open_payload(&self, context: &Context) -> Result<Payload, Failure> {
+        match (&self.payload, &self.payload_literal) {
+            (Some(path), _) if path == "-" => Ok(Payload::stdin(context.output)),
+            (Some(path), _) => Payload::file(path).await,
+            (None, Some(text)) => Ok(Payload::text(format!("{text}\n").into_bytes())),
+            (None, None) => Ok(Payload::text(Vec::new())),
+        }
+    }
+}
+
+fn ttl(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    crate::duration::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+fn not_accepted(error: ControlError) -> Failure {
+    match error {
+        ControlError::Refused(text) => {
+            Failure::new(Exit::SubmitFailed, format!("the node does not accept the job: {text}"))
+        }
+        other => other.into(),
+    }
+}
+
+/// Sends the payload; if that is interrupted, or the payload cannot be read, the unit is given up.
+async fn send(mut submission: Submission, payload: Payload, context: &Context) -> Result<Submitted, Failure> {
+    let progress = Progress::new(payload.size);
+    let (sent, failure) = {
+        let mut stop = pin!(interrupted());
+        tokio::select! {
+            sent = submission.send(payload.bytes, |bytes| progress.set(bytes)) => (Some(sent), None),
+            failure = &mut stop => (None, Some(failure)),
+        }
+    };
+    drop(progress);
+    let failure = match (sent, failure) {
+        (Some(Ok(submitted)), _) => return Ok(submitted),
+        (Some(Err(error @ ControlError::Payload(_))), _) => {
+            Failure::new(Exit::SubmitFailed, error.to_string())
+        }
+        (Some(Err(error)), _) => return Err(not_accepted(error)),
+        (None, failure) => failure.unwrap_or_else(|| Failure::new(Exit::Interrupted, "")),
+    };
+    let unit = submission.unit().to_owned();
+    match submission.abandon().await {
+        Ok(()) => context.output.note(&format!("Unit {unit} is given up; no job was started.")),
+        Err(error) => context.output.note(&format!(
+            "Unit {unit} could not be given up and may start with part of its payload: {error}"
+        )),
+    }
+    Err(failure)
+}
+
+/// After a failed start the unit is still there, with its reason in its status.
+async fn clean_up(context: &Context, unit: &str, rm: bool, failure: Failure) -> Failure {
+    if failure.exit != Exit::SubmitFailed || failure.message.starts_with("cannot read the payload") {
+        return failure;
+    }
+    // The failure that led here says more than one of the clean-up.
+    let released = rm && release(context, unit).await.is_ok();
+    if released {
+        return failure;
+    }
+    Failure::new(failure.exit, format!("{} (unit {unit} keeps the details)", failure.message))
+}
+
+async fn release(context: &Context, unit: &str) -> Result<(), Failure> {
+    units::operate(&context.client, "release", unit)
+        .await
+        .map(|_| ())
+        .map_err(|error| Failure::new(Exit::Failed, format!("unit {unit} could not be released: {error}")))
+}
+
+fn print(context: &Context, submitted: &Submitted) -> Result<(), Failure> {
+    if context.output.json {
+        return context.output.value(&json!({"result": submitted.result, "unitid": submitted.unit}));
+    }
+    context.output.line(&format!("Result: {}\nUnit ID: {}", submitted.result, submitted.unit))
+}

@@ -1,0 +1,157 @@
+//! Addresses as configured: host and port, URL of a WebSocket, IP network.
+//!
+//! Owns splitting, checking and printing. Host names are not looked up here: they may not resolve yet when
+//! the configuration is read.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// A host, by name or address, and a port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostPort {
+    /// A name or an IP address, without brackets.
+    pub host: String,
+    /// The port; 0 only where the system may choose.
+    pub port: u16,
+}
+
+impl fmt::Display for HostPort {
+    /// As it can be dialled: an IPv6 address stands in brackets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl HostPort {
+    /// Reads `host:port` or `[ipv6]:port` to connect to.
+    pub(super) fn to_dial(text: &str) -> Result<Self, &'static str> {
+        const WANTED: &str =
+            "an address is host:port, such as 192.0.2.1:2222, [2001:db8::1]:2222 or name:2222";
+        let (host, port) = text.rsplit_once(':').ok_or(WANTED)?;
+        let port = parse_port(port)?;
+        if port == 0 {
+            return Err("port 0 cannot be connected to");
+        }
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        match bare {
+            Some(inner) if inner.contains(':') => Ok(Self { host: check_host(inner)?, port }),
+            None if !host.contains(':') => Ok(Self { host: check_host(host)?, port }),
+            Some(_) | None => Err(WANTED),
+        }
+    }
+
+    /// Reads what to listen on: `port`, `:port` or `host:port`.
+    pub(super) fn to_listen(text: &str) -> Result<Self, &'static str> {
+        match text.rsplit_once(':') {
+            None => Ok(Self { host: ANY.to_owned(), port: parse_port(text)? }),
+            Some((host, port)) => {
+                let host = if host.is_empty() { ANY.to_owned() } else { bind_host(host)? };
+                Ok(Self { host, port: parse_port(port)? })
+            }
+        }
+    }
+}
+
+/// All local addresses.
+const ANY: &str = "0.0.0.0";
+
+/// Checks a host to listen on; brackets around an IPv6 address are optional.
+pub(super) fn bind_host(text: &str) -> Result<String, &'static str> {
+    check_host(text.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(text))
+}
+
+fn parse_port(text: &str) -> Result<u16, &'static str> {
+    // The standard library would take a sign.
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| digits).ok_or("a port is 0 to 65535")
+}
+
+fn check_host(host: &str) -> Result<String, &'static str> {
+    let address = host.split('%').next().is_some_and(|host| host.parse::<IpAddr>().is_ok());
+    let name_byte =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_') || !byte.is_ascii();
+    if address || (!host.is_empty() && host.len() <= 253 && host.bytes().all(name_byte)) {
+        Ok(host.to_owned())
+    } else {
+        Err("a host is a name or an IP address")
+    }
+}
+
+/// The address of a WebSocket server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WsUrl {
+    /// True for `wss`.
+    pub secure: bool,
+    /// Where it listens; without a port in the URL, 80 or 443.
+    pub server: HostPort,
+    /// Path and query, beginning with a slash.
+    pub path: String,
+}
+
+impl fmt::Display for WsUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", if self.secure { "wss" } else { "ws" }, self.server, self.path)
+    }
+}
+
+impl WsUrl {
+    /// Reads `ws://host[:port][/path]`. Without a scheme, as controllers write it, a TLS profile decides.
+    pub(super) fn parse(text: &str, has_tls: bool) -> Result<Self, &'static str> {
+        const WANTED: &str = "an address is a URL such as ws://host:port/path or wss://host/path";
+        let (scheme, rest) = text.split_once("://").unwrap_or((if has_tls { "wss" } else { "ws" }, text));
+        let secure = match scheme.to_ascii_lowercase().as_str() {
+            "ws" | "http" => false,
+            "wss" | "https" => true,
+            _ => return Err(WANTED),
+        };
+        let split = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (server, path) = rest.split_at(split);
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        if path.chars().any(|c| c.is_whitespace() || c.is_control()) || server.contains('@') {
+            return Err(WANTED);
+        }
+        // A colon inside brackets belongs to an IPv6 address.
+        let has_port = server.rfind(':').is_some_and(|colon| server.rfind(']').is_none_or(|end| colon > end));
+        let server = match (has_port, secure) {
+            (true, _) => HostPort::to_dial(server)?,
+            (false, true) => HostPort::to_dial(&format!("{server}:443"))?,
+            (false, false) => HostPort::to_dial(&format!("{server}:80"))?,
+        };
+        Ok(Self { secure, server, path })
+    }
+}
+
+/// An IP network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IpNetwork {
+    /// An address of it, as configured.
+    pub address: IpAddr,
+    /// The length of the prefix in bits.
+    pub prefix: u8,
+}
+
+impl fmt::Display for IpNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+impl std::str::FromStr for IpNetwork {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WANTED: &str = "a network is address/bits, such as 10.0.0.0/30";
+        let (address, prefix) = text.split_once('/').ok_or(WANTED)?;
+        let address: IpAddr = address.parse().map_err(|_| WANTED)?;
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = parse_port(prefix).ok().and_then(|prefix| u8::try_from(prefix).ok());
+        match prefix.filter(|prefix| *prefix <= longest) {
+            Some(prefix) => Ok(Self { address, prefix }),
+            None => Err(WANTED),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The help text: how to call the program, and the whole grammar, printed from the schema.
+//!
+//! Owns its layout. It refuses to know a directive by name: what the table holds is printed.
+
+use std::fmt::Write;
+
+use super::directives::DIRECTIVES;
+use super::schema::{Directive, Group, Kind, Parameter};
+use super::support;
+
+const HEAD: &str = "\
+Usage: meshd --config FILE
+       meshd --config-dir DIRECTORY
+       meshd --DIRECTIVE [VALUE] [PARAMETER=VALUE]... [--DIRECTIVE ...]...
+
+Runs one node of a mesh. Everything is a directive: in a YAML file an item of a list,
+on the command line an option. These are the same:
+
+  - node: {id: foo}                       --node id=foo
+  - log-level: debug                      --log-level debug
+  - tcp-listener: {port: 2222}            --tcp-listener port=2222
+  - tcp-peer: {address: 'bar:2222'}       --tcp-peer bar:2222
+
+Names are taken in any case. Lists and maps are JSON on the command line, and a list's
+parameter may be repeated.
+
+  -c, --config FILE        read directives from a YAML file; may be repeated
+      --config-dir DIR     read all *.yml and *.yaml files of a directory, in name order
+  -h, --help               print this text
+      --version            print the version
+
+Data is kept in /var/lib/meshd for root, else in $XDG_STATE_HOME/meshd or
+~/.local/state/meshd, and in /tmp/receptor if the program is called `receptor`.
+";
+
+/// The help text, at most 100 columns wide.
+pub fn help() -> String {
+    let mut text = HEAD.to_owned();
+    for group in Group::ALL {
+        text += "\n";
+        text += group.title();
+        text += "\n";
+        for directive in DIRECTIVES.iter().filter(|directive| directive.group == group) {
+            write_directive(&mut text, directive);
+        }
+    }
+    text
+}
+
+const MISSING: &str = " [not in this version]";
+
+/// Writing to a text cannot fail, so the results are dropped.
+fn write_directive(text: &mut String, directive: &Directive) {
+    let implemented = support::is_implemented(directive.name);
+    let note = if implemented { "" } else { MISSING };
+    let _ = writeln!(text, "\n  --{}: {}{note}", directive.name, directive.help);
+    for parameter in directive.parameters {
+        let missing = implemented && support::is_missing(directive.name, parameter.name);
+        let note = if missing { MISSING } else { "" };
+        let name = format!("{}={}", parameter.name, placeholder(parameter.kind));
+        let _ = writeln!(text, "      {name:<32} {}{}{note}", parameter.help, notes(parameter));
+    }
+}
+
+fn placeholder(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Text => "TEXT",
+        Kind::Int => "INT",
+        Kind::Float => "NUMBER",
+        Kind::Flag => "BOOL",
+        Kind::TextList => "TEXT...",
+        Kind::NodeCosts => "{NODE: COST}",
+        Kind::FirewallRules => "[RULE, ...]",
+        Kind::FreeMap => "{...}",
+    }
+}
+
+fn notes(parameter: &Parameter) -> String {
+    let mut notes = Vec::new();
+    if parameter.required {
+        notes.push("required".to_owned());
+    }
+    if parameter.bare {
+        notes.push("name optional".to_owned());
+    }
+    notes.extend(
+        parameter.default.filter(|default| *default != "false").map(|default| format!("default {default}")),
+    );
+    if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) }
+}

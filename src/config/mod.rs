@@ -1,0 +1,205 @@
+//! Configuration: from files and command line to checked types, all errors at once, each with its place.
+//!
+//! The way of a directive: a notation (`yaml`, `cmdline`) yields it as written (`raw`, `value`); the
+//! schema (`schema`, `directives`) decides names, types, defaults and references (`check`); `typed`
+//! gives every value its own type; `support` refuses what is not implemented. `reload` compares two
+//! configurations, `help` prints the grammar. This room opens configuration files and nothing else: no
+//! sockets, no keys, no clock; machine and caller are described to it by [`Environment`].
+
+mod address;
+mod check;
+mod cmdline;
+mod directives;
+pub mod error;
+mod fields;
+mod firewall;
+mod help;
+mod raw;
+pub mod reload;
+pub mod schema;
+mod sources;
+mod support;
+pub mod typed;
+mod value;
+mod yaml;
+
+use std::path::{Path, PathBuf};
+
+pub use address::{HostPort, IpNetwork, WsUrl};
+pub use directives::DIRECTIVES;
+pub use error::{ConfigError, ConfigErrors, Fault, Place, Warning};
+pub use firewall::{FirewallAction, FirewallRule, NameMatch};
+pub use help::help;
+pub use reload::{NotReloadable, ReloadPlan, plan};
+pub use typed::Config;
+
+use cmdline::{Part, Request};
+use raw::{RawItem, Report};
+
+/// What the configuration's defaults depend on, and nothing else may.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Environment {
+    /// The name the program was called by, without directory.
+    pub program: String,
+    /// The machine's name.
+    pub host_name: Option<String>,
+    /// True if the program runs as root.
+    pub is_root: bool,
+    /// `XDG_STATE_HOME`
+    pub xdg_state_home: Option<PathBuf>,
+    /// `HOME`
+    pub home: Option<PathBuf>,
+}
+
+impl Environment {
+    /// The environment of this process.
+    pub fn of_process() -> Self {
+        let path = |name| std::env::var_os(name).map(PathBuf::from);
+        let program = std::env::args_os().next().unwrap_or_default();
+        let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self {
+            program,
+            host_name: rustix::system::uname().nodename().to_str().ok().map(str::to_owned),
+            is_root: rustix::process::geteuid().is_root(),
+            xdg_state_home: path("XDG_STATE_HOME"),
+            home: path("HOME"),
+        }
+    }
+
+    /// Where a node keeps its data unless configured: receptor's own place for who calls us by that name.
+    pub fn default_data_dir(&self) -> Option<PathBuf> {
+        // A relative path would depend on where the program was started; the XDG rules say to ignore it.
+        let absolute = |path: &Option<PathBuf>| path.clone().filter(|path| path.is_absolute());
+        if self.program == "receptor" {
+            Some(PathBuf::from("/tmp/receptor"))
+        } else if self.is_root {
+            Some(PathBuf::from("/var/lib/meshd"))
+        } else {
+            let state = absolute(&self.xdg_state_home);
+            let state = state.or_else(|| Some(absolute(&self.home)?.join(".local/state")));
+            state.map(|state| state.join("meshd"))
+        }
+    }
+}
+
+/// What a command line asks for.
+#[derive(Debug)]
+pub enum Invocation {
+    /// Print [`help`] and end.
+    Help,
+    /// Print the version and end.
+    Version,
+    /// Run a node, or the certificate command in [`Config::certificate`].
+    Run(Box<Loaded>),
+}
+
+/// A configuration and where it comes from.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// What a person should look at; to be logged.
+    pub warnings: Vec<Warning>,
+    /// The way to read it again.
+    pub sources: Sources,
+}
+
+/// Where a configuration was read from: command line and environment, with the files that they name.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    args: Vec<String>,
+    environment: Environment,
+    files: Vec<PathBuf>,
+}
+
+impl Sources {
+    /// The files that were read, in their order.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// Reads the same sources again. Files in a directory may have come or gone.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them now.
+    pub fn load_again(&self) -> Result<Loaded, ConfigErrors> {
+        let mut report = Report::default();
+        match cmdline::read(&self.args, &mut report) {
+            Request::Run(parts) => load_parts(parts, &self.args, &self.environment, report),
+            // These arguments have been a configuration before.
+            Request::Help | Request::Version => {
+                report.general(&Place::Implicit, Fault::Shape("the command line names none".to_owned()));
+                Err(ConfigErrors(report.errors))
+            }
+        }
+    }
+}
+
+/// Reads a configuration from the arguments after the program's name. No arguments ask for help.
+///
+/// # Errors
+/// Everything that is wrong with the command line and the files it names; settings that this version does
+/// not implement count as wrong.
+pub fn load(
+    args: impl IntoIterator<Item = String>,
+    environment: &Environment,
+) -> Result<Invocation, ConfigErrors> {
+    let args: Vec<String> = args.into_iter().collect();
+    let mut report = Report::default();
+    match cmdline::read(&args, &mut report) {
+        Request::Help => Ok(Invocation::Help),
+        Request::Version => Ok(Invocation::Version),
+        Request::Run(parts) => {
+            load_parts(parts, &args, environment, report).map(|loaded| Invocation::Run(Box::new(loaded)))
+        }
+    }
+}
+
+fn load_parts(
+    parts: Vec<Part>,
+    args: &[String],
+    environment: &Environment,
+    mut report: Report,
+) -> Result<Loaded, ConfigErrors> {
+    let mut files = Vec::new();
+    let raw = sources::items(parts, &mut files, &mut report);
+    let config = assemble(raw, environment, &mut report);
+    match config {
+        Some(config) if report.errors.is_empty() => {
+            let sources = Sources { args: args.to_vec(), environment: environment.clone(), files };
+            Ok(Loaded { config, warnings: report.warnings, sources })
+        }
+        Some(_) | None => Err(sorted(report.errors)),
+    }
+}
+
+/// From directives as written to the configuration, complete and implemented.
+fn assemble(raw: Vec<RawItem>, environment: &Environment, report: &mut Report) -> Option<Config> {
+    let items = check::check(raw, report);
+    let config = typed::build(&items, environment, report);
+    report.errors.extend(support::refusals(&items));
+    config
+}
+
+/// In the order a person reads: file by file as first mentioned, then by line.
+fn sorted(mut errors: Vec<ConfigError>) -> ConfigErrors {
+    let mut files: Vec<std::sync::Arc<Path>> = Vec::new();
+    for error in &errors {
+        if let Place::File { path, .. } = &error.at
+            && !files.contains(path)
+        {
+            files.push(path.clone());
+        }
+    }
+    errors.sort_by_key(|error| match &error.at {
+        Place::Argument(position) => (0, 0, *position as u64),
+        Place::File { path, line } => {
+            (1, files.iter().position(|file| file == path).unwrap_or_default(), *line)
+        }
+        Place::Implicit => (2, 0, 0),
+    });
+    ConfigErrors(errors)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! Reads the files that a command line names, in order, as one list of directives.
+//!
+//! Owns the access to configuration files: which files of a directory count, and how large one may be. It
+//! refuses to know their content.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::cmdline::Part;
+use super::error::{Fault, Place};
+use super::raw::{RawItem, Report};
+use super::yaml;
+
+/// No configuration is larger, in bytes; a device or a log given by mistake would be.
+const MAX_FILE: u64 = 4 * 1024 * 1024;
+
+/// All directives in order; the files that were read are appended to the list.
+pub(super) fn items(parts: Vec<Part>, files: &mut Vec<PathBuf>, report: &mut Report) -> Vec<RawItem> {
+    let mut items = Vec::new();
+    for part in parts {
+        match part {
+            Part::Item(item) => items.push(item),
+            Part::File(at, path) => items.extend(file(&at, &path, files, report)),
+            Part::Directory(at, path) => match listing(&path) {
+                Ok(paths) => {
+                    for path in paths {
+                        items.extend(file(&at, &path, files, report));
+                    }
+                }
+                Err(fault) => report.general(&at, fault),
+            },
+        }
+    }
+    items
+}
+
+fn file(at: &Place, path: &Path, files: &mut Vec<PathBuf>, report: &mut Report) -> Vec<RawItem> {
+    files.push(path.to_owned());
+    match read(path) {
+        Ok(text) => yaml::read(&Arc::from(path), &text, report),
+        Err(fault) => {
+            report.general(at, fault);
+            Vec::new()
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String, Fault> {
+    let unreadable = |source| Fault::Unreadable { path: path.to_owned(), source };
+    let mut text = String::new();
+    let file = File::open(path).map_err(unreadable)?;
+    let size = file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if size as u64 > MAX_FILE {
+        return Err(Fault::TooLarge { path: path.to_owned(), limit: MAX_FILE });
+    }
+    Ok(text)
+}
+
+/// The `*.yml` and `*.yaml` files of a directory, hidden ones excepted, sorted by name.
+fn listing(directory: &Path) -> Result<Vec<PathBuf>, Fault> {
+    let entries = std::fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let entries = entries.map_err(|source| Fault::Unreadable { path: directory.to_owned(), source })?;
+    let mut paths: Vec<_> =
+        entries.into_iter().map(|entry| entry.path()).filter(|path| counts(path)).collect();
+    if paths.is_empty() {
+        return Err(Fault::EmptyDirectory { path: directory.to_owned() });
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn counts(path: &Path) -> bool {
+    let named = path.extension().is_some_and(|extension| extension == "yml" || extension == "yaml");
+    let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    named && !hidden && !path.is_dir()
+}

@@ -1,0 +1,362 @@
+//! Configurations that load, and what they mean.
+
+use std::path::PathBuf;
+
+use super::super::typed::certificates::CertificateCommand;
+use super::super::typed::node::{DEFAULT_MAX_IDLE, LogLevel};
+use super::super::typed::services::RemoteNode;
+use super::super::typed::work::{AuthMethod, StreamMethod};
+use super::*;
+use crate::wire::{Cost, NodeId, ServiceName};
+
+fn node(name: &str) -> NodeId {
+    NodeId::new(name).unwrap()
+}
+
+fn host_port(host: &str, port: u16) -> HostPort {
+    HostPort { host: host.to_owned(), port }
+}
+
+#[test]
+fn every_default_has_its_parameters_type() {
+    for directive in DIRECTIVES {
+        for parameter in directive.parameters {
+            assert_eq!(
+                parameter.default.is_some(),
+                check::default_of(parameter).is_some(),
+                "{}",
+                parameter.name
+            );
+            assert_eq!(parameter.name, parameter.name.to_lowercase());
+            assert!(!(parameter.required && parameter.default.is_some()), "{}", parameter.name);
+        }
+        assert!(directive.parameters.iter().filter(|parameter| parameter.bare).count() <= 1);
+        assert_eq!(directive.name, directive.name.to_lowercase());
+    }
+}
+
+#[test]
+fn a_node_alone_takes_the_machines_name_and_the_defaults() {
+    let (config, warnings) = load_text("- local-only\n").unwrap();
+    assert_eq!(config.node.id, node("host.example"));
+    assert_eq!(config.node.data_dir, PathBuf::from("/var/lib/meshd"));
+    assert_eq!(config.node.max_idle, DEFAULT_MAX_IDLE);
+    assert_eq!(config.log_level, LogLevel::Info);
+    assert!(config.local_only && !config.trace);
+    assert_eq!(warnings, []);
+}
+
+#[test]
+fn a_machine_called_localhost_gives_no_name() {
+    for host in [None, Some(""), Some("localhost"), Some("LocalHost.localdomain")] {
+        let environment = Environment { host_name: host.map(str::to_owned), ..environment() };
+        let error = load(["--local-only".to_owned()], &environment).unwrap_err().to_string();
+        assert!(
+            error.starts_with("configuration: node: id: no node ID given and the host name is "),
+            "{error}"
+        );
+        assert!(error.ends_with("set one, as in `- node: {id: my-name}`"), "{error}");
+    }
+}
+
+#[test]
+fn the_default_data_directory_depends_on_caller_and_name() {
+    let root = environment();
+    let home = |home: &str| Environment { is_root: false, home: Some(home.into()), ..environment() };
+    let state = Environment { xdg_state_home: Some("/state".into()), ..home("/home/a") };
+    let relative = Environment { xdg_state_home: Some("state".into()), ..home("/home/a") };
+    let receptor = Environment { program: "receptor".to_owned(), ..home("/home/a") };
+    for (environment, expected) in [
+        (root, Some("/var/lib/meshd")),
+        (home("/home/a"), Some("/home/a/.local/state/meshd")),
+        (home("relative"), None),
+        (state, Some("/state/meshd")),
+        (relative, Some("/home/a/.local/state/meshd")),
+        (receptor, Some("/tmp/receptor")),
+    ] {
+        assert_eq!(environment.default_data_dir(), expected.map(PathBuf::from), "{environment:?}");
+    }
+}
+
+#[test]
+fn names_are_taken_in_any_case() {
+    let (config, _) = load_text(
+        "- Node: {ID: Foo, dataDir: /d}\n- LOCAL-only:\n- Work-Command: {workType: a, Command: b, allowRuntimeParams: Yes}\n",
+    )
+    .unwrap();
+    assert_eq!((config.node.id, config.node.data_dir), (node("Foo"), PathBuf::from("/d")));
+    assert_eq!(config.work_commands[0].work_type, "a");
+    assert!(config.local_only && config.work_commands[0].allow_runtime_params);
+    assert_eq!(load_args("--NODE ID=x -Local-Only").unwrap().config.node.id, node("x"));
+}
+
+#[test]
+fn modes_are_octal_in_all_notations() {
+    for (text, mode) in [
+        ("'0660'", 0o660),
+        ("0660", 0o660),
+        ("0o660", 0o660),
+        ("432", 432),
+        ("0x1b0", 0o660),
+        ("\"0x1B0\"", 0o660),
+        ("0b110", 6),
+    ] {
+        let text = format!("- local-only\n- control-service: {{filename: /x, permissions: {text}}}\n");
+        assert_eq!(load_text(&text).unwrap().0.control_services[0].permissions, mode, "{text}");
+    }
+    let loaded = load_args("--local-only --control-service filename=/x permissions=0660").unwrap();
+    assert_eq!(loaded.config.control_services[0].permissions, 0o660);
+    let (config, _) = load_text("- local-only\n- control-service\n").unwrap();
+    assert_eq!(
+        (config.control_services[0].permissions, config.control_services[0].service),
+        (0o600, ServiceName::CONTROL)
+    );
+}
+
+/// Scalars of a text parameter, as go-yaml v2 reads them and Go's setter then prints them.
+#[test]
+fn scalars_are_read_as_go_reads_them() {
+    for (scalar, text) in [
+        ("0660", "432"),
+        ("-0660", "-432"),
+        ("0o660", "432"),
+        ("0x1F", "31"),
+        ("0b11", "3"),
+        ("1_000", "1000"),
+        ("08", "8.000000"),
+        ("1.5", "1.500000"),
+        ("yes", "true"),
+        ("No", "false"),
+        ("ON", "true"),
+        ("off", "false"),
+        ("y", "true"),
+        ("N", "false"),
+        ("True", "true"),
+        ("12:30:45", "12:30:45"),
+        ("1:30", "1:30"),
+        ("2001-01-01", "2001-01-01"),
+        ("'0660'", "0660"),
+        ("\"yes\"", "yes"),
+        ("!!str 5", "5"),
+        ("plain words", "plain words"),
+    ] {
+        let text_of = format!("- work-command: {{worktype: a, command: b, params: {scalar}}}\n");
+        assert_eq!(parse_text(&text_of).work_commands[0].params, text, "{scalar}");
+    }
+}
+
+#[test]
+fn booleans_come_as_words_and_numbers() {
+    for (text, flag) in
+        [("yes", true), ("'Y'", true), ("1", true), ("t", true), ("no", false), ("'0'", false), ("f", false)]
+    {
+        let (config, _) = load_text(&format!("- tcp-peer: {{address: 'a:1', redial: {text}}}\n")).unwrap();
+        assert_eq!(config.tcp_peers[0].terms.redial, flag, "{text}");
+    }
+    assert!(load_text("- tcp-peer: a:1\n").unwrap().0.tcp_peers[0].terms.redial);
+}
+
+#[test]
+fn bare_values_stand_for_the_main_parameter() {
+    let config = parse_text(
+        "- node: foo\n- log-level: debug\n- tcp-listener: 2222\n- tcp-peer: bar:1\n- udp-listener: '3333'\n\
+         - ws-peer: wss://h/p\n- work-signing: key.pem\n- work-verification: pub.pem\n- trace\n",
+    );
+    assert_eq!(config.node.id, node("foo"));
+    assert_eq!(config.log_level, LogLevel::Debug);
+    assert_eq!(config.tcp_listeners[0].bind, host_port("0.0.0.0", 2222));
+    assert_eq!(config.udp_listeners[0].bind.port, 3333);
+    assert_eq!(config.tcp_peers[0].address, host_port("bar", 1));
+    assert_eq!(config.ws_peers[0].address.to_string(), "wss://h:443/p");
+    assert_eq!(config.work_signing.unwrap().private_key, PathBuf::from("key.pem"));
+    assert_eq!(config.work_verification.unwrap().public_key, PathBuf::from("pub.pem"));
+    assert!(config.trace);
+    assert_eq!(load_text("- local-only\n- log-level:\n").unwrap().0.log_level, LogLevel::Error);
+}
+
+#[test]
+fn a_listener_takes_lists_and_maps_in_both_notations() {
+    let yaml = "- tcp-listener: {port: 1, bindaddr: '::1', cost: 2, nodecost: {a: 1.5, b: 2}, allowedpeers: [a, b]}\n";
+    let (from_yaml, _) = load_text(yaml).unwrap();
+    let listener = &from_yaml.tcp_listeners[0];
+    assert_eq!(listener.bind.to_string(), "[::1]:1");
+    assert_eq!(listener.terms.cost, Cost::new(2.0).unwrap());
+    assert_eq!(listener.terms.node_costs[&node("a")], Cost::new(1.5).unwrap());
+    assert_eq!(listener.terms.allowed_peers.iter().map(NodeId::as_str).collect::<Vec<_>>(), ["a", "b"]);
+    for line in [
+        r#"--tcp-listener port=1 bindaddr=::1 cost=2 'nodecost={"a":1.5,"b":2}' allowedpeers=a allowedpeers=b"#,
+        r#"-tcp-listener 1 bindaddr=[::1] cost=2.0 'nodecost={"b":2.0,"a":"1.5"}' 'allowedpeers=["b","a"]'"#,
+    ] {
+        assert_eq!(load_args(line).unwrap().config, from_yaml, "{line}");
+    }
+}
+
+#[test]
+fn firewall_rules_match_whole_names() {
+    let (config, _) = load_text(
+        "- node:\n    id: foo\n    firewallrules:\n      - {action: Reject, toNode: foo, toservice: control}\n      \
+         - {action: drop, fromnode: '/a|b.*/', fromservice: ''}\n      - {action: accept}\n- local-only\n",
+    )
+    .unwrap();
+    let [reject, drop, accept] = config.node.firewall_rules.as_slice() else { panic!() };
+    assert_eq!(
+        (reject.action, drop.action, accept.action),
+        (FirewallAction::Reject, FirewallAction::Drop, FirewallAction::Accept)
+    );
+    assert_eq!(reject.to_node, Some(NameMatch::Exact("foo".to_owned())));
+    assert_eq!((&reject.from_node, &drop.from_service, &accept.to_service), (&None, &None, &None));
+    let from = drop.from_node.as_ref().unwrap();
+    for (name, matches) in [("a", true), ("bcd", true), ("ab", false), ("cab", false)] {
+        assert_eq!(from.matches(name), matches, "{name}");
+    }
+    let json = r#"--local-only --node id=foo 'firewallrules=[{"action":"accept"}]'"#;
+    assert_eq!(load_args(json).unwrap().config.node.firewall_rules, std::slice::from_ref(accept));
+}
+
+#[test]
+fn equal_keys_count_once_with_a_warning() {
+    let (config, warnings) =
+        load_text("- node:\n    id: a\n    ID: b\n    datadir: /x\n    datadir: /y\n- local-only\n").unwrap();
+    assert_eq!((config.node.id, config.node.data_dir), (node("b"), PathBuf::from("/y")));
+    let warnings: Vec<String> = warnings.iter().map(Warning::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "x.yml:5: `datadir` is given more than once, the last one counts",
+            "x.yml:3: `id` is given more than once, the last one counts",
+        ]
+    );
+}
+
+#[test]
+fn a_node_that_reaches_nobody_is_warned_about() {
+    let (_, warnings) = load_text("- node: a\n").unwrap();
+    assert!(warnings[0].text.contains("`local-only`"), "{warnings:?}");
+    assert_eq!(load_text("- node: a\n- tcp-peer: b:1\n").unwrap().1, []);
+}
+
+/// What AWX writes for a control node on Kubernetes.
+const AWX: &str = r#"
+- local-only: null
+- log-level: debug
+- node:
+    firewallrules:
+    - action: reject
+      tonode: awx-control
+      toservice: control
+- control-service:
+    filename: /var/run/receptor/receptor.sock
+    permissions: '0660'
+    service: control
+- work-command:
+    allowruntimeparams: true
+    command: ansible-runner
+    params: worker
+    worktype: local
+- work-signing:
+    privatekey: /etc/receptor/work_private_key.pem
+    tokenexpiration: 1m
+- work-kubernetes:
+    allowruntimeauth: true
+    allowruntimeparams: true
+    allowruntimepod: true
+    authmethod: runtime
+    worktype: kubernetes-runtime-auth
+- work-kubernetes:
+    allowruntimeauth: true
+    allowruntimeparams: true
+    allowruntimepod: true
+    authmethod: incluster
+    worktype: kubernetes-incluster-auth
+- tls-client:
+    cert: /etc/receptor/tls/receptor.crt
+    key: /etc/receptor/tls/receptor.key
+    mintls13: false
+    name: tlsclient
+    rootcas: /etc/receptor/tls/ca/mesh-CA.crt
+- tcp-peer:
+    address: 10.0.0.5:27199
+    tls: tlsclient
+- ws-peer:
+    address: wss://hop.example:443/path
+    tls: tlsclient
+- ws-peer:
+    address: hop.example:443
+    tls: tlsclient
+"#;
+
+#[test]
+fn what_awx_writes_parses() {
+    let config = parse_text(AWX);
+    assert_eq!(config.control_services[0].permissions, 0o660);
+    assert_eq!(config.work_kubernetes[0].auth_method, AuthMethod::Runtime);
+    assert_eq!(config.work_kubernetes[1].stream_method, StreamMethod::Logger);
+    assert!(config.work_kubernetes.iter().all(|work| work.delete_pod_on_restart));
+    assert_eq!(
+        config.work_signing.as_ref().unwrap().token_expiration,
+        Some(std::time::Duration::from_secs(60))
+    );
+    assert_eq!(
+        config.tls_clients[0].identity.as_ref().unwrap().cert,
+        PathBuf::from("/etc/receptor/tls/receptor.crt")
+    );
+    assert_eq!(config.backends().len(), 3);
+    assert!(config.ws_peers[1].address.secure, "a TLS profile makes it wss");
+    let refused = load_text(AWX).unwrap_err();
+    let names: Vec<_> = refused.0.iter().map(|error| (error.directive.unwrap(), error.parameter)).collect();
+    assert_eq!(
+        names,
+        [
+            ("work-signing", None),
+            ("work-kubernetes", None),
+            ("work-kubernetes", None),
+            ("tls-client", None),
+            ("tcp-peer", Some("tls")),
+            ("ws-peer", None),
+            ("ws-peer", None),
+        ]
+    );
+}
+
+#[test]
+fn proxies_routers_and_certificates_have_types() {
+    let config = parse_text(
+        "- tcp-server: {port: 0, remotenode: localhost, remoteservice: web}\n- udp-client: {service: dns, address: '1.1.1.1:53'}\n\
+         - ip-router: {networkname: net, localnet: 10.0.0.0/30, routes: '10.1.0.0/16, 10.2.0.0/16'}\n\
+         - unix-socket-server: {filename: /s, remotenode: a, remoteservice: b}\n\
+         - work-python: {worktype: p, plugin: m, function: f, config: {a: [1, x]}}\n",
+    );
+    assert_eq!(config.tcp_servers[0].remote.node, RemoteNode::Local);
+    assert_eq!(config.udp_clients[0].address, host_port("1.1.1.1", 53));
+    assert_eq!(
+        config.ip_routers[0].routes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["10.1.0.0/16", "10.2.0.0/16"]
+    );
+    assert_eq!(config.unix_socket_servers[0].permissions, 0o600);
+    assert_eq!(
+        serde_json::Value::from(config.work_python[0].config.clone()),
+        serde_json::json!({"a": [1, "x"]})
+    );
+    let config = parse_text(
+        "- cert-init: {commonname: ca, bits: '2048', outcert: c, outkey: k, notafter: '2030-01-01T00:00:00Z'}\n",
+    );
+    let Some(CertificateCommand::Init(init)) = config.certificate else { panic!() };
+    assert_eq!((init.bits, init.validity.not_before), (2048, None));
+}
+
+#[test]
+fn listening_addresses_have_three_forms() {
+    for (text, expected) in [
+        ("8888", "0.0.0.0:8888"),
+        (":8888", "0.0.0.0:8888"),
+        ("127.0.0.1:1", "127.0.0.1:1"),
+        ("'[::1]:1'", "[::1]:1"),
+    ] {
+        let (config, _) = load_text(&format!(
+            "- local-only\n- control-service: {{tcplisten: '{}'}}\n",
+            text.trim_matches('\'')
+        ))
+        .unwrap();
+        assert_eq!(config.control_services[0].tcp_listen.as_ref().unwrap().to_string(), expected);
+    }
+}

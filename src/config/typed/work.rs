@@ -1,0 +1,227 @@
+//! Work types, and the keys that sign and verify submissions.
+//!
+//! Owns their settings and the rules that hold within one directive. It refuses to open key files and pods'
+//! definitions, and to run anything.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::super::fields::Fields;
+
+/// The directive `work-command`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkCommand {
+    /// Name of the work type.
+    pub work_type: String,
+    /// The program.
+    pub command: String,
+    /// Its arguments, as one line to be split like a shell does.
+    pub params: String,
+    /// True if submissions may add arguments.
+    pub allow_runtime_params: bool,
+    /// True if submissions must be signed.
+    pub verify_signature: bool,
+}
+
+/// Where the credentials for Kubernetes come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthMethod {
+    /// A kubeconfig file.
+    KubeConfig,
+    /// The pod that this node runs in.
+    InCluster,
+    /// Each submission.
+    Runtime,
+}
+
+/// How a work pod is talked to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamMethod {
+    /// Attach for input, the log for output.
+    Logger,
+    /// A TCP connection from the pod.
+    Tcp,
+}
+
+/// The directive `work-kubernetes`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkKubernetes {
+    /// Name of the work type.
+    pub work_type: String,
+    /// Namespace of the pods.
+    pub namespace: Option<String>,
+    /// Container image.
+    pub image: Option<String>,
+    /// Command in the container.
+    pub command: Option<String>,
+    /// Its arguments, as one line.
+    pub params: String,
+    /// Where the credentials come from.
+    pub auth_method: AuthMethod,
+    /// The kubeconfig file, if it is not in its usual place.
+    pub kube_config: Option<PathBuf>,
+    /// A pod definition.
+    pub pod: Option<PathBuf>,
+    /// True if submissions may bring credentials.
+    pub allow_runtime_auth: bool,
+    /// True if submissions may choose image and command.
+    pub allow_runtime_command: bool,
+    /// True if submissions may add arguments.
+    pub allow_runtime_params: bool,
+    /// True if submissions may bring a pod.
+    pub allow_runtime_pod: bool,
+    /// True if a pod that is pending when this node restarts is deleted.
+    pub delete_pod_on_restart: bool,
+    /// How the pod is talked to.
+    pub stream_method: StreamMethod,
+    /// True if submissions must be signed.
+    pub verify_signature: bool,
+}
+
+/// The directive `work-python`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkPython {
+    /// Name of the work type.
+    pub work_type: String,
+    /// Python module.
+    pub plugin: String,
+    /// Its function.
+    pub function: String,
+    /// Settings of the plugin.
+    pub config: serde_json::Map<String, serde_json::Value>,
+}
+
+/// The directive `work-signing`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkSigning {
+    /// Private key file.
+    pub private_key: PathBuf,
+    /// How long a signature is valid, if it is limited here.
+    pub token_expiration: Option<Duration>,
+}
+
+/// The directive `work-verification`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkVerification {
+    /// Public key file.
+    pub public_key: PathBuf,
+}
+
+pub(super) fn command(fields: &mut Fields<'_>) -> Option<WorkCommand> {
+    let work_type = work_type(fields);
+    let command = fields.must("command");
+    Some(WorkCommand {
+        work_type: work_type?,
+        command: command?,
+        params: fields.or_empty("params"),
+        allow_runtime_params: fields.flag("allowruntimeparams"),
+        verify_signature: fields.flag("verifysignature"),
+    })
+}
+
+pub(super) fn kubernetes(fields: &mut Fields<'_>) -> Option<WorkKubernetes> {
+    let work_type = work_type(fields);
+    let auth_method = fields.must_parse("authmethod", auth_method);
+    let stream_method = fields.must_parse("streammethod", stream_method);
+    if let Some(auth_method) = auth_method {
+        check_kubernetes(fields, auth_method);
+    }
+    Some(WorkKubernetes {
+        work_type: work_type?,
+        namespace: fields.string("namespace"),
+        image: fields.string("image"),
+        command: fields.string("command"),
+        params: fields.or_empty("params"),
+        auth_method: auth_method?,
+        kube_config: fields.path("kubeconfig"),
+        pod: fields.path("pod"),
+        allow_runtime_auth: fields.flag("allowruntimeauth"),
+        allow_runtime_command: fields.flag("allowruntimecommand"),
+        allow_runtime_params: fields.flag("allowruntimeparams"),
+        allow_runtime_pod: fields.flag("allowruntimepod"),
+        delete_pod_on_restart: fields.flag("deletepodonrestart"),
+        stream_method: stream_method?,
+        verify_signature: fields.flag("verifysignature"),
+    })
+}
+
+/// Which parameters need or exclude each other.
+fn check_kubernetes(fields: &mut Fields<'_>, auth_method: AuthMethod) {
+    let from_file = auth_method == AuthMethod::KubeConfig;
+    let given = |name| fields.text(name).is_some();
+    let container = ["image", "command", "params"].into_iter().any(given);
+    let (namespace, kube_config, image, pod) =
+        (given("namespace"), given("kubeconfig"), given("image"), given("pod"));
+    let brought = fields.flag("allowruntimecommand") || fields.flag("allowruntimepod");
+    if !namespace && !from_file && !fields.flag("allowruntimeauth") {
+        fields.conflict(
+            "`namespace` is needed unless `authmethod` is kubeconfig or `allowruntimeauth` is true",
+        );
+    }
+    if kube_config && !from_file {
+        fields.conflict("`kubeconfig` is only for `authmethod: kubeconfig`");
+    }
+    if pod && container {
+        fields.conflict("`pod` excludes `image`, `command` and `params`: write them into the pod");
+    }
+    if !pod && !image && !brought {
+        fields
+            .conflict("`image` is needed unless there is `pod`, `allowruntimecommand` or `allowruntimepod`");
+    }
+}
+
+pub(super) fn python(fields: &mut Fields<'_>) -> Option<WorkPython> {
+    let work_type = work_type(fields);
+    let plugin = fields.must("plugin");
+    let function = fields.must("function");
+    Some(WorkPython {
+        work_type: work_type?,
+        plugin: plugin?,
+        function: function?,
+        config: fields.free("config"),
+    })
+}
+
+pub(super) fn signing(fields: &mut Fields<'_>) -> Option<WorkSigning> {
+    let private_key = key(fields, "privatekey");
+    let token_expiration = fields.duration("tokenexpiration");
+    Some(WorkSigning { private_key: private_key?, token_expiration: token_expiration? })
+}
+
+pub(super) fn verification(fields: &mut Fields<'_>) -> Option<WorkVerification> {
+    Some(WorkVerification { public_key: key(fields, "publickey")? })
+}
+
+/// The grammar does not require the file's name, but nothing works without it.
+fn key(fields: &mut Fields<'_>, name: &'static str) -> Option<PathBuf> {
+    let path = fields.path(name);
+    if path.is_none() {
+        fields.conflict(format!("`{name}` is needed: the name of a file"));
+    }
+    path
+}
+
+fn work_type(fields: &mut Fields<'_>) -> Option<String> {
+    fields.must_parse("worktype", |text| {
+        // It travels in words of the line protocol.
+        let fits = !text.contains(|c: char| c.is_whitespace() || c.is_control());
+        if fits { Ok(text.to_owned()) } else { Err("a work type holds no blanks and no control characters") }
+    })
+}
+
+fn auth_method(text: &str) -> Result<AuthMethod, &'static str> {
+    match text.to_ascii_lowercase().as_str() {
+        "kubeconfig" => Ok(AuthMethod::KubeConfig),
+        "incluster" => Ok(AuthMethod::InCluster),
+        "runtime" => Ok(AuthMethod::Runtime),
+        _ => Err("a method is kubeconfig, incluster or runtime"),
+    }
+}
+
+fn stream_method(text: &str) -> Result<StreamMethod, &'static str> {
+    match text.to_ascii_lowercase().as_str() {
+        "logger" => Ok(StreamMethod::Logger),
+        "tcp" => Ok(StreamMethod::Tcp),
+        _ => Err("a method is logger or tcp"),
+    }
+}

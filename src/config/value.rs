@@ -1,0 +1,307 @@
+//! Values as they were written, and their conversion to the kinds of the schema.
+//!
+//! Owns the tree that both the YAML reader and the command line fill, and the rules of conversion: text is
+//! taken for numbers and booleans, numbers and booleans for text, JSON text for lists and maps. It refuses to
+//! know which values a parameter allows beyond its kind.
+
+use std::collections::BTreeMap;
+
+use super::error::{Fault, Place};
+use super::schema::Kind;
+
+/// A value and where it was written.
+#[derive(Debug, Clone)]
+pub(super) struct Written {
+    pub(super) at: Place,
+    pub(super) value: Value,
+}
+
+/// A value as written.
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    Null,
+    Flag(bool),
+    Int(i64),
+    Float(f64),
+    Text(String),
+    List(Vec<Written>),
+    /// Keys are unique; their order is that of the file.
+    Map(Vec<(String, Written)>),
+}
+
+/// A value of one of the schema's kinds.
+#[derive(Debug, Clone)]
+pub(super) enum Setting {
+    Text(String),
+    Int(i64),
+    Float(f64),
+    Flag(bool),
+    Texts(Vec<String>),
+    Costs(BTreeMap<String, f64>),
+    /// Not yet checked to be rules.
+    Rules(Vec<Written>),
+    Free(serde_json::Map<String, serde_json::Value>),
+}
+
+impl Setting {
+    /// True for what says no more than leaving the parameter out.
+    pub(super) fn is_blank(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Flag(flag) => !flag,
+            Self::Texts(list) => list.is_empty(),
+            Self::Costs(costs) => costs.is_empty(),
+            Self::Rules(rules) => rules.is_empty(),
+            Self::Free(map) => map.is_empty(),
+            Self::Int(_) | Self::Float(_) => false,
+        }
+    }
+}
+
+impl Written {
+    /// The value as an error message shows it.
+    pub(super) fn show(&self) -> String {
+        match &self.value {
+            Value::Null => "an empty value".to_owned(),
+            Value::Flag(flag) => flag.to_string(),
+            Value::Int(number) => number.to_string(),
+            Value::Float(number) => number.to_string(),
+            Value::Text(text) => quoted(text),
+            Value::List(_) => "a list".to_owned(),
+            Value::Map(_) => "a map".to_owned(),
+        }
+    }
+
+    /// Converts to a kind of the schema.
+    pub(super) fn convert(&self, kind: Kind) -> Result<Setting, Fault> {
+        let setting = match kind {
+            Kind::Text => self.as_text().map(Setting::Text),
+            Kind::Int => self.as_int().map(Setting::Int),
+            Kind::Float => self.as_float().map(Setting::Float),
+            Kind::Flag => self.as_flag().map(Setting::Flag),
+            Kind::TextList => self.as_texts()?.map(Setting::Texts),
+            Kind::NodeCosts => self.as_costs()?.map(Setting::Costs),
+            Kind::FirewallRules => self.as_rules()?.map(Setting::Rules),
+            Kind::FreeMap => self.as_free()?.map(Setting::Free),
+        };
+        setting.ok_or_else(|| self.not(kind.wanted()))
+    }
+
+    /// The value as text, if it is a single one. A fraction prints as Go prints it.
+    pub(super) fn as_text(&self) -> Option<String> {
+        match &self.value {
+            Value::Text(text) => Some(text.clone()),
+            Value::Int(number) => Some(number.to_string()),
+            Value::Float(number) => Some(format!("{number:.6}")),
+            Value::Flag(flag) => Some(flag.to_string()),
+            Value::Null | Value::List(_) | Value::Map(_) => None,
+        }
+    }
+
+    fn as_int(&self) -> Option<i64> {
+        /// Below this every whole float is exact.
+        const EXACT: f64 = 9_007_199_254_740_992.0;
+        match &self.value {
+            Value::Int(number) => Some(*number),
+            // YAML reads `08` as the float 8, because it is no octal number.
+            Value::Float(number) if number.fract() == 0.0 && number.abs() <= EXACT => Some(*number as i64),
+            Value::Text(text) => parse_int(text),
+            Value::Float(_) | Value::Null | Value::Flag(_) | Value::List(_) | Value::Map(_) => None,
+        }
+    }
+
+    fn as_float(&self) -> Option<f64> {
+        match &self.value {
+            Value::Float(number) => Some(*number),
+            Value::Int(number) => Some(*number as f64),
+            Value::Text(text) => text.parse().ok(),
+            Value::Null | Value::Flag(_) | Value::List(_) | Value::Map(_) => None,
+        }
+    }
+
+    fn as_flag(&self) -> Option<bool> {
+        match &self.value {
+            Value::Flag(flag) => Some(*flag),
+            Value::Int(0) => Some(false),
+            Value::Int(1) => Some(true),
+            Value::Text(text) => parse_flag(text),
+            Value::Int(_) | Value::Float(_) | Value::Null | Value::List(_) | Value::Map(_) => None,
+        }
+    }
+
+    fn as_texts(&self) -> Result<Option<Vec<String>>, Fault> {
+        let json = self.unpacked('[')?;
+        match &json.as_ref().unwrap_or(self).value {
+            Value::List(items) => {
+                let text = |item: &Self| item.as_text().ok_or_else(|| item.not("text"));
+                items.iter().map(text).collect::<Result<_, _>>().map(Some)
+            }
+            Value::Null => Ok(Some(Vec::new())),
+            Value::Map(_) => Ok(None),
+            Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => {
+                Ok(self.as_text().map(|text| vec![text]))
+            }
+        }
+    }
+
+    fn as_costs(&self) -> Result<Option<BTreeMap<String, f64>>, Fault> {
+        let Some(map) = self.as_map()? else { return Ok(None) };
+        let cost =
+            |(node, cost): (String, Self)| Ok((node, cost.as_float().ok_or_else(|| cost.not("a number"))?));
+        map.into_iter().map(cost).collect::<Result<_, _>>().map(Some)
+    }
+
+    fn not(&self, wanted: &'static str) -> Fault {
+        Fault::WrongType { given: self.show(), wanted }
+    }
+
+    fn as_rules(&self) -> Result<Option<Vec<Self>>, Fault> {
+        let json = self.unpacked('[')?;
+        Ok(match json.unwrap_or_else(|| self.clone()).value {
+            Value::List(items) => Some(items),
+            Value::Null => Some(Vec::new()),
+            Value::Map(_) | Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => None,
+        })
+    }
+
+    fn as_free(&self) -> Result<Option<serde_json::Map<String, serde_json::Value>>, Fault> {
+        let map = self.as_map()?;
+        Ok(map.map(|map| map.into_iter().map(|(key, value)| (key, value.to_json())).collect()))
+    }
+
+    fn as_map(&self) -> Result<Option<Vec<(String, Self)>>, Fault> {
+        let json = self.unpacked('{')?;
+        Ok(match json.unwrap_or_else(|| self.clone()).value {
+            Value::Map(map) => Some(map),
+            Value::Null => Some(Vec::new()),
+            Value::List(_) | Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => None,
+        })
+    }
+
+    /// The tree in JSON text that begins with this bracket; nothing for other values.
+    fn unpacked(&self, bracket: char) -> Result<Option<Self>, Fault> {
+        let Value::Text(text) = &self.value else { return Ok(None) };
+        if !text.starts_with(bracket) {
+            return Ok(None);
+        }
+        let json = serde_json::from_str(text).map_err(|error| Fault::Invalid {
+            given: quoted(text),
+            reason: format!("not valid JSON: {error}"),
+        })?;
+        Ok(Some(Self::from_json(&self.at, json)))
+    }
+
+    fn from_json(at: &Place, json: serde_json::Value) -> Self {
+        use serde_json::Value as Json;
+        let value = match json {
+            Json::Null => Value::Null,
+            Json::Bool(flag) => Value::Flag(flag),
+            Json::Number(number) => match number.as_i64() {
+                Some(number) => Value::Int(number),
+                None => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            Json::String(text) => Value::Text(text),
+            Json::Array(items) => {
+                Value::List(items.into_iter().map(|item| Self::from_json(at, item)).collect())
+            }
+            Json::Object(map) => {
+                Value::Map(map.into_iter().map(|(key, value)| (key, Self::from_json(at, value))).collect())
+            }
+        };
+        Self { at: at.clone(), value }
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        use serde_json::Value as Json;
+        match &self.value {
+            Value::Null => Json::Null,
+            Value::Flag(flag) => Json::from(*flag),
+            Value::Int(number) => Json::from(*number),
+            Value::Float(number) => Json::from(*number),
+            Value::Text(text) => Json::from(text.as_str()),
+            Value::List(items) => items.iter().map(Self::to_json).collect(),
+            Value::Map(map) => map.iter().map(|(key, value)| (key.clone(), value.to_json())).collect(),
+        }
+    }
+}
+
+/// A text as an error message shows it: quoted, escaped and not endless.
+pub(super) fn quoted(text: &str) -> String {
+    const SHOWN: usize = 80;
+    match text.char_indices().nth(SHOWN) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+    }
+}
+
+/// Reads a whole number in Go's notation: `0x`, `0b`, `0o` or a leading `0` choose the base, `_` separates.
+fn parse_int(text: &str) -> Option<i64> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let lower = digits.to_ascii_lowercase();
+    let (base, digits) = if let Some(hex) = lower.strip_prefix("0x") {
+        (16, hex)
+    } else if let Some(binary) = lower.strip_prefix("0b") {
+        (2, binary)
+    } else if let Some(octal) = lower.strip_prefix("0o") {
+        (8, octal)
+    } else if let Some(octal) = lower.strip_prefix('0').filter(|rest| !rest.is_empty()) {
+        (8, octal)
+    } else {
+        (10, lower.as_str())
+    };
+    // The standard library would take a second sign.
+    if !digits.starts_with(|c: char| c.is_ascii_alphanumeric()) || digits.ends_with('_') {
+        return None;
+    }
+    let number = i128::from_str_radix(&digits.replace('_', ""), base).ok()?;
+    i64::try_from(if negative { -number } else { number }).ok()
+}
+
+fn parse_flag(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "t" | "y" | "true" | "yes" | "on" => Some(true),
+        "0" | "f" | "n" | "false" | "no" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_numbers_as_go_reads_them() {
+        for (text, number) in [
+            ("0", 0),
+            ("8", 8),
+            ("0660", 0o660),
+            ("0o660", 0o660),
+            ("0x1F", 31),
+            ("0b11", 3),
+            ("1_000", 1000),
+            ("-0660", -0o660),
+            ("+7", 7),
+            ("-9223372036854775808", i64::MIN),
+        ] {
+            assert_eq!(parse_int(text), Some(number), "{text}");
+        }
+        for bad in ["", "-", "08", "0x", "--1", "0x-1", "1_", "_1", "a", "1.0", " 1", "9223372036854775808"] {
+            assert_eq!(parse_int(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn booleans_in_the_usual_cases() {
+        for yes in ["true", "True", "TRUE", "t", "T", "yes", "Yes", "Y", "y", "1", "on"] {
+            assert_eq!(parse_flag(yes), Some(true), "{yes}");
+        }
+        for no in ["false", "False", "FALSE", "f", "F", "no", "No", "N", "n", "0", "off"] {
+            assert_eq!(parse_flag(no), Some(false), "{no}");
+        }
+        assert_eq!(parse_flag("2"), None);
+        assert_eq!(parse_flag(""), None);
+    }
+}

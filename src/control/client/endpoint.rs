@@ -1,0 +1,127 @@
+//! Addresses of control services as users write them. Owns their syntax; never dials.
+
+use std::{fmt, path::PathBuf, str::FromStr};
+
+/// Where a node's control socket usually is, most likely place first.
+pub const DEFAULT_SOCKETS: [&str; 3] =
+    ["/run/meshd/meshd.sock", "/var/run/receptor/receptor.sock", "/var/run/awx-receptor/receptor.sock"];
+
+/// The address of a control service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A Unix socket file.
+    Unix(PathBuf),
+    /// A TCP port.
+    Tcp {
+        /// Host name or address, an IPv6 one without brackets.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+}
+
+/// A text that is no address of a control service.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidEndpoint {
+    /// Nothing that could be an address.
+    #[error("{0:?} is no control socket: write unix:/PATH, /PATH or tcp://HOST:PORT")]
+    Syntax(String),
+    /// A TLS address, which this release cannot dial.
+    #[error(
+        "{0:?}: control sockets over TLS are not supported in this release: use the node's Unix socket, or tcp:// on a trusted network"
+    )]
+    Tls(String),
+}
+
+impl FromStr for Endpoint {
+    type Err = InvalidEndpoint;
+
+    /// Reads `unix:PATH`, `unix://PATH`, `PATH` (a leading `~/` is the home directory), `tcp://HOST:PORT` or
+    /// `tcp:HOST:PORT`.
+    fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
+        let without_slashes = |rest: &str| rest.strip_prefix("//").unwrap_or(rest).to_owned();
+        if text.strip_prefix("tls:").is_some() {
+            return Err(InvalidEndpoint::Tls(text.to_owned()));
+        }
+        if let Some(rest) = text.strip_prefix("tcp:") {
+            return tcp(&without_slashes(rest)).ok_or_else(|| InvalidEndpoint::Syntax(text.to_owned()));
+        }
+        let path = text.strip_prefix("unix:").map_or_else(|| text.to_owned(), without_slashes);
+        // A colon in a path is far more often a misspelt scheme or a forgotten tcp:.
+        if path.is_empty() || path.contains([':', '\0']) {
+            return Err(InvalidEndpoint::Syntax(text.to_owned()));
+        }
+        Ok(Self::Unix(expand_home(&path, std::env::home_dir())))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "tcp://[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "tcp://{host}:{port}"),
+        }
+    }
+}
+
+fn tcp(text: &str) -> Option<Endpoint> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let port = port.parse().ok().filter(|port| *port != 0)?;
+    (!host.is_empty()).then(|| Endpoint::Tcp { host: host.to_owned(), port })
+}
+
+fn expand_home(path: &str, home: Option<PathBuf>) -> PathBuf {
+    match (path.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => home.join(rest),
+        (Some(_) | None, _) => PathBuf::from(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_receptorctl_reads() {
+        let unix = |path: &str| Ok(Endpoint::Unix(PathBuf::from(path)));
+        let tcp = |host: &str, port| Ok(Endpoint::Tcp { host: host.to_owned(), port });
+        for (text, expected) in [
+            ("/run/x.sock", unix("/run/x.sock")),
+            ("relative.sock", unix("relative.sock")),
+            ("unix:/run/x.sock", unix("/run/x.sock")),
+            ("unix:///run/x.sock", unix("/run/x.sock")),
+            ("tcp://host:2222", tcp("host", 2222)),
+            ("tcp:10.0.0.1:2222", tcp("10.0.0.1", 2222)),
+            ("tcp://::1:2222", tcp("::1", 2222)),
+            ("tcp://[::1]:2222", tcp("::1", 2222)),
+        ] {
+            assert_eq!(text.parse(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_address() {
+        for text in ["", "unix:", "tcp://host", "tcp://host:0", "tcp://:1", "tcp://h:99999", "http://h:1"] {
+            assert_eq!(text.parse::<Endpoint>(), Err(InvalidEndpoint::Syntax(text.to_owned())), "{text}");
+        }
+        let tls = "tls://host:1".parse::<Endpoint>().unwrap_err();
+        assert!(tls.to_string().contains("not supported in this release"), "{tls}");
+    }
+
+    #[test]
+    fn the_home_directory_is_expanded_at_the_start_only() {
+        let home = || Some(PathBuf::from("/home/op"));
+        assert_eq!(expand_home("~/x.sock", home()), PathBuf::from("/home/op/x.sock"));
+        assert_eq!(expand_home("/a/~/x.sock", home()), PathBuf::from("/a/~/x.sock"));
+        assert_eq!(expand_home("~/x.sock", None), PathBuf::from("~/x.sock"));
+    }
+
+    #[test]
+    fn prints_what_reads_back() {
+        for text in ["unix:/run/x.sock", "tcp://host:2222", "tcp://[::1]:2222"] {
+            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What can go wrong between a client and a node, in words that say what to do. Owns no exit codes.
+
+use std::{io, time::Duration};
+
+use super::{Endpoint, InvalidEndpoint};
+
+/// A request that did not get its answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The address cannot be understood.
+    #[error(transparent)]
+    Endpoint(#[from] InvalidEndpoint),
+    /// Nobody listens at the address.
+    #[error("{}", unreachable(.endpoint, .source))]
+    Unreachable {
+        /// What was dialled.
+        endpoint: Endpoint,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Something listens, but its first line is not a control service's.
+    #[error("{endpoint} is not a node's control service: it greeted with {greeting:?}")]
+    NotControl {
+        /// What was dialled.
+        endpoint: Endpoint,
+        /// The line it sent, cut short.
+        greeting: String,
+    },
+    /// No answer in time.
+    #[error("no {what} within {}: the node is up but stuck, or too busy; see its log", crate::duration::print(*.after))]
+    TimedOut {
+        /// What was waited for.
+        what: &'static str,
+        /// The limit.
+        after: Duration,
+    },
+    /// The node understood and said no: its own words.
+    #[error("{0}")]
+    Refused(String),
+    /// The connection ended in the middle of something.
+    #[error("the node closed the connection before its {0} came: it may have been stopped or restarted")]
+    Closed(&'static str),
+    /// An answer that does not fit the question.
+    #[error("unexpected answer to {question}: {answer}")]
+    Protocol {
+        /// What had been asked.
+        question: &'static str,
+        /// The answer, cut short, or what is wrong with it.
+        answer: String,
+    },
+    /// A command in words that contains a line break would be two commands.
+    #[error("a command must be one line: {0:?}")]
+    NotOneLine(String),
+    /// The payload could not be read: nothing is wrong with the node.
+    #[error("cannot read the payload: {0}")]
+    Payload(#[source] io::Error),
+    /// The connection broke.
+    #[error("connection to the node failed while {doing}: {source}")]
+    Io {
+        /// What was under way.
+        doing: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A node that was followed went away and stayed away.
+    #[error("node gone for {} at byte {position} of the results of unit {unit}: {cause}", crate::duration::print(*.after))]
+    Absent {
+        /// The unit followed.
+        unit: String,
+        /// How many bytes have arrived, counted from the start of the unit's output.
+        position: u64,
+        /// How long it was waited for.
+        after: Duration,
+        /// The last attempt's outcome.
+        cause: Box<ControlError>,
+    },
+    /// The unit is final, but the node hands out fewer bytes than it says there are.
+    #[error("results of unit {unit} end at byte {position} of {size}: its stdout file was cut or removed")]
+    Truncated {
+        /// The unit followed.
+        unit: String,
+        /// How many bytes have arrived.
+        position: u64,
+        /// How many there should be.
+        size: u64,
+    },
+}
+
+impl ControlError {
+    /// True if the node, or the way to it, is gone: a later attempt may succeed.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Closed(_) | Self::Io { .. } => true,
+            Self::Endpoint(_)
+            | Self::NotControl { .. }
+            | Self::Refused(_)
+            | Self::Protocol { .. }
+            | Self::NotOneLine(_)
+            | Self::Payload(_)
+            | Self::Absent { .. }
+            | Self::Truncated { .. } => false,
+        }
+    }
+
+    /// Wraps an I/O error with what was being done.
+    pub(super) fn io(doing: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { doing, source }
+    }
+}
+
+fn unreachable(endpoint: &Endpoint, source: &io::Error) -> String {
+    let advice = match (endpoint, source.kind()) {
+        (Endpoint::Unix(path), io::ErrorKind::NotFound) => {
+            return format!(
+                "no socket at {}: is meshd running? give --socket or set RECEPTORCTL_SOCKET",
+                path.display()
+            );
+        }
+        (Endpoint::Unix(_), io::ErrorKind::ConnectionRefused) => {
+            "the socket file is there, but nobody listens: the node was killed or is starting; start meshd"
+        }
+        (Endpoint::Unix(_), io::ErrorKind::PermissionDenied) => {
+            "run as the node's user or root, or set `permissions` and the group of its control-service"
+        }
+        (Endpoint::Tcp { .. }, io::ErrorKind::ConnectionRefused) => {
+            "is meshd running, with `tcplisten` in its control-service?"
+        }
+        (Endpoint::Unix(_) | Endpoint::Tcp { .. }, _) => "is meshd running there?",
+    };
+    format!("cannot connect to {endpoint}: {source}; {advice}")
+}

@@ -1,0 +1,156 @@
+//! Following a unit's standard output, byte for byte, until the unit is final and all of it has arrived.
+//! Owns the continuation after a lost connection: a node that is restarted in the middle closes its sockets as if
+//! the output were complete, so the end of the stream is believed only together with the unit's status.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use serde_json::json;
+use tokio::{
+    io::AsyncReadExt,
+    time::{Instant, sleep, timeout_at},
+};
+
+use super::connection::{Stream, excerpt};
+use super::{Client, Command, ControlError, UnitReport};
+
+const CHUNK: usize = 256 << 10;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A connection that lasted this long was no accident: a later loss is a new one.
+const STABLE: Duration = Duration::from_secs(10);
+/// How often a final unit may end its stream early, with not one more byte, before the bytes count as missing.
+const BARREN_ATTEMPTS: u32 = 5;
+
+/// What happened to a followed unit.
+#[derive(Debug)]
+pub enum ResultEvent {
+    /// More output.
+    Data(Bytes),
+    /// The connection broke, for this reason; the next call tries to continue.
+    Lost(ControlError),
+    /// Connected again, at the byte where it stopped.
+    Resumed,
+    /// The unit is final and all its output has arrived. Nothing follows.
+    End(UnitReport),
+}
+
+/// A unit's output, from a position on.
+pub struct ResultStream {
+    client: Client,
+    unit: String,
+    position: u64,
+    stream: Option<Stream>,
+    pause: Duration,
+    /// When patience ends; set from the first loss on, until output arrives or a connection proves stable.
+    gone_until: Option<Instant>,
+    connected: Instant,
+    barren: u32,
+}
+
+impl ResultStream {
+    pub(super) async fn open(client: Client, unit: &str, start: u64) -> Result<Self, ControlError> {
+        let stream = Some(stream_from(&client, unit, start).await?);
+        let unit = unit.to_owned();
+        Ok(Self {
+            client,
+            unit,
+            position: start,
+            stream,
+            pause: FIRST_PAUSE,
+            gone_until: None,
+            connected: Instant::now(),
+            barren: 0,
+        })
+    }
+
+    /// How far the output has arrived, in bytes from its start.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Waits for the next event. Not to be dropped half way: after a timeout, go on only by a new stream.
+    ///
+    /// # Errors
+    /// [`ControlError::Absent`] if the node stayed away too long, [`ControlError::Refused`] if the unit is gone
+    /// (released, most likely), [`ControlError::Truncated`] if output is missing.
+    pub async fn next(&mut self) -> Result<ResultEvent, ControlError> {
+        let Some(stream) = &mut self.stream else { return self.resume().await };
+        let mut buffer = BytesMut::with_capacity(CHUNK);
+        match stream.read_buf(&mut buffer).await {
+            Ok(0) => self.ended().await,
+            Ok(count) => {
+                self.position += count as u64;
+                self.forgive();
+                Ok(ResultEvent::Data(buffer.freeze()))
+            }
+            Err(error) => Ok(self.lost(ControlError::io("reading results")(error))),
+        }
+    }
+
+    /// The stream ended: is the unit done, or did the node go away?
+    async fn ended(&mut self) -> Result<ResultEvent, ControlError> {
+        let report = match self.client.unit_status(&self.unit).await {
+            Ok(report) => report,
+            Err(error) if error.is_absence() => return Ok(self.lost(error)),
+            Err(error) => return Err(error),
+        };
+        if !report.state.is_final() {
+            return Ok(self.lost(ControlError::Closed("last result")));
+        }
+        if self.position >= report.stdout_size {
+            return Ok(ResultEvent::End(report));
+        }
+        self.barren += 1;
+        if self.barren > BARREN_ATTEMPTS {
+            let (unit, size) = (self.unit.clone(), report.stdout_size);
+            return Err(ControlError::Truncated { unit, position: self.position, size });
+        }
+        Ok(self.lost(ControlError::Closed("last result")))
+    }
+
+    fn lost(&mut self, cause: ControlError) -> ResultEvent {
+        self.stream = None;
+        if self.connected.elapsed() > STABLE {
+            self.forgive();
+        }
+        self.gone_until.get_or_insert_with(|| Instant::now() + self.client.deadlines.absence);
+        ResultEvent::Lost(cause)
+    }
+
+    /// Earlier losses no longer count.
+    fn forgive(&mut self) {
+        (self.barren, self.pause, self.gone_until) = (0, FIRST_PAUSE, None);
+    }
+
+    async fn resume(&mut self) -> Result<ResultEvent, ControlError> {
+        let after = self.client.deadlines.absence;
+        let until = *self.gone_until.get_or_insert_with(|| Instant::now() + after);
+        let mut cause = ControlError::Closed("last result");
+        while Instant::now() < until {
+            sleep(self.pause).await;
+            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+            match timeout_at(until, stream_from(&self.client, &self.unit, self.position)).await {
+                Ok(Ok(stream)) => {
+                    (self.stream, self.connected) = (Some(stream), Instant::now());
+                    return Ok(ResultEvent::Resumed);
+                }
+                Ok(Err(error)) if error.is_absence() => cause = error,
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        let (unit, position) = (self.unit.clone(), self.position);
+        Err(ControlError::Absent { unit, position, after, cause: Box::new(cause) })
+    }
+}
+
+async fn stream_from(client: &Client, unit: &str, start: u64) -> Result<Stream, ControlError> {
+    let request = json!({"command": "work", "subcommand": "results", "unitid": unit, "startpos": start});
+    let mut connection = client.connect().await?;
+    let answer = connection.ask(&Command::json(&request)).await?;
+    if !answer.starts_with("Streaming results for work unit ") {
+        return Err(ControlError::Protocol { question: "work results", answer: excerpt(&answer) });
+    }
+    Ok(connection.into_stream())
+}

@@ -1,0 +1,191 @@
+//! Services on offer: told, passed on, superseded, withdrawn.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+
+use super::net::Net;
+use super::solo::{EPOCH, Solo, as_advert, millis, node, secs, service, update};
+use crate::mesh::{LinkPolicy, Offer, Options};
+use crate::wire::advertisement::AdvertisementMessage;
+use crate::wire::{Advertisement, ConnType};
+
+fn offer() -> Offer {
+    Offer { conn_type: ConnType::STREAM, tags: BTreeMap::from([("k".into(), "v".into())]) }
+}
+
+fn ad(of: &str, name: &str, second: i64, cancel: bool) -> Bytes {
+    let advertisement = Advertisement {
+        node_id: node(of),
+        service: service(name),
+        time: Timestamp::from_second(second).unwrap(),
+        conn_type: ConnType::DATAGRAM,
+        tags: None,
+        work_commands: None,
+    };
+    AdvertisementMessage { advertisement, cancel }.message().unwrap()
+}
+
+/// What a node lists, as `node:service`.
+fn listed(solo: &Solo) -> Vec<String> {
+    let ads = solo.mesh.status(solo.now()).advertisements;
+    ads.iter().map(|ad| format!("{}:{}", ad.node_id, ad.service)).collect()
+}
+
+#[test]
+fn own_services_are_told_at_once_and_every_minute() {
+    let mut solo = Solo::with("a", Options { max_idle: secs(1_000), ..Options::default() });
+    let b = solo.neighbour("b");
+    let now = solo.now();
+    solo.mesh.advertise(service("svc"), offer(), now);
+    solo.advance(millis(200));
+    let told: Vec<_> = solo.sent_to(b).iter().filter_map(as_advert).collect();
+    assert_eq!(told.len(), 1);
+    assert!(!told[0].cancel && told[0].advertisement.tags == Some(offer().tags));
+    let mut last = told[0].advertisement.time;
+    for _ in 0..3 {
+        solo.advance(secs(59));
+        assert_eq!(solo.sent_to(b).iter().filter_map(as_advert).count(), 0);
+        solo.advance(secs(1));
+        let again: Vec<_> = solo.sent_to(b).iter().filter_map(as_advert).collect();
+        assert_eq!(again.len(), 1);
+        assert!(again[0].advertisement.time > last);
+        last = again[0].advertisement.time;
+    }
+}
+
+#[test]
+fn the_later_date_counts_and_news_is_passed_on_unchanged() {
+    let mut solo = Solo::new("a");
+    let (b, c) = (solo.neighbour("b"), solo.neighbour("c"));
+    let news = ad("x", "svc", 100, false);
+    solo.packet(b, news.clone());
+    assert_eq!(solo.sent(), [(c, news.clone())]);
+    for old in [news, ad("x", "svc", 99, false), ad("x", "svc", 100, true)] {
+        solo.packet(c, old);
+        assert_eq!(solo.sent(), []);
+    }
+    solo.packet(c, ad("x", "svc", 101, false));
+    assert_eq!(solo.sent().len(), 1);
+    assert_eq!(listed(&solo), ["x:svc"]);
+}
+
+#[test]
+fn a_withdrawal_is_passed_on_once_and_remembered() {
+    let mut solo = Solo::new("a");
+    let (b, c) = (solo.neighbour("b"), solo.neighbour("c"));
+    solo.packet(b, ad("x", "svc", 100, false));
+    solo.sent();
+    let withdrawal = ad("x", "svc", 101, true);
+    solo.packet(b, withdrawal.clone());
+    assert_eq!(solo.sent(), [(c, withdrawal.clone())]);
+    assert_eq!(listed(&solo), [] as [String; 0]);
+    solo.packet(c, withdrawal);
+    solo.packet(c, ad("x", "svc", 100, false));
+    assert_eq!(solo.sent(), []);
+    assert_eq!(listed(&solo), [] as [String; 0], "what is late does not bring it back");
+}
+
+#[test]
+fn a_withdrawal_in_a_ring_stops() {
+    let mut net = Net::of(&["a", "b", "c"], &[("a", "b"), ("b", "c"), ("c", "a")]);
+    let now = net.now();
+    net.mesh("a").bind(service("svc"));
+    net.mesh("a").advertise(service("svc"), offer(), now);
+    net.run(secs(1));
+    for name in ["b", "c"] {
+        let now = net.now();
+        assert_eq!(net.mesh(name).status(now).advertisements.len(), 1);
+    }
+    net.log.clear();
+    let now = net.now();
+    net.mesh("a").unbind(service("svc"), now);
+    net.run(secs(5));
+    for name in ["b", "c"] {
+        let now = net.now();
+        assert_eq!(net.mesh(name).status(now).advertisements, []);
+    }
+    let withdrawals = net.log.iter().filter_map(|sent| as_advert(&sent.message)).filter(|ad| ad.cancel);
+    assert!((2..=4).contains(&withdrawals.count()));
+}
+
+#[test]
+fn a_service_of_our_past_is_withdrawn() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    solo.packet(b, ad("a", "old", 2_000_000_000, false));
+    solo.advance(millis(200));
+    let told: Vec<_> = solo.sent_to(b).iter().filter_map(as_advert).collect();
+    assert!(matches!(&told[..], [ad] if ad.cancel && ad.advertisement.service == service("old")), "{told:?}");
+    assert!(told[0].advertisement.time > Timestamp::from_second(2_000_000_000).unwrap());
+    solo.packet(b, ad("a", "old", 1_000, true));
+    solo.advance(millis(200));
+    assert_eq!(solo.sent(), []);
+}
+
+#[test]
+fn a_node_that_came_back_without_a_service_withdraws_it() {
+    let mut net = Net::of(&["a", "b", "c"], &[("a", "b"), ("b", "c")]);
+    let now = net.now();
+    net.mesh("c").advertise(service("svc"), offer(), now);
+    net.run(secs(1));
+    net.remove("c");
+    net.run(secs(30));
+    net.add("c", EPOCH + 1);
+    net.join("b", "c");
+    net.run(secs(2));
+    let now = net.now();
+    assert_eq!(net.mesh("a").status(now).advertisements, []);
+    assert_eq!(net.mesh("b").status(now).advertisements, []);
+}
+
+#[test]
+fn two_nodes_that_contradict_each_other_do_not_do_so_without_end() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    let now = solo.now();
+    solo.mesh.advertise(service("svc"), offer(), now);
+    solo.advance(millis(200));
+    solo.sent();
+    for second in 0..1_000 {
+        solo.packet(b, ad("a", "svc", 2_000_000_000 + second, false));
+        solo.advance(millis(1));
+    }
+    let told = solo.sent_to(b).iter().filter_map(as_advert).count();
+    assert!((1..=11).contains(&told), "{told}");
+}
+
+#[test]
+fn a_new_neighbour_is_not_told_newer_dates_than_the_others() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    let now = solo.now();
+    solo.mesh.advertise(service("svc"), offer(), now);
+    solo.packet(b, ad("x", "other", 100, false));
+    solo.advance(secs(1));
+    let told: Vec<_> = solo.sent_to(b).into_iter().filter(|m| as_advert(m).is_some()).collect();
+    let c = solo.open_with(LinkPolicy::default());
+    solo.say(c, &update("c", "greeting", 1, 1, &[]));
+    assert!(solo.sent_to(c).iter().all(|message| as_advert(message).is_none()), "it would not listen yet");
+    solo.say(c, &update("c", "lists_us", 1, 2, &[("a", 1.0)]));
+    let heard: Vec<_> = solo.sent_to(c).into_iter().filter(|m| as_advert(m).is_some()).collect();
+    assert_eq!(heard.len(), 2);
+    assert!(heard.contains(&told[0]), "the same bytes, which a mesh that knows them does not flood again");
+}
+
+#[test]
+fn advertisers_and_services_are_bounded() {
+    let options = Options { max_nodes: 5, max_services_per_node: 4, ..Options::default() };
+    let mut solo = Solo::with("a", options);
+    let b = solo.neighbour("b");
+    for i in 0..20 {
+        solo.packet(b, ad(&format!("made-up-{i}"), "svc", 100, false));
+        solo.packet(b, ad("made-up-0", &format!("svc{i}"), 100, false));
+        solo.packet(b, ad("a", &format!("svc{i}"), 100, false));
+    }
+    assert_eq!(listed(&solo).len(), 5 + 3);
+    solo.sent();
+    solo.advance(millis(200));
+    assert_eq!(solo.sent_to(b).iter().filter_map(as_advert).count(), 4);
+}

@@ -1,0 +1,90 @@
+//! The command line of a command unit: which parameters it gets and how they split into words.
+//! Knows the configured type and what the client gave; starts nothing.
+
+use std::collections::BTreeMap;
+
+use super::WorkError;
+
+/// A configured work type that runs a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandType {
+    /// Name of the work type.
+    pub name: String,
+    /// Program to run, looked up on PATH when it has no slash.
+    pub command: String,
+    /// Arguments it always gets, in shell quoting.
+    pub params: String,
+    /// Whether clients may add arguments, as parameter `params`.
+    pub allow_runtime_params: bool,
+    /// Whether requests from afar need a signature.
+    pub verify_signature: bool,
+}
+
+impl CommandType {
+    /// The arguments of one unit, still in shell quoting: the configured ones, then the client's.
+    ///
+    /// # Errors
+    /// [`WorkError::ParamsNotAllowed`], and [`WorkError::BadQuoting`] when the result does not split.
+    pub(crate) fn arguments(&self, given: &BTreeMap<String, String>) -> Result<String, WorkError> {
+        let given = given.get("params").map_or("", String::as_str);
+        if !given.is_empty() && !self.allow_runtime_params {
+            return Err(WorkError::ParamsNotAllowed);
+        }
+        let joined = match (self.params.as_str(), given) {
+            (only, "") | ("", only) => only.to_owned(),
+            (first, second) => format!("{first} {second}"),
+        };
+        split(&joined)?;
+        Ok(joined)
+    }
+}
+
+/// Splits arguments as a shell would, without expanding anything.
+///
+/// # Errors
+/// [`WorkError::BadQuoting`] for an open quote or escape, and for a NUL, which no argument can carry.
+pub(crate) fn split(arguments: &str) -> Result<Vec<String>, WorkError> {
+    let bad = || WorkError::BadQuoting(arguments.to_owned());
+    if arguments.contains('\0') {
+        return Err(bad());
+    }
+    shlex::split(arguments).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(configured: &str, given: &str, allowed: bool) -> Result<String, WorkError> {
+        let kind = CommandType {
+            name: "t".into(),
+            command: "c".into(),
+            params: configured.into(),
+            allow_runtime_params: allowed,
+            verify_signature: false,
+        };
+        kind.arguments(&BTreeMap::from([("params".into(), given.into())]))
+    }
+
+    #[test]
+    fn configured_arguments_come_first() {
+        assert_eq!(arguments("worker", "--x 'a b'", true).unwrap(), "worker --x 'a b'");
+        assert_eq!(arguments("", "x", true).unwrap(), "x");
+        assert_eq!(arguments("worker", "", false).unwrap(), "worker");
+        assert_eq!(
+            arguments("worker", "x", false).unwrap_err().to_string(),
+            "extra params provided but not allowed"
+        );
+        assert!(matches!(arguments("worker", "'x", true), Err(WorkError::BadQuoting(_))));
+    }
+
+    #[test]
+    fn words_split_as_in_a_shell() {
+        assert_eq!(
+            split(r#"-c 'echo hi; sleep 2' a\ b "c d""#).unwrap(),
+            ["-c", "echo hi; sleep 2", "a b", "c d"]
+        );
+        assert!(split("").unwrap().is_empty());
+        assert!(split("a\0b").is_err());
+    }
+}

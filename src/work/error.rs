@@ -1,0 +1,148 @@
+//! What can go wrong with units of work. Owns the texts: a [`WorkError`] prints exactly what follows `ERROR: `
+//! on the control socket, in the words that clients of the Go node know where such words exist.
+//! Knows nothing of how the answer travels.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a request about work was refused or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// No such work type is configured here.
+    #[error("unknown work type {0}")]
+    UnknownType(String),
+    /// No unit of that ID exists here, or it has been released.
+    #[error("unknown work unit {0}")]
+    UnknownUnit(String),
+    /// A signature came with a request for a type that verifies none.
+    #[error("work type did not expect a signature")]
+    UnexpectedSignature,
+    /// The type needs a signature, and the one given (or missing) does not do.
+    #[error("could not verify signature: {0}")]
+    BadSignature(&'static str),
+    /// The unit was to be signed, and this node has no key.
+    #[error("cannot sign work: signing key is empty")]
+    NoSigningKey,
+    /// Parameters came for a type that takes none at run time.
+    #[error("extra params provided but not allowed")]
+    ParamsNotAllowed,
+    /// The parameters do not split into words.
+    #[error("params {0:?} cannot be split into words: a quote or an escape is left open")]
+    BadQuoting(String),
+    /// A time to live was given for a unit that runs here.
+    #[error("ttl option is intended for remote work only")]
+    TtlIsForRemoteWork,
+    /// The time to live is no duration.
+    #[error("ttl {0}")]
+    BadTtl(#[from] crate::duration::InvalidDuration),
+    /// Secrets would travel in the clear.
+    #[error("cannot send secrets over a non-TLS connection")]
+    SecretsWithoutTls,
+    /// The target is no node ID.
+    #[error("node: {0}")]
+    BadNode(#[from] crate::wire::InvalidNodeId),
+    /// The file system under the data directory is full.
+    #[error("no space left under the data directory ({path}): free some space, or release finished units")]
+    NoSpace {
+        /// The file that could not grow.
+        path: PathBuf,
+    },
+    /// A file operation failed.
+    #[error("cannot {what} {path}: {source}")]
+    Io {
+        /// The operation, as a verb.
+        what: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's cause.
+        source: io::Error,
+    },
+    /// The unit could not be started; its Detail says the same.
+    #[error("{0}")]
+    NotStarted(String),
+    /// The unit was cancelled, released or ended otherwise while its payload was still being sent.
+    #[error("work unit {0} ended before its payload was complete")]
+    EndedEarly(String),
+    /// The stdout file holds less than the unit's final status says.
+    #[error("stdout of work unit {unit} holds {found} of {expected} bytes")]
+    StdoutTruncated {
+        /// The unit.
+        unit: String,
+        /// Bytes there.
+        found: u64,
+        /// Bytes that the status promises.
+        expected: u64,
+    },
+    /// A cancel did not end the processes in the time allowed for it.
+    #[error("work unit {0} is still running: its processes have not ended yet, ask again")]
+    StillRunning(String),
+    /// The follower of a result stream stopped reading or writing.
+    #[error("connection: {0}")]
+    Connection(#[source] io::Error),
+}
+
+impl WorkError {
+    /// Names a failed file operation; a full disk gets a variant of its own.
+    pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        let path = path.into();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace { path },
+            _ => Self::Io { what, path, source },
+        }
+    }
+}
+
+/// Why the work engine does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory is a symbolic link, which another user may turn elsewhere.
+    #[error("data directory {0} is a symbolic link: name the real directory instead")]
+    Symlink(PathBuf),
+    /// The path exists and is no directory.
+    #[error("data directory {0} is not a directory")]
+    NotADirectory(PathBuf),
+    /// Somebody else owns it.
+    #[error(
+        "data directory {path} belongs to user {owner}, not to user {user} who runs this node: chown it or set another datadir"
+    )]
+    ForeignOwner {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner's numeric ID.
+        owner: u32,
+        /// Our numeric ID.
+        user: u32,
+    },
+    /// Others may write into it.
+    #[error("data directory {path} is writable by others (mode {mode:04o}): run chmod go-w on it")]
+    WritableByOthers {
+        /// The directory.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The node ID does not make a directory name.
+    #[error("node ID {0:?} cannot be a directory name, and the units of a node are kept in one of that name")]
+    NodeId(String),
+    /// A file operation failed.
+    #[error("cannot {what} {path}: {source}")]
+    Io {
+        /// The operation, as a verb.
+        what: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's cause.
+        source: io::Error,
+    },
+    /// The spawner process does not start.
+    #[error("cannot start the process that starts jobs ({path}): {source}")]
+    Spawner {
+        /// The executable.
+        path: PathBuf,
+        /// The system's cause.
+        source: io::Error,
+    },
+    /// Two work types have one name.
+    #[error("work type {0} already registered")]
+    DuplicateType(String),
+}

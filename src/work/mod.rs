@@ -1,0 +1,55 @@
+//! Units of work: accepted durably, run by detached processes here or by another node, followed, cancelled and
+//! released. [`Registry`] is the way in. Owns the unit directories below the data directory and every process
+//! started for them; knows nothing of the control socket's syntax nor of how a stream to another node is made,
+//! which a [`Dialer`] does.
+//!
+//! - [`unit`]: the states and what may follow what, pure.
+//! - [`status`]: the status file's shape. `store`: where the files lie and how they survive a crash.
+//! - [`runner`]: spawner and runner processes. `command`: the arguments they get.
+//! - `registry`: one entry per unit, its one writer, submission, cancel, release, restart.
+//! - `results` and `watch`: output as it grows. [`follow`] and `remote`: units on other nodes.
+
+mod command;
+mod error;
+pub mod follow;
+mod readiness;
+mod registry;
+mod remote;
+mod results;
+pub mod runner;
+pub mod status;
+mod store;
+pub mod unit;
+mod watch;
+
+pub use command::CommandType;
+pub use error::{OpenError, WorkError};
+pub use registry::{Caller, Options, Outcome, Registry, Started, Submission, Submit};
+pub use results::ResultStream;
+pub use status::UnitReport;
+pub use unit::{State, UnitId};
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::wire::{NodeId, ServiceName};
+
+/// A stream in both directions; shutting its write side down lets the other side go on sending.
+pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
+
+/// A stream that is being opened.
+pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Duplex>>> + Send>>;
+
+/// Opens streams to services of other nodes.
+pub trait Dialer: Send + Sync + 'static {
+    /// Opens a stream to a service of a node, under the named TLS profile if any. Bounded in time.
+    fn dial(&self, node: NodeId, service: ServiceName, tls: Option<String>) -> Dialing;
+
+    /// This node.
+    fn node_id(&self) -> &NodeId;
+}

@@ -1,0 +1,129 @@
+//! One unit in memory: its status as everybody sees it, and the one place through which it is changed.
+//! A change is judged by the pure state machine, written to disk, and only then shown.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::{Mutex, OwnedMutexGuard, watch};
+
+use crate::work::WorkError;
+use crate::work::remote::Link;
+use crate::work::status::Status;
+use crate::work::store::{Store, UnitDir};
+use crate::work::unit::{Event, UnitId};
+
+/// A unit that exists.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: UnitId,
+    pub(crate) dir: UnitDir,
+    status: watch::Sender<Arc<Status>>,
+    /// Whoever changes the status or starts the unit holds this: a unit has one writer at a time. Held across
+    /// disk writes and the start of a runner, which is why it is an asynchronous lock.
+    writer: Arc<Mutex<()>>,
+    /// What a remote unit's driver and its callers tell each other.
+    link: OnceLock<Box<Link>>,
+}
+
+/// The right to change a unit.
+pub(crate) struct Writer {
+    entry: Arc<Entry>,
+    store: Store,
+    /// Away only while a write is under way, which takes it along: a caller that is dropped in the middle leaves
+    /// neither half a change nor a late one that overtakes the next.
+    turn: Option<OwnedMutexGuard<()>>,
+}
+
+/// How sure a written change must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// Survives a power loss once written.
+    Durable,
+    /// Survives the daemon's end; a power loss may bring the earlier status back.
+    Cached,
+    /// Stays in memory.
+    Memory,
+}
+
+impl Entry {
+    pub(crate) fn new(id: UnitId, dir: UnitDir, status: Status) -> Arc<Self> {
+        let status = watch::Sender::new(Arc::new(status));
+        Arc::new(Self { id, dir, status, writer: Arc::default(), link: OnceLock::new() })
+    }
+
+    /// The link to a remote unit's driver; other units never have one.
+    pub(crate) fn link(&self) -> &Link {
+        self.link.get_or_init(Box::default)
+    }
+
+    /// The status as it stands.
+    pub(crate) fn status(&self) -> Arc<Status> {
+        self.status.borrow().clone()
+    }
+
+    /// Follows the status.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Status>> {
+        self.status.subscribe()
+    }
+
+    /// Waits for the turn to change the unit.
+    pub(crate) async fn writer(self: &Arc<Self>, store: &Store) -> Writer {
+        let turn = self.writer.clone().lock_owned().await;
+        Writer { entry: self.clone(), store: store.clone(), turn: Some(turn) }
+    }
+
+    /// Applies one event, durably. Says whether it changed anything.
+    pub(crate) async fn apply(self: &Arc<Self>, store: &Store, event: Event) -> bool {
+        self.writer(store).await.apply(event, Durability::Durable).await
+    }
+
+    /// Waits until the unit is final.
+    pub(crate) async fn finished(&self) {
+        let mut status = self.subscribe();
+        // The sender lives in self, so this cannot fail.
+        let _ = status.wait_for(|status| status.life.state.is_final()).await;
+    }
+}
+
+impl Writer {
+    /// Applies an event and shows the result. A failed write is logged, not returned: the event has happened.
+    pub(crate) async fn apply(&mut self, event: Event, how: Durability) -> bool {
+        let mut status = Status::clone(&self.entry.status());
+        if !status.life.apply(&event) {
+            return false;
+        }
+        if let Err(error) = self.put(status, how).await {
+            tracing::error!(unit = %self.entry.id, %error, "a change of status is known in memory only");
+        }
+        true
+    }
+
+    /// Writes a changed status and shows it; it is shown even when it cannot be written.
+    ///
+    /// # Errors
+    /// The failed write.
+    pub(crate) async fn put(&mut self, status: Status, how: Durability) -> Result<(), WorkError> {
+        if how == Durability::Memory {
+            self.show(status);
+            return Ok(());
+        }
+        let (entry, turn) = (self.entry.clone(), self.turn.take());
+        let write = move || {
+            let written = entry.dir.write_status(&status, how == Durability::Durable);
+            entry.status.send_replace(Arc::new(status));
+            (turn, written)
+        };
+        let (turn, written) = self.store.blocking(write).await;
+        self.turn = turn;
+        written
+    }
+
+    /// Shows a status that somebody else has written.
+    pub(crate) fn show(&self, status: Status) {
+        self.entry.status.send_replace(Arc::new(status));
+    }
+
+    /// The status as it stands, which nobody changes meanwhile.
+    pub(crate) fn status(&self) -> Arc<Status> {
+        self.entry.status()
+    }
+}

@@ -1,0 +1,179 @@
+//! Units that run here: starting them through the spawner, noticing their end, cancelling them, and picking them
+//! up after a restart. While a runner lives the unit's files are its own; the daemon only watches it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::io::Interest;
+
+use super::entry::{Durability, Entry};
+use super::{Inner, Outcome};
+use crate::work::runner::identity::Identity;
+use crate::work::runner::{Job, Started};
+use crate::work::status::Extra;
+use crate::work::unit::{Event, State};
+use crate::work::{WorkError, readiness};
+
+/// What a runner gets on top of the grace to write its last status.
+const RUNNER_MARGIN: Duration = Duration::from_secs(8);
+/// What is left after a runner was killed.
+const LAST_MARGIN: Duration = Duration::from_secs(2);
+/// Between looks at a runner for which there is no descriptor left.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Inner {
+    /// Starts a unit whose payload is complete.
+    pub(super) async fn start_local(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
+        let mut writer = entry.writer(&self.store).await;
+        let status = writer.status();
+        let Some(kind) = self.types.get(&status.work_type) else {
+            return Err(WorkError::UnknownType(status.work_type.clone()));
+        };
+        if status.life.state != State::Pending {
+            return Err(WorkError::EndedEarly(entry.id.to_string()));
+        }
+        writer.apply(Event::PayloadComplete, Durability::Memory).await;
+        let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
+        let job = Job { dir: entry.dir.path().to_owned(), command: kind.command.clone(), grace_ms };
+        match self.spawner.spawn(job).await {
+            Started::Running(pid) => {
+                let mut status = status.as_ref().clone();
+                status.life.apply(&Event::Started(pid));
+                let runner = Identity::load(&entry.dir);
+                if let (Extra::Command(extra), Some(runner)) = (&mut status.extra, &runner) {
+                    extra.pid = runner.pid;
+                }
+                writer.show(status);
+                drop(writer);
+                tokio::spawn(self.clone().supervise(entry.clone(), runner));
+                Ok(())
+            }
+            Started::AlreadyTaken => {
+                drop(writer);
+                self.resume_local(entry).await;
+                Ok(())
+            }
+            Started::Failed(cause) => {
+                let mut failed = status.as_ref().clone();
+                failed.extra = Extra::None;
+                failed.life.apply(&Event::StartFailed(cause.clone()));
+                if let Err(error) = writer.put(failed, Durability::Durable).await {
+                    tracing::error!(unit = %entry.id, %error, "a failed start is known in memory only");
+                }
+                Err(WorkError::NotStarted(cause))
+            }
+        }
+    }
+
+    /// Picks a unit up that an earlier daemon left unfinished.
+    pub(super) async fn resume_local(self: &Arc<Self>, entry: &Arc<Entry>) {
+        let runner = Identity::load(&entry.dir).or_else(|| match &entry.status().extra {
+            Extra::Command(extra) if extra.pid > 0 => Identity::of_go_runner(extra.pid, &entry.dir),
+            Extra::None | Extra::Command(_) | Extra::Remote(_) | Extra::Other(_) => None,
+        });
+        if runner.as_ref().is_some_and(Identity::is_alive) {
+            let unknown_pid = Event::Reported(State::Running, "Running".into(), 0);
+            if entry.status().life.state == State::Pending {
+                entry.writer(&self.store).await.apply(unknown_pid, Durability::Memory).await;
+            }
+            tokio::spawn(self.clone().supervise(entry.clone(), runner));
+        } else {
+            self.settle(entry, runner.is_some()).await;
+        }
+    }
+
+    /// Waits for the runner's end and shows what it left.
+    async fn supervise(self: Arc<Self>, entry: Arc<Entry>, runner: Option<Identity>) {
+        if let Some(runner) = &runner {
+            wait_for_end(runner).await;
+        }
+        self.settle(&entry, true).await;
+    }
+
+    /// Shows the final status that a runner left, or gives the unit one.
+    async fn settle(&self, entry: &Arc<Entry>, had_runner: bool) {
+        let mut writer = entry.writer(&self.store).await;
+        let dir = entry.dir.clone();
+        let (left, cancelled, stdout_size) = self
+            .store
+            .blocking(move || (dir.read_status(), dir.is_marked_cancelled(), dir.stdout_size()))
+            .await;
+        match left {
+            Ok(left) if left.life.state.is_final() => return writer.show(left),
+            Ok(_) | Err(_) => {}
+        }
+        let mut status = writer.status().as_ref().clone();
+        let event = match status.life.state {
+            State::Pending if !had_runner && cancelled => Event::CancelledEarly,
+            State::Pending if !had_runner => Event::Restarted,
+            State::Pending | State::Running | State::Succeeded | State::Failed | State::Canceled => {
+                Event::RunnerVanished { cancelled, stdout_size }
+            }
+        };
+        if !status.life.apply(&event) {
+            return;
+        }
+        status.extra = match status.extra {
+            Extra::Command(_) | Extra::None => Extra::None,
+            kept @ (Extra::Remote(_) | Extra::Other(_)) => kept,
+        };
+        if let Err(error) = writer.put(status, Durability::Durable).await {
+            tracing::error!(unit = %entry.id, %error, "the end of a unit is known in memory only");
+        }
+    }
+
+    /// Ends a unit's processes; returns when the unit is final.
+    pub(super) async fn cancel_local(&self, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
+        {
+            // Having the turn means that no start is under way.
+            let mut writer = entry.writer(&self.store).await;
+            match writer.status().life.state {
+                State::Pending => {
+                    writer.apply(Event::CancelledEarly, Durability::Durable).await;
+                    return Ok(Outcome::Done);
+                }
+                State::Succeeded | State::Failed | State::Canceled => return Ok(Outcome::Done),
+                State::Running => {}
+            }
+        }
+        let marked = entry.dir.mark_cancelled();
+        self.signal_runner(entry, Signal::INT);
+        if tokio::time::timeout(self.grace + RUNNER_MARGIN, entry.finished()).await.is_ok() {
+            return marked.map(|()| Outcome::Done);
+        }
+        tracing::warn!(unit = %entry.id, "the runner does not end its command, killing it");
+        self.signal_runner(entry, Signal::KILL);
+        let ended = tokio::time::timeout(LAST_MARGIN, entry.finished()).await;
+        ended.map(|()| Outcome::Done).map_err(|_| WorkError::StillRunning(entry.id.to_string()))
+    }
+
+    fn signal_runner(&self, entry: &Arc<Entry>, signal: Signal) {
+        let pid = match &entry.status().extra {
+            Extra::Command(extra) => extra.pid,
+            Extra::None | Extra::Remote(_) | Extra::Other(_) => 0,
+        };
+        let runner = Identity::load(&entry.dir).or_else(|| Identity::of_go_runner(pid, &entry.dir));
+        if let Some(Err(error)) = runner.map(|runner| runner.signal(signal)) {
+            tracing::warn!(unit = %entry.id, %error, "cannot signal the unit's runner");
+        }
+    }
+}
+
+/// Returns when the process is gone.
+async fn wait_for_end(runner: &Identity) {
+    let descriptor = match runner.open() {
+        Ok(None) => return,
+        Ok(Some(descriptor)) => readiness::register(descriptor, Interest::READABLE),
+        Err(error) => Err(error),
+    };
+    match descriptor {
+        Ok(descriptor) => drop(descriptor.readable().await),
+        Err(error) => {
+            tracing::warn!(pid = runner.pid, %error, "no descriptor for a runner, looking every second instead");
+            while runner.is_alive() {
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+    }
+}

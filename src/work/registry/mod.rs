@@ -1,0 +1,301 @@
+//! The units of this node, by ID, and what clients may do with them. Owns the map and the rules who may ask;
+//! each unit's own state is its `entry`'s, processes are `local`'s and other nodes `remote`'s business.
+
+mod entry;
+mod local;
+mod restart;
+mod submit;
+
+pub(crate) use entry::{Durability, Entry};
+pub use submit::{Started, Submission, Submit};
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+use super::results::ResultStream;
+use super::runner::SpawnerHandle;
+use super::status::{REMOTE, Status, UnitReport};
+use super::store::Store;
+use super::unit::{State, UnitId};
+use super::watch::Watcher;
+use super::{CommandType, Dialer, OpenError, WorkError};
+use crate::wire::{NodeId, WorkCommand};
+
+/// How long a released ID is remembered, and how many of them at most.
+const REMEMBER: Duration = Duration::from_secs(600);
+const REMEMBERED: usize = 1024;
+
+/// What the work engine is made with.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The data directory; units live in a directory of the node's name below it.
+    pub data_dir: PathBuf,
+    /// This node.
+    pub node_id: NodeId,
+    /// What it can run.
+    pub work_types: Vec<CommandType>,
+    /// The `meshd` binary, whose hidden mode runs jobs.
+    pub runner_exe: PathBuf,
+    /// Time between SIGINT and SIGKILL.
+    pub cancel_grace: Duration,
+}
+
+impl Options {
+    /// Options with this very binary as runner and ten seconds of grace.
+    ///
+    /// # Errors
+    /// When the system does not tell which binary this is.
+    pub fn new(data_dir: PathBuf, node_id: NodeId, work_types: Vec<CommandType>) -> std::io::Result<Self> {
+        let runner_exe = std::env::current_exe()?;
+        Ok(Self { data_dir, node_id, work_types, runner_exe, cancel_grace: Duration::from_secs(10) })
+    }
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Default)]
+pub struct Caller {
+    /// The request came over the own Unix socket, whose permissions are trust enough.
+    pub local: bool,
+    /// The signature that came with it.
+    pub signature: Option<String>,
+}
+
+/// Whether a cancel or release is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is.
+    Done,
+    /// It is written down and goes on as soon as the other node can be reached.
+    Pending,
+}
+
+/// The units of a node. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) store: Store,
+    node_id: NodeId,
+    types: BTreeMap<String, CommandType>,
+    spawner: SpawnerHandle,
+    watcher: Watcher,
+    pub(crate) dialer: Arc<dyn Dialer>,
+    grace: Duration,
+    /// A plain lock, held for single map operations and never across a wait.
+    units: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
+    /// Released lately, oldest first. Likewise.
+    released: Mutex<VecDeque<(Instant, UnitId)>>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").field("node", &self.node_id).field("units", &self.units().len()).finish()
+    }
+}
+
+impl Registry {
+    /// Opens the data directory, takes up the units in it and gets ready for more.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the directory cannot be trusted or used, or no process can be started.
+    pub async fn open(options: Options, dialer: Arc<dyn Dialer>) -> Result<Self, OpenError> {
+        let Options { data_dir, node_id, work_types, runner_exe, cancel_grace } = options;
+        let store = Store::open(&data_dir, &node_id)?;
+        let mut types = BTreeMap::new();
+        for kind in work_types {
+            if kind.name == REMOTE || types.contains_key(&kind.name) {
+                return Err(OpenError::DuplicateType(kind.name));
+            }
+            types.insert(kind.name.clone(), kind);
+        }
+        let spawner = SpawnerHandle::start(runner_exe.clone())
+            .map_err(|source| OpenError::Spawner { path: runner_exe, source })?;
+        let inner = Arc::new(Inner {
+            store,
+            node_id,
+            types,
+            spawner,
+            watcher: Watcher::new(),
+            dialer,
+            grace: cancel_grace,
+            units: RwLock::default(),
+            released: Mutex::default(),
+        });
+        inner.take_up_units().await?;
+        Ok(Self { inner })
+    }
+
+    /// The work types, as advertisements list them.
+    pub fn work_commands(&self) -> Vec<WorkCommand> {
+        let types = self.inner.types.values();
+        types
+            .map(|kind| WorkCommand { work_type: kind.name.clone(), secure: kind.verify_signature })
+            .collect()
+    }
+
+    /// All units, or the one asked for.
+    ///
+    /// # Errors
+    /// [`WorkError::UnknownUnit`] for the one asked for.
+    pub async fn list(&self, id: Option<&str>) -> Result<BTreeMap<UnitId, UnitReport>, WorkError> {
+        let entries: Vec<_> = match id {
+            Some(id) => vec![self.inner.find(id)?],
+            None => self.inner.units().values().cloned().collect(),
+        };
+        Ok(entries.into_iter().map(|entry| (entry.id.clone(), self.inner.report(&entry))).collect())
+    }
+
+    /// One unit.
+    ///
+    /// # Errors
+    /// [`WorkError::UnknownUnit`].
+    pub async fn status(&self, id: &str) -> Result<UnitReport, WorkError> {
+        self.inner.find(id).map(|entry| self.inner.report(&entry))
+    }
+
+    /// Ends a unit's processes, here or on its node. A finished unit stays as it is.
+    ///
+    /// # Errors
+    /// An unknown unit, a caller who may not, processes that do not end.
+    pub async fn cancel(&self, id: &str, caller: &Caller) -> Result<Outcome, WorkError> {
+        let entry = self.inner.find(id)?;
+        let status = self.inner.check_caller(&entry, caller)?;
+        match status.remote() {
+            Some(_) => self.inner.cancel_remote(&entry).await,
+            None => self.inner.cancel_local(&entry).await,
+        }
+    }
+
+    /// Cancels a unit and deletes everything of it, here and on its node. With `force` it is deleted here
+    /// whatever happens.
+    ///
+    /// # Errors
+    /// An unknown unit (not one that was released a moment ago), a caller who may not, processes that do not end,
+    /// files that cannot be removed.
+    pub async fn release(&self, id: &str, force: bool, caller: &Caller) -> Result<Outcome, WorkError> {
+        let entry = match self.inner.find(id) {
+            Err(WorkError::UnknownUnit(_)) if self.inner.was_released(id) => return Ok(Outcome::Done),
+            found => found?,
+        };
+        let status = self.inner.check_caller(&entry, caller)?;
+        let inner = self.inner.clone();
+        match status.remote() {
+            Some(_) => detached(async move { inner.release_remote(&entry, force).await }).await,
+            None => detached(async move { inner.release_local(&entry, force).await }).await,
+        }
+    }
+
+    /// A unit's output from byte `start` on, followed until the unit is final.
+    ///
+    /// # Errors
+    /// An unknown unit, a caller who may not.
+    pub async fn results(&self, id: &str, start: u64, caller: &Caller) -> Result<ResultStream, WorkError> {
+        let entry = self.inner.find(id)?;
+        self.inner.check_caller(&entry, caller)?;
+        let changes = self.inner.watcher.subscribe(entry.dir.path()).await;
+        Ok(ResultStream {
+            id: entry.id.clone(),
+            dir: entry.dir.clone(),
+            store: self.inner.store.clone(),
+            position: start,
+            status: entry.subscribe(),
+            changes,
+            file: None,
+        })
+    }
+}
+
+impl Inner {
+    fn units(&self) -> RwLockReadGuard<'_, BTreeMap<UnitId, Arc<Entry>>> {
+        self.units.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn units_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<UnitId, Arc<Entry>>> {
+        self.units.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The unit of that ID.
+    pub(crate) fn find(&self, id: &str) -> Result<Arc<Entry>, WorkError> {
+        let unknown = || WorkError::UnknownUnit(id.to_owned());
+        let id: UnitId = id.parse().map_err(|_| unknown())?;
+        self.units().get(&id).cloned().ok_or_else(unknown)
+    }
+
+    /// The unit as clients see it; what runs is as large as its file.
+    pub(crate) fn report(&self, entry: &Entry) -> UnitReport {
+        let status = entry.status();
+        let known = status.work_type == REMOTE || self.types.contains_key(&status.work_type);
+        let mut report = status.report(known);
+        if report.state == State::Running {
+            report.stdout_size = entry.dir.stdout_size();
+        }
+        report
+    }
+
+    /// Whether a caller may touch the unit.
+    pub(crate) fn check_caller(&self, entry: &Entry, caller: &Caller) -> Result<Arc<Status>, WorkError> {
+        let status = entry.status();
+        let signed = status.remote().is_some_and(|remote| remote.sign_work);
+        self.check_signature(&status.work_type, signed, caller)?;
+        Ok(status)
+    }
+
+    fn check_signature(&self, work_type: &str, signed: bool, caller: &Caller) -> Result<(), WorkError> {
+        let verify = if work_type == REMOTE { signed } else { self.verifies(work_type) };
+        let given = caller.signature.as_deref().unwrap_or("");
+        match (verify, caller.local, given) {
+            (false, _, "") | (true, true, _) => Ok(()),
+            (false, _, _) => Err(WorkError::UnexpectedSignature),
+            (true, false, "") => Err(WorkError::BadSignature("signature is empty")),
+            (true, false, _) => Err(WorkError::BadSignature("verifying key not specified")),
+        }
+    }
+
+    fn verifies(&self, work_type: &str) -> bool {
+        self.types.get(work_type).is_some_and(|kind| kind.verify_signature)
+    }
+
+    async fn release_local(&self, entry: &Arc<Entry>, force: bool) -> Result<Outcome, WorkError> {
+        let cancelled = self.cancel_local(entry).await;
+        if !force {
+            cancelled?;
+        }
+        self.remove(entry).await.map(|()| Outcome::Done)
+    }
+
+    /// Deletes a unit that nothing runs for any more.
+    pub(crate) async fn remove(&self, entry: &Entry) -> Result<(), WorkError> {
+        let (store, id) = (self.store.clone(), entry.id.clone());
+        self.store.blocking(move || store.remove(&id)).await?;
+        if self.units_mut().remove(&entry.id).is_some() {
+            self.remember_release(entry.id.clone());
+        }
+        Ok(())
+    }
+
+    fn remember_release(&self, id: UnitId) {
+        let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
+        while released.len() >= REMEMBERED || released.front().is_some_and(|(at, _)| at.elapsed() > REMEMBER)
+        {
+            released.pop_front();
+        }
+        released.push_back((Instant::now(), id));
+    }
+
+    fn was_released(&self, id: &str) -> bool {
+        let released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
+        released.iter().any(|(at, old)| old.as_str() == id && at.elapsed() <= REMEMBER)
+    }
+}
+
+/// Runs something to its end even when its asker goes away in the middle, as a client's connection may.
+async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    match tokio::spawn(work).await {
+        Ok(value) => value,
+        Err(gone) => std::panic::resume_unwind(gone.into_panic()),
+    }
+}

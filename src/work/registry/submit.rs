@@ -1,0 +1,202 @@
+//! Accepting a unit: checks, the directory, the payload, the start. A unit whose ID was told exists durably, and
+//! one whose start was told has its payload on disk. A submission dropped half way fails its unit.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+
+use tokio::io::AsyncWriteExt;
+
+use super::entry::{Durability, Entry};
+use super::{Caller, Inner, Registry, detached};
+use crate::duration;
+use crate::wire::NodeId;
+use crate::work::WorkError;
+use crate::work::status::{CommandExtra, Extra, REMOTE, RemoteExtra, Status, is_secret};
+use crate::work::unit::{Event, UnitId};
+
+/// What a client wants done.
+#[derive(Debug, Clone, Default)]
+pub struct Submit {
+    /// The node to run it: our own ID or `localhost` for here.
+    pub node: String,
+    /// The work type over there.
+    pub work_type: String,
+    /// Its parameters.
+    pub params: BTreeMap<String, String>,
+    /// TLS profile for the way to the node.
+    pub tls_client: Option<String>,
+    /// Longest time until the start, in Go's notation; for other nodes only.
+    pub ttl: Option<String>,
+    /// Whether requests to the node are to be signed.
+    pub sign_work: bool,
+    /// Who asks.
+    pub caller: Caller,
+}
+
+/// What a client learns when its payload is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Started {
+    /// It runs.
+    Started,
+    /// It will run as soon as its node can be reached.
+    Submitted,
+}
+
+/// A unit whose payload is coming.
+#[derive(Debug)]
+pub struct Submission {
+    inner: Arc<Inner>,
+    entry: Arc<Entry>,
+    stdin: Option<tokio::fs::File>,
+    written: u64,
+    done: bool,
+}
+
+impl Registry {
+    /// Accepts a unit. Once this returns, it survives a crash.
+    ///
+    /// # Errors
+    /// Whatever speaks against it; nothing is left behind then.
+    pub async fn submit(&self, request: Submit) -> Result<Submission, WorkError> {
+        let inner = &self.inner;
+        inner.check_signature(&request.work_type, request.sign_work, &request.caller)?;
+        let here = request.node == inner.node_id.as_str() || request.node.eq_ignore_ascii_case("localhost");
+        let mut status = if here { inner.local_status(&request)? } else { inner.remote_status(request)? };
+        status.life.apply(&Event::PayloadAwaited);
+        let (entry, stdin) = detached(inner.clone().allocate(status)).await?;
+        let stdin = Some(tokio::fs::File::from_std(stdin));
+        Ok(Submission { inner: inner.clone(), entry, stdin, written: 0, done: false })
+    }
+}
+
+impl Inner {
+    fn local_status(&self, request: &Submit) -> Result<Status, WorkError> {
+        if request.ttl.as_ref().is_some_and(|ttl| !ttl.is_empty()) {
+            return Err(WorkError::TtlIsForRemoteWork);
+        }
+        let unknown = || WorkError::UnknownType(request.work_type.clone());
+        let kind = self.types.get(&request.work_type).ok_or_else(unknown)?;
+        let params = kind.arguments(&request.params)?;
+        Ok(Status::new(&request.work_type, Extra::Command(CommandExtra { pid: 0, params })))
+    }
+
+    fn remote_status(&self, request: Submit) -> Result<Status, WorkError> {
+        let node = NodeId::new(&request.node)?;
+        let tls_client = request.tls_client.unwrap_or_default();
+        if tls_client.is_empty() && request.params.keys().any(|name| is_secret(name)) {
+            return Err(WorkError::SecretsWithoutTls);
+        }
+        if request.sign_work {
+            return Err(WorkError::NoSigningKey);
+        }
+        let expiration = match request.ttl.as_deref() {
+            None | Some("") => None,
+            // A time that the calendar does not hold is never reached.
+            Some(ttl) => jiff::Timestamp::now().checked_add(duration::parse(ttl)?).ok(),
+        };
+        let remote = RemoteExtra {
+            remote_node: node.to_string(),
+            remote_work_type: request.work_type,
+            remote_params: request.params,
+            sign_work: request.sign_work,
+            tls_client,
+            expiration,
+            ..RemoteExtra::default()
+        };
+        Ok(Status::new(REMOTE, Extra::Remote(Box::new(remote))))
+    }
+
+    async fn allocate(self: Arc<Self>, status: Status) -> Result<(Arc<Entry>, File), WorkError> {
+        let id = loop {
+            let id = UnitId::random();
+            if !self.units().contains_key(&id) {
+                break id;
+            }
+        };
+        let (store, name, copy) = (self.store.clone(), id.clone(), status.clone());
+        let stdin = self.store.blocking(move || store.create(&name, &copy)).await?;
+        let entry = Entry::new(id.clone(), self.store.unit(&id), status);
+        self.units_mut().insert(id, entry.clone());
+        Ok((entry, stdin))
+    }
+}
+
+impl Submission {
+    /// The unit's ID, which may be told.
+    pub fn id(&self) -> &UnitId {
+        &self.entry.id
+    }
+
+    /// Adds to the payload.
+    ///
+    /// # Errors
+    /// A failed write; the unit is best aborted then.
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), WorkError> {
+        let Some(stdin) = &mut self.stdin else { return Ok(()) };
+        self.written += bytes.len() as u64;
+        stdin.write_all(bytes).await.map_err(|e| self.stdin_error(e))
+    }
+
+    /// Ends the payload, which is durable from here on, and starts the unit.
+    ///
+    /// # Errors
+    /// What kept the unit from starting; its Detail says the same.
+    pub async fn finish(mut self) -> Result<Started, WorkError> {
+        if let Err(error) = self.close_stdin().await {
+            self.fail(Event::PayloadCut(error.to_string())).await;
+            return Err(error);
+        }
+        self.done = true;
+        let (inner, entry) = (self.inner.clone(), self.entry.clone());
+        detached(async move {
+            match entry.status().remote() {
+                Some(_) => inner.start_remote(&entry).await,
+                None => inner.start_local(&entry).await.map(|()| Started::Started),
+            }
+        })
+        .await
+    }
+
+    /// Gives up a unit whose payload stopped half way, for this cause.
+    pub async fn abort(mut self, cause: String) {
+        self.fail(Event::PayloadCut(cause)).await;
+    }
+
+    async fn fail(&mut self, event: Event) {
+        self.entry.apply(&self.inner.store, event).await;
+        self.done = true;
+    }
+
+    async fn close_stdin(&mut self) -> Result<(), WorkError> {
+        let Some(mut stdin) = self.stdin.take() else { return Ok(()) };
+        let flushed = match stdin.flush().await {
+            Ok(()) if self.written == 0 => Ok(()),
+            Ok(()) => {
+                let stdin = stdin.into_std().await;
+                self.inner.store.blocking(move || stdin.sync_all()).await
+            }
+            Err(error) => Err(error),
+        };
+        flushed.map_err(|e| self.stdin_error(e))
+    }
+
+    fn stdin_error(&self, error: std::io::Error) -> WorkError {
+        WorkError::io("write", self.entry.dir.file("stdin"), error)
+    }
+}
+
+impl Drop for Submission {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if self.done {
+            return;
+        }
+        let (inner, entry) = (self.inner.clone(), self.entry.clone());
+        let event = Event::PayloadCut("the client went away".into());
+        runtime.spawn(async move {
+            let mut writer = entry.writer(&inner.store).await;
+            writer.apply(event, Durability::Durable).await;
+        });
+    }
+}

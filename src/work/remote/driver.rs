@@ -1,0 +1,205 @@
+//! The driver of one remote unit: decides from its status what is to be done next, does it, and tries again when
+//! the other node cannot be reached. Ends when nothing is left to do; a client's new wish starts another.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::session::StepError;
+use crate::work::registry::{Durability, Entry, Inner};
+use crate::work::status::{RemoteExtra, Status};
+use crate::work::unit::Event;
+
+/// First and longest pause between attempts, and its growth.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const GROWTH: f64 = 1.5;
+
+/// What is to be done next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Have the other node release its part, then delete ours.
+    Release,
+    /// Nothing is over there: delete ours.
+    Delete,
+    /// It never started and shall not.
+    CancelHere,
+    /// Have the other node cancel it.
+    Cancel,
+    /// Submit it, with its payload.
+    Start,
+    /// Follow it to its end.
+    Follow,
+    /// Nothing.
+    Rest,
+}
+
+/// Decides; `cancelled` says that the other node has cancelled it already.
+fn next_step(status: &Status, cancelled: bool) -> Step {
+    let Some(remote) = status.remote() else { return Step::Rest };
+    let over_there = !remote.remote_unit_id.is_empty();
+    match remote {
+        RemoteExtra { local_released: true, .. } if over_there => Step::Release,
+        RemoteExtra { local_released: true, .. } => Step::Delete,
+        _ if status.life.state.is_final() => Step::Rest,
+        RemoteExtra { local_cancelled: true, remote_started: false, .. } => Step::CancelHere,
+        RemoteExtra { local_cancelled: true, .. } if !cancelled => Step::Cancel,
+        RemoteExtra { remote_started: false, .. } => Step::Start,
+        _ => Step::Follow,
+    }
+}
+
+/// Works on a unit until nothing is left to do.
+pub(super) async fn drive(inner: Arc<Inner>, entry: Arc<Entry>) {
+    let link = entry.link();
+    let mut wishes = link.wishes.subscribe();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        wishes.mark_unchanged();
+        let step = next_step(&entry.status(), link.news.borrow().cancelled);
+        if step == Step::Rest || link.news.borrow().released || inner.find(entry.id.as_str()).is_err() {
+            // Under the lock, so that a wish written just now finds either this driver or none.
+            let mut driven = link.driven.lock().unwrap_or_else(PoisonError::into_inner);
+            if !wishes.has_changed().unwrap_or(false) {
+                *driven = false;
+                return;
+            }
+            continue;
+        }
+        let done = tokio::select! {
+            done = inner.perform(&entry, step) => done,
+            _ = wishes.changed() => continue,
+            () = expiry(&entry) => {
+                expire(&inner, &entry).await;
+                continue;
+            }
+        };
+        match done {
+            Ok(()) => pause = FIRST_PAUSE,
+            Err(error) => {
+                inner.note_failure(&entry, step, &error).await;
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => pause = pause.mul_f64(GROWTH).min(LONGEST_PAUSE),
+                    _ = wishes.changed() => pause = FIRST_PAUSE,
+                    () = expiry(&entry) => expire(&inner, &entry).await,
+                }
+            }
+        }
+    }
+}
+
+impl Inner {
+    async fn perform(self: &Arc<Self>, entry: &Arc<Entry>, step: Step) -> Result<(), StepError> {
+        match step {
+            Step::Start => self.submit_there(entry).await,
+            Step::Follow => self.follow_there(entry).await,
+            Step::Cancel => {
+                self.tell(entry, "cancel").await?;
+                entry.link().news.send_modify(|news| news.cancelled = true);
+                Ok(())
+            }
+            Step::CancelHere => {
+                entry.apply(&self.store, Event::CancelledLocally).await;
+                Ok(())
+            }
+            Step::Release => {
+                self.tell(entry, "release").await?;
+                self.delete(entry).await
+            }
+            Step::Delete => self.delete(entry).await,
+            Step::Rest => Ok(()),
+        }
+    }
+
+    async fn delete(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
+        // A reader of results shall see an end.
+        entry.writer(&self.store).await.apply(Event::CancelledLocally, Durability::Memory).await;
+        self.remove(entry).await?;
+        entry.link().news.send_modify(|news| news.released = true);
+        Ok(())
+    }
+
+    /// Writes a failed attempt where clients see it; a refusal ends a unit that has not started.
+    async fn note_failure(&self, entry: &Arc<Entry>, step: Step, error: &StepError) {
+        tracing::info!(unit = %entry.id, ?step, %error, "remote work unit: attempt failed");
+        let final_here = match error {
+            StepError::Refused(_) | StepError::Tls(_) => step == Step::Start,
+            StepError::Connection(_) | StepError::Local(_) => false,
+        };
+        let node = entry.status().remote().map(|remote| remote.remote_node.clone()).unwrap_or_default();
+        if final_here {
+            entry.link().news.send_modify(|news| news.refused = Some(error.to_string()));
+            entry.apply(&self.store, Event::StartFailed(error.to_string())).await;
+        } else if step == Step::Start {
+            let cause = format!("Waiting for node {node}, trying again: {error}");
+            entry.writer(&self.store).await.apply(Event::Waiting(cause), Durability::Memory).await;
+        }
+        entry.link().news.send_modify(|news| news.failures += 1);
+    }
+}
+
+/// Waits until the unit may no longer start; for ever when it may, or has.
+async fn expiry(entry: &Arc<Entry>) {
+    let status = entry.status();
+    let limit = status.remote().filter(|remote| !remote.remote_started).and_then(|remote| remote.expiration);
+    let Some(limit) = limit.filter(|_| !status.life.state.is_final()) else {
+        return std::future::pending().await;
+    };
+    let left = limit.duration_since(Timestamp::now());
+    tokio::time::sleep(left.try_into().unwrap_or(Duration::ZERO)).await;
+}
+
+async fn expire(inner: &Inner, entry: &Arc<Entry>) {
+    let mut writer = entry.writer(&inner.store).await;
+    let status = writer.status();
+    let Some(RemoteExtra { expiration: Some(limit), remote_started: false, .. }) = status.remote() else {
+        return;
+    };
+    let when = limit.to_zoned(TimeZone::system()).strftime("%a %b %-d %H:%M:%S").to_string();
+    writer.apply(Event::Expired(when), Durability::Durable).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::status::{Extra, REMOTE};
+    use crate::work::unit::State;
+
+    fn step(state: State, cancelled: bool, change: impl FnOnce(&mut RemoteExtra)) -> Step {
+        let mut remote = RemoteExtra::default();
+        change(&mut remote);
+        let mut status = Status::new(REMOTE, Extra::Remote(Box::new(remote)));
+        status.life.state = state;
+        next_step(&status, cancelled)
+    }
+
+    fn there(remote: &mut RemoteExtra) {
+        remote.remote_unit_id = "abcd1234".into();
+        remote.remote_started = true;
+    }
+
+    #[test]
+    fn every_standing_has_its_next_step() {
+        use State::{Failed, Pending, Running, Succeeded};
+        assert_eq!(step(Pending, false, |_| {}), Step::Start);
+        assert_eq!(step(Pending, false, |r| r.remote_unit_id = "x".into()), Step::Start);
+        assert_eq!(step(Running, false, there), Step::Follow);
+        assert_eq!(step(Succeeded, false, there), Step::Rest);
+        assert_eq!(step(Pending, false, |r| r.local_cancelled = true), Step::CancelHere);
+        let cancel = |r: &mut RemoteExtra| {
+            there(r);
+            r.local_cancelled = true;
+        };
+        assert_eq!(step(Running, false, cancel), Step::Cancel);
+        assert_eq!(step(Running, true, cancel), Step::Follow);
+        let release = |r: &mut RemoteExtra| {
+            cancel(r);
+            r.local_released = true;
+        };
+        assert_eq!(step(Running, false, release), Step::Release);
+        assert_eq!(step(Failed, true, release), Step::Release);
+        assert_eq!(step(Failed, false, |r| r.local_released = true), Step::Delete);
+    }
+}

@@ -1,0 +1,180 @@
+//! Units that run on another node: each has a driver task here, which submits the unit there, follows its output
+//! and state, and passes cancellation and release on, reconnecting for as long as it takes. What clients want is
+//! written down first, so that a restart goes on where the last daemon stopped.
+//! `driver` decides and retries, `steps` does one thing over one connection, `session` speaks the lines.
+
+mod driver;
+mod session;
+mod steps;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::WorkError;
+use super::registry::{Durability, Entry, Inner, Outcome, Started};
+use super::status::RemoteExtra;
+use super::unit::Event;
+
+/// How long a client waits for the other node before it is told that things go on without it.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for a cancel or release that the other node is working on.
+const CLEANUP_PATIENCE: Duration = Duration::from_secs(15);
+
+/// What a remote unit's driver and its callers tell each other.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    news: watch::Sender<News>,
+    /// Changes whenever a client has written down a new wish.
+    wishes: watch::Sender<u64>,
+    /// Whether a driver runs. A plain lock, never held across a wait.
+    driven: Mutex<bool>,
+    /// Held by blocking code while it looks at the length of `stdout` or adds to it: an addition whose asker was
+    /// dropped may still be under way when the next begins.
+    output: Arc<Mutex<()>>,
+}
+
+/// What a driver tells.
+#[derive(Debug, Clone, Default)]
+struct News {
+    /// Why the unit could not be started, if so.
+    refused: Option<String>,
+    /// Attempts that failed.
+    failures: u64,
+    /// The other node has cancelled the unit.
+    cancelled: bool,
+    /// The unit is released and deleted.
+    released: bool,
+}
+
+impl Inner {
+    /// Starts a unit whose payload is complete; waits a little for the first attempt.
+    pub(crate) async fn start_remote(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Started, WorkError> {
+        let begun = entry.writer(&self.store).await.apply(Event::PayloadComplete, Durability::Durable).await;
+        if !begun {
+            return Err(WorkError::EndedEarly(entry.id.to_string()));
+        }
+        let link = entry.link();
+        let mut news = link.news.subscribe();
+        let mut status = entry.subscribe();
+        self.ensure_driver(entry);
+        let first = async {
+            loop {
+                if status.borrow_and_update().remote().is_some_and(|remote| remote.remote_started) {
+                    return Ok(Started::Started);
+                }
+                // A refusal is told before it ends the unit, and answered once it has.
+                let ended = status.borrow().life.state.is_final();
+                let told = news.borrow_and_update().clone();
+                match (ended, told.refused) {
+                    (true, Some(cause)) => return Err(WorkError::NotStarted(cause)),
+                    (true, None) => return Ok(Started::Submitted),
+                    (false, None) if told.failures > 0 => return Ok(Started::Submitted),
+                    (false, _) => {}
+                }
+                tokio::select! {
+                    _ = news.changed() => {}
+                    _ = status.changed() => {}
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, first).await.unwrap_or(Ok(Started::Submitted))
+    }
+
+    /// Takes an unfinished unit up after a restart.
+    pub(crate) async fn resume_remote(self: &Arc<Self>, entry: &Arc<Entry>) {
+        if entry.status().life.awaits_payload() {
+            entry.apply(&self.store, Event::Restarted).await;
+        }
+        self.ensure_driver(entry);
+    }
+
+    /// Cancels a unit here and there.
+    pub(crate) async fn cancel_remote(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
+        let status = entry.status();
+        if status.life.state.is_final() {
+            return Ok(Outcome::Done);
+        }
+        self.wish(entry, |remote| remote.local_cancelled = true).await?;
+        let done = |entry: &Entry, news: &News| news.cancelled || entry.status().life.state.is_final();
+        Ok(self.wait_for(entry, CLEANUP_PATIENCE, done).await)
+    }
+
+    /// Releases a unit here and there; with `force`, here in any case.
+    pub(crate) async fn release_remote(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        force: bool,
+    ) -> Result<Outcome, WorkError> {
+        let wished =
+            self.wish(entry, |remote| (remote.local_cancelled, remote.local_released) = (true, true)).await;
+        if !force {
+            wished?;
+        }
+        let outcome = self.wait_for(entry, CLEANUP_PATIENCE, |_, news| news.released).await;
+        if force && outcome == Outcome::Pending {
+            tracing::warn!(unit = %entry.id, "released by force: the other node may keep its part of the unit");
+            self.remove(entry).await?;
+            entry.link().wishes.send_modify(|wish| *wish += 1);
+            return Ok(Outcome::Done);
+        }
+        Ok(outcome)
+    }
+
+    /// Writes a wish down and wakes the driver.
+    async fn wish(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        change: impl FnOnce(&mut RemoteExtra),
+    ) -> Result<(), WorkError> {
+        let mut writer = entry.writer(&self.store).await;
+        let mut status = writer.status().as_ref().clone();
+        if let Some(remote) = status.remote_mut() {
+            change(remote);
+        }
+        let written = writer.put(status, Durability::Durable).await;
+        drop(writer);
+        entry.link().wishes.send_modify(|wish| *wish += 1);
+        self.ensure_driver(entry);
+        written
+    }
+
+    /// Waits for the driver's success, its next failure, or the end of patience.
+    async fn wait_for(
+        &self,
+        entry: &Arc<Entry>,
+        patience: Duration,
+        done: impl Fn(&Entry, &News) -> bool,
+    ) -> Outcome {
+        let mut news = entry.link().news.subscribe();
+        let mut status = entry.subscribe();
+        let failures = news.borrow().failures;
+        let wait = async {
+            loop {
+                let told = news.borrow_and_update().clone();
+                if done(entry, &told) {
+                    return Outcome::Done;
+                }
+                if told.failures > failures {
+                    return Outcome::Pending;
+                }
+                tokio::select! {
+                    _ = news.changed() => {}
+                    _ = status.changed() => {}
+                }
+            }
+        };
+        tokio::time::timeout(patience, wait).await.unwrap_or(Outcome::Pending)
+    }
+
+    /// Starts the unit's driver unless it runs.
+    fn ensure_driver(self: &Arc<Self>, entry: &Arc<Entry>) {
+        let link = entry.link();
+        let mut driven = link.driven.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*driven {
+            *driven = true;
+            tokio::spawn(driver::drive(self.clone(), entry.clone()));
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! One thing done on another node: submitting a unit there, following it, cancelling or releasing it. Every step
+//! can be repeated after any failure: what is known of the other side is written down as soon as it is known.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+
+use super::session::{Session, StepError, parse_created, submit_line, unit_line};
+use crate::work::WorkError;
+use crate::work::follow::{self, Frame, RemoteReport};
+use crate::work::registry::{Durability, Entry, Inner};
+use crate::work::status::RemoteExtra;
+use crate::work::unit::{Event, Life, State};
+
+/// Bytes moved at a time.
+const CHUNK: usize = 128 * 1024;
+/// Between looks at a unit on a node that cannot be followed.
+const POLL: Duration = Duration::from_secs(1);
+
+impl Inner {
+    /// Has the other node take the unit with its payload.
+    pub(super) async fn submit_there(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
+        let remote = extra(entry);
+        let mut session = Session::connect(&*self.dialer, &remote).await?;
+        if !remote.remote_unit_id.is_empty() && self.is_there(entry, &mut session).await? {
+            return self.note(entry, |remote| remote.remote_started = true).await;
+        }
+        let answer = session.ask(&submit_line(&remote)).await?;
+        let bad = || StepError::Refused(format!("could not parse response: {answer}"));
+        let id = parse_created(&answer).ok_or_else(bad)?.to_owned();
+        self.note(entry, |remote| remote.remote_unit_id = id).await?;
+        self.send_payload(entry, &mut session).await?;
+        session.shut_down().await?;
+        session.answer().await?;
+        self.note(entry, |remote| remote.remote_started = true).await
+    }
+
+    /// Whether an earlier attempt, whose answer was lost, brought the unit over.
+    async fn is_there(&self, entry: &Arc<Entry>, session: &mut Session) -> Result<bool, StepError> {
+        let id = extra(entry).remote_unit_id;
+        let report = match ask_status(session, &id).await {
+            Err(error) if error.is_unknown_unit() => return Ok(false),
+            report => report?,
+        };
+        let life = Life { state: report.state, detail: report.detail, stdout_size: 0 };
+        if life.awaits_payload() {
+            return Err(StepError::Connection(
+                "the node still waits for the earlier connection's payload".into(),
+            ));
+        }
+        if life.state == State::Failed && life.detail.starts_with("Error reading input data") {
+            session.ask(&unit_line("release", &id)).await?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    async fn send_payload(&self, entry: &Arc<Entry>, session: &mut Session) -> Result<(), StepError> {
+        let path = entry.dir.file("stdin");
+        let failed = |path: &std::path::Path, e| StepError::Local(WorkError::io("read", path, e));
+        let mut file = File::open(&path).map_err(|e| failed(&path, e))?;
+        loop {
+            let read = move || {
+                let mut chunk = vec![0; CHUNK];
+                let read = file.read(&mut chunk);
+                read.map(|length| {
+                    chunk.truncate(length);
+                    (file, chunk)
+                })
+            };
+            let chunk;
+            (file, chunk) = self.store.blocking(read).await.map_err(|e| failed(&path, e))?;
+            if chunk.is_empty() {
+                return Ok(());
+            }
+            session.send(&chunk).await?;
+        }
+    }
+
+    /// Cancels or releases the unit over there; one that is gone counts as done.
+    pub(super) async fn tell(&self, entry: &Arc<Entry>, subcommand: &str) -> Result<(), StepError> {
+        let remote = extra(entry);
+        let mut session = Session::connect(&*self.dialer, &remote).await?;
+        match session.ask(&unit_line(subcommand, &remote.remote_unit_id)).await {
+            Err(error) if error.is_unknown_unit() => Ok(()),
+            answered => answered.map(drop),
+        }
+    }
+
+    /// Copies output and state from the other node until the unit is final.
+    pub(super) async fn follow_there(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
+        let remote = extra(entry);
+        let mut output = Output::open(self, entry).await?;
+        let mut session = Session::connect(&*self.dialer, &remote).await?;
+        match session.ask(&follow::request(&remote.remote_unit_id, output.length, None)).await {
+            Ok(line) if line.starts_with(follow::ANSWER) => {
+                self.receive(entry, &mut session, &mut output).await
+            }
+            Ok(line) => Err(StepError::Connection(format!("unexpected answer: {line}"))),
+            Err(error) if error.is_unknown_command() => self.poll(entry, &remote, session, &mut output).await,
+            Err(error) => self.gone_or(entry, error).await,
+        }
+    }
+
+    async fn receive(
+        &self,
+        entry: &Arc<Entry>,
+        session: &mut Session,
+        output: &mut Output,
+    ) -> Result<(), StepError> {
+        loop {
+            match Frame::read(session.stream()).await? {
+                Frame::Output(bytes) => output.append(self, bytes).await?,
+                Frame::Status(report) if report.state.is_final() && report.stdout_size > output.length => {
+                    return Err(StepError::Connection("the output ended before the unit did".into()));
+                }
+                Frame::Status(report) => {
+                    if self.report_here(entry, report, output.length).await {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Follows a unit on a node that can only be asked: as a Go node does it, looking every second, with the
+    /// output streamed beside.
+    async fn poll(
+        &self,
+        entry: &Arc<Entry>,
+        remote: &RemoteExtra,
+        mut session: Session,
+        output: &mut Output,
+    ) -> Result<(), StepError> {
+        let id = &remote.remote_unit_id;
+        let mut stream = None;
+        let mut looks = tokio::time::interval(POLL);
+        let mut buffer = vec![0; CHUNK];
+        let mut last: Option<RemoteReport> = None;
+        loop {
+            if let Some(report) = last.take_if(|r| r.state.is_final() && r.stdout_size <= output.length) {
+                self.report_here(entry, report, output.length).await;
+                return Ok(());
+            }
+            tokio::select! {
+                read = read_some(&mut stream, &mut buffer) => match read? {
+                    0 => stream = None,
+                    length => output.append(self, buffer[..length].to_vec()).await?,
+                },
+                _ = looks.tick() => {
+                    let report = match ask_status(&mut session, id).await {
+                        Err(error) => return self.gone_or(entry, error).await,
+                        Ok(report) => report,
+                    };
+                    if !report.state.is_final() {
+                        self.report_here(entry, report.clone(), output.length).await;
+                    }
+                    if stream.is_none() && report.stdout_size > output.length {
+                        stream = Some(self.open_results(remote, output.length).await?);
+                    }
+                    last = Some(report);
+                }
+            }
+        }
+    }
+
+    async fn open_results(&self, remote: &RemoteExtra, start: u64) -> Result<Session, StepError> {
+        let mut session = Session::connect(&*self.dialer, remote).await?;
+        let line = serde_json::json!({
+            "command": "work", "subcommand": "results", "unitid": remote.remote_unit_id, "startpos": start,
+        });
+        let answer = session.ask(&format!("{line}\n")).await?;
+        if !answer.contains("Streaming results") {
+            return Err(StepError::Connection(format!("unexpected answer: {answer}")));
+        }
+        Ok(session)
+    }
+
+    async fn gone_or(&self, entry: &Arc<Entry>, error: StepError) -> Result<(), StepError> {
+        if !error.is_unknown_unit() {
+            return Err(error);
+        }
+        entry.apply(&self.store, Event::RemoteGone).await;
+        Ok(())
+    }
+
+    /// Shows how the unit stands over there; says whether that is its end.
+    async fn report_here(&self, entry: &Arc<Entry>, report: RemoteReport, have: u64) -> bool {
+        let end = report.state.is_final();
+        let how = if end { Durability::Durable } else { Durability::Cached };
+        let event = Event::Reported(report.state, report.detail, have);
+        entry.writer(&self.store).await.apply(event, how).await;
+        end
+    }
+
+    /// Writes down what is known of the other side.
+    async fn note(&self, entry: &Arc<Entry>, change: impl FnOnce(&mut RemoteExtra)) -> Result<(), StepError> {
+        let mut writer = entry.writer(&self.store).await;
+        let mut status = writer.status().as_ref().clone();
+        if let Some(remote) = status.remote_mut() {
+            change(remote);
+        }
+        Ok(writer.put(status, Durability::Durable).await?)
+    }
+}
+
+fn extra(entry: &Arc<Entry>) -> RemoteExtra {
+    entry.status().remote().cloned().unwrap_or_default()
+}
+
+async fn ask_status(session: &mut Session, id: &str) -> Result<RemoteReport, StepError> {
+    let line = session.ask(&format!("work status {id}\n")).await?;
+    serde_json::from_str(&line).map_err(|e| StepError::Connection(format!("unexpected answer: {e}: {line}")))
+}
+
+/// Reads from a stream of results; waits for ever when there is none.
+async fn read_some(stream: &mut Option<Session>, buffer: &mut [u8]) -> std::io::Result<usize> {
+    match stream {
+        Some(session) => session.stream().read(buffer).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The copy of the output on this node. Its length says where to go on.
+struct Output {
+    file: Arc<File>,
+    path: PathBuf,
+    length: u64,
+    turn: Arc<Mutex<()>>,
+}
+
+impl Output {
+    async fn open(inner: &Inner, entry: &Arc<Entry>) -> Result<Self, StepError> {
+        let (dir, path, turn) = (entry.dir.clone(), entry.dir.file("stdout"), entry.link().output.clone());
+        let lock = turn.clone();
+        let open = move || {
+            let _turn = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            dir.append_stdout().and_then(|file| Ok((file.metadata()?.len(), file)))
+        };
+        let opened = inner.store.blocking(open).await;
+        let (length, file) = opened.map_err(|e| WorkError::io("open", &path, e))?;
+        Ok(Self { file: Arc::new(file), path, length, turn })
+    }
+
+    async fn append(&mut self, inner: &Inner, bytes: Vec<u8>) -> Result<(), StepError> {
+        let (file, turn, expected, added) =
+            (self.file.clone(), self.turn.clone(), self.length, bytes.len() as u64);
+        let write = move || {
+            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+            if file.metadata()?.len() != expected {
+                return Err(io::Error::other("somebody else has written to it"));
+            }
+            (&*file).write_all(&bytes)
+        };
+        let written = inner.store.blocking(write).await;
+        written.map_err(|e| WorkError::io("write", &self.path, e))?;
+        self.length += added;
+        Ok(())
+    }
+}

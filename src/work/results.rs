@@ -1,0 +1,99 @@
+//! A unit's output as a stream: from any offset, followed while the unit lives, ended when the unit is final and
+//! every byte is delivered. Holds one chunk of memory per reader, whatever the size of the output.
+//! Knows a file, a status and a wake-up; not who writes the file.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::WorkError;
+use super::status::Status;
+use super::store::{Store, UnitDir};
+use super::unit::UnitId;
+use super::watch::Subscription;
+
+/// Most bytes in one chunk.
+const CHUNK: usize = 256 * 1024;
+
+/// The bytes of a unit's stdout, in order, each once.
+#[derive(Debug)]
+pub struct ResultStream {
+    pub(super) id: UnitId,
+    pub(super) dir: UnitDir,
+    pub(super) store: Store,
+    pub(super) position: u64,
+    pub(super) status: watch::Receiver<Arc<Status>>,
+    pub(super) changes: Subscription,
+    pub(super) file: Option<Arc<File>>,
+}
+
+impl ResultStream {
+    /// The next bytes, at most 256 KiB; `None` when the unit is final and all was delivered. Dropping the future
+    /// loses nothing.
+    ///
+    /// # Errors
+    /// [`WorkError::UnknownUnit`] when the unit is released meanwhile, [`WorkError::StdoutTruncated`] when the
+    /// file is shorter than the final status says, and failures of reading.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, WorkError> {
+        loop {
+            // The status first: what a final status counts is in the file by then.
+            let end = self.end();
+            let limit = end.map_or(u64::MAX, |end| end.saturating_sub(self.position));
+            if limit == 0 {
+                return Ok(None);
+            }
+            let chunk = self.read(limit).await?;
+            if !chunk.is_empty() {
+                self.position += chunk.len() as u64;
+                return Ok(Some(chunk));
+            }
+            if let Some(expected) = end {
+                return Err(self.truncated(expected));
+            }
+            tokio::select! {
+                () = self.changes.changed() => {}
+                changed = self.status.changed() => {
+                    changed.map_err(|_| WorkError::UnknownUnit(self.id.to_string()))?;
+                }
+            }
+        }
+    }
+
+    /// The output's length, once it is known.
+    fn end(&mut self) -> Option<u64> {
+        let life = &self.status.borrow_and_update().life;
+        life.state.is_final().then_some(life.stdout_size)
+    }
+
+    async fn read(&mut self, limit: u64) -> Result<Bytes, WorkError> {
+        let path = self.dir.file("stdout");
+        let (file, position) = (self.file.clone(), self.position);
+        let length = limit.min(CHUNK as u64) as usize;
+        let read = move || -> std::io::Result<(Option<Arc<File>>, Bytes)> {
+            let file = match file {
+                Some(file) => file,
+                None => match File::open(path) {
+                    Ok(file) => Arc::new(file),
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok((None, Bytes::new())),
+                    Err(e) => return Err(e),
+                },
+            };
+            let there = file.metadata()?.len().saturating_sub(position).min(length as u64) as usize;
+            let mut buffer = vec![0; there];
+            let read = file.read_at(&mut buffer, position)?;
+            buffer.truncate(read);
+            Ok((Some(file), buffer.into()))
+        };
+        let outcome = self.store.blocking(read).await;
+        let (file, bytes) = outcome.map_err(|e| WorkError::io("read", self.dir.file("stdout"), e))?;
+        self.file = file;
+        Ok(bytes)
+    }
+
+    fn truncated(&self, expected: u64) -> WorkError {
+        WorkError::StdoutTruncated { unit: self.id.to_string(), found: self.dir.stdout_size(), expected }
+    }
+}

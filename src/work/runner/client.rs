@@ -1,0 +1,191 @@
+//! The daemon's end of the spawner: starts it, hands it requests, matches answers to them, and starts another
+//! when it dies. Requests may be repeated freely, as only the first runner can claim a unit.
+//! Knows nothing of what a unit is beyond its directory.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::work::readiness;
+
+use super::{Job, MAX_MESSAGE, Outcome, Reply, SPAWNER_ARGUMENT};
+
+/// Requests waiting for the spawner; more make their askers wait.
+const QUEUE: usize = 1024;
+/// Between attempts to start a spawner that does not come up.
+const RESTART_PAUSE: Duration = Duration::from_millis(200);
+/// Attempts in a row before waiting requests are refused.
+const RESTARTS: u32 = 5;
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Started {
+    /// The command runs under this process ID.
+    Running(u32),
+    /// Some runner has the unit; its directory says which.
+    AlreadyTaken,
+    /// Nothing runs, for this cause.
+    Failed(String),
+}
+
+type Answer = oneshot::Sender<Started>;
+
+/// Hands requests to the spawner; the spawner ends with the last handle.
+#[derive(Debug, Clone)]
+pub(crate) struct SpawnerHandle {
+    requests: mpsc::Sender<(Job, Answer)>,
+}
+
+impl SpawnerHandle {
+    /// Starts the spawner.
+    pub(crate) fn start(executable: PathBuf) -> io::Result<Self> {
+        let process = Process::start(&executable)?;
+        let (requests, queue) = mpsc::channel(QUEUE);
+        tokio::spawn(
+            Client { executable, process, waiting: BTreeMap::new(), unsent: VecDeque::new() }.run(queue),
+        );
+        Ok(Self { requests })
+    }
+
+    /// Has a unit's command started.
+    pub(crate) async fn spawn(&self, job: Job) -> Started {
+        let (answer, answered) = oneshot::channel();
+        let asked = self.requests.send((job, answer)).await;
+        let gone = || Started::Failed("the process that starts jobs is gone".into());
+        match asked {
+            Ok(()) => answered.await.unwrap_or_else(|_| gone()),
+            Err(_) => gone(),
+        }
+    }
+}
+
+struct Process {
+    socket: Arc<AsyncFd<OwnedFd>>,
+    child: Child,
+}
+
+impl Process {
+    fn start(executable: &PathBuf) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let mut command = Command::new(executable);
+        command.arg(SPAWNER_ARGUMENT).stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        Ok(Self {
+            socket: Arc::new(readiness::register(ours, Interest::READABLE | Interest::WRITABLE)?),
+            child: command.spawn()?,
+        })
+    }
+}
+
+struct Client {
+    executable: PathBuf,
+    process: Process,
+    /// Requests without an answer, by directory.
+    waiting: BTreeMap<PathBuf, (Job, Answer)>,
+    unsent: VecDeque<PathBuf>,
+}
+
+impl Client {
+    async fn run(mut self, mut queue: mpsc::Receiver<(Job, Answer)>) {
+        loop {
+            let socket = self.process.socket.clone();
+            tokio::select! {
+                request = queue.recv() => match request {
+                    Some(request) => self.accept(request),
+                    None => break,
+                },
+                reply = receive(&socket) => match reply {
+                    Ok(Some(reply)) => self.answer(reply),
+                    Ok(None) | Err(_) => self.restart().await,
+                },
+                sent = send_next(&socket, self.unsent.front(), &self.waiting) => match sent {
+                    Ok(()) => drop(self.unsent.pop_front()),
+                    Err(_) => self.restart().await,
+                },
+            }
+        }
+        let Process { socket, mut child } = self.process;
+        drop(socket);
+        // It ends by itself now; waiting takes it off the process table.
+        tokio::task::spawn_blocking(move || child.wait());
+    }
+
+    fn accept(&mut self, (job, answer): (Job, Answer)) {
+        self.unsent.push_back(job.dir.clone());
+        self.waiting.insert(job.dir.clone(), (job, answer));
+    }
+
+    fn answer(&mut self, reply: Reply) {
+        let Some((_, answer)) = self.waiting.remove(&reply.dir) else { return };
+        let started = match reply.outcome {
+            Outcome::Started(pid) => Started::Running(pid),
+            Outcome::AlreadyTaken => Started::AlreadyTaken,
+            Outcome::Failed(cause) => Started::Failed(cause),
+        };
+        let _ = answer.send(started);
+    }
+
+    /// Replaces a spawner that has died and repeats what it may not have done.
+    async fn restart(&mut self) {
+        tracing::warn!(
+            "the process that starts jobs has ended, starting another; running jobs are not affected"
+        );
+        let _ = self.process.child.kill();
+        let _ = self.process.child.wait();
+        for _ in 0..RESTARTS {
+            match Process::start(&self.executable) {
+                Ok(process) => {
+                    self.process = process;
+                    self.unsent = self.waiting.keys().cloned().collect();
+                    return;
+                }
+                Err(error) => tracing::error!(%error, "cannot start the process that starts jobs"),
+            }
+            tokio::time::sleep(RESTART_PAUSE).await;
+        }
+        self.unsent.clear();
+        for (_, (_, answer)) in std::mem::take(&mut self.waiting) {
+            let _ = answer.send(Started::Failed("cannot start the process that starts jobs".into()));
+        }
+    }
+}
+
+async fn receive(socket: &AsyncFd<OwnedFd>) -> io::Result<Option<Reply>> {
+    let mut buffer = vec![0; MAX_MESSAGE];
+    let length = socket
+        .async_io(Interest::READABLE, |fd| {
+            rustix::net::recv(fd, &mut buffer[..], RecvFlags::empty())
+                .map(|(_, n)| n)
+                .map_err(io::Error::from)
+        })
+        .await?;
+    if length == 0 {
+        return Ok(None);
+    }
+    serde_json::from_slice(&buffer[..length]).map(Some).map_err(io::Error::other)
+}
+
+/// Sends the first request of the line; waits for ever when there is none.
+async fn send_next(
+    socket: &AsyncFd<OwnedFd>,
+    next: Option<&PathBuf>,
+    waiting: &BTreeMap<PathBuf, (Job, Answer)>,
+) -> io::Result<()> {
+    let Some(dir) = next else { return std::future::pending().await };
+    // Answered already: nothing to send.
+    let Some((job, _)) = waiting.get(dir) else { return Ok(()) };
+    let bytes = serde_json::to_vec(job)?;
+    let send = |fd: &OwnedFd| rustix::net::send(fd, &bytes, SendFlags::NOSIGNAL).map_err(io::Error::from);
+    socket.async_io(Interest::WRITABLE, send).await.map(drop)
+}

@@ -1,0 +1,155 @@
+//! Which process a runner is, in a way that no later process can be mistaken for: process ID, start time and
+//! boot. Owns the private file `runner` of a unit directory; a runner claims its unit by making it.
+//! Nothing here sends a signal except through a descriptor that was checked against the identity.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::{Deserialize, Serialize};
+
+use crate::work::store::UnitDir;
+
+/// A process, told apart from all others before and after it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub(crate) pid: u32,
+    /// Clock ticks between boot and the process's start.
+    start: u64,
+    /// The kernel's random name for the time since it booted.
+    boot: String,
+}
+
+impl Identity {
+    /// This process.
+    pub(super) fn own() -> io::Result<Self> {
+        Self::of(std::process::id())
+    }
+
+    fn of(pid: u32) -> io::Result<Self> {
+        let start = Stat::read(pid)?.start;
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+        Ok(Self { pid, start, boot })
+    }
+
+    /// Writes the identity into the unit directory unless one is there; says whether it was written.
+    pub(super) fn claim(&self, dir: &UnitDir) -> io::Result<bool> {
+        let draft = dir.file(&format!(".runner.{}", self.pid));
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        file.write_all(&serde_json::to_vec(self)?)?;
+        // A link appears whole or not at all, and only one can have the name.
+        let linked = fs::hard_link(&draft, dir.file("runner"));
+        fs::remove_file(&draft)?;
+        match linked {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The runner that claimed a unit, if one did.
+    pub(crate) fn load(dir: &UnitDir) -> Option<Self> {
+        serde_json::from_slice(&fs::read(dir.file("runner")).ok()?).ok()
+    }
+
+    /// The Go runner of a unit that a Go node started and left behind: the process must name the directory.
+    pub(crate) fn of_go_runner(pid: u32, dir: &UnitDir) -> Option<Self> {
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let wanted = format!("unitdir={}", dir.path().to_str()?);
+        let names_it = arguments.split(|&b| b == 0).any(|argument| argument == wanted.as_bytes());
+        if names_it { Self::of(pid).ok() } else { None }
+    }
+
+    /// A descriptor of exactly this process; `None` when it is gone.
+    ///
+    /// # Errors
+    /// When the system refuses for another reason, such as too many open files.
+    pub(crate) fn open(&self) -> io::Result<Option<OwnedFd>> {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+        let descriptor = match rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK) {
+            Ok(descriptor) => descriptor,
+            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        // Only now can the number not change hands any more.
+        Ok(self.is_alive().then_some(descriptor))
+    }
+
+    /// Whether the process is there.
+    pub(crate) fn is_alive(&self) -> bool {
+        Self::of(self.pid).is_ok_and(|now| now == *self)
+    }
+
+    /// Sends a signal to exactly this process; nothing happens when it is gone.
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
+        let Some(descriptor) = self.open()? else { return Ok(()) };
+        match rustix::process::pidfd_send_signal(descriptor, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// What `/proc/PID/stat` says.
+pub(super) struct Stat {
+    /// The parent's process ID.
+    pub(super) parent: u32,
+    /// Start time, in clock ticks since boot.
+    pub(super) start: u64,
+}
+
+impl Stat {
+    pub(super) fn read(pid: u32) -> io::Result<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        Self::parse(&text)
+            .ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat makes no sense: {text:?}")))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // The name in parentheses may hold anything, so fields are counted from its end.
+        let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_whitespace().collect();
+        Some(Self { parent: fields.get(1)?.parse().ok()?, start: fields.get(19)?.parse().ok()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stranger_with_the_same_number_is_not_taken_for_the_runner() {
+        let me = Identity::own().unwrap();
+        assert!(me.open().unwrap().is_some());
+        let earlier = Identity { start: me.start - 1, ..me.clone() };
+        assert!(earlier.open().unwrap().is_none());
+        let other_boot = Identity { boot: "x".into(), ..me.clone() };
+        assert!(other_boot.open().unwrap().is_none());
+        // Would end this test if it went through.
+        other_boot.signal(Signal::KILL).unwrap();
+        assert!(Identity { pid: 0, ..me.clone() }.open().unwrap().is_none());
+        assert!(Identity { pid: u32::MAX, ..me }.open().unwrap().is_none());
+    }
+
+    #[test]
+    fn names_with_parentheses_do_not_confuse() {
+        let text = "7 (a) b) (c) S 42 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 9876 1 1";
+        let stat = Stat::parse(text).unwrap();
+        assert_eq!((stat.parent, stat.start), (42, 9876));
+        assert!(Stat::parse("").is_none() && Stat::parse("7 (x) S").is_none());
+    }
+
+    #[test]
+    fn one_runner_only_claims_a_unit() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = UnitDir::at(temp.path().to_owned());
+        assert_eq!(Identity::load(&dir), None);
+        let me = Identity::own().unwrap();
+        assert!(me.claim(&dir).unwrap());
+        assert!(!me.claim(&dir).unwrap());
+        assert_eq!(Identity::load(&dir), Some(me));
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
+    }
+}

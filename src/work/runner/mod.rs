@@ -1,0 +1,58 @@
+//! Running commands outside the daemon, so that they outlive it. Three processes take part: the daemon asks one
+//! small single-threaded *spawner* (this binary in a hidden mode); that forks a *runner* per unit, detached from
+//! everything, which starts the command, waits, and writes the unit's final status.
+//! A unit's files belong to the daemon until it asks, to the runner while that lives, and to the daemon after.
+
+mod client;
+mod fork;
+pub(crate) mod identity;
+mod job;
+mod kill;
+mod spawner;
+
+pub(crate) use client::{SpawnerHandle, Started};
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// First argument that turns the binary into a spawner.
+const SPAWNER_ARGUMENT: &str = "__work-spawner";
+/// Longest message between daemon, spawner and runners, in bytes.
+const MAX_MESSAGE: usize = 64 * 1024;
+
+/// Turns this process into a spawner, and never returns, if it was started to be one. Call it first in `main`,
+/// before any thread exists.
+pub fn main_if_asked() {
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == SPAWNER_ARGUMENT) {
+        spawner::run();
+    }
+}
+
+/// What the daemon asks for. The arguments are in the unit's status.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Job {
+    /// The unit's directory.
+    pub(crate) dir: PathBuf,
+    /// The program.
+    pub(crate) command: String,
+    /// Milliseconds between SIGINT and SIGKILL.
+    pub(crate) grace_ms: u64,
+}
+
+/// What a runner, or the spawner for it, answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Reply {
+    dir: PathBuf,
+    outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Outcome {
+    /// The command runs under this process ID.
+    Started(u32),
+    /// Another runner has the unit already: the request was repeated after a spawner died.
+    AlreadyTaken,
+    /// The command does not start; the unit's status says so too.
+    Failed(String),
+}

@@ -1,0 +1,103 @@
+//! The spawner process: reads requests from the daemon on its standard input, a socket, and forks a runner for
+//! each. Single-threaded and small, so that forking is cheap and sound. It ends when the daemon does;
+//! runners and their commands go on.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::exit;
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::WaitOptions;
+
+use super::fork::{Side, fork};
+use super::{Job, MAX_MESSAGE, Outcome, Reply, job};
+
+/// Serves the daemon until it is gone.
+pub(super) fn run() -> ! {
+    // Out of the terminal's reach: Ctrl-C is for the daemon to interpret.
+    let _ = rustix::process::setsid();
+    let (daemon, signals) = match set_up() {
+        Ok(both) => both,
+        Err(error) => {
+            eprintln!("meshd: the process that starts jobs cannot set itself up: {error}");
+            exit(1);
+        }
+    };
+    loop {
+        match next(&daemon, &signals) {
+            Next::Job(job) => match fork() {
+                Ok(Side::Parent) => {}
+                // A runner has the socket to itself, and closes it when its command runs.
+                Ok(Side::Child) => job::run(&job, daemon),
+                Err(error) => {
+                    let cause = format!("cannot start a runner process: {error}");
+                    reply(&daemon, Reply { dir: job.dir, outcome: Outcome::Failed(cause) });
+                }
+            },
+            Next::Nothing => {}
+            Next::DaemonGone => exit(0),
+        }
+    }
+}
+
+/// Moves the socket away from standard input, which commands must not inherit, and prepares for signals.
+fn set_up() -> io::Result<(OwnedFd, SignalFd)> {
+    let daemon = io::stdin().as_fd().try_clone_to_owned()?;
+    nix::unistd::dup2_stdin(File::open("/dev/null")?)?;
+    Ok((daemon, block_signals()?))
+}
+
+/// Blocks the signals that the spawner and its runners take in order, so that none is lost between fork and
+/// the moment somebody reads it.
+fn block_signals() -> nix::Result<SignalFd> {
+    let mut set = SigSet::empty();
+    for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM] {
+        set.add(signal);
+    }
+    set.thread_block()?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+}
+
+enum Next {
+    Job(Job),
+    Nothing,
+    DaemonGone,
+}
+
+/// Waits for the daemon or for a runner's end.
+fn next(daemon: &OwnedFd, signals: &SignalFd) -> Next {
+    let mut waiting =
+        [PollFd::new(daemon, PollFlags::IN), PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
+    match rustix::event::poll(&mut waiting, None) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(_) => return Next::DaemonGone,
+    }
+    let [asked, signalled] = waiting.map(|fd| !fd.revents().is_empty());
+    if signalled {
+        while let Ok(Some(_)) = signals.read_signal() {}
+        while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
+    }
+    if asked { receive(daemon) } else { Next::Nothing }
+}
+
+fn receive(daemon: &OwnedFd) -> Next {
+    let mut buffer = vec![0; MAX_MESSAGE];
+    match rustix::net::recv(daemon, &mut buffer[..], RecvFlags::DONTWAIT) {
+        Ok((_, 0)) => Next::DaemonGone,
+        Ok((_, length)) => serde_json::from_slice(&buffer[..length]).map_or(Next::Nothing, Next::Job),
+        Err(Errno::AGAIN | Errno::INTR) => Next::Nothing,
+        Err(_) => Next::DaemonGone,
+    }
+}
+
+/// Sends an answer; a daemon that is gone finds the same in the unit's directory when it comes back.
+pub(super) fn reply(daemon: &OwnedFd, reply: Reply) {
+    if let Ok(bytes) = serde_json::to_vec(&reply) {
+        let _ = rustix::net::send(daemon, &bytes, SendFlags::NOSIGNAL);
+    }
+}

@@ -1,0 +1,313 @@
+//! The status file: its JSON as Go nodes and other tools read it, and the answer made of it for clients.
+//! Owns the shape alone; where the file lies and who may write it is `store`'s business.
+//! ExtraData that belongs to no type known here is kept word for word.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use super::unit::{Life, State};
+
+/// The work type of a unit that runs on another node.
+pub const REMOTE: &str = "remote";
+
+/// What a `status` file says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Status {
+    /// State, Detail and StdoutSize.
+    pub life: Life,
+    /// The work type; [`REMOTE`] for a unit that runs on another node.
+    pub work_type: String,
+    /// What only units of that type have.
+    pub extra: Extra,
+}
+
+/// ExtraData by kind.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Extra {
+    /// `null`: a command unit that has ended.
+    None,
+    /// A command unit.
+    Command(CommandExtra),
+    /// A unit on another node.
+    Remote(Box<RemoteExtra>),
+    /// Anything else, kept as it was read.
+    Other(Value),
+}
+
+/// ExtraData of a command unit while it waits or runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct CommandExtra {
+    /// The runner's process ID, 0 before the start.
+    pub pid: u32,
+    /// The command's arguments, configured and given ones joined.
+    pub params: String,
+}
+
+/// ExtraData of a remote unit.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RemoteExtra {
+    /// The node that shall run it.
+    pub remote_node: String,
+    /// The work type over there.
+    pub remote_work_type: String,
+    /// Its parameters, secrets included.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub remote_params: BTreeMap<String, String>,
+    /// The unit's ID over there, empty until known.
+    #[serde(rename = "RemoteUnitID")]
+    pub remote_unit_id: String,
+    /// The other node has said that it has everything.
+    pub remote_started: bool,
+    /// A client asked for cancellation.
+    pub local_cancelled: bool,
+    /// A client asked for release.
+    pub local_released: bool,
+    /// Requests to the other node carry a signature.
+    pub sign_work: bool,
+    /// TLS profile for the way there, empty for none.
+    #[serde(rename = "TLSClient")]
+    pub tls_client: String,
+    /// Latest time of start.
+    #[serde(with = "go_time")]
+    pub expiration: Option<Timestamp>,
+    /// Fields of newer nodes, kept.
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
+}
+
+fn null_is_empty<'de, D, T>(d: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(d)?.unwrap_or_default())
+}
+
+/// Go's time, whose zero stands for none.
+mod go_time {
+    use super::*;
+
+    const ZERO: &str = "0001-01-01T00:00:00Z";
+
+    pub(super) fn serialize<S: Serializer>(time: &Option<Timestamp>, s: S) -> Result<S::Ok, S::Error> {
+        match time {
+            None => s.serialize_str(ZERO),
+            Some(time) => s.collect_str(time),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<Timestamp>, D::Error> {
+        let text = String::deserialize(d)?;
+        if text == ZERO {
+            return Ok(None);
+        }
+        text.parse().map(Some).map_err(serde::de::Error::custom)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Raw {
+    state: u64,
+    #[serde(default)]
+    detail: String,
+    #[serde(default)]
+    stdout_size: i64,
+    #[serde(default)]
+    work_type: String,
+    #[serde(default)]
+    extra_data: Value,
+}
+
+/// A status file that cannot be read as one.
+#[derive(Debug, thiserror::Error)]
+pub enum BadStatus {
+    /// It is not the JSON that it should be.
+    #[error("status file is damaged: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A number that stands for no state.
+    #[error("status file is damaged: there is no state {0}")]
+    State(u64),
+}
+
+impl Status {
+    /// A unit that has just been made.
+    pub fn new(work_type: impl Into<String>, extra: Extra) -> Self {
+        Self { life: Life::new(), work_type: work_type.into(), extra }
+    }
+
+    /// Reads a file's content.
+    ///
+    /// # Errors
+    /// [`BadStatus`] when it is not a whole status.
+    pub fn parse(bytes: &[u8]) -> Result<Self, BadStatus> {
+        let raw: Raw = serde_json::from_slice(bytes)?;
+        let state = State::from_number(raw.state).ok_or(BadStatus::State(raw.state))?;
+        let stdout_size = u64::try_from(raw.stdout_size).unwrap_or(0);
+        let life = Life { state, detail: raw.detail, stdout_size };
+        let extra = Extra::parse(&raw.work_type, raw.extra_data)?;
+        Ok(Self { life, work_type: raw.work_type, extra })
+    }
+
+    /// The file's content: one line of JSON.
+    pub fn to_line(&self) -> Vec<u8> {
+        let raw = Raw {
+            state: self.life.state as u64,
+            detail: self.life.detail.clone(),
+            stdout_size: i64::try_from(self.life.stdout_size).unwrap_or(i64::MAX),
+            work_type: self.work_type.clone(),
+            extra_data: self.extra.to_value(),
+        };
+        let mut line = serde_json::to_vec(&raw).expect("strings, numbers and a JSON value always make JSON");
+        line.push(b'\n');
+        line
+    }
+
+    /// The remote part, if this is a remote unit.
+    pub fn remote(&self) -> Option<&RemoteExtra> {
+        match &self.extra {
+            Extra::Remote(remote) => Some(remote),
+            Extra::None | Extra::Command(_) | Extra::Other(_) => None,
+        }
+    }
+
+    /// The remote part for changing, if this is a remote unit.
+    pub fn remote_mut(&mut self) -> Option<&mut RemoteExtra> {
+        match &mut self.extra {
+            Extra::Remote(remote) => Some(remote),
+            Extra::None | Extra::Command(_) | Extra::Other(_) => None,
+        }
+    }
+
+    /// The answer for clients; `known` says whether the work type is configured here.
+    pub fn report(&self, known: bool) -> UnitReport {
+        UnitReport {
+            state: self.life.state,
+            detail: self.life.detail.clone(),
+            stdout_size: self.life.stdout_size,
+            work_type: self.work_type.clone(),
+            extra_data: if known { self.extra.redacted() } else { Value::from("Unknown WorkType") },
+            state_name: self.life.state.name(),
+        }
+    }
+}
+
+impl Extra {
+    fn parse(work_type: &str, value: Value) -> Result<Self, serde_json::Error> {
+        if value.is_null() {
+            return Ok(if work_type == REMOTE { Self::Remote(Box::default()) } else { Self::None });
+        }
+        if work_type == REMOTE {
+            return serde_json::from_value(value).map(|remote| Self::Remote(Box::new(remote)));
+        }
+        Ok(CommandExtra::deserialize(&value).map_or(Self::Other(value), Self::Command))
+    }
+
+    fn to_value(&self) -> Value {
+        match self {
+            Self::None => Value::Null,
+            Self::Command(command) => serde_json::json!({"Pid": command.pid, "Params": command.params}),
+            Self::Remote(remote) => serde_json::to_value(remote).unwrap_or_default(),
+            Self::Other(value) => value.clone(),
+        }
+    }
+
+    fn redacted(&self) -> Value {
+        match self {
+            Self::Remote(remote) => {
+                let mut shown = remote.clone();
+                shown.remote_params.retain(|name, _| !is_secret(name));
+                Self::Remote(shown).to_value()
+            }
+            Self::None | Self::Command(_) | Self::Other(_) => self.to_value(),
+        }
+    }
+}
+
+/// Whether a parameter of this name is never shown.
+pub fn is_secret(name: &str) -> bool {
+    name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("secret_"))
+}
+
+/// A unit as clients see it: the status without secrets, and the state's name.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct UnitReport {
+    /// Where the unit stands, a number in JSON.
+    #[serde(serialize_with = "as_number")]
+    pub state: State,
+    /// Phase and cause.
+    pub detail: String,
+    /// Bytes of stdout so far.
+    pub stdout_size: u64,
+    /// The work type.
+    pub work_type: String,
+    /// What only units of that type have.
+    pub extra_data: Value,
+    /// The state's name.
+    pub state_name: &'static str,
+}
+
+fn as_number<S: Serializer>(state: &State, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_u8(*state as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Written by a Go node.
+    const REMOTE_LINE: &str = r#"{"State":0,"Detail":"Starting Worker","StdoutSize":0,"WorkType":"remote","ExtraData":{"RemoteNode":"nowhere","RemoteWorkType":"sh","RemoteParams":{"params":"x","secretx":"1"},"RemoteUnitID":"","RemoteStarted":false,"LocalCancelled":false,"LocalReleased":false,"SignWork":false,"TLSClient":"","Expiration":"0001-01-01T00:00:00Z"}}"#;
+    const COMMAND_LINE: &str = r#"{"State":1,"Detail":"Running: PID 15367","StdoutSize":3,"WorkType":"sh","ExtraData":{"Pid":15357,"Params":"-c 'echo hi; sleep 2'"}}"#;
+
+    fn round(line: &str) -> Status {
+        let status = Status::parse(line.as_bytes()).unwrap();
+        assert_eq!(String::from_utf8(status.to_line()).unwrap(), format!("{line}\n"));
+        status
+    }
+
+    #[test]
+    fn files_of_a_go_node_come_back_byte_for_byte() {
+        assert_eq!(round(REMOTE_LINE).remote().unwrap().remote_node, "nowhere");
+        assert_eq!(
+            round(COMMAND_LINE).extra,
+            Extra::Command(CommandExtra { pid: 15357, params: "-c 'echo hi; sleep 2'".into() })
+        );
+        round(r#"{"State":2,"Detail":"exit status 0","StdoutSize":3,"WorkType":"sh","ExtraData":null}"#);
+        round(
+            r#"{"State":1,"Detail":"x","StdoutSize":3,"WorkType":"kube","ExtraData":{"Image":"i","Pid":1,"Deep":{"b":1,"a":2}}}"#,
+        );
+    }
+
+    #[test]
+    fn secrets_stay_on_disk_and_out_of_answers() {
+        let line = REMOTE_LINE.replace("secretx", "Secret_x");
+        let status = Status::parse(line.as_bytes()).unwrap();
+        assert!(String::from_utf8(status.to_line()).unwrap().contains("Secret_x"));
+        let report = serde_json::to_string(&status.report(true)).unwrap();
+        assert!(!report.contains("ecret_x"), "{report}");
+        assert!(
+            report.contains(r#""params":"x""#) && report.ends_with(r#""StateName":"Pending"}"#),
+            "{report}"
+        );
+    }
+
+    #[test]
+    fn an_unknown_type_says_so() {
+        let report = serde_json::to_value(round(COMMAND_LINE).report(false)).unwrap();
+        assert_eq!(report["ExtraData"], "Unknown WorkType");
+        assert_eq!(report["State"], 1);
+    }
+
+    #[test]
+    fn damage_is_an_error() {
+        for bad in ["", "{", "null", r#"{"State":9}"#, r#"{"State":-1}"#, r#"{"State":"x"}"#] {
+            assert!(Status::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}

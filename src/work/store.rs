@@ -1,0 +1,316 @@
+//! Units on disk: one directory each, named by the unit's ID, with `status`, `status.lock`, `stdin` and `stdout`
+//! as Go nodes keep them, and the private files `runner` and `cancel`. Owns safe modes, atomic replacement and
+//! durability; every call blocks, so callers on the runtime go through [`Store::blocking`].
+//! Knows nothing of what a state means.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::FlockOperation;
+use tokio::sync::Semaphore;
+
+use super::status::{BadStatus, Status};
+use super::unit::UnitId;
+use super::{OpenError, WorkError};
+use crate::wire::NodeId;
+
+/// File operations in flight at a time. Concurrent fsyncs are what the kernel's journal commits as one group,
+/// so many callers share each commit; more than this only adds threads.
+const CONCURRENT: usize = 32;
+const TRASH: &str = ".trash-";
+
+/// The directory with the units of one node.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    root: PathBuf,
+    slots: Arc<Semaphore>,
+}
+
+impl Store {
+    /// Checks the data directory, or makes it, and makes the node's own one in it.
+    pub(crate) fn open(data_dir: &Path, node: &NodeId) -> Result<Self, OpenError> {
+        let name = node.as_str();
+        if name.contains('/') || name == "." || name == ".." {
+            return Err(OpenError::NodeId(name.to_owned()));
+        }
+        own_directory(data_dir)?;
+        let root = data_dir.join(name);
+        own_directory(&root)?;
+        Ok(Self { root, slots: Arc::new(Semaphore::new(CONCURRENT)) })
+    }
+
+    /// The directory of a unit, which need not exist.
+    pub(crate) fn unit(&self, id: &UnitId) -> UnitDir {
+        UnitDir { path: self.root.join(id.as_str()) }
+    }
+
+    /// The IDs of all units there are. Remains of released units are cleared away.
+    pub(crate) fn scan(&self) -> Result<Vec<UnitId>, OpenError> {
+        let fail = |source| OpenError::Io { what: "read", path: self.root.clone(), source };
+        let mut units = Vec::new();
+        for entry in fs::read_dir(&self.root).map_err(fail)? {
+            let name = entry.map_err(fail)?.file_name();
+            let Some(name) = name.to_str() else { continue };
+            match name.parse() {
+                Ok(id) => units.push(id),
+                Err(_) if name.starts_with(TRASH) => drop(fs::remove_dir_all(self.root.join(name))),
+                Err(_) => {}
+            }
+        }
+        Ok(units)
+    }
+
+    /// Makes a unit that survives a power loss from here on; gives the open, empty `stdin`.
+    pub(crate) fn create(&self, id: &UnitId, status: &Status) -> Result<File, WorkError> {
+        let unit = self.unit(id);
+        // Fails, harming nothing, when there is such a unit already.
+        let made = DirBuilder::new().mode(0o700).create(&unit.path);
+        made.map_err(|e| WorkError::io("make", &unit.path, e))?;
+        let made = self.create_files(&unit, status);
+        if made.is_err() {
+            let _ = fs::remove_dir_all(&unit.path);
+        }
+        made
+    }
+
+    fn create_files(&self, unit: &UnitDir, status: &Status) -> Result<File, WorkError> {
+        let make = |path: &Path, e| WorkError::io("make", path, e);
+        let new = |name: &str| {
+            let path = unit.path.join(name);
+            private().create_new(true).open(&path).map_err(|e| make(&path, e))
+        };
+        new("status.lock")?;
+        let stdin = new("stdin")?;
+        // Nobody knows the ID yet, so nobody can see this one half-written.
+        let mut file = new("status")?;
+        let sync = |path: &Path, e| WorkError::io("write", path, e);
+        file.write_all(&status.to_line()).and_then(|()| file.sync_all()).map_err(|e| sync(&unit.path, e))?;
+        sync_directory(&unit.path).map_err(|e| sync(&unit.path, e))?;
+        sync_directory(&self.root).map_err(|e| sync(&self.root, e))?;
+        Ok(stdin)
+    }
+
+    /// Removes a unit: at once for everybody who looks, then file by file.
+    pub(crate) fn remove(&self, id: &UnitId) -> Result<(), WorkError> {
+        let path = self.root.join(id.as_str());
+        let trash = self.root.join(format!("{TRASH}{id}"));
+        match fs::rename(&path, &trash) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(WorkError::io("remove", path, e)),
+        }
+        fs::remove_dir_all(&trash).map_err(|e| WorkError::io("remove", trash, e))
+    }
+
+    /// Runs a blocking file operation off the runtime, a bounded number of them at a time.
+    pub(crate) async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let slot = self.slots.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let run = move || {
+            let _slot = slot;
+            work()
+        };
+        match tokio::task::spawn_blocking(run).await {
+            Ok(value) => value,
+            Err(gone) => std::panic::resume_unwind(gone.into_panic()),
+        }
+    }
+}
+
+/// One unit's directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UnitDir {
+    path: PathBuf,
+}
+
+impl UnitDir {
+    /// The directory at a path that the daemon has made.
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of one of its files.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Reads `status` under its lock, as a Go runner may be rewriting it in place.
+    pub(crate) fn read_status(&self) -> Result<Status, ReadError> {
+        let _lock = self.lock(FlockOperation::LockShared);
+        Ok(Status::parse(&fs::read(self.file("status"))?)?)
+    }
+
+    /// Replaces `status` in one step. With `durable` it survives a power loss once this returns.
+    pub(crate) fn write_status(&self, status: &Status, durable: bool) -> Result<(), WorkError> {
+        let path = self.file("status");
+        self.replace(status, durable).map_err(|e| WorkError::io("write", path, e))
+    }
+
+    fn replace(&self, status: &Status, durable: bool) -> io::Result<()> {
+        let _lock = self.lock(FlockOperation::LockExclusive)?;
+        let new = self.file(".status.new");
+        let mut file = private().create(true).truncate(true).open(&new)?;
+        let written =
+            file.write_all(&status.to_line()).and_then(|()| if durable { file.sync_all() } else { Ok(()) });
+        if let Err(error) = written.and_then(|()| fs::rename(&new, self.file("status"))) {
+            let _ = fs::remove_file(&new);
+            return Err(error);
+        }
+        if durable { sync_directory(&self.path) } else { Ok(()) }
+    }
+
+    fn lock(&self, how: FlockOperation) -> io::Result<File> {
+        let file = private().create(true).open(self.file("status.lock"))?;
+        rustix::fs::flock(&file, how)?;
+        Ok(file)
+    }
+
+    /// Bytes in `stdout`, 0 when there is none.
+    pub(crate) fn stdout_size(&self) -> u64 {
+        fs::metadata(self.file("stdout")).map_or(0, |m| m.len())
+    }
+
+    /// Opens `stdout` for adding at its end.
+    pub(crate) fn append_stdout(&self) -> io::Result<File> {
+        OpenOptions::new().append(true).create(true).mode(0o600).open(self.file("stdout"))
+    }
+
+    /// Writes down that a client wants the unit's processes gone: their end is then a cancellation.
+    pub(crate) fn mark_cancelled(&self) -> Result<(), WorkError> {
+        let path = self.file("cancel");
+        private().create(true).open(&path).map(drop).map_err(|e| WorkError::io("make", path, e))
+    }
+
+    /// Whether [`Self::mark_cancelled`] was called.
+    pub(crate) fn is_marked_cancelled(&self) -> bool {
+        self.file("cancel").exists()
+    }
+}
+
+/// Why a status could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    /// The file cannot be read.
+    #[error("status file cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// It is no status.
+    #[error(transparent)]
+    Damaged(#[from] BadStatus),
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    options
+}
+
+/// Makes the names in a directory durable.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Makes a directory that only we can enter, or checks that one which exists is ours alone to write.
+fn own_directory(path: &Path) -> Result<(), OpenError> {
+    let fail = |what| move |source| OpenError::Io { what, path: path.to_owned(), source };
+    let found = match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(fail("make"))?;
+            fs::symlink_metadata(path).map_err(fail("look at"))?
+        }
+        found => found.map_err(fail("look at"))?,
+    };
+    let user = rustix::process::geteuid().as_raw();
+    let mode = found.permissions().mode() & 0o7777;
+    if found.is_symlink() {
+        return Err(OpenError::Symlink(path.to_owned()));
+    }
+    if !found.is_dir() {
+        return Err(OpenError::NotADirectory(path.to_owned()));
+    }
+    if found.uid() != user {
+        return Err(OpenError::ForeignOwner { path: path.to_owned(), owner: found.uid(), user });
+    }
+    if mode & 0o022 != 0 {
+        return Err(OpenError::WritableByOthers { path: path.to_owned(), mode });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::status::{CommandExtra, Extra};
+
+    fn store(dir: &Path) -> Store {
+        Store::open(dir, &NodeId::new("n1").unwrap()).unwrap()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_unit_has_private_files_and_vanishes_at_once() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = store(&temp.path().join("deep/data"));
+        assert_eq!(mode(&temp.path().join("deep/data/n1")), 0o700);
+        let (id, other) = (UnitId::random(), UnitId::random());
+        let mut status = Status::new("echo", Extra::Command(CommandExtra::default()));
+        store.create(&id, &status).unwrap();
+        assert!(store.create(&id, &status).is_err());
+        let unit = store.unit(&id);
+        assert_eq!(mode(unit.path()), 0o700);
+        for name in ["status", "status.lock", "stdin"] {
+            assert_eq!(mode(&unit.file(name)), 0o600, "{name}");
+        }
+        status.life.detail = "changed".into();
+        unit.write_status(&status, true).unwrap();
+        assert_eq!(unit.read_status().unwrap(), status);
+        assert_eq!(mode(&unit.file("status")), 0o600);
+        assert_eq!(unit.stdout_size(), 0);
+        fs::create_dir(temp.path().join(format!("deep/data/n1/{TRASH}{other}"))).unwrap();
+        assert_eq!(store.scan().unwrap(), std::slice::from_ref(&id));
+        store.remove(&id).unwrap();
+        store.remove(&id).unwrap();
+        assert_eq!(fs::read_dir(temp.path().join("deep/data/n1")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_others_control_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let node = NodeId::new("n1").unwrap();
+        let open = |dir: &Path| Store::open(dir, &node).map(drop);
+        let dir = temp.path().join("d");
+        open(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(matches!(open(&dir), Err(OpenError::WritableByOthers { mode: 0o770, .. })));
+        let link = temp.path().join("l");
+        std::os::unix::fs::symlink(temp.path(), &link).unwrap();
+        assert!(matches!(open(&link), Err(OpenError::Symlink(_))));
+        let file = temp.path().join("f");
+        fs::write(&file, "").unwrap();
+        assert!(matches!(open(&file), Err(OpenError::NotADirectory(_))));
+        let bad = NodeId::new("../x").unwrap();
+        assert!(matches!(Store::open(temp.path(), &bad), Err(OpenError::NodeId(_))));
+    }
+
+    #[test]
+    fn the_lock_is_the_one_that_go_nodes_take() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = store(&temp.path().join("d"));
+        let id = UnitId::random();
+        store.create(&id, &Status::new("echo", Extra::None)).unwrap();
+        let unit = store.unit(&id);
+        let held = unit.lock(FlockOperation::LockExclusive).unwrap();
+        assert!(unit.lock(FlockOperation::NonBlockingLockShared).is_err());
+        drop(held);
+        assert!(unit.lock(FlockOperation::NonBlockingLockShared).is_ok());
+    }
+}

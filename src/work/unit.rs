@@ -1,0 +1,301 @@
+//! The life of a unit of work, pure: which states there are, which event may move a unit where.
+//! State only moves forward, and the first final state is kept with its Detail, whatever arrives later.
+//! Knows no files, no processes, no clock and no network; those turn what they see into an [`Event`].
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use rand::RngExt as _;
+use serde::{Serialize, Serializer};
+
+/// Longest unit ID taken, in bytes: as long as a file name may be.
+const MAX_UNIT_ID: usize = 255;
+
+/// A unit's name, safe as the name of a directory: letters, digits and `-_.:@`, not starting with a dot.
+/// IDs made here are 8 alphanumerics; newer Go nodes put their node ID in front.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UnitId(Arc<str>);
+
+/// A text that cannot be a unit ID.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a unit ID: letters, digits and -_.:@ only, at most {MAX_UNIT_ID}, no dot in front")]
+pub struct InvalidUnitId(pub String);
+
+impl UnitId {
+    /// Makes 8 random alphanumerics, the only shape that every Go node reads.
+    pub fn random() -> Self {
+        let mut rng = rand::rng();
+        let text: String = (0..8).map(|_| char::from(rng.sample(rand::distr::Alphanumeric))).collect();
+        Self(text.into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for UnitId {
+    type Err = InvalidUnitId;
+    fn from_str(text: &str) -> Result<Self, InvalidUnitId> {
+        let safe = |b: u8| b.is_ascii_alphanumeric() || b"-_.:@".contains(&b);
+        let good =
+            (1..=MAX_UNIT_ID).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(safe);
+        if good {
+            Ok(Self(text.into()))
+        } else {
+            Err(InvalidUnitId(text.chars().take(MAX_UNIT_ID).collect()))
+        }
+    }
+}
+
+impl fmt::Display for UnitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for UnitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl Serialize for UnitId {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&self.0)
+    }
+}
+
+/// Where a unit stands. The numbers are those of the status file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Accepted, not running yet.
+    Pending = 0,
+    /// Its command runs.
+    Running = 1,
+    /// Ended well.
+    Succeeded = 2,
+    /// Ended badly, or never started.
+    Failed = 3,
+    /// Ended because a client asked for it.
+    Canceled = 4,
+}
+
+impl State {
+    /// The state of that number in a status file.
+    pub fn from_number(number: u64) -> Option<Self> {
+        [Self::Pending, Self::Running, Self::Succeeded, Self::Failed, Self::Canceled]
+            .get(number as usize)
+            .copied()
+    }
+
+    /// The name that clients see.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Running => "Running",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+            Self::Canceled => "Canceled",
+        }
+    }
+
+    /// Whether nothing can follow.
+    pub const fn is_final(self) -> bool {
+        match self {
+            Self::Pending | Self::Running => false,
+            Self::Succeeded | Self::Failed | Self::Canceled => true,
+        }
+    }
+}
+
+/// What happened to a unit. Sizes are bytes of stdout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The unit exists and its payload may come.
+    PayloadAwaited,
+    /// The payload is complete and on disk.
+    PayloadComplete,
+    /// The payload stopped half way, for this cause.
+    PayloadCut(String),
+    /// A remote unit found no way to its node, for this cause; it will be tried again.
+    Waiting(String),
+    /// The command runs under this process ID.
+    Started(u32),
+    /// The command could not be started, for this cause.
+    StartFailed(String),
+    /// The runner or the remote node says how things stand.
+    Reported(State, String, u64),
+    /// The runner is gone and left no final state; a client had asked for cancellation, or not.
+    RunnerVanished {
+        /// A client had asked for cancellation.
+        cancelled: bool,
+        /// Bytes of stdout.
+        stdout_size: u64,
+    },
+    /// The daemon came back and found the unit without a runner before its start.
+    Restarted,
+    /// Cancelled before anything ran.
+    CancelledEarly,
+    /// A remote unit was cancelled before the remote node had it.
+    CancelledLocally,
+    /// The remote node does not know the unit any more.
+    RemoteGone,
+    /// The time to live ran out at the time given, before a start.
+    Expired(String),
+}
+
+/// The part of a status that events change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Life {
+    /// Where the unit stands.
+    pub state: State,
+    /// Phase and cause, for people.
+    pub detail: String,
+    /// Bytes of stdout, as far as known.
+    pub stdout_size: u64,
+}
+
+impl Life {
+    /// A unit that has just been made.
+    pub fn new() -> Self {
+        Self { state: State::Pending, detail: "Unit Created".into(), stdout_size: 0 }
+    }
+
+    /// Takes an event in; says whether anything changed. An event that would move the state back, or that
+    /// comes after the end, changes nothing.
+    pub fn apply(&mut self, event: &Event) -> bool {
+        if self.state.is_final() {
+            return false;
+        }
+        let size = self.stdout_size;
+        let (state, detail, stdout_size) = match event {
+            Event::PayloadAwaited => (State::Pending, WAITING_FOR_INPUT.into(), size),
+            Event::PayloadComplete => (State::Pending, "Starting Worker".into(), size),
+            Event::PayloadCut(cause) => (State::Failed, format!("Error reading input data: {cause}"), size),
+            Event::Waiting(cause) => (State::Pending, cause.clone(), size),
+            Event::Started(pid) => (State::Running, format!("Running: PID {pid}"), size),
+            Event::StartFailed(cause) => (State::Failed, format!("Error starting worker: {cause}"), size),
+            Event::Reported(state, detail, size) => (*state, detail.clone(), *size),
+            Event::RunnerVanished { cancelled: true, stdout_size } => {
+                (State::Canceled, "Canceled".into(), *stdout_size)
+            }
+            Event::RunnerVanished { cancelled: false, stdout_size } => {
+                (State::Failed, RUNNER_VANISHED.into(), *stdout_size)
+            }
+            Event::Restarted => (State::Failed, "Pending at restart".into(), size),
+            Event::CancelledEarly => (State::Canceled, "Canceled".into(), size),
+            Event::CancelledLocally => (State::Failed, "Locally Cancelled".into(), size),
+            Event::RemoteGone => (State::Failed, "Remote work unit is gone".into(), size),
+            Event::Expired(when) => (State::Failed, format!("Work unit expired on {when}"), size),
+        };
+        if state < self.state {
+            return false;
+        }
+        let next = Self { state, detail, stdout_size: stdout_size.max(size) };
+        let changed = next != *self;
+        *self = next;
+        changed
+    }
+
+    /// Whether the payload is still to come: a unit found so after a restart can never start.
+    pub fn awaits_payload(&self) -> bool {
+        self.state == State::Pending && (self.detail == WAITING_FOR_INPUT || self.detail == "Unit Created")
+    }
+}
+
+impl Default for Life {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+const WAITING_FOR_INPUT: &str = "Waiting for Input Data";
+const RUNNER_VANISHED: &str = "The job's runner process ended without a result: it was killed, or the machine \
+    restarted; look for an out-of-memory kill in the system's log, then submit the job again";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn state() -> impl Strategy<Value = State> {
+        (0_u64..5).prop_map(|n| State::from_number(n).unwrap())
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            Just(Event::PayloadAwaited),
+            Just(Event::PayloadComplete),
+            "[a-z]{0,3}".prop_map(Event::PayloadCut),
+            "[a-z]{0,3}".prop_map(Event::Waiting),
+            (1_u32..9).prop_map(Event::Started),
+            "[a-z]{0,3}".prop_map(Event::StartFailed),
+            (state(), "[a-z]{0,3}", 0_u64..99).prop_map(|(s, d, n)| Event::Reported(s, d, n)),
+            (any::<bool>(), 0_u64..99)
+                .prop_map(|(cancelled, stdout_size)| Event::RunnerVanished { cancelled, stdout_size }),
+            Just(Event::Restarted),
+            Just(Event::CancelledEarly),
+            Just(Event::CancelledLocally),
+            Just(Event::RemoteGone),
+            Just(Event::Expired("today".into())),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn state_only_moves_forward_and_the_first_end_stays(events in proptest::collection::vec(event(), 0..20)) {
+            let mut life = Life::new();
+            for event in &events {
+                let before = life.clone();
+                let changed = life.apply(event);
+                prop_assert_eq!(changed, before != life);
+                prop_assert!(life.state >= before.state);
+                prop_assert!(life.stdout_size >= before.stdout_size);
+                if before.state.is_final() {
+                    prop_assert_eq!(&life, &before);
+                }
+            }
+        }
+
+        #[test]
+        fn a_unit_always_has_a_way_to_its_end(events in proptest::collection::vec(event(), 0..20)) {
+            let mut life = Life::new();
+            for event in &events {
+                life.apply(event);
+            }
+            life.apply(&Event::RunnerVanished { cancelled: false, stdout_size: 0 });
+            prop_assert!(life.state.is_final());
+        }
+    }
+
+    #[test]
+    fn ids_are_safe_names_of_directories() {
+        for good in ["abcd1234", "A", "10.0.0.1-abcdEFGH", "node_1:x@y"] {
+            assert_eq!(good.parse::<UnitId>().unwrap().as_str(), good);
+        }
+        for bad in ["", ".", "..", ".x", "a/b", "a b", "a\0", "ä", &"x".repeat(256)] {
+            assert!(bad.parse::<UnitId>().is_err(), "{bad:?}");
+        }
+        let id = UnitId::random();
+        assert_eq!(id.as_str().len(), 8);
+        assert!(id.as_str().bytes().all(|b| b.is_ascii_alphanumeric()));
+    }
+
+    #[test]
+    fn details_are_the_ones_that_clients_look_at() {
+        let mut life = Life::new();
+        assert!(life.awaits_payload());
+        life.apply(&Event::PayloadAwaited);
+        assert!(life.awaits_payload());
+        life.apply(&Event::PayloadComplete);
+        assert!(!life.awaits_payload());
+        life.apply(&Event::Started(7));
+        assert_eq!((life.state, life.detail.as_str()), (State::Running, "Running: PID 7"));
+        life.apply(&Event::Reported(State::Failed, "exit status 2".into(), 5));
+        life.apply(&Event::RemoteGone);
+        assert_eq!((life.detail.as_str(), life.stdout_size), ("exit status 2", 5));
+    }
+}

@@ -1,0 +1,194 @@
+//! meshctl against real nodes of the Go implementation, named by RECEPTOR_GO; without it these tests say so, loudly,
+//! and pass.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    process::{Child, Command as Process, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use assert_cmd::Command;
+use serde_json::{Value, json};
+
+/// The Go node's program; a relative or wrong path fails the test rather than skipping it.
+fn receptor_go() -> Option<PathBuf> {
+    let Some(path) = std::env::var_os("RECEPTOR_GO") else {
+        eprintln!("SKIPPED: RECEPTOR_GO is not set");
+        return None;
+    };
+    let path = PathBuf::from(path);
+    assert!(path.is_file(), "RECEPTOR_GO is no file: {}", path.display());
+    Some(path)
+}
+
+/// One node with the work types `cat` and `sh`, ended when dropped.
+struct Node {
+    process: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Node {
+    fn start(program: &PathBuf) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let config = json!([
+            {"node": {"id": "solo", "datadir": dir.path().join("data")}},
+            {"local-only": null},
+            {"control-service": {"filename": socket}},
+            {"work-command": {"worktype": "cat", "command": "cat"}},
+            {"work-command": {"worktype": "sh", "command": "sh", "params": "-c", "allowruntimeparams": true}}]);
+        fs::write(dir.path().join("c.yml"), config.to_string()).unwrap();
+        let log = fs::File::create(dir.path().join("log")).unwrap();
+        let process = Process::new(program)
+            .arg("--config")
+            .arg(dir.path().join("c.yml"))
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let node = Self { process, dir };
+        until("the node answers", || UnixStream::connect(&socket).is_ok());
+        // It answers before it has read the whole of its configuration.
+        until("the node knows its work types", || node.json(&["status"]).to_string().contains("\"cat\""));
+        node
+    }
+
+    fn meshctl(&self, args: &[&str]) -> Command {
+        let mut command = Command::cargo_bin("meshctl").unwrap();
+        command.env_clear().arg("--socket").arg(self.dir.path().join("s")).args(args);
+        command.timeout(Duration::from_secs(60));
+        command
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let args = &[&["--json"], args].concat();
+        let output = self.meshctl(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_job_there_and_back() {
+    let Some(program) = receptor_go() else { return };
+    let node = Node::start(&program);
+    let payload: Vec<u8> = (0..10_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let args = ["work", "submit", "cat", "-p", "-", "-f", "--rm"];
+    let output = node.meshctl(&args).write_stdin(payload.clone()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stdout == payload, "{} bytes came back", output.stdout.len());
+    assert_eq!(node.json(&["work", "list"]), json!({}));
+}
+
+#[test]
+fn failures_are_told() {
+    let Some(program) = receptor_go() else { return };
+    let node = Node::start(&program);
+    let output =
+        node.meshctl(&["work", "submit", "sh", "-n", "-f", "--", "'echo out; exit 3'"]).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), b"out\n".as_slice()));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("failed: exit status 3"));
+    for (args, code) in [
+        (&["work", "submit", "nosuch", "-n"][..], 101),
+        (&["work", "results", "nosuch"], 1),
+        (&["work", "cancel", "nosuch"], 1),
+        (&["ping", "nosuch", "--count", "1"], 2),
+        (&["traceroute", "nosuch"], 2),
+    ] {
+        let output = node.meshctl(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?} {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn cancel_and_status() {
+    let Some(program) = receptor_go() else { return };
+    let node = Node::start(&program);
+    let unit = node.json(&["work", "submit", "sh", "-n", "--", "'sleep 600'"]);
+    let unit = unit["unitid"].as_str().unwrap();
+    let state = || node.json(&["work", "status", unit])[unit]["State"].clone();
+    until("the unit runs", || state() == 1);
+    assert_eq!(node.json(&["work", "cancel", unit]), json!({unit: "cancelled"}));
+    until("the unit is canceled", || state() == 4);
+    let status = node.meshctl(&["status"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&status.stdout).contains("Node      solo\n"));
+    assert!(node.meshctl(&["ping", "solo", "--count", "1"]).output().unwrap().status.success());
+}
+
+#[test]
+fn an_interrupted_payload_leaves_no_unit() {
+    let Some(program) = receptor_go() else { return };
+    let node = Node::start(&program);
+    let mut child = Process::new(assert_cmd::cargo::cargo_bin!("meshctl"))
+        .arg("--socket")
+        .arg(node.dir.path().join("s"))
+        .args(["work", "submit", "cat", "-p", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"half").unwrap();
+    until("the unit exists", || node.json(&["work", "list"]) != json!({}));
+    let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let mut err = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{err}");
+    assert_eq!(node.json(&["work", "list"]), json!({}), "{err}");
+}
+
+#[test]
+fn the_demo_runs_a_job_and_leaves_nothing_behind() {
+    let Some(program) = receptor_go() else { return };
+    let tmp = tempfile::tempdir().unwrap();
+    let output = Command::cargo_bin("meshctl")
+        .unwrap()
+        .env_clear()
+        // Without ansible-runner, so that it is the same job everywhere.
+        .env("PATH", "/usr/bin:/bin")
+        .env("TMPDIR", tmp.path())
+        .args(["demo", "--meshd"])
+        .arg(&program)
+        .timeout(Duration::from_secs(90))
+        .output()
+        .unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    for part in ["1: hop", "2: execution", "step 3 of 3", "through the mesh", "Succeeded"] {
+        assert!(out.contains(part), "{part:?} is missing in {out}");
+    }
+    assert_eq!(fs::read_dir(tmp.path()).unwrap().count(), 0, "the directory is removed");
+}
+
+#[test]
+fn a_node_program_that_fails_is_reported_with_its_last_words() {
+    let output = Command::cargo_bin("meshctl")
+        .unwrap()
+        .args(["demo", "--meshd", "/bin/false"])
+        .timeout(Duration::from_secs(60))
+        .output()
+        .unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(err.contains("node hop ended by itself (exit status: 1)"), "{err}");
+}

@@ -1,0 +1,149 @@
+//! A control service that plays a script: one list of steps per connection, in the order of the connections.
+//! Strict: bytes that differ from the script, steps left over and connections too many fail the test.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::net::UnixListener,
+    path::PathBuf,
+    sync::mpsc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+/// One step of a conversation, from the node's side.
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// The node writes this.
+    Say(String),
+    /// The client must write exactly this line.
+    Hear(String),
+    /// The client must write exactly this and then end its side.
+    HearRest(Vec<u8>),
+    /// The client must write exactly this, and may go on.
+    HearBytes(Vec<u8>),
+    /// Tells the test that the script has come this far.
+    Signal,
+    /// The node neither reads nor writes nor closes until the test is over.
+    Stall,
+    /// The node waits until the client closes, whatever it sends.
+    WaitForClose,
+    /// The next connections are served while this one stays open, then this one must be closed by the client.
+    HoldOpen,
+}
+
+pub const GREETING: &str = "Receptor Control, node alpha\n";
+
+pub fn say(text: &str) -> Step {
+    Step::Say(text.to_owned())
+}
+
+pub fn hear(line: &str) -> Step {
+    Step::Hear(line.to_owned())
+}
+
+/// A conversation that begins with the greeting.
+pub fn greeted(steps: impl IntoIterator<Item = Step>) -> Vec<Step> {
+    std::iter::once(say(GREETING)).chain(steps).collect()
+}
+
+/// The most common conversation: one question, one answer.
+pub fn asked(question: &str, answer: &str) -> Vec<Step> {
+    greeted([hear(question), say(&format!("{answer}\n"))])
+}
+
+pub struct FakeNode {
+    dir: tempfile::TempDir,
+    script: Option<JoinHandle<()>>,
+    signals: mpsc::Receiver<()>,
+    /// Dropped when the test is over.
+    running: Option<mpsc::Sender<()>>,
+}
+
+impl FakeNode {
+    pub fn start(conversations: Vec<Vec<Step>>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join("s")).unwrap();
+        let (signal, signals) = mpsc::channel();
+        let (running, over) = mpsc::channel::<()>();
+        let script = thread::spawn(move || {
+            let mut held = Vec::new();
+            for (number, steps) in conversations.into_iter().enumerate() {
+                let (stream, _) = listener.accept().unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                let mut stream = BufReader::new(stream);
+                for step in steps {
+                    let context = format!("connection {number}, {step:?}");
+                    match step {
+                        Step::HoldOpen => {
+                            held.push(stream);
+                            break;
+                        }
+                        Step::Stall => drop(over.recv()),
+                        step => play(&mut stream, step, &signal, &context),
+                    }
+                }
+            }
+            for mut stream in held {
+                assert_eq!(rest(&mut stream), b"", "a held connection");
+            }
+        });
+        Self { dir, script: Some(script), signals, running: Some(running) }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    /// Waits for the script's next `Signal`.
+    pub fn wait(&self) {
+        self.signals.recv_timeout(Duration::from_secs(10)).expect("the script comes to its signal");
+    }
+
+    /// Waits for the script's end; fails if the client did anything else than the script says.
+    pub fn finish(mut self) {
+        drop(self.running.take());
+        let script = self.script.take().unwrap();
+        // A script that still waits for a connection would wait for ever: one that says nothing ends it.
+        if !script.is_finished() {
+            let deadline = std::time::Instant::now() + Duration::from_secs(2);
+            while !script.is_finished() && std::time::Instant::now() < deadline {
+                thread::yield_now();
+            }
+            drop(std::os::unix::net::UnixStream::connect(self.socket()));
+        }
+        script.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    }
+}
+
+fn play(
+    stream: &mut BufReader<std::os::unix::net::UnixStream>,
+    step: Step,
+    signal: &mpsc::Sender<()>,
+    context: &str,
+) {
+    match step {
+        // The client may have left; what counts is what it prints.
+        Step::Say(text) => drop(stream.get_mut().write_all(text.as_bytes())),
+        Step::Hear(expected) => {
+            let mut line = String::new();
+            stream.read_line(&mut line).expect(context);
+            assert_eq!(line, format!("{expected}\n"), "{context}");
+        }
+        Step::HearRest(expected) => assert!(rest(stream) == expected, "{context}"),
+        Step::HearBytes(expected) => {
+            let mut bytes = vec![0; expected.len()];
+            stream.read_exact(&mut bytes).expect(context);
+            assert!(bytes == expected, "{context}");
+        }
+        Step::Signal => signal.send(()).unwrap(),
+        // A client that leaves without having read everything resets the connection.
+        Step::WaitForClose => drop(std::io::copy(stream, &mut std::io::sink())),
+        Step::HoldOpen | Step::Stall => unreachable!("handled by the caller"),
+    }
+}
+
+fn rest(stream: &mut impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("the client closes its side");
+    bytes
+}

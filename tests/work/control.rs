@@ -1,0 +1,167 @@
+//! A mesh in memory: engines by node name, each behind a control service that knows just the lines which remote
+//! units need. Links can be cut and nodes taken down.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use meshd::wire::{NodeId, ServiceName};
+use meshd::work::{Caller, Dialer, Dialing, Duplex, Outcome, Registry, Started, Submit, WorkError, follow};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
+use tokio::task::AbortHandle;
+
+use crate::harness::node;
+
+pub struct Mesh {
+    name: NodeId,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    nodes: BTreeMap<String, Registry>,
+    links: Vec<AbortHandle>,
+    go: bool,
+}
+
+impl Mesh {
+    pub fn new(name: &str) -> Arc<Self> {
+        Arc::new(Self { name: node(name), state: Mutex::default() })
+    }
+
+    /// The same mesh without any node in it.
+    pub fn renewed(&self) -> Arc<Self> {
+        self.cut();
+        Arc::new(Self { name: self.name.clone(), state: Mutex::default() })
+    }
+
+    pub fn set(&self, name: &str, registry: Registry) {
+        self.state.lock().unwrap().nodes.insert(name.into(), registry);
+    }
+
+    pub fn take_down(&self, name: &str) {
+        self.state.lock().unwrap().nodes.remove(name).unwrap();
+        self.cut();
+    }
+
+    pub fn cut(&self) {
+        self.state.lock().unwrap().links.drain(..).for_each(|link| link.abort());
+    }
+
+    pub fn pretend_go(&self, go: bool) {
+        self.state.lock().unwrap().go = go;
+    }
+}
+
+impl Dialer for Mesh {
+    fn dial(&self, node: NodeId, service: ServiceName, _: Option<String>) -> Dialing {
+        assert_eq!(service, ServiceName::CONTROL);
+        let mut state = self.state.lock().unwrap();
+        let Some(registry) = state.nodes.get(node.as_str()).cloned() else {
+            return Box::pin(async move { Err(io::Error::other(format!("no route to {node}"))) });
+        };
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let go = state.go;
+        let task = tokio::spawn(async move { drop(serve(theirs, node, registry, go).await) });
+        state.links.push(task.abort_handle());
+        Box::pin(async move { Ok(Box::new(ours) as Box<dyn Duplex>) })
+    }
+
+    fn node_id(&self) -> &NodeId {
+        &self.name
+    }
+}
+
+type Reader = BufReader<ReadHalf<DuplexStream>>;
+type Writer = WriteHalf<DuplexStream>;
+
+async fn serve(stream: DuplexStream, name: NodeId, registry: Registry, go: bool) -> io::Result<()> {
+    let (reader, mut writer) = tokio::io::split(stream);
+    let mut reader = BufReader::new(reader);
+    writer.write_all(format!("Receptor Control, node {name}\n").as_bytes()).await?;
+    let mut line = String::new();
+    while reader.read_line(&mut line).await? > 0 {
+        let command: Value = serde_json::from_str(&line).unwrap_or_else(|_| words(&line));
+        match answer(&command, &registry, &mut reader, &mut writer, go).await {
+            Ok(None) => break,
+            Ok(Some(text)) => writer.write_all(format!("{text}\n").as_bytes()).await?,
+            Err(error) => writer.write_all(format!("ERROR: {error}\n").as_bytes()).await?,
+        }
+        line.clear();
+    }
+    writer.shutdown().await
+}
+
+fn words(line: &str) -> Value {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    serde_json::json!({"command": words[0], "subcommand": words[1], "unitid": words[2]})
+}
+
+async fn answer(
+    command: &Value,
+    registry: &Registry,
+    reader: &mut Reader,
+    writer: &mut Writer,
+    go: bool,
+) -> Result<Option<String>, WorkError> {
+    assert_eq!(command["command"], "work");
+    let id = command["unitid"].as_str().unwrap_or_default();
+    let start = command["startpos"].as_u64().unwrap_or_default();
+    let caller = Caller::default();
+    let told = |outcome: Outcome, done: &str, pending: &str| match outcome {
+        Outcome::Done => serde_json::json!({done: id}).to_string(),
+        Outcome::Pending => serde_json::json!({pending: id}).to_string(),
+    };
+    match command["subcommand"].as_str().unwrap() {
+        "submit" => submit(command, registry, reader, writer).await.map(Some),
+        "status" => registry.status(id).await.map(|report| Some(serde_json::to_string(&report).unwrap())),
+        "cancel" => registry.cancel(id, &caller).await.map(|o| Some(told(o, "cancelled", "cancel pending"))),
+        "release" => {
+            registry.release(id, false, &caller).await.map(|o| Some(told(o, "released", "release pending")))
+        }
+        follow::SUBCOMMAND if !go => {
+            follow::serve(registry, id, start, &caller, reader, writer).await.map(|()| None)
+        }
+        "results" => {
+            let mut results = registry.results(id, start, &caller).await?;
+            let line = format!("Streaming results for work unit {id}\n");
+            writer.write_all(line.as_bytes()).await.map_err(WorkError::Connection)?;
+            while let Some(chunk) = results.next().await? {
+                writer.write_all(&chunk).await.map_err(WorkError::Connection)?;
+            }
+            Ok(None)
+        }
+        _ => Err(WorkError::NotStarted("bad command".into())),
+    }
+}
+
+async fn submit(
+    command: &Value,
+    registry: &Registry,
+    reader: &mut Reader,
+    writer: &mut Writer,
+) -> Result<String, WorkError> {
+    let mut params: BTreeMap<String, String> = serde_json::from_value(command.clone()).unwrap();
+    let mut take = |name: &str| params.remove(name).unwrap();
+    let (node, work_type) = (take("node"), take("worktype"));
+    for fixed in ["command", "subcommand", "tlsclient"] {
+        take(fixed);
+    }
+    let mut submission = registry.submit(Submit { node, work_type, params, ..Submit::default() }).await?;
+    let id = submission.id().to_string();
+    let line = format!("Work unit created with ID {id}. Send stdin data and EOF.\n");
+    writer.write_all(line.as_bytes()).await.map_err(WorkError::Connection)?;
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match reader.read(&mut buffer).await.map_err(WorkError::Connection)? {
+            0 => break,
+            length => submission.write(&buffer[..length]).await?,
+        }
+    }
+    let result = match submission.finish().await? {
+        Started::Started => "Job Started",
+        Started::Submitted => "Job Submitted",
+    };
+    Ok(serde_json::json!({"unitid": id, "result": result}).to_string())
+}

@@ -1,0 +1,411 @@
+//! Units that run here.
+
+use std::time::Duration;
+
+use meshd::work::{Caller, OpenError, Outcome, State, Submit, WorkError};
+use rustix::process::{Pid, Signal};
+
+use crate::harness::*;
+
+fn kill(pid: u32) {
+    rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+}
+
+fn runner_of(report: &meshd::work::UnitReport) -> u32 {
+    report.extra_data["Pid"].as_u64().unwrap() as u32
+}
+
+#[tokio::test]
+async fn echo_arrives_and_the_files_are_as_a_go_node_keeps_them() {
+    let engine = Engine::new().await;
+    let id = run(&engine.registry, "echo out; echo err >&2").await;
+    assert_eq!(collect(&engine.registry, &id, 0).await, b"out\nerr\n");
+    let report = engine.registry.status(&id).await.unwrap();
+    assert_eq!(
+        (report.state, report.detail.as_str(), report.stdout_size),
+        (State::Succeeded, "exit status 0", 8)
+    );
+    assert_eq!(
+        std::fs::read_to_string(engine.dir(&id).join("status")).unwrap(),
+        "{\"State\":2,\"Detail\":\"exit status 0\",\"StdoutSize\":8,\"WorkType\":\"sh\",\"ExtraData\":null}\n"
+    );
+    let listed = engine.registry.list(None).await.unwrap();
+    assert_eq!(listed.keys().map(|id| id.as_str()).collect::<Vec<_>>(), [id.as_str()]);
+}
+
+#[tokio::test]
+async fn while_it_runs_the_status_names_both_processes() {
+    let engine = Engine::new().await;
+    let id = run(&engine.registry, "echo $$; exec sleep 1000").await;
+    let report = running(&engine.registry, &id).await;
+    let pid: u32 = report.detail.strip_prefix("Running: PID ").unwrap().parse().unwrap();
+    assert!(lives(pid) && lives(runner_of(&report)));
+    let mut stream = engine.registry.results(&id, 0, &me()).await.unwrap();
+    assert_eq!(within(stream.next()).await.unwrap().unwrap(), format!("{pid}\n"));
+    eventually("the file says the same", || {
+        std::fs::read_to_string(engine.dir(&id).join("status")).unwrap().contains(&report.detail)
+    })
+    .await;
+    assert_eq!(within(engine.registry.cancel(&id, &me())).await.unwrap(), Outcome::Done);
+    assert!(!lives(pid));
+    let report = engine.registry.status(&id).await.unwrap();
+    assert_eq!((report.state, report.detail.as_str()), (State::Canceled, "Canceled"));
+    // The stream of a cancelled unit ends, and cancelling again changes nothing.
+    assert_eq!(within(stream.next()).await.unwrap(), None);
+    assert_eq!(engine.registry.cancel(&id, &me()).await.unwrap(), Outcome::Done);
+}
+
+#[tokio::test]
+async fn short_commands_lose_nothing() {
+    let engine = Engine::new().await;
+    for number in 0..50 {
+        let id = run(&engine.registry, &format!("printf {number}; exit {number}")).await;
+        assert_eq!(collect(&engine.registry, &id, 0).await, number.to_string().as_bytes());
+        let report = finished(&engine.registry, &id).await;
+        assert_eq!(report.detail, format!("exit status {number}"));
+        assert_eq!(report.state == State::Succeeded, number == 0);
+    }
+}
+
+#[tokio::test]
+async fn a_signal_is_named() {
+    let engine = Engine::new().await;
+    let id = run(&engine.registry, "kill -9 $$").await;
+    assert_eq!(finished(&engine.registry, &id).await.detail, "signal: killed");
+    assert_eq!(collect(&engine.registry, &id, 0).await, b"");
+}
+
+#[tokio::test]
+async fn fifty_megabytes_go_in_and_come_out_for_every_reader_from_any_offset() {
+    let engine = Engine::new().await;
+    let payload: Vec<u8> = (0..50_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let id = run_as(&engine.registry, request("localhost", "cat", ""), &payload).await;
+    let (all, rest, none) = tokio::join!(
+        collect(&engine.registry, &id, 0),
+        collect(&engine.registry, &id, 12_345_678),
+        collect(&engine.registry, &id, 50_000_001),
+    );
+    assert!(all == payload, "{} of {} bytes", all.len(), payload.len());
+    assert!(rest == payload[12_345_678..]);
+    assert!(none.is_empty());
+    assert_eq!(engine.registry.status(&id).await.unwrap().stdout_size, 50_000_000);
+}
+
+#[tokio::test]
+async fn output_is_followed_as_it_grows() {
+    let engine = Engine::new().await;
+    let fifo = engine.temp.path().join("fifo");
+    let script = format!("mkfifo {0}; echo one; read x <{0}; echo $x", fifo.display());
+    let id = run(&engine.registry, &script).await;
+    let mut stream = engine.registry.results(&id, 0, &me()).await.unwrap();
+    assert_eq!(within(stream.next()).await.unwrap().unwrap(), "one\n");
+    std::fs::write(&fifo, "two\n").unwrap();
+    assert_eq!(within(stream.next()).await.unwrap().unwrap(), "two\n");
+    assert_eq!(within(stream.next()).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn cancel_leaves_no_process_behind() {
+    let engine = Engine::with(|options| options.cancel_grace = Duration::from_millis(200)).await;
+    let pids = engine.temp.path().join("pids");
+    // One that ignores SIGINT, one that left the session too, and orphans of both.
+    let stubborn = format!(
+        "trap '' INT; echo $$ >>{0}; (sh -c 'echo $$ >>{0}; sleep 1000' &); sleep 1000",
+        pids.display()
+    );
+    let script = format!(
+        "setsid sh -c \"{stubborn}\" & sh -c \"{stubborn}\"",
+        stubborn = stubborn.replace('$', "\\$")
+    );
+    let id = run(&engine.registry, &script).await;
+    let read = || -> Vec<u32> {
+        std::fs::read_to_string(&pids)
+            .unwrap_or_default()
+            .lines()
+            .filter_map(|pid| pid.parse().ok())
+            .collect()
+    };
+    eventually("four processes", || read().len() == 4).await;
+    assert!(read().iter().all(|&pid| lives(pid)));
+    assert_eq!(within(engine.registry.cancel(&id, &me())).await.unwrap(), Outcome::Done);
+    assert!(read().iter().all(|&pid| !lives(pid)), "{:?}", read());
+    assert_eq!(engine.registry.status(&id).await.unwrap().detail, "Canceled");
+}
+
+#[tokio::test]
+async fn a_runner_asked_to_end_by_somebody_else_says_killed() {
+    let engine = Engine::new().await;
+    let id = run(&engine.registry, "exec sleep 1000").await;
+    let report = running(&engine.registry, &id).await;
+    let runner = Pid::from_raw(runner_of(&report) as i32).unwrap();
+    rustix::process::kill_process(runner, Signal::TERM).unwrap();
+    let report = finished(&engine.registry, &id).await;
+    assert_eq!((report.state, report.detail.as_str()), (State::Failed, "Killed"));
+}
+
+#[tokio::test]
+async fn a_killed_runner_fails_its_unit() {
+    let engine = Engine::new().await;
+    let id = run(&engine.registry, "echo $$; exec sleep 1000").await;
+    let report = running(&engine.registry, &id).await;
+    let command: u32 = report.detail.strip_prefix("Running: PID ").unwrap().parse().unwrap();
+    until(&engine.registry, &id, |report| report.stdout_size > 0).await;
+    kill(runner_of(&report));
+    let report = finished(&engine.registry, &id).await;
+    assert_eq!(report.state, State::Failed);
+    assert!(report.detail.contains("runner process ended without a result"), "{}", report.detail);
+    assert_eq!(collect(&engine.registry, &id, 0).await, format!("{command}\n").as_bytes());
+    kill(command);
+}
+
+#[tokio::test]
+async fn release_deletes_and_is_remembered() {
+    let engine = Engine::new().await;
+    let id = run(&engine.registry, "exec sleep 1000").await;
+    let report = running(&engine.registry, &id).await;
+    let command: u32 = report.detail.strip_prefix("Running: PID ").unwrap().parse().unwrap();
+    assert_eq!(within(engine.registry.release(&id, false, &me())).await.unwrap(), Outcome::Done);
+    assert!(!lives(command) && !engine.dir(&id).exists());
+    let error = engine.registry.status(&id).await.unwrap_err();
+    assert_eq!(error.to_string(), format!("unknown work unit {id}"));
+    assert_eq!(engine.registry.release(&id, false, &me()).await.unwrap(), Outcome::Done);
+    let error = engine.registry.release("never000", true, &me()).await.unwrap_err();
+    assert_eq!(error.to_string(), "unknown work unit never000");
+    assert!(engine.registry.list(None).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_cannot_start_says_why() {
+    let engine = Engine::new().await;
+    let submission = engine.registry.submit(request("localhost", "nothing", "")).await.unwrap();
+    let id = submission.id().to_string();
+    let error = submission.finish().await.unwrap_err();
+    assert_eq!(error.to_string(), "fork/exec /nonexistent/program: no such file or directory");
+    let report = engine.registry.status(&id).await.unwrap();
+    assert_eq!(report.state, State::Failed);
+    assert_eq!(report.detail, format!("Error starting worker: {error}"));
+    assert_eq!(collect(&engine.registry, &id, 0).await, b"");
+}
+
+#[tokio::test]
+async fn requests_that_cannot_be_are_refused_and_leave_nothing() {
+    let engine = Engine::new().await;
+    let with = |change: fn(&mut Submit), work_type: &str, params: &str| {
+        let mut request = request("n1", work_type, params);
+        change(&mut request);
+        request
+    };
+    for (request, text) in [
+        (with(|_| {}, "none", ""), "unknown work type none"),
+        (with(|_| {}, "remote", ""), "unknown work type remote"),
+        (with(|_| {}, "fixed", "x"), "extra params provided but not allowed"),
+        (with(|r| r.ttl = Some("1h".into()), "cat", ""), "ttl option is intended for remote work only"),
+        (with(|r| r.caller.signature = Some("x".into()), "cat", ""), "work type did not expect a signature"),
+        (
+            with(|r| r.caller = Caller::default(), "signed", ""),
+            "could not verify signature: signature is empty",
+        ),
+        (
+            with(
+                |r| {
+                    r.node = "n2".into();
+                    r.params.insert("Secret_x".into(), "y".into());
+                },
+                "cat",
+                "",
+            ),
+            "cannot send secrets over a non-TLS connection",
+        ),
+        (
+            with(
+                |r| {
+                    r.node = "n2".into();
+                    r.sign_work = true;
+                },
+                "cat",
+                "",
+            ),
+            "cannot sign work: signing key is empty",
+        ),
+        (
+            with(
+                |r| {
+                    r.node = "n2".into();
+                    r.ttl = Some("soon".into());
+                },
+                "cat",
+                "",
+            ),
+            "ttl \"soon\" is not a duration: write for example 1.5h, 30m or 30m10s",
+        ),
+    ] {
+        assert_eq!(engine.registry.submit(request).await.unwrap_err().to_string(), text);
+    }
+    assert!(matches!(engine.registry.submit(request("n1", "sh", "'")).await, Err(WorkError::BadQuoting(_))));
+    assert!(engine.registry.list(None).await.unwrap().is_empty());
+    assert_eq!(std::fs::read_dir(engine.dir("")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_payload_that_stops_half_way_fails_the_unit() {
+    let engine = Engine::new().await;
+    let mut submission = engine.registry.submit(request("n1", "cat", "")).await.unwrap();
+    let id = submission.id().to_string();
+    assert_eq!(engine.registry.status(&id).await.unwrap().detail, "Waiting for Input Data");
+    submission.write(b"half").await.unwrap();
+    submission.abort("connection reset".into()).await;
+    let report = engine.registry.status(&id).await.unwrap();
+    assert_eq!(
+        (report.state, report.detail.as_str()),
+        (State::Failed, "Error reading input data: connection reset")
+    );
+    let submission = engine.registry.submit(request("n1", "cat", "")).await.unwrap();
+    let id = submission.id().to_string();
+    drop(submission);
+    assert_eq!(
+        finished(&engine.registry, &id).await.detail,
+        "Error reading input data: the client went away"
+    );
+    let submission = engine.registry.submit(request("n1", "cat", "")).await.unwrap();
+    let id = submission.id().to_string();
+    engine.registry.cancel(&id, &me()).await.unwrap();
+    assert!(matches!(submission.finish().await, Err(WorkError::EndedEarly(_))));
+    assert_eq!(engine.registry.status(&id).await.unwrap().state, State::Canceled);
+}
+
+#[tokio::test]
+async fn a_data_directory_of_somebody_else_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("data");
+    std::fs::create_dir(&dir).unwrap();
+    if std::os::unix::fs::chown(&dir, Some(12345), None).is_err() {
+        eprintln!("SKIPPED: giving a directory away needs root");
+        return;
+    }
+    let dialer = std::sync::Arc::new(Nowhere(node("n1")));
+    let error = meshd::work::Registry::open(options(dir, "n1"), dialer).await.unwrap_err();
+    assert!(matches!(error, OpenError::ForeignOwner { owner: 12345, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn many_at_once_all_end() {
+    let engine = Engine::new().await;
+    let jobs: Vec<_> = (0..100)
+        .map(|number| {
+            let registry = engine.registry.clone();
+            tokio::spawn(async move {
+                let id = run(&registry, &format!("echo {number}")).await;
+                let output = collect(&registry, &id, 0).await;
+                registry.release(&id, false, &me()).await.unwrap();
+                (number, output)
+            })
+        })
+        .collect();
+    for job in jobs {
+        let (number, output) = within(job).await.unwrap();
+        assert_eq!(output, format!("{number}\n").as_bytes());
+    }
+    assert_eq!(std::fs::read_dir(engine.dir("")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_full_disk_is_named_and_heals() {
+    let temp = tempfile::tempdir().unwrap();
+    let small = temp.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    let Some(mount) = Tmpfs::mount(&small) else {
+        eprintln!("SKIPPED: mounting a small tmpfs needs root");
+        return;
+    };
+    let registry = open(options(small.join("data"), "n1")).await;
+    let before = run(&registry, "echo before").await;
+    finished(&registry, &before).await;
+    let mut submission = registry.submit(request("n1", "cat", "")).await.unwrap();
+    let full = submission.id().to_string();
+    let chunk = vec![7; 256 * 1024];
+    let error = loop {
+        match submission.write(&chunk).await {
+            Ok(()) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, WorkError::NoSpace { .. }), "{error}");
+    submission.abort(error.to_string()).await;
+    let report = registry.status(&full).await.unwrap();
+    assert!(report.detail.contains("no space left under the data directory"), "{}", report.detail);
+    assert!(matches!(registry.submit(request("n1", "cat", "")).await, Err(WorkError::NoSpace { .. })));
+    assert_eq!(collect(&registry, &before, 0).await, b"before\n");
+    registry.release(&full, false, &me()).await.unwrap();
+    let after = run(&registry, "echo after").await;
+    assert_eq!(collect(&registry, &after, 0).await, b"after\n");
+    assert_eq!(registry.list(None).await.unwrap().len(), 2);
+    drop(mount);
+}
+
+/// A file system of 2 MiB, unmounted at the end.
+struct Tmpfs(std::path::PathBuf);
+
+impl Tmpfs {
+    fn mount(at: &std::path::Path) -> Option<Self> {
+        let arguments = ["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs"];
+        let done = std::process::Command::new("mount").args(arguments).arg(at).output().ok()?;
+        done.status.success().then(|| Self(at.to_owned()))
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        // Lazily: the engine's own descriptors may still be open.
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn a_dead_spawner_is_replaced_and_harms_no_job() {
+    let engine = Engine::new().await;
+    let id = run(&engine.registry, "echo $$; exec sleep 1000").await;
+    let report = running(&engine.registry, &id).await;
+    let runner = runner_of(&report);
+    // The runner's parent is the spawner that forked it.
+    let stat = std::fs::read_to_string(format!("/proc/{runner}/stat")).unwrap();
+    let parent = stat[stat.rfind(')').unwrap() + 2..].split(' ').nth(1).unwrap().parse().unwrap();
+    kill(parent);
+    let next = run(&engine.registry, "echo next").await;
+    assert_eq!(collect(&engine.registry, &next, 0).await, b"next\n");
+    assert_eq!(engine.registry.status(&id).await.unwrap().state, State::Running);
+    engine.registry.cancel(&id, &me()).await.unwrap();
+    assert!(!lives(runner));
+}
+
+/// Run with `--ignored --nocapture` for figures.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn how_long_an_echo_takes() {
+    let engine = Engine::new().await;
+    let mut times = Vec::new();
+    for _ in 0..300 {
+        let begin = std::time::Instant::now();
+        let id = run(&engine.registry, "echo hello").await;
+        assert_eq!(collect(&engine.registry, &id, 0).await, b"hello\n");
+        times.push(begin.elapsed());
+    }
+    times.sort();
+    println!("echo: median {:?}, p99 {:?}", times[150], times[297]);
+    let begin = std::time::Instant::now();
+    let jobs: Vec<_> = (0..16)
+        .map(|_| {
+            let registry = engine.registry.clone();
+            tokio::spawn(async move {
+                for _ in 0..100 {
+                    let id = run(&registry, "echo hello").await;
+                    assert_eq!(collect(&registry, &id, 0).await, b"hello\n");
+                    registry.release(&id, false, &me()).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for job in jobs {
+        job.await.unwrap();
+    }
+    println!("{:.0} jobs/s", 1600.0 / begin.elapsed().as_secs_f64());
+}

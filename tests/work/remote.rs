@@ -1,0 +1,248 @@
+//! Units on another node: two engines that reach each other through memory, with links that can be cut, and a
+//! control service that can pretend to be a Go node, which cannot be followed.
+
+use std::sync::Arc;
+
+use meshd::work::{Outcome, Registry, Started, State, Submit};
+use tempfile::TempDir;
+
+use crate::control::Mesh;
+use crate::harness::*;
+
+struct Pair {
+    mesh: Arc<Mesh>,
+    near: Registry,
+    far: Registry,
+    temp: TempDir,
+}
+
+impl Pair {
+    async fn new() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let mesh = Mesh::new("n1");
+        let near = Registry::open(options(temp.path().join("near"), "n1"), mesh.clone()).await.unwrap();
+        let far = Registry::open(options(temp.path().join("far"), "n2"), mesh.clone()).await.unwrap();
+        mesh.set("n2", far.clone());
+        Self { mesh, near, far, temp }
+    }
+
+    /// The near daemon ends and another takes over.
+    async fn restart_near(self) -> Self {
+        let Self { mesh, near, far, temp } = self;
+        drop(near);
+        let mesh = mesh.renewed();
+        let near = Registry::open(options(temp.path().join("near"), "n1"), mesh.clone()).await.unwrap();
+        Self { mesh, near, far, temp }
+    }
+
+    async fn run(&self, script: &str) -> String {
+        run_as(&self.near, sh(script), b"").await
+    }
+
+    /// The unit's ID over there.
+    async fn far_id(&self, id: &str) -> String {
+        let known = |report: &meshd::work::UnitReport| report.extra_data["RemoteStarted"] == true;
+        until(&self.near, id, known).await.extra_data["RemoteUnitID"].as_str().unwrap().to_owned()
+    }
+}
+
+fn sh(script: &str) -> Submit {
+    request("n2", "sh", &shlex::try_quote(script).unwrap())
+}
+
+async fn starts(registry: &Registry, request: Submit) -> (String, Started) {
+    let submission = registry.submit(request).await.unwrap();
+    let id = submission.id().to_string();
+    (id, within(submission.finish()).await.unwrap())
+}
+
+#[tokio::test]
+async fn a_job_over_there_gives_its_output_and_end_here() {
+    for go in [false, true] {
+        let pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        let (id, started) = starts(&pair.near, sh("echo out; exit 4")).await;
+        assert_eq!(started, Started::Started);
+        assert_eq!(collect(&pair.near, &id, 0).await, b"out\n");
+        let report = finished(&pair.near, &id).await;
+        assert_eq!(
+            (report.state, report.detail.as_str(), report.stdout_size),
+            (State::Failed, "exit status 4", 4)
+        );
+        let far = pair.far_id(&id).await;
+        assert_eq!(within(pair.near.release(&id, false, &me())).await.unwrap(), Outcome::Done);
+        assert_eq!(pair.far.status(&far).await.unwrap_err().to_string(), format!("unknown work unit {far}"));
+        assert!(pair.near.list(None).await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn fifty_megabytes_go_there_and_back() {
+    for go in [false, true] {
+        let pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        let payload: Vec<u8> =
+            (0..50_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let id = run_as(&pair.near, request("n2", "cat", ""), &payload).await;
+        assert!(collect(&pair.near, &id, 0).await == payload);
+        assert_eq!(finished(&pair.near, &id).await.state, State::Succeeded);
+    }
+}
+
+#[tokio::test]
+async fn cut_links_neither_lose_nor_double_a_byte() {
+    for go in [false, true] {
+        let pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        let fifo = pair.temp.path().join("fifo");
+        let script = format!(
+            "mkfifo {0}1 {0}2 {0}3; for i in 1 2 3; do echo $i; read x <{0}$i; done; seq 100000",
+            fifo.display()
+        );
+        let id = pair.run(&script).await;
+        let mut stream = pair.near.results(&id, 0, &me()).await.unwrap();
+        let mut all = Vec::new();
+        for round in 1..=3 {
+            while !all.ends_with(format!("{round}\n").as_bytes()) {
+                all.extend_from_slice(&within(stream.next()).await.unwrap().unwrap());
+            }
+            pair.mesh.cut();
+            let fifo = format!("{}{round}", fifo.display());
+            tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap()).await.unwrap();
+        }
+        while let Some(chunk) = within(stream.next()).await.unwrap() {
+            all.extend_from_slice(&chunk);
+        }
+        let wanted: String = [1, 2, 3].into_iter().chain(1..=100_000).map(|n| format!("{n}\n")).collect();
+        assert!(all == wanted.as_bytes(), "{} of {}", all.len(), wanted.len());
+        assert_eq!(finished(&pair.near, &id).await.state, State::Succeeded);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_is_away_gets_the_job_later() {
+    let pair = Pair::new().await;
+    pair.mesh.take_down("n2");
+    let (id, started) = starts(&pair.near, sh("echo late")).await;
+    assert_eq!(started, Started::Submitted);
+    let report = pair.near.status(&id).await.unwrap();
+    assert_eq!(report.state, State::Pending);
+    assert!(report.detail.contains("Waiting for node n2"), "{}", report.detail);
+    let pair = pair.restart_near().await;
+    assert_eq!(pair.near.status(&id).await.unwrap().state, State::Pending);
+    pair.mesh.set("n2", pair.far.clone());
+    assert_eq!(collect(&pair.near, &id, 0).await, b"late\n");
+}
+
+#[tokio::test]
+async fn a_running_job_is_followed_on_after_a_restart() {
+    let pair = Pair::new().await;
+    let fifo = pair.temp.path().join("fifo");
+    let id = pair.run(&format!("mkfifo {0}; echo one; read x <{0}; echo two", fifo.display())).await;
+    until(&pair.near, &id, |report| report.stdout_size == 4).await;
+    let pair = pair.restart_near().await;
+    pair.mesh.set("n2", pair.far.clone());
+    std::fs::write(&fifo, "x\n").unwrap();
+    assert_eq!(collect(&pair.near, &id, 0).await, b"one\ntwo\n");
+    assert_eq!(pair.far.list(None).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn cancel_reaches_the_other_node() {
+    for go in [false, true] {
+        let pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        let id = pair.run("echo x; exec sleep 1000").await;
+        let far = pair.far_id(&id).await;
+        let mut stream = pair.near.results(&id, 0, &me()).await.unwrap();
+        assert_eq!(within(stream.next()).await.unwrap().unwrap(), "x\n");
+        assert_eq!(within(pair.near.cancel(&id, &me())).await.unwrap(), Outcome::Done);
+        assert_eq!(pair.far.status(&far).await.unwrap().detail, "Canceled");
+        assert_eq!(finished(&pair.near, &id).await.state, State::Canceled);
+        assert_eq!(within(stream.next()).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn cancel_and_release_wait_for_a_node_that_is_away() {
+    let pair = Pair::new().await;
+    let id = pair.run("exec sleep 1000").await;
+    let far = pair.far_id(&id).await;
+    pair.mesh.take_down("n2");
+    assert_eq!(within(pair.near.cancel(&id, &me())).await.unwrap(), Outcome::Pending);
+    assert_eq!(within(pair.near.release(&id, false, &me())).await.unwrap(), Outcome::Pending);
+    // The wish outlives the daemon.
+    let pair = pair.restart_near().await;
+    assert_eq!(pair.near.status(&id).await.unwrap().extra_data["LocalReleased"], true);
+    pair.mesh.set("n2", pair.far.clone());
+    within(async {
+        while pair.near.status(&id).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(pair.far.status(&far).await.is_err());
+}
+
+#[tokio::test]
+async fn force_frees_the_unit_here_in_any_case() {
+    let pair = Pair::new().await;
+    let id = pair.run("exec sleep 1000").await;
+    let far = pair.far_id(&id).await;
+    pair.mesh.take_down("n2");
+    assert_eq!(within(pair.near.release(&id, true, &me())).await.unwrap(), Outcome::Done);
+    assert!(pair.near.status(&id).await.is_err());
+    within(pair.far.release(&far, false, &me())).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_never_started_is_cancelled_and_released_at_once() {
+    let pair = Pair::new().await;
+    pair.mesh.take_down("n2");
+    let (id, _) = starts(&pair.near, sh("echo x")).await;
+    assert_eq!(within(pair.near.cancel(&id, &me())).await.unwrap(), Outcome::Done);
+    let report = pair.near.status(&id).await.unwrap();
+    assert_eq!((report.state, report.detail.as_str()), (State::Failed, "Locally Cancelled"));
+    assert_eq!(collect(&pair.near, &id, 0).await, b"");
+    assert_eq!(within(pair.near.release(&id, false, &me())).await.unwrap(), Outcome::Done);
+}
+
+#[tokio::test]
+async fn a_unit_that_vanished_over_there_fails_here() {
+    for go in [false, true] {
+        let pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        let id = pair.run("exec sleep 1000").await;
+        let far = pair.far_id(&id).await;
+        pair.mesh.take_down("n2");
+        within(pair.far.release(&far, true, &me())).await.unwrap();
+        pair.mesh.set("n2", pair.far.clone());
+        let report = finished(&pair.near, &id).await;
+        assert_eq!((report.state, report.detail.as_str()), (State::Failed, "Remote work unit is gone"));
+        // Releasing what is gone over there succeeds.
+        assert_eq!(within(pair.near.release(&id, false, &me())).await.unwrap(), Outcome::Done);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_ends_the_unit_and_is_told() {
+    let pair = Pair::new().await;
+    let submission = pair.near.submit(request("n2", "none", "")).await.unwrap();
+    let id = submission.id().to_string();
+    let error = within(submission.finish()).await.unwrap_err();
+    assert_eq!(error.to_string(), "error from remote: unknown work type none");
+    let report = pair.near.status(&id).await.unwrap();
+    assert_eq!(report.detail, "Error starting worker: error from remote: unknown work type none");
+    assert_eq!(report.state, State::Failed);
+}
+
+#[tokio::test]
+async fn a_ttl_bounds_the_wait_for_the_start() {
+    let pair = Pair::new().await;
+    pair.mesh.take_down("n2");
+    let (id, started) = starts(&pair.near, Submit { ttl: Some("50ms".into()), ..sh("echo x") }).await;
+    assert_eq!(started, Started::Submitted);
+    let report = finished(&pair.near, &id).await;
+    assert_eq!(report.state, State::Failed);
+    assert!(report.detail.starts_with("Work unit expired on "), "{}", report.detail);
+}

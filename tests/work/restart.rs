@@ -1,0 +1,103 @@
+//! The daemon ends and another takes its units up.
+
+use meshd::work::{Outcome, State};
+
+use crate::harness::*;
+
+#[tokio::test]
+async fn a_running_job_outlives_the_daemon() {
+    let engine = Engine::new().await;
+    let fifo = engine.temp.path().join("fifo");
+    let script = format!("mkfifo {0}; echo one; read x <{0}; echo $x; exit 3", fifo.display());
+    let id = run(&engine.registry, &script).await;
+    let mut stream = engine.registry.results(&id, 0, &me()).await.unwrap();
+    assert_eq!(within(stream.next()).await.unwrap().unwrap(), "one\n");
+    drop(stream);
+    let engine = engine.restart().await;
+    assert_eq!(engine.registry.status(&id).await.unwrap().state, State::Running);
+    std::fs::write(&fifo, "two\n").unwrap();
+    assert_eq!(collect(&engine.registry, &id, 0).await, b"one\ntwo\n");
+    let report = finished(&engine.registry, &id).await;
+    assert_eq!((report.state, report.detail.as_str()), (State::Failed, "exit status 3"));
+    let engine = engine.restart().await;
+    assert_eq!(engine.registry.status(&id).await.unwrap(), report);
+}
+
+#[tokio::test]
+async fn a_job_taken_up_again_can_be_cancelled() {
+    let engine = Engine::new().await;
+    let id = run(&engine.registry, "exec sleep 1000").await;
+    let report = running(&engine.registry, &id).await;
+    let command: u32 = report.detail.strip_prefix("Running: PID ").unwrap().parse().unwrap();
+    let engine = engine.restart().await;
+    assert!(lives(command));
+    assert_eq!(within(engine.registry.cancel(&id, &me())).await.unwrap(), Outcome::Done);
+    assert!(!lives(command));
+    assert_eq!(engine.registry.status(&id).await.unwrap().state, State::Canceled);
+}
+
+#[tokio::test]
+async fn what_had_not_started_fails_at_restart() {
+    let engine = Engine::new().await;
+    let submission = engine.registry.submit(request("n1", "cat", "")).await.unwrap();
+    let id = submission.id().to_string();
+    std::mem::forget(submission);
+    let engine = engine.restart().await;
+    let report = engine.registry.status(&id).await.unwrap();
+    assert_eq!((report.state, report.detail.as_str()), (State::Failed, "Pending at restart"));
+}
+
+#[tokio::test]
+async fn a_stranger_with_the_runner_s_number_is_left_alone() {
+    let engine = Engine::new().await;
+    let id = "strange0";
+    let dir = engine.dir(id);
+    std::fs::create_dir(&dir).unwrap();
+    let own = std::process::id();
+    let status = format!(
+        r#"{{"State":1,"Detail":"Running: PID {own}","StdoutSize":0,"WorkType":"sh","ExtraData":{{"Pid":{own},"Params":""}}}}"#
+    );
+    std::fs::write(dir.join("status"), status).unwrap();
+    std::fs::write(dir.join("runner"), format!(r#"{{"pid":{own},"start":1,"boot":"another"}}"#)).unwrap();
+    let engine = engine.restart().await;
+    let report = engine.registry.status(id).await.unwrap();
+    assert_eq!(report.state, State::Failed);
+    engine.registry.cancel(id, &me()).await.unwrap();
+    assert_eq!(engine.registry.release(id, false, &me()).await.unwrap(), Outcome::Done);
+}
+
+#[tokio::test]
+async fn damage_harms_one_unit_only() {
+    let engine = Engine::new().await;
+    let good = run(&engine.registry, "echo good").await;
+    finished(&engine.registry, &good).await;
+    for (id, content) in
+        [("empty000", ""), ("garbage0", "{\"State\":77}"), ("10.0.0.1-abcdEFGH", "{\"State\":2}")]
+    {
+        std::fs::create_dir(engine.dir(id)).unwrap();
+        std::fs::write(engine.dir(id).join("status"), content).unwrap();
+    }
+    let engine = engine.restart().await;
+    assert_eq!(collect(&engine.registry, &good, 0).await, b"good\n");
+    for id in ["empty000", "garbage0"] {
+        let report = engine.registry.status(id).await.unwrap();
+        assert_eq!(report.state, State::Failed);
+        assert!(report.detail.contains("status file is damaged"), "{}", report.detail);
+    }
+    assert_eq!(engine.registry.status("10.0.0.1-abcdEFGH").await.unwrap().state, State::Succeeded);
+}
+
+#[tokio::test]
+async fn ten_thousand_finished_units_are_listed_at_once() {
+    let engine = Engine::new().await;
+    let line = r#"{"State":2,"Detail":"exit status 0","StdoutSize":3,"WorkType":"sh","ExtraData":null}"#;
+    for number in 0..10_000 {
+        let dir = engine.dir(&format!("u{number:07}"));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("status"), line).unwrap();
+    }
+    let begin = std::time::Instant::now();
+    let engine = engine.restart().await;
+    assert_eq!(engine.registry.list(None).await.unwrap().len(), 10_000);
+    println!("10,000 units listed {:?} after start", begin.elapsed());
+}
