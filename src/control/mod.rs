@@ -1,4 +1,76 @@
-//! The control service: the line protocol between a node and those who operate it. Its halves share only the
-//! contract of the socket, so that either can be swapped for the Go one.
+//! The control service: the line protocol that `receptorctl`, AWX, other nodes and our own client speak.
+//!
+//! [`request`] owns the grammar, `session` the conversation with one client, [`listen`] the sockets and
+//! [`server`] the life of them all; each command has a file of its own. This room asks `node`, `stream` and
+//! `work` for everything it reports and has never heard of backends or configuration files.
 
+mod channel;
 pub mod client;
+mod connect;
+pub mod listen;
+mod ping;
+pub mod reload;
+pub mod request;
+pub mod server;
+mod session;
+mod status;
+mod traceroute;
+mod work;
+
+use std::sync::Arc;
+
+use crate::node::NodeHandle;
+use crate::stream::{DialError, Streams};
+use crate::wire::{InvalidServiceName, NodeId};
+use crate::work::{Registry, WorkError};
+
+pub use listen::ListenError;
+pub use reload::{Reload, ReloadError};
+pub use server::{Limits, Server};
+
+/// Everything that commands reach; cheap to clone.
+#[derive(Clone)]
+pub struct Context {
+    /// The node itself.
+    pub node: NodeHandle,
+    /// Dials services of other nodes.
+    pub streams: Streams,
+    /// All work units.
+    pub work: Registry,
+    /// Reads the configuration again.
+    pub reload: Arc<dyn Reload>,
+    /// What `status` shows as `Version`.
+    pub version: &'static str,
+}
+
+impl Context {
+    /// The node that a client means: `localhost` is the own one. `None` for a name that no node can have.
+    fn node_named(&self, name: &str) -> Option<NodeId> {
+        if name.eq_ignore_ascii_case("localhost") {
+            return Some(self.node.id().clone());
+        }
+        NodeId::new(name).ok()
+    }
+}
+
+/// Why a command was not carried out; the text stands behind `ERROR: `.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Request(#[from] request::RequestError),
+    #[error(transparent)]
+    Work(#[from] WorkError),
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    #[error(transparent)]
+    Service(#[from] InvalidServiceName),
+    #[error("no route to node")]
+    NoSuchNode,
+    #[error("unknown TLS config {0}")]
+    UnknownTls(String),
+    #[error("could not convert response to JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+#[cfg(test)]
+mod tests;

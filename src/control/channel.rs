@@ -1,0 +1,237 @@
+//! One client's connection: lines out of it, then, where a command asks for it, the raw bytes behind the line.
+//!
+//! Owns the only buffer of a session and its bound, and the question whether a client is still there. It does not
+//! know what the lines mean. Bytes that arrived together with a line stay in the buffer and are read next.
+
+use std::future;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, BytesMut};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+use super::Refusal;
+use crate::stream::MeshStream;
+
+/// The longest command line, in bytes, its newline not counted.
+pub(super) const MAX_LINE: usize = 1024 * 1024;
+
+/// Room made for each read of a line.
+const READ: usize = 4096;
+
+/// A connection of any kind.
+pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
+    /// Watches for the other side closing both directions, where the kernel can tell.
+    fn watch(&self) -> Option<Watch> {
+        None
+    }
+}
+
+impl Link for UnixStream {
+    fn watch(&self) -> Option<Watch> {
+        Watch::new(self.as_fd())
+    }
+}
+
+impl Link for TcpStream {
+    fn watch(&self) -> Option<Watch> {
+        Watch::new(self.as_fd())
+    }
+}
+
+impl Link for MeshStream {}
+
+#[cfg(test)]
+impl Link for tokio::io::DuplexStream {}
+
+/// Tells a socket whose peer is gone from one whose peer only sends nothing more. Of the socket inside only the
+/// readiness is asked, which is the same for every family.
+pub(super) struct Watch(UnixStream);
+
+impl Watch {
+    /// On a copy of the descriptor: the readiness of the original belongs to reads and writes.
+    fn new(socket: BorrowedFd<'_>) -> Option<Self> {
+        let copy = std::os::unix::net::UnixStream::from(socket.try_clone_to_owned().ok()?);
+        UnixStream::from_std(copy).ok().map(Self)
+    }
+
+    async fn hung_up(&self) {
+        loop {
+            match self.0.ready(Interest::WRITABLE).await {
+                Ok(ready) if ready.is_write_closed() => return,
+                // Forgets that there is room to write, so that the next wait is for news.
+                Ok(_) => {
+                    let forget = || io::Result::<()>::Err(io::ErrorKind::WouldBlock.into());
+                    let _ = self.0.try_io(Interest::WRITABLE, forget);
+                }
+                Err(_) => return future::pending().await,
+            }
+        }
+    }
+}
+
+/// What reading a line gave.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// A line that is not empty, without carriage returns and newline.
+    Text(Vec<u8>),
+    /// More than [`MAX_LINE`] bytes without a newline.
+    TooLong,
+    /// The client sends nothing more.
+    End,
+}
+
+/// A connection and the bytes read ahead from it. Reading and writing serve the raw bytes behind a line.
+pub(super) struct Channel {
+    link: Box<dyn Link>,
+    ahead: BytesMut,
+    ended: bool,
+    watch: Option<Watch>,
+    patience: Duration,
+}
+
+impl Channel {
+    /// A channel that gives a client `patience` to take in each answer.
+    pub(super) fn new(link: Box<dyn Link>, patience: Duration) -> Self {
+        Self { link, ahead: BytesMut::new(), ended: false, watch: None, patience }
+    }
+
+    /// The next line; empty ones are skipped. What stands before the end counts as a line without a newline.
+    /// Nothing is lost if this is dropped half way.
+    pub(super) async fn read_line(&mut self) -> io::Result<Line> {
+        let mut searched = 0;
+        loop {
+            if let Some(end) = self.ahead[searched..].iter().position(|&byte| byte == b'\n') {
+                let line = self.take(searched + end);
+                self.ahead.advance(1);
+                searched = 0;
+                if !line.is_empty() {
+                    return Ok(Line::Text(line));
+                }
+                continue;
+            }
+            searched = self.ahead.len();
+            if searched > MAX_LINE {
+                return Ok(Line::TooLong);
+            }
+            if self.fill().await? == 0 {
+                let line = self.take(searched);
+                return Ok(if line.is_empty() { Line::End } else { Line::Text(line) });
+            }
+        }
+    }
+
+    /// Takes `len` bytes as a line. An idle connection keeps no memory.
+    fn take(&mut self, len: usize) -> Vec<u8> {
+        let line = self.ahead.split_to(len);
+        line.iter().copied().filter(|&byte| byte != b'\r').collect()
+    }
+
+    /// Reads ahead, one byte beyond the longest line at most.
+    async fn fill(&mut self) -> io::Result<usize> {
+        if self.ahead.is_empty() {
+            self.ahead = BytesMut::new();
+        }
+        self.ahead.reserve(READ);
+        let room = (MAX_LINE + 1).saturating_sub(self.ahead.len());
+        self.link.read_buf(&mut (&mut self.ahead).limit(room)).await
+    }
+
+    /// Sends a text to the end.
+    ///
+    /// # Errors
+    /// Any error of the connection, and `TimedOut` for a client that takes nothing in.
+    pub(super) async fn send(&mut self, text: &str) -> io::Result<()> {
+        let sent = async {
+            self.link.write_all(text.as_bytes()).await?;
+            self.link.flush().await
+        };
+        match tokio::time::timeout(self.patience, sent).await {
+            Ok(sent) => sent,
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")),
+        }
+    }
+
+    /// Answers with one line of JSON, or with the reason why not.
+    pub(super) async fn answer(&mut self, answer: Result<Value, Refusal>) -> io::Result<()> {
+        match answer {
+            Ok(value) => self.send(&format!("{value}\n")).await,
+            Err(refusal) => self.refuse(&refusal.to_string()).await,
+        }
+    }
+
+    /// Answers with an error, on one line whatever the text holds.
+    pub(super) async fn refuse(&mut self, text: &str) -> io::Result<()> {
+        tracing::debug!(error = text, "refused");
+        let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        self.send(&format!("ERROR: {line}\n")).await
+    }
+
+    /// Waits until the client is gone, and throws away what it sends meanwhile. One that sends nothing more is not
+    /// gone: clients close their writing side and read on.
+    pub(super) async fn gone(&mut self) {
+        self.ahead.clear();
+        let mut waste = [0; 512];
+        while !self.ended {
+            match self.link.read(&mut waste).await {
+                Ok(0) => self.ended = true,
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+        if self.watch.is_none() {
+            self.watch = self.link.watch();
+        }
+        match &self.watch {
+            Some(watch) => watch.hung_up().await,
+            None => future::pending().await,
+        }
+    }
+
+    /// Closes without taking back what was sent: a socket closed over unread bytes resets the connection, and the
+    /// client may lose the end of its answer. So what still arrives is read away, for a limited time.
+    pub(super) async fn close(mut self, limit: Duration) {
+        let drained = async {
+            self.link.shutdown().await?;
+            let mut waste = vec![0; READ];
+            while self.link.read(&mut waste).await? > 0 {}
+            io::Result::Ok(())
+        };
+        // Whatever went wrong, the client is gone or has had its time.
+        let _ = tokio::time::timeout(limit, drained).await;
+    }
+}
+
+impl AsyncRead for Channel {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.link).poll_read(cx, buf);
+        }
+        let len = self.ahead.len().min(buf.remaining());
+        buf.put_slice(&self.ahead.split_to(len));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Channel {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.link).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.link).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.link).poll_shutdown(cx)
+    }
+}

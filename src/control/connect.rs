@@ -1,0 +1,36 @@
+//! `connect`: joins a client's connection to a service of a node, as raw bytes in both directions.
+//!
+//! Each direction ends on its own: a client that closes its writing side still gets the service's answer.
+
+use std::io;
+
+use super::channel::Channel;
+use super::{Context, Refusal};
+use crate::stream::MeshStream;
+use crate::wire::ServiceName;
+
+/// Dials the service.
+///
+/// # Errors
+/// [`Refusal`] if the names or the profile do not exist or nobody answers; the client may go on.
+pub(super) async fn dial(
+    context: &Context,
+    node: &str,
+    service: &str,
+    tls: Option<String>,
+) -> Result<MeshStream, Refusal> {
+    if let Some(profile) = tls {
+        return Err(Refusal::UnknownTls(profile));
+    }
+    let node = context.node_named(node).ok_or(Refusal::NoSuchNode)?;
+    Ok(context.streams.dial(&node, ServiceName::new(service)?).await?)
+}
+
+/// Carries bytes until both directions have ended.
+pub(super) async fn bridge(channel: &mut Channel, mut service: MeshStream) -> io::Result<()> {
+    channel.send("Connecting\n").await?;
+    let (up, down) =
+        tokio::io::copy_bidirectional_with_sizes(channel, &mut service, 64 * 1024, 64 * 1024).await?;
+    tracing::debug!(up, down, "connection to service ended");
+    Ok(())
+}

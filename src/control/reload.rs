@@ -1,0 +1,34 @@
+//! `reload`: reads the configuration again. What may change, and how, is decided by whoever implements [`Reload`].
+
+use std::pin::Pin;
+
+use serde_json::{Value, json};
+
+use super::Context;
+
+/// The part of the daemon that owns the configuration.
+pub trait Reload: Send + Sync + 'static {
+    /// Reads the configuration again and applies it; nothing changes if it fails.
+    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<(), ReloadError>> + Send + '_>>;
+}
+
+/// Why the configuration stays as it was. Clients tell the two apart by the number behind the text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReloadError {
+    /// An item differs that only a restart can change; the text names it.
+    #[error("{0} ERRORCODE 3")]
+    NotReloadable(String),
+    /// The configuration cannot be read or applied; the text says where.
+    #[error("{0} ERRORCODE 4")]
+    Invalid(String),
+}
+
+pub(super) async fn answer(context: &Context) -> Value {
+    match context.reload.reload().await {
+        Ok(()) => json!({"Success": true}),
+        Err(error) => {
+            tracing::warn!(%error, "reload failed, nothing was changed");
+            json!({"Success": false, "Error": error.to_string()})
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The grammar of the control socket: one line becomes one [`Request`], or an error in the words that clients know.
+//!
+//! Owns both notations, plain words and a JSON object, and every text that refuses a line. It is pure: it does
+//! not know connections, whether a node or unit exists, or what a command does.
+
+mod json;
+mod words;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A command line that can be carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// What the node knows of itself and the mesh.
+    Status {
+        /// Only these keys; `None` for all of them.
+        fields: Option<Vec<String>>,
+    },
+    /// Ask one node for a sign of life.
+    Ping {
+        /// The node, as the client wrote it.
+        target: String,
+    },
+    /// Ask every node on the way to one.
+    Traceroute {
+        /// The node, as the client wrote it.
+        target: String,
+    },
+    /// Join the connection to a service of a node.
+    Connect {
+        /// The node, as the client wrote it.
+        node: String,
+        /// The service, as the client wrote it.
+        service: String,
+        /// Name of a TLS profile.
+        tls: Option<String>,
+    },
+    /// Read the configuration again.
+    Reload,
+    /// Anything about work units.
+    Work(WorkRequest),
+}
+
+/// A command about work units. Unit IDs are as the client wrote them; signatures are never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkRequest {
+    /// Create a unit; its payload follows the line.
+    Submit(SubmitRequest),
+    /// Report on all units, or on one under its ID.
+    List {
+        /// The one.
+        unit: Option<String>,
+    },
+    /// Report on one unit.
+    Status {
+        /// The unit.
+        unit: String,
+    },
+    /// End a unit.
+    Cancel {
+        /// The unit.
+        unit: String,
+        /// Proof of origin.
+        signature: Option<String>,
+    },
+    /// End and delete a unit.
+    Release {
+        /// The unit.
+        unit: String,
+        /// Delete here even if the remote node cannot be told.
+        force: bool,
+        /// Proof of origin.
+        signature: Option<String>,
+    },
+    /// Send a unit's output until it is complete.
+    Results(Follow),
+    /// Send a unit's output and states, framed: spoken between our own nodes only.
+    Follow(Follow),
+}
+
+/// Which output, and from where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Follow {
+    /// The unit.
+    pub unit: String,
+    /// Bytes of output to skip.
+    pub start: u64,
+    /// Proof of origin.
+    pub signature: Option<String>,
+}
+
+/// What a client wants done. Empty options count as absent.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SubmitRequest {
+    /// Where it shall run, as the client wrote it.
+    pub node: String,
+    /// The kind of work.
+    pub work_type: String,
+    /// Parameters of the work type; names beginning with `secret_` hold secrets.
+    pub params: BTreeMap<String, String>,
+    /// TLS profile towards the node.
+    pub tls_client: Option<String>,
+    /// How long the start may take, in Go's notation.
+    pub ttl: Option<String>,
+    /// Sign the requests to the node.
+    pub sign_work: bool,
+    /// Proof of origin.
+    pub signature: Option<String>,
+}
+
+impl fmt::Debug for SubmitRequest {
+    /// Parameters by name only: values may be secrets and this may reach a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubmitRequest")
+            .field("node", &self.node)
+            .field("work_type", &self.work_type)
+            .field("params", &self.params.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a line is no request. The texts are the Go node's where it has one: clients match some of them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "each text says it")]
+pub enum RequestError {
+    #[error("Unknown command")]
+    UnknownCommand,
+    #[error("unexpected end of JSON input")]
+    JsonEnds,
+    #[error("invalid JSON: {0}")]
+    Json(String),
+    #[error("JSON did not contain a command")]
+    NoCommand,
+    #[error("command must be a string")]
+    CommandNotString,
+    #[error("status command does not take parameters")]
+    StatusParameters,
+    #[error("requested_fields must be an array of strings")]
+    FieldsNotArray,
+    #[error("each element of requested_fields must be a string")]
+    FieldsNotStrings,
+    #[error("no {0} target")]
+    NoTarget(&'static str),
+    #[error("{0} target must be string")]
+    TargetNotString(&'static str),
+    #[error("no connect target {0}")]
+    NoConnect(&'static str),
+    #[error("connect target {0} must be string")]
+    ConnectNotString(&'static str),
+    #[error("connect tls name must be string")]
+    TlsNotString,
+    #[error("too many parameters")]
+    TooManyParameters,
+    #[error("bad command")]
+    BadSubcommand,
+    #[error("work submit requires a target node and work type")]
+    SubmitIncomplete,
+    #[error("submit parameters must all be strings and {0} is not")]
+    SubmitNotString(String),
+    #[error("work {0} requires a unit ID")]
+    NoUnit(&'static str),
+    #[error("work {0} does not take parameters after the unit ID")]
+    AfterUnit(&'static str),
+    #[error("work results only takes a unit ID and optional start position")]
+    AfterStart,
+    #[error("error converting start position to integer: {0}")]
+    Start(InvalidInteger),
+    #[error("start position {0} is negative")]
+    StartNegative(i64),
+    #[error("field {0} missing")]
+    FieldMissing(&'static str),
+    #[error("field {0} must be a string")]
+    FieldNotString(&'static str),
+    #[error("field {0} value {1} is not convertible to an int")]
+    FieldNotInteger(&'static str, String),
+    #[error(transparent)]
+    Integer(#[from] InvalidInteger),
+}
+
+/// A text that is no 64-bit integer, in Go's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("strconv.ParseInt: parsing {text:?}: {}", if *range { "value out of range" } else { "invalid syntax" })]
+pub struct InvalidInteger {
+    text: String,
+    range: bool,
+}
+
+impl Request {
+    /// Reads a line that has neither carriage returns nor its newline. Bytes that are not UTF-8 are replaced.
+    ///
+    /// # Errors
+    /// [`RequestError`], whose text belongs behind `ERROR: `.
+    pub fn parse(line: &[u8]) -> Result<Self, RequestError> {
+        let line = String::from_utf8_lossy(line);
+        if line.starts_with('{') { json::parse(&line) } else { words::parse(&line) }
+    }
+
+    /// The command's name, for logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Status { .. } => "status",
+            Self::Ping { .. } => "ping",
+            Self::Traceroute { .. } => "traceroute",
+            Self::Connect { .. } => "connect",
+            Self::Reload => "reload",
+            Self::Work(WorkRequest::Submit(_)) => "work submit",
+            Self::Work(WorkRequest::List { .. }) => "work list",
+            Self::Work(WorkRequest::Status { .. }) => "work status",
+            Self::Work(WorkRequest::Cancel { .. }) => "work cancel",
+            Self::Work(WorkRequest::Release { .. }) => "work release",
+            Self::Work(WorkRequest::Results(_)) => "work results",
+            Self::Work(WorkRequest::Follow(_)) => "work follow",
+        }
+    }
+}
+
+/// Reads a decimal integer as Go's `ParseInt` does.
+fn integer(text: &str) -> Result<i64, InvalidInteger> {
+    use std::num::IntErrorKind::{NegOverflow, PosOverflow};
+    text.parse().map_err(|error: std::num::ParseIntError| {
+        let range = matches!(error.kind(), PosOverflow | NegOverflow);
+        InvalidInteger { text: text.to_owned(), range }
+    })
+}
+
+/// A position in a unit's output.
+fn position(number: i64) -> Result<u64, RequestError> {
+    u64::try_from(number).map_err(|_| RequestError::StartNegative(number))
+}
+
+/// Clients send empty texts for options that they leave out.
+fn given(text: impl Into<String>) -> Option<String> {
+    Some(text.into()).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

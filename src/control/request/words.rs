@@ -1,0 +1,95 @@
+//! The notation in words, split at single spaces: two spaces enclose an empty word, as in the Go node.
+//!
+//! Knows nothing of JSON. Words carry no signature, no time limit and no TLS profile for work.
+
+use std::collections::BTreeMap;
+
+use super::{Follow, Request, RequestError, SubmitRequest, WorkRequest, given, integer, position};
+
+/// Reads a line of words. The command's case does not matter.
+pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
+    let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
+    match command.to_lowercase().as_str() {
+        "status" if rest.is_empty() => Ok(Request::Status { fields: None }),
+        "status" => Err(RequestError::StatusParameters),
+        "ping" => Ok(Request::Ping { target: given(rest).ok_or(RequestError::NoTarget("ping"))? }),
+        "traceroute" => {
+            Ok(Request::Traceroute { target: given(rest).ok_or(RequestError::NoTarget("traceroute"))? })
+        }
+        "connect" => connect(rest),
+        "reload" => Ok(Request::Reload),
+        "work" => work(rest).map(Request::Work),
+        _ => Err(RequestError::UnknownCommand),
+    }
+}
+
+fn connect(rest: &str) -> Result<Request, RequestError> {
+    let words: Vec<&str> = rest.split(' ').collect();
+    let (node, service, tls) = match words[..] {
+        [node, service] => (node, service, ""),
+        [node, service, tls] => (node, service, tls),
+        [] | [_] => return Err(RequestError::NoTarget("connect")),
+        _ => return Err(RequestError::TooManyParameters),
+    };
+    Ok(Request::Connect { node: node.to_owned(), service: service.to_owned(), tls: given(tls) })
+}
+
+fn work(rest: &str) -> Result<WorkRequest, RequestError> {
+    let (subcommand, rest) = match rest.split_once(' ') {
+        Some((subcommand, rest)) => (subcommand, Some(rest)),
+        None => (rest, None),
+    };
+    match subcommand.to_lowercase().as_str() {
+        "submit" => submit(rest.unwrap_or_default()).map(WorkRequest::Submit),
+        "list" => {
+            let unit = rest.map(|rest| rest.split(' ').next().unwrap_or_default().to_owned());
+            Ok(WorkRequest::List { unit })
+        }
+        "status" => Ok(WorkRequest::Status { unit: only_unit("status", rest)? }),
+        "cancel" => Ok(WorkRequest::Cancel { unit: only_unit("cancel", rest)?, signature: None }),
+        "release" => release("release", rest),
+        "force-release" => release("force-release", rest),
+        "results" => results(rest),
+        _ => Err(RequestError::BadSubcommand),
+    }
+}
+
+/// `NODE TYPE [PARAMS…]`; whatever stands behind the type is one parameter, spaces and all.
+fn submit(rest: &str) -> Result<SubmitRequest, RequestError> {
+    let (node, rest) = rest.split_once(' ').ok_or(RequestError::SubmitIncomplete)?;
+    let (work_type, params) = match rest.split_once(' ') {
+        Some((work_type, params)) => (work_type, Some(params)),
+        None => (rest, None),
+    };
+    Ok(SubmitRequest {
+        node: node.to_owned(),
+        work_type: work_type.to_owned(),
+        params: params
+            .map(|params| ("params".to_owned(), params.to_owned()))
+            .into_iter()
+            .collect::<BTreeMap<_, _>>(),
+        tls_client: None,
+        ttl: None,
+        sign_work: false,
+        signature: None,
+    })
+}
+
+fn release(name: &'static str, rest: Option<&str>) -> Result<WorkRequest, RequestError> {
+    Ok(WorkRequest::Release { unit: only_unit(name, rest)?, force: name == "force-release", signature: None })
+}
+
+fn only_unit(name: &'static str, rest: Option<&str>) -> Result<String, RequestError> {
+    let unit = rest.ok_or(RequestError::NoUnit(name))?;
+    if unit.contains(' ') { Err(RequestError::AfterUnit(name)) } else { Ok(unit.to_owned()) }
+}
+
+fn results(rest: Option<&str>) -> Result<WorkRequest, RequestError> {
+    let rest = rest.ok_or(RequestError::NoUnit("results"))?;
+    let (unit, start) = rest.split_once(' ').unwrap_or((rest, "0"));
+    if start.contains(' ') {
+        return Err(RequestError::AfterStart);
+    }
+    let start = position(integer(start).map_err(RequestError::Start)?)?;
+    Ok(WorkRequest::Results(Follow { unit: unit.to_owned(), start, signature: None }))
+}

@@ -1,0 +1,201 @@
+//! The life of the control service: accepts clients from every listener, one task for each, and ends in order.
+//!
+//! Owns how many clients there may be and for how long silent ones are kept. One bad client, or a listener that
+//! cannot accept for a while, never stops the others.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+use super::listen::{self, Accept, Client, UnixSocket};
+use super::{Context, ListenError, session};
+use crate::stream::StreamListener;
+use crate::wire::ServiceName;
+
+/// What clients may use up. The defaults are for production; tests make them small.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Clients at a time.
+    pub connections: usize,
+    /// How long a new client may take to complete its first command line.
+    pub first_command: Duration,
+    /// How long it may take with each further one, and to take in an answer. AWX keeps connections open.
+    pub idle: Duration,
+    /// How long a connection that we end stays half open for the client to read the rest.
+    pub linger: Duration,
+    /// How long commands may go on once the daemon stops.
+    pub grace: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 20_000,
+            first_command: Duration::from_secs(60),
+            idle: Duration::from_secs(30 * 60),
+            linger: Duration::from_secs(2),
+            grace: Duration::from_secs(5),
+        }
+    }
+}
+
+/// How long a listener rests that cannot accept, out of descriptors as a rule.
+const REST: Duration = Duration::from_millis(200);
+
+/// How long a refused client may take to read why; its accept loop waits.
+const REFUSAL: Duration = Duration::from_millis(50);
+
+/// A control service whose sockets are bound one by one before it runs.
+pub struct Server {
+    context: Context,
+    limits: Limits,
+    unix: Vec<UnixSocket>,
+    tcp: Vec<TcpListener>,
+    mesh: Vec<StreamListener>,
+}
+
+impl Server {
+    /// A service that nobody can reach yet.
+    pub fn new(context: Context, limits: Limits) -> Self {
+        Self { context, limits, unix: Vec::new(), tcp: Vec::new(), mesh: Vec::new() }
+    }
+
+    /// Binds a Unix socket with the permission bits `mode`. Clients connect from now on. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// [`ListenError`], `InUse` among them if another daemon serves this path.
+    pub fn listen_unix(&mut self, path: &Path, mode: u32) -> Result<(), ListenError> {
+        self.unix.push(UnixSocket::bind(path, mode)?);
+        Ok(())
+    }
+
+    /// Binds a TCP address, `host:port` or `port`, and says which it became.
+    ///
+    /// # Errors
+    /// [`ListenError::Tcp`].
+    pub async fn listen_tcp(&mut self, address: &str) -> Result<SocketAddr, ListenError> {
+        let listener = listen::bind_tcp(address).await?;
+        let failed = |source| ListenError::Tcp { address: address.to_owned(), source };
+        let bound = listener.local_addr().map_err(failed)?;
+        self.tcp.push(listener);
+        Ok(bound)
+    }
+
+    /// Offers and advertises a service of the mesh.
+    ///
+    /// # Errors
+    /// [`ListenError::Mesh`] if the name is taken.
+    pub async fn listen_mesh(&mut self, service: ServiceName) -> Result<(), ListenError> {
+        let tags = BTreeMap::from([("type".to_owned(), "Control Service".to_owned())]);
+        self.mesh.push(self.context.streams.listen(service, Some(tags)).await?);
+        Ok(())
+    }
+
+    /// Serves until `shutdown` is ready; then removes the sockets, lets commands end for a while, and cuts the rest.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let sessions = Arc::new(Sessions::new(self.context, self.limits));
+        let mut loops = JoinSet::new();
+        for listener in self.unix {
+            loops.spawn(accept(listener, sessions.clone()));
+        }
+        for listener in self.tcp {
+            loops.spawn(accept(listener, sessions.clone()));
+        }
+        for listener in self.mesh {
+            loops.spawn(accept(listener, sessions.clone()));
+        }
+        shutdown.await;
+        sessions.stop.cancel();
+        while loops.join_next().await.is_some() {}
+        sessions.end().await;
+    }
+}
+
+/// Accepts clients until the service stops or the listener ends.
+pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
+    let mut failing = false;
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = sessions.stop.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok(Some(client)) => {
+                failing = false;
+                sessions.admit(client).await;
+            }
+            Ok(None) => return tracing::warn!("a control listener has ended"),
+            Err(error) => {
+                // Once for each time it begins to fail: it would fill the log.
+                if !failing {
+                    tracing::warn!(%error, "failed to accept a control client, trying on");
+                }
+                failing = true;
+                sleep(REST).await;
+            }
+        }
+    }
+}
+
+/// All clients of the service.
+pub(super) struct Sessions {
+    context: Context,
+    limits: Limits,
+    room: Arc<Semaphore>,
+    tasks: TaskTracker,
+    /// No new clients, no new commands.
+    stop: CancellationToken,
+    /// Commands end where they are.
+    cut: CancellationToken,
+}
+
+impl Sessions {
+    pub(super) fn new(context: Context, limits: Limits) -> Self {
+        let room = Arc::new(Semaphore::new(limits.connections));
+        let (stop, cut) = (CancellationToken::new(), CancellationToken::new());
+        Self { context, limits, room, tasks: TaskTracker::new(), stop, cut }
+    }
+
+    /// Starts a client's session, or tells it that there is no room.
+    async fn admit(self: &Arc<Self>, (mut link, peer): Client) {
+        let Ok(place) = self.room.clone().try_acquire_owned() else {
+            tracing::warn!(peer = peer.name, limit = self.limits.connections, "too many control clients");
+            let text = format!("ERROR: all {} control connections are in use\n", self.limits.connections);
+            // A client that does not take it in goes without.
+            let _ = timeout(REFUSAL, link.write_all(text.as_bytes())).await;
+            return;
+        };
+        let span = tracing::info_span!("control", peer = peer.name);
+        let sessions = self.clone();
+        let session = async move {
+            let _place = place;
+            let Self { context, limits, stop, cut, .. } = &*sessions;
+            tokio::select! {
+                () = session::run(context, link, &peer, limits, stop) => {}
+                () = cut.cancelled() => tracing::debug!("cut, the daemon stops"),
+            }
+        };
+        self.tasks.spawn(session.instrument(span));
+    }
+
+    async fn end(&self) {
+        self.tasks.close();
+        if timeout(self.limits.grace, self.tasks.wait()).await.is_err() {
+            tracing::info!(sessions = self.tasks.len(), "control sessions are cut");
+            self.cut.cancel();
+            self.tasks.wait().await;
+        }
+    }
+}

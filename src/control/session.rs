@@ -1,0 +1,122 @@
+//! The conversation with one client: greeting, command lines, answers, until one side ends it.
+//!
+//! Owns the order of things and the patience with silent clients. What a line means is `request`'s to say, and what
+//! a command does stands in the command's own file.
+
+use std::io;
+
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::channel::{Channel, Line, Link, MAX_LINE};
+use super::request::Request;
+use super::server::Limits;
+use super::{Context, connect, ping, reload, status, traceroute, work};
+
+/// What follows a command on its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Another command may.
+    Command,
+    /// Nothing: the connection is closed.
+    Close,
+}
+
+/// Who speaks.
+#[derive(Debug, Clone)]
+pub(super) struct Peer {
+    /// It came over the own Unix socket, whose file mode says who may.
+    pub(super) local: bool,
+    /// For logs.
+    pub(super) name: String,
+}
+
+/// Talks to one client until it leaves, or until `stop` finds it between two commands.
+pub(super) async fn run(
+    context: &Context,
+    link: Box<dyn Link>,
+    peer: &Peer,
+    limits: &Limits,
+    stop: &CancellationToken,
+) {
+    let mut channel = Channel::new(link, limits.idle);
+    tracing::debug!("client connected");
+    match converse(context, &mut channel, peer, limits, stop).await {
+        Ok(()) => tokio::select! {
+            biased;
+            () = channel.close(limits.linger) => {}
+            // The daemon's end does not wait for clients that keep their side open.
+            () = stop.cancelled() => {}
+        },
+        Err(error) => tracing::debug!(%error, "client lost"),
+    }
+    tracing::debug!("client disconnected");
+}
+
+async fn converse(
+    context: &Context,
+    channel: &mut Channel,
+    peer: &Peer,
+    limits: &Limits,
+    stop: &CancellationToken,
+) -> io::Result<()> {
+    channel.send(&format!("Receptor Control, node {}\n", context.node.id())).await?;
+    let mut patience = limits.first_command;
+    loop {
+        let line = tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(()),
+            line = timeout(patience, channel.read_line()) => line,
+        };
+        let line = match line {
+            Ok(line) => line?,
+            Err(_) => return channel.refuse(&format!("no command within {} s", patience.as_secs())).await,
+        };
+        let next = match line {
+            Line::Text(line) => command(context, channel, peer, &line).await?,
+            Line::TooLong => return channel.refuse(&format!("control line exceeds {MAX_LINE} bytes")).await,
+            Line::End => Next::Close,
+        };
+        match next {
+            Next::Command => patience = limits.idle,
+            Next::Close => return Ok(()),
+        }
+    }
+}
+
+async fn command(context: &Context, channel: &mut Channel, peer: &Peer, line: &[u8]) -> io::Result<Next> {
+    let request = match Request::parse(line) {
+        Ok(request) => request,
+        Err(error) => {
+            channel.refuse(&error.to_string()).await?;
+            return Ok(Next::Command);
+        }
+    };
+    // The command's name only: parameters may be secrets.
+    let span = tracing::info_span!("command", name = request.name());
+    execute(context, channel, peer, request).instrument(span).await
+}
+
+async fn execute(
+    context: &Context,
+    channel: &mut Channel,
+    peer: &Peer,
+    request: Request,
+) -> io::Result<Next> {
+    let answer = match request {
+        Request::Status { fields } => status::answer(context, fields).await,
+        Request::Ping { target } => ping::answer(context, &target).await,
+        Request::Traceroute { target } => traceroute::answer(context, &target).await,
+        Request::Reload => reload::answer(context).await,
+        Request::Work(request) => return work::execute(context, channel, peer.local, request).await,
+        Request::Connect { node, service, tls } => {
+            return match connect::dial(context, &node, &service, tls).await {
+                Ok(service) => connect::bridge(channel, service).await.map(|()| Next::Close),
+                Err(refusal) => channel.answer(Err(refusal)).await.map(|()| Next::Command),
+            };
+        }
+    };
+    channel.answer(Ok(answer)).await?;
+    Ok(Next::Command)
+}

@@ -1,0 +1,8 @@
+//! Sessions over pipes in memory and over real sockets. What they talk to is made in one place, `rig`.
+
+mod accepting;
+mod hostile;
+mod rig;
+mod sessions;
+mod sockets;
+mod work;

@@ -1,0 +1,89 @@
+//! Accept loops: what they survive, and how many clients they let in.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, BufReader};
+use tokio::net::UnixStream;
+
+use super::rig::{Client, Service, connect, context, until};
+use crate::control::Limits;
+use crate::control::channel::Link;
+use crate::control::listen::{Accept, Client as Accepted};
+use crate::control::server::{Sessions, accept};
+use crate::control::session::Peer;
+
+/// Fails a few times for want of descriptors, then gives one client, then ends.
+struct Exhausted {
+    failures: u32,
+    client: Option<tokio::io::DuplexStream>,
+}
+
+impl Accept for Exhausted {
+    async fn accept(&mut self) -> io::Result<Option<Accepted>> {
+        if self.failures > 0 {
+            self.failures -= 1;
+            return Err(io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()));
+        }
+        let peer = Peer { local: false, name: "test".to_owned() };
+        Ok(self.client.take().map(|client| (Box::new(client) as Box<dyn Link>, peer)))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_without_descriptors_rests_and_tries_on() {
+    let (near, far) = tokio::io::duplex(1024);
+    let sessions = Arc::new(Sessions::new(context().await, Limits::default()));
+    let start = tokio::time::Instant::now();
+    accept(Exhausted { failures: 5, client: Some(far) }, sessions).await;
+    assert!(start.elapsed().as_millis() >= 1000, "it does not spin");
+    let mut client = Client::greeted(near).await;
+    assert_eq!(client.ask("reload").await, r#"{"Success":true}"#);
+}
+
+/// A client, if there is room for one.
+async fn admitted(path: &Path) -> Option<Client<UnixStream>> {
+    let mut client = Client(BufReader::new(connect(path).await));
+    client.line().await.starts_with("Receptor Control").then_some(client)
+}
+
+#[tokio::test]
+async fn one_client_too_many_is_told_and_room_is_given_back() {
+    let limits = Limits { connections: 2, ..Limits::default() };
+    let service = Service::start(&context().await, limits);
+    let first = service.connect().await;
+    let mut second = service.connect().await;
+    let mut text = String::new();
+    connect(&service.path).await.read_to_string(&mut text).await.unwrap();
+    assert_eq!(text, "ERROR: all 2 control connections are in use\n");
+    assert_eq!(second.ask("reload").await, r#"{"Success":true}"#);
+    drop(first);
+    let path = service.path.clone();
+    let mut third = until("room for a third client", || admitted(&path)).await;
+    assert_eq!(third.ask("reload").await, r#"{"Success":true}"#);
+    drop((second, third));
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn a_follower_that_leaves_gives_its_room_back_though_the_unit_is_silent() {
+    let context = context().await;
+    let service = Service::start(&context, Limits { connections: 1, ..Limits::default() });
+    let (id, _) = super::rig::session(&context).await.submit("work submit alpha hold", b"").await;
+    let path = service.path.clone();
+    for half_closed in [true, false] {
+        let mut follower = until("room for the follower", || admitted(&path)).await;
+        follower.ask(&format!("work results {id}")).await;
+        if half_closed {
+            follower.shut().await;
+        }
+        let mut refused = String::new();
+        connect(&path).await.read_to_string(&mut refused).await.unwrap();
+        assert!(refused.starts_with("ERROR: all 1"), "half a close is not a leave: {refused}");
+    }
+    let mut last = until("room after the followers", || admitted(&path)).await;
+    assert_eq!(last.ask_json(&format!("work status {id}")).await["StateName"], "Running");
+    drop(last);
+    service.stop().await;
+}

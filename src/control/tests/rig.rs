@@ -1,0 +1,212 @@
+//! A lone node `alpha` with the work types `echo` (gives its payload back) and `hold` (does so, then runs until
+//! cancelled), and clients that never wait for ever.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{
+    AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream,
+};
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::control::channel::Link;
+use crate::control::session::{self, Peer};
+use crate::control::{Context, Limits, Reload, ReloadError, Server};
+use crate::node::{NodeHandle, NodeOptions};
+use crate::stream::Streams;
+use crate::wire::{NodeId, ServiceName};
+use crate::work::{CommandType, Dialer, Dialing, Options, Registry};
+
+/// Nothing here takes this long unless it hangs.
+pub(super) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Answers every reload alike, and keeps the units' directory for as long as the context lives.
+struct Scripted {
+    result: Result<(), ReloadError>,
+    _data: tempfile::TempDir,
+}
+
+impl Reload for Scripted {
+    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<(), ReloadError>> + Send + '_>> {
+        Box::pin(async { self.result.clone() })
+    }
+}
+
+pub(super) async fn context() -> Context {
+    reloading(Ok(())).await
+}
+
+pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
+    let id = NodeId::new("alpha").expect("a valid ID");
+    let (node, _stopped) = NodeHandle::start(NodeOptions::new(id.clone()));
+    let data = tempfile::tempdir().expect("room for a directory");
+    let script = |name: &str, script: &str| CommandType {
+        name: name.to_owned(),
+        command: "sh".to_owned(),
+        params: format!("-c '{script}'"),
+        allow_runtime_params: true,
+        verify_signature: false,
+    };
+    let options = Options {
+        data_dir: data.path().join("data"),
+        node_id: id.clone(),
+        work_types: vec![script("echo", "cat"), script("hold", "cat; exec sleep 600")],
+        runner_exe: runner(),
+        cancel_grace: Duration::from_secs(10),
+    };
+    let work = Registry::open(options, Arc::new(Alone(id))).await.expect("a work engine");
+    let streams = Streams::new(node.clone());
+    let reload = Arc::new(Scripted { result, _data: data });
+    Context { node, streams, work, reload, version: "1.2.3" }
+}
+
+/// The daemon's binary, which runs jobs; cargo puts it beside the tests' directory.
+fn runner() -> PathBuf {
+    let tests = std::env::current_exe().expect("a path of our own");
+    let binary = tests.parent().and_then(Path::parent).expect("a build directory").join("meshd");
+    assert!(binary.exists(), "{} is missing: build it with `cargo build --bin meshd`", binary.display());
+    binary
+}
+
+/// A node that reaches no other.
+struct Alone(NodeId);
+
+impl Dialer for Alone {
+    fn dial(&self, node: NodeId, _service: ServiceName, _tls: Option<String>) -> Dialing {
+        Box::pin(async move { Err(std::io::Error::other(format!("no route to node {node}"))) })
+    }
+    fn node_id(&self) -> &NodeId {
+        &self.0
+    }
+}
+
+/// The client's end of a connection.
+pub(super) struct Client<S>(pub(super) BufReader<S>);
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    /// Takes the greeting.
+    pub(super) async fn greeted(stream: S) -> Self {
+        let mut client = Self(BufReader::new(stream));
+        assert_eq!(client.line().await, "Receptor Control, node alpha");
+        client
+    }
+
+    pub(super) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let sent = timeout(DEADLINE, self.0.get_mut().write_all(bytes.as_ref())).await;
+        sent.expect("the server reads").expect("the server is there");
+    }
+
+    pub(super) async fn shut(&mut self) {
+        self.0.get_mut().shutdown().await.expect("the server is there");
+    }
+
+    /// The next line; empty at the end.
+    pub(super) async fn line(&mut self) -> String {
+        let mut line = String::new();
+        timeout(DEADLINE, self.0.read_line(&mut line)).await.expect("an answer").expect("a line of text");
+        line.trim_end_matches('\n').to_owned()
+    }
+
+    pub(super) async fn ask(&mut self, command: &str) -> String {
+        self.send(format!("{command}\n")).await;
+        self.line().await
+    }
+
+    pub(super) async fn ask_json(&mut self, command: &str) -> Value {
+        let answer = self.ask(command).await;
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{command}: {error}: {answer}"))
+    }
+
+    /// Everything up to the end.
+    pub(super) async fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        timeout(DEADLINE, self.0.read_to_end(&mut rest)).await.expect("an end").expect("a clean end");
+        rest
+    }
+
+    /// Submits, with the payload right behind the line, and returns the unit's ID and the last line.
+    pub(super) async fn submit(mut self, line: &str, payload: &[u8]) -> (String, String) {
+        self.send([line.as_bytes(), b"\n", payload].concat()).await;
+        self.shut().await;
+        let created = self.line().await;
+        let id = created.strip_prefix("Work unit created with ID ").unwrap_or_else(|| panic!("{created}"));
+        let id = id.strip_suffix(". Send stdin data and EOF.").unwrap_or_else(|| panic!("{created}"));
+        let result = self.line().await;
+        assert_eq!(self.rest().await, b"", "nothing follows the result");
+        (id.to_owned(), result)
+    }
+}
+
+/// A session over a pipe in memory; it ends with its client.
+pub(super) async fn session(context: &Context) -> Client<DuplexStream> {
+    session_until(context, CancellationToken::new()).await
+}
+
+pub(super) async fn session_until(context: &Context, stop: CancellationToken) -> Client<DuplexStream> {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let context = context.clone();
+    tokio::spawn(async move {
+        let peer = Peer { local: true, name: "test".to_owned() };
+        let link: Box<dyn Link> = Box::new(far);
+        session::run(&context, link, &peer, &Limits::default(), &stop).await;
+    });
+    Client::greeted(near).await
+}
+
+/// A running service on a Unix socket in a directory of its own.
+pub(super) struct Service {
+    pub(super) path: PathBuf,
+    _directory: tempfile::TempDir,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Service {
+    pub(super) fn start(context: &Context, limits: Limits) -> Self {
+        let directory = tempfile::tempdir().expect("room for a directory");
+        let path = directory.path().join("s");
+        let mut server = Server::new(context.clone(), limits);
+        server.listen_unix(&path, 0o600).expect("a free path");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(server.run(async {
+            let _ = stopped.await;
+        }));
+        Self { path, _directory: directory, stop, task }
+    }
+
+    pub(super) async fn connect(&self) -> Client<UnixStream> {
+        Client::greeted(connect(&self.path).await).await
+    }
+
+    /// Stops it, and expects it to end.
+    pub(super) async fn stop(self) {
+        let _ = self.stop.send(());
+        timeout(DEADLINE, self.task).await.expect("the service ends").expect("and does not panic");
+        assert!(!self.path.exists(), "the socket file is removed");
+    }
+}
+
+pub(super) async fn connect(path: &Path) -> UnixStream {
+    UnixStream::connect(path).await.expect("somebody listens")
+}
+
+/// Asks again and again until the answer pleases.
+pub(super) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
+    let asking = async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(DEADLINE, asking).await.unwrap_or_else(|_| panic!("never happened: {what}"))
+}

@@ -1,0 +1,122 @@
+//! The sockets themselves: permissions, locks, leftovers, and the three ways in.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+use super::rig::{Client, Service, context};
+use crate::control::{Limits, ListenError, Server};
+use crate::wire::ServiceName;
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+async fn server() -> Server {
+    Server::new(context().await, Limits::default())
+}
+
+async fn bound(path: &Path) -> Result<(), ListenError> {
+    server().await.listen_unix(path, 0o600)
+}
+
+#[tokio::test]
+async fn a_socket_has_exactly_the_mode_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    for wanted in [0o600, 0o660, 0o666] {
+        let path = directory.path().join(format!("new/deep/{wanted:o}"));
+        let mut server = server().await;
+        server.listen_unix(&path, wanted).unwrap();
+        assert_eq!(mode(&path), wanted);
+    }
+}
+
+#[tokio::test]
+async fn two_daemons_never_share_a_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let mut first = server().await;
+    first.listen_unix(&path, 0o600).unwrap();
+    let error = bound(&path).await.unwrap_err();
+    assert!(matches!(error, ListenError::InUse(_)), "{error}");
+    assert!(error.to_string().contains("s is in use by another daemon"), "{error}");
+    assert!(path.exists(), "the first keeps its socket");
+    drop(first);
+    assert!(!path.exists());
+    bound(&path).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_leftover_socket_is_replaced_and_other_files_are_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let stale = directory.path().join("stale");
+    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    assert!(stale.exists());
+    bound(&stale).await.unwrap();
+
+    let data = directory.path().join("data");
+    std::fs::write(&data, "precious").unwrap();
+    assert!(matches!(bound(&data).await, Err(ListenError::NotASocket(_))));
+    assert_eq!(std::fs::read(&data).unwrap(), b"precious");
+    assert!(matches!(bound(&directory.path().join("x".repeat(108))).await, Err(ListenError::PathTooLong(_))));
+    assert!(matches!(bound(&data.join("below")).await, Err(ListenError::Unix { .. })));
+}
+
+#[tokio::test]
+async fn a_socket_that_somebody_else_put_there_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let mut server = server().await;
+    server.listen_unix(&path, 0o600).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    drop(server);
+    assert!(path.exists());
+}
+
+#[tokio::test]
+async fn clients_come_by_tcp_and_through_the_mesh_too() {
+    let context = context().await;
+    let mut server = Server::new(context.clone(), Limits::default());
+    let address = server.listen_tcp("127.0.0.1:0").await.unwrap();
+    server.listen_mesh(ServiceName::CONTROL).await.unwrap();
+    assert!(matches!(server.listen_mesh(ServiceName::CONTROL).await, Err(ListenError::Mesh(_))));
+    let (stop, stopped) = oneshot::channel::<()>();
+    let task = tokio::spawn(server.run(async {
+        let _ = stopped.await;
+    }));
+    let mut tcp = Client::greeted(TcpStream::connect(address).await.unwrap()).await;
+    assert_eq!(tcp.ask("reload").await, r#"{"Success":true}"#);
+    let stream = context.streams.dial(context.node.id(), ServiceName::CONTROL).await.unwrap();
+    let mut mesh = Client::greeted(stream).await;
+    assert_eq!(mesh.ask("reload").await, r#"{"Success":true}"#);
+    stop.send(()).unwrap();
+    task.await.unwrap();
+    assert_eq!(tcp.rest().await, b"");
+    assert_eq!(mesh.rest().await, b"");
+}
+
+#[tokio::test]
+async fn tcp_addresses_come_in_every_notation() {
+    for address in ["127.0.0.1:0", "localhost:0", "0"] {
+        assert!(server().await.listen_tcp(address).await.is_ok(), "{address}");
+    }
+    for address in ["127.0.0.1:65536", "", "nonsense"] {
+        let error = server().await.listen_tcp(address).await.unwrap_err();
+        assert!(matches!(error, ListenError::Tcp { .. }), "{address}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_service_cuts_what_does_not_end() {
+    let limits = Limits { grace: std::time::Duration::ZERO, ..Limits::default() };
+    let context = context().await;
+    let service = Service::start(&context, limits);
+    let (id, _) = service.connect().await.submit("work submit alpha hold", b"").await;
+    let mut follower = service.connect().await;
+    follower.ask(&format!("work results {id}")).await;
+    service.stop().await;
+    assert_eq!(follower.rest().await, b"");
+}

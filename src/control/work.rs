@@ -1,0 +1,175 @@
+//! `work …`: hands commands about units to the registry and carries payloads and results.
+//!
+//! Owns the lines around the raw bytes and what a vanishing client means: while it sends a payload the unit fails,
+//! while it reads results nothing happens to the unit. It decides nothing about units.
+
+use std::fmt::Display;
+use std::io;
+
+use bytes::BytesMut;
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::channel::Channel;
+use super::request::{Follow, SubmitRequest, WorkRequest};
+use super::session::Next;
+use super::{Context, Refusal};
+use crate::work::{self, Caller, Outcome, ResultStream, Started, Submission, Submit, WorkError};
+
+/// Payload bytes handed on at a time.
+const CHUNK: usize = 64 * 1024;
+
+/// Carries out one command of a client, `local` if it came over the own Unix socket.
+pub(super) async fn execute(
+    context: &Context,
+    channel: &mut Channel,
+    local: bool,
+    request: WorkRequest,
+) -> io::Result<Next> {
+    let answer = match request {
+        WorkRequest::Submit(request) => return submit(context, channel, local, request).await,
+        WorkRequest::Results(what) => return results(context, channel, local, what).await,
+        WorkRequest::Follow(what) => return follow(context, channel, local, what).await,
+        WorkRequest::List { unit } => list(context, unit.as_deref()).await,
+        WorkRequest::Status { unit } => status(context, &unit).await,
+        WorkRequest::Cancel { unit, signature } => {
+            let outcome = context.work.cancel(&unit, &Caller { local, signature }).await;
+            outcome.map(|outcome| done(outcome, &unit, "cancelled", "cancel pending")).map_err(Refusal::from)
+        }
+        WorkRequest::Release { unit, force, signature } => {
+            let outcome = context.work.release(&unit, force, &Caller { local, signature }).await;
+            outcome.map(|outcome| done(outcome, &unit, "released", "release pending")).map_err(Refusal::from)
+        }
+    };
+    channel.answer(answer).await?;
+    Ok(Next::Command)
+}
+
+fn done(outcome: Outcome, unit: &str, now: &str, later: &str) -> Value {
+    match outcome {
+        Outcome::Done => json!({ now: unit }),
+        Outcome::Pending => json!({ later: unit }),
+    }
+}
+
+async fn list(context: &Context, unit: Option<&str>) -> Result<Value, Refusal> {
+    let mut all = Map::new();
+    for (id, report) in context.work.list(unit).await? {
+        all.insert(id.to_string(), serde_json::to_value(report)?);
+    }
+    Ok(Value::Object(all))
+}
+
+async fn status(context: &Context, unit: &str) -> Result<Value, Refusal> {
+    Ok(serde_json::to_value(context.work.status(unit).await?)?)
+}
+
+/// How our own nodes follow a unit: output and status over one connection, see [`work::follow`].
+async fn follow(context: &Context, channel: &mut Channel, local: bool, what: Follow) -> io::Result<Next> {
+    let Follow { unit, start, signature } = what;
+    let caller = Caller { local, signature };
+    let (mut reader, mut writer) = tokio::io::split(&mut *channel);
+    let served = work::follow::serve(&context.work, &unit, start, &caller, &mut reader, &mut writer).await;
+    match served {
+        Ok(()) => {}
+        Err(WorkError::Connection(error)) => return Err(error),
+        Err(error) => channel.refuse(&error.to_string()).await?,
+    }
+    Ok(Next::Close)
+}
+
+/// Answers with an error and takes the next command.
+async fn refuse(channel: &mut Channel, error: &WorkError) -> io::Result<Next> {
+    channel.refuse(&error.to_string()).await?;
+    Ok(Next::Command)
+}
+
+async fn submit(
+    context: &Context,
+    channel: &mut Channel,
+    local: bool,
+    request: SubmitRequest,
+) -> io::Result<Next> {
+    let SubmitRequest { node, work_type, params, tls_client, ttl, sign_work, signature } = request;
+    let caller = Caller { local, signature };
+    let submit = Submit { node, work_type, params, tls_client, ttl, sign_work, caller };
+    let mut submission = match context.work.submit(submit).await {
+        Ok(submission) => submission,
+        Err(error) => return refuse(channel, &error).await,
+    };
+    let id = submission.id().to_string();
+    match payload(channel, &mut submission, &id).await {
+        Ok(()) => {}
+        Err(Broken::Client(error)) => {
+            abort(submission, &id, &error).await;
+            return Err(error);
+        }
+        Err(Broken::Unit(error)) => {
+            abort(submission, &id, &error).await;
+            channel.refuse(&error.to_string()).await?;
+            // The rest of the payload must never be taken for commands.
+            return Ok(Next::Close);
+        }
+    }
+    match submission.finish().await {
+        Ok(started) => channel.answer(Ok(json!({"result": result(started), "unitid": id}))).await?,
+        Err(error) => channel.refuse(&error.to_string()).await?,
+    }
+    Ok(Next::Command)
+}
+
+fn result(started: Started) -> &'static str {
+    match started {
+        Started::Started => "Job Started",
+        Started::Submitted => "Job Submitted",
+    }
+}
+
+/// Which end of a payload's way broke.
+enum Broken {
+    Client(io::Error),
+    Unit(WorkError),
+}
+
+/// Asks for the payload and hands it on until the client has closed its writing side.
+async fn payload(channel: &mut Channel, submission: &mut Submission, id: &str) -> Result<(), Broken> {
+    let greeting = format!("Work unit created with ID {id}. Send stdin data and EOF.\n");
+    channel.send(&greeting).await.map_err(Broken::Client)?;
+    let mut chunk = BytesMut::with_capacity(CHUNK);
+    while channel.read_buf(&mut chunk).await.map_err(Broken::Client)? > 0 {
+        submission.write(&chunk).await.map_err(Broken::Unit)?;
+        chunk.clear();
+    }
+    Ok(())
+}
+
+async fn abort(submission: Submission, unit: &str, cause: &(impl Display + Sync)) {
+    tracing::info!(unit, %cause, "payload stopped half way, the unit fails");
+    submission.abort(cause.to_string()).await;
+}
+
+async fn results(context: &Context, channel: &mut Channel, local: bool, what: Follow) -> io::Result<Next> {
+    let Follow { unit, start, signature } = what;
+    let mut output = match context.work.results(&unit, start, &Caller { local, signature }).await {
+        Ok(output) => output,
+        Err(error) => return refuse(channel, &error).await,
+    };
+    channel.send(&format!("Streaming results for work unit {unit}\n")).await?;
+    while let Some(chunk) = next_chunk(channel, &mut output).await? {
+        channel.write_all(&chunk).await?;
+    }
+    Ok(Next::Close)
+}
+
+/// The next output, for as long as the client is there. Only closing can tell it of a failure half way.
+async fn next_chunk(channel: &mut Channel, output: &mut ResultStream) -> io::Result<Option<bytes::Bytes>> {
+    let chunk = tokio::select! {
+        biased;
+        chunk = output.next() => chunk,
+        () = channel.gone() => return Err(io::ErrorKind::ConnectionReset.into()),
+    };
+    chunk.or_else(|error| {
+        tracing::warn!(%error, "results end early");
+        Ok(None)
+    })
+}
