@@ -8,6 +8,8 @@ pub const DAEMON_ARGUMENT: &str = "__meshd";
 
 /// Becomes the daemon, or one of its helpers, if `args` ask for it.
 pub fn main_if_asked(args: &[OsString]) -> Option<ExitCode> {
+    // The daemon starts this very program again to run jobs.
+    crate::work::runner::main_if_asked();
     if args.get(1).is_none_or(|first| first != DAEMON_ARGUMENT) {
         return None;
     }
@@ -15,7 +17,6 @@ pub fn main_if_asked(args: &[OsString]) -> Option<ExitCode> {
 }
 
 /// Runs meshd with `args`.
-fn daemon(_args: Vec<String>) -> ExitCode {
-    eprintln!("meshctl: the daemon is not built in; give `meshctl demo --meshd PATH`");
-    ExitCode::FAILURE
+fn daemon(args: Vec<String>) -> ExitCode {
+    crate::daemon::main(args)
 }
