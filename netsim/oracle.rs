@@ -129,7 +129,7 @@ impl<'a> Truth<'a> {
                 let links: BTreeMap<NodeId, Cost> =
                     links.iter().map(|(&to, &cost)| (self.name(to).clone(), cost)).collect();
                 let told = status.known_connection_costs.get(self.name(of)).cloned().unwrap_or_default();
-                if told != links {
+                if *told != links {
                     let (node, of) = (self.name(node), self.name(of));
                     return Err(format!("{node} knows of {of}: {told:?}, true is {links:?}"));
                 }

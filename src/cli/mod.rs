@@ -6,6 +6,7 @@ mod connect;
 mod demo;
 mod embedded;
 pub mod exit;
+mod node;
 mod output;
 mod ping;
 mod reload;
@@ -53,6 +54,9 @@ enum Verb {
     Reload(reload::Reload),
     /// Show the versions of meshctl and of the node
     Version(version::Version),
+    /// Change what the node remembers of other nodes
+    #[command(subcommand)]
+    Node(node::Node),
     /// Submit jobs and look after them
     #[command(subcommand)]
     Work(work::Work),
@@ -111,6 +115,7 @@ async fn dispatch(cli: Cli, output: Output) -> Result<Exit, Failure> {
         Verb::Traceroute(traceroute) => traceroute.run(&context).await,
         Verb::Connect(connect) => connect.run(&context).await,
         Verb::Reload(reload) => reload.run(&context).await,
+        Verb::Node(node) => node.run(&context).await,
         Verb::Version(version) => version.run(&context).await,
         Verb::Work(work) => work.run(&context).await,
         Verb::Demo(demo) => demo.run(output).await,

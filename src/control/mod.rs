@@ -8,6 +8,7 @@ mod channel;
 pub mod client;
 mod connect;
 pub mod listen;
+mod node;
 mod ping;
 pub mod reload;
 pub mod request;
@@ -19,6 +20,7 @@ mod work;
 
 use std::sync::Arc;
 
+use crate::mesh::ForgetError;
 use crate::node::NodeHandle;
 use crate::stream::{DialError, Streams};
 use crate::wire::{InvalidServiceName, NodeId};
@@ -60,6 +62,8 @@ enum Refusal {
     Request(#[from] request::RequestError),
     #[error(transparent)]
     Work(#[from] WorkError),
+    #[error(transparent)]
+    Forget(#[from] ForgetError),
     #[error(transparent)]
     Dial(#[from] DialError),
     #[error(transparent)]

@@ -38,6 +38,11 @@ pub enum Request {
     },
     /// Read the configuration again.
     Reload,
+    /// Forget a node that is gone for good.
+    NodeForget {
+        /// The node, as the client wrote it.
+        node: String,
+    },
     /// Anything about work units.
     Work(WorkRequest),
 }
@@ -204,6 +209,7 @@ impl Request {
             Self::Traceroute { .. } => "traceroute",
             Self::Connect { .. } => "connect",
             Self::Reload => "reload",
+            Self::NodeForget { .. } => "node forget",
             Self::Work(WorkRequest::Submit(_)) => "work submit",
             Self::Work(WorkRequest::List { .. }) => "work list",
             Self::Work(WorkRequest::Status { .. }) => "work status",

@@ -1,14 +1,24 @@
 //! `status`: what the node knows of itself, its machine and the mesh, in the keys that AWX and clients read.
 //!
-//! Lists and maps are never null: clients iterate them unguarded.
+//! Lists and maps are never null: clients iterate them unguarded. `Links` and `Counters` are told only to those
+//! who ask for them: other clients would show them as something unknown.
 
 use serde_json::{Map, Value, json};
 
 use super::Context;
 
+const LINKS: &str = "Links";
+const COUNTERS: &str = "Counters";
+
 pub(super) async fn answer(context: &Context, fields: Option<Vec<String>>) -> Value {
-    let all = everything(context).await;
+    let mut all = everything(context).await;
     let Some(fields) = fields else { return Value::Object(all) };
+    if fields.iter().any(|field| field == COUNTERS) {
+        all.insert(COUNTERS.to_owned(), json!(context.node.status().await.counters));
+    }
+    if fields.iter().any(|field| field == LINKS) {
+        all.insert(LINKS.to_owned(), json!(context.node.links().await));
+    }
     let wanted = fields.into_iter().filter_map(|field| {
         let value = all.get(&field)?.clone();
         Some((field, value))

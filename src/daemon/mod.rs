@@ -3,6 +3,7 @@
 //! Decides nothing about packets or jobs. What stands here is the order of start and stop, the mapping
 //! from configuration to the rooms' own settings (`wiring`), and what a reload changes (`links`).
 
+mod epoch;
 mod links;
 mod wiring;
 
@@ -17,7 +18,7 @@ use tracing::{error, info, warn};
 
 use crate::config::{self, Config, Environment, Invocation, Loaded};
 use crate::control::{Context, Limits, Reload, Server};
-use crate::node::{NodeHandle, StopCause};
+use crate::node::{self, NodeHandle, NodeOptions, StopCause};
 use crate::service::{TcpIn, TcpOut};
 use crate::stream::Streams;
 use crate::telemetry;
@@ -94,7 +95,8 @@ async fn run(loaded: Loaded) -> Result<(), Failure> {
     if config.backends().is_empty() && !config.local_only {
         return Err(Failure::NoBackends);
     }
-    let (node, stopped) = NodeHandle::start(wiring::node_options(&config));
+    let options = NodeOptions { epoch: Some(next_epoch(&config)), ..wiring::node_options(&config) };
+    let (node, stopped) = NodeHandle::start(options);
     info!(node = %node.id(), version = VERSION, "starting");
     let streams = Streams::new(node.clone());
     let work = open_work(&config, &streams).await?;
@@ -123,6 +125,18 @@ async fn run(loaded: Loaded) -> Result<(), Failure> {
     links.stop_all().await;
     node.stop();
     end
+}
+
+/// The number of this life. Without a place to keep it, it is as good as the clock.
+fn next_epoch(config: &Config) -> u64 {
+    let clock = node::epoch(jiff::Timestamp::now(), rand::random());
+    // A directory that cannot be had ends the start a moment later, with the reason.
+    let Ok(directory) = work::node_directory(&config.node.data_dir, &config.node.id) else { return clock };
+    epoch::next(&directory, clock).unwrap_or_else(|error| {
+        let directory = directory.display();
+        warn!(%directory, %error, "cannot keep the epoch: after a clock set back other nodes will distrust us for a while");
+        clock
+    })
 }
 
 async fn open_work(config: &Config, streams: &Streams) -> Result<Registry, Failure> {

@@ -17,6 +17,7 @@ use crate::work::{CommandType, Dialer, Dialing, Duplex};
 pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
         id: config.node.id.clone(),
+        epoch: None,
         mesh: Options { max_idle: config.node.max_idle, ..Options::default() },
         firewall: config.node.firewall_rules.iter().map(firewall_rule).collect(),
     }

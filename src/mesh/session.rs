@@ -8,7 +8,9 @@ use std::fmt;
 use std::time::Duration;
 
 use super::Tick;
-use crate::wire::{Cost, NodeId, RoutingUpdate};
+use super::life::Life;
+use super::repair::Comparison;
+use crate::wire::{Cost, MAX_MESSAGE, NodeId, RoutingUpdate};
 
 /// Names one session for ever: a number is never used again, so what comes late for an old session can
 /// never hit a newer one with the same neighbour.
@@ -79,6 +81,13 @@ pub enum CloseReason {
     RejectedByPeer,
     /// Nothing was heard for this long.
     Idle(Duration),
+    /// A neighbour of our kind did not answer any more; nothing was heard for this long.
+    Silent(Duration),
+    /// With one more neighbour, the list of our links would not fit into a message any more.
+    TooManyLinks {
+        /// The size that our update would have, in bytes.
+        bytes: usize,
+    },
     /// The peer never introduced itself.
     NoIntroduction,
     /// The peer has come back on another session while this one was dead.
@@ -96,9 +105,11 @@ impl CloseReason {
             | Self::AlreadyConnected(_)
             | Self::PeerChanged { .. }
             | Self::CostDisagreement { .. }
+            | Self::TooManyLinks { .. }
             | Self::NoLongerListsUs => true,
             Self::RejectedByPeer
             | Self::Idle(_)
+            | Self::Silent(_)
             | Self::NoIntroduction
             | Self::Superseded
             | Self::LinkClosed => false,
@@ -122,6 +133,12 @@ impl fmt::Display for CloseReason {
             Self::NoLongerListsUs => f.write_str("it no longer lists us as its neighbour"),
             Self::RejectedByPeer => f.write_str("it rejected us; its log says why"),
             Self::Idle(time) => write!(f, "nothing was heard for {} s", time.as_secs_f32()),
+            Self::Silent(time) => write!(f, "it did not answer for {:.1} s", time.as_secs_f32()),
+            Self::TooManyLinks { bytes } => write!(
+                f,
+                "this node has too many neighbours: with one more, telling them would take {bytes} bytes, and a \
+                 message holds {MAX_MESSAGE}; let some of them link to another node"
+            ),
             Self::NoIntroduction => f.write_str("it never introduced itself"),
             Self::Superseded => {
                 f.write_str("it was dead, and the same node has come back on another session")
@@ -157,8 +174,11 @@ pub(super) struct Established {
     pub(super) listed: Option<(u64, u64)>,
     /// Another session claims to be this peer: until when this one has time to show that it lives.
     pub(super) prove_alive_by: Option<Tick>,
-    /// Before this, the peer is not asked again whether it lives.
+    /// Before this, the peer is not pinged again.
     pub(super) next_probe: Tick,
+    /// What the probes between nodes of our kind tell.
+    pub(super) life: Life,
+    pub(super) comparison: Comparison,
 }
 
 /// What an update from the peer is good for.
@@ -183,6 +203,14 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(policy: LinkPolicy, now: Tick) -> Self {
         Self { policy, phase: Phase::Greeting { sent: 0, next: now, contests: None }, last_heard: now }
+    }
+
+    /// Something was heard at `when`.
+    pub(super) fn hears(&mut self, when: Tick) {
+        self.last_heard = self.last_heard.max(when);
+        if let Phase::Established(established) = &mut self.phase {
+            established.life.hears();
+        }
     }
 
     /// True if this session waits for the end of `other`, which has the same peer.

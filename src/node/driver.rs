@@ -20,9 +20,12 @@ use super::port::{Notice, Port};
 use super::queue::IfFull;
 use super::session::{Channel, Surroundings};
 use super::switch::{Forwarding, Switch};
+use super::traffic::LinkStatus;
 use crate::backend;
 use crate::mesh::firewall::Rule;
-use crate::mesh::{Class, CloseReason, Event, LinkPolicy, Mesh, Offer, SendError, SessionId, Status};
+use crate::mesh::{
+    Class, CloseReason, Event, ForgetError, LinkPolicy, Mesh, Neighbour, Offer, SendError, SessionId, Status,
+};
 use crate::wire::{DataHeader, NodeId, Problem, ServiceName, Unreachable, WorkCommand};
 
 /// Inputs handled between two looks at the timers.
@@ -63,6 +66,8 @@ pub(super) enum Ask {
     Firewall(Vec<Rule>),
     Send(SendAsk, oneshot::Sender<Result<(), SendError>>),
     Status(oneshot::Sender<Status>),
+    Links(oneshot::Sender<Vec<LinkStatus>>),
+    Forget(NodeId, oneshot::Sender<Result<(), ForgetError>>),
 }
 
 /// A datagram whose sender wants to know whether it could be sent.
@@ -168,7 +173,7 @@ impl Driver {
         let id = SessionId(self.next_session);
         self.next_session += 1;
         let now = self.clock.now();
-        let channel = Arc::new(Channel::new(id, now.tick));
+        let channel = Arc::new(Channel::new(id, &new.session.info, now.tick));
         if new.reply.send(channel.done.clone()).is_err() {
             return;
         }
@@ -199,7 +204,13 @@ impl Driver {
             Ask::Unbind(service) => self.unbind(service),
             Ask::Advertise(service, offer) => self.mesh.advertise(service, offer, now),
             Ask::WorkCommands(commands) => self.mesh.set_work_commands(commands, now),
-            Ask::Firewall(rules) => self.mesh.set_firewall(rules),
+            Ask::Firewall(rules) => self.mesh.set_firewall(rules, now),
+            Ask::Links(reply) => {
+                let _gone = reply.send(self.links());
+            }
+            Ask::Forget(node, reply) => {
+                let _gone = reply.send(self.mesh.forget(&node, now));
+            }
             Ask::Send(ask, reply) => {
                 let SendAsk { from_service, to_node, to_service, payload, hops } = ask;
                 let sent = self.mesh.send(from_service, &to_node, to_service, &payload, hops, now);
@@ -209,6 +220,14 @@ impl Driver {
                 let _gone = reply.send(self.mesh.status(now));
             }
         }
+    }
+
+    fn links(&self) -> Vec<LinkStatus> {
+        let status = |(peer, neighbour): (NodeId, Neighbour)| {
+            let channel = self.channels.get(&neighbour.session)?;
+            Some(LinkStatus::of(peer, &neighbour, channel))
+        };
+        self.mesh.neighbours().into_iter().filter_map(status).collect()
     }
 
     fn unbind(&mut self, service: ServiceName) {
@@ -272,7 +291,7 @@ impl Driver {
                 error!(node = %self.switch.id, "another node was here first under our ID: stopping");
                 self.stop_for(StopCause::Duplicate);
             }
-            Event::CannotTell(error) => error!(%error, "our links cannot be told to the mesh"),
+            Event::CannotTell(error) => error!(%error, "too much to tell the mesh"),
         }
     }
 
@@ -281,7 +300,7 @@ impl Driver {
         match reason {
             CloseReason::LinkClosed => info!(%session, peer, "disconnected"),
             CloseReason::NoIntroduction => debug!(%session, peer, %reason, "disconnected"),
-            CloseReason::Idle(_) | CloseReason::Superseded => {
+            CloseReason::Idle(_) | CloseReason::Silent(_) | CloseReason::Superseded => {
                 warn!(%session, peer, %reason, "disconnected");
             }
             CloseReason::OwnId
@@ -289,6 +308,7 @@ impl Driver {
             | CloseReason::AlreadyConnected(_)
             | CloseReason::PeerChanged { .. }
             | CloseReason::CostDisagreement { .. }
+            | CloseReason::TooManyLinks { .. }
             | CloseReason::NoLongerListsUs
             | CloseReason::RejectedByPeer => warn!(%session, peer, %reason, "connection refused"),
         }

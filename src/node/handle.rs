@@ -16,8 +16,9 @@ use super::driver::{Ask, Driver, Input, SendAsk};
 use super::port::Port;
 use super::socket::{BindError, OverlaySocket};
 use super::switch::Switch;
+use super::traffic::LinkStatus;
 use crate::mesh::firewall::Rule;
-use crate::mesh::{Mesh, Offer, Options, SendError, Status};
+use crate::mesh::{ForgetError, Mesh, Offer, Options, SendError, Status};
 use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand};
 
 /// Messages that may wait for the driver; beyond that, links are read more slowly.
@@ -28,6 +29,8 @@ const INBOX: usize = 1024;
 pub struct NodeOptions {
     /// The node's ID.
     pub id: NodeId,
+    /// The number of its life, greater than that of any earlier one; made from the clock if absent.
+    pub epoch: Option<u64>,
     /// The protocol's timers.
     pub mesh: Options,
     /// Firewall rules.
@@ -37,7 +40,7 @@ pub struct NodeOptions {
 impl NodeOptions {
     /// A node with that ID and everything else by default.
     pub fn new(id: NodeId) -> Self {
-        Self { id, mesh: Options::default(), firewall: Vec::new() }
+        Self { id, epoch: None, mesh: Options::default(), firewall: Vec::new() }
     }
 }
 
@@ -70,10 +73,10 @@ impl NodeHandle {
         let clock = Clock::start();
         let now = clock.now();
         let mut rng: SmallRng = SmallRng::from_rng(&mut rand::rng());
-        let epoch = epoch(now.wall, rand::Rng::next_u32(&mut rng));
+        let epoch = options.epoch.unwrap_or_else(|| epoch(now.wall, rand::Rng::next_u32(&mut rng)));
         let max_idle = options.mesh.max_idle;
         let mut mesh = Mesh::new(options.id.clone(), epoch, options.mesh, rng, now);
-        mesh.set_firewall(options.firewall);
+        mesh.set_firewall(options.firewall, now);
         let switch = Arc::new(Switch::new(options.id));
         let (inbox, inbox_receiver) = mpsc::channel(INBOX);
         let (asks, asks_receiver) = mpsc::unbounded_channel();
@@ -114,12 +117,21 @@ impl NodeHandle {
 
     /// What the node knows of its mesh. Empty once it has stopped.
     pub async fn status(&self) -> Status {
-        self.ask(Ask::Status).await.unwrap_or(Status {
-            connections: BTreeMap::new(),
-            routing_table: BTreeMap::new(),
-            advertisements: Vec::new(),
-            known_connection_costs: BTreeMap::new(),
-        })
+        self.ask(Ask::Status).await.unwrap_or_default()
+    }
+
+    /// The sessions with neighbours, by name. Empty once the node has stopped.
+    pub async fn links(&self) -> Vec<LinkStatus> {
+        self.ask(Ask::Links).await.unwrap_or_default()
+    }
+
+    /// Forgets a node that cannot be reached any more.
+    ///
+    /// # Errors
+    /// [`ForgetError`] says why not; `Unknown` also once this node has stopped.
+    pub async fn forget(&self, node: &NodeId) -> Result<(), ForgetError> {
+        let forgotten = self.ask(|reply| Ask::Forget(node.clone(), reply)).await;
+        forgotten.unwrap_or_else(|| Err(ForgetError::Unknown(node.clone())))
     }
 
     /// True if a way to that node is known at the moment.
@@ -218,8 +230,8 @@ impl NodeHandle {
     }
 }
 
-/// By contract: seconds since 1970 shifted left by 24 bits, plus 24 random bits.
-fn epoch(wall: jiff::Timestamp, random: u32) -> u64 {
+/// The number of a life that begins now. By contract: seconds since 1970 shifted left by 24 bits, plus 24 random bits.
+pub fn epoch(wall: jiff::Timestamp, random: u32) -> u64 {
     let seconds = u64::try_from(wall.as_second()).unwrap_or(0);
     (seconds << 24) + u64::from(random >> 8)
 }

@@ -91,7 +91,8 @@ fn own_updates_come_every_ten_seconds_with_rising_sequence() {
     }
     assert!(told.len() >= 9);
     for pair in told.windows(2) {
-        assert_eq!(pair[1].0 - pair[0].0, secs(10));
+        let apart = pair[1].0 - pair[0].0;
+        assert!((secs(9)..=secs(10)).contains(&apart), "{apart:?}");
         assert!(pair[1].1 > pair[0].1);
     }
 }
@@ -146,13 +147,14 @@ fn floods_in_a_ring_stop() {
     }
     net.log.clear();
     net.run(secs(60));
-    // Each update enters each node by one link and leaves by the other, and starts on both.
+    // Nodes of our kind tell each other once a minute. Each update enters each node by one link and leaves by
+    // the other, and starts on both.
     let updates = net.log.iter().filter(|sent| kind(&sent.message) == MessageType::RoutingUpdate);
-    let most = 6 * 5 * (2 + 4);
+    let most = 2 * 5 * (2 + 4);
     let count = updates.count();
     assert!((1..=most).contains(&count), "{count} of at most {most}");
     for sent in &net.log {
-        let update = as_update(&sent.message).unwrap();
+        let Some(update) = as_update(&sent.message) else { continue };
         assert_eq!(update.forwarding_node.as_str(), sent.from);
     }
 }
