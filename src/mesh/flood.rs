@@ -87,7 +87,10 @@ impl Mesh {
     fn tell_links(&mut self, session: SessionId, now: Tick) {
         let own = self.told_update(0);
         let known = self.links.messages().filter(|(node, _)| self.is_worth_telling(node, now));
-        let known: Vec<Bytes> = known.map(|(_, message)| message.clone()).collect();
+        let mut known: Vec<Bytes> = known.map(|(_, message)| message.clone()).collect();
+        if self.options.receptor_like {
+            known.clear();
+        }
         for message in std::iter::once(own).chain(known) {
             self.transmit(session, message, Class::Control);
         }
@@ -96,6 +99,9 @@ impl Mesh {
     /// A new neighbour hears of all services once it has got to know us: before, it would not listen. Never
     /// of its own ones: a receptor node would believe what it said in an earlier life, and flood it.
     pub(super) fn tell_services(&mut self, session: SessionId, now: Now) {
+        if self.options.receptor_like {
+            return;
+        }
         let peer = self.sessions.get(&session).and_then(|s| Some(s.established()?.peer.clone()));
         let theirs = |node: &NodeId| Some(node) == peer.as_ref();
         let known = self.adverts.messages();

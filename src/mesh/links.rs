@@ -27,6 +27,8 @@ struct Known {
     /// The epoch of another node with its name; 0 if there is none. What that one said may still be on its
     /// way, and would be believed again.
     distrusted: u64,
+    /// Its links as it told them itself; `costs` lacks those whose other ends deny them.
+    said: Arc<BTreeMap<NodeId, Cost>>,
     /// Bytes of its newest update as it came.
     size: usize,
     /// Its newest update as this node passes it on; empty until it has been.
@@ -114,24 +116,35 @@ impl LinkTable {
         let hash = before.map_or_else(|| node.hash(), |known| known.hash);
         self.bytes = self.bytes + size - before.map_or(0, |known| known.size);
         let (epoch, sequence) = version;
-        let known = Known { hash, epoch, sequence, distrusted, size, message: Bytes::new() };
+        let said = match before {
+            Some(known) if *known.said == update.connections => known.said.clone(),
+            Some(_) | None => Arc::new(update.connections.clone()),
+        };
+        let links_changed = self.set_links(node, &said);
+        let known = Known { hash, epoch, sequence, distrusted, said, size, message: Bytes::new() };
         self.known.insert(node.clone(), known);
         self.forgotten.remove(node);
-        News::Update { new_node, new_life, links_changed: self.set_links(node, update) }
+        News::Update { new_node, new_life, links_changed }
     }
 
-    fn set_links(&mut self, node: &NodeId, update: &RoutingUpdate) -> bool {
-        if self.costs.get(node).is_some_and(|links| **links == update.connections) {
+    fn set_links(&mut self, node: &NodeId, said: &Arc<BTreeMap<NodeId, Cost>>) -> bool {
+        if self.costs.get(node) == Some(said) {
             return false;
         }
         let costs = Arc::make_mut(&mut self.costs);
-        let before = costs.insert(node.clone(), Arc::new(update.connections.clone())).unwrap_or_default();
+        let before = costs.insert(node.clone(), said.clone()).unwrap_or_default();
         // A link that one end no longer lists is gone, whatever the other end last said. A link that it
         // does not list yet stays: the other end was faster. Links of this node are its own to judge.
-        let ended = before.keys().filter(|to| !update.connections.contains_key(*to));
+        let ended = before.keys().filter(|to| !said.contains_key(*to));
         for end in ended.filter(|end| **end != self.own) {
             if costs.get(end).is_some_and(|links| links.contains_key(node)) {
                 links_of(costs, end).remove(node);
+            }
+        }
+        // One that comes back is what its other end has gone on saying, and need not say again.
+        for end in said.keys().filter(|to| !before.contains_key(*to)) {
+            if let Some(cost) = self.known.get(end).and_then(|known| known.said.get(node)) {
+                links_of(costs, end).entry(node.clone()).or_insert(*cost);
             }
         }
         true

@@ -35,6 +35,9 @@ impl Mesh {
     pub(super) fn liveness_due(&self, state: &Session, established: &Established) -> Option<Tick> {
         // Before the peer has established the session, too, it would not answer.
         established.listed?;
+        if self.options.receptor_like {
+            return None;
+        }
         let stagger = if self.id < established.peer { Duration::ZERO } else { STAGGER };
         let life = &established.life;
         let probe = life.next_probe(&self.options, stagger);
@@ -87,7 +90,7 @@ impl Mesh {
         now: Now,
     ) -> bool {
         let about_link = matches!(header.to_service, ALIVE | PROBE | ServiceName::UNREACH);
-        if !about_link || header.to_node != self.own {
+        if !about_link || header.to_node != self.own || self.options.receptor_like {
             return false;
         }
         let payload = message.slice(DATA_HEADER_LEN..);
@@ -155,6 +158,9 @@ impl Mesh {
 
     /// True if nobody but nodes of our kind is linked to this one.
     pub(super) fn is_among_its_kind(&self) -> bool {
+        if self.options.receptor_like {
+            return false;
+        }
         let kind = |session| Some(self.sessions.get(session)?.established()?.life.kind());
         self.by_peer.values().all(|session| kind(session) == Some(Kind::Ours))
     }

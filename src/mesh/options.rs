@@ -42,6 +42,9 @@ pub struct Options {
     pub probe_retry: Duration,
     /// Silence after which a neighbour of our kind is gone, on a link that is short and loses nothing.
     pub peer_silence: Duration,
+    /// Do nothing beyond receptor's protocol: no probes, nothing told to new neighbours. For simulations of
+    /// mixed meshes.
+    pub receptor_like: bool,
     /// How long an unreachable node and its services are remembered.
     pub forget_time: Duration,
     /// How long an advertisement from an earlier life of its node holds unless it is renewed.
@@ -80,6 +83,7 @@ impl Default for Options {
             probe_interval: Duration::from_secs(1),
             probe_retry: Duration::from_millis(400),
             peer_silence: Duration::from_millis(2_750),
+            receptor_like: false,
             forget_time: Duration::from_secs(600),
             unrenewed_time: Duration::from_secs(180),
             seen_time: Duration::from_secs(3600),

@@ -170,3 +170,16 @@ fn a_broken_ring_is_walked_the_other_way_round() {
     assert_eq!(net.routes("a")["b"], "c");
     assert_eq!(net.routes("b")["a"], "c");
 }
+
+#[test]
+fn a_link_that_one_end_denied_and_lists_again_is_back_at_once() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    solo.say(b, &via("b", update("x", "x_to_y__", 5, 1, &[("b", 1.0), ("y", 2.0)])));
+    solo.say(b, &via("b", update("y", "y_to_x__", 5, 1, &[("x", 2.0)])));
+    solo.say(b, &via("b", update("x", "x_denies", 5, 2, &[("b", 1.0)])));
+    assert!(!solo.mesh.status(solo.now()).known_connection_costs["y"].contains_key("x"));
+    solo.say(b, &via("b", update("x", "x_again_", 5, 3, &[("b", 1.0), ("y", 2.0)])));
+    let known = solo.mesh.status(solo.now()).known_connection_costs;
+    assert!(known["y"].contains_key("x"), "y has said nothing else: {known:?}");
+}
