@@ -122,7 +122,7 @@ impl Case {
 
     /// Every third mesh has nodes in it that do what receptor nodes do, and no more.
     fn is_mixed(&self) -> bool {
-        self.seed % 3 == 0 && self.scenario != Scenario::Lossy
+        self.seed.is_multiple_of(3) && self.scenario != Scenario::Lossy
     }
 
     fn build(&self) -> World {
@@ -225,6 +225,8 @@ impl Case {
         let far = (0..self.nodes).find(|&other| other != node && !neighbour(other));
         let Some(far) = far else { return };
         let twin = world.add_node(world.nodes[node].id.clone(), false);
+        // By their clocks the newcomer is the newer one, however wrong they are.
+        world.nodes[twin].skew = world.nodes[node].skew;
         let mut rng = SmallRng::seed_from_u64(self.seed);
         world.links.push(self.link([twin, far], false, &mut rng));
         world.start(twin, 5);

@@ -18,7 +18,7 @@ use super::links::LinkTable;
 use super::pace::{BackOff, Pace};
 use super::repair::Digest;
 use super::seen::Seen;
-use super::session::{Established, Phase, Session};
+use super::session::{Phase, Session};
 use super::status::Neighbour;
 use super::{CloseReason, Counters, LinkPolicy, Now, Options, Routes, SessionId, Status, Tick, paths};
 use crate::wire::{
@@ -433,7 +433,7 @@ impl Mesh {
         }
         let peer = match state.phase {
             Phase::Greeting { .. } => None,
-            Phase::Established(Established { peer, .. }) => Some(peer),
+            Phase::Established(established) => Some(established.peer),
         };
         if let Some(peer) = &peer {
             self.by_peer.remove(peer);

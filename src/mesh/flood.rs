@@ -69,7 +69,7 @@ impl Mesh {
             life: Life::new(now.tick),
             comparison: Comparison::default(),
         };
-        state.phase = Phase::Established(established);
+        state.phase = Phase::Established(Box::new(established));
         self.by_peer.insert(peer.clone(), session);
         self.learn_name(&peer);
         self.links.connect(&peer, cost);

@@ -161,7 +161,7 @@ pub(super) enum Phase {
         contests: Option<SessionId>,
     },
     /// The peer is known.
-    Established(Established),
+    Established(Box<Established>),
 }
 
 /// An established session's knowledge.
@@ -220,7 +220,7 @@ impl Session {
 
     pub(super) fn established(&self) -> Option<&Established> {
         match &self.phase {
-            Phase::Established(established) => Some(established),
+            Phase::Established(established) => Some(&**established),
             Phase::Greeting { .. } => None,
         }
     }

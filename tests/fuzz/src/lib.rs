@@ -18,8 +18,11 @@ use meshd::wire::frame;
 use meshd::wire::{ConnType, DataHeader, MessageType, NodeId, RoutingUpdate, ServiceName};
 use meshd::work::status::Status;
 
+/// What is done with some bytes.
+pub type Target = fn(&[u8]);
+
 /// All targets by name: also the names of the corpus' folders.
-pub const TARGETS: [(&str, fn(&[u8])); 8] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("frame", frame),
     ("data_header", data_header),
     ("routing_update", routing_update),
