@@ -18,6 +18,10 @@ const IMPLEMENTED: &[(&str, &[&str])] = &[
     ("tcp-peer", &["tls"]),
     ("tcp-server", &["tlsserver", "tlsclient"]),
     ("tcp-client", &["tlsserver", "tlsclient"]),
+    ("udp-server", &[]),
+    ("udp-client", &[]),
+    ("unix-socket-server", &["tls"]),
+    ("unix-socket-client", &["tls"]),
     ("work-command", &["verifysignature"]),
 ];
 

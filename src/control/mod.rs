@@ -8,6 +8,7 @@ mod channel;
 pub mod client;
 mod connect;
 pub mod listen;
+mod loglevel;
 mod ping;
 pub mod reload;
 pub mod request;
@@ -25,6 +26,7 @@ use crate::wire::{InvalidServiceName, NodeId};
 use crate::work::{Registry, WorkError};
 
 pub use listen::ListenError;
+pub use loglevel::LogLevels;
 pub use reload::{Reload, ReloadError};
 pub use server::{Limits, Server};
 
@@ -39,6 +41,8 @@ pub struct Context {
     pub work: Registry,
     /// Reads the configuration again.
     pub reload: Arc<dyn Reload>,
+    /// Tells and changes how much is logged.
+    pub log: Arc<dyn LogLevels>,
     /// What `status` shows as `Version`.
     pub version: &'static str,
 }
@@ -66,6 +70,8 @@ enum Refusal {
     Service(#[from] InvalidServiceName),
     #[error("no route to node")]
     NoSuchNode,
+    #[error("{0}")]
+    LogLevel(String),
     #[error("unknown TLS config {0}")]
     UnknownTls(String),
     #[error("could not convert response to JSON: {0}")]

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use crate::backend::{DialSpec, ListenSpec, TcpDialOptions, TcpListenOptions};
+use crate::config::Config;
 use crate::config::typed::backends::{Backend, DialTerms, ListenTerms};
 use crate::config::typed::services::RemoteNode;
 use crate::config::typed::work::WorkCommand;
-use crate::config::{Config, FirewallAction, FirewallRule, NameMatch};
-use crate::mesh::firewall::{Action, Pattern, Rule};
 use crate::mesh::{LinkPolicy, Options};
 use crate::node::{LinkSpec, NodeOptions};
 use crate::stream::Streams;
@@ -18,27 +17,7 @@ pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
         id: config.node.id.clone(),
         mesh: Options { max_idle: config.node.max_idle, ..Options::default() },
-        firewall: config.node.firewall_rules.iter().map(firewall_rule).collect(),
-    }
-}
-
-fn firewall_rule(rule: &FirewallRule) -> Rule {
-    let pattern = |test: &Option<NameMatch>| {
-        test.as_ref().map(|test| match test {
-            NameMatch::Exact(name) => Pattern::Exact(name.clone()),
-            NameMatch::Regex(regex) => Pattern::Regex(regex.clone()),
-        })
-    };
-    Rule {
-        action: match rule.action {
-            FirewallAction::Accept => Action::Accept,
-            FirewallAction::Reject => Action::Reject,
-            FirewallAction::Drop => Action::Drop,
-        },
-        from_node: pattern(&rule.from_node),
-        to_node: pattern(&rule.to_node),
-        from_service: pattern(&rule.from_service),
-        to_service: pattern(&rule.to_service),
+        firewall: config.node.firewall_rules.clone(),
     }
 }
 

@@ -12,7 +12,7 @@
 mod command;
 mod error;
 pub mod follow;
-mod readiness;
+pub(crate) mod readiness;
 mod registry;
 mod remote;
 mod results;

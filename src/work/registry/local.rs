@@ -27,7 +27,7 @@ impl Inner {
     pub(super) async fn start_local(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
         let mut writer = entry.writer(&self.store).await;
         let status = writer.status();
-        let Some(kind) = self.types.get(&status.work_type) else {
+        let Some(kind) = self.types.load().get(&status.work_type).cloned() else {
             return Err(WorkError::UnknownType(status.work_type.clone()));
         };
         if status.life.state != State::Pending {
