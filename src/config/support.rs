@@ -18,6 +18,7 @@ const IMPLEMENTED: &[(&str, &[&str])] = &[
     ("tcp-peer", &["tls"]),
     ("tcp-server", &["tlsserver", "tlsclient"]),
     ("tcp-client", &["tlsserver", "tlsclient"]),
+    ("command-service", &["tls"]),
     ("udp-server", &[]),
     ("udp-client", &[]),
     ("unix-socket-server", &["tls"]),

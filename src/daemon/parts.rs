@@ -16,7 +16,7 @@ use crate::config::typed::parts::{Claim, ControlDoor, Part};
 use crate::config::typed::services::Remote;
 use crate::control::{self, Limits, Server};
 use crate::node::LinkHandle;
-use crate::service::{FlowLimits, TcpIn, TcpOut, UdpIn, UdpOut, UnixIn, UnixOut};
+use crate::service::{CommandOut, FlowLimits, TcpIn, TcpOut, UdpIn, UdpOut, UnixIn, UnixOut};
 use crate::wire::{NodeId, ServiceName};
 
 /// Why a part did not start.
@@ -141,7 +141,11 @@ impl Parts {
                 let spec = wiring::link_spec(backend).ok_or("this kind of link is not supported")?;
                 Ok(Running::Link(node.add_link(spec).await?))
             }
-            Part::Command(_) | Part::IpRouter(_) => Err("this kind of service is not supported".into()),
+            Part::Command(command) => {
+                let service = CommandOut::listen(&streams(), command.service, &command.command).await?;
+                Ok(self.run(|stop| service.run(stop)))
+            }
+            Part::IpRouter(_) => Err("this kind of service is not supported".into()),
             Part::TcpServer(server) => {
                 let (to, service) = self.target(&server.remote);
                 let proxy = TcpIn::bind(&server.bind.to_string(), streams(), to, service).await?;

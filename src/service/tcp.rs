@@ -94,15 +94,18 @@ impl TcpOut {
 
     /// Serves until `stop`; the service is free again once this returns.
     pub async fn run(self, stop: CancellationToken) {
-        let connect = || {
-            let address = self.address.clone();
-            async move {
+        let address = self.address;
+        let serve = |stream, stop| {
+            let address = address.clone();
+            let target = address.clone();
+            let connect = async move {
                 let socket = TcpStream::connect(address).await?;
                 tune(&socket);
                 Ok(socket)
-            }
+            };
+            relay::join(connect, stream, target, stop)
         };
-        relay::outward(self.listener, connect, &self.address, stop).await;
+        relay::outward(self.listener, serve, stop).await;
     }
 }
 

@@ -127,8 +127,8 @@ fn version_2_says_the_same_as_version_1() {
 - tcp-listener: {port: 1, cost: 2}
 - tcp-listener: {port: 2}
 - tcp-peer: a:1
-- work-kubernetes: {worktype: k}
-- work-kubernetes: {worktype: l}
+- work-kubernetes: {worktype: k, namespace: n, image: i}
+- work-kubernetes: {worktype: l, namespace: n, image: i}
 - work-signing: {privatekey: /k}
 - unix-socket-server: {filename: /run/x, remotenode: b, remoteservice: c}
 ";
@@ -148,7 +148,9 @@ tcp-listeners:
 tcp-peers: [a:1]
 work-kubernetes:
   - worktype: k
-  - worktype: l
+    namespace: n
+    image: i
+  - {worktype: l, namespace: n, image: i}
 work-signing:
   privatekey: /k
 unix-socket-servers:
