@@ -316,6 +316,7 @@ impl Driver {
         let queues: HashMap<_, _> = established.map(|(&id, c)| (id, c.queue.clone())).collect();
         let routes = self.mesh.routes().clone();
         self.switch.forwarding.store(Arc::new(Forwarding { routes, queues }));
+        self.switch.replaced.send_replace(());
     }
 
     fn stop_for(&mut self, cause: StopCause) {
