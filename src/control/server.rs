@@ -18,9 +18,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use super::listen::{self, Accept, Client, UnixSocket};
+use super::listen::{self, Accept, Client};
 use super::{Context, ListenError, session};
 use crate::stream::StreamListener;
+use crate::unix_socket::UnixSocket;
 use crate::wire::ServiceName;
 
 /// What clients may use up. The defaults are for production; tests make them small.
@@ -74,7 +75,7 @@ impl Server {
     /// Binds a Unix socket with the permission bits `mode`. Clients connect from now on. Needs a tokio runtime.
     ///
     /// # Errors
-    /// [`ListenError`], `InUse` among them if another daemon serves this path.
+    /// [`ListenError::Unix`], `InUse` inside if another daemon serves this path.
     pub fn listen_unix(&mut self, path: &Path, mode: u32) -> Result<(), ListenError> {
         self.unix.push(UnixSocket::bind(path, mode)?);
         Ok(())

@@ -1,5 +1,6 @@
 //! From configuration to the rooms' own settings. Only translates.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::backend::{DialSpec, ListenSpec, TcpDialOptions, TcpListenOptions};
@@ -107,6 +108,11 @@ impl Dialer for MeshDialer {
             }
             Ok(Box::new(streams.dial(&node, service).await?) as Box<dyn Duplex>)
         })
+    }
+
+    fn appears(&self, node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let handle = self.streams.node().clone();
+        Box::pin(async move { handle.appears(node.hash()).await })
     }
 
     fn node_id(&self) -> &NodeId {

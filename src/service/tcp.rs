@@ -1,30 +1,30 @@
 //! TCP proxies: from a local port into the mesh, and from a service of the mesh to an address.
+//!
+//! Owns the TCP side: the port, the options of sockets, the way to the address. Bytes are `carry`'s and
+//! connections `relay`'s business.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use tokio::io::copy_bidirectional_with_sizes;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
-use crate::stream::{ListenError, MeshStream, StreamListener, Streams};
+use super::relay::{self, Source, Target};
+use crate::stream::{ListenError, StreamListener, Streams};
 use crate::wire::{NodeId, ServiceName};
 
-/// Bytes in hand for each direction of a connection.
-const BUFFER: usize = 64 << 10;
-/// Pause after the system could not accept, out of descriptors as a rule.
-const REST: std::time::Duration = std::time::Duration::from_millis(200);
+/// After how much silence the kernel asks the other side whether it is still there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// A local port whose connections lead to a service of the mesh.
 #[derive(Debug)]
 pub struct TcpIn {
     listener: TcpListener,
-    streams: Streams,
-    node: NodeId,
-    service: ServiceName,
+    target: Target,
 }
 
 impl TcpIn {
@@ -38,7 +38,8 @@ impl TcpIn {
         node: NodeId,
         service: ServiceName,
     ) -> io::Result<Self> {
-        Ok(Self { listener: TcpListener::bind(address).await?, streams, node, service })
+        let listener = TcpListener::bind(address).await?;
+        Ok(Self { listener, target: Target { streams, node, service } })
     }
 
     /// Where it listens.
@@ -49,31 +50,19 @@ impl TcpIn {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop`.
+    /// Serves until `stop`; the port is free again once this returns.
     pub async fn run(self, stop: CancellationToken) {
-        loop {
-            let accepted = tokio::select! {
-                () = stop.cancelled() => return,
-                accepted = self.listener.accept() => accepted,
-            };
-            match accepted {
-                Ok((socket, peer)) => {
-                    debug!(%peer, node = %self.node, service = %self.service, "proxy connection");
-                    let (streams, node, service) = (self.streams.clone(), self.node.clone(), self.service);
-                    let carry = async move {
-                        match streams.dial(&node, service).await {
-                            Ok(stream) => carry(socket, stream).await,
-                            Err(error) => warn!(%peer, %error, "proxy connection refused"),
-                        }
-                    };
-                    spawn_until(stop.clone(), carry);
-                }
-                Err(error) => {
-                    warn!(%error, "the proxy's port cannot accept, will go on trying");
-                    tokio::time::sleep(REST).await;
-                }
-            }
-        }
+        relay::inward(self.listener, self.target, stop).await;
+    }
+}
+
+impl Source for TcpListener {
+    type Socket = TcpStream;
+
+    async fn accept(&self) -> io::Result<(TcpStream, String)> {
+        let (socket, peer) = Self::accept(self).await?;
+        tune(&socket);
+        Ok((socket, peer.to_string()))
     }
 }
 
@@ -85,7 +74,7 @@ pub struct TcpOut {
 }
 
 impl TcpOut {
-    /// Opens the service and tells the mesh of it.
+    /// Opens the service and tells the mesh of it. Whether anybody listens at the address shows with each stream.
     ///
     /// # Errors
     /// If the service cannot be had.
@@ -103,40 +92,25 @@ impl TcpOut {
         Ok(Self { listener, address })
     }
 
-    /// Serves until `stop`.
-    pub async fn run(mut self, stop: CancellationToken) {
-        loop {
-            let stream = tokio::select! {
-                () = stop.cancelled() => return,
-                stream = self.listener.accept() => stream,
-            };
-            let Some(stream) = stream else { return };
+    /// Serves until `stop`; the service is free again once this returns.
+    pub async fn run(self, stop: CancellationToken) {
+        let connect = || {
             let address = self.address.clone();
-            let carry = async move {
-                match TcpStream::connect(&address).await {
-                    Ok(socket) => carry(socket, stream).await,
-                    Err(error) => warn!(%address, %error, "proxy stream refused"),
-                }
-            };
-            spawn_until(stop.clone(), carry);
-        }
+            async move {
+                let socket = TcpStream::connect(address).await?;
+                tune(&socket);
+                Ok(socket)
+            }
+        };
+        relay::outward(self.listener, connect, &self.address, stop).await;
     }
 }
 
-fn spawn_until(stop: CancellationToken, carry: impl Future<Output = ()> + Send + 'static) {
-    tokio::spawn(async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = carry => {}
-        }
-    });
-}
-
-/// Carries bytes both ways; each direction ends by itself.
-async fn carry(mut socket: TcpStream, mut stream: MeshStream) {
-    let _only_slower = socket.set_nodelay(true);
-    match copy_bidirectional_with_sizes(&mut socket, &mut stream, BUFFER, BUFFER).await {
-        Ok((inward, outward)) => debug!(inward, outward, "proxy connection ended"),
-        Err(error) => debug!(%error, "proxy connection broken"),
+/// What comes is sent on at once, and a machine that died is noticed.
+fn tune(socket: &TcpStream) {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 4);
+    let tuned = socket.set_nodelay(true).and_then(|()| SockRef::from(socket).set_tcp_keepalive(&keepalive));
+    if let Err(error) = tuned {
+        debug!(%error, "failed to set options of a proxied connection");
     }
 }

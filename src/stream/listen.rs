@@ -9,6 +9,7 @@ use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime, VarInt};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::connection::{MeshStream, Side};
@@ -41,6 +42,7 @@ pub struct StreamListener {
     endpoint: Endpoint,
     notices: AbortHandle,
     accepting: AbortHandle,
+    released: CancellationToken,
 }
 
 impl Streams {
@@ -67,12 +69,13 @@ impl Streams {
         if let Some(tags) = tags {
             self.node().advertise(service, Offer { conn_type: ConnType::STREAM, tags });
         }
+        let released = socket.released();
         let watches = Arc::new(Watches::default());
         let (accepted_sender, accepted) = mpsc::channel(BACKLOG);
         let accepting = tokio::spawn(accept_all(endpoint.clone(), watches.clone(), accepted_sender));
         let notices = tokio::spawn(async move { watches.listen(&socket).await });
         let (accepting, notices) = (accepting.abort_handle(), notices.abort_handle());
-        Ok(StreamListener { accepted, endpoint, notices, accepting })
+        Ok(StreamListener { accepted, endpoint, notices, accepting, released })
     }
 }
 
@@ -80,6 +83,13 @@ impl StreamListener {
     /// The next stream; `None` once the node has stopped.
     pub async fn accept(&mut self) -> Option<MeshStream> {
         self.accepted.recv().await
+    }
+
+    /// Closes the service as dropping it does, and waits until its name is free to be opened again.
+    pub async fn close(self) {
+        let released = self.released.clone();
+        drop(self);
+        released.cancelled().await;
     }
 }
 
