@@ -3,6 +3,7 @@
 //! Decides nothing about packets or jobs. What stands here is the order of start and stop, the mapping
 //! from configuration to the rooms' own settings (`wiring`), and what a reload changes (`links`).
 
+mod certificates;
 mod links;
 mod wiring;
 
@@ -68,6 +69,9 @@ pub fn main(args: Vec<String>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Some(command) = &loaded.config.certificate {
+        return certificates::run(command);
+    }
     telemetry::start(loaded.config.log_level, loaded.config.trace);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
