@@ -10,6 +10,7 @@
 //! - [`backend`] owns links to neighbours: dial, listen, redial, sessions of whole packets.
 //! - [`node`] owns the running node: the task around `mesh`, its links, queues and datagram sockets.
 //! - [`stream`] owns byte streams between services, QUIC above the mesh's datagrams.
+//! - [`tls`] owns trust: profiles, node names in certificates, revocation, and the commands that make them.
 //! - [`service`] owns proxies between services of the mesh and sockets outside it.
 //! - [`work`] owns units of work: their life, their directories, their processes, their results.
 //! - [`control`] owns the line protocol that clients speak: the service, and its client's half.
@@ -40,6 +41,7 @@ pub mod node;
 pub mod service;
 pub mod stream;
 pub mod telemetry;
+pub mod tls;
 pub mod unix_socket;
 pub mod wire;
 pub mod work;

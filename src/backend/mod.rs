@@ -14,6 +14,7 @@ pub mod memory;
 mod read_buffer;
 mod redial;
 mod tcp;
+mod tls;
 
 use std::collections::VecDeque;
 use std::{fmt, io};
@@ -40,7 +41,7 @@ pub struct Session {
     pub info: SessionInfo,
 }
 
-/// Where a session came from; meant for people, not for decisions.
+/// Where a session came from; meant for people, but for the certified nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionInfo {
     /// The transport's name: `tcp`, `memory`.
@@ -49,6 +50,9 @@ pub struct SessionInfo {
     pub peer: String,
     /// Who opened the session.
     pub direction: Direction,
+    /// The node IDs that the neighbour's certificate names: it must be one of them. `None` where there is no
+    /// certificate, or it names none, or its profile says not to look.
+    pub certified_nodes: Option<Vec<String>>,
 }
 
 /// Who opened a session.
@@ -65,6 +69,8 @@ pub enum Direction {
 pub enum Reader {
     /// Frames from a TCP connection.
     Tcp(tcp::TcpReader),
+    /// Frames from a TLS connection.
+    Tls(tls::TlsReader),
     /// Frames from an in-process link.
     Memory(memory::MemoryReader),
 }
@@ -83,6 +89,7 @@ impl Reader {
     pub async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
         match self {
             Self::Tcp(reader) => reader.read_batch(out).await,
+            Self::Tls(reader) => reader.read_batch(out).await,
             Self::Memory(reader) => reader.read_batch(out).await,
         }
     }
@@ -93,6 +100,8 @@ impl Reader {
 pub enum Writer {
     /// Frames to a TCP connection.
     Tcp(tcp::TcpWriter),
+    /// Frames to a TLS connection.
+    Tls(tls::TlsWriter),
     /// Frames to an in-process link.
     Memory(memory::MemoryWriter),
 }
@@ -110,6 +119,7 @@ impl Writer {
     pub async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> Result<(), SessionEnd> {
         match self {
             Self::Tcp(writer) => writer.write_batch(batch).await,
+            Self::Tls(writer) => writer.write_batch(batch).await,
             Self::Memory(writer) => writer.write_batch(batch).await,
         }
     }
@@ -122,6 +132,7 @@ impl Writer {
     pub async fn close(self) {
         match self {
             Self::Tcp(writer) => writer.close().await,
+            Self::Tls(writer) => writer.close().await,
             Self::Memory(writer) => writer.close().await,
         }
     }
@@ -139,7 +150,7 @@ pub enum ListenSpec {
 impl fmt::Display for ListenSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(options) => write!(f, "tcp {}", options.bind),
+            Self::Tcp(options) => write!(f, "{} {}", options.transport(), options.bind),
             Self::Memory(options) => write!(f, "memory {}", options.name),
         }
     }
@@ -157,7 +168,7 @@ pub enum DialSpec {
 impl fmt::Display for DialSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(options) => write!(f, "tcp {}", options.address),
+            Self::Tcp(options) => write!(f, "{} {}", options.transport(), options.address),
             Self::Memory(options) => write!(f, "memory {}", options.to),
         }
     }

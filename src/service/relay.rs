@@ -12,10 +12,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::carry::{Local, carry, until_stopped};
 use crate::stream::{MeshStream, StreamListener, Streams};
+use crate::tls::ClientProfile;
 use crate::wire::{NodeId, ServiceName};
 
 /// Connections of one proxy at a time; more wait to be accepted.
@@ -28,10 +29,18 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// A listener outside the mesh.
 pub(super) trait Source: Send + Sync + 'static {
     /// What it accepts.
+    type Accepted: Send + 'static;
+    /// What bytes are carried over.
     type Socket: Local;
 
     /// The next connection and who it is, for logs. Dropping the wait loses nobody.
-    fn accept(&self) -> impl Future<Output = io::Result<(Self::Socket, String)>> + Send;
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Accepted, String)>> + Send;
+
+    /// Makes an accepted connection ready for bytes. May take its time: it holds up no other connection.
+    fn ready(
+        &self,
+        accepted: Self::Accepted,
+    ) -> impl Future<Output = io::Result<Self::Socket>> + Send + 'static;
 }
 
 /// A service of a node.
@@ -40,6 +49,26 @@ pub(super) struct Target {
     pub(super) streams: Streams,
     pub(super) node: NodeId,
     pub(super) service: ServiceName,
+    /// The profile for the way there, if the service asks for one.
+    pub(super) tls: Option<ClientProfile>,
+}
+
+impl Target {
+    /// Joins a connection to a stream of its own.
+    async fn join<L: Local>(self, ready: impl Future<Output = io::Result<L>>, peer: &str) {
+        debug!(peer, node = %self.node, service = %self.service, "proxy connection");
+        let socket = match ready.await {
+            Ok(socket) => socket,
+            Err(error) => return info!(peer, %error, "proxy connection refused"),
+        };
+        match self.streams.dial_with(&self.node, self.service, self.tls.as_ref()).await {
+            Ok(stream) => carry(socket, stream).await,
+            Err(error) => {
+                warn!(peer, %error, "proxy connection refused");
+                socket.abort();
+            }
+        }
+    }
 }
 
 /// Joins each connection of `source` to a stream of its own, until `stop`; then ends them all.
@@ -51,18 +80,9 @@ pub(super) async fn inward(source: impl Source, target: Target, stop: Cancellati
             accepted = source.accept() => accepted,
         };
         match accepted {
-            Ok((socket, peer)) => {
-                let target = target.clone();
-                crowd.spawn(place, async move {
-                    debug!(peer, node = %target.node, service = %target.service, "proxy connection");
-                    match target.streams.dial(&target.node, target.service).await {
-                        Ok(stream) => carry(socket, stream).await,
-                        Err(error) => {
-                            warn!(peer, %error, "proxy connection refused");
-                            socket.abort();
-                        }
-                    }
-                });
+            Ok((accepted, peer)) => {
+                let (target, ready) = (target.clone(), source.ready(accepted));
+                crowd.spawn(place, async move { target.join(ready, &peer).await });
             }
             Err(error) => {
                 warn!(%error, "a proxy cannot accept, will go on trying");

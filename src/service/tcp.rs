@@ -1,7 +1,7 @@
 //! TCP proxies: from a local port into the mesh, and from a service of the mesh to an address.
 //!
-//! Owns the TCP side: the port, the options of sockets, the way to the address. Bytes are `carry`'s and
-//! connections `relay`'s business.
+//! Owns the TCP side: the port, the options of sockets, TLS on them, the way to the address. Bytes are
+//! `carry`'s and connections `relay`'s business.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,21 +10,43 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
+use super::carry::Local;
 use super::relay::{self, Source, Target};
 use crate::stream::{ListenError, StreamListener, Streams};
+use crate::tls::{ClientProfile, Secured, ServerProfile};
 use crate::wire::{NodeId, ServiceName};
 
 /// After how much silence the kernel asks the other side whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
+/// A TCP connection, with or without TLS.
+type Socket = Either<TcpStream, Box<Secured<TcpStream>>>;
+
+impl Local for Socket {
+    fn abort(self) {
+        match self {
+            Self::Left(plain) => plain.abort(),
+            // Dropped without the good-bye that TLS has: the other end knows that bytes are missing.
+            Self::Right(_secured) => {}
+        }
+    }
+}
+
 /// A local port whose connections lead to a service of the mesh.
 #[derive(Debug)]
 pub struct TcpIn {
-    listener: TcpListener,
+    port: Port,
     target: Target,
+}
+
+#[derive(Debug)]
+struct Port {
+    listener: TcpListener,
+    tls: Option<ServerProfile>,
 }
 
 impl TcpIn {
@@ -38,8 +60,15 @@ impl TcpIn {
         node: NodeId,
         service: ServiceName,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
-        Ok(Self { listener, target: Target { streams, node, service } })
+        let port = Port { listener: TcpListener::bind(address).await?, tls: None };
+        Ok(Self { port, target: Target { streams, node, service, tls: None } })
+    }
+
+    /// With TLS on the port, and on the way to the service.
+    #[must_use]
+    pub fn with_tls(self, port: Option<ServerProfile>, way: Option<ClientProfile>) -> Self {
+        let Self { port: Port { listener, .. }, target } = self;
+        Self { port: Port { listener, tls: port }, target: Target { tls: way, ..target } }
     }
 
     /// Where it listens.
@@ -47,22 +76,32 @@ impl TcpIn {
     /// # Errors
     /// If the system does not say.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.port.listener.local_addr()
     }
 
     /// Serves until `stop`; the port is free again once this returns.
     pub async fn run(self, stop: CancellationToken) {
-        relay::inward(self.listener, self.target, stop).await;
+        relay::inward(self.port, self.target, stop).await;
     }
 }
 
-impl Source for TcpListener {
-    type Socket = TcpStream;
+impl Source for Port {
+    type Accepted = TcpStream;
+    type Socket = Socket;
 
     async fn accept(&self) -> io::Result<(TcpStream, String)> {
-        let (socket, peer) = Self::accept(self).await?;
+        let (socket, peer) = self.listener.accept().await?;
         tune(&socket);
         Ok((socket, peer.to_string()))
+    }
+
+    fn ready(&self, accepted: TcpStream) -> impl Future<Output = io::Result<Socket>> + Send + 'static {
+        let tls = self.tls.clone();
+        async move {
+            let Some(profile) = tls else { return Ok(Either::Left(accepted)) };
+            let secured = profile.accept(accepted).await.map_err(io::Error::other)?;
+            Ok(Either::Right(Box::new(secured.ending_like_tcp())))
+        }
     }
 }
 
@@ -71,10 +110,12 @@ impl Source for TcpListener {
 pub struct TcpOut {
     listener: StreamListener,
     address: String,
+    tls: Option<ClientProfile>,
 }
 
 impl TcpOut {
-    /// Opens the service and tells the mesh of it. Whether anybody listens at the address shows with each stream.
+    /// Opens the service, with TLS on it and on the way to the address if profiles are given, and tells the
+    /// mesh of it. Whether anybody listens at the address shows with each stream.
     ///
     /// # Errors
     /// If the service cannot be had.
@@ -82,28 +123,32 @@ impl TcpOut {
         streams: &Streams,
         service: ServiceName,
         address: String,
+        port: Option<ServerProfile>,
+        way: Option<ClientProfile>,
     ) -> Result<Self, ListenError> {
         let tags = BTreeMap::from([
             ("type".to_owned(), "TCP Proxy".to_owned()),
             ("address".to_owned(), address.clone()),
         ]);
-        let listener = streams.listen(service, Some(tags)).await?;
+        let listener = streams.listen_with(service, Some(tags), port).await?;
         info!(%service, %address, "proxy service open");
-        Ok(Self { listener, address })
+        Ok(Self { listener, address, tls: way })
     }
 
     /// Serves until `stop`; the service is free again once this returns.
     pub async fn run(self, stop: CancellationToken) {
-        let connect = || {
-            let address = self.address.clone();
-            async move {
-                let socket = TcpStream::connect(address).await?;
-                tune(&socket);
-                Ok(socket)
-            }
-        };
+        let connect = || dial(self.address.clone(), self.tls.clone());
         relay::outward(self.listener, connect, &self.address, stop).await;
     }
+}
+
+/// A connection to an address, past its handshake if there is one.
+async fn dial(address: String, tls: Option<ClientProfile>) -> io::Result<Socket> {
+    let socket = TcpStream::connect(&address).await?;
+    tune(&socket);
+    let Some(profile) = tls else { return Ok(Either::Left(socket)) };
+    let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+    Ok(Either::Right(Box::new(profile.connect(socket, host).await?.ending_like_tcp())))
 }
 
 /// What comes is sent on at once, and a machine that died is noticed.

@@ -36,7 +36,7 @@ impl UnixIn {
         service: ServiceName,
     ) -> Result<Self, BindError> {
         let socket = UnixSocket::bind(path, mode)?;
-        Ok(Self { socket, target: Target { streams, node, service } })
+        Ok(Self { socket, target: Target { streams, node, service, tls: None } })
     }
 
     /// Serves until `stop`; the socket is gone once this returns.
@@ -46,10 +46,15 @@ impl UnixIn {
 }
 
 impl Source for UnixSocket {
+    type Accepted = UnixStream;
     type Socket = UnixStream;
 
     async fn accept(&self) -> io::Result<(UnixStream, String)> {
         Self::accept(self).await
+    }
+
+    fn ready(&self, accepted: UnixStream) -> impl Future<Output = io::Result<UnixStream>> + Send + 'static {
+        std::future::ready(Ok(accepted))
     }
 }
 
