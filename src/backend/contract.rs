@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use self::harness::{Harness, MemoryHarness, StreamHarness, TcpHarness, UdpHarness};
+use self::harness::{Harness, MemoryHarness, StreamHarness, TcpHarness, TlsHarness, UdpHarness};
 use super::{Direction, Listener, Reader, Session, SessionEnd, dial};
 
 /// Whatever a test waits for comes within this time, or the test fails.
@@ -95,6 +95,7 @@ macro_rules! datagram_contract {
 
 contract!(tcp, TcpHarness);
 datagram_contract!(udp, UdpHarness);
+contract!(tls, TlsHarness);
 contract!(memory, MemoryHarness);
 stream_contract!(tcp_stream, TcpHarness);
 stream_contract!(memory_stream, MemoryHarness);
@@ -102,8 +103,10 @@ stream_contract!(memory_stream, MemoryHarness);
 /// A listener and both ends of a session through it: the dialer's, the listener's.
 async fn pair(harness: &impl Harness) -> (Listener, Session, Session) {
     let mut listener = Listener::bind(&harness.anywhere()).await.expect("bind");
-    let dialed = dial(&harness.to(&listener)).await.expect("dial");
-    let accepted = listener.accept().await.expect("accept");
+    // Beside each other: where a session begins with a handshake, it takes both.
+    let to = harness.to(&listener);
+    let (dialed, accepted) = tokio::join!(dial(&to), listener.accept());
+    let (dialed, accepted) = (dialed.expect("dial"), accepted.expect("accept"));
     (listener, dialed, accepted)
 }
 

@@ -15,6 +15,7 @@ mod packet_pool;
 mod read_buffer;
 mod redial;
 mod tcp;
+mod tls;
 mod udp;
 
 use std::collections::VecDeque;
@@ -43,15 +44,18 @@ pub struct Session {
     pub info: SessionInfo,
 }
 
-/// Where a session came from; meant for people, not for decisions.
+/// Where a session came from; meant for people, but for the certified nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionInfo {
-    /// The transport's name: `tcp`, `udp`, `ws`, `wss`, `quic`, `memory`.
+    /// The transport's name: `tcp`, `tls`, `udp`, `ws`, `wss`, `quic`, `memory`.
     pub transport: &'static str,
     /// The other end's address, as text: numeric for accepted sessions, as configured for dialed ones.
     pub peer: String,
     /// Who opened the session.
     pub direction: Direction,
+    /// The node IDs that the neighbour's certificate names: it must be one of them. `None` where there is no
+    /// certificate, or it names none, or its profile says not to look.
+    pub certified_nodes: Option<Vec<String>>,
 }
 
 /// Who opened a session.
@@ -70,6 +74,8 @@ pub enum Reader {
     Tcp(tcp::TcpReader),
     /// Datagrams.
     Udp(udp::UdpReader),
+    /// Frames from a TLS connection.
+    Tls(tls::TlsReader),
     /// Frames from an in-process link.
     Memory(memory::MemoryReader),
 }
@@ -89,6 +95,7 @@ impl Reader {
         match self {
             Self::Tcp(reader) => reader.read_batch(out).await,
             Self::Udp(reader) => reader.read_batch(out).await,
+            Self::Tls(reader) => reader.read_batch(out).await,
             Self::Memory(reader) => reader.read_batch(out).await,
         }
     }
@@ -101,6 +108,8 @@ pub enum Writer {
     Tcp(tcp::TcpWriter),
     /// Datagrams.
     Udp(udp::UdpWriter),
+    /// Frames to a TLS connection.
+    Tls(tls::TlsWriter),
     /// Frames to an in-process link.
     Memory(memory::MemoryWriter),
 }
@@ -119,6 +128,7 @@ impl Writer {
         match self {
             Self::Tcp(writer) => writer.write_batch(batch).await,
             Self::Udp(writer) => writer.write_batch(batch).await,
+            Self::Tls(writer) => writer.write_batch(batch).await,
             Self::Memory(writer) => writer.write_batch(batch).await,
         }
     }
@@ -132,6 +142,7 @@ impl Writer {
         match self {
             Self::Tcp(writer) => writer.close().await,
             Self::Udp(writer) => writer.close(),
+            Self::Tls(writer) => writer.close().await,
             Self::Memory(writer) => writer.close().await,
         }
     }
@@ -151,8 +162,8 @@ pub enum ListenSpec {
 impl fmt::Display for ListenSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(options) => write!(f, "tcp {}", options.bind),
             Self::Udp(options) => write!(f, "udp {}", options.bind),
+            Self::Tcp(options) => write!(f, "{} {}", options.transport(), options.bind),
             Self::Memory(options) => write!(f, "memory {}", options.name),
         }
     }
@@ -172,8 +183,8 @@ pub enum DialSpec {
 impl fmt::Display for DialSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(options) => write!(f, "tcp {}", options.address),
             Self::Udp(options) => write!(f, "udp {}", options.address),
+            Self::Tcp(options) => write!(f, "{} {}", options.transport(), options.address),
             Self::Memory(options) => write!(f, "memory {}", options.to),
         }
     }

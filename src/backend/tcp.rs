@@ -19,6 +19,7 @@ use tracing::debug;
 use super::frame_reader::FrameReader;
 use super::frame_writer::FrameWriter;
 use super::{AcceptError, DialFailure, Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
+use crate::tls::{ClientProfile, Handshakes, ServerProfile};
 
 const TRANSPORT: &str = "tcp";
 
@@ -46,6 +47,8 @@ const UNSENT_LIMIT: u32 = 128 * 1024;
 pub struct TcpListenOptions {
     /// `host:port`; an IPv6 address stands in brackets, port 0 lets the system choose.
     pub bind: String,
+    /// How to speak TLS; plain TCP without.
+    pub tls: Option<ServerProfile>,
 }
 
 impl TcpListenOptions {
@@ -54,7 +57,16 @@ impl TcpListenOptions {
 
     /// Joins host and port; a bare IPv6 address gets its brackets.
     pub fn new(host: &str, port: u16) -> Self {
-        Self { bind: join(host, port) }
+        Self { bind: join(host, port), tls: None }
+    }
+
+    /// The same over TLS.
+    pub fn with_tls(self, tls: Option<ServerProfile>) -> Self {
+        Self { tls, ..self }
+    }
+
+    pub(super) fn transport(&self) -> &'static str {
+        if self.tls.is_some() { super::tls::TRANSPORT } else { TRANSPORT }
     }
 }
 
@@ -63,6 +75,14 @@ impl TcpListenOptions {
 pub struct TcpDialOptions {
     /// `host:port`; an IPv6 address stands in brackets.
     pub address: String,
+    /// How to speak TLS; plain TCP without. The server's certificate must name the host dialled.
+    pub tls: Option<ClientProfile>,
+}
+
+impl TcpDialOptions {
+    pub(super) fn transport(&self) -> &'static str {
+        if self.tls.is_some() { super::tls::TRANSPORT } else { TRANSPORT }
+    }
 }
 
 /// `host:port`; a bare IPv6 address gets its brackets.
@@ -78,6 +98,8 @@ pub(super) fn join(host: &str, port: u16) -> String {
 pub struct TcpListener {
     socket: tokio::net::TcpListener,
     local: SocketAddr,
+    tls: Option<ServerProfile>,
+    handshakes: Handshakes<Session>,
 }
 
 impl TcpListener {
@@ -87,7 +109,7 @@ impl TcpListener {
             |source: io::Error| io::Error::new(source.kind(), cannot_listen(TRANSPORT, address, &source));
         let socket = bind_first(resolve(address).await.map_err(failed)?, listen).map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?;
-        Ok(Self { socket, local })
+        Ok(Self { socket, local, tls: options.tls.clone(), handshakes: Handshakes::default() })
     }
 
     pub(super) fn local_addr(&self) -> String {
@@ -95,12 +117,23 @@ impl TcpListener {
     }
 
     pub(super) async fn accept(&mut self) -> Result<Session, AcceptError> {
-        let (stream, peer) = self
-            .socket
-            .accept()
-            .await
-            .map_err(|source| AcceptError::sort(format!("{TRANSPORT} {}", self.local), source))?;
-        Ok(session(stream, peer.to_string(), Direction::Inbound))
+        loop {
+            let (stream, peer) = tokio::select! {
+                accepted = self.socket.accept(), if self.handshakes.have_room() => accepted
+                    .map_err(|source| AcceptError::sort(format!("{TRANSPORT} {}", self.local), source))?,
+                ended = self.handshakes.next() => return ended.map_err(|source| {
+                    AcceptError::Tls { address: format!("tls {}", self.local), source }
+                }),
+            };
+            let peer = peer.to_string();
+            match &self.tls {
+                None => return Ok(session(stream, peer, Direction::Inbound)),
+                Some(profile) => {
+                    tune(&stream, &peer);
+                    self.handshakes.begin(super::tls::accept(profile.clone(), stream, peer));
+                }
+            }
+        }
     }
 }
 
@@ -144,9 +177,16 @@ pub(super) fn cannot_listen(transport: &str, address: &str, source: &io::Error) 
 
 pub(super) async fn dial(options: &TcpDialOptions) -> Result<Session, DialFailure> {
     let address = &options.address;
-    match timeout(DIAL_LIMIT, connect(address)).await {
-        Ok(connected) => connected.map(|stream| session(stream, address.clone(), Direction::Outbound)),
-        Err(_elapsed) => Err(DialFailure::TimedOut { address: address.clone(), limit: DIAL_LIMIT }),
+    let stream = match timeout(DIAL_LIMIT, connect(address)).await {
+        Ok(connected) => connected?,
+        Err(_elapsed) => return Err(DialFailure::TimedOut { address: address.clone(), limit: DIAL_LIMIT }),
+    };
+    match &options.tls {
+        None => Ok(session(stream, address.clone(), Direction::Outbound)),
+        Some(profile) => {
+            tune(&stream, address);
+            super::tls::connect(profile, stream, address).await
+        }
     }
 }
 
@@ -202,10 +242,7 @@ fn not_itself(stream: TcpStream) -> io::Result<TcpStream> {
 }
 
 fn session(stream: TcpStream, peer: String, direction: Direction) -> Session {
-    if let Err(error) = set_options(&stream) {
-        // They make a session better, none of them makes it possible.
-        debug!(%peer, %error, "cannot set socket options");
-    }
+    tune(&stream, &peer);
     let (receiving, sending) = stream.into_split();
     let presence = Arc::new(());
     let writer = TcpWriter { frames: FrameWriter::new(sending), reader: Arc::downgrade(&presence) };
@@ -213,7 +250,14 @@ fn session(stream: TcpStream, peer: String, direction: Direction) -> Session {
     Session {
         reader: Reader::Tcp(reader),
         writer: Writer::Tcp(writer),
-        info: SessionInfo { transport: TRANSPORT, peer, direction },
+        info: SessionInfo { transport: TRANSPORT, peer, direction, certified_nodes: None },
+    }
+}
+
+fn tune(stream: &TcpStream, peer: &str) {
+    if let Err(error) = set_options(stream) {
+        // They make a session better, none of them makes it possible.
+        debug!(%peer, %error, "cannot set socket options");
     }
 }
 

@@ -154,7 +154,7 @@ fn session(source: Source, sink: Sink, peer: String, direction: Direction) -> Se
     Session {
         reader: Reader::Udp(UdpReader { source, over: false }),
         writer: Writer::Udp(UdpWriter { sink, joined: Vec::new(), over: false }),
-        info: SessionInfo { transport: TRANSPORT, peer, direction },
+        info: SessionInfo { transport: TRANSPORT, peer, direction, certified_nodes: None },
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use super::channel::Link;
 use super::session::Peer;
 use crate::stream::{self, StreamListener};
+use crate::tls::{Handshakes, ServerProfile};
 
 /// The longest path of a Unix socket in bytes: what the kernel's address has room for, less its end mark.
 pub const MAX_SOCKET_PATH: usize = 107;
@@ -176,6 +178,49 @@ impl Accept for TcpListener {
         let (stream, address) = TcpListener::accept(self).await?;
         tune(&stream);
         Ok(Some((Box::new(stream), Peer { local: false, name: address.to_string() })))
+    }
+}
+
+/// A TCP port whose clients speak TLS.
+pub(super) struct TlsPort {
+    listener: TcpListener,
+    profile: ServerProfile,
+    handshakes: Handshakes<Client>,
+}
+
+impl TlsPort {
+    pub(super) fn new(listener: TcpListener, profile: ServerProfile) -> Self {
+        Self { listener, profile, handshakes: Handshakes::default() }
+    }
+
+    fn begin(&mut self, stream: TcpStream, address: SocketAddr) {
+        tune(&stream);
+        let profile = self.profile.clone();
+        self.handshakes.begin(async move {
+            let secured = profile.accept(stream).await.inspect_err(|error| {
+                tracing::info!(peer = %address, %error, "control client refused");
+            })?;
+            // receptorctl ends a payload by shutting the socket below TLS.
+            let link: Box<dyn Link> = Box::new(secured.ending_like_tcp());
+            Ok((link, Peer { local: false, name: address.to_string() }))
+        });
+    }
+}
+
+impl Accept for TlsPort {
+    async fn accept(&mut self) -> io::Result<Option<Client>> {
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept(), if self.handshakes.have_room() => {
+                    let (stream, address) = accepted?;
+                    self.begin(stream, address);
+                }
+                // One that failed has been told of.
+                ended = self.handshakes.next() => if let Ok(client) = ended {
+                    return Ok(Some(client));
+                },
+            }
+        }
     }
 }
 

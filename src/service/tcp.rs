@@ -5,12 +5,13 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 
-use tokio::io::copy_bidirectional_with_sizes;
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::stream::{ListenError, MeshStream, StreamListener, Streams};
+use crate::tls::{ClientProfile, ServerProfile};
 use crate::wire::{NodeId, ServiceName};
 
 /// Bytes in hand for each direction of a connection.
@@ -25,6 +26,8 @@ pub struct TcpIn {
     streams: Streams,
     node: NodeId,
     service: ServiceName,
+    tls_server: Option<ServerProfile>,
+    tls_client: Option<ClientProfile>,
 }
 
 impl TcpIn {
@@ -38,7 +41,20 @@ impl TcpIn {
         node: NodeId,
         service: ServiceName,
     ) -> io::Result<Self> {
-        Ok(Self { listener: TcpListener::bind(address).await?, streams, node, service })
+        Ok(Self {
+            listener: TcpListener::bind(address).await?,
+            streams,
+            node,
+            service,
+            tls_server: None,
+            tls_client: None,
+        })
+    }
+
+    /// With TLS on the port, and on the way to the service.
+    #[must_use]
+    pub fn with_tls(self, tls_server: Option<ServerProfile>, tls_client: Option<ClientProfile>) -> Self {
+        Self { tls_server, tls_client, ..self }
     }
 
     /// Where it listens.
@@ -60,8 +76,10 @@ impl TcpIn {
                 Ok((socket, peer)) => {
                     debug!(%peer, node = %self.node, service = %self.service, "proxy connection");
                     let (streams, node, service) = (self.streams.clone(), self.node.clone(), self.service);
+                    let (tls_server, tls_client) = (self.tls_server.clone(), self.tls_client.clone());
                     let carry = async move {
-                        match streams.dial(&node, service).await {
+                        let Some(socket) = accepted_side(socket, tls_server).await else { return };
+                        match streams.dial_with(&node, service, tls_client.as_ref()).await {
                             Ok(stream) => carry(socket, stream).await,
                             Err(error) => warn!(%peer, %error, "proxy connection refused"),
                         }
@@ -82,10 +100,12 @@ impl TcpIn {
 pub struct TcpOut {
     listener: StreamListener,
     address: String,
+    tls_client: Option<ClientProfile>,
 }
 
 impl TcpOut {
-    /// Opens the service and tells the mesh of it.
+    /// Opens the service, with TLS on it and on the way to the address if profiles are given, and tells the
+    /// mesh of it.
     ///
     /// # Errors
     /// If the service cannot be had.
@@ -93,14 +113,16 @@ impl TcpOut {
         streams: &Streams,
         service: ServiceName,
         address: String,
+        tls_server: Option<ServerProfile>,
+        tls_client: Option<ClientProfile>,
     ) -> Result<Self, ListenError> {
         let tags = BTreeMap::from([
             ("type".to_owned(), "TCP Proxy".to_owned()),
             ("address".to_owned(), address.clone()),
         ]);
-        let listener = streams.listen(service, Some(tags)).await?;
+        let listener = streams.listen_with(service, Some(tags), tls_server).await?;
         info!(%service, %address, "proxy service open");
-        Ok(Self { listener, address })
+        Ok(Self { listener, address, tls_client })
     }
 
     /// Serves until `stop`.
@@ -111,9 +133,9 @@ impl TcpOut {
                 stream = self.listener.accept() => stream,
             };
             let Some(stream) = stream else { return };
-            let address = self.address.clone();
+            let (address, tls_client) = (self.address.clone(), self.tls_client.clone());
             let carry = async move {
-                match TcpStream::connect(&address).await {
+                match dialled_side(&address, tls_client).await {
                     Ok(socket) => carry(socket, stream).await,
                     Err(error) => warn!(%address, %error, "proxy stream refused"),
                 }
@@ -132,9 +154,34 @@ fn spawn_until(stop: CancellationToken, carry: impl Future<Output = ()> + Send +
     });
 }
 
-/// Carries bytes both ways; each direction ends by itself.
-async fn carry(mut socket: TcpStream, mut stream: MeshStream) {
+/// Bytes of a TCP connection, with or without TLS.
+trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
+
+/// The socket of a client, past its handshake if there is one.
+async fn accepted_side(socket: TcpStream, tls: Option<ServerProfile>) -> Option<Box<dyn Socket>> {
     let _only_slower = socket.set_nodelay(true);
+    let Some(profile) = tls else { return Some(Box::new(socket)) };
+    match profile.accept(socket).await {
+        Ok(secured) => Some(Box::new(secured.ending_like_tcp())),
+        Err(error) => {
+            info!(%error, "proxy connection refused");
+            None
+        }
+    }
+}
+
+/// A connection to an address, past its handshake if there is one.
+async fn dialled_side(address: &str, tls: Option<ClientProfile>) -> io::Result<Box<dyn Socket>> {
+    let socket = TcpStream::connect(address).await?;
+    let _only_slower = socket.set_nodelay(true);
+    let Some(profile) = tls else { return Ok(Box::new(socket)) };
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    Ok(Box::new(profile.connect(socket, host).await?.ending_like_tcp()))
+}
+
+/// Carries bytes both ways; each direction ends by itself.
+async fn carry(mut socket: Box<dyn Socket>, mut stream: MeshStream) {
     match copy_bidirectional_with_sizes(&mut socket, &mut stream, BUFFER, BUFFER).await {
         Ok((inward, outward)) => debug!(inward, outward, "proxy connection ended"),
         Err(error) => debug!(%error, "proxy connection broken"),

@@ -4,16 +4,16 @@ use super::*;
 use crate::backend::{ListenSpec, Listener};
 
 async fn listener(bind: &str) -> Listener {
-    Listener::bind(&ListenSpec::Tcp(TcpListenOptions { bind: bind.to_owned() })).await.expect(bind)
+    Listener::bind(&ListenSpec::Tcp(TcpListenOptions { bind: bind.to_owned(), tls: None })).await.expect(bind)
 }
 
 async fn bind_error(bind: &str) -> String {
-    let spec = ListenSpec::Tcp(TcpListenOptions { bind: bind.to_owned() });
+    let spec = ListenSpec::Tcp(TcpListenOptions { bind: bind.to_owned(), tls: None });
     Listener::bind(&spec).await.expect_err(bind).to_string()
 }
 
 async fn dial_text(address: &str) -> Result<Session, DialFailure> {
-    dial(&TcpDialOptions { address: address.to_owned() }).await
+    dial(&TcpDialOptions { address: address.to_owned(), tls: None }).await
 }
 
 #[test]
