@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::backend::{
     DialSpec, ListenSpec, Listener, MemoryDialOptions, MemoryListenOptions, MemoryNet, TcpDialOptions,
-    TcpListenOptions, memory,
+    TcpListenOptions, UdpDialOptions, UdpListenOptions, memory,
 };
 
 /// One backend under test; `default()` makes a world of its own.
@@ -53,6 +53,24 @@ impl StreamHarness for TcpHarness {
         let stream = TcpStream::connect(listener.local_addr()).await.expect("connect");
         stream.set_nodelay(true).expect("no delay");
         stream
+    }
+}
+
+/// Its sessions begin with a routing update, and bursts stay below what the kernel holds.
+#[derive(Default)]
+pub(super) struct UdpHarness;
+
+impl Harness for UdpHarness {
+    fn anywhere(&self) -> ListenSpec {
+        ListenSpec::Udp(UdpListenOptions::new("127.0.0.1", 0))
+    }
+
+    fn same(&self, listener: &Listener) -> ListenSpec {
+        ListenSpec::Udp(UdpListenOptions { bind: listener.local_addr() })
+    }
+
+    fn to(&self, listener: &Listener) -> DialSpec {
+        DialSpec::Udp(UdpDialOptions { address: listener.local_addr() })
     }
 }
 
