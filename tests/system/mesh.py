@@ -153,8 +153,10 @@ class Node:
         return self.command("status")
 
     def reaches(self, target):
-        """Whether a ping to the node gets an answer now."""
-        return self.command({"command": "ping", "target": target}).get("Success") is True
+        """Whether a ping to the node gets an answer now. One that is lost while routes settle is not waited for."""
+        with contextlib.suppress(OSError):
+            return self.command({"command": "ping", "target": target}, timeout=1).get("Success") is True
+        return False
 
     def unit(self, unit):
         return self.command(f"work status {unit}")
@@ -168,6 +170,13 @@ class Node:
     def results(self, unit, start=0):
         with self.control(300) as control:
             return control.results(unit, start).read()
+
+    def release_all(self):
+        """Releases every unit and waits until the list is empty, which it is for a Go node a little later."""
+        for unit in self.command("work list"):
+            with contextlib.suppress(ControlError):
+                self.command(f"work release {unit}")
+        until(f"{self.name} to have no units", lambda: self.command("work list") == {})
 
     def log(self):
         return self.logfile.read_text(errors="replace") if self.logfile.exists() else ""

@@ -70,8 +70,9 @@ def process(stream, out):
 
 
 def artifacts(out):
-    """The one job's artifacts: (status, return code, stdout, events)."""
-    (job,) = (out / "artifacts").iterdir()
-    events = [json.loads(path.read_text()) for path in sorted((job / "job_events").iterdir())]
+    """The job's artifacts: (status, return code, stdout, events in their order)."""
+    job = out / "artifacts"
+    events = [json.loads(path.read_text()) for path in (job / "job_events").iterdir()]
+    events.sort(key=lambda event: event["counter"])
     text = {name: (job / name).read_text() for name in ("status", "rc", "stdout")}
     return text["status"], int(text["rc"]), text["stdout"], events
