@@ -188,7 +188,7 @@ async fn start_proxies(
         let what = || format!("tcp-client {}", client.service);
         let (service, way) =
             proxy_profiles(tls, &client.tls_server, &client.tls_client).map_err(Failure::start(what()))?;
-        let proxy = TcpOut::listen(streams, client.service, client.address.to_string(), service, way)
+        let proxy = TcpOut::listen_with(streams, client.service, client.address.to_string(), service, way)
             .await
             .map_err(Failure::start(what()))?;
         tasks.spawn(proxy.run(stop.clone()));

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use super::carry::{Local, carry, until_stopped};
 use crate::stream::{MeshStream, StreamListener, Streams};
@@ -29,18 +29,15 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// A listener outside the mesh.
 pub(super) trait Source: Send + Sync + 'static {
     /// What it accepts.
-    type Accepted: Send + 'static;
-    /// What bytes are carried over.
-    type Socket: Local;
+    type Socket: Send + 'static;
+    /// What becomes of that once it is ready to carry bytes.
+    type Side: Local;
 
     /// The next connection and who it is, for logs. Dropping the wait loses nobody.
-    fn accept(&self) -> impl Future<Output = io::Result<(Self::Accepted, String)>> + Send;
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Socket, String)>> + Send;
 
-    /// Makes an accepted connection ready for bytes. May take its time: it holds up no other connection.
-    fn ready(
-        &self,
-        accepted: Self::Accepted,
-    ) -> impl Future<Output = io::Result<Self::Socket>> + Send + 'static;
+    /// Makes a connection ready, which may take what a handshake takes.
+    fn open(&self, socket: Self::Socket) -> impl Future<Output = io::Result<Self::Side>> + Send + 'static;
 }
 
 /// A service of a node.
@@ -49,26 +46,8 @@ pub(super) struct Target {
     pub(super) streams: Streams,
     pub(super) node: NodeId,
     pub(super) service: ServiceName,
-    /// The profile for the way there, if the service asks for one.
+    /// How to speak TLS to it.
     pub(super) tls: Option<ClientProfile>,
-}
-
-impl Target {
-    /// Joins a connection to a stream of its own.
-    async fn join<L: Local>(self, ready: impl Future<Output = io::Result<L>>, peer: &str) {
-        debug!(peer, node = %self.node, service = %self.service, "proxy connection");
-        let socket = match ready.await {
-            Ok(socket) => socket,
-            Err(error) => return info!(peer, %error, "proxy connection refused"),
-        };
-        match self.streams.dial_with(&self.node, self.service, self.tls.as_ref()).await {
-            Ok(stream) => carry(socket, stream).await,
-            Err(error) => {
-                warn!(peer, %error, "proxy connection refused");
-                socket.abort();
-            }
-        }
-    }
 }
 
 /// Joins each connection of `source` to a stream of its own, until `stop`; then ends them all.
@@ -80,9 +59,22 @@ pub(super) async fn inward(source: impl Source, target: Target, stop: Cancellati
             accepted = source.accept() => accepted,
         };
         match accepted {
-            Ok((accepted, peer)) => {
-                let (target, ready) = (target.clone(), source.ready(accepted));
-                crowd.spawn(place, async move { target.join(ready, &peer).await });
+            Ok((socket, peer)) => {
+                let (target, opening) = (target.clone(), source.open(socket));
+                crowd.spawn(place, async move {
+                    debug!(peer, node = %target.node, service = %target.service, "proxy connection");
+                    let socket = match opening.await {
+                        Ok(socket) => socket,
+                        Err(error) => return warn!(peer, %error, "proxy connection refused"),
+                    };
+                    match target.streams.dial_with(&target.node, target.service, target.tls.as_ref()).await {
+                        Ok(stream) => carry(socket, stream).await,
+                        Err(error) => {
+                            warn!(peer, %error, "proxy connection refused");
+                            socket.abort();
+                        }
+                    }
+                });
             }
             Err(error) => {
                 warn!(%error, "a proxy cannot accept, will go on trying");

@@ -1,16 +1,18 @@
 //! TCP proxies: from a local port into the mesh, and from a service of the mesh to an address.
 //!
-//! Owns the TCP side: the port, the options of sockets, TLS on them, the way to the address. Bytes are
-//! `carry`'s and connections `relay`'s business.
+//! Owns the TCP side: the port, the options of sockets, the way to the address. Bytes are `carry`'s and
+//! connections `relay`'s business.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use std::future::Future;
+
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
@@ -23,30 +25,11 @@ use crate::wire::{NodeId, ServiceName};
 /// After how much silence the kernel asks the other side whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// A TCP connection, with or without TLS.
-type Socket = Either<TcpStream, Box<Secured<TcpStream>>>;
-
-impl Local for Socket {
-    fn abort(self) {
-        match self {
-            Self::Left(plain) => plain.abort(),
-            // Dropped without the good-bye that TLS has: the other end knows that bytes are missing.
-            Self::Right(_secured) => {}
-        }
-    }
-}
-
 /// A local port whose connections lead to a service of the mesh.
 #[derive(Debug)]
 pub struct TcpIn {
     port: Port,
     target: Target,
-}
-
-#[derive(Debug)]
-struct Port {
-    listener: TcpListener,
-    tls: Option<ServerProfile>,
 }
 
 impl TcpIn {
@@ -60,15 +43,15 @@ impl TcpIn {
         node: NodeId,
         service: ServiceName,
     ) -> io::Result<Self> {
-        let port = Port { listener: TcpListener::bind(address).await?, tls: None };
-        Ok(Self { port, target: Target { streams, node, service, tls: None } })
+        let listener = TcpListener::bind(address).await?;
+        Ok(Self { port: Port { listener, tls: None }, target: Target { streams, node, service, tls: None } })
     }
 
     /// With TLS on the port, and on the way to the service.
     #[must_use]
-    pub fn with_tls(self, port: Option<ServerProfile>, way: Option<ClientProfile>) -> Self {
-        let Self { port: Port { listener, .. }, target } = self;
-        Self { port: Port { listener, tls: port }, target: Target { tls: way, ..target } }
+    pub fn with_tls(self, port: Option<ServerProfile>, service: Option<ClientProfile>) -> Self {
+        let port = Port { tls: port, ..self.port };
+        Self { port, target: Target { tls: service, ..self.target } }
     }
 
     /// Where it listens.
@@ -85,23 +68,53 @@ impl TcpIn {
     }
 }
 
+/// A local port, with or without TLS.
+#[derive(Debug)]
+struct Port {
+    listener: TcpListener,
+    tls: Option<ServerProfile>,
+}
+
+/// A TCP connection, with or without TLS.
+trait Side: AsyncRead + AsyncWrite + Unpin + Send {
+    fn tcp(&self) -> &TcpStream;
+}
+
+impl Side for TcpStream {
+    fn tcp(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Side for Secured<TcpStream> {
+    fn tcp(&self) -> &TcpStream {
+        self.io()
+    }
+}
+
+impl Local for Box<dyn Side> {
+    fn abort(self) {
+        // Without a lingering time the kernel closes with a reset. If it refuses, the close looks like an end.
+        let _only_looks_clean = SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO));
+    }
+}
+
 impl Source for Port {
-    type Accepted = TcpStream;
-    type Socket = Socket;
+    type Socket = TcpStream;
+    type Side = Box<dyn Side>;
+
+    fn open(&self, socket: TcpStream) -> impl Future<Output = io::Result<Box<dyn Side>>> + Send + 'static {
+        let tls = self.tls.clone();
+        async move {
+            let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn Side>) };
+            Ok(Box::new(profile.accept(socket).await?.ending_like_tcp()) as Box<dyn Side>)
+        }
+    }
 
     async fn accept(&self) -> io::Result<(TcpStream, String)> {
         let (socket, peer) = self.listener.accept().await?;
         tune(&socket);
         Ok((socket, peer.to_string()))
-    }
-
-    fn ready(&self, accepted: TcpStream) -> impl Future<Output = io::Result<Socket>> + Send + 'static {
-        let tls = self.tls.clone();
-        async move {
-            let Some(profile) = tls else { return Ok(Either::Left(accepted)) };
-            let secured = profile.accept(accepted).await.map_err(io::Error::other)?;
-            Ok(Either::Right(Box::new(secured.ending_like_tcp())))
-        }
     }
 }
 
@@ -114,8 +127,7 @@ pub struct TcpOut {
 }
 
 impl TcpOut {
-    /// Opens the service, with TLS on it and on the way to the address if profiles are given, and tells the
-    /// mesh of it. Whether anybody listens at the address shows with each stream.
+    /// Opens the service and tells the mesh of it. Whether anybody listens at the address shows with each stream.
     ///
     /// # Errors
     /// If the service cannot be had.
@@ -123,32 +135,44 @@ impl TcpOut {
         streams: &Streams,
         service: ServiceName,
         address: String,
-        port: Option<ServerProfile>,
-        way: Option<ClientProfile>,
+    ) -> Result<Self, ListenError> {
+        Self::listen_with(streams, service, address, None, None).await
+    }
+
+    /// The same, with TLS on the service, and on the way to the address, if profiles are given.
+    ///
+    /// # Errors
+    /// As [`Self::listen`].
+    pub async fn listen_with(
+        streams: &Streams,
+        service: ServiceName,
+        address: String,
+        tls_server: Option<ServerProfile>,
+        tls_client: Option<ClientProfile>,
     ) -> Result<Self, ListenError> {
         let tags = BTreeMap::from([
             ("type".to_owned(), "TCP Proxy".to_owned()),
             ("address".to_owned(), address.clone()),
         ]);
-        let listener = streams.listen_with(service, Some(tags), port).await?;
+        let listener = streams.listen_with(service, Some(tags), tls_server).await?;
         info!(%service, %address, "proxy service open");
-        Ok(Self { listener, address, tls: way })
+        Ok(Self { listener, address, tls: tls_client })
     }
 
     /// Serves until `stop`; the service is free again once this returns.
     pub async fn run(self, stop: CancellationToken) {
-        let connect = || dial(self.address.clone(), self.tls.clone());
+        let connect = || {
+            let (address, tls) = (self.address.clone(), self.tls.clone());
+            async move {
+                let socket = TcpStream::connect(&address).await?;
+                tune(&socket);
+                let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn Side>) };
+                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+                Ok(Box::new(profile.connect(socket, host).await?.ending_like_tcp()) as Box<dyn Side>)
+            }
+        };
         relay::outward(self.listener, connect, &self.address, stop).await;
     }
-}
-
-/// A connection to an address, past its handshake if there is one.
-async fn dial(address: String, tls: Option<ClientProfile>) -> io::Result<Socket> {
-    let socket = TcpStream::connect(&address).await?;
-    tune(&socket);
-    let Some(profile) = tls else { return Ok(Either::Left(socket)) };
-    let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-    Ok(Either::Right(Box::new(profile.connect(socket, host).await?.ending_like_tcp())))
 }
 
 /// What comes is sent on at once, and a machine that died is noticed.

@@ -56,7 +56,7 @@ impl Pair {
             Kind::Tcp => {
                 let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let address = target.local_addr().unwrap().to_string();
-                rig.tasks.spawn(TcpOut::listen(&far, name, address, None, None).await.unwrap().run(stop()));
+                rig.tasks.spawn(TcpOut::listen(&far, name, address).await.unwrap().run(stop()));
                 let entrance = TcpIn::bind("127.0.0.1:0", near, node, name).await.unwrap();
                 let address = entrance.local_addr().unwrap().to_string();
                 rig.tasks.spawn(entrance.run(stop()));
@@ -281,7 +281,7 @@ async fn a_proxy_that_ends_cuts_its_connections_and_frees_its_names() {
 async fn a_service_says_what_is_behind_it() {
     let rig = Rig::new().await;
     let (near, far) = rig.ends();
-    let _tcp = TcpOut::listen(&far, service("t"), "127.0.0.1:9".to_owned(), None, None).await.unwrap();
+    let _tcp = TcpOut::listen(&far, service("t"), "127.0.0.1:9".to_owned()).await.unwrap();
     let _unix = UnixOut::listen(&far, service("u"), "/run/x".into()).await.unwrap();
     crate::node::tests::eventually("both are known", || async {
         let mut tags: Vec<String> = Vec::new();
