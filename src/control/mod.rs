@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use crate::node::NodeHandle;
 use crate::stream::{DialError, Streams};
+use crate::tls::{Profiles, UnknownProfile};
 use crate::wire::{InvalidServiceName, NodeId};
 use crate::work::{Registry, WorkError};
 
@@ -37,6 +38,8 @@ pub struct Context {
     pub node: NodeHandle,
     /// Dials services of other nodes.
     pub streams: Streams,
+    /// TLS profiles, by name.
+    pub tls: Profiles,
     /// All work units.
     pub work: Registry,
     /// Reads the configuration again.
@@ -72,8 +75,8 @@ enum Refusal {
     NoSuchNode,
     #[error("{0}")]
     LogLevel(String),
-    #[error("unknown TLS config {0}")]
-    UnknownTls(String),
+    #[error(transparent)]
+    UnknownTls(#[from] UnknownProfile),
     #[error("could not convert response to JSON: {0}")]
     Json(#[from] serde_json::Error),
 }

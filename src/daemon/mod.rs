@@ -4,6 +4,7 @@
 //! configuration to the rooms' own settings (`wiring`), links and services one by one (`parts`), what a reload
 //! changes (`reload`) and when one is due without being asked for (`watch`), and `meshd check`.
 
+mod certificates;
 mod check;
 mod parts;
 mod reload;
@@ -23,6 +24,7 @@ use crate::control::{Context, Reload};
 use crate::node::{NodeHandle, StopCause};
 use crate::stream::Streams;
 use crate::telemetry::{self, Log};
+use crate::tls::Profiles;
 use crate::work::{self, Registry};
 
 use parts::{Parts, StartError};
@@ -75,6 +77,9 @@ pub fn main(args: Vec<String>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Some(command) = &loaded.config.certificate {
+        return certificates::run(command);
+    }
     let log = telemetry::start(loaded.config.log_level, loaded.config.trace);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -102,18 +107,21 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     if config.backends().is_empty() && !config.local_only {
         return Err(Failure::NoBackends);
     }
+    let tls = wiring::tls_profiles(&config).map_err(Failure::start("TLS"))?;
     let (node, stopped) = NodeHandle::start(wiring::node_options(&config));
     info!(node = %node.id(), version = VERSION, "starting");
     let streams = Streams::new(node.clone());
-    let work = open_work(&config, &streams).await?;
+    let work = open_work(&config, &streams, &tls).await?;
     node.set_work_commands(work.work_commands());
     let stop = CancellationToken::new();
+    let profiles = tls.clone();
+    tokio::spawn(tls.watch(stop.clone()));
     let watched = sources.watched().to_vec();
     let (parts, backends) =
         (config.parts(), Node { handle: node.clone(), work: work.clone(), log: log.clone() });
     let reloader = Reloader::new(backends, config, sources);
     let (reload, log) = (reloader.clone(), Arc::new(log));
-    let context = Context { node: node.clone(), streams, work, reload, log, version: VERSION };
+    let context = Context { node: node.clone(), streams, tls: profiles, work, reload, log, version: VERSION };
     let mut running = Parts::new(context, stop.clone());
     if let Err(error) = running.start_all(parts).await {
         running.stop_all().await;
@@ -131,12 +139,12 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     end
 }
 
-async fn open_work(config: &Config, streams: &Streams) -> Result<Registry, Failure> {
+async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result<Registry, Failure> {
     let what = || format!("the work engine in {}", config.node.data_dir.display());
     let types = config.work_commands.iter().map(wiring::command_type).collect();
     let options = work::Options::new(config.node.data_dir.clone(), config.node.id.clone(), types)
         .map_err(Failure::start(what()))?;
-    let dialer = Arc::new(wiring::MeshDialer::new(streams.clone()));
+    let dialer = Arc::new(wiring::MeshDialer::new(streams.clone(), tls.clone()));
     Registry::open(options, dialer).await.map_err(Failure::start(what()))
 }
 

@@ -17,6 +17,7 @@ use crate::config::typed::services::Remote;
 use crate::control::{self, Limits, Server};
 use crate::node::LinkHandle;
 use crate::service::{CommandOut, FlowLimits, TcpIn, TcpOut, UdpIn, UdpOut, UnixIn, UnixOut};
+use crate::tls::{ClientProfile, ServerProfile, UnknownProfile};
 use crate::wire::{NodeId, ServiceName};
 
 /// Why a part did not start.
@@ -138,22 +139,28 @@ impl Parts {
         match part {
             Part::Control(door) => self.open(door).await,
             Part::Link(backend) => {
-                let spec = wiring::link_spec(backend).ok_or("this kind of link is not supported")?;
+                let spec = wiring::link_spec(backend, &self.context.tls)?;
+                let spec = spec.ok_or("this kind of link is not supported")?;
                 Ok(Running::Link(node.add_link(spec).await?))
             }
             Part::Command(command) => {
-                let service = CommandOut::listen(&streams(), command.service, &command.command).await?;
+                let tls = self.server_profile(&command.tls)?;
+                let service = CommandOut::listen(&streams(), command.service, &command.command, tls).await?;
                 Ok(self.run(|stop| service.run(stop)))
             }
             Part::IpRouter(_) => Err("this kind of service is not supported".into()),
             Part::TcpServer(server) => {
                 let (to, service) = self.target(&server.remote);
+                let tls =
+                    (self.server_profile(&server.tls_server)?, self.client_profile(&server.tls_client)?);
                 let proxy = TcpIn::bind(&server.bind.to_string(), streams(), to, service).await?;
-                Ok(self.run(|stop| proxy.run(stop)))
+                Ok(self.run(|stop| proxy.with_tls(tls.0, tls.1).run(stop)))
             }
             Part::TcpClient(client) => {
+                let tls =
+                    (self.server_profile(&client.tls_server)?, self.client_profile(&client.tls_client)?);
                 let address = client.address.to_string();
-                let proxy = TcpOut::listen(&streams(), client.service, address).await?;
+                let proxy = TcpOut::listen_with(&streams(), client.service, address, tls.0, tls.1).await?;
                 Ok(self.run(|stop| proxy.run(stop)))
             }
             Part::UdpServer(server) => {
@@ -168,14 +175,24 @@ impl Parts {
             }
             Part::UnixSocketServer(server) => {
                 let (to, service) = self.target(&server.remote);
+                let tls = self.client_profile(&server.tls)?;
                 let proxy = UnixIn::bind(&server.filename, server.permissions, streams(), to, service)?;
-                Ok(self.run(|stop| proxy.run(stop)))
+                Ok(self.run(|stop| proxy.with_tls(tls).run(stop)))
             }
             Part::UnixSocketClient(client) => {
-                let proxy = UnixOut::listen(&streams(), client.service, client.filename.clone()).await?;
+                let (tls, path) = (self.server_profile(&client.tls)?, client.filename.clone());
+                let proxy = UnixOut::listen_with(&streams(), client.service, path, tls).await?;
                 Ok(self.run(|stop| proxy.run(stop)))
             }
         }
+    }
+
+    fn server_profile(&self, name: &Option<String>) -> Result<Option<ServerProfile>, UnknownProfile> {
+        wiring::server_profile(&self.context.tls, name.as_deref())
+    }
+
+    fn client_profile(&self, name: &Option<String>) -> Result<Option<ClientProfile>, UnknownProfile> {
+        wiring::client_profile(&self.context.tls, name.as_deref())
     }
 
     fn target(&self, remote: &Remote) -> (NodeId, ServiceName) {
@@ -186,8 +203,12 @@ impl Parts {
         let mut server = Server::new(self.context.clone(), Limits::default());
         match door {
             ControlDoor::Unix(path, mode) => server.listen_unix(path, *mode)?,
-            ControlDoor::Tcp(address, _) => drop(server.listen_tcp(&address.to_string()).await?),
-            ControlDoor::Mesh(service, _) => server.listen_mesh(*service).await?,
+            ControlDoor::Tcp(address, tls) => {
+                server.listen_tcp(&address.to_string(), self.server_profile(tls)?).await?;
+            }
+            ControlDoor::Mesh(service, tls) => {
+                server.listen_mesh(*service, self.server_profile(tls)?).await?;
+            }
         }
         let (stop, freed) = (self.stop.child_token(), server.closed());
         self.tasks.spawn(server.run(stop.clone(), self.stop.clone()));

@@ -286,6 +286,7 @@ impl Driver {
             }
             CloseReason::OwnId
             | CloseReason::NotAllowed(_)
+            | CloseReason::NotCertified { .. }
             | CloseReason::AlreadyConnected(_)
             | CloseReason::PeerChanged { .. }
             | CloseReason::CostDisagreement { .. }
@@ -316,6 +317,7 @@ impl Driver {
         let queues: HashMap<_, _> = established.map(|(&id, c)| (id, c.queue.clone())).collect();
         let routes = self.mesh.routes().clone();
         self.switch.forwarding.store(Arc::new(Forwarding { routes, queues }));
+        self.switch.replaced.send_replace(());
     }
 
     fn stop_for(&mut self, cause: StopCause) {

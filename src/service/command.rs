@@ -20,6 +20,7 @@ use tracing::{debug, info, warn};
 
 use super::relay;
 use crate::stream::{ListenError, MeshStream, StreamListener, Streams};
+use crate::tls::ServerProfile;
 use crate::wire::ServiceName;
 
 /// The terminal's size, for programs that ask: streams carry no size.
@@ -50,7 +51,7 @@ pub struct CommandOut {
 }
 
 impl CommandOut {
-    /// Opens the service and tells the mesh of it. `command` is split as a shell does.
+    /// Opens the service, with TLS if a profile is given, and tells the mesh of it. `command` is split as a shell does.
     ///
     /// # Errors
     /// [`CommandError`]. Whether the program exists shows with each stream.
@@ -58,11 +59,12 @@ impl CommandOut {
         streams: &Streams,
         service: ServiceName,
         command: &str,
+        tls: Option<ServerProfile>,
     ) -> Result<Self, CommandError> {
         let words = shlex::split(command).filter(|words| !words.is_empty());
         let words = words.ok_or_else(|| CommandError::NoCommand(command.to_owned()))?;
         let tags = BTreeMap::from([("type".to_owned(), "Command Service".to_owned())]);
-        let listener = streams.listen(service, Some(tags)).await?;
+        let listener = streams.listen_with(service, Some(tags), tls).await?;
         info!(%service, program = words[0], "command service open");
         Ok(Self { listener, words })
     }

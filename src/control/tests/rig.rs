@@ -30,7 +30,13 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 /// Answers every reload alike, and keeps the units' directory for as long as the context lives.
 struct Scripted {
     result: Result<(), ReloadError>,
-    _data: tempfile::TempDir,
+    data: tempfile::TempDir,
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        crate::work::kill_all_units(&self.data.path().join("data/alpha"));
+    }
 }
 
 impl Reload for Scripted {
@@ -76,8 +82,9 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     };
     let work = Registry::open(options, Arc::new(Alone(id))).await.expect("a work engine");
     let streams = Streams::new(node.clone());
-    let reload = Arc::new(Scripted { result, _data: data });
-    Context { node, streams, work, reload, log: Arc::new(OneLevel), version: "1.2.3" }
+    let reload = Arc::new(Scripted { result, data });
+    let log = Arc::new(OneLevel);
+    Context { node, streams, tls: Default::default(), work, reload, log, version: "1.2.3" }
 }
 
 /// The daemon's binary, which runs jobs; cargo puts it beside the tests' directory.

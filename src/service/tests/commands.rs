@@ -12,7 +12,7 @@ use crate::stream::MeshStream;
 
 async fn terminal(rig: &Rig, command: &str) -> MeshStream {
     let (near, far) = rig.ends();
-    let out = CommandOut::listen(&far, service("term"), command).await.unwrap();
+    let out = CommandOut::listen(&far, service("term"), command, None).await.unwrap();
     rig.tasks.spawn(out.run(rig.stop.clone()));
     near.dial(far.node().id(), service("term")).await.unwrap()
 }
@@ -93,6 +93,6 @@ async fn a_program_that_is_not_there_ends_the_stream() {
     let end = timeout(LIMIT, stream.read(&mut [0; 1])).await.expect("the end");
     assert!(end.is_err(), "{end:?}");
     let (_, far) = rig.ends();
-    assert!(CommandOut::listen(&far, service("x"), "an 'open quote").await.is_err());
+    assert!(CommandOut::listen(&far, service("x"), "an 'open quote", None).await.is_err());
     rig.end().await;
 }
