@@ -117,17 +117,11 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let profiles = tls.clone();
     tokio::spawn(tls.watch(stop.clone()));
     let watched = sources.watched().to_vec();
-    let (parts, backends) =
-        (config.parts(), Node { handle: node.clone(), work: work.clone(), log: log.clone() });
+    let backends = Node { handle: node.clone(), work: work.clone(), log: log.clone() };
     let reloader = Reloader::new(backends, config, sources);
     let (reload, log) = (reloader.clone(), Arc::new(log));
     let context = Context { node: node.clone(), streams, tls: profiles, work, reload, log, version: VERSION };
-    let mut running = Parts::new(context, stop.clone());
-    if let Err(error) = running.start_all(parts).await {
-        running.stop_all().await;
-        return Err(error.into());
-    }
-    reloader.adopt(running).await;
+    reloader.start(Parts::new(context, stop.clone())).await?;
     watch::spawn(watched, reloader.clone(), stop);
     // Without systemd there is nobody to tell.
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Ready]);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use tokio::sync::Mutex;
 use tracing::{info, warn};
 
-use super::parts::Parts;
+use super::parts::{Parts, StartError};
 use super::wiring;
 use crate::config::typed::LogLevel;
 use crate::config::typed::work::WorkCommand;
@@ -47,9 +47,15 @@ impl Reloader {
         Arc::new_cyclic(|me| Self { me: me.clone(), node, state })
     }
 
-    /// Takes over the running parts.
-    pub(super) async fn adopt(&self, parts: Parts) {
-        self.state.lock().await.parts = Some(parts);
+    /// Starts the configuration's parts. A reload that is asked for meanwhile waits.
+    pub(super) async fn start(&self, mut parts: Parts) -> Result<(), StartError> {
+        let mut state = self.state.lock().await;
+        let started = parts.start_all(state.config.parts()).await;
+        match started {
+            Ok(()) => state.parts = Some(parts),
+            Err(_) => parts.stop_all().await,
+        }
+        started
     }
 
     /// Stops all parts; nothing is reloaded from here on.

@@ -48,8 +48,6 @@ fn a_rejected_sender_is_told_and_a_dropped_one_is_not() {
     guarded.configure("guarded", json!({}), listener(port));
     assert_eq!(guarded.reload(), json!({"Success": true}));
     until("no rules", || (other.ask_json("ping guarded")["Success"] == true).then_some(()));
-    // The session lived through all of it.
-    assert_eq!(other.log().matches("session").count(), other.log().matches("session").count());
 }
 
 /// The worked example of a control node: its own control service is closed to the mesh, and open on its socket.

@@ -84,6 +84,9 @@ impl Node {
             .unwrap();
         let node = Self { process, dir };
         until("the node answers", || UnixStream::connect(node.socket()).ok());
+        if program == Path::new(env!("CARGO_BIN_EXE_meshd")) {
+            until("the node is ready", || node.log().contains("ready").then_some(()));
+        }
         node
     }
 
