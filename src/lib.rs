@@ -17,6 +17,7 @@
 //! - [`control`] owns the line protocol that clients speak: the service, and its client's half.
 //! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
 //! - [`daemon`] wires all of them into a node; [`telemetry`] is its log; [`cli`] is `meshctl`.
+//! - [`unix_socket`] owns binding of Unix sockets: permissions, lock, removal.
 //! - [`duration`] owns Go's notation of durations, which users type and clients read.
 //!
 //! # The way of a packet, and of a job
@@ -42,5 +43,6 @@ pub mod service;
 pub mod stream;
 pub mod telemetry;
 pub mod tls;
+pub mod unix_socket;
 pub mod wire;
 pub mod work;

@@ -36,6 +36,9 @@ const ALPN: &[u8] = b"meshd-link/1";
 /// How long a handshake may take.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long one address has to answer: a host that is up and does not listen says nothing that QUIC hears.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
 /// Handshakes under way at once on one listener; more are refused.
 const MOST_HANDSHAKES: usize = 1_024;
 
@@ -208,10 +211,10 @@ async fn connect(options: &QuicDialOptions) -> Result<Session, DialFailure> {
     let expected = Expected::Host(name);
     let (config, verdict) = client_config(tls, expected.clone()).map_err(failed)?;
     let left = u32::try_from(candidates.len()).unwrap_or(1).max(1);
-    let mut last = DialFailure::TimedOut { address: address.clone(), limit: DIAL_LIMIT };
+    let mut last = DialFailure::TimedOut { address: address.clone(), limit: ANSWER_LIMIT };
     for candidate in candidates {
         // Each gets an equal share of the time, so that one that swallows packets does not hide the others.
-        match timeout(DIAL_LIMIT / left, connect_to(candidate, host, &config)).await {
+        match timeout(ANSWER_LIMIT.min(DIAL_LIMIT / left), connect_to(candidate, host, &config)).await {
             Ok(Ok(connection)) => return Ok(dialed(connection, tls, expected, address)),
             Ok(Err(error)) if verdict.rejection().is_some() => {
                 let source = explain(tls.name(), &error, &verdict);

@@ -18,10 +18,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use super::listen::{self, Accept, Client, TlsPort, UnixSocket};
+use super::listen::{self, Accept, Client, TlsPort};
 use super::{Context, ListenError, session};
 use crate::stream::StreamListener;
 use crate::tls::ServerProfile;
+use crate::unix_socket::UnixSocket;
 use crate::wire::ServiceName;
 
 /// What clients may use up. The defaults are for production; tests make them small.
@@ -76,7 +77,7 @@ impl Server {
     /// Binds a Unix socket with the permission bits `mode`. Clients connect from now on. Needs a tokio runtime.
     ///
     /// # Errors
-    /// [`ListenError`], `InUse` among them if another daemon serves this path.
+    /// [`ListenError::Unix`], `InUse` inside if another daemon serves this path.
     pub fn listen_unix(&mut self, path: &Path, mode: u32) -> Result<(), ListenError> {
         self.unix.push(UnixSocket::bind(path, mode)?);
         Ok(())

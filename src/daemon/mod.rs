@@ -3,6 +3,7 @@
 //! Decides nothing about packets or jobs. What stands here is the order of start and stop, the mapping
 //! from configuration to the rooms' own settings (`wiring`), and what a reload changes (`links`).
 
+mod certificates;
 mod links;
 mod wiring;
 
@@ -68,6 +69,9 @@ pub fn main(args: Vec<String>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Some(command) = &loaded.config.certificate {
+        return certificates::run(command);
+    }
     telemetry::start(loaded.config.log_level, loaded.config.trace);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -184,7 +188,7 @@ async fn start_proxies(
         let what = || format!("tcp-client {}", client.service);
         let (service, way) =
             proxy_profiles(tls, &client.tls_server, &client.tls_client).map_err(Failure::start(what()))?;
-        let proxy = TcpOut::listen(streams, client.service, client.address.to_string(), service, way)
+        let proxy = TcpOut::listen_with(streams, client.service, client.address.to_string(), service, way)
             .await
             .map_err(Failure::start(what()))?;
         tasks.spawn(proxy.run(stop.clone()));

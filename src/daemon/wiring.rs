@@ -1,5 +1,7 @@
 //! From configuration to the rooms' own settings. Only translates.
 
+use std::pin::Pin;
+
 use crate::backend::{
     DialSpec, ListenSpec, Proxy, QuicDialOptions, QuicListenOptions, TcpDialOptions, TcpListenOptions,
     UdpDialOptions, UdpListenOptions, WsDialOptions, WsListenOptions,
@@ -223,6 +225,11 @@ impl Dialer for MeshDialer {
             let tls = client_profile(&profiles, tls.as_deref()).map_err(std::io::Error::other)?;
             Ok(Box::new(streams.dial_with(&node, service, tls.as_ref()).await?) as Box<dyn Duplex>)
         })
+    }
+
+    fn appears(&self, node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let handle = self.streams.node().clone();
+        Box::pin(async move { handle.appears(node.hash()).await })
     }
 
     fn node_id(&self) -> &NodeId {

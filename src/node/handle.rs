@@ -127,6 +127,17 @@ impl NodeHandle {
         self.inner.switch.reaches(node)
     }
 
+    /// Ends when a way to that node appears that was not there; at the first one if there is none now.
+    pub async fn appears(&self, node: NameHash) {
+        let mut replaced = self.inner.switch.replaced.subscribe();
+        for wanted in [false, true] {
+            while self.reaches(node) != wanted {
+                // The sender lives in the switch, which lives in this handle.
+                let _ = replaced.changed().await;
+            }
+        }
+    }
+
     /// Opens a service for datagrams.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
+use tokio::sync::watch;
 
 use super::port::Port;
 use super::queue::{IfFull, Queue};
@@ -28,12 +29,20 @@ pub(super) struct Switch {
     pub(super) id: NodeId,
     pub(super) own: NameHash,
     pub(super) forwarding: ArcSwap<Forwarding>,
+    /// Told whenever the table was replaced.
+    pub(super) replaced: watch::Sender<()>,
     ports: RwLock<HashMap<ServiceName, Arc<Port>>>,
 }
 
 impl Switch {
     pub(super) fn new(id: NodeId) -> Self {
-        Self { own: id.hash(), id, forwarding: ArcSwap::default(), ports: RwLock::default() }
+        Self {
+            own: id.hash(),
+            id,
+            forwarding: ArcSwap::default(),
+            replaced: watch::Sender::new(()),
+            ports: RwLock::default(),
+        }
     }
 
     /// Carries a data message that came from a link, if that needs no more than the table; else gives it
@@ -45,7 +54,7 @@ impl Switch {
                 let Some(queue) = table.queues.get(&session) else { return Some(message) };
                 message[HOPS_OFFSET] = header.hops - 1;
                 // The queue counts what it drops.
-                let _dropped = queue.push_data(message.freeze(), IfFull::Drop);
+                let _dropped = queue.push_data(&header, message.freeze(), IfFull::Drop);
             }
             Decision::Local => {
                 let Some(port) = self.port(header.to_service) else { return Some(message) };

@@ -21,6 +21,8 @@ use crate::wire::{NameHash, ServiceName};
 const NORMAL_CLOSE: (VarInt, &[u8]) = (VarInt::from_u32(0), b"normal close");
 /// How a connection is closed whose certificate is no longer accepted.
 const REVOKED: (VarInt, &[u8]) = (VarInt::from_u32(501), b"certificate no longer accepted");
+/// How a connection is closed that cannot serve its purpose.
+const ABORTED: VarInt = VarInt::from_u32(500);
 /// How a read that nobody waits for any more is cancelled (contract section 5).
 const READ_CANCELLED: VarInt = VarInt::from_u32(499);
 /// How long the end of a connection is waited for.
@@ -60,6 +62,21 @@ impl MeshStream {
     /// Where the other end is: the hash of its node and its service.
     pub fn remote(&self) -> Option<(NameHash, ServiceName)> {
         service_at(self.connection.remote_address())
+    }
+
+    /// Ready once the connection is no more, for whatever reason. Does not borrow the stream.
+    pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let connection = self.connection.clone();
+        async move {
+            let _cause = connection.closed().await;
+        }
+    }
+
+    /// Ends the connection at once, so that the other side does not take it for complete. What it has not
+    /// received yet is lost.
+    pub fn abort(mut self, reason: &str) {
+        self.halves = None;
+        self.connection.close(ABORTED, reason.as_bytes());
     }
 
     fn halves(&mut self) -> io::Result<&mut (SendStream, RecvStream)> {

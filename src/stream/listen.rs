@@ -9,6 +9,7 @@ use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime, VarInt};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::connection::{MeshStream, Side};
@@ -43,6 +44,7 @@ pub struct StreamListener {
     endpoint: Endpoint,
     notices: AbortHandle,
     accepting: AbortHandle,
+    released: CancellationToken,
 }
 
 impl Streams {
@@ -85,12 +87,13 @@ impl Streams {
             let conn_type = if tls.is_some() { ConnType::STREAM_TLS } else { ConnType::STREAM };
             self.node().advertise(service, Offer { conn_type, tags });
         }
+        let released = socket.released();
         let watches = Arc::new(Watches::default());
         let (accepted_sender, accepted) = mpsc::channel(BACKLOG);
         let accepting = tokio::spawn(accept_all(endpoint.clone(), watches.clone(), accepted_sender, tls));
         let notices = tokio::spawn(async move { watches.listen(&socket).await });
         let (accepting, notices) = (accepting.abort_handle(), notices.abort_handle());
-        Ok(StreamListener { accepted, endpoint, notices, accepting })
+        Ok(StreamListener { accepted, endpoint, notices, accepting, released })
     }
 }
 
@@ -98,6 +101,13 @@ impl StreamListener {
     /// The next stream; `None` once the node has stopped.
     pub async fn accept(&mut self) -> Option<MeshStream> {
         self.accepted.recv().await
+    }
+
+    /// Closes the service as dropping it does, and waits until its name is free to be opened again.
+    pub async fn close(self) {
+        let released = self.released.clone();
+        drop(self);
+        released.cancelled().await;
     }
 }
 

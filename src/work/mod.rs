@@ -29,6 +29,9 @@ pub use results::ResultStream;
 pub use status::UnitReport;
 pub use unit::{State, UnitId};
 
+#[cfg(test)]
+pub(crate) use runner::kill_all_units;
+
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -49,6 +52,12 @@ pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Duplex>>> + Se
 pub trait Dialer: Send + Sync + 'static {
     /// Opens a stream to a service of a node, under the named TLS profile if any. Bounded in time.
     fn dial(&self, node: NodeId, service: ServiceName, tls: Option<String>) -> Dialing;
+
+    /// Ends when a way to a node appears that was not there, so that waiting for it need not be guessed. Never
+    /// ends where that cannot be told.
+    fn appears(&self, _node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
+    }
 
     /// This node.
     fn node_id(&self) -> &NodeId;

@@ -261,3 +261,14 @@ impl QuicWriter {
         stream.stopped().await.map(|_code| ()).map_err(|error| WriteError::from(error).into())
     }
 }
+
+#[cfg(test)]
+impl QuicReader {
+    pub(super) fn datagrams_received(&self) -> u64 {
+        self.connection.stats().frame_rx.datagram
+    }
+
+    pub(super) fn revoke(&self) {
+        self.guard.cut().cancel();
+    }
+}

@@ -312,8 +312,6 @@ fn what_awx_writes_parses() {
             ("work-kubernetes", None),
             ("tls-client", None),
             ("tcp-peer", Some("tls")),
-            ("ws-peer", None),
-            ("ws-peer", None),
         ]
     );
 }

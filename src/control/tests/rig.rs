@@ -31,7 +31,13 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 /// Answers every reload alike, and keeps the units' directory for as long as the context lives.
 struct Scripted {
     result: Result<(), ReloadError>,
-    _data: tempfile::TempDir,
+    data: tempfile::TempDir,
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        crate::work::kill_all_units(&self.data.path().join("data/alpha"));
+    }
 }
 
 impl Reload for Scripted {
@@ -64,7 +70,7 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     };
     let work = Registry::open(options, Arc::new(Alone(id))).await.expect("a work engine");
     let streams = Streams::new(node.clone());
-    let reload = Arc::new(Scripted { result, _data: data });
+    let reload = Arc::new(Scripted { result, data });
     Context { node, streams, tls: Default::default(), work, reload, version: "1.2.3" }
 }
 

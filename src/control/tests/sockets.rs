@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::rig::{Client, Service, context};
 use crate::control::{Limits, ListenError, Server};
+use crate::unix_socket::BindError;
 use crate::wire::ServiceName;
 
 fn mode(path: &Path) -> u32 {
@@ -40,7 +41,7 @@ async fn two_daemons_never_share_a_path() {
     let mut first = server().await;
     first.listen_unix(&path, 0o600).unwrap();
     let error = bound(&path).await.unwrap_err();
-    assert!(matches!(error, ListenError::InUse(_)), "{error}");
+    assert!(matches!(error, ListenError::Unix(BindError::InUse(_))), "{error}");
     assert!(error.to_string().contains("s is in use by another daemon"), "{error}");
     assert!(path.exists(), "the first keeps its socket");
     drop(first);
@@ -58,10 +59,13 @@ async fn a_leftover_socket_is_replaced_and_other_files_are_not() {
 
     let data = directory.path().join("data");
     std::fs::write(&data, "precious").unwrap();
-    assert!(matches!(bound(&data).await, Err(ListenError::NotASocket(_))));
+    assert!(matches!(bound(&data).await, Err(ListenError::Unix(BindError::NotASocket(_)))));
     assert_eq!(std::fs::read(&data).unwrap(), b"precious");
-    assert!(matches!(bound(&directory.path().join("x".repeat(108))).await, Err(ListenError::PathTooLong(_))));
-    assert!(matches!(bound(&data.join("below")).await, Err(ListenError::Unix { .. })));
+    assert!(matches!(
+        bound(&directory.path().join("x".repeat(108))).await,
+        Err(ListenError::Unix(BindError::PathTooLong(_)))
+    ));
+    assert!(matches!(bound(&data.join("below")).await, Err(ListenError::Unix(BindError::Step { .. }))));
 }
 
 #[tokio::test]

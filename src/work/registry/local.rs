@@ -10,15 +10,16 @@ use tokio::io::Interest;
 use super::entry::{Durability, Entry};
 use super::{Inner, Outcome};
 use crate::work::runner::identity::Identity;
-use crate::work::runner::{Job, Started};
-use crate::work::status::Extra;
+use crate::work::runner::{Job, Started, kill_leftovers};
+use crate::work::status::{Extra, Status};
+use crate::work::store::UnitDir;
 use crate::work::unit::{Event, State};
 use crate::work::{WorkError, readiness};
 
-/// What a runner gets on top of the grace to write its last status.
+/// What a runner gets on top of the grace for harder signals and its last status.
 const RUNNER_MARGIN: Duration = Duration::from_secs(8);
-/// What is left after a runner was killed.
-const LAST_MARGIN: Duration = Duration::from_secs(2);
+/// What is left after a runner was killed, for ending its processes from here.
+const LAST_MARGIN: Duration = Duration::from_secs(7);
 /// Between looks at a runner for which there is no descriptor left.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -79,7 +80,7 @@ impl Inner {
             }
             tokio::spawn(self.clone().supervise(entry.clone(), runner));
         } else {
-            self.settle(entry, runner.is_some()).await;
+            self.settle(entry, runner).await;
         }
     }
 
@@ -88,27 +89,24 @@ impl Inner {
         if let Some(runner) = &runner {
             wait_for_end(runner).await;
         }
-        self.settle(&entry, true).await;
+        self.settle(&entry, runner).await;
     }
 
-    /// Shows the final status that a runner left, or gives the unit one.
-    async fn settle(&self, entry: &Arc<Entry>, had_runner: bool) {
+    /// Shows the final status that a runner left, or gives the unit one, once nothing of it runs any more.
+    async fn settle(&self, entry: &Arc<Entry>, runner: Option<Identity>) {
         let mut writer = entry.writer(&self.store).await;
-        let dir = entry.dir.clone();
-        let (left, cancelled, stdout_size) = self
-            .store
-            .blocking(move || (dir.read_status(), dir.is_marked_cancelled(), dir.stdout_size()))
-            .await;
-        match left {
-            Ok(left) if left.life.state.is_final() => return writer.show(left),
-            Ok(_) | Err(_) => {}
-        }
+        let (dir, had_runner) = (entry.dir.clone(), runner.is_some());
+        let found = self.store.blocking(move || Remains::of(&dir, runner.as_ref())).await;
+        let Remains { cancelled, killed, stdout_size } = match found {
+            Ok(left) => return writer.show(left),
+            Err(remains) => remains,
+        };
         let mut status = writer.status().as_ref().clone();
         let event = match status.life.state {
             State::Pending if !had_runner && cancelled => Event::CancelledEarly,
             State::Pending if !had_runner => Event::Restarted,
             State::Pending | State::Running | State::Succeeded | State::Failed | State::Canceled => {
-                Event::RunnerVanished { cancelled, stdout_size }
+                Event::RunnerVanished { cancelled, killed, stdout_size }
             }
         };
         if !status.life.apply(&event) {
@@ -157,6 +155,29 @@ impl Inner {
         if let Some(Err(error)) = runner.map(|runner| runner.signal(signal)) {
             tracing::warn!(unit = %entry.id, %error, "cannot signal the unit's runner");
         }
+    }
+}
+
+/// What a runner that is gone left in place of a final status.
+struct Remains {
+    cancelled: bool,
+    killed: usize,
+    stdout_size: u64,
+}
+
+impl Remains {
+    /// The final status, or else the remains, with the unit's processes ended. Blocks.
+    fn of(dir: &UnitDir, runner: Option<&Identity>) -> Result<Status, Self> {
+        match dir.read_status() {
+            Ok(left) if left.life.state.is_final() => return Ok(left),
+            Ok(_) | Err(_) => {}
+        }
+        let cancelled = dir.is_marked_cancelled();
+        let killed = match runner {
+            Some(runner) if runner.is_of_this_boot() => kill_leftovers(dir),
+            Some(_) | None => 0,
+        };
+        Err(Self { cancelled, killed, stdout_size: dir.stdout_size() })
     }
 }
 

@@ -269,9 +269,10 @@ impl Inner {
 
     /// Deletes a unit that nothing runs for any more.
     pub(crate) async fn remove(&self, entry: &Entry) -> Result<(), WorkError> {
-        let (store, id) = (self.store.clone(), entry.id.clone());
-        self.store.blocking(move || store.remove(&id)).await?;
-        if self.units_mut().remove(&entry.id).is_some() {
+        let (store, dir) = (self.store.clone(), entry.dir.clone());
+        self.store.blocking(move || store.remove(&dir)).await?;
+        let mut units = self.units_mut();
+        if !entry.dir.is_hidden() && units.remove(&entry.id).is_some() {
             self.remember_release(entry.id.clone());
         }
         Ok(())

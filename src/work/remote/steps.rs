@@ -32,6 +32,7 @@ impl Inner {
         let answer = session.ask(&submit_line(&remote)).await?;
         let bad = || StepError::Refused(format!("could not parse response: {answer}"));
         let id = parse_created(&answer).ok_or_else(bad)?.to_owned();
+        entry.link().note_progress();
         self.note(entry, |remote| remote.remote_unit_id = id).await?;
         self.send_payload(entry, &mut session).await?;
         session.shut_down().await?;
@@ -46,8 +47,8 @@ impl Inner {
             Err(error) if error.is_unknown_unit() => return Ok(false),
             report => report?,
         };
-        let life = Life { state: report.state, detail: report.detail, stdout_size: 0 };
-        if life.awaits_payload() {
+        let life = Life::told(report.state, report.detail, 0);
+        if life.awaits_payload {
             return Err(StepError::Connection(
                 "the node still waits for the earlier connection's payload".into(),
             ));
@@ -78,6 +79,7 @@ impl Inner {
                 return Ok(());
             }
             session.send(&chunk).await?;
+            entry.link().note_progress();
         }
     }
 
@@ -113,7 +115,9 @@ impl Inner {
         output: &mut Output,
     ) -> Result<(), StepError> {
         loop {
-            match Frame::read(session.stream()).await? {
+            let frame = Frame::read(session.stream()).await?;
+            entry.link().note_progress();
+            match frame {
                 Frame::Output(bytes) => output.append(self, bytes).await?,
                 Frame::Status(report) if report.state.is_final() && report.stdout_size > output.length => {
                     return Err(StepError::Connection("the output ended before the unit did".into()));
@@ -156,6 +160,7 @@ impl Inner {
                         Err(error) => return self.gone_or(entry, error).await,
                         Ok(report) => report,
                     };
+                    entry.link().note_progress();
                     if !report.state.is_final() {
                         self.report_here(entry, report.clone(), output.length).await;
                     }
@@ -198,7 +203,11 @@ impl Inner {
     }
 
     /// Writes down what is known of the other side.
-    async fn note(&self, entry: &Arc<Entry>, change: impl FnOnce(&mut RemoteExtra)) -> Result<(), StepError> {
+    pub(super) async fn note(
+        &self,
+        entry: &Arc<Entry>,
+        change: impl FnOnce(&mut RemoteExtra),
+    ) -> Result<(), StepError> {
         let mut writer = entry.writer(&self.store).await;
         let mut status = writer.status().as_ref().clone();
         if let Some(remote) = status.remote_mut() {

@@ -33,9 +33,14 @@ pub(super) fn fork() -> io::Result<Side> {
     }
 }
 
-/// Makes the command start with no signal blocked, whatever this process blocks.
+/// Makes the command start with no signal blocked, whatever this process blocks, and end with this process: a
+/// runner that is killed cannot end it any more.
 pub(super) fn with_open_signal_mask(command: &mut Command) -> &mut Command {
-    // SAFETY: the hook runs in the forked child before exec and makes one async-signal-safe call,
-    // pthread_sigmask, on a value on its own stack; it neither allocates nor locks.
-    unsafe { command.pre_exec(|| SigSet::empty().thread_set_mask().map_err(io::Error::from)) }
+    let hook = || {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        SigSet::empty().thread_set_mask().map_err(io::Error::from)
+    };
+    // SAFETY: the hook runs in the forked child before exec and makes two async-signal-safe calls, prctl and
+    // pthread_sigmask, on values on its own stack; it neither allocates nor locks.
+    unsafe { command.pre_exec(hook) }
 }

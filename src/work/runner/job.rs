@@ -18,14 +18,17 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use super::identity::Identity;
 use super::kill::signal_tree;
 use super::spawner::reply;
-use super::{Job, Outcome, Reply, fork};
+use super::{Job, Outcome, Reply, fork, leftovers};
 use crate::work::command;
 use crate::work::status::{CommandExtra, Extra, Status};
 use crate::work::store::UnitDir;
 use crate::work::unit::{Event, State};
 
-/// How long processes get to vanish after SIGKILL.
-const AFTER_KILL: Duration = Duration::from_secs(5);
+/// How long processes get to end after SIGTERM.
+const AFTER_TERM: Duration = Duration::from_secs(2);
+/// How long processes get to vanish after SIGKILL, and between repetitions for those that were just born.
+const AFTER_KILL: Duration = Duration::from_secs(4);
+const KILL_AGAIN: Duration = Duration::from_millis(50);
 /// Between attempts to write the final status on a full disk.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -93,7 +96,13 @@ fn start_command(job: &Job, dir: &UnitDir, params: &str) -> Result<(File, Pid), 
     let stdout = open("stdout", OpenOptions::new().append(true).create(true).mode(0o600))?;
     let twin = || stdout.try_clone().map_err(|e| format!("cannot open the unit's stdout twice: {e}"));
     let mut command = Command::new(&job.command);
-    command.args(words).stdin(stdin).stdout(twin()?).stderr(Stdio::from(twin()?)).process_group(0);
+    command
+        .args(words)
+        .env(leftovers::MARK, dir.path())
+        .stdin(stdin)
+        .stdout(twin()?)
+        .stderr(Stdio::from(twin()?))
+        .process_group(0);
     let child =
         fork::with_open_signal_mask(&mut command).spawn().map_err(|e| start_error(&job.command, &e))?;
     let pid =
@@ -118,7 +127,7 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, stdout: &File, pid: Pid)
     let signals = own_signals();
     let mut ended = reap(pid);
     if ended.is_none() {
-        // Not worth an fsync: after a power loss the unit counts as failed whatever stood here.
+        // After a power loss the unit counts as failed whatever stands here, so long as it is whole.
         let _ = dir.write_status(&status, false);
     }
     let mut killed = false;
@@ -183,10 +192,16 @@ fn reap(command: Pid) -> Option<WaitStatus> {
     found
 }
 
-/// Ends the command and everything below it: politely, and after the grace for good.
+/// Ends the command and everything below it: politely, and after the grace for good. Being asked again changes
+/// nothing.
 fn end_tree(command: Pid, signals: Option<&SignalFd>, grace: Duration) -> Option<WaitStatus> {
     let mut ended = None;
-    for (signal, limit) in [(Signal::INT, grace), (Signal::KILL, AFTER_KILL)] {
+    let steps = [
+        (Signal::INT, grace, None),
+        (Signal::TERM, AFTER_TERM, None),
+        (Signal::KILL, AFTER_KILL, Some(KILL_AGAIN)),
+    ];
+    for (signal, limit, again) in steps {
         let deadline = Instant::now() + limit;
         signal_tree(command, signal);
         while has_children(command, &mut ended) {
@@ -194,7 +209,10 @@ fn end_tree(command: Pid, signals: Option<&SignalFd>, grace: Duration) -> Option
             if left.is_zero() {
                 break;
             }
-            wait(signals, Some(left));
+            wait(signals, Some(again.map_or(left, |again| left.min(again))));
+            if again.is_some() {
+                signal_tree(command, signal);
+            }
         }
     }
     ended

@@ -8,9 +8,11 @@ mod fork;
 pub(crate) mod identity;
 mod job;
 mod kill;
+mod leftovers;
 mod spawner;
 
 pub(crate) use client::{SpawnerHandle, Started};
+pub(crate) use leftovers::kill_leftovers;
 
 use std::path::PathBuf;
 
@@ -26,6 +28,18 @@ const MAX_MESSAGE: usize = 64 * 1024;
 pub fn main_if_asked() {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == SPAWNER_ARGUMENT) {
         spawner::run();
+    }
+}
+
+/// Kills whatever runs for the units of a node directory: for the end of tests.
+#[cfg(test)]
+pub(crate) fn kill_all_units(units: &std::path::Path) {
+    for entry in std::fs::read_dir(units).into_iter().flatten().flatten() {
+        let dir = crate::work::store::UnitDir::at(entry.path());
+        if let Some(runner) = identity::Identity::load(&dir) {
+            let _ = runner.signal(rustix::process::Signal::KILL);
+            kill_leftovers(&dir);
+        }
     }
 }
 

@@ -21,6 +21,8 @@ use super::{Job, MAX_MESSAGE, Outcome, Reply, job};
 pub(super) fn run() -> ! {
     // Out of the terminal's reach: Ctrl-C is for the daemon to interpret.
     let _ = rustix::process::setsid();
+    // What a killed runner leaves behind comes here to be reaped, in a container without an init process too.
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let (daemon, signals) = match set_up() {
         Ok(both) => both,
         Err(error) => {
