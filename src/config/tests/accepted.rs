@@ -306,15 +306,7 @@ fn what_awx_writes_parses() {
     let names: Vec<_> = refused.0.iter().map(|error| (error.directive.unwrap(), error.parameter)).collect();
     assert_eq!(
         names,
-        [
-            ("work-signing", None),
-            ("work-kubernetes", None),
-            ("work-kubernetes", None),
-            ("tls-client", None),
-            ("tcp-peer", Some("tls")),
-            ("ws-peer", None),
-            ("ws-peer", None),
-        ]
+        [("work-kubernetes", None), ("work-kubernetes", None), ("ws-peer", None), ("ws-peer", None),]
     );
 }
 
