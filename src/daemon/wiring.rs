@@ -1,6 +1,8 @@
 //! From configuration to the rooms' own settings. Only translates.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::backend::{
     DialSpec, ListenSpec, Proxy, QuicDialOptions, QuicListenOptions, TcpDialOptions, TcpListenOptions,
@@ -10,7 +12,7 @@ use crate::config::HostPort;
 use crate::config::typed::backends::{Backend, DialTerms, ListenTerms, WsPeer};
 use crate::config::typed::services::RemoteNode;
 use crate::config::typed::tls::{TlsClient, TlsServer};
-use crate::config::typed::work::WorkCommand;
+use crate::config::typed::work::{WorkCommand, WorkSigning, WorkVerification};
 use crate::config::{Config, FirewallAction, FirewallRule, NameMatch};
 use crate::mesh::firewall::{Action, Pattern, Rule};
 use crate::mesh::{LinkPolicy, Options};
@@ -20,6 +22,7 @@ use crate::tls::{
     ClientOptions, ClientProfile, Files, ProfileError, Profiles, ServerOptions, ServerProfile, UnknownProfile,
 };
 use crate::wire::{NodeId, ServiceName};
+use crate::work::signing::{KeyError, Signer, Verifier};
 use crate::work::{CommandType, Dialer, Dialing, Duplex};
 
 pub(super) fn node_options(config: &Config) -> NodeOptions {
@@ -196,6 +199,24 @@ pub(super) fn command_type(configured: &WorkCommand) -> CommandType {
         allow_runtime_params: configured.allow_runtime_params,
         verify_signature: configured.verify_signature,
     }
+}
+
+/// How long a signature is good unless configured, as with receptor.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(5 * 60);
+
+pub(super) fn signer(config: &Config) -> Result<Option<Arc<Signer>>, KeyError> {
+    let open = |signing: &WorkSigning| {
+        let lifetime = signing.token_expiration.unwrap_or(TOKEN_LIFETIME);
+        Signer::open(&signing.private_key, lifetime).map(Arc::new)
+    };
+    config.work_signing.as_ref().map(open).transpose()
+}
+
+pub(super) fn verifier(config: &Config) -> Result<Option<Arc<Verifier>>, KeyError> {
+    let node = || config.node.id.clone();
+    let open =
+        |verification: &WorkVerification| Verifier::open(&verification.public_key, node()).map(Arc::new);
+    config.work_verification.as_ref().map(open).transpose()
 }
 
 pub(super) fn remote_node(remote: &RemoteNode, own: &NodeId) -> NodeId {

@@ -166,9 +166,18 @@ impl Core {
         }
     }
 
+    pub(super) fn expiry_warning(&self) -> Option<String> {
+        self.material.load().expiry_warning(Timestamp::now())
+    }
+
+    #[cfg(test)]
+    pub(super) fn living(&self) -> usize {
+        self.live.all().len()
+    }
+
     /// Logs what a person should do about the own certificate.
     pub(super) fn warn_of_expiry(&self) {
-        if let Some(warning) = self.material.load().expiry_warning(Timestamp::now()) {
+        if let Some(warning) = self.expiry_warning() {
             let file = self.files.identity.as_ref().map(|(cert, _)| cert.display().to_string());
             warn!(profile = self.name, file = file.unwrap_or_default(), "the certificate {warning}");
         }

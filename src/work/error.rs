@@ -19,10 +19,13 @@ pub enum WorkError {
     UnexpectedSignature,
     /// The type needs a signature, and the one given (or missing) does not do.
     #[error("could not verify signature: {0}")]
-    BadSignature(&'static str),
+    BadSignature(#[from] super::signing::Refusal),
     /// The unit was to be signed, and this node has no key.
     #[error("cannot sign work: signing key is empty")]
     NoSigningKey,
+    /// The payload is not the one that the signature was made for.
+    #[error("could not verify signature: the payload is not the one that was signed")]
+    OtherPayload,
     /// Parameters came for a type that takes none at run time.
     #[error("extra params provided but not allowed")]
     ParamsNotAllowed,

@@ -7,6 +7,7 @@
 //! - [`status`]: the status file's shape. `store`: where the files lie and how they survive a crash.
 //! - [`runner`]: spawner and runner processes. `command`: the arguments they get.
 //! - `registry`: one entry per unit, its one writer, submission, cancel, release, restart.
+//! - [`signing`]: signatures of requests between nodes.
 //! - `results` and `watch`: output as it grows. [`follow`] and `remote`: units on other nodes.
 
 mod command;
@@ -17,6 +18,7 @@ mod registry;
 mod remote;
 mod results;
 pub mod runner;
+pub mod signing;
 pub mod status;
 mod store;
 pub mod unit;

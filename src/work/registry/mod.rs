@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::results::ResultStream;
 use super::runner::SpawnerHandle;
+use super::signing::{PayloadHash, Refusal, Signer, Subject, Verifier};
 use super::status::{REMOTE, Status, UnitReport};
 use super::store::Store;
 use super::unit::{State, UnitId};
@@ -40,6 +41,10 @@ pub struct Options {
     pub runner_exe: PathBuf,
     /// Time between SIGINT and SIGKILL.
     pub cancel_grace: Duration,
+    /// Signs requests to other nodes, where that is asked for.
+    pub signer: Option<Arc<Signer>>,
+    /// Checks the signatures of requests from other nodes.
+    pub verifier: Option<Arc<Verifier>>,
 }
 
 impl Options {
@@ -49,7 +54,15 @@ impl Options {
     /// When the system does not tell which binary this is.
     pub fn new(data_dir: PathBuf, node_id: NodeId, work_types: Vec<CommandType>) -> std::io::Result<Self> {
         let runner_exe = std::env::current_exe()?;
-        Ok(Self { data_dir, node_id, work_types, runner_exe, cancel_grace: Duration::from_secs(10) })
+        Ok(Self {
+            data_dir,
+            node_id,
+            work_types,
+            runner_exe,
+            cancel_grace: Duration::from_secs(10),
+            signer: None,
+            verifier: None,
+        })
     }
 }
 
@@ -85,6 +98,8 @@ pub(crate) struct Inner {
     watcher: Watcher,
     pub(crate) dialer: Arc<dyn Dialer>,
     grace: Duration,
+    pub(crate) signer: Option<Arc<Signer>>,
+    verifier: Option<Arc<Verifier>>,
     /// A plain lock, held for single map operations and never across a wait.
     units: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
     /// Released lately, oldest first. Likewise.
@@ -103,7 +118,7 @@ impl Registry {
     /// # Errors
     /// [`OpenError`] when the directory cannot be trusted or used, or no process can be started.
     pub async fn open(options: Options, dialer: Arc<dyn Dialer>) -> Result<Self, OpenError> {
-        let Options { data_dir, node_id, work_types, runner_exe, cancel_grace } = options;
+        let Options { data_dir, node_id, work_types, runner_exe, cancel_grace, signer, verifier } = options;
         let store = Store::open(&data_dir, &node_id)?;
         let mut types = BTreeMap::new();
         for kind in work_types {
@@ -122,6 +137,8 @@ impl Registry {
             watcher: Watcher::new(),
             dialer,
             grace: cancel_grace,
+            signer,
+            verifier,
             units: RwLock::default(),
             released: Mutex::default(),
         });
@@ -240,18 +257,29 @@ impl Inner {
     pub(crate) fn check_caller(&self, entry: &Entry, caller: &Caller) -> Result<Arc<Status>, WorkError> {
         let status = entry.status();
         let signed = status.remote().is_some_and(|remote| remote.sign_work);
-        self.check_signature(&status.work_type, signed, caller)?;
+        let about = Subject { unit: Some(entry.id.as_str()), ..Subject::default() };
+        self.check_signature(&status.work_type, signed, caller, &about)?;
         Ok(status)
     }
 
-    fn check_signature(&self, work_type: &str, signed: bool, caller: &Caller) -> Result<(), WorkError> {
+    /// Whether a caller may do what `about` says; gives the hash that the payload must have, if it must.
+    fn check_signature(
+        &self,
+        work_type: &str,
+        signed: bool,
+        caller: &Caller,
+        about: &Subject<'_>,
+    ) -> Result<Option<PayloadHash>, WorkError> {
         let verify = if work_type == REMOTE { signed } else { self.verifies(work_type) };
         let given = caller.signature.as_deref().unwrap_or("");
         match (verify, caller.local, given) {
-            (false, _, "") | (true, true, _) => Ok(()),
+            (false, _, "") | (true, true, _) => Ok(None),
             (false, _, _) => Err(WorkError::UnexpectedSignature),
-            (true, false, "") => Err(WorkError::BadSignature("signature is empty")),
-            (true, false, _) => Err(WorkError::BadSignature("verifying key not specified")),
+            (true, false, "") => Err(Refusal::Empty.into()),
+            (true, false, given) => {
+                let verifier = self.verifier.as_ref().ok_or(Refusal::NoKey)?;
+                Ok(verifier.verify(given, about)?)
+            }
         }
     }
 
