@@ -19,6 +19,7 @@ const IMPLEMENTED: &[(&str, &[&str])] = &[
     ("tcp-server", &["tlsserver", "tlsclient"]),
     ("tcp-client", &["tlsserver", "tlsclient"]),
     ("work-command", &["verifysignature"]),
+    ("work-python", &[]),
 ];
 
 const KUBERNETES_TUNING: [&str; 4] = [

@@ -127,7 +127,7 @@ async fn run(loaded: Loaded) -> Result<(), Failure> {
 
 async fn open_work(config: &Config, streams: &Streams) -> Result<Registry, Failure> {
     let what = || format!("the work engine in {}", config.node.data_dir.display());
-    let types = config.work_commands.iter().map(wiring::command_type).collect();
+    let types = wiring::work_types(config);
     let options = work::Options::new(config.node.data_dir.clone(), config.node.id.clone(), types)
         .map_err(Failure::start(what()))?;
     let dialer = Arc::new(wiring::MeshDialer::new(streams.clone()));

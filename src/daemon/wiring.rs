@@ -6,14 +6,15 @@ use std::sync::Arc;
 use crate::backend::{DialSpec, ListenSpec, TcpDialOptions, TcpListenOptions};
 use crate::config::typed::backends::{Backend, DialTerms, ListenTerms};
 use crate::config::typed::services::RemoteNode;
-use crate::config::typed::work::WorkCommand;
+use crate::config::typed::work::{MaxStdoutAction, WorkCommand, WorkLimits, WorkPython};
 use crate::config::{Config, FirewallAction, FirewallRule, NameMatch};
 use crate::mesh::firewall::{Action, Pattern, Rule};
 use crate::mesh::{LinkPolicy, Options};
 use crate::node::{LinkSpec, NodeOptions};
 use crate::stream::Streams;
 use crate::wire::{NodeId, ServiceName};
-use crate::work::{CommandType, Dialer, Dialing, Duplex};
+use crate::work::limits::{Limits, MaxStdout, WhenFull};
+use crate::work::{CommandType, Dialer, Dialing, Duplex, PythonPlugin};
 
 pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
@@ -69,13 +70,40 @@ fn dial_policy(terms: &DialTerms) -> LinkPolicy {
     LinkPolicy { cost: terms.cost, allowed_peers, ..LinkPolicy::default() }
 }
 
-pub(super) fn command_type(configured: &WorkCommand) -> CommandType {
+/// All work types of the configuration.
+pub(super) fn work_types(config: &Config) -> Vec<CommandType> {
+    let python = config.work_python.iter().map(|configured| {
+        let WorkPython { work_type, plugin, function, config } = configured.clone();
+        CommandType::python(work_type, PythonPlugin { plugin, function, config })
+    });
+    config.work_commands.iter().map(command_type).chain(python).collect()
+}
+
+fn command_type(configured: &WorkCommand) -> CommandType {
     CommandType {
-        name: configured.work_type.clone(),
-        command: configured.command.clone(),
         params: configured.params.clone(),
         allow_runtime_params: configured.allow_runtime_params,
         verify_signature: configured.verify_signature,
+        limits: limits(&configured.limits),
+        ..CommandType::new(&configured.work_type, &configured.command)
+    }
+}
+
+fn limits(configured: &WorkLimits) -> Limits {
+    let when_full = match configured.max_stdout_action {
+        MaxStdoutAction::Fail => WhenFull::Fail,
+        MaxStdoutAction::Stop => WhenFull::Stop,
+        MaxStdoutAction::TruncateHead => WhenFull::TruncateHead,
+    };
+    Limits {
+        max_stdout: configured.max_stdout.map(|bytes| MaxStdout { bytes, when_full }),
+        timeout: configured.timeout,
+        max_units: configured.max_units,
+        release_after: configured.release_after,
+        cancel_grace: configured.cancel_grace,
+        env: configured.env.clone(),
+        cwd: configured.cwd.clone(),
+        user: configured.user.clone(),
     }
 }
 

@@ -7,22 +7,25 @@
 //! - [`status`]: the status file's shape. `store`: where the files lie and how they survive a crash.
 //! - [`runner`]: spawner and runner processes. `command`: the arguments they get.
 //! - `registry`: one entry per unit, its one writer, submission, cancel, release, restart.
-//! - `results` and `watch`: output as it grows. [`follow`] and `remote`: units on other nodes.
+//! - [`limits`]: what bounds the units of a type.
+//! - [`signing`]: the seam to signatures. `results` and `watch`: output as it grows. [`follow`] and `remote`: units on other nodes.
 
 mod command;
 mod error;
 pub mod follow;
+pub mod limits;
 mod readiness;
 mod registry;
 mod remote;
 mod results;
 pub mod runner;
+pub mod signing;
 pub mod status;
 mod store;
 pub mod unit;
 mod watch;
 
-pub use command::CommandType;
+pub use command::{CommandType, PythonPlugin};
 pub use error::{OpenError, WorkError};
 pub use registry::{Caller, Options, Outcome, Registry, Started, Submission, Submit};
 pub use results::ResultStream;

@@ -1,5 +1,5 @@
 //! Units on disk: one directory each, named by the unit's ID, with `status`, `status.lock`, `stdin` and `stdout`
-//! as Go nodes keep them, and the private files `runner` and `cancel`. Owns safe modes, atomic replacement and
+//! as Go nodes keep them, and the private files `runner`, `cancel` and `queued`. Owns safe modes, atomic replacement and
 //! durability; every call blocks, so callers on the runtime go through [`Store::blocking`].
 //! Knows nothing of what a state means.
 
@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
 use tokio::sync::Semaphore;
@@ -171,6 +171,11 @@ impl UnitDir {
         changed.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default()
     }
 
+    /// When its status was written last, as far as can be told.
+    pub(crate) fn status_time(&self) -> Option<SystemTime> {
+        fs::metadata(self.file("status")).and_then(|found| found.modified()).ok()
+    }
+
     /// The path of one of its files.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
@@ -226,6 +231,18 @@ impl UnitDir {
     pub(crate) fn mark_cancelled(&self) -> Result<(), WorkError> {
         let path = self.file("cancel");
         private().create(true).open(&path).map(drop).map_err(|e| WorkError::io("make", path, e))
+    }
+
+    /// Writes down that the unit has all it needs and waits for its turn: a restart starts it then. The caller
+    /// makes it durable with the status that follows.
+    pub(crate) fn mark_queued(&self) -> Result<(), WorkError> {
+        let path = self.file("queued");
+        private().create(true).open(&path).map(drop).map_err(|e| WorkError::io("make", path, e))
+    }
+
+    /// Whether [`Self::mark_queued`] was called.
+    pub(crate) fn is_marked_queued(&self) -> bool {
+        self.file("queued").exists()
     }
 
     /// Whether [`Self::mark_cancelled`] was called.

@@ -3,6 +3,7 @@
 
 mod control;
 mod harness;
+mod limits;
 mod local;
 mod remote;
 mod restart;

@@ -3,7 +3,9 @@
 
 mod entry;
 mod local;
+mod queue;
 mod restart;
+mod retention;
 mod submit;
 
 pub(crate) use entry::{Durability, Entry};
@@ -14,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
+use self::queue::Queues;
 use super::results::ResultStream;
 use super::runner::SpawnerHandle;
 use super::status::{REMOTE, Status, UnitReport};
@@ -83,6 +86,7 @@ pub(crate) struct Inner {
     types: BTreeMap<String, CommandType>,
     spawner: SpawnerHandle,
     watcher: Watcher,
+    queues: Queues,
     pub(crate) dialer: Arc<dyn Dialer>,
     grace: Duration,
     /// A plain lock, held for single map operations and never across a wait.
@@ -120,12 +124,14 @@ impl Registry {
             types,
             spawner,
             watcher: Watcher::new(),
+            queues: Queues::default(),
             dialer,
             grace: cancel_grace,
             units: RwLock::default(),
             released: Mutex::default(),
         });
         inner.take_up_units().await?;
+        inner.start_retention();
         Ok(Self { inner })
     }
 
