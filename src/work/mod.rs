@@ -13,6 +13,7 @@
 mod command;
 mod error;
 pub mod follow;
+mod group_sync;
 pub mod limits;
 mod readiness;
 mod registry;

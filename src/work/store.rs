@@ -13,13 +13,15 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::FlockOperation;
 use tokio::sync::Semaphore;
 
+use super::group_sync::GroupSync;
 use super::status::{BadStatus, Status};
 use super::unit::UnitId;
 use super::{OpenError, WorkError};
 use crate::wire::NodeId;
 
-/// File operations in flight at a time. Concurrent fsyncs are what the kernel's journal commits as one group,
-/// so many callers share each commit; more than this only adds threads.
+/// File operations in flight at a time. Concurrent fsyncs of different files are what the kernel's journal commits as
+/// one group, so many callers share each commit; more than this only adds threads. Those of the one directory that
+/// all units are in share a call.
 const CONCURRENT: usize = 32;
 const TRASH: &str = ".trash-";
 /// In front of a unit that is released here and not yet on its other node.
@@ -30,6 +32,8 @@ const HIDDEN: &str = ".release-";
 pub(crate) struct Store {
     root: PathBuf,
     slots: Arc<Semaphore>,
+    /// For the names of units in the root.
+    names: Arc<GroupSync>,
 }
 
 impl Store {
@@ -39,10 +43,15 @@ impl Store {
         if name.contains('/') || name == "." || name == ".." {
             return Err(OpenError::NodeId(name.to_owned()));
         }
+        let data_dir = &std::path::absolute(data_dir).map_err(|source| OpenError::Io {
+            what: "find",
+            path: data_dir.to_owned(),
+            source,
+        })?;
         own_directory(data_dir)?;
         let root = data_dir.join(name);
         own_directory(&root)?;
-        Ok(Self { root, slots: Arc::new(Semaphore::new(CONCURRENT)) })
+        Ok(Self { root, slots: Arc::new(Semaphore::new(CONCURRENT)), names: Arc::default() })
     }
 
     /// The directory of a unit, which need not exist.
@@ -100,7 +109,7 @@ impl Store {
         let sync = |path: &Path, e| WorkError::io("write", path, e);
         file.write_all(&status.to_line()).and_then(|()| file.sync_all()).map_err(|e| sync(&unit.path, e))?;
         sync_directory(&unit.path).map_err(|e| sync(&unit.path, e))?;
-        sync_directory(&self.root).map_err(|e| sync(&self.root, e))?;
+        self.names.sync(&self.root).map_err(|e| sync(&self.root, e))?;
         Ok(stdin)
     }
 
@@ -125,7 +134,7 @@ impl Store {
         }
         // What stood there before serves as well: its remote part is the same.
         let _ = hidden.write_status(status, true);
-        sync_directory(&self.root).map_err(|e| WorkError::io("write", &self.root, e))?;
+        self.names.sync(&self.root).map_err(|e| WorkError::io("write", &self.root, e))?;
         Ok(hidden)
     }
 

@@ -1,7 +1,7 @@
 //! Jobs and the model: what a job was to write and how it was to end, what was done to it, and so what may be found.
 //! Some jobs have a reader that follows the output from the start, across everything, and counts every byte.
 
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, Write};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 

@@ -58,6 +58,8 @@ pub fn options(data_dir: PathBuf, name: &str) -> Options {
         ],
         runner_exe: env!("CARGO_BIN_EXE_meshd").into(),
         cancel_grace: Duration::from_secs(10),
+        signer: None,
+        verifier: None,
     }
 }
 

@@ -7,3 +7,4 @@ mod limits;
 mod local;
 mod remote;
 mod restart;
+mod soak;

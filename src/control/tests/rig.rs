@@ -65,6 +65,8 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
         work_types: vec![script("echo", "cat"), script("hold", "cat; exec sleep 600")],
         runner_exe: runner(),
         cancel_grace: Duration::from_secs(10),
+        signer: None,
+        verifier: None,
     };
     let work = Registry::open(options, Arc::new(Alone(id))).await.expect("a work engine");
     let streams = Streams::new(node.clone());

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use self::queue::Queues;
 use super::results::ResultStream;
 use super::runner::SpawnerHandle;
+use super::signing::{Signer, Verifier};
 use super::status::{REMOTE, Status, UnitReport};
 use super::store::Store;
 use super::unit::{State, UnitId};
@@ -41,8 +42,12 @@ pub struct Options {
     pub work_types: Vec<CommandType>,
     /// The `meshd` binary, whose hidden mode runs jobs.
     pub runner_exe: PathBuf,
-    /// Time between SIGINT and SIGKILL.
+    /// Time between SIGINT and SIGTERM.
     pub cancel_grace: Duration,
+    /// Signs requests to other nodes.
+    pub signer: Option<Arc<dyn Signer>>,
+    /// Checks signatures of requests to this node.
+    pub verifier: Option<Arc<dyn Verifier>>,
 }
 
 impl Options {
@@ -52,7 +57,8 @@ impl Options {
     /// When the system does not tell which binary this is.
     pub fn new(data_dir: PathBuf, node_id: NodeId, work_types: Vec<CommandType>) -> std::io::Result<Self> {
         let runner_exe = std::env::current_exe()?;
-        Ok(Self { data_dir, node_id, work_types, runner_exe, cancel_grace: Duration::from_secs(10) })
+        let cancel_grace = Duration::from_secs(10);
+        Ok(Self { data_dir, node_id, work_types, runner_exe, cancel_grace, signer: None, verifier: None })
     }
 }
 
@@ -89,6 +95,8 @@ pub(crate) struct Inner {
     queues: Queues,
     pub(crate) dialer: Arc<dyn Dialer>,
     grace: Duration,
+    pub(crate) signer: Option<Arc<dyn Signer>>,
+    verifier: Option<Arc<dyn Verifier>>,
     /// A plain lock, held for single map operations and never across a wait.
     units: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
     /// Released lately, oldest first. Likewise.
@@ -107,7 +115,7 @@ impl Registry {
     /// # Errors
     /// [`OpenError`] when the directory cannot be trusted or used, or no process can be started.
     pub async fn open(options: Options, dialer: Arc<dyn Dialer>) -> Result<Self, OpenError> {
-        let Options { data_dir, node_id, work_types, runner_exe, cancel_grace } = options;
+        let Options { data_dir, node_id, work_types, runner_exe, cancel_grace, signer, verifier } = options;
         let store = Store::open(&data_dir, &node_id)?;
         let mut types = BTreeMap::new();
         for kind in work_types {
@@ -127,6 +135,8 @@ impl Registry {
             queues: Queues::default(),
             dialer,
             grace: cancel_grace,
+            signer,
+            verifier,
             units: RwLock::default(),
             released: Mutex::default(),
         });
@@ -256,8 +266,11 @@ impl Inner {
         match (verify, caller.local, given) {
             (false, _, "") | (true, true, _) => Ok(()),
             (false, _, _) => Err(WorkError::UnexpectedSignature),
-            (true, false, "") => Err(WorkError::BadSignature("signature is empty")),
-            (true, false, _) => Err(WorkError::BadSignature("verifying key not specified")),
+            (true, false, "") => Err(WorkError::BadSignature("signature is empty".into())),
+            (true, false, given) => match &self.verifier {
+                Some(verifier) => verifier.verify(given, &self.node_id).map_err(WorkError::BadSignature),
+                None => Err(WorkError::BadSignature("verifying key not specified".into())),
+            },
         }
     }
 

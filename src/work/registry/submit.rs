@@ -87,7 +87,7 @@ impl Inner {
         if tls_client.is_empty() && request.params.keys().any(|name| is_secret(name)) {
             return Err(WorkError::SecretsWithoutTls);
         }
-        if request.sign_work {
+        if request.sign_work && self.signer.is_none() {
             return Err(WorkError::NoSigningKey);
         }
         let expiration = match request.ttl.as_deref() {

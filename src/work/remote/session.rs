@@ -132,7 +132,7 @@ async fn limited<T>(
 }
 
 /// The line that submits the unit over there.
-pub(super) fn submit_line(remote: &RemoteExtra) -> String {
+pub(super) fn submit_line(remote: &RemoteExtra, signature: Option<&str>) -> String {
     let mut line: Map<String, Value> = Map::new();
     for (name, value) in &remote.remote_params {
         line.insert(name.clone(), value.as_str().into());
@@ -147,13 +147,23 @@ pub(super) fn submit_line(remote: &RemoteExtra) -> String {
     for (name, value) in fixed {
         line.insert(name.into(), value.into());
     }
+    sign(&mut line, signature);
     format!("{}\n", Value::Object(line))
 }
 
+fn sign(line: &mut Map<String, Value>, signature: Option<&str>) {
+    if let Some(signature) = signature {
+        line.insert("signature".into(), signature.into());
+    }
+}
+
 /// The line of another subcommand about a unit over there.
-pub(super) fn unit_line(subcommand: &str, unit: &str) -> String {
-    let line = serde_json::json!({"command": "work", "subcommand": subcommand, "unitid": unit});
-    format!("{line}\n")
+pub(super) fn unit_line(subcommand: &str, unit: &str, signature: Option<&str>) -> String {
+    let fixed = [("command", "work"), ("subcommand", subcommand), ("unitid", unit)];
+    let mut line: Map<String, Value> =
+        fixed.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
+    sign(&mut line, signature);
+    format!("{}\n", Value::Object(line))
 }
 
 /// The unit's ID in the answer to a submission.
@@ -190,7 +200,8 @@ mod tests {
             ]),
             ..RemoteExtra::default()
         };
-        let line: BTreeMap<String, String> = serde_json::from_str(&submit_line(&remote)).unwrap();
+        let line: BTreeMap<String, String> = serde_json::from_str(&submit_line(&remote, Some("s"))).unwrap();
+        assert_eq!(line["signature"], "s");
         assert_eq!((line["command"].as_str(), line["params"].as_str()), ("work", "x"));
         assert_eq!((line["node"].as_str(), line["worktype"].as_str()), ("n2", "echo"));
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
 use super::session::{Session, StepError, parse_created, submit_line, unit_line};
+use crate::wire::NodeId;
 use crate::work::WorkError;
 use crate::work::follow::{self, Frame, RemoteReport};
 use crate::work::registry::{Durability, Entry, Inner};
@@ -29,7 +30,8 @@ impl Inner {
         if !remote.remote_unit_id.is_empty() && self.is_there(entry, &mut session).await? {
             return self.note(entry, |remote| remote.remote_started = true).await;
         }
-        let answer = session.ask(&submit_line(&remote)).await?;
+        let signature = self.signature(&remote)?;
+        let answer = session.ask(&submit_line(&remote, signature.as_deref())).await?;
         let bad = || StepError::Refused(format!("could not parse response: {answer}"));
         let id = parse_created(&answer).ok_or_else(bad)?.to_owned();
         entry.link().note_progress();
@@ -54,7 +56,8 @@ impl Inner {
             ));
         }
         if life.state == State::Failed && life.detail.starts_with("Error reading input data") {
-            session.ask(&unit_line("release", &id)).await?;
+            let signature = self.signature(&extra(entry))?;
+            session.ask(&unit_line("release", &id, signature.as_deref())).await?;
             return Ok(false);
         }
         Ok(true)
@@ -87,7 +90,9 @@ impl Inner {
     pub(super) async fn tell(&self, entry: &Arc<Entry>, subcommand: &str) -> Result<(), StepError> {
         let remote = extra(entry);
         let mut session = Session::connect(&*self.dialer, &remote).await?;
-        match session.ask(&unit_line(subcommand, &remote.remote_unit_id)).await {
+        let signature = self.signature(&remote)?;
+        let line = unit_line(subcommand, &remote.remote_unit_id, signature.as_deref());
+        match session.ask(&line).await {
             Err(error) if error.is_unknown_unit() => Ok(()),
             answered => answered.map(drop),
         }
@@ -98,7 +103,9 @@ impl Inner {
         let remote = extra(entry);
         let mut output = Output::open(self, entry).await?;
         let mut session = Session::connect(&*self.dialer, &remote).await?;
-        match session.ask(&follow::request(&remote.remote_unit_id, output.length, None)).await {
+        let signature = self.signature(&remote)?;
+        let line = follow::request(&remote.remote_unit_id, output.length, signature.as_deref());
+        match session.ask(&line).await {
             Ok(line) if line.starts_with(follow::ANSWER) => {
                 self.receive(entry, &mut session, &mut output).await
             }
@@ -175,14 +182,27 @@ impl Inner {
 
     async fn open_results(&self, remote: &RemoteExtra, start: u64) -> Result<Session, StepError> {
         let mut session = Session::connect(&*self.dialer, remote).await?;
-        let line = serde_json::json!({
+        let mut line = serde_json::json!({
             "command": "work", "subcommand": "results", "unitid": remote.remote_unit_id, "startpos": start,
         });
+        if let Some(signature) = self.signature(remote)? {
+            line["signature"] = signature.into();
+        }
         let answer = session.ask(&format!("{line}\n")).await?;
         if !answer.contains("Streaming results") {
             return Err(StepError::Connection(format!("unexpected answer: {answer}")));
         }
         Ok(session)
+    }
+
+    /// A signature for the other node, if its unit wants one.
+    fn signature(&self, remote: &RemoteExtra) -> Result<Option<String>, StepError> {
+        if !remote.sign_work {
+            return Ok(None);
+        }
+        let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::Refused(e.to_string()))?;
+        let signer = self.signer.as_ref().ok_or(WorkError::NoSigningKey)?;
+        signer.sign(&node).map(Some).map_err(|cause| StepError::Refused(format!("cannot sign work: {cause}")))
     }
 
     async fn gone_or(&self, entry: &Arc<Entry>, error: StepError) -> Result<(), StepError> {
