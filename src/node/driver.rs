@@ -17,6 +17,7 @@ use tracing::{debug, error, info, warn};
 use super::clock::Clock;
 use super::handle::StopCause;
 use super::port::{Notice, Port};
+use super::queue::IfFull;
 use super::session::{Channel, Surroundings};
 use super::switch::{Forwarding, Switch};
 use crate::backend;
@@ -230,7 +231,8 @@ impl Driver {
         let Some(channel) = self.channels.get(&session) else { return };
         match class {
             Class::Data => {
-                let _dropped = channel.queue.push_data(message, super::queue::IfFull::Drop);
+                let Ok(header) = DataHeader::parse(&message) else { return };
+                let _dropped = channel.queue.push_data(&header, message, IfFull::Drop);
             }
             Class::Control if channel.queue.push_control(message) => {}
             Class::Control => {
@@ -284,6 +286,7 @@ impl Driver {
             }
             CloseReason::OwnId
             | CloseReason::NotAllowed(_)
+            | CloseReason::NotCertified { .. }
             | CloseReason::AlreadyConnected(_)
             | CloseReason::PeerChanged { .. }
             | CloseReason::CostDisagreement { .. }

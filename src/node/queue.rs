@@ -1,8 +1,9 @@
-//! What waits to be written on one link: two lanes, bounded in bytes.
+//! What waits to be written on one link, bounded in bytes.
 //!
 //! Protocol messages go first and are never dropped: a link that cannot even carry those is broken, and
-//! says so. Datagrams that come from other links are dropped at the tail when their lane is full, as any
-//! network does; this node's own senders are told to wait instead.
+//! says so. Pings and notices come next, so that a busy link still answers. All other datagrams share what
+//! is left by their source; what finds no room is dropped, as in any network, except that this node's own
+//! senders are told to wait instead.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,10 +12,13 @@ use std::task::Waker;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-/// Bytes of datagrams that may wait.
-const DATA_LIMIT: usize = 4 << 20;
+use super::flows::{Flows, NoRoom};
+use crate::wire::{DataHeader, ServiceName};
+
 /// Bytes of protocol messages that may wait: far beyond what the largest mesh has to say at once.
 const CONTROL_LIMIT: usize = 64 << 20;
+/// Bytes of pings and notices that may wait.
+const EXPRESS_LIMIT: usize = 64 << 10;
 /// Bytes of datagrams written before the lanes are looked at again.
 const DATA_BATCH: usize = 256 << 10;
 /// Slots that an empty lane keeps.
@@ -31,8 +35,9 @@ pub(super) struct Queue {
 struct Lanes {
     control: VecDeque<Bytes>,
     control_bytes: usize,
-    data: VecDeque<Bytes>,
-    data_bytes: usize,
+    express: VecDeque<Bytes>,
+    express_bytes: usize,
+    data: Flows,
     closed: bool,
     dropped: u64,
     waiting: Vec<Waker>,
@@ -45,7 +50,7 @@ pub(super) struct Full;
 /// Whether a datagram that does not fit is thereby lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IfFull {
-    /// It is, and counts as dropped.
+    /// It is, or another one of a source that has more, and counts as dropped.
     Drop,
     /// Its sender keeps it and waits.
     Wait,
@@ -68,18 +73,13 @@ impl Queue {
         true
     }
 
-    /// Queues a datagram if there is room for it.
-    pub(super) fn push_data(&self, message: Bytes, if_full: IfFull) -> Result<(), Full> {
+    /// Queues a datagram, whose header is given, if there is room for it.
+    pub(super) fn push_data(&self, header: &DataHeader, message: Bytes, if_full: IfFull) -> Result<(), Full> {
         let mut lanes = self.lock();
         if lanes.closed {
             return Ok(());
         }
-        if lanes.data_bytes + message.len() > DATA_LIMIT {
-            lanes.dropped += u64::from(if_full == IfFull::Drop);
-            return Err(Full);
-        }
-        lanes.data_bytes += message.len();
-        lanes.data.push_back(message);
+        lanes.push_data(header, message, if_full)?;
         drop(lanes);
         self.filled.notify_one();
         Ok(())
@@ -88,7 +88,7 @@ impl Queue {
     /// True if a datagram would find room now; else `waker` is woken when there is some.
     pub(super) fn poll_room(&self, waker: &Waker) -> bool {
         let mut lanes = self.lock();
-        if lanes.closed || lanes.data_bytes <= DATA_LIMIT / 2 {
+        if lanes.closed || lanes.data.is_roomy() {
             return true;
         }
         if !lanes.waiting.iter().any(|known| known.will_wake(waker)) {
@@ -97,8 +97,7 @@ impl Queue {
         false
     }
 
-    /// Waits for messages and takes a batch of them, protocol messages first; false once the queue is
-    /// closed and empty.
+    /// Waits for messages and takes a batch of them; false once the queue is closed and empty.
     pub(super) async fn take(&self, batch: &mut VecDeque<Bytes>) -> bool {
         loop {
             if self.try_take(batch) {
@@ -114,17 +113,11 @@ impl Queue {
     fn try_take(&self, batch: &mut VecDeque<Bytes>) -> bool {
         let mut lanes = self.lock();
         batch.append(&mut lanes.control);
-        lanes.control_bytes = 0;
+        batch.append(&mut lanes.express);
+        (lanes.control_bytes, lanes.express_bytes) = (0, 0);
         lanes.control.shrink_to(IDLE_SLOTS);
-        let mut taken = 0;
-        while taken < DATA_BATCH
-            && let Some(message) = lanes.data.pop_front()
-        {
-            taken += message.len();
-            batch.push_back(message);
-        }
-        lanes.data_bytes -= taken;
-        let roomy = lanes.data_bytes <= DATA_LIMIT / 2;
+        lanes.data.take(batch, DATA_BATCH);
+        let roomy = lanes.data.is_roomy();
         let woken = if roomy { std::mem::take(&mut lanes.waiting) } else { Vec::new() };
         drop(lanes);
         woken.into_iter().for_each(Waker::wake);
@@ -147,41 +140,84 @@ impl Queue {
     }
 }
 
+impl Lanes {
+    fn push_data(&mut self, header: &DataHeader, message: Bytes, if_full: IfFull) -> Result<(), Full> {
+        if is_express(header) && self.express_bytes + message.len() <= EXPRESS_LIMIT {
+            self.express_bytes += message.len();
+            self.express.push_back(message);
+            return Ok(());
+        }
+        let source = header.from_node.0;
+        match (self.data.push(source, message), if_full) {
+            (Ok(()), _) => Ok(()),
+            (Err(NoRoom(_)), IfFull::Wait) => Err(Full),
+            (Err(NoRoom(message)), IfFull::Drop) => {
+                self.dropped += 1;
+                if !self.data.drop_for(source) {
+                    return Err(Full);
+                }
+                self.data.push(source, message).map_err(|NoRoom(_)| Full)
+            }
+        }
+    }
+}
+
+/// What an operator looks at when a link is in trouble must get through.
+fn is_express(header: &DataHeader) -> bool {
+    [header.from_service, header.to_service]
+        .iter()
+        .any(|service| [ServiceName::PING, ServiceName::UNREACH].contains(service))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{MAX_HOPS, NameHash};
 
     fn message(len: usize) -> Bytes {
         Bytes::from(vec![7; len])
     }
 
+    fn from(source: u64, service: ServiceName) -> DataHeader {
+        let (from_node, to_node) = (NameHash(source), NameHash(99));
+        DataHeader { hops: MAX_HOPS, from_node, to_node, from_service: service, to_service: service }
+    }
+
+    fn bulk(source: u64) -> DataHeader {
+        from(source, ServiceName::CONTROL)
+    }
+
     #[tokio::test]
-    async fn protocol_messages_go_first_and_a_full_lane_drops_data_only() {
+    async fn the_protocol_goes_first_then_pings_then_the_rest() {
         let queue = Queue::default();
-        let mut pushed = 0;
-        while queue.push_data(message(1 << 16), IfFull::Drop).is_ok() {
-            pushed += 1;
-        }
-        assert_eq!(pushed, DATA_LIMIT >> 16);
-        assert_eq!(queue.push_data(message(1 << 16), IfFull::Wait), Err(Full));
-        assert_eq!(queue.lock().dropped, 1);
+        while queue.push_data(&bulk(1), message(1 << 14), IfFull::Drop).is_ok() {}
+        assert_eq!(queue.push_data(&bulk(1), message(1 << 14), IfFull::Wait), Err(Full));
+        assert_eq!(queue.lock().dropped, 1, "who waits loses nothing");
+        queue.push_data(&from(1, ServiceName::PING), message(2), IfFull::Drop).unwrap();
         assert!(queue.push_control(message(3)));
         let mut batch = VecDeque::new();
         assert!(queue.take(&mut batch).await);
-        assert_eq!(batch[0].len(), 3);
-        assert!(batch.iter().map(Bytes::len).sum::<usize>() <= DATA_BATCH + 3);
+        assert_eq!((batch[0].len(), batch[1].len()), (3, 2));
+        assert!(batch.iter().map(Bytes::len).sum::<usize>() <= DATA_BATCH + (1 << 16));
     }
 
     #[tokio::test]
     async fn a_closed_queue_is_drained_and_then_ends() {
         let queue = Queue::default();
-        queue.push_data(message(1), IfFull::Drop).unwrap();
+        queue.push_data(&bulk(1), message(1), IfFull::Drop).unwrap();
         queue.close();
-        queue.push_data(message(2), IfFull::Drop).unwrap();
+        queue.push_data(&bulk(1), message(2), IfFull::Drop).unwrap();
         let mut batch = VecDeque::new();
         assert!(queue.take(&mut batch).await);
         assert_eq!(batch.drain(..).map(|m| m.len()).collect::<Vec<_>>(), [1]);
         assert!(!queue.take(&mut batch).await);
+    }
+
+    #[test]
+    fn a_source_that_fills_a_link_does_not_shut_others_out() {
+        let queue = Queue::default();
+        while queue.push_data(&bulk(1), message(1 << 14), IfFull::Drop).is_ok() {}
+        assert_eq!(queue.push_data(&bulk(2), message(1 << 14), IfFull::Drop), Ok(()));
     }
 
     #[test]

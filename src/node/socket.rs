@@ -76,7 +76,7 @@ impl OverlaySocket {
         };
         match self.node.switch().outlet(&header) {
             Outlet::Link(queue) => {
-                let pushed = queue.push_data(outgoing(&header, payload), IfFull::Wait);
+                let pushed = queue.push_data(&header, outgoing(&header, payload), IfFull::Wait);
                 return pushed.map_err(|_full| Blocked(queue));
             }
             Outlet::Port(port) => port.push(Datagram { header, payload: Bytes::copy_from_slice(payload) }),

@@ -54,7 +54,7 @@ impl Switch {
                 let Some(queue) = table.queues.get(&session) else { return Some(message) };
                 message[HOPS_OFFSET] = header.hops - 1;
                 // The queue counts what it drops.
-                let _dropped = queue.push_data(message.freeze(), IfFull::Drop);
+                let _dropped = queue.push_data(&header, message.freeze(), IfFull::Drop);
             }
             Decision::Local => {
                 let Some(port) = self.port(header.to_service) else { return Some(message) };

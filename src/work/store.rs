@@ -69,8 +69,13 @@ impl Store {
         let fail = |source| OpenError::Io { what: "read", path: self.root.clone(), source };
         let (mut units, mut hidden) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(&self.root).map_err(fail)? {
-            let name = entry.map_err(fail)?.file_name();
+            let entry = entry.map_err(fail)?;
+            let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
+            // A link may lead anywhere; what is no directory is no unit.
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
             match name.parse() {
                 Ok(id) => units.push(id),
                 Err(_) if name.starts_with(HIDDEN) => {
@@ -343,6 +348,9 @@ mod tests {
         assert_eq!(unit.stdout_size(), 0);
         fs::create_dir(temp.path().join(format!("deep/data/n1/{TRASH}{other}"))).unwrap();
         assert_eq!(store.scan().unwrap(), (vec![id.clone()], vec![]));
+        std::os::unix::fs::symlink(unit.path(), temp.path().join("deep/data/n1/linked00")).unwrap();
+        assert_eq!(store.scan().unwrap().0, [id.clone()]);
+        fs::remove_file(temp.path().join("deep/data/n1/linked00")).unwrap();
         let hidden = store.hide(&id, &status).unwrap();
         assert_eq!(store.scan().unwrap(), (vec![], vec![id.clone()]));
         assert_eq!((hidden.read_status().unwrap(), hidden.is_hidden()), (status, true));

@@ -1,0 +1,174 @@
+//! Datagrams that wait for one link, by their source: each source gets its turn, however much another sends.
+//!
+//! Stochastic fair queueing with deficit round robin: sources are told apart by a few bits of their hash, a
+//! turn is measured in bytes, and when there is no room left the fullest source loses its newest datagram.
+//! Bounded in bytes; knows nothing of links.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+/// Bytes that may wait.
+pub(super) const LIMIT: usize = 4 << 20;
+/// Sources told apart.
+const BUCKETS: usize = 32;
+/// Bytes of a turn.
+const QUANTUM: usize = 64 << 10;
+/// Beyond this many waiting bytes, datagrams are copied: each would otherwise hold the whole buffer that it
+/// was read into, many times its own size.
+const COPY_BEYOND: usize = 1 << 20;
+/// Slots that an empty bucket keeps.
+const IDLE_SLOTS: usize = 16;
+
+#[derive(Debug, Default)]
+struct Bucket {
+    waiting: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+/// The waiting datagrams.
+#[derive(Debug)]
+pub(super) struct Flows {
+    buckets: [Bucket; BUCKETS],
+    /// Buckets that have something, in the order of their turns.
+    turns: VecDeque<usize>,
+    bytes: usize,
+}
+
+impl Default for Flows {
+    fn default() -> Self {
+        Self { buckets: std::array::from_fn(|_| Bucket::default()), turns: VecDeque::new(), bytes: 0 }
+    }
+}
+
+/// A datagram that found no room.
+#[derive(Debug)]
+pub(super) struct NoRoom(pub(super) Bytes);
+
+impl Flows {
+    /// True if a source that waits for room may try again.
+    pub(super) fn is_roomy(&self) -> bool {
+        self.bytes <= LIMIT / 2
+    }
+
+    /// Adds a datagram of the source with that hash if there is room.
+    pub(super) fn push(&mut self, source: u64, datagram: Bytes) -> Result<(), NoRoom> {
+        if self.bytes + datagram.len() > LIMIT {
+            return Err(NoRoom(datagram));
+        }
+        let datagram = if self.bytes > COPY_BEYOND { Bytes::copy_from_slice(&datagram) } else { datagram };
+        let index = bucket_of(source);
+        let bucket = &mut self.buckets[index];
+        if bucket.waiting.is_empty() {
+            self.turns.push_back(index);
+        }
+        bucket.bytes += datagram.len();
+        self.bytes += datagram.len();
+        bucket.waiting.push_back(datagram);
+        Ok(())
+    }
+
+    /// Makes room by dropping from the fullest source; false if that is the one given, whose newest datagram
+    /// is then the one not to take.
+    pub(super) fn drop_for(&mut self, source: u64) -> bool {
+        let fullest = (0..BUCKETS).max_by_key(|&i| self.buckets[i].bytes).unwrap_or_default();
+        if fullest == bucket_of(source) {
+            return false;
+        }
+        let Some(dropped) = self.buckets[fullest].waiting.pop_back() else { return false };
+        self.buckets[fullest].bytes -= dropped.len();
+        self.bytes -= dropped.len();
+        if self.buckets[fullest].waiting.is_empty() {
+            self.turns.retain(|&turn| turn != fullest);
+        }
+        true
+    }
+
+    /// Moves datagrams to `batch`, turn by turn, until about `most` bytes have been moved.
+    pub(super) fn take(&mut self, batch: &mut VecDeque<Bytes>, most: usize) {
+        let mut taken = 0;
+        while taken < most
+            && let Some(index) = self.turns.pop_front()
+        {
+            let bucket = &mut self.buckets[index];
+            let mut turn = 0;
+            while turn < QUANTUM
+                && let Some(datagram) = bucket.waiting.pop_front()
+            {
+                turn += datagram.len();
+                batch.push_back(datagram);
+            }
+            bucket.bytes -= turn;
+            self.bytes -= turn;
+            taken += turn;
+            if bucket.waiting.is_empty() {
+                bucket.waiting.shrink_to(IDLE_SLOTS);
+            } else {
+                self.turns.push_back(index);
+            }
+        }
+    }
+}
+
+fn bucket_of(source: u64) -> usize {
+    // Node hashes are uniform in all their bits.
+    source as usize % BUCKETS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn datagram(mark: u8, len: usize) -> Bytes {
+        Bytes::from(vec![mark; len])
+    }
+
+    fn fill(flows: &mut Flows, source: u64, mark: u8) {
+        while flows.push(source, datagram(mark, 1 << 14)).is_ok() {}
+    }
+
+    #[test]
+    fn a_small_source_gets_its_turn_beside_a_large_one() {
+        let mut flows = Flows::default();
+        fill(&mut flows, 1, 1);
+        assert!(flows.drop_for(2), "the large source makes room");
+        flows.push(2, datagram(2, 1 << 14)).unwrap();
+        let mut batch = VecDeque::new();
+        flows.take(&mut batch, 2 * QUANTUM);
+        assert!(batch.iter().any(|d| d[0] == 2), "it waits for one turn of the other at most");
+    }
+
+    #[test]
+    fn who_fills_the_queue_loses_its_own() {
+        let mut flows = Flows::default();
+        fill(&mut flows, 1, 1);
+        assert!(!flows.drop_for(1));
+        assert!(flows.bytes <= LIMIT);
+    }
+
+    #[test]
+    fn what_goes_in_comes_out_in_the_order_of_its_source() {
+        let mut flows = Flows::default();
+        for i in 0..200 {
+            flows.push(u64::from(i % 3), datagram(i, 1000)).unwrap();
+        }
+        let mut batch = VecDeque::new();
+        flows.take(&mut batch, usize::MAX);
+        assert_eq!((batch.len(), flows.bytes), (200, 0));
+        for source in 0..3 {
+            let marks: Vec<u8> = batch.iter().map(|d| d[0]).filter(|i| i % 3 == source).collect();
+            assert!(marks.is_sorted());
+        }
+    }
+
+    #[test]
+    fn a_backlog_does_not_hold_the_buffers_it_was_read_into() {
+        let mut flows = Flows::default();
+        while flows.bytes <= COPY_BEYOND {
+            flows.push(1, datagram(1, 1 << 14)).unwrap();
+        }
+        let buffer = Bytes::from(vec![3; 1 << 18]);
+        flows.push(2, buffer.slice(..100)).unwrap();
+        assert!(buffer.is_unique());
+    }
+}
