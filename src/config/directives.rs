@@ -209,6 +209,15 @@ const WORK_COMMAND: &[P] = &[
     P::text("params", "its arguments"),
     P::flag("allowruntimeparams", "let submissions add arguments"),
     VERIFY_SIGNATURE,
+    P::new("env", Kind::FreeMap, "variables for its environment"),
+    P::text("cwd", "working directory; the node's own if not given"),
+    P::text("user", "user whose rights it has; needs a node that runs as root"),
+    P::new("maxunits", Kind::Int, "most units running at once; others wait in order"),
+    P::text("timeout", "longest run, as in 3h30m"),
+    P::text("cancelgrace", "time between SIGINT and harder signals; 10s if not given"),
+    P::new("maxstdout", Kind::Int, "most bytes of output kept"),
+    P::text("maxstdoutaction", "for more: fail, stop or truncate-head").or("fail"),
+    P::text("releaseafter", "how long finished units are kept, as in 72h"),
 ];
 
 const WORK_KUBERNETES: &[P] = &[

@@ -27,6 +27,7 @@ const IMPLEMENTED: &[(&str, &[&str])] = &[
     ("work-command", &[]),
     ("work-signing", &[]),
     ("work-verification", &[]),
+    ("work-python", &[]),
     ("tls-server", &[]),
     ("tls-client", &[]),
     ("cert-init", &[]),

@@ -135,7 +135,7 @@ async fn run(loaded: Loaded) -> Result<(), Failure> {
 
 async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result<Registry, Failure> {
     let what = || format!("the work engine in {}", config.node.data_dir.display());
-    let types = config.work_commands.iter().map(wiring::command_type).collect();
+    let types = wiring::work_types(config);
     let mut options = work::Options::new(config.node.data_dir.clone(), config.node.id.clone(), types)
         .map_err(Failure::start(what()))?;
     options.signer = wiring::signer(config).map_err(Failure::start("work-signing"))?;

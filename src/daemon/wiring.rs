@@ -12,7 +12,9 @@ use crate::config::HostPort;
 use crate::config::typed::backends::{Backend, DialTerms, ListenTerms, WsPeer};
 use crate::config::typed::services::RemoteNode;
 use crate::config::typed::tls::{TlsClient, TlsServer};
-use crate::config::typed::work::{WorkCommand, WorkSigning, WorkVerification};
+use crate::config::typed::work::{
+    MaxStdoutAction, WorkCommand, WorkLimits, WorkPython, WorkSigning, WorkVerification,
+};
 use crate::config::{Config, FirewallAction, FirewallRule, NameMatch};
 use crate::mesh::firewall::{Action, Pattern, Rule};
 use crate::mesh::{LinkPolicy, Options};
@@ -22,8 +24,9 @@ use crate::tls::{
     ClientOptions, ClientProfile, Files, ProfileError, Profiles, ServerOptions, ServerProfile, UnknownProfile,
 };
 use crate::wire::{NodeId, ServiceName};
+use crate::work::limits::{Limits, MaxStdout, WhenFull};
 use crate::work::signing::{KeyError, Signer, Verifier};
-use crate::work::{CommandType, Dialer, Dialing, Duplex};
+use crate::work::{CommandType, Dialer, Dialing, Duplex, PythonPlugin};
 
 pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
@@ -191,13 +194,40 @@ fn dial_policy(terms: &DialTerms) -> LinkPolicy {
     LinkPolicy { cost: terms.cost, allowed_peers, ..LinkPolicy::default() }
 }
 
-pub(super) fn command_type(configured: &WorkCommand) -> CommandType {
+/// All work types of the configuration.
+pub(super) fn work_types(config: &Config) -> Vec<CommandType> {
+    let python = config.work_python.iter().map(|configured| {
+        let WorkPython { work_type, plugin, function, config } = configured.clone();
+        CommandType::python(work_type, PythonPlugin { plugin, function, config })
+    });
+    config.work_commands.iter().map(command_type).chain(python).collect()
+}
+
+fn command_type(configured: &WorkCommand) -> CommandType {
     CommandType {
-        name: configured.work_type.clone(),
-        command: configured.command.clone(),
         params: configured.params.clone(),
         allow_runtime_params: configured.allow_runtime_params,
         verify_signature: configured.verify_signature,
+        limits: limits(&configured.limits),
+        ..CommandType::new(&configured.work_type, &configured.command)
+    }
+}
+
+fn limits(configured: &WorkLimits) -> Limits {
+    let when_full = match configured.max_stdout_action {
+        MaxStdoutAction::Fail => WhenFull::Fail,
+        MaxStdoutAction::Stop => WhenFull::Stop,
+        MaxStdoutAction::TruncateHead => WhenFull::TruncateHead,
+    };
+    Limits {
+        max_stdout: configured.max_stdout.map(|bytes| MaxStdout { bytes, when_full }),
+        timeout: configured.timeout,
+        max_units: configured.max_units,
+        release_after: configured.release_after,
+        cancel_grace: configured.cancel_grace,
+        env: configured.env.clone(),
+        cwd: configured.cwd.clone(),
+        user: configured.user.clone(),
     }
 }
 

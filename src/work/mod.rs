@@ -7,12 +7,14 @@
 //! - [`status`]: the status file's shape. `store`: where the files lie and how they survive a crash.
 //! - [`runner`]: spawner and runner processes. `command`: the arguments they get.
 //! - `registry`: one entry per unit, its one writer, submission, cancel, release, restart.
-//! - [`signing`]: signatures of requests between nodes.
+//! - [`limits`]: what bounds the units of a type. [`signing`]: signatures of requests between nodes.
 //! - `results` and `watch`: output as it grows. [`follow`] and `remote`: units on other nodes.
 
 mod command;
 mod error;
 pub mod follow;
+mod group_sync;
+pub mod limits;
 mod readiness;
 mod registry;
 mod remote;
@@ -24,7 +26,7 @@ mod store;
 pub mod unit;
 mod watch;
 
-pub use command::CommandType;
+pub use command::{CommandType, PythonPlugin};
 pub use error::{OpenError, WorkError};
 pub use registry::{Caller, Options, Outcome, Registry, Started, Submission, Submit};
 pub use results::ResultStream;

@@ -40,11 +40,9 @@ pub fn me() -> Caller {
 
 pub fn options(data_dir: PathBuf, name: &str) -> Options {
     let kind = |name: &str, command: &str, params: &str| CommandType {
-        name: name.into(),
-        command: command.into(),
         params: params.into(),
         allow_runtime_params: true,
-        verify_signature: false,
+        ..CommandType::new(name, command)
     };
     let fixed = CommandType { allow_runtime_params: false, ..kind("fixed", "echo", "fixed") };
     let signed = CommandType { verify_signature: true, ..kind("signed", "cat", "") };

@@ -55,11 +55,9 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     let (node, _stopped) = NodeHandle::start(NodeOptions::new(id.clone()));
     let data = tempfile::tempdir().expect("room for a directory");
     let script = |name: &str, script: &str| CommandType {
-        name: name.to_owned(),
-        command: "sh".to_owned(),
         params: format!("-c '{script}'"),
         allow_runtime_params: true,
-        verify_signature: false,
+        ..CommandType::new(name, "sh")
     };
     let options = Options {
         data_dir: data.path().join("data"),

@@ -3,7 +3,9 @@
 
 mod entry;
 mod local;
+mod queue;
 mod restart;
+mod retention;
 mod submit;
 
 pub(crate) use entry::{Durability, Entry};
@@ -14,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
+use self::queue::Queues;
 use super::results::ResultStream;
 use super::runner::SpawnerHandle;
 use super::signing::{PayloadHash, Refusal, Signer, Subject, Verifier};
@@ -39,7 +42,7 @@ pub struct Options {
     pub work_types: Vec<CommandType>,
     /// The `meshd` binary, whose hidden mode runs jobs.
     pub runner_exe: PathBuf,
-    /// Time between SIGINT and SIGKILL.
+    /// Time between SIGINT and SIGTERM.
     pub cancel_grace: Duration,
     /// Signs requests to other nodes, where that is asked for.
     pub signer: Option<Arc<Signer>>,
@@ -96,6 +99,7 @@ pub(crate) struct Inner {
     types: BTreeMap<String, CommandType>,
     spawner: SpawnerHandle,
     watcher: Watcher,
+    queues: Queues,
     pub(crate) dialer: Arc<dyn Dialer>,
     grace: Duration,
     pub(crate) signer: Option<Arc<Signer>>,
@@ -135,6 +139,7 @@ impl Registry {
             types,
             spawner,
             watcher: Watcher::new(),
+            queues: Queues::default(),
             dialer,
             grace: cancel_grace,
             signer,
@@ -143,6 +148,7 @@ impl Registry {
             released: Mutex::default(),
         });
         inner.take_up_units().await?;
+        inner.start_retention();
         Ok(Self { inner })
     }
 
