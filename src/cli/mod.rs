@@ -7,6 +7,7 @@ mod connect;
 mod demo;
 mod embedded;
 pub mod exit;
+mod loglevel;
 mod output;
 mod ping;
 mod reload;
@@ -54,6 +55,8 @@ enum Verb {
     Connect(connect::Connect),
     /// Have the node read its configuration again
     Reload(reload::Reload),
+    /// Show how much the node logs, or change it
+    Loglevel(loglevel::LogLevel),
     /// Show the versions of meshctl and of the node
     Version(version::Version),
     /// Submit jobs and look after them
@@ -117,6 +120,7 @@ async fn dispatch(cli: Cli, output: Output) -> Result<Exit, Failure> {
         Verb::Traceroute(traceroute) => traceroute.run(&context()?).await,
         Verb::Connect(connect) => connect.run(&context()?).await,
         Verb::Reload(reload) => reload.run(&context()?).await,
+        Verb::Loglevel(level) => level.run(&context()?).await,
         Verb::Version(version) => version.run(&context()?).await,
         Verb::Work(work) => work.run(&context()?).await,
         Verb::Cert(cert) => cert.run(output),

@@ -44,6 +44,15 @@ pub(super) type Client = (Box<dyn Link>, Peer);
 pub(super) trait Accept: Send + 'static {
     /// Waits for the next client; `None` once there will be no more. Dropping the wait loses nobody.
     fn accept(&mut self) -> impl Future<Output = io::Result<Option<Client>>> + Send;
+
+    /// Stops listening. Returns once the place is free.
+    fn close(self) -> impl Future<Output = ()> + Send
+    where
+        Self: Sized,
+    {
+        drop(self);
+        async {}
+    }
 }
 
 impl Accept for UnixSocket {
@@ -128,5 +137,9 @@ impl Accept for StreamListener {
         let Some(stream) = StreamListener::accept(self).await else { return Ok(None) };
         let name = stream.remote().map_or_else(String::new, |(node, service)| format!("{node}:{service}"));
         Ok(Some((Box::new(stream), Peer { local: false, name })))
+    }
+
+    async fn close(self) {
+        Self::close(self).await;
     }
 }

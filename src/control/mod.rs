@@ -8,6 +8,7 @@ mod channel;
 pub mod client;
 mod connect;
 pub mod listen;
+mod loglevel;
 mod ping;
 pub mod reload;
 pub mod request;
@@ -26,6 +27,7 @@ use crate::wire::{InvalidServiceName, NodeId};
 use crate::work::{Registry, WorkError};
 
 pub use listen::ListenError;
+pub use loglevel::LogLevels;
 pub use reload::{Reload, ReloadError};
 pub use server::{Limits, Server};
 
@@ -42,6 +44,8 @@ pub struct Context {
     pub work: Registry,
     /// Reads the configuration again.
     pub reload: Arc<dyn Reload>,
+    /// Tells and changes how much is logged.
+    pub log: Arc<dyn LogLevels>,
     /// What `status` shows as `Version`.
     pub version: &'static str,
 }
@@ -69,6 +73,8 @@ enum Refusal {
     Service(#[from] InvalidServiceName),
     #[error("no route to node")]
     NoSuchNode,
+    #[error("{0}")]
+    LogLevel(String),
     #[error(transparent)]
     UnknownTls(#[from] UnknownProfile),
     #[error("could not convert response to JSON: {0}")]

@@ -38,6 +38,11 @@ pub enum Request {
     },
     /// Read the configuration again.
     Reload,
+    /// Tell how much is logged, or change it.
+    LogLevel {
+        /// The new level, as the client wrote it.
+        level: Option<String>,
+    },
     /// Anything about work units.
     Work(WorkRequest),
 }
@@ -150,6 +155,8 @@ pub enum RequestError {
     ConnectNotString(&'static str),
     #[error("connect tls name must be string")]
     TlsNotString,
+    #[error("loglevel level must be a string")]
+    LevelNotString,
     #[error("too many parameters")]
     TooManyParameters,
     #[error("bad command")]
@@ -204,6 +211,7 @@ impl Request {
             Self::Traceroute { .. } => "traceroute",
             Self::Connect { .. } => "connect",
             Self::Reload => "reload",
+            Self::LogLevel { .. } => "loglevel",
             Self::Work(WorkRequest::Submit(_)) => "work submit",
             Self::Work(WorkRequest::List { .. }) => "work list",
             Self::Work(WorkRequest::Status { .. }) => "work status",

@@ -66,12 +66,21 @@ pub struct Server {
     tcp: Vec<TcpListener>,
     tls: Vec<TlsPort>,
     mesh: Vec<StreamListener>,
+    closed: CancellationToken,
 }
 
 impl Server {
     /// A service that nobody can reach yet.
     pub fn new(context: Context, limits: Limits) -> Self {
-        Self { context, limits, unix: Vec::new(), tcp: Vec::new(), tls: Vec::new(), mesh: Vec::new() }
+        Self {
+            context,
+            limits,
+            unix: Vec::new(),
+            tcp: Vec::new(),
+            tls: Vec::new(),
+            mesh: Vec::new(),
+            closed: CancellationToken::new(),
+        }
     }
 
     /// Binds a Unix socket with the permission bits `mode`. Clients connect from now on. Needs a tokio runtime.
@@ -117,8 +126,15 @@ impl Server {
         Ok(())
     }
 
-    /// Serves until `shutdown` is ready; then removes the sockets, lets commands end for a while, and cuts the rest.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+    /// Cancelled once the service has stopped listening and what it listened on is free.
+    pub fn closed(&self) -> CancellationToken {
+        self.closed.clone()
+    }
+
+    /// Serves until `retire` or `shutdown`, then removes the sockets. A service that retires lets its commands end;
+    /// at a shutdown they have a while for that, and are cut then.
+    pub async fn run(self, retire: CancellationToken, shutdown: CancellationToken) {
+        let closed = self.closed.drop_guard();
         let sessions = Arc::new(Sessions::new(self.context, self.limits));
         let mut loops = JoinSet::new();
         for listener in self.unix {
@@ -133,10 +149,14 @@ impl Server {
         for listener in self.mesh {
             loops.spawn(accept(listener, sessions.clone()));
         }
-        shutdown.await;
+        tokio::select! {
+            () = retire.cancelled() => {}
+            () = shutdown.cancelled() => {}
+        }
         sessions.stop.cancel();
         while loops.join_next().await.is_some() {}
-        sessions.end().await;
+        drop(closed);
+        sessions.end(&shutdown).await;
     }
 }
 
@@ -146,7 +166,7 @@ pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
     loop {
         let accepted = tokio::select! {
             biased;
-            () = sessions.stop.cancelled() => return,
+            () = sessions.stop.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
@@ -154,7 +174,10 @@ pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
                 failing = false;
                 sessions.admit(client).await;
             }
-            Ok(None) => return tracing::warn!("a control listener has ended"),
+            Ok(None) => {
+                tracing::warn!("a control listener has ended");
+                break;
+            }
             Err(error) => {
                 // Once for each time it begins to fail: it would fill the log.
                 if !failing {
@@ -165,6 +188,7 @@ pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
             }
         }
     }
+    listener.close().await;
 }
 
 /// All clients of the service.
@@ -208,9 +232,17 @@ impl Sessions {
         self.tasks.spawn(session.instrument(span));
     }
 
-    async fn end(&self) {
+    async fn end(&self, shutdown: &CancellationToken) {
         self.tasks.close();
-        if timeout(self.limits.grace, self.tasks.wait()).await.is_err() {
+        let patience = async {
+            shutdown.cancelled().await;
+            sleep(self.limits.grace).await;
+        };
+        let ended = tokio::select! {
+            () = self.tasks.wait() => true,
+            () = patience => false,
+        };
+        if !ended {
             tracing::info!(sessions = self.tasks.len(), "control sessions are cut");
             self.cut.cancel();
             self.tasks.wait().await;

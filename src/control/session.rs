@@ -12,7 +12,7 @@ use tracing::Instrument;
 use super::channel::{Channel, Line, Link, MAX_LINE};
 use super::request::Request;
 use super::server::Limits;
-use super::{Context, connect, ping, reload, status, traceroute, work};
+use super::{Context, connect, loglevel, ping, reload, status, traceroute, work};
 
 /// What follows a command on its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +109,10 @@ async fn execute(
         Request::Ping { target } => ping::answer(context, &target).await,
         Request::Traceroute { target } => traceroute::answer(context, &target).await,
         Request::Reload => reload::answer(context).await,
+        Request::LogLevel { level } => {
+            channel.answer(loglevel::answer(context, level.as_deref())).await?;
+            return Ok(Next::Command);
+        }
         Request::Work(request) => return work::execute(context, channel, peer.local, request).await,
         Request::Connect { node, service, tls } => {
             return match connect::dial(context, &node, &service, tls).await {

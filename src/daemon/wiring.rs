@@ -8,15 +8,13 @@ use crate::backend::{
     DialSpec, ListenSpec, Proxy, QuicDialOptions, QuicListenOptions, TcpDialOptions, TcpListenOptions,
     UdpDialOptions, UdpListenOptions, WsDialOptions, WsListenOptions,
 };
-use crate::config::HostPort;
 use crate::config::typed::backends::{Backend, DialTerms, ListenTerms, WsPeer};
 use crate::config::typed::services::RemoteNode;
 use crate::config::typed::tls::{TlsClient, TlsServer};
 use crate::config::typed::work::{
     MaxStdoutAction, WorkCommand, WorkLimits, WorkPython, WorkSigning, WorkVerification,
 };
-use crate::config::{Config, FirewallAction, FirewallRule, NameMatch};
-use crate::mesh::firewall::{Action, Pattern, Rule};
+use crate::config::{Config, HostPort};
 use crate::mesh::{LinkPolicy, Options};
 use crate::node::{LinkSpec, NodeOptions};
 use crate::stream::Streams;
@@ -32,27 +30,7 @@ pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
         id: config.node.id.clone(),
         mesh: Options { max_idle: config.node.max_idle, ..Options::default() },
-        firewall: config.node.firewall_rules.iter().map(firewall_rule).collect(),
-    }
-}
-
-fn firewall_rule(rule: &FirewallRule) -> Rule {
-    let pattern = |test: &Option<NameMatch>| {
-        test.as_ref().map(|test| match test {
-            NameMatch::Exact(name) => Pattern::Exact(name.clone()),
-            NameMatch::Regex(regex) => Pattern::Regex(regex.clone()),
-        })
-    };
-    Rule {
-        action: match rule.action {
-            FirewallAction::Accept => Action::Accept,
-            FirewallAction::Reject => Action::Reject,
-            FirewallAction::Drop => Action::Drop,
-        },
-        from_node: pattern(&rule.from_node),
-        to_node: pattern(&rule.to_node),
-        from_service: pattern(&rule.from_service),
-        to_service: pattern(&rule.to_service),
+        firewall: config.node.firewall_rules.clone(),
     }
 }
 
@@ -195,12 +173,12 @@ fn dial_policy(terms: &DialTerms) -> LinkPolicy {
 }
 
 /// All work types of the configuration.
-pub(super) fn work_types(config: &Config) -> Vec<CommandType> {
-    let python = config.work_python.iter().map(|configured| {
+pub(super) fn work_types(commands: &[WorkCommand], python: &[WorkPython]) -> Vec<CommandType> {
+    let python = python.iter().map(|configured| {
         let WorkPython { work_type, plugin, function, config } = configured.clone();
         CommandType::python(work_type, PythonPlugin { plugin, function, config })
     });
-    config.work_commands.iter().map(command_type).chain(python).collect()
+    commands.iter().map(command_type).chain(python).collect()
 }
 
 fn command_type(configured: &WorkCommand) -> CommandType {

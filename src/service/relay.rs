@@ -1,4 +1,4 @@
-//! The two loops of stream proxies: from a local listener into the mesh, and from a service of the mesh outward.
+//! The two loops of what carries streams: from a local listener into the mesh, and from a service of the mesh outward.
 //!
 //! Owns how many connections there may be, and that no connection, target or listener in trouble holds up the
 //! others. The kind of socket is the caller's.
@@ -61,7 +61,7 @@ pub(super) async fn inward(source: impl Source, target: Target, stop: Cancellati
         match accepted {
             Ok((socket, peer)) => {
                 let (target, opening) = (target.clone(), source.open(socket));
-                crowd.spawn(place, async move {
+                let connection = async move {
                     debug!(peer, node = %target.node, service = %target.service, "proxy connection");
                     let socket = match opening.await {
                         Ok(socket) => socket,
@@ -74,7 +74,8 @@ pub(super) async fn inward(source: impl Source, target: Target, stop: Cancellati
                             socket.abort();
                         }
                     }
-                });
+                };
+                crowd.spawn(place, until_stopped(crowd.stop.clone(), connection));
             }
             Err(error) => {
                 warn!(%error, "a proxy cannot accept, will go on trying");
@@ -86,15 +87,14 @@ pub(super) async fn inward(source: impl Source, target: Target, stop: Cancellati
     crowd.end().await;
 }
 
-/// Joins each stream of `listener` to a connection of its own, until `stop`; then ends them all.
-pub(super) async fn outward<L, F>(
+/// Hands each stream of `listener` to a task of its own, until `stop`; then waits for the tasks, which are told by
+/// their own token, and closes the service.
+pub(super) async fn outward<F>(
     mut listener: StreamListener,
-    connect: impl Fn() -> F,
-    target: &str,
+    serve: impl Fn(MeshStream, CancellationToken) -> F,
     stop: CancellationToken,
 ) where
-    L: Local,
-    F: Future<Output = io::Result<L>> + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
 {
     let crowd = Crowd::new(stop);
     while let Some(place) = crowd.place().await {
@@ -103,21 +103,30 @@ pub(super) async fn outward<L, F>(
             stream = listener.accept() => stream,
         };
         let Some(stream) = stream else { break };
-        crowd.spawn(place, join(connect(), stream, target.to_owned()));
+        crowd.spawn(place, serve(stream, crowd.stop.clone()));
     }
     crowd.end().await;
     listener.close().await;
 }
 
-async fn join<L: Local>(connect: impl Future<Output = io::Result<L>>, stream: MeshStream, target: String) {
-    let connected = timeout(CONNECT_LIMIT, connect).await;
-    match connected.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
-        Ok(socket) => carry(socket, stream).await,
-        Err(error) => {
-            warn!(target, %error, "proxy stream refused: the target cannot be reached");
-            stream.abort("target cannot be reached");
+/// Joins a stream to the connection that `connect` makes.
+pub(super) async fn join<L: Local>(
+    connect: impl Future<Output = io::Result<L>> + Send,
+    stream: MeshStream,
+    target: String,
+    stop: CancellationToken,
+) {
+    let joined = async {
+        let connected = timeout(CONNECT_LIMIT, connect).await;
+        match connected.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(socket) => carry(socket, stream).await,
+            Err(error) => {
+                warn!(target, %error, "proxy stream refused: the target cannot be reached");
+                stream.abort("target cannot be reached");
+            }
         }
-    }
+    };
+    until_stopped(stop, joined).await;
 }
 
 /// The connections of one proxy.
@@ -145,9 +154,8 @@ impl Crowd {
     }
 
     fn spawn(&self, place: OwnedSemaphorePermit, connection: impl Future<Output = ()> + Send + 'static) {
-        let stop = self.stop.clone();
         self.tasks.spawn(async move {
-            until_stopped(stop, connection).await;
+            connection.await;
             drop(place);
         });
     }

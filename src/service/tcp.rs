@@ -161,17 +161,19 @@ impl TcpOut {
 
     /// Serves until `stop`; the service is free again once this returns.
     pub async fn run(self, stop: CancellationToken) {
-        let connect = || {
-            let (address, tls) = (self.address.clone(), self.tls.clone());
-            async move {
+        let (address, tls) = (self.address, self.tls);
+        let serve = |stream, stop| {
+            let (address, tls, target) = (address.clone(), tls.clone(), address.clone());
+            let connect = async move {
                 let socket = TcpStream::connect(&address).await?;
                 tune(&socket);
                 let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn Side>) };
                 let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
                 Ok(Box::new(profile.connect(socket, host).await?.ending_like_tcp()) as Box<dyn Side>)
-            }
+            };
+            relay::join(connect, stream, target, stop)
         };
-        relay::outward(self.listener, connect, &self.address, stop).await;
+        relay::outward(self.listener, serve, stop).await;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Proxies over a small mesh in memory: what any stream proxy must hold to, and datagrams.
 
+mod commands;
 mod datagrams;
 mod streams;
 

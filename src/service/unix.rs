@@ -100,8 +100,11 @@ impl UnixOut {
 
     /// Serves until `stop`; the service is free again once this returns.
     pub async fn run(self, stop: CancellationToken) {
-        let connect = || UnixStream::connect(self.path.clone());
-        let target = self.path.to_string_lossy();
-        relay::outward(self.listener, connect, &target, stop).await;
+        let path = self.path;
+        let serve = |stream, stop| {
+            let target = path.to_string_lossy().into_owned();
+            relay::join(UnixStream::connect(path.clone()), stream, target, stop)
+        };
+        relay::outward(self.listener, serve, stop).await;
     }
 }

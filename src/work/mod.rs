@@ -15,7 +15,7 @@ mod error;
 pub mod follow;
 mod group_sync;
 pub mod limits;
-mod readiness;
+pub(crate) mod readiness;
 mod registry;
 mod remote;
 mod results;

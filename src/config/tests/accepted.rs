@@ -8,6 +8,7 @@ use super::super::typed::node::{DEFAULT_MAX_IDLE, LogLevel};
 use super::super::typed::services::RemoteNode;
 use super::super::typed::work::{AuthMethod, MaxStdoutAction, StreamMethod, WorkLimits};
 use super::*;
+use crate::mesh::firewall::{Action, Pattern};
 use crate::wire::{Cost, NodeId, ServiceName};
 
 fn node(name: &str) -> NodeId {
@@ -200,11 +201,8 @@ fn firewall_rules_match_whole_names() {
     )
     .unwrap();
     let [reject, drop, accept] = config.node.firewall_rules.as_slice() else { panic!() };
-    assert_eq!(
-        (reject.action, drop.action, accept.action),
-        (FirewallAction::Reject, FirewallAction::Drop, FirewallAction::Accept)
-    );
-    assert_eq!(reject.to_node, Some(NameMatch::Exact("foo".to_owned())));
+    assert_eq!((reject.action, drop.action, accept.action), (Action::Reject, Action::Drop, Action::Accept));
+    assert_eq!(reject.to_node, Some(Pattern::Exact("foo".to_owned())));
     assert_eq!((&reject.from_node, &drop.from_service, &accept.to_service), (&None, &None, &None));
     let from = drop.from_node.as_ref().unwrap();
     for (name, matches) in [("a", true), ("bcd", true), ("ab", false), ("cab", false)] {

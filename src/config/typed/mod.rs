@@ -6,6 +6,7 @@
 pub mod backends;
 pub mod certificates;
 pub mod node;
+pub mod parts;
 pub mod services;
 pub mod tls;
 pub mod work;

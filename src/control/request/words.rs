@@ -18,6 +18,8 @@ pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
         }
         "connect" => connect(rest),
         "reload" => Ok(Request::Reload),
+        "loglevel" if rest.contains(' ') => Err(RequestError::TooManyParameters),
+        "loglevel" => Ok(Request::LogLevel { level: given(rest) }),
         "work" => work(rest).map(Request::Work),
         _ => Err(RequestError::UnknownCommand),
     }

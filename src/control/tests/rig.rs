@@ -12,14 +12,13 @@ use tokio::io::{
     AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream,
 };
 use tokio::net::UnixStream;
-use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::control::channel::Link;
 use crate::control::session::{self, Peer};
-use crate::control::{Context, Limits, Reload, ReloadError, Server};
+use crate::control::{Context, Limits, LogLevels, Reload, ReloadError, Server};
 use crate::node::{NodeHandle, NodeOptions};
 use crate::stream::Streams;
 use crate::wire::{NodeId, ServiceName};
@@ -43,6 +42,19 @@ impl Drop for Scripted {
 impl Reload for Scripted {
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<(), ReloadError>> + Send + '_>> {
         Box::pin(async { self.result.clone() })
+    }
+}
+
+/// Knows `info` alone.
+struct OneLevel;
+
+impl LogLevels for OneLevel {
+    fn level(&self) -> &'static str {
+        "info"
+    }
+
+    fn set_level(&self, name: &str) -> Result<(), String> {
+        if name == "info" { Ok(()) } else { Err(format!("{name:?} is no log level")) }
     }
 }
 
@@ -71,7 +83,8 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     let work = Registry::open(options, Arc::new(Alone(id))).await.expect("a work engine");
     let streams = Streams::new(node.clone());
     let reload = Arc::new(Scripted { result, data });
-    Context { node, streams, tls: Default::default(), work, reload, version: "1.2.3" }
+    let log = Arc::new(OneLevel);
+    Context { node, streams, tls: Default::default(), work, reload, log, version: "1.2.3" }
 }
 
 /// The daemon's binary, which runs jobs; cargo puts it beside the tests' directory.
@@ -171,7 +184,7 @@ pub(super) async fn session_until(context: &Context, stop: CancellationToken) ->
 pub(super) struct Service {
     pub(super) path: PathBuf,
     _directory: tempfile::TempDir,
-    stop: oneshot::Sender<()>,
+    stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
@@ -181,10 +194,8 @@ impl Service {
         let path = directory.path().join("s");
         let mut server = Server::new(context.clone(), limits);
         server.listen_unix(&path, 0o600).expect("a free path");
-        let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(server.run(async {
-            let _ = stopped.await;
-        }));
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(server.run(CancellationToken::new(), stop.clone()));
         Self { path, _directory: directory, stop, task }
     }
 
@@ -194,7 +205,7 @@ impl Service {
 
     /// Stops it, and expects it to end.
     pub(super) async fn stop(self) {
-        let _ = self.stop.send(());
+        self.stop.cancel();
         timeout(DEADLINE, self.task).await.expect("the service ends").expect("and does not panic");
         assert!(!self.path.exists(), "the socket file is removed");
     }

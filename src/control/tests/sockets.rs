@@ -4,12 +4,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
 
 use super::rig::{Client, Service, context};
 use crate::control::{Limits, ListenError, Server};
 use crate::unix_socket::BindError;
 use crate::wire::ServiceName;
+use tokio_util::sync::CancellationToken;
 
 fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
@@ -87,16 +87,14 @@ async fn clients_come_by_tcp_and_through_the_mesh_too() {
     let address = server.listen_tcp("127.0.0.1:0", None).await.unwrap();
     server.listen_mesh(ServiceName::CONTROL, None).await.unwrap();
     assert!(matches!(server.listen_mesh(ServiceName::CONTROL, None).await, Err(ListenError::Mesh(_))));
-    let (stop, stopped) = oneshot::channel::<()>();
-    let task = tokio::spawn(server.run(async {
-        let _ = stopped.await;
-    }));
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(server.run(CancellationToken::new(), stop.clone()));
     let mut tcp = Client::greeted(TcpStream::connect(address).await.unwrap()).await;
     assert_eq!(tcp.ask("reload").await, r#"{"Success":true}"#);
     let stream = context.streams.dial(context.node.id(), ServiceName::CONTROL).await.unwrap();
     let mut mesh = Client::greeted(stream).await;
     assert_eq!(mesh.ask("reload").await, r#"{"Success":true}"#);
-    stop.send(()).unwrap();
+    stop.cancel();
     task.await.unwrap();
     assert_eq!(tcp.rest().await, b"");
     assert_eq!(mesh.rest().await, b"");

@@ -53,7 +53,7 @@ impl Inner {
 
     /// How many units of a type may run at once, if bounded.
     fn places(&self, work_type: &str) -> Option<u32> {
-        self.types.get(work_type)?.limits.max_units
+        self.types.load().get(work_type)?.limits.max_units
     }
 
     /// A unit runs no more, or not yet: starts those whose turn has come.
@@ -83,11 +83,11 @@ impl Inner {
 
     async fn start_with(self: &Arc<Self>, entry: &Arc<Entry>, mut writer: Writer) -> Result<(), WorkError> {
         let status = writer.status();
-        let Some(kind) = self.types.get(&status.work_type) else {
+        let Some(kind) = self.types.load().get(&status.work_type).cloned() else {
             return Err(WorkError::UnknownType(status.work_type.clone()));
         };
         writer.apply(Event::PayloadComplete, Durability::Memory).await;
-        let job = self.job(entry, kind);
+        let job = self.job(entry, &kind);
         match self.spawner.spawn(job).await {
             Started::Running(pid) => {
                 let mut status = status.as_ref().clone();
@@ -130,7 +130,7 @@ impl Inner {
 
     /// Time between SIGINT and SIGTERM for units of a type.
     fn grace_of(&self, work_type: &str) -> Duration {
-        self.types.get(work_type).and_then(|kind| kind.limits.cancel_grace).unwrap_or(self.grace)
+        self.types.load().get(work_type).and_then(|kind| kind.limits.cancel_grace).unwrap_or(self.grace)
     }
 
     /// Picks a unit up that an earlier daemon left unfinished.

@@ -16,6 +16,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
+
 use self::queue::Queues;
 use super::results::ResultStream;
 use super::runner::SpawnerHandle;
@@ -96,7 +98,7 @@ pub struct Registry {
 pub(crate) struct Inner {
     pub(crate) store: Store,
     node_id: NodeId,
-    types: BTreeMap<String, CommandType>,
+    types: ArcSwap<TypeTable>,
     spawner: SpawnerHandle,
     watcher: Watcher,
     queues: Queues,
@@ -124,13 +126,7 @@ impl Registry {
     pub async fn open(options: Options, dialer: Arc<dyn Dialer>) -> Result<Self, OpenError> {
         let Options { data_dir, node_id, work_types, runner_exe, cancel_grace, signer, verifier } = options;
         let store = Store::open(&data_dir, &node_id)?;
-        let mut types = BTreeMap::new();
-        for kind in work_types {
-            if kind.name == REMOTE || types.contains_key(&kind.name) {
-                return Err(OpenError::DuplicateType(kind.name));
-            }
-            types.insert(kind.name.clone(), kind);
-        }
+        let types = ArcSwap::from_pointee(type_table(work_types)?);
         let spawner = SpawnerHandle::start(runner_exe.clone())
             .map_err(|source| OpenError::Spawner { path: runner_exe, source })?;
         let inner = Arc::new(Inner {
@@ -154,10 +150,20 @@ impl Registry {
 
     /// The work types, as advertisements list them.
     pub fn work_commands(&self) -> Vec<WorkCommand> {
-        let types = self.inner.types.values();
+        let types = self.inner.types.load();
         types
+            .values()
             .map(|kind| WorkCommand { work_type: kind.name.clone(), secure: kind.verify_signature })
             .collect()
+    }
+
+    /// Replaces the work types. Units that run go on; what is submitted from now on goes by the new ones.
+    ///
+    /// # Errors
+    /// [`OpenError::DuplicateType`]; the old types stay then.
+    pub fn set_work_types(&self, work_types: Vec<CommandType>) -> Result<(), OpenError> {
+        self.inner.types.store(Arc::new(type_table(work_types)?));
+        Ok(())
     }
 
     /// All units, or the one asked for.
@@ -251,7 +257,7 @@ impl Inner {
     /// The unit as clients see it; what runs is as large as its file.
     pub(crate) fn report(&self, entry: &Entry) -> UnitReport {
         let status = entry.status();
-        let known = status.work_type == REMOTE || self.types.contains_key(&status.work_type);
+        let known = status.work_type == REMOTE || self.types.load().contains_key(&status.work_type);
         let mut report = status.report(known);
         if report.state == State::Running {
             report.stdout_size = entry.dir.stdout_size();
@@ -290,7 +296,7 @@ impl Inner {
     }
 
     fn verifies(&self, work_type: &str) -> bool {
-        self.types.get(work_type).is_some_and(|kind| kind.verify_signature)
+        self.types.load().get(work_type).is_some_and(|kind| kind.verify_signature)
     }
 
     async fn release_local(&self, entry: &Arc<Entry>, force: bool) -> Result<Outcome, WorkError> {
@@ -325,6 +331,20 @@ impl Inner {
         let released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
         released.iter().any(|(at, old)| old.as_str() == id && at.elapsed() <= REMEMBER)
     }
+}
+
+/// The work types by name.
+type TypeTable = BTreeMap<String, CommandType>;
+
+fn type_table(work_types: Vec<CommandType>) -> Result<TypeTable, OpenError> {
+    let mut types = TypeTable::new();
+    for kind in work_types {
+        if kind.name == REMOTE || types.contains_key(&kind.name) {
+            return Err(OpenError::DuplicateType(kind.name));
+        }
+        types.insert(kind.name.clone(), kind);
+    }
+    Ok(types)
 }
 
 /// Runs something to its end even when its asker goes away in the middle, as a client's connection may.

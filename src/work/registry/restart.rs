@@ -57,7 +57,9 @@ impl Inner {
         let status = entry.status();
         if status.remote().is_some() {
             self.resume_remote(entry).await;
-        } else if self.types.contains_key(&status.work_type) || matches!(status.extra, Extra::Command(_)) {
+        } else if self.types.load().contains_key(&status.work_type)
+            || matches!(status.extra, Extra::Command(_))
+        {
             self.resume_local(entry).await;
         }
     }

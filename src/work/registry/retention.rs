@@ -15,19 +15,24 @@ const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(60);
 
 impl Inner {
-    /// Starts the task, if any type needs it. It ends with the registry.
+    /// Starts the task. It ends with the registry.
     pub(super) fn start_retention(self: &Arc<Self>) {
-        let shortest = self.types.values().filter_map(|kind| kind.limits.release_after).min();
-        if let Some(shortest) = shortest {
-            tokio::spawn(watch_over(Arc::downgrade(self), (shortest / PART).clamp(SHORTEST, LONGEST)));
-        }
+        tokio::spawn(watch_over(Arc::downgrade(self)));
+    }
+
+    /// How long to wait between looks, by the types there are now.
+    fn retention_pause(&self) -> Duration {
+        let types = self.types.load();
+        let shortest = types.values().filter_map(|kind| kind.limits.release_after).min();
+        shortest.map_or(LONGEST, |shortest| (shortest / PART).clamp(SHORTEST, LONGEST))
     }
 
     /// The finished units that are kept for a limited time only, with that time.
     fn perishable(&self) -> Vec<(Arc<Entry>, Duration)> {
         let limited = |entry: &Arc<Entry>| {
             let status = entry.status();
-            let kind = self.types.get(&status.work_type)?;
+            let types = self.types.load();
+            let kind = types.get(&status.work_type)?;
             let kept = kind.limits.release_after.filter(|_| status.life.state.is_final())?;
             Some((entry.clone(), kept))
         };
@@ -35,9 +40,11 @@ impl Inner {
     }
 }
 
-async fn watch_over(inner: Weak<Inner>, pause: Duration) {
+async fn watch_over(inner: Weak<Inner>) {
     let mut ended: BTreeMap<UnitId, SystemTime> = BTreeMap::new();
     loop {
+        let pause = inner.upgrade().map(|inner| inner.retention_pause());
+        let Some(pause) = pause else { return };
         tokio::time::sleep(pause).await;
         let Some(inner) = inner.upgrade() else { return };
         let perishable = inner.perishable();

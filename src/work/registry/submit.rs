@@ -111,7 +111,8 @@ impl Inner {
             return Err(WorkError::TtlIsForRemoteWork);
         }
         let unknown = || WorkError::UnknownType(request.work_type.clone());
-        let kind = self.types.get(&request.work_type).ok_or_else(unknown)?;
+        let types = self.types.load();
+        let kind = types.get(&request.work_type).ok_or_else(unknown)?;
         let params = kind.arguments(&request.params)?;
         Ok(Status::new(&request.work_type, Extra::Command(CommandExtra { pid: 0, params })))
     }
