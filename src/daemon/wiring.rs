@@ -110,6 +110,11 @@ impl Dialer for MeshDialer {
         })
     }
 
+    fn knows_profile(&self, _name: &str) -> bool {
+        // As in `dial`: none can be configured yet.
+        false
+    }
+
     fn appears(&self, node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let handle = self.streams.node().clone();
         Box::pin(async move { handle.appears(node.hash()).await })

@@ -71,8 +71,8 @@ def test_a_file_that_is_not_there():
 
 
 def test_the_command_line():
-    assert "--tcp-listner" in refused("--node", "id=a", "--tcp-listner", "port=1")
-    assert "prot" in refused("--node", "id=a", "--tcp-listener", "prot=1")
+    assert "`tcp-listner`" in refused("--node", "id=a", "--tcp-listner", "port=1")
+    assert "`prot`" in refused("--node", "id=a", "--tcp-listener", "prot=1")
 
 
 def test_a_port_that_is_taken_is_named(mesh):
