@@ -23,7 +23,9 @@ pub fn start(level: LogLevel, trace: bool) {
         LogLevel::Debug => LevelFilter::DEBUG,
     };
     let others = if own >= LevelFilter::DEBUG { LevelFilter::INFO } else { LevelFilter::ERROR };
-    let filter = Targets::new().with_target("meshd", own).with_default(others);
+    // QUIC cries out when the node below it stops, which is how a node ends.
+    let quic = if own >= LevelFilter::DEBUG { others } else { LevelFilter::OFF };
+    let filter = Targets::new().with_target("meshd", own).with_target("quinn", quic).with_default(others);
     let colours = std::io::stdout().is_terminal();
     let output = std::io::stdout.with_max_level(tracing::Level::TRACE);
     let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_target(false).with_writer(output);

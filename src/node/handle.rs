@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rand::SeedableRng;
 use rand::distr::{Alphanumeric, SampleString};
 use rand::rngs::SmallRng;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
@@ -125,6 +125,20 @@ impl NodeHandle {
     /// True if a way to that node is known at the moment.
     pub fn reaches(&self, node: NameHash) -> bool {
         self.inner.switch.reaches(node)
+    }
+
+    /// Tells of other nodes that have started anew, from now on.
+    pub fn restarts(&self) -> broadcast::Receiver<NameHash> {
+        self.inner.switch.restarted.subscribe()
+    }
+
+    /// Ends when no way to that node is known; at once if there is none now.
+    pub async fn disappears(&self, node: NameHash) {
+        let mut replaced = self.inner.switch.replaced.subscribe();
+        while self.reaches(node) {
+            // The sender lives in the switch, which lives in this handle.
+            let _ = replaced.changed().await;
+        }
     }
 
     /// Ends when a way to that node appears that was not there; at the first one if there is none now.

@@ -84,7 +84,8 @@ impl MeshStream {
 async fn end_when_gone(connection: Connection, gone: Gone) {
     tokio::select! {
         _ended = connection.closed() => {}
-        () = gone.cancelled() => connection.close(NORMAL_CLOSE.0, b"service unknown"),
+        () = gone.unknown.cancelled() => connection.close(NORMAL_CLOSE.0, b"service unknown"),
+        () = gone.restarted.cancelled() => connection.close(NORMAL_CLOSE.0, b"node restarted"),
     }
 }
 
