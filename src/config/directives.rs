@@ -29,6 +29,8 @@ const PERMISSIONS: P = P::new("permissions", Kind::Int, "mode of the socket file
 const NOT_BEFORE: P = P::text("notbefore", "start of validity, RFC 3339; now if not given");
 const NOT_AFTER: P = P::text("notafter", "end of validity, RFC 3339; in a year if not given");
 const SKIP_NAMES: P = P::flag("skipreceptornamescheck", "do not look for the node ID in the certificate");
+const CRL: P = P::text("crl", "file of revocation lists, read again when it changes");
+const BLOCKLIST: P = P::text("blocklist", "file of fingerprints to refuse, read again when it changes");
 const MIN_TLS13: P = P::flag("mintls13", "refuse TLS 1.2");
 
 /// All directives, sorted by the sections of the help text.
@@ -231,6 +233,8 @@ const TLS_SERVER_PROFILE: &[P] = &[
     P::new("pinnedclientcert", Kind::TextList, "fingerprints of allowed client certificates"),
     SKIP_NAMES,
     MIN_TLS13,
+    CRL,
+    BLOCKLIST,
 ];
 
 const TLS_CLIENT_PROFILE: &[P] = &[
@@ -242,6 +246,8 @@ const TLS_CLIENT_PROFILE: &[P] = &[
     P::new("pinnedservercert", Kind::TextList, "fingerprints of allowed server certificates"),
     SKIP_NAMES,
     MIN_TLS13,
+    CRL,
+    BLOCKLIST,
 ];
 
 const CERT_INIT: &[P] = &[

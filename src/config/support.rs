@@ -13,12 +13,17 @@ const IMPLEMENTED: &[(&str, &[&str])] = &[
     ("local-only", &[]),
     ("trace", &[]),
     ("log-level", &[]),
-    ("control-service", &["tls", "tcptls"]),
-    ("tcp-listener", &["tls"]),
-    ("tcp-peer", &["tls"]),
-    ("tcp-server", &["tlsserver", "tlsclient"]),
-    ("tcp-client", &["tlsserver", "tlsclient"]),
+    ("control-service", &[]),
+    ("tcp-listener", &[]),
+    ("tcp-peer", &[]),
+    ("tcp-server", &[]),
+    ("tcp-client", &[]),
     ("work-command", &["verifysignature"]),
+    ("tls-server", &[]),
+    ("tls-client", &[]),
+    ("cert-init", &[]),
+    ("cert-makereq", &[]),
+    ("cert-signreq", &[]),
 ];
 
 const KUBERNETES_TUNING: [&str; 4] = [

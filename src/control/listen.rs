@@ -3,6 +3,7 @@
 //! Owns how each kind of listener yields clients and what is known of them. It does not know what is spoken.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -11,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::channel::Link;
 use super::session::Peer;
 use crate::stream::{self, StreamListener};
+use crate::tls::{Handshakes, ServerProfile};
 use crate::unix_socket::{self, UnixSocket};
 
 /// After how much silence the kernel asks a TCP client whether it is still there.
@@ -66,6 +68,49 @@ impl Accept for TcpListener {
         let (stream, address) = TcpListener::accept(self).await?;
         tune(&stream);
         Ok(Some((Box::new(stream), Peer { local: false, name: address.to_string() })))
+    }
+}
+
+/// A TCP port whose clients speak TLS.
+pub(super) struct TlsPort {
+    listener: TcpListener,
+    profile: ServerProfile,
+    handshakes: Handshakes<Client>,
+}
+
+impl TlsPort {
+    pub(super) fn new(listener: TcpListener, profile: ServerProfile) -> Self {
+        Self { listener, profile, handshakes: Handshakes::default() }
+    }
+
+    fn begin(&mut self, stream: TcpStream, address: SocketAddr) {
+        tune(&stream);
+        let profile = self.profile.clone();
+        self.handshakes.begin(async move {
+            let secured = profile.accept(stream).await.inspect_err(|error| {
+                tracing::info!(peer = %address, %error, "control client refused");
+            })?;
+            // receptorctl ends a payload by shutting the socket below TLS.
+            let link: Box<dyn Link> = Box::new(secured.ending_like_tcp());
+            Ok((link, Peer { local: false, name: address.to_string() }))
+        });
+    }
+}
+
+impl Accept for TlsPort {
+    async fn accept(&mut self) -> io::Result<Option<Client>> {
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept(), if self.handshakes.have_room() => {
+                    let (stream, address) = accepted?;
+                    self.begin(stream, address);
+                }
+                // One that failed has been told of.
+                ended = self.handshakes.next() => if let Ok(client) = ended {
+                    return Ok(Some(client));
+                },
+            }
+        }
     }
 }
 

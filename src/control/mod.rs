@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use crate::node::NodeHandle;
 use crate::stream::{DialError, Streams};
+use crate::tls::{Profiles, UnknownProfile};
 use crate::wire::{InvalidServiceName, NodeId};
 use crate::work::{Registry, WorkError};
 
@@ -35,6 +36,8 @@ pub struct Context {
     pub node: NodeHandle,
     /// Dials services of other nodes.
     pub streams: Streams,
+    /// TLS profiles, by name.
+    pub tls: Profiles,
     /// All work units.
     pub work: Registry,
     /// Reads the configuration again.
@@ -66,8 +69,8 @@ enum Refusal {
     Service(#[from] InvalidServiceName),
     #[error("no route to node")]
     NoSuchNode,
-    #[error("unknown TLS config {0}")]
-    UnknownTls(String),
+    #[error(transparent)]
+    UnknownTls(#[from] UnknownProfile),
     #[error("could not convert response to JSON: {0}")]
     Json(#[from] serde_json::Error),
 }

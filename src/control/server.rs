@@ -18,9 +18,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use super::listen::{self, Accept, Client};
+use super::listen::{self, Accept, Client, TlsPort};
 use super::{Context, ListenError, session};
 use crate::stream::StreamListener;
+use crate::tls::ServerProfile;
 use crate::unix_socket::UnixSocket;
 use crate::wire::ServiceName;
 
@@ -63,13 +64,14 @@ pub struct Server {
     limits: Limits,
     unix: Vec<UnixSocket>,
     tcp: Vec<TcpListener>,
+    tls: Vec<TlsPort>,
     mesh: Vec<StreamListener>,
 }
 
 impl Server {
     /// A service that nobody can reach yet.
     pub fn new(context: Context, limits: Limits) -> Self {
-        Self { context, limits, unix: Vec::new(), tcp: Vec::new(), mesh: Vec::new() }
+        Self { context, limits, unix: Vec::new(), tcp: Vec::new(), tls: Vec::new(), mesh: Vec::new() }
     }
 
     /// Binds a Unix socket with the permission bits `mode`. Clients connect from now on. Needs a tokio runtime.
@@ -81,25 +83,37 @@ impl Server {
         Ok(())
     }
 
-    /// Binds a TCP address, `host:port` or `port`, and says which it became.
+    /// Binds a TCP address, `host:port` or `port`, and says which it became. Clients speak TLS if a profile is
+    /// given.
     ///
     /// # Errors
     /// [`ListenError::Tcp`].
-    pub async fn listen_tcp(&mut self, address: &str) -> Result<SocketAddr, ListenError> {
+    pub async fn listen_tcp(
+        &mut self,
+        address: &str,
+        tls: Option<ServerProfile>,
+    ) -> Result<SocketAddr, ListenError> {
         let listener = listen::bind_tcp(address).await?;
         let failed = |source| ListenError::Tcp { address: address.to_owned(), source };
         let bound = listener.local_addr().map_err(failed)?;
-        self.tcp.push(listener);
+        match tls {
+            Some(profile) => self.tls.push(TlsPort::new(listener, profile)),
+            None => self.tcp.push(listener),
+        }
         Ok(bound)
     }
 
-    /// Offers and advertises a service of the mesh.
+    /// Offers and advertises a service of the mesh, under a TLS profile if one is given.
     ///
     /// # Errors
     /// [`ListenError::Mesh`] if the name is taken.
-    pub async fn listen_mesh(&mut self, service: ServiceName) -> Result<(), ListenError> {
+    pub async fn listen_mesh(
+        &mut self,
+        service: ServiceName,
+        tls: Option<ServerProfile>,
+    ) -> Result<(), ListenError> {
         let tags = BTreeMap::from([("type".to_owned(), "Control Service".to_owned())]);
-        self.mesh.push(self.context.streams.listen(service, Some(tags)).await?);
+        self.mesh.push(self.context.streams.listen_with(service, Some(tags), tls).await?);
         Ok(())
     }
 
@@ -111,6 +125,9 @@ impl Server {
             loops.spawn(accept(listener, sessions.clone()));
         }
         for listener in self.tcp {
+            loops.spawn(accept(listener, sessions.clone()));
+        }
+        for listener in self.tls {
             loops.spawn(accept(listener, sessions.clone()));
         }
         for listener in self.mesh {

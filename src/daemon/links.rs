@@ -10,10 +10,12 @@ use crate::config::typed::backends::Backend;
 use crate::config::{self, Config, Loaded, ReloadPlan, Sources};
 use crate::control::{Reload, ReloadError};
 use crate::node::{LinkHandle, NodeHandle};
+use crate::tls::Profiles;
 
 /// All links of a node.
 pub(super) struct Links {
     node: NodeHandle,
+    tls: Profiles,
     state: Mutex<State>,
 }
 
@@ -25,8 +27,8 @@ struct State {
 
 impl Links {
     /// None of the links runs yet.
-    pub(super) fn new(node: NodeHandle, config: Config, sources: Sources) -> Self {
-        Self { node, state: Mutex::new(State { config, sources, running: Vec::new() }) }
+    pub(super) fn new(node: NodeHandle, tls: Profiles, config: Config, sources: Sources) -> Self {
+        Self { node, tls, state: Mutex::new(State { config, sources, running: Vec::new() }) }
     }
 
     /// Starts the links of the configuration.
@@ -47,7 +49,8 @@ impl Links {
     }
 
     async fn start(&self, running: &mut Vec<(Backend, LinkHandle)>, backend: Backend) -> std::io::Result<()> {
-        if let Some(spec) = wiring::link_spec(&backend) {
+        let spec = wiring::link_spec(&backend, &self.tls).map_err(std::io::Error::other)?;
+        if let Some(spec) = spec {
             running.push((backend, self.node.add_link(spec).await?));
         }
         Ok(())

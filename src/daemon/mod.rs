@@ -3,6 +3,7 @@
 //! Decides nothing about packets or jobs. What stands here is the order of start and stop, the mapping
 //! from configuration to the rooms' own settings (`wiring`), and what a reload changes (`links`).
 
+mod certificates;
 mod links;
 mod wiring;
 
@@ -21,6 +22,7 @@ use crate::node::{NodeHandle, StopCause};
 use crate::service::{TcpIn, TcpOut};
 use crate::stream::Streams;
 use crate::telemetry;
+use crate::tls::{ClientProfile, Profiles, ServerProfile, UnknownProfile};
 use crate::work::{self, Registry};
 
 use links::Links;
@@ -67,6 +69,9 @@ pub fn main(args: Vec<String>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Some(command) = &loaded.config.certificate {
+        return certificates::run(command);
+    }
     telemetry::start(loaded.config.log_level, loaded.config.trace);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -94,24 +99,27 @@ async fn run(loaded: Loaded) -> Result<(), Failure> {
     if config.backends().is_empty() && !config.local_only {
         return Err(Failure::NoBackends);
     }
+    let tls = wiring::tls_profiles(&config).map_err(Failure::start("TLS"))?;
     let (node, stopped) = NodeHandle::start(wiring::node_options(&config));
     info!(node = %node.id(), version = VERSION, "starting");
     let streams = Streams::new(node.clone());
-    let work = open_work(&config, &streams).await?;
+    let work = open_work(&config, &streams, &tls).await?;
     node.set_work_commands(work.work_commands());
-    let links = Arc::new(Links::new(node.clone(), config.clone(), sources));
+    let links = Arc::new(Links::new(node.clone(), tls.clone(), config.clone(), sources));
     let context = Context {
         node: node.clone(),
         streams: streams.clone(),
+        tls: tls.clone(),
         work,
         reload: links.clone(),
         version: VERSION,
     };
     let stop = CancellationToken::new();
     let tasks = TaskTracker::new();
+    tasks.spawn(tls.clone().watch(stop.clone()));
     start_control(&config, &context, &stop, &tasks).await?;
     links.start_all().await.map_err(Failure::start("links to neighbours"))?;
-    start_proxies(&config, &streams, &stop, &tasks).await?;
+    start_proxies(&config, &streams, &tls, &stop, &tasks).await?;
     // Without systemd there is nobody to tell.
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     info!(node = %node.id(), "ready");
@@ -125,12 +133,12 @@ async fn run(loaded: Loaded) -> Result<(), Failure> {
     end
 }
 
-async fn open_work(config: &Config, streams: &Streams) -> Result<Registry, Failure> {
+async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result<Registry, Failure> {
     let what = || format!("the work engine in {}", config.node.data_dir.display());
     let types = config.work_commands.iter().map(wiring::command_type).collect();
     let options = work::Options::new(config.node.data_dir.clone(), config.node.id.clone(), types)
         .map_err(Failure::start(what()))?;
-    let dialer = Arc::new(wiring::MeshDialer::new(streams.clone()));
+    let dialer = Arc::new(wiring::MeshDialer::new(streams.clone(), tls.clone()));
     Registry::open(options, dialer).await.map_err(Failure::start(what()))
 }
 
@@ -147,9 +155,13 @@ async fn start_control(
             server.listen_unix(path, service.permissions).map_err(Failure::start(what()))?;
         }
         if let Some(address) = &service.tcp_listen {
-            server.listen_tcp(&address.to_string()).await.map_err(Failure::start(what()))?;
+            let tls = wiring::server_profile(&context.tls, service.tcp_tls.as_deref());
+            let tls = tls.map_err(Failure::start(what()))?;
+            server.listen_tcp(&address.to_string(), tls).await.map_err(Failure::start(what()))?;
         }
-        server.listen_mesh(service.service).await.map_err(Failure::start(what()))?;
+        let tls = wiring::server_profile(&context.tls, service.tls.as_deref());
+        let tls = tls.map_err(Failure::start(what()))?;
+        server.listen_mesh(service.service, tls).await.map_err(Failure::start(what()))?;
         tasks.spawn(server.run(stop.clone().cancelled_owned()));
     }
     Ok(())
@@ -158,6 +170,7 @@ async fn start_control(
 async fn start_proxies(
     config: &Config,
     streams: &Streams,
+    tls: &Profiles,
     stop: &CancellationToken,
     tasks: &TaskTracker,
 ) -> Result<(), Failure> {
@@ -167,15 +180,30 @@ async fn start_proxies(
         let proxy = TcpIn::bind(&address, streams.clone(), node, server.remote.service)
             .await
             .map_err(Failure::start(format!("tcp-server on {address}")))?;
-        tasks.spawn(proxy.run(stop.clone()));
+        let (port, way) = proxy_profiles(tls, &server.tls_server, &server.tls_client)
+            .map_err(Failure::start(format!("tcp-server on {address}")))?;
+        tasks.spawn(proxy.with_tls(port, way).run(stop.clone()));
     }
     for client in &config.tcp_clients {
-        let proxy = TcpOut::listen(streams, client.service, client.address.to_string())
+        let what = || format!("tcp-client {}", client.service);
+        let (service, way) =
+            proxy_profiles(tls, &client.tls_server, &client.tls_client).map_err(Failure::start(what()))?;
+        let proxy = TcpOut::listen_with(streams, client.service, client.address.to_string(), service, way)
             .await
-            .map_err(Failure::start(format!("tcp-client {}", client.service)))?;
+            .map_err(Failure::start(what()))?;
         tasks.spawn(proxy.run(stop.clone()));
     }
     Ok(())
+}
+
+type ProxyProfiles = (Option<ServerProfile>, Option<ClientProfile>);
+
+fn proxy_profiles(
+    tls: &Profiles,
+    server: &Option<String>,
+    client: &Option<String>,
+) -> Result<ProxyProfiles, UnknownProfile> {
+    Ok((wiring::server_profile(tls, server.as_deref())?, wiring::client_profile(tls, client.as_deref())?))
 }
 
 /// Until a signal or the mesh ends the node; SIGHUP reloads.

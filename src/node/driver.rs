@@ -288,6 +288,7 @@ impl Driver {
             }
             CloseReason::OwnId
             | CloseReason::NotAllowed(_)
+            | CloseReason::NotCertified { .. }
             | CloseReason::AlreadyConnected(_)
             | CloseReason::PeerChanged { .. }
             | CloseReason::CostDisagreement { .. }

@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 
 use super::carry::{Local, carry, until_stopped};
 use crate::stream::{MeshStream, StreamListener, Streams};
+use crate::tls::ClientProfile;
 use crate::wire::{NodeId, ServiceName};
 
 /// Connections of one proxy at a time; more wait to be accepted.
@@ -28,10 +29,15 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// A listener outside the mesh.
 pub(super) trait Source: Send + Sync + 'static {
     /// What it accepts.
-    type Socket: Local;
+    type Socket: Send + 'static;
+    /// What becomes of that once it is ready to carry bytes.
+    type Side: Local;
 
     /// The next connection and who it is, for logs. Dropping the wait loses nobody.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Socket, String)>> + Send;
+
+    /// Makes a connection ready, which may take what a handshake takes.
+    fn open(&self, socket: Self::Socket) -> impl Future<Output = io::Result<Self::Side>> + Send + 'static;
 }
 
 /// A service of a node.
@@ -40,6 +46,8 @@ pub(super) struct Target {
     pub(super) streams: Streams,
     pub(super) node: NodeId,
     pub(super) service: ServiceName,
+    /// How to speak TLS to it.
+    pub(super) tls: Option<ClientProfile>,
 }
 
 /// Joins each connection of `source` to a stream of its own, until `stop`; then ends them all.
@@ -52,10 +60,14 @@ pub(super) async fn inward(source: impl Source, target: Target, stop: Cancellati
         };
         match accepted {
             Ok((socket, peer)) => {
-                let target = target.clone();
+                let (target, opening) = (target.clone(), source.open(socket));
                 crowd.spawn(place, async move {
                     debug!(peer, node = %target.node, service = %target.service, "proxy connection");
-                    match target.streams.dial(&target.node, target.service).await {
+                    let socket = match opening.await {
+                        Ok(socket) => socket,
+                        Err(error) => return warn!(peer, %error, "proxy connection refused"),
+                    };
+                    match target.streams.dial_with(&target.node, target.service, target.tls.as_ref()).await {
                         Ok(stream) => carry(socket, stream).await,
                         Err(error) => {
                             warn!(peer, %error, "proxy connection refused");

@@ -8,13 +8,18 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use std::future::Future;
+
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
+use super::carry::Local;
 use super::relay::{self, Source, Target};
 use crate::stream::{ListenError, StreamListener, Streams};
+use crate::tls::{ClientProfile, Secured, ServerProfile};
 use crate::wire::{NodeId, ServiceName};
 
 /// After how much silence the kernel asks the other side whether it is still there.
@@ -23,7 +28,7 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 /// A local port whose connections lead to a service of the mesh.
 #[derive(Debug)]
 pub struct TcpIn {
-    listener: TcpListener,
+    port: Port,
     target: Target,
 }
 
@@ -39,7 +44,14 @@ impl TcpIn {
         service: ServiceName,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        Ok(Self { listener, target: Target { streams, node, service } })
+        Ok(Self { port: Port { listener, tls: None }, target: Target { streams, node, service, tls: None } })
+    }
+
+    /// With TLS on the port, and on the way to the service.
+    #[must_use]
+    pub fn with_tls(self, port: Option<ServerProfile>, service: Option<ClientProfile>) -> Self {
+        let port = Port { tls: port, ..self.port };
+        Self { port, target: Target { tls: service, ..self.target } }
     }
 
     /// Where it listens.
@@ -47,20 +59,60 @@ impl TcpIn {
     /// # Errors
     /// If the system does not say.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.port.listener.local_addr()
     }
 
     /// Serves until `stop`; the port is free again once this returns.
     pub async fn run(self, stop: CancellationToken) {
-        relay::inward(self.listener, self.target, stop).await;
+        relay::inward(self.port, self.target, stop).await;
     }
 }
 
-impl Source for TcpListener {
+/// A local port, with or without TLS.
+#[derive(Debug)]
+struct Port {
+    listener: TcpListener,
+    tls: Option<ServerProfile>,
+}
+
+/// A TCP connection, with or without TLS.
+trait Side: AsyncRead + AsyncWrite + Unpin + Send {
+    fn tcp(&self) -> &TcpStream;
+}
+
+impl Side for TcpStream {
+    fn tcp(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Side for Secured<TcpStream> {
+    fn tcp(&self) -> &TcpStream {
+        self.io()
+    }
+}
+
+impl Local for Box<dyn Side> {
+    fn abort(self) {
+        // Without a lingering time the kernel closes with a reset. If it refuses, the close looks like an end.
+        let _only_looks_clean = SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO));
+    }
+}
+
+impl Source for Port {
     type Socket = TcpStream;
+    type Side = Box<dyn Side>;
+
+    fn open(&self, socket: TcpStream) -> impl Future<Output = io::Result<Box<dyn Side>>> + Send + 'static {
+        let tls = self.tls.clone();
+        async move {
+            let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn Side>) };
+            Ok(Box::new(profile.accept(socket).await?.ending_like_tcp()) as Box<dyn Side>)
+        }
+    }
 
     async fn accept(&self) -> io::Result<(TcpStream, String)> {
-        let (socket, peer) = Self::accept(self).await?;
+        let (socket, peer) = self.listener.accept().await?;
         tune(&socket);
         Ok((socket, peer.to_string()))
     }
@@ -71,6 +123,7 @@ impl Source for TcpListener {
 pub struct TcpOut {
     listener: StreamListener,
     address: String,
+    tls: Option<ClientProfile>,
 }
 
 impl TcpOut {
@@ -83,23 +136,39 @@ impl TcpOut {
         service: ServiceName,
         address: String,
     ) -> Result<Self, ListenError> {
+        Self::listen_with(streams, service, address, None, None).await
+    }
+
+    /// The same, with TLS on the service, and on the way to the address, if profiles are given.
+    ///
+    /// # Errors
+    /// As [`Self::listen`].
+    pub async fn listen_with(
+        streams: &Streams,
+        service: ServiceName,
+        address: String,
+        tls_server: Option<ServerProfile>,
+        tls_client: Option<ClientProfile>,
+    ) -> Result<Self, ListenError> {
         let tags = BTreeMap::from([
             ("type".to_owned(), "TCP Proxy".to_owned()),
             ("address".to_owned(), address.clone()),
         ]);
-        let listener = streams.listen(service, Some(tags)).await?;
+        let listener = streams.listen_with(service, Some(tags), tls_server).await?;
         info!(%service, %address, "proxy service open");
-        Ok(Self { listener, address })
+        Ok(Self { listener, address, tls: tls_client })
     }
 
     /// Serves until `stop`; the service is free again once this returns.
     pub async fn run(self, stop: CancellationToken) {
         let connect = || {
-            let address = self.address.clone();
+            let (address, tls) = (self.address.clone(), self.tls.clone());
             async move {
-                let socket = TcpStream::connect(address).await?;
+                let socket = TcpStream::connect(&address).await?;
                 tune(&socket);
-                Ok(socket)
+                let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn Side>) };
+                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+                Ok(Box::new(profile.connect(socket, host).await?.ending_like_tcp()) as Box<dyn Side>)
             }
         };
         relay::outward(self.listener, connect, &self.address, stop).await;

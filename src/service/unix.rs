@@ -13,6 +13,7 @@ use tracing::info;
 
 use super::relay::{self, Source, Target};
 use crate::stream::{ListenError, StreamListener, Streams};
+use crate::tls::{ClientProfile, ServerProfile};
 use crate::unix_socket::{BindError, UnixSocket};
 use crate::wire::{NodeId, ServiceName};
 
@@ -36,7 +37,13 @@ impl UnixIn {
         service: ServiceName,
     ) -> Result<Self, BindError> {
         let socket = UnixSocket::bind(path, mode)?;
-        Ok(Self { socket, target: Target { streams, node, service } })
+        Ok(Self { socket, target: Target { streams, node, service, tls: None } })
+    }
+
+    /// With TLS on the way to the service.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<ClientProfile>) -> Self {
+        Self { target: Target { tls, ..self.target }, ..self }
     }
 
     /// Serves until `stop`; the socket is gone once this returns.
@@ -47,9 +54,14 @@ impl UnixIn {
 
 impl Source for UnixSocket {
     type Socket = UnixStream;
+    type Side = UnixStream;
 
     async fn accept(&self) -> io::Result<(UnixStream, String)> {
         Self::accept(self).await
+    }
+
+    fn open(&self, socket: UnixStream) -> impl Future<Output = io::Result<UnixStream>> + Send + 'static {
+        std::future::ready(Ok(socket))
     }
 }
 
@@ -66,11 +78,24 @@ impl UnixOut {
     /// # Errors
     /// If the service cannot be had.
     pub async fn listen(streams: &Streams, service: ServiceName, path: PathBuf) -> Result<Self, ListenError> {
+        Self::listen_with(streams, service, path, None).await
+    }
+
+    /// The same, with TLS on the service if a profile is given.
+    ///
+    /// # Errors
+    /// As [`Self::listen`].
+    pub async fn listen_with(
+        streams: &Streams,
+        service: ServiceName,
+        path: PathBuf,
+        tls: Option<ServerProfile>,
+    ) -> Result<Self, ListenError> {
         let filename = path.to_string_lossy().into_owned();
         info!(%service, filename, "proxy service open");
         let tags =
             BTreeMap::from([("type".to_owned(), "Unix Proxy".to_owned()), ("filename".to_owned(), filename)]);
-        Ok(Self { listener: streams.listen(service, Some(tags)).await?, path })
+        Ok(Self { listener: streams.listen_with(service, Some(tags), tls).await?, path })
     }
 
     /// Serves until `stop`; the service is free again once this returns.

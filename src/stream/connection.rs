@@ -14,10 +14,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::socket::service_at;
 use super::watch::Gone;
+use crate::tls::Guard;
 use crate::wire::{NameHash, ServiceName};
 
 /// How a connection that has served its purpose is closed (contract section 5).
 const NORMAL_CLOSE: (VarInt, &[u8]) = (VarInt::from_u32(0), b"normal close");
+/// How a connection is closed whose certificate is no longer accepted.
+const REVOKED: (VarInt, &[u8]) = (VarInt::from_u32(501), b"certificate no longer accepted");
 /// How a connection is closed that cannot serve its purpose.
 const ABORTED: VarInt = VarInt::from_u32(500);
 /// How a read that nobody waits for any more is cancelled (contract section 5).
@@ -50,8 +53,9 @@ impl MeshStream {
         side: Side,
         halves: (SendStream, RecvStream),
         gone: Gone,
+        guard: Option<Guard>,
     ) -> Self {
-        tokio::spawn(end_when_gone(connection.clone(), gone.clone()));
+        tokio::spawn(end_when_gone(connection.clone(), gone.clone(), guard));
         Self { connection, side, halves: Some(halves), _gone: gone }
     }
 
@@ -80,9 +84,16 @@ impl MeshStream {
     }
 }
 
-/// Ends a connection when its far end is known not to be there.
-async fn end_when_gone(connection: Connection, gone: Gone) {
+/// Ends a connection when its far end is known not to be there, or its certificate is no longer accepted.
+async fn end_when_gone(connection: Connection, gone: Gone, guard: Option<Guard>) {
+    let cut = async {
+        match &guard {
+            Some(guard) => guard.cut().cancelled().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
+        () = cut => connection.close(REVOKED.0, REVOKED.1),
         _ended = connection.closed() => {}
         () = gone.unknown.cancelled() => connection.close(NORMAL_CLOSE.0, b"service unknown"),
         () = gone.restarted.cancelled() => connection.close(NORMAL_CLOSE.0, b"node restarted"),

@@ -54,8 +54,6 @@ def test_a_file_with_a_mistake(tmp_path, text, line, parts):
         "command-service: {service: x, command: y}",
         "work-kubernetes: {worktype: x, namespace: y, image: z, authmethod: incluster}",
         "work-python: {worktype: x, plugin: y, function: z}",
-        "work-signing: {privatekey: x}",
-        "tls-server: {name: x, cert: y, key: z}",
         "ip-router: {networkname: x, localnet: 10.0.0.0/30}",
     ],
 )

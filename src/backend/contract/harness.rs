@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::backend::{
     DialSpec, ListenSpec, Listener, MemoryDialOptions, MemoryListenOptions, MemoryNet, TcpDialOptions,
-    TcpListenOptions, memory,
+    TcpListenOptions, UdpDialOptions, UdpListenOptions, memory,
 };
 
 /// One backend under test; `default()` makes a world of its own.
@@ -38,11 +38,11 @@ impl Harness for TcpHarness {
     }
 
     fn same(&self, listener: &Listener) -> ListenSpec {
-        ListenSpec::Tcp(TcpListenOptions { bind: listener.local_addr() })
+        ListenSpec::Tcp(TcpListenOptions { bind: listener.local_addr(), tls: None })
     }
 
     fn to(&self, listener: &Listener) -> DialSpec {
-        DialSpec::Tcp(TcpDialOptions { address: listener.local_addr() })
+        DialSpec::Tcp(TcpDialOptions { address: listener.local_addr(), tls: None })
     }
 }
 
@@ -53,6 +53,52 @@ impl StreamHarness for TcpHarness {
         let stream = TcpStream::connect(listener.local_addr()).await.expect("connect");
         stream.set_nodelay(true).expect("no delay");
         stream
+    }
+}
+
+/// Its sessions begin with a routing update, and bursts stay below what the kernel holds.
+#[derive(Default)]
+pub(super) struct UdpHarness;
+
+impl Harness for UdpHarness {
+    fn anywhere(&self) -> ListenSpec {
+        ListenSpec::Udp(UdpListenOptions::new("127.0.0.1", 0))
+    }
+
+    fn same(&self, listener: &Listener) -> ListenSpec {
+        ListenSpec::Udp(UdpListenOptions { bind: listener.local_addr() })
+    }
+
+    fn to(&self, listener: &Listener) -> DialSpec {
+        DialSpec::Udp(UdpDialOptions { address: listener.local_addr() })
+    }
+}
+
+/// TLS over TCP, both ends with certificates of one authority.
+pub(super) struct TlsHarness {
+    server: crate::tls::ServerProfile,
+    client: crate::tls::ClientProfile,
+}
+
+impl Default for TlsHarness {
+    fn default() -> Self {
+        let pki = crate::tls::tests::pki::Pki::new();
+        pki.node("n");
+        Self { server: pki.server("n"), client: pki.client("n") }
+    }
+}
+
+impl Harness for TlsHarness {
+    fn anywhere(&self) -> ListenSpec {
+        ListenSpec::Tcp(TcpListenOptions::new("127.0.0.1", 0).with_tls(Some(self.server.clone())))
+    }
+
+    fn same(&self, listener: &Listener) -> ListenSpec {
+        ListenSpec::Tcp(TcpListenOptions { bind: listener.local_addr(), tls: Some(self.server.clone()) })
+    }
+
+    fn to(&self, listener: &Listener) -> DialSpec {
+        DialSpec::Tcp(TcpDialOptions { address: listener.local_addr(), tls: Some(self.client.clone()) })
     }
 }
 

@@ -77,7 +77,7 @@ async fn half_a_line_and_away() {
 async fn a_client_reset_amid_its_payload_fails_the_unit() {
     let context = context().await;
     let mut server = Server::new(context.clone(), Limits::default());
-    let address = server.listen_tcp("127.0.0.1:0").await.unwrap();
+    let address = server.listen_tcp("127.0.0.1:0", None).await.unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let task = tokio::spawn(server.run(async {
         let _ = stopped.await;

@@ -71,7 +71,7 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     let work = Registry::open(options, Arc::new(Alone(id))).await.expect("a work engine");
     let streams = Streams::new(node.clone());
     let reload = Arc::new(Scripted { result, data });
-    Context { node, streams, work, reload, version: "1.2.3" }
+    Context { node, streams, tls: Default::default(), work, reload, version: "1.2.3" }
 }
 
 /// The daemon's binary, which runs jobs; cargo puts it beside the tests' directory.

@@ -84,9 +84,9 @@ async fn a_socket_that_somebody_else_put_there_is_left_alone() {
 async fn clients_come_by_tcp_and_through_the_mesh_too() {
     let context = context().await;
     let mut server = Server::new(context.clone(), Limits::default());
-    let address = server.listen_tcp("127.0.0.1:0").await.unwrap();
-    server.listen_mesh(ServiceName::CONTROL).await.unwrap();
-    assert!(matches!(server.listen_mesh(ServiceName::CONTROL).await, Err(ListenError::Mesh(_))));
+    let address = server.listen_tcp("127.0.0.1:0", None).await.unwrap();
+    server.listen_mesh(ServiceName::CONTROL, None).await.unwrap();
+    assert!(matches!(server.listen_mesh(ServiceName::CONTROL, None).await, Err(ListenError::Mesh(_))));
     let (stop, stopped) = oneshot::channel::<()>();
     let task = tokio::spawn(server.run(async {
         let _ = stopped.await;
@@ -105,10 +105,10 @@ async fn clients_come_by_tcp_and_through_the_mesh_too() {
 #[tokio::test]
 async fn tcp_addresses_come_in_every_notation() {
     for address in ["127.0.0.1:0", "localhost:0", "0"] {
-        assert!(server().await.listen_tcp(address).await.is_ok(), "{address}");
+        assert!(server().await.listen_tcp(address, None).await.is_ok(), "{address}");
     }
     for address in ["127.0.0.1:65536", "", "nonsense"] {
-        let error = server().await.listen_tcp(address).await.unwrap_err();
+        let error = server().await.listen_tcp(address, None).await.unwrap_err();
         assert!(matches!(error, ListenError::Tcp { .. }), "{address}: {error}");
     }
 }

@@ -40,7 +40,9 @@ pub(super) enum StepError {
 impl From<io::Error> for StepError {
     fn from(error: io::Error) -> Self {
         let text = error.to_string();
-        let tls = ["CRYPTO_ERROR", "cryptographic handshake"].iter().any(|sign| text.contains(sign));
+        let tls = ["CRYPTO_ERROR", "cryptographic handshake", "TLS profile", "unknown TLS config"]
+            .iter()
+            .any(|sign| text.contains(sign));
         if tls { Self::Tls(text) } else { Self::Connection(text) }
     }
 }

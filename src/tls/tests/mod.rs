@@ -1,0 +1,4 @@
+//! Profiles against each other, over real handshakes in memory, on certificates made for each test.
+
+mod handshakes;
+pub(crate) mod pki;
