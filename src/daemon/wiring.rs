@@ -256,6 +256,10 @@ impl Dialer for MeshDialer {
         })
     }
 
+    fn knows_profile(&self, name: &str) -> bool {
+        client_profile(&self.tls, Some(name)).is_ok()
+    }
+
     fn appears(&self, node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let handle = self.streams.node().clone();
         Box::pin(async move { handle.appears(node.hash()).await })

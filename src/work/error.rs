@@ -38,6 +38,9 @@ pub enum WorkError {
     /// The time to live is no duration.
     #[error("ttl {0}")]
     BadTtl(#[from] crate::duration::InvalidDuration),
+    /// No TLS profile of that name is configured here.
+    #[error("unknown TLS config {0}")]
+    UnknownProfile(String),
     /// Secrets would travel in the clear.
     #[error("cannot send secrets over a non-TLS connection")]
     SecretsWithoutTls,

@@ -57,6 +57,9 @@ pub trait Dialer: Send + Sync + 'static {
     /// Opens a stream to a service of a node, under the named TLS profile if any. Bounded in time.
     fn dial(&self, node: NodeId, service: ServiceName, tls: Option<String>) -> Dialing;
 
+    /// Whether a TLS profile of that name is configured: a unit that names another could never be sent.
+    fn knows_profile(&self, name: &str) -> bool;
+
     /// Ends when a way to a node appears that was not there, so that waiting for it need not be guessed. Never
     /// ends where that cannot be told.
     fn appears(&self, _node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {

@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -220,9 +220,25 @@ impl UnitDir {
         let written = file.write_all(&status.to_line()).and_then(|()| file.sync_all());
         if let Err(error) = written.and_then(|()| fs::rename(&new, self.file("status"))) {
             let _ = fs::remove_file(&new);
-            return Err(error);
+            let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+            return if full { self.overwrite(status) } else { Err(error) };
         }
         if durable { sync_directory(&self.path) } else { Ok(()) }
+    }
+
+    /// For a disk without room for a second copy: what filled it may be the unit's own output, and a unit that
+    /// has ended must not go on running in the books. The file keeps its blocks, so what fits into them can be
+    /// written; the lock keeps readers from seeing half of it.
+    fn overwrite(&self, status: &Status) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(self.file("status"))?;
+        let line = status.to_line();
+        // st_blocks counts units of 512 bytes, whatever the file system's own are.
+        if line.len() as u64 > file.metadata()?.blocks() * 512 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.write_all_at(&line, 0)?;
+        file.set_len(line.len() as u64)?;
+        file.sync_all()
     }
 
     fn lock(&self, how: FlockOperation) -> io::Result<File> {

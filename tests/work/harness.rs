@@ -25,6 +25,10 @@ impl Dialer for Nowhere {
         Box::pin(async move { Err(io::Error::other(format!("no route to {node}"))) })
     }
 
+    fn knows_profile(&self, _name: &str) -> bool {
+        false
+    }
+
     fn node_id(&self) -> &NodeId {
         &self.0
     }

@@ -102,6 +102,10 @@ impl Dialer for Alone {
     fn dial(&self, node: NodeId, _service: ServiceName, _tls: Option<String>) -> Dialing {
         Box::pin(async move { Err(std::io::Error::other(format!("no route to node {node}"))) })
     }
+    fn knows_profile(&self, _name: &str) -> bool {
+        false
+    }
+
     fn node_id(&self) -> &NodeId {
         &self.0
     }

@@ -120,6 +120,9 @@ impl Inner {
     fn remote_status(&self, request: Submit) -> Result<Status, WorkError> {
         let node = NodeId::new(&request.node)?;
         let tls_client = request.tls_client.unwrap_or_default();
+        if !tls_client.is_empty() && !self.dialer.knows_profile(&tls_client) {
+            return Err(WorkError::UnknownProfile(tls_client));
+        }
         if tls_client.is_empty() && request.params.keys().any(|name| is_secret(name)) {
             return Err(WorkError::SecretsWithoutTls);
         }
