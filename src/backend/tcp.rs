@@ -85,7 +85,8 @@ impl TcpDialOptions {
     }
 }
 
-fn join(host: &str, port: u16) -> String {
+/// `host:port`; a bare IPv6 address gets its brackets.
+pub(super) fn join(host: &str, port: u16) -> String {
     match host.trim_matches(['[', ']']).parse::<IpAddr>() {
         Ok(ip) => SocketAddr::new(ip, port).to_string(),
         Err(_) => format!("{host}:{port}"),
@@ -104,8 +105,9 @@ pub struct TcpListener {
 impl TcpListener {
     pub(super) async fn bind(options: &TcpListenOptions) -> io::Result<Self> {
         let address = &options.bind;
-        let failed = |source: io::Error| io::Error::new(source.kind(), cannot_listen(address, &source));
-        let socket = listen_on_any(resolve(address).await.map_err(failed)?).map_err(failed)?;
+        let failed =
+            |source: io::Error| io::Error::new(source.kind(), cannot_listen(TRANSPORT, address, &source));
+        let socket = bind_first(resolve(address).await.map_err(failed)?, listen).map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?;
         Ok(Self { socket, local, tls: options.tls.clone(), handshakes: Handshakes::default() })
     }
@@ -135,13 +137,16 @@ impl TcpListener {
     }
 }
 
-/// Listens on the first of a name's addresses, IPv4 before IPv6, that this host has. An address in use is
+/// Binds the first of a name's addresses, IPv4 before IPv6, that this host has. An address in use is
 /// final: half the clients of a name would not find a listener on its other address.
-fn listen_on_any(mut candidates: Vec<SocketAddr>) -> io::Result<tokio::net::TcpListener> {
+pub(super) fn bind_first<T>(
+    mut candidates: Vec<SocketAddr>,
+    bind: impl Fn(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
     candidates.sort_by_key(SocketAddr::is_ipv6);
     let mut last = io::ErrorKind::AddrNotAvailable.into();
     for candidate in candidates {
-        match listen(candidate) {
+        match bind(candidate) {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => last = error,
             outcome => return outcome,
         }
@@ -149,7 +154,7 @@ fn listen_on_any(mut candidates: Vec<SocketAddr>) -> io::Result<tokio::net::TcpL
     Err(last)
 }
 
-fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
+pub(super) fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A restarted daemon must not wait for the old one's connections to leave TIME_WAIT.
     socket.set_reuseaddr(true)?;
@@ -157,16 +162,17 @@ fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
     socket.listen(BACKLOG)
 }
 
-fn cannot_listen(address: &str, source: &io::Error) -> String {
+/// What to tell the operator whose listener has not started.
+pub(super) fn cannot_listen(transport: &str, address: &str, source: &io::Error) -> String {
     let advice = match source.kind() {
         io::ErrorKind::AddrInUse => {
-            "; stop the program that holds the port (`ss -ltnp` names it) or choose another port"
+            "; stop the program that holds the port (`ss -ltunp` names it) or choose another port"
         }
         io::ErrorKind::AddrNotAvailable => "; this host has no such address (`ip address` lists its own)",
         io::ErrorKind::PermissionDenied => "; ports below 1024 need CAP_NET_BIND_SERVICE",
         _ => "",
     };
-    format!("cannot listen on {TRANSPORT} {address}: {source}{advice}")
+    format!("cannot listen on {transport} {address}: {source}{advice}")
 }
 
 pub(super) async fn dial(options: &TcpDialOptions) -> Result<Session, DialFailure> {
@@ -184,7 +190,7 @@ pub(super) async fn dial(options: &TcpDialOptions) -> Result<Session, DialFailur
     }
 }
 
-async fn connect(address: &str) -> Result<TcpStream, DialFailure> {
+pub(super) async fn connect(address: &str) -> Result<TcpStream, DialFailure> {
     let unresolved = |source| DialFailure::Resolve { address: address.to_owned(), source };
     let deadline = Instant::now() + DIAL_LIMIT;
     let candidates: Vec<SocketAddr> = resolve(address).await.map_err(unresolved)?;
@@ -195,7 +201,7 @@ async fn connect(address: &str) -> Result<TcpStream, DialFailure> {
 }
 
 /// The addresses of `host:port`, at least one.
-async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
+pub(super) async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
     let found = lookup_host(address).await.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidInput => {
             io::Error::new(error.kind(), format!("{error}; write it as host:port"))
@@ -248,7 +254,7 @@ fn session(stream: TcpStream, peer: String, direction: Direction) -> Session {
     }
 }
 
-fn tune(stream: &TcpStream, peer: &str) {
+pub(super) fn tune(stream: &TcpStream, peer: &str) {
     if let Err(error) = set_options(stream) {
         // They make a session better, none of them makes it possible.
         debug!(%peer, %error, "cannot set socket options");

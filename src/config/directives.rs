@@ -45,6 +45,8 @@ pub static DIRECTIVES: &[Directive] = &[
     Directive::new("udp-peer", Group::Backends, "Connects to a neighbour over UDP", UDP_PEER),
     Directive::new("ws-listener", Group::Backends, "Accepts neighbours over WebSocket", WS_LISTENER),
     Directive::new("ws-peer", Group::Backends, "Connects to a neighbour over WebSocket", WS_PEER),
+    Directive::new("quic-listener", Group::Backends, "Accepts neighbours over QUIC", QUIC_LISTENER),
+    Directive::new("quic-peer", Group::Backends, "Connects to a neighbour over QUIC", QUIC_PEER),
     Directive::new("control-service", Group::Services, "Answers meshctl and receptorctl", CONTROL_SERVICE),
     Directive::new("command-service", Group::Services, "Offers a command on a terminal", COMMAND_SERVICE),
     Directive::new("tcp-server", Group::Services, "Forwards a local TCP port into the mesh", TCP_SERVER),
@@ -125,6 +127,23 @@ const WS_PEER: &[P] = &[
     REDIAL,
     P::text("extraheader", "a further HTTP header, name:value"),
     PEER_TLS,
+    COST,
+    ALLOWED_PEERS,
+];
+
+const QUIC_LISTENER: &[P] = &[
+    P::new("port", Kind::Int, "UDP port to listen on").required().bare(),
+    BIND_ADDRESS,
+    LISTENER_TLS.required(),
+    COST,
+    NODE_COST,
+    ALLOWED_PEERS,
+];
+
+const QUIC_PEER: &[P] = &[
+    P::text("address", "host:port to connect to").required().bare(),
+    REDIAL,
+    PEER_TLS.required(),
     COST,
     ALLOWED_PEERS,
 ];

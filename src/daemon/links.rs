@@ -49,10 +49,8 @@ impl Links {
     }
 
     async fn start(&self, running: &mut Vec<(Backend, LinkHandle)>, backend: Backend) -> std::io::Result<()> {
-        let spec = wiring::link_spec(&backend, &self.tls).map_err(std::io::Error::other)?;
-        if let Some(spec) = spec {
-            running.push((backend, self.node.add_link(spec).await?));
-        }
+        let spec = wiring::link_spec(&backend, &self.tls)?;
+        running.push((backend, self.node.add_link(spec).await?));
         Ok(())
     }
 

@@ -4,8 +4,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{DialSpec, ListenSpec, TcpDialOptions, TcpListenOptions};
-use crate::config::typed::backends::{Backend, DialTerms, ListenTerms};
+use crate::backend::{
+    DialSpec, ListenSpec, Proxy, QuicDialOptions, QuicListenOptions, TcpDialOptions, TcpListenOptions,
+    UdpDialOptions, UdpListenOptions, WsDialOptions, WsListenOptions,
+};
+use crate::config::HostPort;
+use crate::config::typed::backends::{Backend, DialTerms, ListenTerms, WsPeer};
 use crate::config::typed::services::RemoteNode;
 use crate::config::typed::tls::{TlsClient, TlsServer};
 use crate::config::typed::work::{WorkCommand, WorkSigning, WorkVerification};
@@ -49,25 +53,72 @@ fn firewall_rule(rule: &FirewallRule) -> Rule {
     }
 }
 
-/// What a configured link is to the node; `None` for a kind that the configuration refuses so far.
-pub(super) fn link_spec(backend: &Backend, profiles: &Profiles) -> Result<Option<LinkSpec>, UnknownProfile> {
-    let spec = match backend {
+/// What a configured link is to the node.
+///
+/// # Errors
+/// If it names a profile that is not there, or the environment a proxy that cannot be used.
+pub(super) fn link_spec(backend: &Backend, profiles: &Profiles) -> std::io::Result<LinkSpec> {
+    let listen = |spec, terms| Ok(LinkSpec::Listen { spec, policy: listen_policy(terms) });
+    let dial = |spec, terms: &DialTerms| {
+        Ok(LinkSpec::Dial { spec, redial: terms.redial, policy: dial_policy(terms) })
+    };
+    match backend {
         Backend::TcpListener(listener) => {
-            let options = TcpListenOptions::new(&listener.bind.host, listener.bind.port);
-            let tls = server_profile(profiles, listener.tls.as_deref())?;
-            let policy = listen_policy(&listener.terms);
-            LinkSpec::Listen { spec: ListenSpec::Tcp(options.with_tls(tls)), policy }
+            let tls = server_profile(profiles, listener.tls.as_deref()).map_err(std::io::Error::other)?;
+            let options = TcpListenOptions::new(&listener.bind.host, listener.bind.port).with_tls(tls);
+            listen(ListenSpec::Tcp(options), &listener.terms)
         }
         Backend::TcpPeer(peer) => {
-            let tls = client_profile(profiles, peer.tls.as_deref())?;
-            let spec = DialSpec::Tcp(TcpDialOptions { address: peer.address.to_string(), tls });
-            LinkSpec::Dial { spec, redial: peer.terms.redial, policy: dial_policy(&peer.terms) }
+            let tls = client_profile(profiles, peer.tls.as_deref()).map_err(std::io::Error::other)?;
+            dial(DialSpec::Tcp(TcpDialOptions { address: peer.address.to_string(), tls }), &peer.terms)
         }
-        Backend::UdpListener(_) | Backend::UdpPeer(_) | Backend::WsListener(_) | Backend::WsPeer(_) => {
-            return Ok(None);
+        Backend::UdpListener(listener) => {
+            let options = UdpListenOptions::new(&listener.bind.host, listener.bind.port);
+            listen(ListenSpec::Udp(options), &listener.terms)
         }
+        Backend::UdpPeer(peer) => {
+            dial(DialSpec::Udp(UdpDialOptions { address: peer.address.to_string() }), &peer.terms)
+        }
+        Backend::WsListener(listener) => {
+            let tls = server_profile(profiles, listener.tls.as_deref()).map_err(std::io::Error::other)?;
+            let HostPort { host, port } = &listener.bind;
+            let options = WsListenOptions::new(host, *port, &listener.path, tls);
+            listen(ListenSpec::WebSocket(options), &listener.terms)
+        }
+        Backend::WsPeer(peer) => dial(DialSpec::WebSocket(ws_peer(peer, profiles)?), &peer.terms),
+        Backend::QuicListener(listener) => {
+            let tls = profiles.server(&listener.tls).map_err(std::io::Error::other)?;
+            let options = QuicListenOptions::new(&listener.bind.host, listener.bind.port, tls);
+            listen(ListenSpec::Quic(options), &listener.terms)
+        }
+        Backend::QuicPeer(peer) => {
+            let tls = profiles.client(&peer.tls).map_err(std::io::Error::other)?;
+            dial(DialSpec::Quic(QuicDialOptions { address: peer.address.to_string(), tls }), &peer.terms)
+        }
+    }
+}
+
+fn ws_peer(peer: &WsPeer, profiles: &Profiles) -> std::io::Result<WsDialOptions> {
+    let HostPort { host, port } = &peer.address.server;
+    let tls = match (peer.address.secure, peer.tls.as_deref()) {
+        (_, Some(name)) => Some(profiles.client(name).map_err(std::io::Error::other)?),
+        (false, None) => None,
+        (true, None) => Some(system_trust()?),
     };
-    Ok(Some(spec))
+    Ok(WsDialOptions {
+        host: host.clone(),
+        port: *port,
+        path: peer.address.path.clone(),
+        extra_header: peer.extra_header.clone(),
+        proxy: Proxy::from_environment(tls.is_some(), host, *port)?,
+        tls,
+    })
+}
+
+/// What `wss` means without a profile: the authorities that the host trusts.
+fn system_trust() -> std::io::Result<ClientProfile> {
+    let options = ClientOptions { name: "(none)".to_owned(), ..ClientOptions::default() };
+    ClientProfile::open(options, None).map_err(std::io::Error::other)
 }
 
 /// The `tls-server` of that name, if one is named.

@@ -295,6 +295,11 @@ impl ServerProfile {
         Ok((config, verdict))
     }
 
+    /// The node IDs that a client's certificate names; `None` if it names none or they are not looked at.
+    pub fn certified_nodes(&self, chain: &[CertificateDer<'_>]) -> Option<Vec<String>> {
+        self.core.certified_nodes(chain)
+    }
+
     /// Notes a connection that this profile has let in: it is to be ended when the guard says so.
     pub fn admit(&self, chain: Vec<CertificateDer<'static>>, expected: Expected) -> Guard {
         self.core.admit(chain, expected)
@@ -385,6 +390,11 @@ impl ClientProfile {
             .with_client_cert_resolver(Arc::new(OwnCertificate(self.core.clone())));
         config.resumption = Resumption::disabled();
         Ok((config, verdict))
+    }
+
+    /// The node IDs that a server's certificate names; `None` if it names none or they are not looked at.
+    pub fn certified_nodes(&self, chain: &[CertificateDer<'_>]) -> Option<Vec<String>> {
+        self.core.certified_nodes(chain)
     }
 
     /// Notes a connection that was made with this profile: it is to be ended when the guard says so.
