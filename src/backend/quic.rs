@@ -187,7 +187,7 @@ async fn shake_hands(incoming: Incoming, profile: &ServerProfile) -> Result<Sess
 fn explain(profile: &str, error: &dyn std::error::Error, verdict: &Verdict) -> HandshakeError {
     let profile = profile.to_owned();
     match verdict.rejection() {
-        Some(rejection) => HandshakeError::Rejected { profile, rejection: rejection.clone() },
+        Some(rejection) => HandshakeError::Rejected { profile, rejection: Box::new(rejection.clone()) },
         None => HandshakeError::Failed { profile, reason: error.to_string() },
     }
 }

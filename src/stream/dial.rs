@@ -209,7 +209,7 @@ impl Dialer {
             }
             Ok(Err(_)) if let (Some(tls), Some(rejection)) = (tls, verdict.rejection()) => {
                 let profile = tls.name().to_owned();
-                let source = HandshakeError::Rejected { profile, rejection: rejection.clone() };
+                let source = HandshakeError::Rejected { profile, rejection: Box::new(rejection.clone()) };
                 Err(DialError::Rejected { node: node.clone(), service, source })
             }
             Ok(Err(source)) => Err(DialError::Handshake { node: node.clone(), service, source }),

@@ -104,13 +104,14 @@ async fn a_revoked_peer_is_cut_and_others_stay() {
     let server = ServerProfile::open(options, None).unwrap();
     let blocked = format!("{}\n", Fingerprint::sha256(&chain(&pki, "c")[0]));
     for (revoked, kept) in [("b", "c"), ("c", "b")] {
+        pki.revoke("crl.pem", &[]);
+        look(&server);
         let (gone, _far) = meet(&server, &pki.client(revoked)).await;
         let (stays, other) = meet(&server, &pki.client(kept)).await;
         let (mut gone, mut stays, mut other) = (gone.unwrap(), stays.unwrap(), other.unwrap());
         if revoked == "b" {
             pki.revoke("crl.pem", &["b"]);
         } else {
-            pki.revoke("crl.pem", &[]);
             pki.write("blocklist", &blocked);
         }
         let reading = tokio::spawn(async move { gone.read_u8().await });
