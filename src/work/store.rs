@@ -365,7 +365,7 @@ mod tests {
         fs::create_dir(temp.path().join(format!("deep/data/n1/{TRASH}{other}"))).unwrap();
         assert_eq!(store.scan().unwrap(), (vec![id.clone()], vec![]));
         std::os::unix::fs::symlink(unit.path(), temp.path().join("deep/data/n1/linked00")).unwrap();
-        assert_eq!(store.scan().unwrap().0, [id.clone()]);
+        assert_eq!(store.scan().unwrap().0, std::slice::from_ref(&id));
         fs::remove_file(temp.path().join("deep/data/n1/linked00")).unwrap();
         let hidden = store.hide(&id, &status).unwrap();
         assert_eq!(store.scan().unwrap(), (vec![], vec![id.clone()]));

@@ -39,12 +39,12 @@ pub(super) fn fork() -> io::Result<Side> {
 /// with this process: a runner that is killed cannot end it any more.
 pub(super) fn prepare(command: &mut Command, rights: Option<Rights>) -> &mut Command {
     let hook = move || {
-        if let Some(Rights { user, group, groups }) = &rights {
-            if nix::unistd::geteuid().is_root() {
-                nix::unistd::setgroups(groups)?;
-                nix::unistd::setgid(*group)?;
-                nix::unistd::setuid(*user)?;
-            }
+        if let Some(Rights { user, group, groups }) = &rights
+            && nix::unistd::geteuid().is_root()
+        {
+            nix::unistd::setgroups(groups)?;
+            nix::unistd::setgid(*group)?;
+            nix::unistd::setuid(*user)?;
         }
         // Last, as a change of rights undoes it.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
