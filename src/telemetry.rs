@@ -65,5 +65,7 @@ fn filter(level: LogLevel, trace: bool) -> Targets {
         LogLevel::Debug => LevelFilter::DEBUG,
     };
     let others = if own >= LevelFilter::DEBUG { LevelFilter::INFO } else { LevelFilter::ERROR };
-    Targets::new().with_target("meshd", own).with_default(others)
+    // QUIC cries out when the node below it stops, which is how a node ends.
+    let quic = if own >= LevelFilter::DEBUG { others } else { LevelFilter::OFF };
+    Targets::new().with_target("meshd", own).with_target("quinn", quic).with_default(others)
 }

@@ -12,11 +12,13 @@ mod frame_reader;
 mod frame_writer;
 pub mod memory;
 mod packet_pool;
+mod quic;
 mod read_buffer;
 mod redial;
 mod tcp;
 mod tls;
 mod udp;
+mod websocket;
 
 use std::collections::VecDeque;
 use std::{fmt, io};
@@ -26,9 +28,11 @@ use bytes::{Bytes, BytesMut};
 pub use error::{AcceptError, DialFailure, SessionEnd};
 pub use frame_reader::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS};
 pub use memory::{MemoryDialOptions, MemoryListenOptions, MemoryNet};
+pub use quic::{QuicDialOptions, QuicListenOptions};
 pub use redial::Redial;
 pub use tcp::{DIAL_LIMIT, TcpDialOptions, TcpListenOptions};
 pub use udp::{UdpDialOptions, UdpListenOptions};
+pub use websocket::{Proxy, WsDialOptions, WsListenOptions};
 
 /// A link to one neighbour that carries whole packets both ways.
 ///
@@ -74,6 +78,10 @@ pub enum Reader {
     Tcp(tcp::TcpReader),
     /// Datagrams.
     Udp(udp::UdpReader),
+    /// Messages of a WebSocket.
+    WebSocket(websocket::WsReader),
+    /// Datagrams and a stream of QUIC.
+    Quic(quic::QuicReader),
     /// Frames from a TLS connection.
     Tls(tls::TlsReader),
     /// Frames from an in-process link.
@@ -95,6 +103,8 @@ impl Reader {
         match self {
             Self::Tcp(reader) => reader.read_batch(out).await,
             Self::Udp(reader) => reader.read_batch(out).await,
+            Self::WebSocket(reader) => reader.read_batch(out).await,
+            Self::Quic(reader) => reader.read_batch(out).await,
             Self::Tls(reader) => reader.read_batch(out).await,
             Self::Memory(reader) => reader.read_batch(out).await,
         }
@@ -108,6 +118,10 @@ pub enum Writer {
     Tcp(tcp::TcpWriter),
     /// Datagrams.
     Udp(udp::UdpWriter),
+    /// Messages of a WebSocket.
+    WebSocket(websocket::WsWriter),
+    /// Datagrams and a stream of QUIC.
+    Quic(quic::QuicWriter),
     /// Frames to a TLS connection.
     Tls(tls::TlsWriter),
     /// Frames to an in-process link.
@@ -128,6 +142,8 @@ impl Writer {
         match self {
             Self::Tcp(writer) => writer.write_batch(batch).await,
             Self::Udp(writer) => writer.write_batch(batch).await,
+            Self::WebSocket(writer) => writer.write_batch(batch).await,
+            Self::Quic(writer) => writer.write_batch(batch).await,
             Self::Tls(writer) => writer.write_batch(batch).await,
             Self::Memory(writer) => writer.write_batch(batch).await,
         }
@@ -142,6 +158,8 @@ impl Writer {
         match self {
             Self::Tcp(writer) => writer.close().await,
             Self::Udp(writer) => writer.close(),
+            Self::WebSocket(writer) => writer.close().await,
+            Self::Quic(writer) => writer.close().await,
             Self::Tls(writer) => writer.close().await,
             Self::Memory(writer) => writer.close().await,
         }
@@ -155,6 +173,10 @@ pub enum ListenSpec {
     Tcp(TcpListenOptions),
     /// A UDP port.
     Udp(UdpListenOptions),
+    /// A TCP port for WebSockets.
+    WebSocket(WsListenOptions),
+    /// A UDP port for QUIC.
+    Quic(QuicListenOptions),
     /// A name on an in-process switchboard.
     Memory(MemoryListenOptions),
 }
@@ -163,6 +185,8 @@ impl fmt::Display for ListenSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Udp(options) => write!(f, "udp {}", options.bind),
+            Self::WebSocket(options) => write!(f, "{} {}{}", options.transport(), options.bind, options.path),
+            Self::Quic(options) => write!(f, "quic {}", options.bind),
             Self::Tcp(options) => write!(f, "{} {}", options.transport(), options.bind),
             Self::Memory(options) => write!(f, "memory {}", options.name),
         }
@@ -176,6 +200,10 @@ pub enum DialSpec {
     Tcp(TcpDialOptions),
     /// A UDP host and port.
     Udp(UdpDialOptions),
+    /// A WebSocket server.
+    WebSocket(WsDialOptions),
+    /// A UDP host and port that speaks QUIC.
+    Quic(QuicDialOptions),
     /// A name on an in-process switchboard.
     Memory(MemoryDialOptions),
 }
@@ -184,6 +212,10 @@ impl fmt::Display for DialSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Udp(options) => write!(f, "udp {}", options.address),
+            Self::WebSocket(options) => {
+                write!(f, "{} {}{}", options.transport(), options.address(), options.path)
+            }
+            Self::Quic(options) => write!(f, "quic {}", options.address),
             Self::Tcp(options) => write!(f, "{} {}", options.transport(), options.address),
             Self::Memory(options) => write!(f, "memory {}", options.to),
         }
@@ -200,6 +232,10 @@ pub enum Listener {
     Tcp(tcp::TcpListener),
     /// Tells UDP sessions apart.
     Udp(udp::UdpListener),
+    /// Accepts WebSockets.
+    WebSocket(websocket::WsListener),
+    /// Accepts QUIC connections.
+    Quic(quic::QuicListener),
     /// Accepts in-process links.
     Memory(memory::MemoryListener),
 }
@@ -213,6 +249,8 @@ impl Listener {
         match spec {
             ListenSpec::Tcp(options) => tcp::TcpListener::bind(options).await.map(Self::Tcp),
             ListenSpec::Udp(options) => udp::UdpListener::bind(options).await.map(Self::Udp),
+            ListenSpec::WebSocket(options) => websocket::WsListener::bind(options).await.map(Self::WebSocket),
+            ListenSpec::Quic(options) => quic::QuicListener::bind(options).await.map(Self::Quic),
             ListenSpec::Memory(options) => memory::MemoryListener::bind(options).map(Self::Memory),
         }
     }
@@ -222,6 +260,8 @@ impl Listener {
         match self {
             Self::Tcp(listener) => listener.local_addr(),
             Self::Udp(listener) => listener.local_addr(),
+            Self::WebSocket(listener) => listener.local_addr(),
+            Self::Quic(listener) => listener.local_addr(),
             Self::Memory(listener) => listener.local_addr(),
         }
     }
@@ -235,6 +275,8 @@ impl Listener {
         match self {
             Self::Tcp(listener) => listener.accept().await,
             Self::Udp(listener) => listener.accept().await,
+            Self::WebSocket(listener) => listener.accept().await,
+            Self::Quic(listener) => listener.accept().await,
             Self::Memory(listener) => listener.accept().await,
         }
     }
@@ -248,6 +290,8 @@ pub async fn dial(spec: &DialSpec) -> Result<Session, DialFailure> {
     match spec {
         DialSpec::Tcp(options) => tcp::dial(options).await,
         DialSpec::Udp(options) => udp::dial(options).await,
+        DialSpec::WebSocket(options) => websocket::dial(options).await,
+        DialSpec::Quic(options) => quic::dial(options).await,
         DialSpec::Memory(options) => memory::dial(options),
     }
 }

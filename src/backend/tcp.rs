@@ -154,7 +154,7 @@ pub(super) fn bind_first<T>(
     Err(last)
 }
 
-fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
+pub(super) fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A restarted daemon must not wait for the old one's connections to leave TIME_WAIT.
     socket.set_reuseaddr(true)?;
@@ -190,7 +190,7 @@ pub(super) async fn dial(options: &TcpDialOptions) -> Result<Session, DialFailur
     }
 }
 
-async fn connect(address: &str) -> Result<TcpStream, DialFailure> {
+pub(super) async fn connect(address: &str) -> Result<TcpStream, DialFailure> {
     let unresolved = |source| DialFailure::Resolve { address: address.to_owned(), source };
     let deadline = Instant::now() + DIAL_LIMIT;
     let candidates: Vec<SocketAddr> = resolve(address).await.map_err(unresolved)?;
@@ -254,7 +254,7 @@ fn session(stream: TcpStream, peer: String, direction: Direction) -> Session {
     }
 }
 
-fn tune(stream: &TcpStream, peer: &str) {
+pub(super) fn tune(stream: &TcpStream, peer: &str) {
     if let Err(error) = set_options(stream) {
         // They make a session better, none of them makes it possible.
         debug!(%peer, %error, "cannot set socket options");

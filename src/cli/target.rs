@@ -123,11 +123,11 @@ fn profile_in(file: &Path, name: &str) -> Result<ClientOptions, Failure> {
     let lower = |map: &Map<String, Value>| -> Map<String, Value> {
         map.iter().map(|(key, value)| (key.to_ascii_lowercase(), value.clone())).collect()
     };
-    let named = items.iter().filter_map(|item| {
+    let mut named = items.iter().filter_map(|item| {
         let profile = lower(lower(item.as_object()?).get("tls-client")?.as_object()?);
         (profile.get("name").and_then(Value::as_str) == Some(name)).then_some(profile)
     });
-    let Some(profile) = named.last() else { return Err(failed(format!("it holds no tls-client {name}"))) };
+    let Some(profile) = named.next() else { return Err(failed(format!("it holds no tls-client {name}"))) };
     let path = |key: &str| {
         profile.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(PathBuf::from)
     };

@@ -45,6 +45,8 @@ pub static DIRECTIVES: &[Directive] = &[
     Directive::new("udp-peer", Group::Backends, "Connects to a neighbour over UDP", UDP_PEER),
     Directive::new("ws-listener", Group::Backends, "Accepts neighbours over WebSocket", WS_LISTENER),
     Directive::new("ws-peer", Group::Backends, "Connects to a neighbour over WebSocket", WS_PEER),
+    Directive::new("quic-listener", Group::Backends, "Accepts neighbours over QUIC", QUIC_LISTENER),
+    Directive::new("quic-peer", Group::Backends, "Connects to a neighbour over QUIC", QUIC_PEER),
     Directive::new("control-service", Group::Services, "Answers meshctl and receptorctl", CONTROL_SERVICE),
     Directive::new("command-service", Group::Services, "Offers a command on a terminal", COMMAND_SERVICE),
     Directive::new("tcp-server", Group::Services, "Forwards a local TCP port into the mesh", TCP_SERVER),
@@ -129,6 +131,23 @@ const WS_PEER: &[P] = &[
     ALLOWED_PEERS,
 ];
 
+const QUIC_LISTENER: &[P] = &[
+    P::new("port", Kind::Int, "UDP port to listen on").required().bare(),
+    BIND_ADDRESS,
+    LISTENER_TLS.required(),
+    COST,
+    NODE_COST,
+    ALLOWED_PEERS,
+];
+
+const QUIC_PEER: &[P] = &[
+    P::text("address", "host:port to connect to").required().bare(),
+    REDIAL,
+    PEER_TLS.required(),
+    COST,
+    ALLOWED_PEERS,
+];
+
 const CONTROL_SERVICE: &[P] = &[
     P::text("service", "service name to listen on").or("control").role(Defines(SERVICE)),
     P::text("filename", "Unix socket to listen on").role(Defines(SOCKET)),
@@ -190,6 +209,15 @@ const WORK_COMMAND: &[P] = &[
     P::text("params", "its arguments"),
     P::flag("allowruntimeparams", "let submissions add arguments"),
     VERIFY_SIGNATURE,
+    P::new("env", Kind::FreeMap, "variables for its environment"),
+    P::text("cwd", "working directory; the node's own if not given"),
+    P::text("user", "user whose rights it has; needs a node that runs as root"),
+    P::new("maxunits", Kind::Int, "most units running at once; others wait in order"),
+    P::text("timeout", "longest run, as in 3h30m"),
+    P::text("cancelgrace", "time between SIGINT and harder signals; 10s if not given"),
+    P::new("maxstdout", Kind::Int, "most bytes of output kept"),
+    P::text("maxstdoutaction", "for more: fail, stop or truncate-head").or("fail"),
+    P::text("releaseafter", "how long finished units are kept, as in 72h"),
 ];
 
 const WORK_KUBERNETES: &[P] = &[

@@ -99,6 +99,8 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
         udp_peers: _,
         ws_listeners: _,
         ws_peers: _,
+        quic_listeners: _,
+        quic_peers: _,
         control_services: _,
         command_services: _,
         tcp_servers: _,

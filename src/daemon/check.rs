@@ -109,7 +109,10 @@ impl Findings {
             Part::Link(Backend::TcpListener(listener)) => self.tcp(part, &listener.bind),
             Part::Link(Backend::WsListener(listener)) => self.tcp(part, &listener.bind),
             Part::Link(Backend::UdpListener(listener)) => self.udp(part, &listener.bind),
-            Part::Link(Backend::TcpPeer(_) | Backend::UdpPeer(_) | Backend::WsPeer(_)) => {}
+            Part::Link(Backend::QuicListener(listener)) => self.udp(part, &listener.bind),
+            Part::Link(
+                Backend::TcpPeer(_) | Backend::UdpPeer(_) | Backend::WsPeer(_) | Backend::QuicPeer(_),
+            ) => {}
             Part::TcpServer(server) => self.tcp(part, &server.bind),
             Part::UdpServer(server) => self.udp(part, &server.bind),
             Part::UnixSocketServer(server) => self.socket(part, &server.filename),

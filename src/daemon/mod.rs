@@ -135,9 +135,11 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
 
 async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result<Registry, Failure> {
     let what = || format!("the work engine in {}", config.node.data_dir.display());
-    let types = config.work_commands.iter().map(wiring::command_type).collect();
-    let options = work::Options::new(config.node.data_dir.clone(), config.node.id.clone(), types)
+    let types = wiring::work_types(&config.work_commands, &config.work_python);
+    let mut options = work::Options::new(config.node.data_dir.clone(), config.node.id.clone(), types)
         .map_err(Failure::start(what()))?;
+    options.signer = wiring::signer(config).map_err(Failure::start("work-signing"))?;
+    options.verifier = wiring::verifier(config).map_err(Failure::start("work-verification"))?;
     let dialer = Arc::new(wiring::MeshDialer::new(streams.clone(), tls.clone()));
     Registry::open(options, dialer).await.map_err(Failure::start(what()))
 }

@@ -97,11 +97,11 @@ impl Reloader {
     /// Steps that can fail come first; each later failure takes back the steps before it.
     async fn apply(&self, parts: &mut Parts, plan: &ReloadPlan, old: &Config) -> Result<(), String> {
         if let Some(commands) = &plan.work_commands {
-            self.set_work_types(commands)?;
+            self.set_work_types(commands, old)?;
         }
         if let Err(error) = parts.change(&plan.removed, &plan.added).await {
             if plan.work_commands.is_some() {
-                self.set_work_types(&old.work_commands)?;
+                self.set_work_types(&old.work_commands, old)?;
             }
             return Err(error.to_string());
         }
@@ -117,8 +117,9 @@ impl Reloader {
         Ok(())
     }
 
-    fn set_work_types(&self, commands: &[WorkCommand]) -> Result<(), String> {
-        let types = commands.iter().map(wiring::command_type).collect();
+    /// Those of `old` that no reload changes stay.
+    fn set_work_types(&self, commands: &[WorkCommand], old: &Config) -> Result<(), String> {
+        let types = wiring::work_types(commands, &old.work_python);
         self.node.work.set_work_types(types).map_err(|error| error.to_string())
     }
 }

@@ -1,13 +1,20 @@
 //! From configuration to the rooms' own settings. Only translates.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::backend::{DialSpec, ListenSpec, TcpDialOptions, TcpListenOptions};
-use crate::config::Config;
-use crate::config::typed::backends::{Backend, DialTerms, ListenTerms};
+use crate::backend::{
+    DialSpec, ListenSpec, Proxy, QuicDialOptions, QuicListenOptions, TcpDialOptions, TcpListenOptions,
+    UdpDialOptions, UdpListenOptions, WsDialOptions, WsListenOptions,
+};
+use crate::config::typed::backends::{Backend, DialTerms, ListenTerms, WsPeer};
 use crate::config::typed::services::RemoteNode;
 use crate::config::typed::tls::{TlsClient, TlsServer};
-use crate::config::typed::work::WorkCommand;
+use crate::config::typed::work::{
+    MaxStdoutAction, WorkCommand, WorkLimits, WorkPython, WorkSigning, WorkVerification,
+};
+use crate::config::{Config, HostPort};
 use crate::mesh::{LinkPolicy, Options};
 use crate::node::{LinkSpec, NodeOptions};
 use crate::stream::Streams;
@@ -15,7 +22,9 @@ use crate::tls::{
     ClientOptions, ClientProfile, Files, ProfileError, Profiles, ServerOptions, ServerProfile, UnknownProfile,
 };
 use crate::wire::{NodeId, ServiceName};
-use crate::work::{CommandType, Dialer, Dialing, Duplex};
+use crate::work::limits::{Limits, MaxStdout, WhenFull};
+use crate::work::signing::{KeyError, Signer, Verifier};
+use crate::work::{CommandType, Dialer, Dialing, Duplex, PythonPlugin};
 
 pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
@@ -25,25 +34,72 @@ pub(super) fn node_options(config: &Config) -> NodeOptions {
     }
 }
 
-/// What a configured link is to the node; `None` for a kind that the configuration refuses so far.
-pub(super) fn link_spec(backend: &Backend, profiles: &Profiles) -> Result<Option<LinkSpec>, UnknownProfile> {
-    let spec = match backend {
+/// What a configured link is to the node.
+///
+/// # Errors
+/// If it names a profile that is not there, or the environment a proxy that cannot be used.
+pub(super) fn link_spec(backend: &Backend, profiles: &Profiles) -> std::io::Result<LinkSpec> {
+    let listen = |spec, terms| Ok(LinkSpec::Listen { spec, policy: listen_policy(terms) });
+    let dial = |spec, terms: &DialTerms| {
+        Ok(LinkSpec::Dial { spec, redial: terms.redial, policy: dial_policy(terms) })
+    };
+    match backend {
         Backend::TcpListener(listener) => {
-            let options = TcpListenOptions::new(&listener.bind.host, listener.bind.port);
-            let tls = server_profile(profiles, listener.tls.as_deref())?;
-            let policy = listen_policy(&listener.terms);
-            LinkSpec::Listen { spec: ListenSpec::Tcp(options.with_tls(tls)), policy }
+            let tls = server_profile(profiles, listener.tls.as_deref()).map_err(std::io::Error::other)?;
+            let options = TcpListenOptions::new(&listener.bind.host, listener.bind.port).with_tls(tls);
+            listen(ListenSpec::Tcp(options), &listener.terms)
         }
         Backend::TcpPeer(peer) => {
-            let tls = client_profile(profiles, peer.tls.as_deref())?;
-            let spec = DialSpec::Tcp(TcpDialOptions { address: peer.address.to_string(), tls });
-            LinkSpec::Dial { spec, redial: peer.terms.redial, policy: dial_policy(&peer.terms) }
+            let tls = client_profile(profiles, peer.tls.as_deref()).map_err(std::io::Error::other)?;
+            dial(DialSpec::Tcp(TcpDialOptions { address: peer.address.to_string(), tls }), &peer.terms)
         }
-        Backend::UdpListener(_) | Backend::UdpPeer(_) | Backend::WsListener(_) | Backend::WsPeer(_) => {
-            return Ok(None);
+        Backend::UdpListener(listener) => {
+            let options = UdpListenOptions::new(&listener.bind.host, listener.bind.port);
+            listen(ListenSpec::Udp(options), &listener.terms)
         }
+        Backend::UdpPeer(peer) => {
+            dial(DialSpec::Udp(UdpDialOptions { address: peer.address.to_string() }), &peer.terms)
+        }
+        Backend::WsListener(listener) => {
+            let tls = server_profile(profiles, listener.tls.as_deref()).map_err(std::io::Error::other)?;
+            let HostPort { host, port } = &listener.bind;
+            let options = WsListenOptions::new(host, *port, &listener.path, tls);
+            listen(ListenSpec::WebSocket(options), &listener.terms)
+        }
+        Backend::WsPeer(peer) => dial(DialSpec::WebSocket(ws_peer(peer, profiles)?), &peer.terms),
+        Backend::QuicListener(listener) => {
+            let tls = profiles.server(&listener.tls).map_err(std::io::Error::other)?;
+            let options = QuicListenOptions::new(&listener.bind.host, listener.bind.port, tls);
+            listen(ListenSpec::Quic(options), &listener.terms)
+        }
+        Backend::QuicPeer(peer) => {
+            let tls = profiles.client(&peer.tls).map_err(std::io::Error::other)?;
+            dial(DialSpec::Quic(QuicDialOptions { address: peer.address.to_string(), tls }), &peer.terms)
+        }
+    }
+}
+
+fn ws_peer(peer: &WsPeer, profiles: &Profiles) -> std::io::Result<WsDialOptions> {
+    let HostPort { host, port } = &peer.address.server;
+    let tls = match (peer.address.secure, peer.tls.as_deref()) {
+        (_, Some(name)) => Some(profiles.client(name).map_err(std::io::Error::other)?),
+        (false, None) => None,
+        (true, None) => Some(system_trust()?),
     };
-    Ok(Some(spec))
+    Ok(WsDialOptions {
+        host: host.clone(),
+        port: *port,
+        path: peer.address.path.clone(),
+        extra_header: peer.extra_header.clone(),
+        proxy: Proxy::from_environment(tls.is_some(), host, *port)?,
+        tls,
+    })
+}
+
+/// What `wss` means without a profile: the authorities that the host trusts.
+fn system_trust() -> std::io::Result<ClientProfile> {
+    let options = ClientOptions { name: "(none)".to_owned(), ..ClientOptions::default() };
+    ClientProfile::open(options, None).map_err(std::io::Error::other)
 }
 
 /// The `tls-server` of that name, if one is named.
@@ -116,14 +172,59 @@ fn dial_policy(terms: &DialTerms) -> LinkPolicy {
     LinkPolicy { cost: terms.cost, allowed_peers, ..LinkPolicy::default() }
 }
 
-pub(super) fn command_type(configured: &WorkCommand) -> CommandType {
+/// All work types of the configuration.
+pub(super) fn work_types(commands: &[WorkCommand], python: &[WorkPython]) -> Vec<CommandType> {
+    let python = python.iter().map(|configured| {
+        let WorkPython { work_type, plugin, function, config } = configured.clone();
+        CommandType::python(work_type, PythonPlugin { plugin, function, config })
+    });
+    commands.iter().map(command_type).chain(python).collect()
+}
+
+fn command_type(configured: &WorkCommand) -> CommandType {
     CommandType {
-        name: configured.work_type.clone(),
-        command: configured.command.clone(),
         params: configured.params.clone(),
         allow_runtime_params: configured.allow_runtime_params,
         verify_signature: configured.verify_signature,
+        limits: limits(&configured.limits),
+        ..CommandType::new(&configured.work_type, &configured.command)
     }
+}
+
+fn limits(configured: &WorkLimits) -> Limits {
+    let when_full = match configured.max_stdout_action {
+        MaxStdoutAction::Fail => WhenFull::Fail,
+        MaxStdoutAction::Stop => WhenFull::Stop,
+        MaxStdoutAction::TruncateHead => WhenFull::TruncateHead,
+    };
+    Limits {
+        max_stdout: configured.max_stdout.map(|bytes| MaxStdout { bytes, when_full }),
+        timeout: configured.timeout,
+        max_units: configured.max_units,
+        release_after: configured.release_after,
+        cancel_grace: configured.cancel_grace,
+        env: configured.env.clone(),
+        cwd: configured.cwd.clone(),
+        user: configured.user.clone(),
+    }
+}
+
+/// How long a signature is good unless configured, as with receptor.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(5 * 60);
+
+pub(super) fn signer(config: &Config) -> Result<Option<Arc<Signer>>, KeyError> {
+    let open = |signing: &WorkSigning| {
+        let lifetime = signing.token_expiration.unwrap_or(TOKEN_LIFETIME);
+        Signer::open(&signing.private_key, lifetime).map(Arc::new)
+    };
+    config.work_signing.as_ref().map(open).transpose()
+}
+
+pub(super) fn verifier(config: &Config) -> Result<Option<Arc<Verifier>>, KeyError> {
+    let node = || config.node.id.clone();
+    let open =
+        |verification: &WorkVerification| Verifier::open(&verification.public_key, node()).map(Arc::new);
+    config.work_verification.as_ref().map(open).transpose()
 }
 
 pub(super) fn remote_node(remote: &RemoteNode, own: &NodeId) -> NodeId {
@@ -153,6 +254,10 @@ impl Dialer for MeshDialer {
             let tls = client_profile(&profiles, tls.as_deref()).map_err(std::io::Error::other)?;
             Ok(Box::new(streams.dial_with(&node, service, tls.as_ref()).await?) as Box<dyn Duplex>)
         })
+    }
+
+    fn knows_profile(&self, name: &str) -> bool {
+        client_profile(&self.tls, Some(name)).is_ok()
     }
 
     fn appears(&self, node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {

@@ -159,7 +159,10 @@ impl Mesh {
                     self.counters.no_room += 1;
                     return;
                 }
-                News::Update { new_node, links_changed } => {
+                News::Update { new_node, links_changed, restarted } => {
+                    if restarted {
+                        self.events.push_back(Event::NodeRestarted(node.hash()));
+                    }
                     if new_node {
                         self.learn_name(&node);
                         self.update_pace.request(now.tick);

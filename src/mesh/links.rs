@@ -37,6 +37,8 @@ pub(super) enum News {
         new_node: bool,
         /// Links were added, removed or changed their cost.
         links_changed: bool,
+        /// The node has started anew since it was last heard.
+        restarted: bool,
     },
 }
 
@@ -72,6 +74,7 @@ impl LinkTable {
             None if self.known.len() >= self.max_nodes => return News::NoRoom,
             None => true,
         };
+        let restarted = self.known.get(node).is_some_and(|known| known.epoch < update.epoch);
         let message = Bytes::new();
         let distrusted = self.known.get(node).map_or(0, |known| known.distrusted);
         let known = Known { epoch: update.epoch, sequence: update.sequence, distrusted, message };
@@ -88,7 +91,7 @@ impl LinkTable {
                 }
             }
         }
-        News::Update { new_node, links_changed }
+        News::Update { new_node, links_changed, restarted }
     }
 
     /// Keeps the message in which `node`'s newest update is passed on.

@@ -265,6 +265,8 @@ impl Driver {
                 }
             }
             Event::Malformed { session, error } => self.on_malformed(session, &error),
+            // Nobody listens where nothing is connected.
+            Event::NodeRestarted(node) => drop(self.switch.restarted.send(node)),
             Event::DuplicateNode { epoch } => {
                 warn!(node = %self.switch.id, epoch, "another node uses our ID: give each node an ID of its own");
             }

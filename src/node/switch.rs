@@ -8,13 +8,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use super::port::Port;
 use super::queue::{IfFull, Queue};
 use crate::mesh::{Datagram, Decision, Routes, SessionId};
 use crate::wire::data::HOPS_OFFSET;
 use crate::wire::{DATA_HEADER_LEN, DataHeader, NameHash, NodeId, ServiceName};
+
+/// Restarts of other nodes that may wait to be heard.
+const RESTARTS: usize = 256;
 
 /// One consistent forwarding table.
 #[derive(Debug, Default)]
@@ -31,6 +34,8 @@ pub(super) struct Switch {
     pub(super) forwarding: ArcSwap<Forwarding>,
     /// Told whenever the table was replaced.
     pub(super) replaced: watch::Sender<()>,
+    /// Told which node has started anew. Whoever lags behind misses some.
+    pub(super) restarted: broadcast::Sender<NameHash>,
     ports: RwLock<HashMap<ServiceName, Arc<Port>>>,
 }
 
@@ -41,6 +46,7 @@ impl Switch {
             id,
             forwarding: ArcSwap::default(),
             replaced: watch::Sender::new(()),
+            restarted: broadcast::Sender::new(RESTARTS),
             ports: RwLock::default(),
         }
     }

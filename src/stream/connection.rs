@@ -95,7 +95,8 @@ async fn end_when_gone(connection: Connection, gone: Gone, guard: Option<Guard>)
     tokio::select! {
         () = cut => connection.close(REVOKED.0, REVOKED.1),
         _ended = connection.closed() => {}
-        () = gone.cancelled() => connection.close(NORMAL_CLOSE.0, b"service unknown"),
+        () = gone.unknown.cancelled() => connection.close(NORMAL_CLOSE.0, b"service unknown"),
+        () = gone.restarted.cancelled() => connection.close(NORMAL_CLOSE.0, b"node restarted"),
     }
 }
 

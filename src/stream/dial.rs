@@ -146,7 +146,11 @@ impl Streams {
             return Err(DialError::NoRoute(node.clone()));
         }
         let dialer = self.inner.dialer.get_or_try_init(|| Dialer::new(&self.inner.node)).await?;
-        dialer.dial(node, service, tls).await
+        tokio::select! {
+            dialed = dialer.dial(node, service, tls) => dialed,
+            // Its last hop has just told that it is gone; whoever can wait for it is told when it appears.
+            () = self.inner.node.disappears(node.hash()) => Err(DialError::NoRoute(node.clone())),
+        }
     }
 }
 
@@ -193,17 +197,19 @@ impl Dialer {
         };
         let opened = tokio::select! {
             opened = timeout(settings::HANDSHAKE_LIMIT, open) => opened,
-            () = gone.cancelled() => return Err(DialError::ServiceUnknown { node: node.clone(), service }),
+            () = gone.unknown.cancelled() => return Err(DialError::ServiceUnknown { node: node.clone(), service }),
         };
         match opened {
             Ok(Ok((connection, send, recv))) => {
+                // What answered is what has started since.
+                let gone = if gone.restarted.is_cancelled() { self.watches.watch(address) } else { gone };
                 let expected = || Expected::Node(node.clone());
                 let guard = tls.map(|tls| tls.admit(secured::peer_chain(&connection), expected()));
                 Ok(MeshStream::new(connection, Side::Dialer, (send, recv), gone, guard))
             }
             Ok(Err(_)) if let (Some(tls), Some(rejection)) = (tls, verdict.rejection()) => {
                 let profile = tls.name().to_owned();
-                let source = HandshakeError::Rejected { profile, rejection: rejection.clone() };
+                let source = HandshakeError::Rejected { profile, rejection: Box::new(rejection.clone()) };
                 Err(DialError::Rejected { node: node.clone(), service, source })
             }
             Ok(Err(source)) => Err(DialError::Handshake { node: node.clone(), service, source }),

@@ -80,7 +80,7 @@ pub enum FileProblem {
         /// Our node ID.
         expected: String,
         /// The names in it.
-        found: Names,
+        found: Box<Names>,
     },
     /// The certificate of an authority may not sign others.
     #[error("the certificate of {0} in it is not one of an authority (it has no CA flag)")]
@@ -131,7 +131,7 @@ pub enum ProfileError {
         /// Which setting names the file.
         parameter: &'static str,
         /// What is wrong.
-        source: FileError,
+        source: Box<FileError>,
     },
     /// No authorities at all.
     #[error("tls-client {name}: the system has no authorities to trust ({reason}): set rootcas")]
@@ -251,7 +251,7 @@ pub enum Rejection {
         /// Who was expected, as `node a` or `host h`.
         expected: String,
         /// The names in it.
-        found: Names,
+        found: Box<Names>,
     },
 }
 
@@ -271,7 +271,7 @@ pub enum HandshakeError {
         /// The profile.
         profile: String,
         /// Why.
-        rejection: Rejection,
+        rejection: Box<Rejection>,
     },
     /// Anything else.
     #[error("TLS profile {profile}: {reason}")]

@@ -123,7 +123,7 @@ fn failed(core: &Core, reason: String) -> HandshakeError {
 fn explain(profile: &str, error: &io::Error, verdict: &Verdict) -> HandshakeError {
     let profile = profile.to_owned();
     if let Some(rejection) = verdict.rejection() {
-        return HandshakeError::Rejected { profile, rejection: rejection.clone() };
+        return HandshakeError::Rejected { profile, rejection: Box::new(rejection.clone()) };
     }
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let reason = match tls {

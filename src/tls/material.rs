@@ -119,7 +119,7 @@ impl Material {
                 directive: wanted.directive,
                 name: wanted.name.to_owned(),
                 parameter,
-                source,
+                source: Box::new(source),
             }
         };
         let identity = match &files.identity {
@@ -183,7 +183,7 @@ fn identity<F: FnOnce(FileError) -> ProfileError>(
     if let Some(node) = wanted.node
         && !names.node_ids.iter().any(|id| id == node.as_str())
     {
-        let problem = FileProblem::NotThisNode { expected: node.to_string(), found: names };
+        let problem = FileProblem::NotThisNode { expected: node.to_string(), found: Box::new(names) };
         return Err(of("cert")(wrong(cert, problem)));
     }
     Ok(Arc::new(certified))

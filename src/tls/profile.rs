@@ -166,9 +166,18 @@ impl Core {
         }
     }
 
+    pub(super) fn expiry_warning(&self) -> Option<String> {
+        self.material.load().expiry_warning(Timestamp::now())
+    }
+
+    #[cfg(test)]
+    pub(super) fn living(&self) -> usize {
+        self.live.all().len()
+    }
+
     /// Logs what a person should do about the own certificate.
     pub(super) fn warn_of_expiry(&self) {
-        if let Some(warning) = self.material.load().expiry_warning(Timestamp::now()) {
+        if let Some(warning) = self.expiry_warning() {
             let file = self.files.identity.as_ref().map(|(cert, _)| cert.display().to_string());
             warn!(profile = self.name, file = file.unwrap_or_default(), "the certificate {warning}");
         }
@@ -286,6 +295,11 @@ impl ServerProfile {
         Ok((config, verdict))
     }
 
+    /// The node IDs that a client's certificate names; `None` if it names none or they are not looked at.
+    pub fn certified_nodes(&self, chain: &[CertificateDer<'_>]) -> Option<Vec<String>> {
+        self.core.certified_nodes(chain)
+    }
+
     /// Notes a connection that this profile has let in: it is to be ended when the guard says so.
     pub fn admit(&self, chain: Vec<CertificateDer<'static>>, expected: Expected) -> Guard {
         self.core.admit(chain, expected)
@@ -376,6 +390,11 @@ impl ClientProfile {
             .with_client_cert_resolver(Arc::new(OwnCertificate(self.core.clone())));
         config.resumption = Resumption::disabled();
         Ok((config, verdict))
+    }
+
+    /// The node IDs that a server's certificate names; `None` if it names none or they are not looked at.
+    pub fn certified_nodes(&self, chain: &[CertificateDer<'_>]) -> Option<Vec<String>> {
+        self.core.certified_nodes(chain)
     }
 
     /// Notes a connection that was made with this profile: it is to be ended when the guard says so.

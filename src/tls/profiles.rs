@@ -16,7 +16,7 @@ use crate::wire::NodeId;
 
 /// Time between two looks at the files. A change counts at the second look that shows it, so a revoked
 /// neighbour is gone after twice this and a moment.
-const LOOK: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(400);
 /// Time between two looks at the dates of certificates.
 const EXPIRY_LOOK: Duration = Duration::from_secs(24 * 3600);
 

@@ -99,7 +99,7 @@ pub(super) fn check(
     check_chain(trust, role, &certificate, above, now)
         .map_err(|e| explain(e, facts.clone(), trust, role, now))?;
     if !expected.is_named_by(&certificate, &facts.names) {
-        return Err(Rejection::WrongName { expected: expected.describe(), found: facts.names });
+        return Err(Rejection::WrongName { expected: expected.describe(), found: Box::new(facts.names) });
     }
     Ok(())
 }

@@ -1,25 +1,27 @@
 //! Units on disk: one directory each, named by the unit's ID, with `status`, `status.lock`, `stdin` and `stdout`
-//! as Go nodes keep them, and the private files `runner` and `cancel`. Owns safe modes, atomic replacement and
+//! as Go nodes keep them, and the private files `runner`, `cancel` and `queued`. Owns safe modes, atomic replacement and
 //! durability; every call blocks, so callers on the runtime go through [`Store::blocking`].
 //! Knows nothing of what a state means.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
 use tokio::sync::Semaphore;
 
+use super::group_sync::GroupSync;
 use super::status::{BadStatus, Status};
 use super::unit::UnitId;
 use super::{OpenError, WorkError};
 use crate::wire::NodeId;
 
-/// File operations in flight at a time. Concurrent fsyncs are what the kernel's journal commits as one group,
-/// so many callers share each commit; more than this only adds threads.
+/// File operations in flight at a time. Concurrent fsyncs of different files are what the kernel's journal commits as
+/// one group, so many callers share each commit; more than this only adds threads. Those of the one directory that
+/// all units are in share a call.
 const CONCURRENT: usize = 32;
 const TRASH: &str = ".trash-";
 /// In front of a unit that is released here and not yet on its other node.
@@ -30,6 +32,8 @@ const HIDDEN: &str = ".release-";
 pub(crate) struct Store {
     root: PathBuf,
     slots: Arc<Semaphore>,
+    /// For the names of units in the root.
+    names: Arc<GroupSync>,
 }
 
 impl Store {
@@ -39,10 +43,15 @@ impl Store {
         if name.contains('/') || name == "." || name == ".." {
             return Err(OpenError::NodeId(name.to_owned()));
         }
+        let data_dir = &std::path::absolute(data_dir).map_err(|source| OpenError::Io {
+            what: "find",
+            path: data_dir.to_owned(),
+            source,
+        })?;
         own_directory(data_dir)?;
         let root = data_dir.join(name);
         own_directory(&root)?;
-        Ok(Self { root, slots: Arc::new(Semaphore::new(CONCURRENT)) })
+        Ok(Self { root, slots: Arc::new(Semaphore::new(CONCURRENT)), names: Arc::default() })
     }
 
     /// The directory of a unit, which need not exist.
@@ -60,8 +69,13 @@ impl Store {
         let fail = |source| OpenError::Io { what: "read", path: self.root.clone(), source };
         let (mut units, mut hidden) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(&self.root).map_err(fail)? {
-            let name = entry.map_err(fail)?.file_name();
+            let entry = entry.map_err(fail)?;
+            let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
+            // A link may lead anywhere; what is no directory is no unit.
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
             match name.parse() {
                 Ok(id) => units.push(id),
                 Err(_) if name.starts_with(HIDDEN) => {
@@ -100,7 +114,7 @@ impl Store {
         let sync = |path: &Path, e| WorkError::io("write", path, e);
         file.write_all(&status.to_line()).and_then(|()| file.sync_all()).map_err(|e| sync(&unit.path, e))?;
         sync_directory(&unit.path).map_err(|e| sync(&unit.path, e))?;
-        sync_directory(&self.root).map_err(|e| sync(&self.root, e))?;
+        self.names.sync(&self.root).map_err(|e| sync(&self.root, e))?;
         Ok(stdin)
     }
 
@@ -125,7 +139,7 @@ impl Store {
         }
         // What stood there before serves as well: its remote part is the same.
         let _ = hidden.write_status(status, true);
-        sync_directory(&self.root).map_err(|e| WorkError::io("write", &self.root, e))?;
+        self.names.sync(&self.root).map_err(|e| WorkError::io("write", &self.root, e))?;
         Ok(hidden)
     }
 
@@ -171,6 +185,11 @@ impl UnitDir {
         changed.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default()
     }
 
+    /// When its status was written last, as far as can be told.
+    pub(crate) fn status_time(&self) -> Option<SystemTime> {
+        fs::metadata(self.file("status")).and_then(|found| found.modified()).ok()
+    }
+
     /// The path of one of its files.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
@@ -201,9 +220,25 @@ impl UnitDir {
         let written = file.write_all(&status.to_line()).and_then(|()| file.sync_all());
         if let Err(error) = written.and_then(|()| fs::rename(&new, self.file("status"))) {
             let _ = fs::remove_file(&new);
-            return Err(error);
+            let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+            return if full { self.overwrite(status) } else { Err(error) };
         }
         if durable { sync_directory(&self.path) } else { Ok(()) }
+    }
+
+    /// For a disk without room for a second copy: what filled it may be the unit's own output, and a unit that
+    /// has ended must not go on running in the books. The file keeps its blocks, so what fits into them can be
+    /// written; the lock keeps readers from seeing half of it.
+    fn overwrite(&self, status: &Status) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(self.file("status"))?;
+        let line = status.to_line();
+        // st_blocks counts units of 512 bytes, whatever the file system's own are.
+        if line.len() as u64 > file.metadata()?.blocks() * 512 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.write_all_at(&line, 0)?;
+        file.set_len(line.len() as u64)?;
+        file.sync_all()
     }
 
     fn lock(&self, how: FlockOperation) -> io::Result<File> {
@@ -226,6 +261,18 @@ impl UnitDir {
     pub(crate) fn mark_cancelled(&self) -> Result<(), WorkError> {
         let path = self.file("cancel");
         private().create(true).open(&path).map(drop).map_err(|e| WorkError::io("make", path, e))
+    }
+
+    /// Writes down that the unit has all it needs and waits for its turn: a restart starts it then. The caller
+    /// makes it durable with the status that follows.
+    pub(crate) fn mark_queued(&self) -> Result<(), WorkError> {
+        let path = self.file("queued");
+        private().create(true).open(&path).map(drop).map_err(|e| WorkError::io("make", path, e))
+    }
+
+    /// Whether [`Self::mark_queued`] was called.
+    pub(crate) fn is_marked_queued(&self) -> bool {
+        self.file("queued").exists()
     }
 
     /// Whether [`Self::mark_cancelled`] was called.
@@ -317,6 +364,9 @@ mod tests {
         assert_eq!(unit.stdout_size(), 0);
         fs::create_dir(temp.path().join(format!("deep/data/n1/{TRASH}{other}"))).unwrap();
         assert_eq!(store.scan().unwrap(), (vec![id.clone()], vec![]));
+        std::os::unix::fs::symlink(unit.path(), temp.path().join("deep/data/n1/linked00")).unwrap();
+        assert_eq!(store.scan().unwrap().0, std::slice::from_ref(&id));
+        fs::remove_file(temp.path().join("deep/data/n1/linked00")).unwrap();
         let hidden = store.hide(&id, &status).unwrap();
         assert_eq!(store.scan().unwrap(), (vec![], vec![id.clone()]));
         assert_eq!((hidden.read_status().unwrap(), hidden.is_hidden()), (status, true));

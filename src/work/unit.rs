@@ -120,6 +120,8 @@ pub enum Event {
     PayloadComplete,
     /// The payload stopped half way, for this cause.
     PayloadCut(String),
+    /// It waits for its turn, as so many units of its type run already.
+    Queued(u32),
     /// A remote unit found no way to its node, for this cause; it will be tried again.
     Waiting(String),
     /// The command runs under this process ID.
@@ -194,6 +196,9 @@ impl Life {
             Event::PayloadAwaited => (State::Pending, WAITING_FOR_INPUT.into(), size),
             Event::PayloadComplete => (State::Pending, "Starting Worker".into(), size),
             Event::PayloadCut(cause) => (State::Failed, format!("Error reading input data: {cause}"), size),
+            Event::Queued(running) => {
+                (State::Pending, format!("Queued: {running} units of its work type run already"), size)
+            }
             Event::Waiting(cause) => (State::Pending, cause.clone(), size),
             Event::Started(pid) => (State::Running, format!("Running: PID {pid}"), size),
             Event::StartFailed(cause) => (State::Failed, format!("Error starting worker: {cause}"), size),
@@ -262,6 +267,7 @@ mod tests {
             (1_u32..9).prop_map(Event::Started),
             "[a-z]{0,3}".prop_map(Event::StartFailed),
             "[a-z]{0,3}".prop_map(Event::Hindered),
+            (1_u32..9).prop_map(Event::Queued),
             (state(), "[a-z]{0,3}", 0_u64..99).prop_map(|(s, d, n)| Event::Reported(s, d, n)),
             (any::<bool>(), 0_u64..99, 0_usize..3).prop_map(|(cancelled, stdout_size, killed)| {
                 Event::RunnerVanished { cancelled, stdout_size, killed }

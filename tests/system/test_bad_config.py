@@ -54,8 +54,6 @@ def test_a_file_with_a_mistake(tmp_path, text, line, parts):
         "command-service: {service: x, command: y}",
         "work-kubernetes: {worktype: x, namespace: y, image: z, authmethod: incluster}",
         "work-python: {worktype: x, plugin: y, function: z}",
-        "work-signing: {privatekey: x}",
-        "tls-server: {name: x, cert: y, key: z}",
         "ip-router: {networkname: x, localnet: 10.0.0.0/30}",
     ],
 )
@@ -71,8 +69,8 @@ def test_a_file_that_is_not_there():
 
 
 def test_the_command_line():
-    assert "--tcp-listner" in refused("--node", "id=a", "--tcp-listner", "port=1")
-    assert "prot" in refused("--node", "id=a", "--tcp-listener", "prot=1")
+    assert "`tcp-listner`" in refused("--node", "id=a", "--tcp-listner", "port=1")
+    assert "`prot`" in refused("--node", "id=a", "--tcp-listener", "prot=1")
 
 
 def test_a_port_that_is_taken_is_named(mesh):

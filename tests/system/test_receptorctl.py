@@ -99,11 +99,9 @@ def test_connect_from_a_terminal(ctl):
     )
     try:
         os.close(theirs)
-        greeting = process.stdout.readline
-        lines = iter(greeting, b"")
-        assert any(b"Receptor Control, node execution" in line for line in lines)
         os.write(terminal, b"ping control\n")
-        assert any(b'"From":"control"' in line.replace(b": ", b":") for line in lines)
+        # The greeting is not waited for: when it comes together with the answer, this client swallows it.
+        assert any(b'"From":"control"' in line for line in iter(process.stdout.readline, b""))
     finally:
         process.terminate()
         process.wait(20)

@@ -74,6 +74,10 @@ impl Dialer for Mesh {
         Box::pin(async move { Ok(Box::new(ours) as Box<dyn Duplex>) })
     }
 
+    fn knows_profile(&self, _name: &str) -> bool {
+        false
+    }
+
     fn node_id(&self) -> &NodeId {
         &self.name
     }

@@ -25,6 +25,10 @@ impl Dialer for Nowhere {
         Box::pin(async move { Err(io::Error::other(format!("no route to {node}"))) })
     }
 
+    fn knows_profile(&self, _name: &str) -> bool {
+        false
+    }
+
     fn node_id(&self) -> &NodeId {
         &self.0
     }
@@ -40,11 +44,9 @@ pub fn me() -> Caller {
 
 pub fn options(data_dir: PathBuf, name: &str) -> Options {
     let kind = |name: &str, command: &str, params: &str| CommandType {
-        name: name.into(),
-        command: command.into(),
         params: params.into(),
         allow_runtime_params: true,
-        verify_signature: false,
+        ..CommandType::new(name, command)
     };
     let fixed = CommandType { allow_runtime_params: false, ..kind("fixed", "echo", "fixed") };
     let signed = CommandType { verify_signature: true, ..kind("signed", "cat", "") };
@@ -60,6 +62,8 @@ pub fn options(data_dir: PathBuf, name: &str) -> Options {
         ],
         runner_exe: env!("CARGO_BIN_EXE_meshd").into(),
         cancel_grace: Duration::from_secs(10),
+        signer: None,
+        verifier: None,
     }
 }
 

@@ -14,7 +14,8 @@ fn the_help_text_names_everything_and_fits_the_terminal() {
         }
     }
     for line in [
-        "\n  --udp-peer: Connects to a neighbour over UDP [not in this version]\n",
+        "\n  --udp-peer: Connects to a neighbour over UDP\n",
+        "\n      tls=TEXT                         tls-client profile\n",
         "\n      receptorkubesupportreconnect=TEXT Kubernetes: resume broken logs [not in this version]\n",
     ] {
         assert!(help.contains(line), "{line}");

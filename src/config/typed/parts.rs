@@ -127,7 +127,10 @@ fn link_claims(backend: &Backend) -> Vec<Claim> {
         Backend::TcpListener(listener) => tcp(&listener.bind),
         Backend::UdpListener(listener) => udp(&listener.bind),
         Backend::WsListener(listener) => tcp(&listener.bind),
-        Backend::TcpPeer(_) | Backend::UdpPeer(_) | Backend::WsPeer(_) => vec![Claim::Neighbour],
+        Backend::QuicListener(listener) => udp(&listener.bind),
+        Backend::TcpPeer(_) | Backend::UdpPeer(_) | Backend::WsPeer(_) | Backend::QuicPeer(_) => {
+            vec![Claim::Neighbour]
+        }
     }
 }
 
@@ -153,6 +156,8 @@ impl fmt::Display for Part {
             Self::Link(Backend::UdpPeer(peer)) => write!(f, "udp-peer {}", peer.address),
             Self::Link(Backend::WsListener(listener)) => write!(f, "ws-listener on {}", listener.bind),
             Self::Link(Backend::WsPeer(peer)) => write!(f, "ws-peer {}", peer.address),
+            Self::Link(Backend::QuicListener(listener)) => write!(f, "quic-listener on {}", listener.bind),
+            Self::Link(Backend::QuicPeer(peer)) => write!(f, "quic-peer {}", peer.address),
             Self::Command(command) => write!(f, "command-service {}", command.service),
             Self::TcpServer(server) => write!(f, "tcp-server on {}", server.bind),
             Self::TcpClient(client) => write!(f, "tcp-client {}", client.service),

@@ -67,11 +67,9 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     let (node, _stopped) = NodeHandle::start(NodeOptions::new(id.clone()));
     let data = tempfile::tempdir().expect("room for a directory");
     let script = |name: &str, script: &str| CommandType {
-        name: name.to_owned(),
-        command: "sh".to_owned(),
         params: format!("-c '{script}'"),
         allow_runtime_params: true,
-        verify_signature: false,
+        ..CommandType::new(name, "sh")
     };
     let options = Options {
         data_dir: data.path().join("data"),
@@ -79,6 +77,8 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
         work_types: vec![script("echo", "cat"), script("hold", "cat; exec sleep 600")],
         runner_exe: runner(),
         cancel_grace: Duration::from_secs(10),
+        signer: None,
+        verifier: None,
     };
     let work = Registry::open(options, Arc::new(Alone(id))).await.expect("a work engine");
     let streams = Streams::new(node.clone());
@@ -102,6 +102,10 @@ impl Dialer for Alone {
     fn dial(&self, node: NodeId, _service: ServiceName, _tls: Option<String>) -> Dialing {
         Box::pin(async move { Err(std::io::Error::other(format!("no route to node {node}"))) })
     }
+    fn knows_profile(&self, _name: &str) -> bool {
+        false
+    }
+
     fn node_id(&self) -> &NodeId {
         &self.0
     }

@@ -3,7 +3,9 @@
 
 mod entry;
 mod local;
+mod queue;
 mod restart;
+mod retention;
 mod submit;
 
 pub(crate) use entry::{Durability, Entry};
@@ -16,8 +18,10 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
+use self::queue::Queues;
 use super::results::ResultStream;
 use super::runner::SpawnerHandle;
+use super::signing::{PayloadHash, Refusal, Signer, Subject, Verifier};
 use super::status::{REMOTE, Status, UnitReport};
 use super::store::Store;
 use super::unit::{State, UnitId};
@@ -40,8 +44,12 @@ pub struct Options {
     pub work_types: Vec<CommandType>,
     /// The `meshd` binary, whose hidden mode runs jobs.
     pub runner_exe: PathBuf,
-    /// Time between SIGINT and SIGKILL.
+    /// Time between SIGINT and SIGTERM.
     pub cancel_grace: Duration,
+    /// Signs requests to other nodes, where that is asked for.
+    pub signer: Option<Arc<Signer>>,
+    /// Checks the signatures of requests from other nodes.
+    pub verifier: Option<Arc<Verifier>>,
 }
 
 impl Options {
@@ -51,7 +59,15 @@ impl Options {
     /// When the system does not tell which binary this is.
     pub fn new(data_dir: PathBuf, node_id: NodeId, work_types: Vec<CommandType>) -> std::io::Result<Self> {
         let runner_exe = std::env::current_exe()?;
-        Ok(Self { data_dir, node_id, work_types, runner_exe, cancel_grace: Duration::from_secs(10) })
+        Ok(Self {
+            data_dir,
+            node_id,
+            work_types,
+            runner_exe,
+            cancel_grace: Duration::from_secs(10),
+            signer: None,
+            verifier: None,
+        })
     }
 }
 
@@ -85,8 +101,11 @@ pub(crate) struct Inner {
     types: ArcSwap<TypeTable>,
     spawner: SpawnerHandle,
     watcher: Watcher,
+    queues: Queues,
     pub(crate) dialer: Arc<dyn Dialer>,
     grace: Duration,
+    pub(crate) signer: Option<Arc<Signer>>,
+    verifier: Option<Arc<Verifier>>,
     /// A plain lock, held for single map operations and never across a wait.
     units: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
     /// Released lately, oldest first. Likewise.
@@ -105,7 +124,7 @@ impl Registry {
     /// # Errors
     /// [`OpenError`] when the directory cannot be trusted or used, or no process can be started.
     pub async fn open(options: Options, dialer: Arc<dyn Dialer>) -> Result<Self, OpenError> {
-        let Options { data_dir, node_id, work_types, runner_exe, cancel_grace } = options;
+        let Options { data_dir, node_id, work_types, runner_exe, cancel_grace, signer, verifier } = options;
         let store = Store::open(&data_dir, &node_id)?;
         let types = ArcSwap::from_pointee(type_table(work_types)?);
         let spawner = SpawnerHandle::start(runner_exe.clone())
@@ -116,12 +135,16 @@ impl Registry {
             types,
             spawner,
             watcher: Watcher::new(),
+            queues: Queues::default(),
             dialer,
             grace: cancel_grace,
+            signer,
+            verifier,
             units: RwLock::default(),
             released: Mutex::default(),
         });
         inner.take_up_units().await?;
+        inner.start_retention();
         Ok(Self { inner })
     }
 
@@ -246,18 +269,29 @@ impl Inner {
     pub(crate) fn check_caller(&self, entry: &Entry, caller: &Caller) -> Result<Arc<Status>, WorkError> {
         let status = entry.status();
         let signed = status.remote().is_some_and(|remote| remote.sign_work);
-        self.check_signature(&status.work_type, signed, caller)?;
+        let about = Subject { unit: Some(entry.id.as_str()), ..Subject::default() };
+        self.check_signature(&status.work_type, signed, caller, &about)?;
         Ok(status)
     }
 
-    fn check_signature(&self, work_type: &str, signed: bool, caller: &Caller) -> Result<(), WorkError> {
+    /// Whether a caller may do what `about` says; gives the hash that the payload must have, if it must.
+    fn check_signature(
+        &self,
+        work_type: &str,
+        signed: bool,
+        caller: &Caller,
+        about: &Subject<'_>,
+    ) -> Result<Option<PayloadHash>, WorkError> {
         let verify = if work_type == REMOTE { signed } else { self.verifies(work_type) };
         let given = caller.signature.as_deref().unwrap_or("");
         match (verify, caller.local, given) {
-            (false, _, "") | (true, true, _) => Ok(()),
+            (false, _, "") | (true, true, _) => Ok(None),
             (false, _, _) => Err(WorkError::UnexpectedSignature),
-            (true, false, "") => Err(WorkError::BadSignature("signature is empty")),
-            (true, false, _) => Err(WorkError::BadSignature("verifying key not specified")),
+            (true, false, "") => Err(Refusal::Empty.into()),
+            (true, false, given) => {
+                let verifier = self.verifier.as_ref().ok_or(Refusal::NoKey)?;
+                Ok(verifier.verify(given, about)?)
+            }
         }
     }
 

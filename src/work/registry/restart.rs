@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use super::entry::Entry;
 use super::{Inner, OpenError};
 use crate::work::remote::has_work;
+use crate::work::runner::identity::Identity;
 use crate::work::status::{Extra, Status};
 use crate::work::store::{ReadError, UnitDir};
 use crate::work::unit::{Life, State, UnitId};
@@ -32,14 +33,22 @@ impl Inner {
         let Loaded { units: loaded, abandoned } = self.store.blocking(move || this.load_all()).await?;
         let unfinished: Vec<_> = loaded.iter().filter(|entry| needs_care(&entry.status())).cloned().collect();
         self.units_mut().extend(loaded.into_iter().map(|entry| (entry.id.clone(), entry)));
-        let mut resumed = JoinSet::new();
-        for entry in unfinished {
-            let this = self.clone();
-            resumed.spawn(async move { this.resume(&entry).await });
-        }
-        let all = async { while resumed.join_next().await.is_some() {} };
-        let _in_time = tokio::time::timeout(PATIENCE, all).await;
-        resumed.detach_all();
+        let (mut queued, unfinished): (Vec<_>, _) = unfinished.into_iter().partition(waits_for_its_turn);
+        queued.sort_by_key(|entry| entry.dir.status_time());
+        let this = self.clone();
+        let rest = tokio::spawn(async move {
+            let mut resumed = JoinSet::new();
+            for entry in unfinished {
+                let this = this.clone();
+                resumed.spawn(async move { this.resume(&entry).await });
+            }
+            resumed.join_all().await;
+            // After those that run have taken their places.
+            for entry in queued {
+                this.clone().start_in_turn(entry).await;
+            }
+        });
+        let _in_time = tokio::time::timeout(PATIENCE, rest).await;
         abandoned.iter().for_each(|entry| self.resume_abandoned(entry));
         Ok(())
     }
@@ -94,6 +103,13 @@ impl Inner {
         };
         Some(Entry::new(id.clone(), dir, status))
     }
+}
+
+/// Whether a unit had its payload and waited for others of its type to end.
+fn waits_for_its_turn(entry: &Arc<Entry>) -> bool {
+    entry.status().life.state == State::Pending
+        && entry.dir.is_marked_queued()
+        && Identity::load(&entry.dir).is_none()
 }
 
 /// Whether a unit is still under way, or its release or cancellation on another node is.

@@ -23,6 +23,9 @@ const GROWTH: f64 = 1.5;
 /// The pause after a connection that had come far enough to be of use, but not more often than every so often.
 const SHORT_PAUSE: Duration = Duration::from_millis(50);
 const SHORT_PAUSES_APART: Duration = Duration::from_secs(5);
+/// How long a connection that has outlived the way to its node may be silent: the node may have been started anew
+/// and know nothing of it.
+const SILENCE: Duration = Duration::from_secs(1);
 /// How long the other node's part of a unit released by force is asked after.
 const FORGET: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -88,6 +91,9 @@ pub(super) async fn drive(inner: Arc<Inner>, entry: Arc<Entry>) {
         let before = link.progress.load(Ordering::Relaxed);
         let done = tokio::select! {
             done = inner.perform(&entry, step) => done,
+            () = stalls(&inner, &entry) => Err(StepError::Connection(
+                "the way to the node was lost and found again, and the connection did not go on".into(),
+            )),
             _ = wishes.changed() => continue,
             () = expiry(&entry) => {
                 expire(&inner, &entry).await;
@@ -152,6 +158,19 @@ impl Pauses {
     }
 }
 
+/// Ends when the way to the node was lost and is back and nothing moves: every step can be repeated.
+async fn stalls(inner: &Inner, entry: &Entry) {
+    loop {
+        appears(inner, entry).await;
+        let before = entry.link().progress.load(Ordering::Relaxed);
+        tokio::time::sleep(SILENCE).await;
+        if entry.link().progress.load(Ordering::Relaxed) == before {
+            return;
+        }
+    }
+}
+
+/// Ends when a way to the node appears.
 async fn appears(inner: &Inner, entry: &Entry) {
     let status = entry.status();
     match status.remote().and_then(|remote| NodeId::new(&remote.remote_node).ok()) {

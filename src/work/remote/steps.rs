@@ -7,12 +7,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use aws_lc_rs::digest;
 use tokio::io::AsyncReadExt;
 
 use super::session::{Session, StepError, parse_created, submit_line, unit_line};
+use crate::wire::NodeId;
 use crate::work::WorkError;
 use crate::work::follow::{self, Frame, RemoteReport};
 use crate::work::registry::{Durability, Entry, Inner};
+use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::RemoteExtra;
 use crate::work::unit::{Event, Life, State};
 
@@ -29,7 +32,8 @@ impl Inner {
         if !remote.remote_unit_id.is_empty() && self.is_there(entry, &mut session).await? {
             return self.note(entry, |remote| remote.remote_started = true).await;
         }
-        let answer = session.ask(&submit_line(&remote)).await?;
+        let signature = self.sign_submission(entry, &remote).await?;
+        let answer = session.ask(&submit_line(&remote, signature.as_deref())).await?;
         let bad = || StepError::Refused(format!("could not parse response: {answer}"));
         let id = parse_created(&answer).ok_or_else(bad)?.to_owned();
         entry.link().note_progress();
@@ -54,10 +58,50 @@ impl Inner {
             ));
         }
         if life.state == State::Failed && life.detail.starts_with("Error reading input data") {
-            session.ask(&unit_line("release", &id)).await?;
+            let signature = self.sign_request(&extra(entry))?;
+            session.ask(&unit_line("release", &id, signature.as_deref())).await?;
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// A signature for a submission, if the unit is to be signed: made for this very payload, all of which is
+    /// on disk.
+    async fn sign_submission(
+        &self,
+        entry: &Arc<Entry>,
+        remote: &RemoteExtra,
+    ) -> Result<Option<String>, StepError> {
+        if !remote.sign_work {
+            return Ok(None);
+        }
+        let path = entry.dir.file("stdin");
+        let file = path.clone();
+        let hashed = self.store.blocking(move || hash_file(&file)).await;
+        let payload = Some(hashed.map_err(|e| WorkError::io("read", &path, e))?);
+        self.sign(
+            remote,
+            &Subject {
+                work_type: Some(&remote.remote_work_type),
+                params: Some(&remote.remote_params),
+                payload,
+                unit: None,
+            },
+        )
+    }
+
+    /// A signature for a request about the unit over there, if the unit is to be signed.
+    fn sign_request(&self, remote: &RemoteExtra) -> Result<Option<String>, StepError> {
+        self.sign(remote, &Subject { unit: Some(&remote.remote_unit_id), ..Subject::default() })
+    }
+
+    fn sign(&self, remote: &RemoteExtra, about: &Subject<'_>) -> Result<Option<String>, StepError> {
+        if !remote.sign_work {
+            return Ok(None);
+        }
+        let signer = self.signer.as_ref().ok_or(StepError::Local(WorkError::NoSigningKey))?;
+        let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::Refused(e.to_string()))?;
+        signer.sign(&node, about).map(Some).map_err(StepError::Connection)
     }
 
     async fn send_payload(&self, entry: &Arc<Entry>, session: &mut Session) -> Result<(), StepError> {
@@ -87,7 +131,8 @@ impl Inner {
     pub(super) async fn tell(&self, entry: &Arc<Entry>, subcommand: &str) -> Result<(), StepError> {
         let remote = extra(entry);
         let mut session = Session::connect(&*self.dialer, &remote).await?;
-        match session.ask(&unit_line(subcommand, &remote.remote_unit_id)).await {
+        let signature = self.sign_request(&remote)?;
+        match session.ask(&unit_line(subcommand, &remote.remote_unit_id, signature.as_deref())).await {
             Err(error) if error.is_unknown_unit() => Ok(()),
             answered => answered.map(drop),
         }
@@ -98,7 +143,9 @@ impl Inner {
         let remote = extra(entry);
         let mut output = Output::open(self, entry).await?;
         let mut session = Session::connect(&*self.dialer, &remote).await?;
-        match session.ask(&follow::request(&remote.remote_unit_id, output.length, None)).await {
+        let signature = self.sign_request(&remote)?;
+        let request = follow::request(&remote.remote_unit_id, output.length, signature.as_deref());
+        match session.ask(&request).await {
             Ok(line) if line.starts_with(follow::ANSWER) => {
                 self.receive(entry, &mut session, &mut output).await
             }
@@ -175,9 +222,12 @@ impl Inner {
 
     async fn open_results(&self, remote: &RemoteExtra, start: u64) -> Result<Session, StepError> {
         let mut session = Session::connect(&*self.dialer, remote).await?;
-        let line = serde_json::json!({
+        let mut line = serde_json::json!({
             "command": "work", "subcommand": "results", "unitid": remote.remote_unit_id, "startpos": start,
         });
+        if let Some(signature) = self.sign_request(remote)? {
+            line["signature"] = signature.into();
+        }
         let answer = session.ask(&format!("{line}\n")).await?;
         if !answer.contains("Streaming results") {
             return Err(StepError::Connection(format!("unexpected answer: {answer}")));
@@ -215,6 +265,21 @@ impl Inner {
         }
         Ok(writer.put(status, Durability::Durable).await?)
     }
+}
+
+fn hash_file(path: &std::path::Path) -> io::Result<PayloadHash> {
+    let mut file = File::open(path)?;
+    let mut context = digest::Context::new(&digest::SHA256);
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        match file.read(&mut chunk)? {
+            0 => break,
+            length => context.update(&chunk[..length]),
+        }
+    }
+    let mut hash = PayloadHash::default();
+    hash.copy_from_slice(context.finish().as_ref());
+    Ok(hash)
 }
 
 fn extra(entry: &Arc<Entry>) -> RemoteExtra {

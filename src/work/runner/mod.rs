@@ -9,7 +9,9 @@ pub(crate) mod identity;
 mod job;
 mod kill;
 mod leftovers;
+mod output;
 mod spawner;
+mod start;
 
 pub(crate) use client::{SpawnerHandle, Started};
 pub(crate) use leftovers::kill_leftovers;
@@ -17,6 +19,9 @@ pub(crate) use leftovers::kill_leftovers;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+use super::command::PythonPlugin;
+use super::limits::Limits;
 
 /// First argument that turns the binary into a spawner.
 const SPAWNER_ARGUMENT: &str = "__work-spawner";
@@ -50,8 +55,14 @@ pub(crate) struct Job {
     pub(crate) dir: PathBuf,
     /// The program.
     pub(crate) command: String,
-    /// Milliseconds between SIGINT and SIGKILL.
+    /// The plugin whose function the program calls, in place of arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) plugin: Option<PythonPlugin>,
+    /// Milliseconds between SIGINT and SIGTERM.
     pub(crate) grace_ms: u64,
+    /// Those that concern one unit.
+    #[serde(default)]
+    pub(crate) limits: Limits,
 }
 
 /// What a runner, or the spawner for it, answers.

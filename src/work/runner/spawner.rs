@@ -66,7 +66,7 @@ fn block_signals() -> nix::Result<SignalFd> {
 }
 
 enum Next {
-    Job(Job),
+    Job(Box<Job>),
     Nothing,
     DaemonGone,
 }
@@ -91,7 +91,9 @@ fn receive(daemon: &OwnedFd) -> Next {
     let mut buffer = vec![0; MAX_MESSAGE];
     match rustix::net::recv(daemon, &mut buffer[..], RecvFlags::DONTWAIT) {
         Ok((_, 0)) => Next::DaemonGone,
-        Ok((_, length)) => serde_json::from_slice(&buffer[..length]).map_or(Next::Nothing, Next::Job),
+        Ok((_, length)) => {
+            serde_json::from_slice(&buffer[..length]).map_or(Next::Nothing, |job| Next::Job(Box::new(job)))
+        }
         Err(Errno::AGAIN | Errno::INTR) => Next::Nothing,
         Err(_) => Next::DaemonGone,
     }
