@@ -171,6 +171,6 @@ unix-socket-servers:
     let error = load_args(&format!("--config-v2 {}", path("one.yml").display())).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "argument 1: --config-v2 takes a file in version 2, a map with `version: 2`"
+        "command line argument 2: --config-v2 takes a file in version 2, a map with `version: 2`"
     );
 }
