@@ -9,6 +9,9 @@ use std::sync::Arc;
 use rand::RngExt as _;
 use serde::{Serialize, Serializer};
 
+/// The Detail of a unit that its daemon's end kept from being started (contract section 7).
+pub(crate) const PENDING_AT_RESTART: &str = "Pending at restart";
+
 /// Longest unit ID taken, in bytes: as long as a file name may be.
 const MAX_UNIT_ID: usize = 255;
 
@@ -210,7 +213,7 @@ impl Life {
             Event::RunnerVanished { cancelled: false, stdout_size, killed } => {
                 (State::Failed, runner_vanished(*killed), *stdout_size)
             }
-            Event::Restarted => (State::Failed, "Pending at restart".into(), size),
+            Event::Restarted => (State::Failed, PENDING_AT_RESTART.into(), size),
             Event::CancelledEarly => (State::Canceled, "Canceled".into(), size),
             Event::CancelledLocally => (State::Failed, "Locally Cancelled".into(), size),
             Event::RemoteGone => (State::Failed, "Remote work unit is gone".into(), size),

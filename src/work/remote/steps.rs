@@ -17,7 +17,7 @@ use crate::work::follow::{self, Frame, RemoteReport};
 use crate::work::registry::{Durability, Entry, Inner};
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::RemoteExtra;
-use crate::work::unit::{Event, Life, State};
+use crate::work::unit::{Event, Life, PENDING_AT_RESTART, State};
 
 /// Bytes moved at a time.
 const CHUNK: usize = 128 * 1024;
@@ -57,12 +57,28 @@ impl Inner {
                 "the node still waits for the earlier connection's payload".into(),
             ));
         }
-        if life.state == State::Failed && life.detail.starts_with("Error reading input data") {
+        let never_ran = life.state == State::Failed
+            && (life.detail.starts_with("Error reading input data")
+                || life.detail == PENDING_AT_RESTART && self.is_our_kind(&extra(entry)).await?);
+        if never_ran {
             let signature = self.sign_request(&extra(entry))?;
             session.ask(&unit_line("release", &id, signature.as_deref())).await?;
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Whether the node is one of ours: a Go node says of a unit that it was pending at a restart though its
+    /// command may have been started a moment before, and must not be given it again.
+    async fn is_our_kind(&self, remote: &RemoteExtra) -> Result<bool, StepError> {
+        let mut session = Session::connect(&*self.dialer, remote).await?;
+        let signature = self.sign_request(remote)?;
+        let request = follow::request(&remote.remote_unit_id, 0, signature.as_deref());
+        match session.ask(&request).await {
+            Ok(line) => Ok(line.starts_with(follow::ANSWER)),
+            Err(error) if error.is_unknown_command() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// A signature for a submission, if the unit is to be signed: made for this very payload, all of which is
