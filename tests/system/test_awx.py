@@ -175,7 +175,7 @@ def test_reload(receptor, nodes):
     control = nodes["control"]
     whole = control.config.read_text()
     try:
-        control.config.write_text(whole.replace('"level": "info"', '"level": "debug"').replace('"info"', '"debug"'))
+        control.config.write_text(whole.replace('"datadir": "', '"datadir": "/elsewhere'))
         answer = receptor.simple_command("reload")
         assert answer["Success"] is False and answer["Error"].endswith("ERRORCODE 3"), answer
         control.config.write_text("- node: {id: control\n- [")

@@ -47,13 +47,7 @@ def test_a_file_with_a_mistake(tmp_path, text, line, parts):
 @pytest.mark.parametrize(
     "directive",
     [
-        "udp-listener: {port: 1}",
-        "udp-peer: {address: 'a:1'}",
-        "ws-listener: {port: 1}",
-        "ws-peer: {address: 'ws://a'}",
-        "command-service: {service: x, command: y}",
         "work-kubernetes: {worktype: x, namespace: y, image: z, authmethod: incluster}",
-        "work-python: {worktype: x, plugin: y, function: z}",
         "ip-router: {networkname: x, localnet: 10.0.0.0/30}",
     ],
 )
