@@ -16,8 +16,8 @@ from conftest import scoped_mesh
 from mesh import until
 from peer import ADVERTISEMENT, DATA, ROUTING, Peer, frame
 
-#: What one hostile neighbour may cost for good.
-ROOM = 40_000_000
+#: What one hostile neighbour may cost for good: what the allocator keeps of 3,000 sessions at once included.
+ROOM = 60_000_000
 
 #: What a connection that has not introduced itself may cost while it lasts, kernel memory aside.
 PER_SESSION = 20_000
