@@ -20,7 +20,7 @@ fn held() -> (usize, usize, usize, u64) {
 
 /// In a process of its own, as other tests would be counted too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "counts what the whole process holds: run alone with --ignored --exact soak::nothing_grows"]
+#[ignore = "a measurement: counts what the whole process holds: run alone with --ignored --exact soak::nothing_grows"]
 async fn nothing_grows() {
     let units: u32 = std::env::var("SOAK_UNITS").ok().and_then(|text| text.parse().ok()).unwrap_or(600);
     let engine = Engine::new().await;
