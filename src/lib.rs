@@ -3,7 +3,8 @@
 //! # The rooms
 //!
 //! Dependencies point one way: `wire` <- `mesh` <- `node` <- `stream` <- `service`, `work` <- `control` <-
-//! `daemon` <- the binaries. `backend` stands beside `node`; `config` is read by `daemon` alone.
+//! `daemon` <- the binaries. `backend` stands beside `node`, `tls` below whoever opens connections; `config` is
+//! read by `daemon` alone.
 //!
 //! - [`wire`] owns every byte layout that travels between nodes.
 //! - [`mesh`] owns the protocol, pure: sessions, routes, floods, datagrams; time is an argument.
@@ -11,10 +12,12 @@
 //! - [`node`] owns the running node: the task around `mesh`, its links, queues and datagram sockets.
 //! - [`stream`] owns byte streams between services, QUIC above the mesh's datagrams.
 //! - [`service`] owns proxies between services of the mesh and sockets outside it.
+//! - [`tls`] owns trust: profiles, whose certificate is accepted, and making certificates.
 //! - [`work`] owns units of work: their life, their directories, their processes, their results.
 //! - [`control`] owns the line protocol that clients speak: the service, and its client's half.
 //! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
 //! - [`daemon`] wires all of them into a node; [`telemetry`] is its log; [`cli`] is `meshctl`.
+//! - [`unix_socket`] owns binding of Unix sockets: permissions, lock, removal.
 //! - [`duration`] owns Go's notation of durations, which users type and clients read.
 //!
 //! # The way of a packet, and of a job
@@ -39,5 +42,7 @@ pub mod node;
 pub mod service;
 pub mod stream;
 pub mod telemetry;
+pub mod tls;
+pub mod unix_socket;
 pub mod wire;
 pub mod work;

@@ -1,20 +1,62 @@
 //! The log: structured lines on standard output, as receptor writes them there.
 //!
 //! Levels are receptor's names; what other crates log shows from `debug` on. Values are fields, never part
-//! of the sentence.
+//! of the sentence. The level can change while the process runs.
 
 use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::fmt::writer::MakeWriterExt;
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::typed::LogLevel;
 
+/// How much the process logs. Clones are the same.
+#[derive(Clone)]
+pub struct Log {
+    /// Under a lock, so that what was set last is also what is told.
+    current: Arc<Mutex<(LogLevel, bool)>>,
+    apply: Arc<dyn Fn(Targets) + Send + Sync>,
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Log").field(&self.get()).finish()
+    }
+}
+
+impl Log {
+    /// The level, and whether single packets are logged, too.
+    pub fn get(&self) -> (LogLevel, bool) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes both from now on.
+    pub fn set(&self, level: LogLevel, trace: bool) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = (level, trace);
+        (self.apply)(filter(level, trace));
+    }
+}
+
 /// Starts logging for the whole process. `trace` shows single packets, too.
-pub fn start(level: LogLevel, trace: bool) {
+pub fn start(level: LogLevel, trace: bool) -> Log {
+    let (filter, handle) = reload::Layer::new(filter(level, trace));
+    let colours = std::io::stdout().is_terminal();
+    let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_target(false);
+    // A second start in one process (as in tests) keeps the first one's settings.
+    let _started = tracing_subscriber::registry().with(lines).with(filter).try_init();
+    let apply = Arc::new(move |filter| {
+        // Fails only if the log was never started.
+        let _unused = handle.reload(filter);
+    });
+    Log { current: Arc::new(Mutex::new((level, trace))), apply }
+}
+
+fn filter(level: LogLevel, trace: bool) -> Targets {
     let own = match level {
         _ if trace => LevelFilter::TRACE,
         LogLevel::Error => LevelFilter::ERROR,
@@ -23,10 +65,7 @@ pub fn start(level: LogLevel, trace: bool) {
         LogLevel::Debug => LevelFilter::DEBUG,
     };
     let others = if own >= LevelFilter::DEBUG { LevelFilter::INFO } else { LevelFilter::ERROR };
-    let filter = Targets::new().with_target("meshd", own).with_default(others);
-    let colours = std::io::stdout().is_terminal();
-    let output = std::io::stdout.with_max_level(tracing::Level::TRACE);
-    let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_target(false).with_writer(output);
-    // A second start in one process (as in tests) keeps the first one's settings.
-    let _started = tracing_subscriber::registry().with(lines).with(filter).try_init();
+    // QUIC cries out when the node below it stops, which is how a node ends.
+    let quic = if own >= LevelFilter::DEBUG { others } else { LevelFilter::OFF };
+    Targets::new().with_target("meshd", own).with_target("quinn", quic).with_default(others)
 }

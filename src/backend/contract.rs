@@ -1,8 +1,10 @@
 //! What every backend promises, as one suite that runs over each of them.
 //!
 //! A backend joins with a [`Harness`] and a line of `contract!`; one that carries frames in a byte stream
-//! also with a [`StreamHarness`] and a line of `stream_contract!`. The suite sees only the public seam.
+//! also with a [`StreamHarness`] and a line of `stream_contract!`. Bare datagrams can promise less, which is
+//! `datagram_contract!`. The suite sees only the public seam.
 
+mod datagrams;
 mod harness;
 mod listening;
 mod packets;
@@ -14,7 +16,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use self::harness::{Harness, MemoryHarness, StreamHarness, TcpHarness};
+use self::harness::{
+    Harness, MemoryHarness, QuicHarness, StreamHarness, TcpHarness, TlsHarness, UdpHarness, WsHarness,
+    WssHarness,
+};
 use super::{Direction, Listener, Reader, Session, SessionEnd, dial};
 
 /// Whatever a test waits for comes within this time, or the test fails.
@@ -71,7 +76,32 @@ macro_rules! stream_contract {
     };
 }
 
+/// For sessions that nothing on the wire opens or closes, and that promise neither order nor arrival.
+macro_rules! datagram_contract {
+    ($backend:ident, $harness:ty) => {
+        mod $backend {
+            use super::*;
+            tests_over!($harness, listening:
+                an_address_is_bound_once);
+            tests_over!($harness, datagrams:
+                packets_of_every_size_arrive_whole
+                bursts_arrive_whole_and_in_batches
+                a_dropped_read_loses_nothing
+                a_packet_that_no_datagram_carries_is_dropped_alone
+                a_dropped_listener_frees_its_address
+                sessions_say_where_they_came_from
+                a_reader_that_does_not_read_stops_nobody
+                a_refusal_ends_the_session_once_and_for_good);
+        }
+    };
+}
+
 contract!(tcp, TcpHarness);
+datagram_contract!(udp, UdpHarness);
+contract!(tls, TlsHarness);
+contract!(ws, WsHarness);
+contract!(wss, WssHarness);
+contract!(quic, QuicHarness);
 contract!(memory, MemoryHarness);
 stream_contract!(tcp_stream, TcpHarness);
 stream_contract!(memory_stream, MemoryHarness);
@@ -79,14 +109,17 @@ stream_contract!(memory_stream, MemoryHarness);
 /// A listener and both ends of a session through it: the dialer's, the listener's.
 async fn pair(harness: &impl Harness) -> (Listener, Session, Session) {
     let mut listener = Listener::bind(&harness.anywhere()).await.expect("bind");
-    let dialed = dial(&harness.to(&listener)).await.expect("dial");
-    let accepted = listener.accept().await.expect("accept");
+    // Beside each other: where a session begins with a handshake, it takes both.
+    let to = harness.to(&listener);
+    let (dialed, accepted) = tokio::join!(dial(&to), listener.accept());
+    let (dialed, accepted) = (dialed.expect("dial"), accepted.expect("accept"));
     (listener, dialed, accepted)
 }
 
-/// A packet whose bytes depend on its number, so that a shifted or swapped one shows.
+/// A packet whose bytes depend on its number, so that a shifted or swapped one shows. None is a data packet
+/// by its type, the only kind that a transport may let overtake others.
 fn packet(number: usize, len: usize) -> Bytes {
-    (0..len).map(|at| (number.wrapping_mul(31).wrapping_add(at.wrapping_mul(7)) % 251) as u8).collect()
+    (0..len).map(|at| (number.wrapping_mul(31).wrapping_add(at.wrapping_mul(7)) % 251 + 1) as u8).collect()
 }
 
 async fn read_exactly(reader: &mut Reader, count: usize) -> Vec<BytesMut> {

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::tls::HandshakeError;
+
 /// Why a session is over. Always for good: a session never comes back, a new one is dialed.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionEnd {
@@ -40,6 +42,14 @@ pub enum AcceptError {
         pause: Duration,
         /// What the operating system said.
         source: io::Error,
+    },
+    /// One client and this node could not agree on TLS. Accept again at once.
+    #[error("connection to {address} refused: {source}")]
+    Tls {
+        /// The listener's address.
+        address: String,
+        /// Why.
+        source: HandshakeError,
     },
     /// The listener is broken and stays so.
     #[error("cannot accept on {address} any more: {source}")]
@@ -88,6 +98,14 @@ pub enum DialFailure {
         address: String,
         /// What the operating system said.
         source: io::Error,
+    },
+    /// Somebody answered, and TLS could not be agreed on.
+    #[error("cannot connect to {address}: {source}")]
+    Tls {
+        /// The address as configured.
+        address: String,
+        /// Why.
+        source: HandshakeError,
     },
     /// Nobody answered in time.
     #[error("cannot connect to {address}: no answer within {} s", limit.as_secs())]

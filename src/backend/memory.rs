@@ -236,7 +236,7 @@ fn session(
     Session {
         reader: Reader::Memory(MemoryReader { frames: FrameReader::new(PipeReader::new(receiving)) }),
         writer: Writer::Memory(MemoryWriter { frames: FrameWriter::new(PipeWriter::new(sending)), fault }),
-        info: SessionInfo { transport: TRANSPORT, peer: peer.to_owned(), direction },
+        info: SessionInfo { transport: TRANSPORT, peer: peer.to_owned(), direction, certified_nodes: None },
     }
 }
 

@@ -11,9 +11,14 @@ mod error;
 mod frame_reader;
 mod frame_writer;
 pub mod memory;
+mod packet_pool;
+mod quic;
 mod read_buffer;
 mod redial;
 mod tcp;
+mod tls;
+mod udp;
+mod websocket;
 
 use std::collections::VecDeque;
 use std::{fmt, io};
@@ -23,8 +28,11 @@ use bytes::{Bytes, BytesMut};
 pub use error::{AcceptError, DialFailure, SessionEnd};
 pub use frame_reader::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS};
 pub use memory::{MemoryDialOptions, MemoryListenOptions, MemoryNet};
+pub use quic::{QuicDialOptions, QuicListenOptions};
 pub use redial::Redial;
 pub use tcp::{DIAL_LIMIT, TcpDialOptions, TcpListenOptions};
+pub use udp::{UdpDialOptions, UdpListenOptions};
+pub use websocket::{Proxy, WsDialOptions, WsListenOptions};
 
 /// A link to one neighbour that carries whole packets both ways.
 ///
@@ -40,15 +48,18 @@ pub struct Session {
     pub info: SessionInfo,
 }
 
-/// Where a session came from; meant for people, not for decisions.
+/// Where a session came from; meant for people, but for the certified nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionInfo {
-    /// The transport's name: `tcp`, `memory`.
+    /// The transport's name: `tcp`, `tls`, `udp`, `ws`, `wss`, `quic`, `memory`.
     pub transport: &'static str,
     /// The other end's address, as text: numeric for accepted sessions, as configured for dialed ones.
     pub peer: String,
     /// Who opened the session.
     pub direction: Direction,
+    /// The node IDs that the neighbour's certificate names: it must be one of them. `None` where there is no
+    /// certificate, or it names none, or its profile says not to look.
+    pub certified_nodes: Option<Vec<String>>,
 }
 
 /// Who opened a session.
@@ -65,6 +76,14 @@ pub enum Direction {
 pub enum Reader {
     /// Frames from a TCP connection.
     Tcp(tcp::TcpReader),
+    /// Datagrams.
+    Udp(udp::UdpReader),
+    /// Messages of a WebSocket.
+    WebSocket(websocket::WsReader),
+    /// Datagrams and a stream of QUIC.
+    Quic(quic::QuicReader),
+    /// Frames from a TLS connection.
+    Tls(tls::TlsReader),
     /// Frames from an in-process link.
     Memory(memory::MemoryReader),
 }
@@ -83,6 +102,10 @@ impl Reader {
     pub async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
         match self {
             Self::Tcp(reader) => reader.read_batch(out).await,
+            Self::Udp(reader) => reader.read_batch(out).await,
+            Self::WebSocket(reader) => reader.read_batch(out).await,
+            Self::Quic(reader) => reader.read_batch(out).await,
+            Self::Tls(reader) => reader.read_batch(out).await,
             Self::Memory(reader) => reader.read_batch(out).await,
         }
     }
@@ -93,6 +116,14 @@ impl Reader {
 pub enum Writer {
     /// Frames to a TCP connection.
     Tcp(tcp::TcpWriter),
+    /// Datagrams.
+    Udp(udp::UdpWriter),
+    /// Messages of a WebSocket.
+    WebSocket(websocket::WsWriter),
+    /// Datagrams and a stream of QUIC.
+    Quic(quic::QuicWriter),
+    /// Frames to a TLS connection.
+    Tls(tls::TlsWriter),
     /// Frames to an in-process link.
     Memory(memory::MemoryWriter),
 }
@@ -110,6 +141,10 @@ impl Writer {
     pub async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> Result<(), SessionEnd> {
         match self {
             Self::Tcp(writer) => writer.write_batch(batch).await,
+            Self::Udp(writer) => writer.write_batch(batch).await,
+            Self::WebSocket(writer) => writer.write_batch(batch).await,
+            Self::Quic(writer) => writer.write_batch(batch).await,
+            Self::Tls(writer) => writer.write_batch(batch).await,
             Self::Memory(writer) => writer.write_batch(batch).await,
         }
     }
@@ -122,6 +157,10 @@ impl Writer {
     pub async fn close(self) {
         match self {
             Self::Tcp(writer) => writer.close().await,
+            Self::Udp(writer) => writer.close(),
+            Self::WebSocket(writer) => writer.close().await,
+            Self::Quic(writer) => writer.close().await,
+            Self::Tls(writer) => writer.close().await,
             Self::Memory(writer) => writer.close().await,
         }
     }
@@ -132,6 +171,12 @@ impl Writer {
 pub enum ListenSpec {
     /// A TCP port.
     Tcp(TcpListenOptions),
+    /// A UDP port.
+    Udp(UdpListenOptions),
+    /// A TCP port for WebSockets.
+    WebSocket(WsListenOptions),
+    /// A UDP port for QUIC.
+    Quic(QuicListenOptions),
     /// A name on an in-process switchboard.
     Memory(MemoryListenOptions),
 }
@@ -139,7 +184,10 @@ pub enum ListenSpec {
 impl fmt::Display for ListenSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(options) => write!(f, "tcp {}", options.bind),
+            Self::Udp(options) => write!(f, "udp {}", options.bind),
+            Self::WebSocket(options) => write!(f, "{} {}{}", options.transport(), options.bind, options.path),
+            Self::Quic(options) => write!(f, "quic {}", options.bind),
+            Self::Tcp(options) => write!(f, "{} {}", options.transport(), options.bind),
             Self::Memory(options) => write!(f, "memory {}", options.name),
         }
     }
@@ -150,6 +198,12 @@ impl fmt::Display for ListenSpec {
 pub enum DialSpec {
     /// A TCP host and port.
     Tcp(TcpDialOptions),
+    /// A UDP host and port.
+    Udp(UdpDialOptions),
+    /// A WebSocket server.
+    WebSocket(WsDialOptions),
+    /// A UDP host and port that speaks QUIC.
+    Quic(QuicDialOptions),
     /// A name on an in-process switchboard.
     Memory(MemoryDialOptions),
 }
@@ -157,7 +211,12 @@ pub enum DialSpec {
 impl fmt::Display for DialSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(options) => write!(f, "tcp {}", options.address),
+            Self::Udp(options) => write!(f, "udp {}", options.address),
+            Self::WebSocket(options) => {
+                write!(f, "{} {}{}", options.transport(), options.address(), options.path)
+            }
+            Self::Quic(options) => write!(f, "quic {}", options.address),
+            Self::Tcp(options) => write!(f, "{} {}", options.transport(), options.address),
             Self::Memory(options) => write!(f, "memory {}", options.to),
         }
     }
@@ -171,6 +230,12 @@ impl fmt::Display for DialSpec {
 pub enum Listener {
     /// Accepts TCP connections.
     Tcp(tcp::TcpListener),
+    /// Tells UDP sessions apart.
+    Udp(udp::UdpListener),
+    /// Accepts WebSockets.
+    WebSocket(websocket::WsListener),
+    /// Accepts QUIC connections.
+    Quic(quic::QuicListener),
     /// Accepts in-process links.
     Memory(memory::MemoryListener),
 }
@@ -183,6 +248,9 @@ impl Listener {
     pub async fn bind(spec: &ListenSpec) -> io::Result<Self> {
         match spec {
             ListenSpec::Tcp(options) => tcp::TcpListener::bind(options).await.map(Self::Tcp),
+            ListenSpec::Udp(options) => udp::UdpListener::bind(options).await.map(Self::Udp),
+            ListenSpec::WebSocket(options) => websocket::WsListener::bind(options).await.map(Self::WebSocket),
+            ListenSpec::Quic(options) => quic::QuicListener::bind(options).await.map(Self::Quic),
             ListenSpec::Memory(options) => memory::MemoryListener::bind(options).map(Self::Memory),
         }
     }
@@ -191,6 +259,9 @@ impl Listener {
     pub fn local_addr(&self) -> String {
         match self {
             Self::Tcp(listener) => listener.local_addr(),
+            Self::Udp(listener) => listener.local_addr(),
+            Self::WebSocket(listener) => listener.local_addr(),
+            Self::Quic(listener) => listener.local_addr(),
             Self::Memory(listener) => listener.local_addr(),
         }
     }
@@ -203,6 +274,9 @@ impl Listener {
     pub async fn accept(&mut self) -> Result<Session, AcceptError> {
         match self {
             Self::Tcp(listener) => listener.accept().await,
+            Self::Udp(listener) => listener.accept().await,
+            Self::WebSocket(listener) => listener.accept().await,
+            Self::Quic(listener) => listener.accept().await,
             Self::Memory(listener) => listener.accept().await,
         }
     }
@@ -215,6 +289,9 @@ impl Listener {
 pub async fn dial(spec: &DialSpec) -> Result<Session, DialFailure> {
     match spec {
         DialSpec::Tcp(options) => tcp::dial(options).await,
+        DialSpec::Udp(options) => udp::dial(options).await,
+        DialSpec::WebSocket(options) => websocket::dial(options).await,
+        DialSpec::Quic(options) => quic::dial(options).await,
         DialSpec::Memory(options) => memory::dial(options),
     }
 }

@@ -19,6 +19,7 @@ use tracing::debug;
 use super::frame_reader::FrameReader;
 use super::frame_writer::FrameWriter;
 use super::{AcceptError, DialFailure, Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
+use crate::tls::{ClientProfile, Handshakes, ServerProfile};
 
 const TRANSPORT: &str = "tcp";
 
@@ -46,6 +47,8 @@ const UNSENT_LIMIT: u32 = 128 * 1024;
 pub struct TcpListenOptions {
     /// `host:port`; an IPv6 address stands in brackets, port 0 lets the system choose.
     pub bind: String,
+    /// How to speak TLS; plain TCP without.
+    pub tls: Option<ServerProfile>,
 }
 
 impl TcpListenOptions {
@@ -54,7 +57,16 @@ impl TcpListenOptions {
 
     /// Joins host and port; a bare IPv6 address gets its brackets.
     pub fn new(host: &str, port: u16) -> Self {
-        Self { bind: join(host, port) }
+        Self { bind: join(host, port), tls: None }
+    }
+
+    /// The same over TLS.
+    pub fn with_tls(self, tls: Option<ServerProfile>) -> Self {
+        Self { tls, ..self }
+    }
+
+    pub(super) fn transport(&self) -> &'static str {
+        if self.tls.is_some() { super::tls::TRANSPORT } else { TRANSPORT }
     }
 }
 
@@ -63,9 +75,18 @@ impl TcpListenOptions {
 pub struct TcpDialOptions {
     /// `host:port`; an IPv6 address stands in brackets.
     pub address: String,
+    /// How to speak TLS; plain TCP without. The server's certificate must name the host dialled.
+    pub tls: Option<ClientProfile>,
 }
 
-fn join(host: &str, port: u16) -> String {
+impl TcpDialOptions {
+    pub(super) fn transport(&self) -> &'static str {
+        if self.tls.is_some() { super::tls::TRANSPORT } else { TRANSPORT }
+    }
+}
+
+/// `host:port`; a bare IPv6 address gets its brackets.
+pub(super) fn join(host: &str, port: u16) -> String {
     match host.trim_matches(['[', ']']).parse::<IpAddr>() {
         Ok(ip) => SocketAddr::new(ip, port).to_string(),
         Err(_) => format!("{host}:{port}"),
@@ -77,15 +98,18 @@ fn join(host: &str, port: u16) -> String {
 pub struct TcpListener {
     socket: tokio::net::TcpListener,
     local: SocketAddr,
+    tls: Option<ServerProfile>,
+    handshakes: Handshakes<Session>,
 }
 
 impl TcpListener {
     pub(super) async fn bind(options: &TcpListenOptions) -> io::Result<Self> {
         let address = &options.bind;
-        let failed = |source: io::Error| io::Error::new(source.kind(), cannot_listen(address, &source));
-        let socket = listen_on_any(resolve(address).await.map_err(failed)?).map_err(failed)?;
+        let failed =
+            |source: io::Error| io::Error::new(source.kind(), cannot_listen(TRANSPORT, address, &source));
+        let socket = bind_first(resolve(address).await.map_err(failed)?, listen).map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?;
-        Ok(Self { socket, local })
+        Ok(Self { socket, local, tls: options.tls.clone(), handshakes: Handshakes::default() })
     }
 
     pub(super) fn local_addr(&self) -> String {
@@ -93,22 +117,36 @@ impl TcpListener {
     }
 
     pub(super) async fn accept(&mut self) -> Result<Session, AcceptError> {
-        let (stream, peer) = self
-            .socket
-            .accept()
-            .await
-            .map_err(|source| AcceptError::sort(format!("{TRANSPORT} {}", self.local), source))?;
-        Ok(session(stream, peer.to_string(), Direction::Inbound))
+        loop {
+            let (stream, peer) = tokio::select! {
+                accepted = self.socket.accept(), if self.handshakes.have_room() => accepted
+                    .map_err(|source| AcceptError::sort(format!("{TRANSPORT} {}", self.local), source))?,
+                ended = self.handshakes.next() => return ended.map_err(|source| {
+                    AcceptError::Tls { address: format!("tls {}", self.local), source }
+                }),
+            };
+            let peer = peer.to_string();
+            match &self.tls {
+                None => return Ok(session(stream, peer, Direction::Inbound)),
+                Some(profile) => {
+                    tune(&stream, &peer);
+                    self.handshakes.begin(super::tls::accept(profile.clone(), stream, peer));
+                }
+            }
+        }
     }
 }
 
-/// Listens on the first of a name's addresses, IPv4 before IPv6, that this host has. An address in use is
+/// Binds the first of a name's addresses, IPv4 before IPv6, that this host has. An address in use is
 /// final: half the clients of a name would not find a listener on its other address.
-fn listen_on_any(mut candidates: Vec<SocketAddr>) -> io::Result<tokio::net::TcpListener> {
+pub(super) fn bind_first<T>(
+    mut candidates: Vec<SocketAddr>,
+    bind: impl Fn(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
     candidates.sort_by_key(SocketAddr::is_ipv6);
     let mut last = io::ErrorKind::AddrNotAvailable.into();
     for candidate in candidates {
-        match listen(candidate) {
+        match bind(candidate) {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => last = error,
             outcome => return outcome,
         }
@@ -116,7 +154,7 @@ fn listen_on_any(mut candidates: Vec<SocketAddr>) -> io::Result<tokio::net::TcpL
     Err(last)
 }
 
-fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
+pub(super) fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A restarted daemon must not wait for the old one's connections to leave TIME_WAIT.
     socket.set_reuseaddr(true)?;
@@ -124,27 +162,35 @@ fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
     socket.listen(BACKLOG)
 }
 
-fn cannot_listen(address: &str, source: &io::Error) -> String {
+/// What to tell the operator whose listener has not started.
+pub(super) fn cannot_listen(transport: &str, address: &str, source: &io::Error) -> String {
     let advice = match source.kind() {
         io::ErrorKind::AddrInUse => {
-            "; stop the program that holds the port (`ss -ltnp` names it) or choose another port"
+            "; stop the program that holds the port (`ss -ltunp` names it) or choose another port"
         }
         io::ErrorKind::AddrNotAvailable => "; this host has no such address (`ip address` lists its own)",
         io::ErrorKind::PermissionDenied => "; ports below 1024 need CAP_NET_BIND_SERVICE",
         _ => "",
     };
-    format!("cannot listen on {TRANSPORT} {address}: {source}{advice}")
+    format!("cannot listen on {transport} {address}: {source}{advice}")
 }
 
 pub(super) async fn dial(options: &TcpDialOptions) -> Result<Session, DialFailure> {
     let address = &options.address;
-    match timeout(DIAL_LIMIT, connect(address)).await {
-        Ok(connected) => connected.map(|stream| session(stream, address.clone(), Direction::Outbound)),
-        Err(_elapsed) => Err(DialFailure::TimedOut { address: address.clone(), limit: DIAL_LIMIT }),
+    let stream = match timeout(DIAL_LIMIT, connect(address)).await {
+        Ok(connected) => connected?,
+        Err(_elapsed) => return Err(DialFailure::TimedOut { address: address.clone(), limit: DIAL_LIMIT }),
+    };
+    match &options.tls {
+        None => Ok(session(stream, address.clone(), Direction::Outbound)),
+        Some(profile) => {
+            tune(&stream, address);
+            super::tls::connect(profile, stream, address).await
+        }
     }
 }
 
-async fn connect(address: &str) -> Result<TcpStream, DialFailure> {
+pub(super) async fn connect(address: &str) -> Result<TcpStream, DialFailure> {
     let unresolved = |source| DialFailure::Resolve { address: address.to_owned(), source };
     let deadline = Instant::now() + DIAL_LIMIT;
     let candidates: Vec<SocketAddr> = resolve(address).await.map_err(unresolved)?;
@@ -155,7 +201,7 @@ async fn connect(address: &str) -> Result<TcpStream, DialFailure> {
 }
 
 /// The addresses of `host:port`, at least one.
-async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
+pub(super) async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
     let found = lookup_host(address).await.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidInput => {
             io::Error::new(error.kind(), format!("{error}; write it as host:port"))
@@ -196,10 +242,7 @@ fn not_itself(stream: TcpStream) -> io::Result<TcpStream> {
 }
 
 fn session(stream: TcpStream, peer: String, direction: Direction) -> Session {
-    if let Err(error) = set_options(&stream) {
-        // They make a session better, none of them makes it possible.
-        debug!(%peer, %error, "cannot set socket options");
-    }
+    tune(&stream, &peer);
     let (receiving, sending) = stream.into_split();
     let presence = Arc::new(());
     let writer = TcpWriter { frames: FrameWriter::new(sending), reader: Arc::downgrade(&presence) };
@@ -207,7 +250,14 @@ fn session(stream: TcpStream, peer: String, direction: Direction) -> Session {
     Session {
         reader: Reader::Tcp(reader),
         writer: Writer::Tcp(writer),
-        info: SessionInfo { transport: TRANSPORT, peer, direction },
+        info: SessionInfo { transport: TRANSPORT, peer, direction, certified_nodes: None },
+    }
+}
+
+pub(super) fn tune(stream: &TcpStream, peer: &str) {
+    if let Err(error) = set_options(stream) {
+        // They make a session better, none of them makes it possible.
+        debug!(%peer, %error, "cannot set socket options");
     }
 }
 

@@ -2,10 +2,12 @@
 //! asks through [`crate::control::client`]. One file per command; options and environment variables that
 //! receptorctl's users know keep their names and meaning.
 
+mod cert;
 mod connect;
 mod demo;
 mod embedded;
 pub mod exit;
+mod loglevel;
 mod node;
 mod output;
 mod ping;
@@ -24,6 +26,8 @@ use clap::{Parser, Subcommand};
 use crate::control::client::Client;
 use exit::{Exit, Failure};
 use output::Output;
+
+pub(crate) use cert::ask as ask_to_sign;
 
 /// Talks to a meshd or receptor node through its control socket.
 #[derive(Debug, Parser)]
@@ -52,6 +56,8 @@ enum Verb {
     Connect(connect::Connect),
     /// Have the node read its configuration again
     Reload(reload::Reload),
+    /// Show how much the node logs, or change it
+    Loglevel(loglevel::LogLevel),
     /// Show the versions of meshctl and of the node
     Version(version::Version),
     /// Change what the node remembers of other nodes
@@ -60,6 +66,12 @@ enum Verb {
     /// Submit jobs and look after them
     #[command(subcommand)]
     Work(work::Work),
+    /// Make certificates, look at them and verify them
+    #[command(subcommand)]
+    Cert(cert::Cert),
+    /// Make keys for signing work
+    #[command(subcommand)]
+    Key(cert::Key),
     /// Start a mesh of three nodes in a temporary directory and run a job on it
     Demo(demo::Demo),
 }
@@ -105,19 +117,19 @@ fn run(cli: Cli, output: Output) -> Result<Exit, Failure> {
 }
 
 async fn dispatch(cli: Cli, output: Output) -> Result<Exit, Failure> {
-    if let Verb::Demo(demo) = cli.verb {
-        return demo.run(output).await;
-    }
-    let context = Context { client: cli.target.client()?, output };
+    let context = || Ok::<_, Failure>(Context { client: cli.target.client()?, output });
     match cli.verb {
-        Verb::Status(status) => status.run(&context).await,
-        Verb::Ping(ping) => ping.run(&context).await,
-        Verb::Traceroute(traceroute) => traceroute.run(&context).await,
-        Verb::Connect(connect) => connect.run(&context).await,
-        Verb::Reload(reload) => reload.run(&context).await,
-        Verb::Node(node) => node.run(&context).await,
-        Verb::Version(version) => version.run(&context).await,
-        Verb::Work(work) => work.run(&context).await,
+        Verb::Status(status) => status.run(&context()?).await,
+        Verb::Ping(ping) => ping.run(&context()?).await,
+        Verb::Traceroute(traceroute) => traceroute.run(&context()?).await,
+        Verb::Connect(connect) => connect.run(&context()?).await,
+        Verb::Reload(reload) => reload.run(&context()?).await,
+        Verb::Loglevel(level) => level.run(&context()?).await,
+        Verb::Node(node) => node.run(&context()?).await,
+        Verb::Version(version) => version.run(&context()?).await,
+        Verb::Work(work) => work.run(&context()?).await,
+        Verb::Cert(cert) => cert.run(output),
+        Verb::Key(key) => key.run(output),
         Verb::Demo(demo) => demo.run(output).await,
     }
 }
@@ -145,6 +157,11 @@ mod tests {
             "receptorctl --socket s work list -q --node n --unit_id u --tls-client t",
             "receptorctl --socket s work release --force --all",
             "receptorctl --socket s work cancel a b",
+            "meshctl cert init --commonname x --bits 2048 --outcert c --outkey k",
+            "meshctl cert makereq --commonname x --nodeid a --nodeid b --dnsname h --outreq r --outkey k",
+            "meshctl cert signreq --req r --cacert c --cakey k --outcert o --verify",
+            "meshctl cert verify x --ca c --node a",
+            "meshctl key generate --type ed25519 --private a --public b",
             "receptorctl --socket s work results u",
         ] {
             let parsed = Cli::try_parse_from(line.split(' '));

@@ -1,17 +1,24 @@
 //! Which node to talk to: the options in front of the command, their environment variables, and the places to look
 //! when nothing was said.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde_json::{Map, Value};
 
 use clap::{ArgAction, Args, builder::BoolishValueParser};
 
 use super::exit::{Exit, Failure};
 use crate::control::client::{Client, ControlError, DEFAULT_SOCKETS, Deadlines, Endpoint};
+use crate::tls::{ClientOptions, ClientProfile, Files};
 
 /// Options about the node's control socket.
 #[derive(Debug, Args)]
 pub struct Target {
-    /// Control socket: a path, unix:PATH or tcp://HOST:PORT [default: the first of the usual places that exists]
+    /// Control socket: a path, unix:PATH, tcp://HOST:PORT or tls://HOST:PORT [default: the first of the usual places that exists]
     #[arg(long, env = "RECEPTORCTL_SOCKET", value_name = "ADDRESS")]
     socket: Option<String>,
 
@@ -58,7 +65,37 @@ impl Target {
         };
         let usual = Deadlines::default();
         let deadlines = Deadlines { connect: usual.connect.min(self.timeout), answer: self.timeout, ..usual };
-        Ok(Client::new(endpoint, deadlines))
+        let is_tls = matches!(endpoint, Endpoint::Tls { .. });
+        let client = Client::new(endpoint, deadlines);
+        if !is_tls {
+            return Ok(client);
+        }
+        let options = self.tls_options()?;
+        let profile = ClientProfile::open(options, None);
+        Ok(client.with_tls(profile.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?))
+    }
+
+    /// The TLS settings: from the configuration file if one is given, else from the options.
+    fn tls_options(&self) -> Result<ClientOptions, Failure> {
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        if let (Some(file), Some(name)) = (&self.config, given(&self.tls_client)) {
+            return profile_in(file, &name);
+        }
+        let identity = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                return Err(Failure::usage("--cert and --key go together: give both or neither"));
+            }
+        };
+        let files = Files { identity, authorities: self.rootcas.clone(), ..Files::default() };
+        let insecure_skip_verify = self.insecureskipverify;
+        Ok(ClientOptions {
+            name: "of the command line".to_owned(),
+            files,
+            insecure_skip_verify,
+            ..ClientOptions::default()
+        })
     }
 
     /// The contradictions that receptorctl refuses.
@@ -69,8 +106,51 @@ impl Target {
                 "--config names a TLS profile's file, --rootcas, --key and --cert replace it: give one or the other",
             ));
         }
+        let tls = self.socket.as_deref().is_some_and(|socket| socket.starts_with("tls:"));
+        if tls && self.config.is_some() && self.tls_client.as_deref().unwrap_or_default().is_empty() {
+            return Err(Failure::usage("--config needs --tls-client, the name of a profile in it"));
+        }
         Ok(())
     }
+}
+
+/// The `tls-client` of that name in a node's configuration. Only that one is looked at: what else a file holds
+/// may be for another version, or readable by nobody but the node.
+fn profile_in(file: &Path, name: &str) -> Result<ClientOptions, Failure> {
+    let failed = |text: String| Failure::new(Exit::Failed, format!("{}: {text}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
+    let items: Vec<Value> = serde_saphyr::from_str(&text).map_err(|error| failed(error.to_string()))?;
+    let lower = |map: &Map<String, Value>| -> Map<String, Value> {
+        map.iter().map(|(key, value)| (key.to_ascii_lowercase(), value.clone())).collect()
+    };
+    let mut named = items.iter().filter_map(|item| {
+        let profile = lower(lower(item.as_object()?).get("tls-client")?.as_object()?);
+        (profile.get("name").and_then(Value::as_str) == Some(name)).then_some(profile)
+    });
+    let Some(profile) = named.next() else { return Err(failed(format!("it holds no tls-client {name}"))) };
+    let path = |key: &str| {
+        profile.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(PathBuf::from)
+    };
+    let flag = |key: &str| match profile.get(key) {
+        Some(Value::Bool(flag)) => *flag,
+        Some(Value::String(text)) => {
+            matches!(text.to_ascii_lowercase().as_str(), "true" | "yes" | "y" | "1" | "t")
+        }
+        Some(_) | None => false,
+    };
+    let files = Files {
+        identity: path("cert").zip(path("key")),
+        authorities: path("rootcas"),
+        crl: path("crl"),
+        blocklist: path("blocklist"),
+    };
+    Ok(ClientOptions {
+        name: name.to_owned(),
+        files,
+        insecure_skip_verify: flag("insecureskipverify"),
+        min_tls13: flag("mintls13"),
+        ..ClientOptions::default()
+    })
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

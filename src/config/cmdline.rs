@@ -28,6 +28,8 @@ pub(super) enum Part {
     Item(RawItem),
     /// All directives of a file.
     File(Place, PathBuf),
+    /// The same of a file that must be in version 2.
+    Version2(Place, PathBuf),
     /// All directives of the files in a directory.
     Directory(Place, PathBuf),
 }
@@ -77,7 +79,7 @@ impl Parser<'_> {
         let make: fn(Place, PathBuf) -> Part = match key {
             "config" | "c" => Part::File,
             "config-dir" => Part::Directory,
-            "config-v2" => return self.report.general(&at, Fault::Version2),
+            "config-v2" => Part::Version2,
             _ => {
                 self.expecting =
                     Expecting::Parameter(RawItem { at, name: name.to_owned(), params: Vec::new() });

@@ -29,6 +29,8 @@ const PERMISSIONS: P = P::new("permissions", Kind::Int, "mode of the socket file
 const NOT_BEFORE: P = P::text("notbefore", "start of validity, RFC 3339; now if not given");
 const NOT_AFTER: P = P::text("notafter", "end of validity, RFC 3339; in a year if not given");
 const SKIP_NAMES: P = P::flag("skipreceptornamescheck", "do not look for the node ID in the certificate");
+const CRL: P = P::text("crl", "file of revocation lists, read again when it changes");
+const BLOCKLIST: P = P::text("blocklist", "file of fingerprints to refuse, read again when it changes");
 const MIN_TLS13: P = P::flag("mintls13", "refuse TLS 1.2");
 
 /// All directives, sorted by the sections of the help text.
@@ -43,6 +45,8 @@ pub static DIRECTIVES: &[Directive] = &[
     Directive::new("udp-peer", Group::Backends, "Connects to a neighbour over UDP", UDP_PEER),
     Directive::new("ws-listener", Group::Backends, "Accepts neighbours over WebSocket", WS_LISTENER),
     Directive::new("ws-peer", Group::Backends, "Connects to a neighbour over WebSocket", WS_PEER),
+    Directive::new("quic-listener", Group::Backends, "Accepts neighbours over QUIC", QUIC_LISTENER),
+    Directive::new("quic-peer", Group::Backends, "Connects to a neighbour over QUIC", QUIC_PEER),
     Directive::new("control-service", Group::Services, "Answers meshctl and receptorctl", CONTROL_SERVICE),
     Directive::new("command-service", Group::Services, "Offers a command on a terminal", COMMAND_SERVICE),
     Directive::new("tcp-server", Group::Services, "Forwards a local TCP port into the mesh", TCP_SERVER),
@@ -127,6 +131,23 @@ const WS_PEER: &[P] = &[
     ALLOWED_PEERS,
 ];
 
+const QUIC_LISTENER: &[P] = &[
+    P::new("port", Kind::Int, "UDP port to listen on").required().bare(),
+    BIND_ADDRESS,
+    LISTENER_TLS.required(),
+    COST,
+    NODE_COST,
+    ALLOWED_PEERS,
+];
+
+const QUIC_PEER: &[P] = &[
+    P::text("address", "host:port to connect to").required().bare(),
+    REDIAL,
+    PEER_TLS.required(),
+    COST,
+    ALLOWED_PEERS,
+];
+
 const CONTROL_SERVICE: &[P] = &[
     P::text("service", "service name to listen on").or("control").role(Defines(SERVICE)),
     P::text("filename", "Unix socket to listen on").role(Defines(SOCKET)),
@@ -188,6 +209,15 @@ const WORK_COMMAND: &[P] = &[
     P::text("params", "its arguments"),
     P::flag("allowruntimeparams", "let submissions add arguments"),
     VERIFY_SIGNATURE,
+    P::new("env", Kind::FreeMap, "variables for its environment"),
+    P::text("cwd", "working directory; the node's own if not given"),
+    P::text("user", "user whose rights it has; needs a node that runs as root"),
+    P::new("maxunits", Kind::Int, "most units running at once; others wait in order"),
+    P::text("timeout", "longest run, as in 3h30m"),
+    P::text("cancelgrace", "time between SIGINT and harder signals; 10s if not given"),
+    P::new("maxstdout", Kind::Int, "most bytes of output kept"),
+    P::text("maxstdoutaction", "for more: fail, stop or truncate-head").or("fail"),
+    P::text("releaseafter", "how long finished units are kept, as in 72h"),
 ];
 
 const WORK_KUBERNETES: &[P] = &[
@@ -231,6 +261,8 @@ const TLS_SERVER_PROFILE: &[P] = &[
     P::new("pinnedclientcert", Kind::TextList, "fingerprints of allowed client certificates"),
     SKIP_NAMES,
     MIN_TLS13,
+    CRL,
+    BLOCKLIST,
 ];
 
 const TLS_CLIENT_PROFILE: &[P] = &[
@@ -242,6 +274,8 @@ const TLS_CLIENT_PROFILE: &[P] = &[
     P::new("pinnedservercert", Kind::TextList, "fingerprints of allowed server certificates"),
     SKIP_NAMES,
     MIN_TLS13,
+    CRL,
+    BLOCKLIST,
 ];
 
 const CERT_INIT: &[P] = &[

@@ -66,11 +66,6 @@ pub enum Fault {
     /// YAML, or a command line, that does not have the shape of a configuration.
     #[error("{0}")]
     Shape(String),
-    /// The second version of the grammar.
-    #[error(
-        "version-2 configuration is not supported yet: write version 1, a list of directives such as `- node: foo`"
-    )]
-    Version2,
     /// A directive that does not exist.
     #[error("unknown directive `{name}`: {hint}")]
     UnknownDirective {

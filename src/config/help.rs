@@ -12,6 +12,7 @@ const HEAD: &str = "\
 Usage: meshd --config FILE
        meshd --config-dir DIRECTORY
        meshd --DIRECTIVE [VALUE] [PARAMETER=VALUE]... [--DIRECTIVE ...]...
+       meshd check [--running] FILE-OR-DIRECTORY | OPTION...
 
 Runs one node of a mesh. Everything is a directive: in a YAML file an item of a list,
 on the command line an option. These are the same:
@@ -22,9 +23,14 @@ on the command line an option. These are the same:
   - tcp-peer: {address: 'bar:2222'}       --tcp-peer bar:2222
 
 Names are taken in any case. Lists and maps are JSON on the command line, and a list's
-parameter may be repeated.
+parameter may be repeated. In version 2 a file is a map with `version: 2`; what may occur
+many times stands in lists under plural names, as in `tcp-peers`.
+
+`check` says what is wrong with a configuration and what it needs, and starts nothing; with
+--running, what the configuration's own running node holds counts as free.
 
   -c, --config FILE        read directives from a YAML file; may be repeated
+      --config-v2 FILE     the same of a file in version 2, a map; it is watched for changes
       --config-dir DIR     read all *.yml and *.yaml files of a directory, in name order
   -h, --help               print this text
       --version            print the version

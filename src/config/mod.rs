@@ -1,6 +1,6 @@
 //! Configuration: from files and command line to checked types, all errors at once, each with its place.
 //!
-//! The way of a directive: a notation (`yaml`, `cmdline`) yields it as written (`raw`, `value`); the
+//! The way of a directive: a notation (`yaml` with `version2`, `cmdline`) yields it as written (`raw`, `value`); the
 //! schema (`schema`, `directives`) decides names, types, defaults and references (`check`); `typed`
 //! gives every value its own type; `support` refuses what is not implemented. `reload` compares two
 //! configurations, `help` prints the grammar. This room opens configuration files and nothing else: no
@@ -21,6 +21,7 @@ mod sources;
 mod support;
 pub mod typed;
 mod value;
+mod version2;
 mod yaml;
 
 use std::path::{Path, PathBuf};
@@ -28,7 +29,6 @@ use std::path::{Path, PathBuf};
 pub use address::{HostPort, IpNetwork, WsUrl};
 pub use directives::DIRECTIVES;
 pub use error::{ConfigError, ConfigErrors, Fault, Place, Warning};
-pub use firewall::{FirewallAction, FirewallRule, NameMatch};
 pub use help::help;
 pub use reload::{NotReloadable, ReloadPlan, plan};
 pub use typed::Config;
@@ -109,13 +109,18 @@ pub struct Loaded {
 pub struct Sources {
     args: Vec<String>,
     environment: Environment,
-    files: Vec<PathBuf>,
+    files: sources::Files,
 }
 
 impl Sources {
     /// The files that were read, in their order.
     pub fn files(&self) -> &[PathBuf] {
-        &self.files
+        &self.files.read
+    }
+
+    /// Those of them that are in version 2: a change of one is to be followed without being asked.
+    pub fn watched(&self) -> &[PathBuf] {
+        &self.files.watched
     }
 
     /// Reads the same sources again. Files in a directory may have come or gone.
@@ -161,7 +166,7 @@ fn load_parts(
     environment: &Environment,
     mut report: Report,
 ) -> Result<Loaded, ConfigErrors> {
-    let mut files = Vec::new();
+    let mut files = sources::Files::default();
     let raw = sources::items(parts, &mut files, &mut report);
     let config = assemble(raw, environment, &mut report);
     match config {

@@ -16,13 +16,30 @@ use super::yaml;
 /// No configuration is larger, in bytes; a device or a log given by mistake would be.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
 
-/// All directives in order; the files that were read are appended to the list.
-pub(super) fn items(parts: Vec<Part>, files: &mut Vec<PathBuf>, report: &mut Report) -> Vec<RawItem> {
+/// The files that a configuration was read from.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Files {
+    /// All of them, in their order.
+    pub(super) read: Vec<PathBuf>,
+    /// Those in the second notation, whose changes count at once.
+    pub(super) watched: Vec<PathBuf>,
+}
+
+/// All directives in order; the files that were read are noted.
+pub(super) fn items(parts: Vec<Part>, files: &mut Files, report: &mut Report) -> Vec<RawItem> {
     let mut items = Vec::new();
     for part in parts {
         match part {
             Part::Item(item) => items.push(item),
             Part::File(at, path) => items.extend(file(&at, &path, files, report)),
+            Part::Version2(at, path) => {
+                let (watched, errors) = (files.watched.len(), report.errors.len());
+                items.extend(file(&at, &path, files, report));
+                if files.watched.len() == watched && report.errors.len() == errors {
+                    let problem = "--config-v2 takes a file in version 2, a map with `version: 2`";
+                    report.general(&at, Fault::Shape(problem.to_owned()));
+                }
+            }
             Part::Directory(at, path) => match listing(&path) {
                 Ok(paths) => {
                     for path in paths {
@@ -36,10 +53,16 @@ pub(super) fn items(parts: Vec<Part>, files: &mut Vec<PathBuf>, report: &mut Rep
     items
 }
 
-fn file(at: &Place, path: &Path, files: &mut Vec<PathBuf>, report: &mut Report) -> Vec<RawItem> {
-    files.push(path.to_owned());
+fn file(at: &Place, path: &Path, files: &mut Files, report: &mut Report) -> Vec<RawItem> {
+    files.read.push(path.to_owned());
     match read(path) {
-        Ok(text) => yaml::read(&Arc::from(path), &text, report),
+        Ok(text) => {
+            let document = yaml::read(&Arc::from(path), &text, report);
+            if document.version2 {
+                files.watched.push(path.to_owned());
+            }
+            document.items
+        }
         Err(fault) => {
             report.general(at, fault);
             Vec::new()

@@ -16,20 +16,29 @@ use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 use super::error::{Fault, Place, shown};
 use super::raw::{RawItem, RawParam, Report};
 use super::value::{Value, Written};
+use super::version2;
+
+/// What a file holds.
+#[derive(Debug, Default)]
+pub(super) struct Document {
+    pub(super) items: Vec<RawItem>,
+    /// True if it is in the second notation.
+    pub(super) version2: bool,
+}
 
 /// Reads the text of a file; errors and warnings go to the report.
-pub(super) fn read(path: &Arc<Path>, text: &str, report: &mut Report) -> Vec<RawItem> {
+pub(super) fn read(path: &Arc<Path>, text: &str, report: &mut Report) -> Document {
     let mut reader = Reader { path, report };
     match parse(text) {
         Ok(tree) => {
             let root = reader.node(tree);
-            reader.items(root)
+            reader.document(root)
         }
         Err(error) => {
             let line = error.location().map_or(0, |location| location.line());
             let fault = Fault::Yaml(explain(&error));
             reader.report.general(&reader.place(line), fault);
-            Vec::new()
+            Document::default()
         }
     }
 }
@@ -64,18 +73,23 @@ impl Reader<'_> {
         Place::File { path: Arc::clone(self.path), line }
     }
 
-    /// The configuration is a list; an empty file is an empty one.
-    fn items(&mut self, root: Written) -> Vec<RawItem> {
-        let fault = match root.value {
-            Value::List(items) => return items.into_iter().filter_map(|item| self.item(item)).collect(),
-            Value::Null => return Vec::new(),
-            Value::Map(map) if map.iter().any(|(key, _)| key == "version") => Fault::Version2,
-            Value::Map(_) | Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => {
-                Fault::Shape("a configuration is a list of directives, such as `- node: foo`".to_owned())
+    /// The configuration is a list, or a map with a version; an empty file is an empty list.
+    fn document(&mut self, root: Written) -> Document {
+        match root.value {
+            Value::List(items) => {
+                let items = items.into_iter().filter_map(|item| self.item(item)).collect();
+                Document { items, version2: false }
             }
-        };
-        self.report.general(&root.at, fault);
-        Vec::new()
+            Value::Null => Document::default(),
+            Value::Map(map) if version2::is_meant(&map) => {
+                Document { items: version2::items(map, self.report), version2: true }
+            }
+            Value::Map(_) | Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => {
+                let problem = "a configuration is a list of directives, such as `- node: foo`";
+                self.report.general(&root.at, Fault::Shape(problem.to_owned()));
+                Document::default()
+            }
+        }
     }
 
     /// One item: a name, or a map of one name to its parameters.

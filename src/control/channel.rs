@@ -17,6 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::Refusal;
 use crate::stream::MeshStream;
+use crate::tls::Secured;
 
 /// The longest command line, in bytes, its newline not counted.
 pub(super) const MAX_LINE: usize = 1024 * 1024;
@@ -41,6 +42,12 @@ impl Link for UnixStream {
 impl Link for TcpStream {
     fn watch(&self) -> Option<Watch> {
         Watch::new(self.as_fd())
+    }
+}
+
+impl Link for Secured<TcpStream> {
+    fn watch(&self) -> Option<Watch> {
+        Watch::new(self.io().as_fd())
     }
 }
 

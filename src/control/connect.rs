@@ -19,11 +19,9 @@ pub(super) async fn dial(
     service: &str,
     tls: Option<String>,
 ) -> Result<MeshStream, Refusal> {
-    if let Some(profile) = tls {
-        return Err(Refusal::UnknownTls(profile));
-    }
+    let tls = tls.map(|name| context.tls.client(&name)).transpose()?;
     let node = context.node_named(node).ok_or(Refusal::NoSuchNode)?;
-    Ok(context.streams.dial(&node, ServiceName::new(service)?).await?)
+    Ok(context.streams.dial_with(&node, ServiceName::new(service)?, tls.as_ref()).await?)
 }
 
 /// Carries bytes until both directions have ended.

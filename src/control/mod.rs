@@ -8,6 +8,7 @@ mod channel;
 pub mod client;
 mod connect;
 pub mod listen;
+mod loglevel;
 mod node;
 mod ping;
 pub mod reload;
@@ -23,10 +24,12 @@ use std::sync::Arc;
 use crate::mesh::ForgetError;
 use crate::node::NodeHandle;
 use crate::stream::{DialError, Streams};
+use crate::tls::{Profiles, UnknownProfile};
 use crate::wire::{InvalidServiceName, NodeId};
 use crate::work::{Registry, WorkError};
 
 pub use listen::ListenError;
+pub use loglevel::LogLevels;
 pub use reload::{Reload, ReloadError};
 pub use server::{Limits, Server};
 
@@ -37,10 +40,14 @@ pub struct Context {
     pub node: NodeHandle,
     /// Dials services of other nodes.
     pub streams: Streams,
+    /// TLS profiles, by name.
+    pub tls: Profiles,
     /// All work units.
     pub work: Registry,
     /// Reads the configuration again.
     pub reload: Arc<dyn Reload>,
+    /// Tells and changes how much is logged.
+    pub log: Arc<dyn LogLevels>,
     /// What `status` shows as `Version`.
     pub version: &'static str,
 }
@@ -70,8 +77,10 @@ enum Refusal {
     Service(#[from] InvalidServiceName),
     #[error("no route to node")]
     NoSuchNode,
-    #[error("unknown TLS config {0}")]
-    UnknownTls(String),
+    #[error("{0}")]
+    LogLevel(String),
+    #[error(transparent)]
+    UnknownTls(#[from] UnknownProfile),
     #[error("could not convert response to JSON: {0}")]
     Json(#[from] serde_json::Error),
 }

@@ -43,6 +43,11 @@ pub enum Request {
         /// The node, as the client wrote it.
         node: String,
     },
+    /// Tell how much is logged, or change it.
+    LogLevel {
+        /// The new level, as the client wrote it.
+        level: Option<String>,
+    },
     /// Anything about work units.
     Work(WorkRequest),
 }
@@ -155,6 +160,8 @@ pub enum RequestError {
     ConnectNotString(&'static str),
     #[error("connect tls name must be string")]
     TlsNotString,
+    #[error("loglevel level must be a string")]
+    LevelNotString,
     #[error("too many parameters")]
     TooManyParameters,
     #[error("bad command")]
@@ -210,6 +217,7 @@ impl Request {
             Self::Connect { .. } => "connect",
             Self::Reload => "reload",
             Self::NodeForget { .. } => "node forget",
+            Self::LogLevel { .. } => "loglevel",
             Self::Work(WorkRequest::Submit(_)) => "work submit",
             Self::Work(WorkRequest::List { .. }) => "work list",
             Self::Work(WorkRequest::Status { .. }) => "work status",

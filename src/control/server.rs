@@ -18,9 +18,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use super::listen::{self, Accept, Client, UnixSocket};
+use super::listen::{self, Accept, Client, TlsPort};
 use super::{Context, ListenError, session};
 use crate::stream::StreamListener;
+use crate::tls::ServerProfile;
+use crate::unix_socket::UnixSocket;
 use crate::wire::ServiceName;
 
 /// What clients may use up. The defaults are for production; tests make them small.
@@ -62,48 +64,77 @@ pub struct Server {
     limits: Limits,
     unix: Vec<UnixSocket>,
     tcp: Vec<TcpListener>,
+    tls: Vec<TlsPort>,
     mesh: Vec<StreamListener>,
+    closed: CancellationToken,
 }
 
 impl Server {
     /// A service that nobody can reach yet.
     pub fn new(context: Context, limits: Limits) -> Self {
-        Self { context, limits, unix: Vec::new(), tcp: Vec::new(), mesh: Vec::new() }
+        Self {
+            context,
+            limits,
+            unix: Vec::new(),
+            tcp: Vec::new(),
+            tls: Vec::new(),
+            mesh: Vec::new(),
+            closed: CancellationToken::new(),
+        }
     }
 
     /// Binds a Unix socket with the permission bits `mode`. Clients connect from now on. Needs a tokio runtime.
     ///
     /// # Errors
-    /// [`ListenError`], `InUse` among them if another daemon serves this path.
+    /// [`ListenError::Unix`], `InUse` inside if another daemon serves this path.
     pub fn listen_unix(&mut self, path: &Path, mode: u32) -> Result<(), ListenError> {
         self.unix.push(UnixSocket::bind(path, mode)?);
         Ok(())
     }
 
-    /// Binds a TCP address, `host:port` or `port`, and says which it became.
+    /// Binds a TCP address, `host:port` or `port`, and says which it became. Clients speak TLS if a profile is
+    /// given.
     ///
     /// # Errors
     /// [`ListenError::Tcp`].
-    pub async fn listen_tcp(&mut self, address: &str) -> Result<SocketAddr, ListenError> {
+    pub async fn listen_tcp(
+        &mut self,
+        address: &str,
+        tls: Option<ServerProfile>,
+    ) -> Result<SocketAddr, ListenError> {
         let listener = listen::bind_tcp(address).await?;
         let failed = |source| ListenError::Tcp { address: address.to_owned(), source };
         let bound = listener.local_addr().map_err(failed)?;
-        self.tcp.push(listener);
+        match tls {
+            Some(profile) => self.tls.push(TlsPort::new(listener, profile)),
+            None => self.tcp.push(listener),
+        }
         Ok(bound)
     }
 
-    /// Offers and advertises a service of the mesh.
+    /// Offers and advertises a service of the mesh, under a TLS profile if one is given.
     ///
     /// # Errors
     /// [`ListenError::Mesh`] if the name is taken.
-    pub async fn listen_mesh(&mut self, service: ServiceName) -> Result<(), ListenError> {
+    pub async fn listen_mesh(
+        &mut self,
+        service: ServiceName,
+        tls: Option<ServerProfile>,
+    ) -> Result<(), ListenError> {
         let tags = BTreeMap::from([("type".to_owned(), "Control Service".to_owned())]);
-        self.mesh.push(self.context.streams.listen(service, Some(tags)).await?);
+        self.mesh.push(self.context.streams.listen_with(service, Some(tags), tls).await?);
         Ok(())
     }
 
-    /// Serves until `shutdown` is ready; then removes the sockets, lets commands end for a while, and cuts the rest.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+    /// Cancelled once the service has stopped listening and what it listened on is free.
+    pub fn closed(&self) -> CancellationToken {
+        self.closed.clone()
+    }
+
+    /// Serves until `retire` or `shutdown`, then removes the sockets. A service that retires lets its commands end;
+    /// at a shutdown they have a while for that, and are cut then.
+    pub async fn run(self, retire: CancellationToken, shutdown: CancellationToken) {
+        let closed = self.closed.drop_guard();
         let sessions = Arc::new(Sessions::new(self.context, self.limits));
         let mut loops = JoinSet::new();
         for listener in self.unix {
@@ -112,13 +143,20 @@ impl Server {
         for listener in self.tcp {
             loops.spawn(accept(listener, sessions.clone()));
         }
+        for listener in self.tls {
+            loops.spawn(accept(listener, sessions.clone()));
+        }
         for listener in self.mesh {
             loops.spawn(accept(listener, sessions.clone()));
         }
-        shutdown.await;
+        tokio::select! {
+            () = retire.cancelled() => {}
+            () = shutdown.cancelled() => {}
+        }
         sessions.stop.cancel();
         while loops.join_next().await.is_some() {}
-        sessions.end().await;
+        drop(closed);
+        sessions.end(&shutdown).await;
     }
 }
 
@@ -128,7 +166,7 @@ pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
     loop {
         let accepted = tokio::select! {
             biased;
-            () = sessions.stop.cancelled() => return,
+            () = sessions.stop.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
@@ -136,7 +174,10 @@ pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
                 failing = false;
                 sessions.admit(client).await;
             }
-            Ok(None) => return tracing::warn!("a control listener has ended"),
+            Ok(None) => {
+                tracing::warn!("a control listener has ended");
+                break;
+            }
             Err(error) => {
                 // Once for each time it begins to fail: it would fill the log.
                 if !failing {
@@ -147,6 +188,7 @@ pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
             }
         }
     }
+    listener.close().await;
 }
 
 /// All clients of the service.
@@ -190,9 +232,17 @@ impl Sessions {
         self.tasks.spawn(session.instrument(span));
     }
 
-    async fn end(&self) {
+    async fn end(&self, shutdown: &CancellationToken) {
         self.tasks.close();
-        if timeout(self.limits.grace, self.tasks.wait()).await.is_err() {
+        let patience = async {
+            shutdown.cancelled().await;
+            sleep(self.limits.grace).await;
+        };
+        let ended = tokio::select! {
+            () = self.tasks.wait() => true,
+            () = patience => false,
+        };
+        if !ended {
             tracing::info!(sessions = self.tasks.len(), "control sessions are cut");
             self.cut.cancel();
             self.tasks.wait().await;

@@ -12,7 +12,7 @@ use tracing::Instrument;
 use super::channel::{Channel, Line, Link, MAX_LINE};
 use super::request::Request;
 use super::server::Limits;
-use super::{Context, connect, node, ping, reload, status, traceroute, work};
+use super::{Context, connect, loglevel, node, ping, reload, status, traceroute, work};
 
 /// What follows a command on its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +111,10 @@ async fn execute(
         Request::Reload => reload::answer(context).await,
         Request::NodeForget { node } => {
             let answer = node::forget(context, &node).await;
+            return channel.answer(answer).await.map(|()| Next::Command);
+        }
+        Request::LogLevel { level } => {
+            let answer = loglevel::answer(context, level.as_deref());
             return channel.answer(answer).await.map(|()| Next::Command);
         }
         Request::Work(request) => return work::execute(context, channel, peer.local, request).await,

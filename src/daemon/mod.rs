@@ -1,10 +1,15 @@
 //! The daemon: wires the rooms into a node, in order, and takes them down again.
 //!
-//! Decides nothing about packets or jobs. What stands here is the order of start and stop, the mapping
-//! from configuration to the rooms' own settings (`wiring`), and what a reload changes (`links`).
+//! Decides nothing about packets or jobs. What stands here is the order of start and stop, the mapping from
+//! configuration to the rooms' own settings (`wiring`), links and services one by one (`parts`), what a reload
+//! changes (`reload`) and when one is due without being asked for (`watch`), and `meshd check`.
 
+mod certificates;
+mod check;
 mod epoch;
-mod links;
+mod parts;
+mod reload;
+mod watch;
 mod wiring;
 
 use std::process::ExitCode;
@@ -13,18 +18,18 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::config::{self, Config, Environment, Invocation, Loaded};
-use crate::control::{Context, Limits, Reload, Server};
+use crate::control::{Context, Reload};
 use crate::node::{self, NodeHandle, NodeOptions, StopCause};
-use crate::service::{TcpIn, TcpOut};
 use crate::stream::Streams;
-use crate::telemetry;
+use crate::telemetry::{self, Log};
+use crate::tls::Profiles;
 use crate::work::{self, Registry};
 
-use links::Links;
+use parts::{Parts, StartError};
+use reload::{Node, Reloader};
 
 /// What `status` and `--version` say.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -38,6 +43,8 @@ enum Failure {
     NoBackends,
     #[error("another node was in the mesh first under our node ID: give each node an ID of its own")]
     Duplicate,
+    #[error(transparent)]
+    Part(#[from] StartError),
     #[error("failed to start {what}: {source}")]
     Start { what: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
@@ -53,6 +60,9 @@ impl Failure {
 
 /// Runs a node as the arguments (without the program's name) say. Returns when it has ended.
 pub fn main(args: Vec<String>) -> ExitCode {
+    if let Some(args) = check::asked(&args) {
+        return check::main(args);
+    }
     let loaded = match config::load(args, &Environment::of_process()) {
         Ok(Invocation::Help) => {
             print!("{}", config::help());
@@ -68,7 +78,10 @@ pub fn main(args: Vec<String>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    telemetry::start(loaded.config.log_level, loaded.config.trace);
+    if let Some(command) = &loaded.config.certificate {
+        return certificates::run(command);
+    }
+    let log = telemetry::start(loaded.config.log_level, loaded.config.trace);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -76,7 +89,7 @@ pub fn main(args: Vec<String>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(*loaded)) {
+    match runtime.block_on(run(*loaded, log)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             error!(%failure, "stopped");
@@ -87,7 +100,7 @@ pub fn main(args: Vec<String>) -> ExitCode {
 }
 
 /// Starts everything, waits for the end, stops everything.
-async fn run(loaded: Loaded) -> Result<(), Failure> {
+async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let Loaded { config, warnings, sources } = loaded;
     for warning in &warnings {
         warn!(%warning, "configuration");
@@ -95,41 +108,36 @@ async fn run(loaded: Loaded) -> Result<(), Failure> {
     if config.backends().is_empty() && !config.local_only {
         return Err(Failure::NoBackends);
     }
+    let tls = wiring::tls_profiles(&config).map_err(Failure::start("TLS"))?;
     let options = NodeOptions { epoch: Some(next_epoch(&config)), ..wiring::node_options(&config) };
     let (node, stopped) = NodeHandle::start(options);
     info!(node = %node.id(), version = VERSION, "starting");
     let streams = Streams::new(node.clone());
-    let work = open_work(&config, &streams).await?;
+    let work = open_work(&config, &streams, &tls).await?;
     node.set_work_commands(work.work_commands());
-    let links = Arc::new(Links::new(node.clone(), config.clone(), sources));
-    let context = Context {
-        node: node.clone(),
-        streams: streams.clone(),
-        work,
-        reload: links.clone(),
-        version: VERSION,
-    };
     let stop = CancellationToken::new();
-    let tasks = TaskTracker::new();
-    start_control(&config, &context, &stop, &tasks).await?;
-    links.start_all().await.map_err(Failure::start("links to neighbours"))?;
-    start_proxies(&config, &streams, &stop, &tasks).await?;
+    let profiles = tls.clone();
+    tokio::spawn(tls.watch(stop.clone()));
+    let watched = sources.watched().to_vec();
+    let backends = Node { handle: node.clone(), work: work.clone(), log: log.clone() };
+    let reloader = Reloader::new(backends, config, sources);
+    let (reload, log) = (reloader.clone(), Arc::new(log));
+    let context = Context { node: node.clone(), streams, tls: profiles, work, reload, log, version: VERSION };
+    reloader.start(Parts::new(context, stop.clone())).await?;
+    watch::spawn(watched, reloader.clone(), stop);
     // Without systemd there is nobody to tell.
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     info!(node = %node.id(), "ready");
-    let end = wait_for_end(stopped, links.as_ref()).await;
+    let end = wait_for_end(stopped, reloader.as_ref()).await;
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-    stop.cancel();
-    tasks.close();
-    tasks.wait().await;
-    links.stop_all().await;
+    reloader.stop().await;
     node.stop();
     end
 }
 
 /// The number of this life. Without a place to keep it, it is as good as the clock.
 fn next_epoch(config: &Config) -> u64 {
-    let clock = node::epoch(jiff::Timestamp::now(), rand::random());
+    let clock = node::epoch(jiff::Timestamp::now());
     // A directory that cannot be had ends the start a moment later, with the reason.
     let Ok(directory) = work::node_directory(&config.node.data_dir, &config.node.id) else { return clock };
     epoch::next(&directory, clock).unwrap_or_else(|error| {
@@ -139,57 +147,15 @@ fn next_epoch(config: &Config) -> u64 {
     })
 }
 
-async fn open_work(config: &Config, streams: &Streams) -> Result<Registry, Failure> {
+async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result<Registry, Failure> {
     let what = || format!("the work engine in {}", config.node.data_dir.display());
-    let types = config.work_commands.iter().map(wiring::command_type).collect();
-    let options = work::Options::new(config.node.data_dir.clone(), config.node.id.clone(), types)
+    let types = wiring::work_types(&config.work_commands, &config.work_python);
+    let mut options = work::Options::new(config.node.data_dir.clone(), config.node.id.clone(), types)
         .map_err(Failure::start(what()))?;
-    let dialer = Arc::new(wiring::MeshDialer::new(streams.clone()));
+    options.signer = wiring::signer(config).map_err(Failure::start("work-signing"))?;
+    options.verifier = wiring::verifier(config).map_err(Failure::start("work-verification"))?;
+    let dialer = Arc::new(wiring::MeshDialer::new(streams.clone(), tls.clone()));
     Registry::open(options, dialer).await.map_err(Failure::start(what()))
-}
-
-async fn start_control(
-    config: &Config,
-    context: &Context,
-    stop: &CancellationToken,
-    tasks: &TaskTracker,
-) -> Result<(), Failure> {
-    for service in &config.control_services {
-        let mut server = Server::new(context.clone(), Limits::default());
-        let what = || format!("control service {}", service.service);
-        if let Some(path) = &service.filename {
-            server.listen_unix(path, service.permissions).map_err(Failure::start(what()))?;
-        }
-        if let Some(address) = &service.tcp_listen {
-            server.listen_tcp(&address.to_string()).await.map_err(Failure::start(what()))?;
-        }
-        server.listen_mesh(service.service).await.map_err(Failure::start(what()))?;
-        tasks.spawn(server.run(stop.clone().cancelled_owned()));
-    }
-    Ok(())
-}
-
-async fn start_proxies(
-    config: &Config,
-    streams: &Streams,
-    stop: &CancellationToken,
-    tasks: &TaskTracker,
-) -> Result<(), Failure> {
-    for server in &config.tcp_servers {
-        let address = server.bind.to_string();
-        let node = wiring::remote_node(&server.remote.node, streams.node().id());
-        let proxy = TcpIn::bind(&address, streams.clone(), node, server.remote.service)
-            .await
-            .map_err(Failure::start(format!("tcp-server on {address}")))?;
-        tasks.spawn(proxy.run(stop.clone()));
-    }
-    for client in &config.tcp_clients {
-        let proxy = TcpOut::listen(streams, client.service, client.address.to_string())
-            .await
-            .map_err(Failure::start(format!("tcp-client {}", client.service)))?;
-        tasks.spawn(proxy.run(stop.clone()));
-    }
-    Ok(())
 }
 
 /// Until a signal or the mesh ends the node; SIGHUP reloads.
@@ -203,7 +169,7 @@ async fn wait_for_end(mut stopped: oneshot::Receiver<StopCause>, reload: &dyn Re
             _signal = terminate.recv() => break,
             _signal = interrupt.recv() => break,
             _signal = hang_up.recv() => match reload.reload().await {
-                Ok(()) => info!("reloaded"),
+                Ok(()) => {}
                 Err(error) => error!(%error, "reload failed, nothing was changed"),
             },
             cause = &mut stopped => return match cause {

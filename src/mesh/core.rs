@@ -77,6 +77,8 @@ pub enum Event {
     },
     /// The forwarding table has changed.
     RoutesChanged(Arc<Routes>),
+    /// A node has started anew: whatever it held in memory is gone.
+    NodeRestarted(NameHash),
     /// A neighbour sent what is no message.
     Malformed {
         /// From where.

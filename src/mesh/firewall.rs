@@ -25,8 +25,11 @@ pub enum Pattern {
     Regex(Regex),
 }
 
+impl Eq for Pattern {}
+
 impl Pattern {
-    fn matches(&self, name: &str) -> bool {
+    /// True if the name is the one meant.
+    pub fn matches(&self, name: &str) -> bool {
         match self {
             Self::Exact(exact) => exact == name,
             Self::Regex(regex) => regex.is_match(name),
@@ -45,7 +48,7 @@ impl PartialEq for Pattern {
 }
 
 /// One rule: it matches if every pattern that it has matches.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// What happens to a packet that matches.
     pub action: Action,

@@ -36,6 +36,9 @@ impl Mesh {
         let Some(state) = self.sessions.get(&session) else { return Ok(()) };
         if peer == self.id {
             self.close(session, CloseReason::OwnId, now);
+        } else if !state.policy.certifies(&peer) {
+            let certified = state.policy.certified.clone().unwrap_or_default();
+            self.close(session, CloseReason::NotCertified { claimed: peer, certified }, now);
         } else if !state.policy.allows(&peer) {
             self.close(session, CloseReason::NotAllowed(peer), now);
         } else if let Some(&other) = self.by_peer.get(&peer) {
@@ -208,6 +211,9 @@ impl Mesh {
                     self.digest = None;
                     if new_life {
                         self.outlive(&node, now.tick);
+                    }
+                    if new_life && !new_node {
+                        self.events.push_back(Event::NodeRestarted(node.hash()));
                     }
                     if new_node {
                         self.learn_name(&node);

@@ -32,11 +32,13 @@ pub struct LinkPolicy {
     pub node_cost: BTreeMap<NodeId, Cost>,
     /// The only neighbours that are let in; `None` lets everybody in.
     pub allowed_peers: Option<BTreeSet<NodeId>>,
+    /// The names in the neighbour's certificate, of which it must be one; `None` where that is not asked for.
+    pub certified: Option<Vec<String>>,
 }
 
 impl Default for LinkPolicy {
     fn default() -> Self {
-        Self { cost: Cost::DEFAULT, node_cost: BTreeMap::new(), allowed_peers: None }
+        Self { cost: Cost::DEFAULT, node_cost: BTreeMap::new(), allowed_peers: None, certified: None }
     }
 }
 
@@ -44,6 +46,11 @@ impl LinkPolicy {
     /// What a link with `peer` costs.
     pub fn cost_for(&self, peer: &NodeId) -> Cost {
         self.node_cost.get(peer).copied().unwrap_or(self.cost)
+    }
+
+    /// Whether the neighbour may call itself `peer`.
+    pub fn certifies(&self, peer: &NodeId) -> bool {
+        self.certified.as_ref().is_none_or(|names| names.iter().any(|name| name == peer.as_str()))
     }
 
     /// Whether `peer` is let in.
@@ -59,6 +66,13 @@ pub enum CloseReason {
     OwnId,
     /// The peer is not in the link's list of allowed peers.
     NotAllowed(NodeId),
+    /// The peer's certificate is for other nodes.
+    NotCertified {
+        /// The name it claims.
+        claimed: NodeId,
+        /// The names that its certificate holds.
+        certified: Vec<String>,
+    },
     /// There is a living session with that node ID.
     AlreadyConnected(NodeId),
     /// The peer introduced itself under one name and goes on under another.
@@ -102,6 +116,7 @@ impl CloseReason {
         match self {
             Self::OwnId
             | Self::NotAllowed(_)
+            | Self::NotCertified { .. }
             | Self::AlreadyConnected(_)
             | Self::PeerChanged { .. }
             | Self::CostDisagreement { .. }
@@ -122,6 +137,11 @@ impl fmt::Display for CloseReason {
         match self {
             Self::OwnId => f.write_str("it uses our own node ID: give each node an ID of its own"),
             Self::NotAllowed(peer) => write!(f, "{peer} is not in the link's allowedpeers"),
+            Self::NotCertified { claimed, certified } => write!(
+                f,
+                "it calls itself {claimed}, and its certificate names {} (skipreceptornamescheck turns this check off)",
+                certified.join(", ")
+            ),
             Self::AlreadyConnected(peer) => write!(f, "there already is a living session with {peer}"),
             Self::PeerChanged { from, to } => write!(f, "its node ID changed from {from} to {to}"),
             Self::CostDisagreement { ours, theirs } => write!(

@@ -284,6 +284,8 @@ impl Driver {
                 }
             }
             Event::Malformed { session, error } => self.on_malformed(session, &error),
+            // Nobody listens where nothing is connected.
+            Event::NodeRestarted(node) => drop(self.switch.restarted.send(node)),
             Event::DuplicateNode { epoch } => {
                 warn!(node = %self.switch.id, epoch, "another node uses our ID: give each node an ID of its own");
             }
@@ -305,6 +307,7 @@ impl Driver {
             }
             CloseReason::OwnId
             | CloseReason::NotAllowed(_)
+            | CloseReason::NotCertified { .. }
             | CloseReason::AlreadyConnected(_)
             | CloseReason::PeerChanged { .. }
             | CloseReason::CostDisagreement { .. }
@@ -336,6 +339,7 @@ impl Driver {
         let queues: HashMap<_, _> = established.map(|(&id, c)| (id, c.queue.clone())).collect();
         let routes = self.mesh.routes().clone();
         self.switch.forwarding.store(Arc::new(Forwarding { routes, queues }));
+        self.switch.replaced.send_replace(());
     }
 
     fn stop_for(&mut self, cause: StopCause) {

@@ -27,18 +27,13 @@ struct Bucket {
 }
 
 /// The waiting datagrams.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Flows {
-    buckets: [Bucket; BUCKETS],
+    /// Made when the first datagram comes: most links of a large mesh carry none.
+    buckets: Vec<Bucket>,
     /// Buckets that have something, in the order of their turns.
     turns: VecDeque<usize>,
     bytes: usize,
-}
-
-impl Default for Flows {
-    fn default() -> Self {
-        Self { buckets: std::array::from_fn(|_| Bucket::default()), turns: VecDeque::new(), bytes: 0 }
-    }
 }
 
 /// A datagram that found no room.
@@ -62,6 +57,9 @@ impl Flows {
             return Err(NoRoom(datagram));
         }
         let datagram = if self.bytes > COPY_BEYOND { Bytes::copy_from_slice(&datagram) } else { datagram };
+        if self.buckets.is_empty() {
+            self.buckets.resize_with(BUCKETS, Bucket::default);
+        }
         let index = bucket_of(source);
         let bucket = &mut self.buckets[index];
         if bucket.waiting.is_empty() {
@@ -76,7 +74,8 @@ impl Flows {
     /// Makes room by dropping from the fullest source; false if that is the one given, whose newest datagram
     /// is then the one not to take.
     pub(super) fn drop_for(&mut self, source: u64) -> bool {
-        let fullest = (0..BUCKETS).max_by_key(|&i| self.buckets[i].bytes).unwrap_or_default();
+        let sizes = self.buckets.iter().map(|bucket| bucket.bytes).enumerate();
+        let Some((fullest, _)) = sizes.max_by_key(|(_, bytes)| *bytes) else { return false };
         if fullest == bucket_of(source) {
             return false;
         }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rand::SeedableRng;
 use rand::distr::{Alphanumeric, SampleString};
 use rand::rngs::SmallRng;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
@@ -72,8 +72,8 @@ impl NodeHandle {
     pub fn start(options: NodeOptions) -> (Self, oneshot::Receiver<StopCause>) {
         let clock = Clock::start();
         let now = clock.now();
-        let mut rng: SmallRng = SmallRng::from_rng(&mut rand::rng());
-        let epoch = options.epoch.unwrap_or_else(|| epoch(now.wall, rand::Rng::next_u32(&mut rng)));
+        let rng: SmallRng = SmallRng::from_rng(&mut rand::rng());
+        let epoch = options.epoch.unwrap_or_else(|| epoch(now.wall));
         let max_idle = options.mesh.max_idle;
         let mut mesh = Mesh::new(options.id.clone(), epoch, options.mesh, rng, now);
         mesh.set_firewall(options.firewall, now);
@@ -137,6 +137,31 @@ impl NodeHandle {
     /// True if a way to that node is known at the moment.
     pub fn reaches(&self, node: NameHash) -> bool {
         self.inner.switch.reaches(node)
+    }
+
+    /// Tells of other nodes that have started anew, from now on.
+    pub fn restarts(&self) -> broadcast::Receiver<NameHash> {
+        self.inner.switch.restarted.subscribe()
+    }
+
+    /// Ends when no way to that node is known; at once if there is none now.
+    pub async fn disappears(&self, node: NameHash) {
+        let mut replaced = self.inner.switch.replaced.subscribe();
+        while self.reaches(node) {
+            // The sender lives in the switch, which lives in this handle.
+            let _ = replaced.changed().await;
+        }
+    }
+
+    /// Ends when a way to that node appears that was not there; at the first one if there is none now.
+    pub async fn appears(&self, node: NameHash) {
+        let mut replaced = self.inner.switch.replaced.subscribe();
+        for wanted in [false, true] {
+            while self.reaches(node) != wanted {
+                // The sender lives in the switch, which lives in this handle.
+                let _ = replaced.changed().await;
+            }
+        }
     }
 
     /// Opens a service for datagrams.
@@ -230,11 +255,28 @@ impl NodeHandle {
     }
 }
 
-/// The number of a life that begins now. By contract: seconds since 1970 shifted left by 24 bits, plus 24 random bits.
-pub fn epoch(wall: jiff::Timestamp, random: u32) -> u64 {
-    let seconds = u64::try_from(wall.as_second()).unwrap_or(0);
-    (seconds << 24) + u64::from(random >> 8)
+/// The number of a life that begins now.
+///
+/// By contract: seconds since 1970 shifted left by 24 bits, plus a number of 24 bits. Where the contract takes a
+/// random one, this is the fraction of the second: a node that is started again within the same second must
+/// not look older than its former self, which nobody would listen to.
+pub fn epoch(wall: jiff::Timestamp) -> u64 {
+    let nanoseconds = u128::try_from(wall.as_nanosecond()).unwrap_or(0);
+    u64::try_from((nanoseconds << 24) / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
 /// How long the end of a link may take.
 pub(super) const LINK_STOP_LIMIT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_start_in_the_same_second_has_the_later_epoch() {
+        let at = |nanoseconds| epoch(jiff::Timestamp::new(1_800_000_000, nanoseconds).unwrap());
+        assert_eq!(at(0), 1_800_000_000 << 24);
+        assert!(at(1_000) > at(0) && at(999_999_999) > at(999_000_000));
+        assert!(at(999_999_999) < 1_800_000_001 << 24);
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -12,6 +13,9 @@ use super::driver::{Input, NewSession};
 use super::handle::NodeHandle;
 use crate::backend::{self, AcceptError, DialSpec, ListenSpec, Listener, Redial, Session};
 use crate::mesh::LinkPolicy;
+
+/// Between two handshakes whose failure is told at the level that people read.
+const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 
 /// A listener or a peer.
 #[derive(Debug, Clone)]
@@ -88,6 +92,7 @@ impl Link {
     async fn accept_all(self, mut listener: Listener, policy: LinkPolicy) {
         let link = Arc::new(self);
         let mut sessions = tokio::task::JoinSet::new();
+        let mut refused = Instant::now() - REFUSED_PAUSE;
         loop {
             while sessions.try_join_next().is_some() {}
             let accepted = tokio::select! {
@@ -103,6 +108,14 @@ impl Link {
                     warn!(%error, "will go on accepting");
                     tokio::time::sleep(pause).await;
                 }
+                // Anybody can cause these, at any rate.
+                Err(error @ AcceptError::Tls { .. }) => match refused.elapsed() >= REFUSED_PAUSE {
+                    true => {
+                        refused = Instant::now();
+                        warn!(%error, "neighbour refused");
+                    }
+                    false => debug!(%error, "neighbour refused"),
+                },
                 Err(error @ AcceptError::Fatal { .. }) => {
                     error!(%error, "listener lost");
                     break;
@@ -146,7 +159,8 @@ impl Link {
     }
 
     /// Runs one session to its end; it ends by itself when this link is stopped.
-    async fn run(&self, session: Session, policy: LinkPolicy) {
+    async fn run(&self, session: Session, mut policy: LinkPolicy) {
+        policy.certified = session.info.certified_nodes.clone();
         let (reply, answer) = oneshot::channel();
         let new = NewSession { session, policy, link: self.stop.clone(), reply };
         if self.node.inbox().send(Input::Opened(Box::new(new))).await.is_err() {

@@ -8,12 +8,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
+use tokio::sync::{broadcast, watch};
 
 use super::port::Port;
 use super::queue::{IfFull, Queue};
 use crate::mesh::{Datagram, Decision, Routes, SessionId};
 use crate::wire::data::HOPS_OFFSET;
 use crate::wire::{DATA_HEADER_LEN, DataHeader, NameHash, NodeId, ServiceName};
+
+/// Restarts of other nodes that may wait to be heard.
+const RESTARTS: usize = 256;
 
 /// One consistent forwarding table.
 #[derive(Debug, Default)]
@@ -28,12 +32,23 @@ pub(super) struct Switch {
     pub(super) id: NodeId,
     pub(super) own: NameHash,
     pub(super) forwarding: ArcSwap<Forwarding>,
+    /// Told whenever the table was replaced.
+    pub(super) replaced: watch::Sender<()>,
+    /// Told which node has started anew. Whoever lags behind misses some.
+    pub(super) restarted: broadcast::Sender<NameHash>,
     ports: RwLock<HashMap<ServiceName, Arc<Port>>>,
 }
 
 impl Switch {
     pub(super) fn new(id: NodeId) -> Self {
-        Self { own: id.hash(), id, forwarding: ArcSwap::default(), ports: RwLock::default() }
+        Self {
+            own: id.hash(),
+            id,
+            forwarding: ArcSwap::default(),
+            replaced: watch::Sender::new(()),
+            restarted: broadcast::Sender::new(RESTARTS),
+            ports: RwLock::default(),
+        }
     }
 
     /// Carries a data message that came from a link, if that needs no more than the table; else gives it

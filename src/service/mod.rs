@@ -1,8 +1,22 @@
 //! Proxies between services of the mesh and sockets outside it.
 //!
-//! Each carries bytes and nothing else: both directions with their own end, nothing lost at the close. This
-//! room knows nodes and streams, and has never heard of work.
+//! Each carries bytes and nothing else: both directions with their own end, nothing lost at the close. `tcp` and
+//! `unix` carry streams, by `relay` (connections) and `carry` (bytes); `udp` carries datagrams, by `flows`;
+//! `command` gives each stream a terminal. This room knows nodes and streams, and has never heard of work.
 
+mod carry;
+mod command;
+mod flows;
+mod relay;
 mod tcp;
+mod udp;
+mod unix;
 
+pub use command::{CommandError, CommandOut};
+pub use flows::FlowLimits;
 pub use tcp::{TcpIn, TcpOut};
+pub use udp::{UdpIn, UdpOut};
+pub use unix::{UnixIn, UnixOut};
+
+#[cfg(test)]
+mod tests;

@@ -1,30 +1,35 @@
 //! TCP proxies: from a local port into the mesh, and from a service of the mesh to an address.
+//!
+//! Owns the TCP side: the port, the options of sockets, the way to the address. Bytes are `carry`'s and
+//! connections `relay`'s business.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use tokio::io::copy_bidirectional_with_sizes;
+use std::future::Future;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
-use crate::stream::{ListenError, MeshStream, StreamListener, Streams};
+use super::carry::Local;
+use super::relay::{self, Source, Target};
+use crate::stream::{ListenError, StreamListener, Streams};
+use crate::tls::{ClientProfile, Secured, ServerProfile};
 use crate::wire::{NodeId, ServiceName};
 
-/// Bytes in hand for each direction of a connection.
-const BUFFER: usize = 64 << 10;
-/// Pause after the system could not accept, out of descriptors as a rule.
-const REST: std::time::Duration = std::time::Duration::from_millis(200);
+/// After how much silence the kernel asks the other side whether it is still there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// A local port whose connections lead to a service of the mesh.
 #[derive(Debug)]
 pub struct TcpIn {
-    listener: TcpListener,
-    streams: Streams,
-    node: NodeId,
-    service: ServiceName,
+    port: Port,
+    target: Target,
 }
 
 impl TcpIn {
@@ -38,7 +43,15 @@ impl TcpIn {
         node: NodeId,
         service: ServiceName,
     ) -> io::Result<Self> {
-        Ok(Self { listener: TcpListener::bind(address).await?, streams, node, service })
+        let listener = TcpListener::bind(address).await?;
+        Ok(Self { port: Port { listener, tls: None }, target: Target { streams, node, service, tls: None } })
+    }
+
+    /// With TLS on the port, and on the way to the service.
+    #[must_use]
+    pub fn with_tls(self, port: Option<ServerProfile>, service: Option<ClientProfile>) -> Self {
+        let port = Port { tls: port, ..self.port };
+        Self { port, target: Target { tls: service, ..self.target } }
     }
 
     /// Where it listens.
@@ -46,34 +59,62 @@ impl TcpIn {
     /// # Errors
     /// If the system does not say.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.port.listener.local_addr()
     }
 
-    /// Serves until `stop`.
+    /// Serves until `stop`; the port is free again once this returns.
     pub async fn run(self, stop: CancellationToken) {
-        loop {
-            let accepted = tokio::select! {
-                () = stop.cancelled() => return,
-                accepted = self.listener.accept() => accepted,
-            };
-            match accepted {
-                Ok((socket, peer)) => {
-                    debug!(%peer, node = %self.node, service = %self.service, "proxy connection");
-                    let (streams, node, service) = (self.streams.clone(), self.node.clone(), self.service);
-                    let carry = async move {
-                        match streams.dial(&node, service).await {
-                            Ok(stream) => carry(socket, stream).await,
-                            Err(error) => warn!(%peer, %error, "proxy connection refused"),
-                        }
-                    };
-                    spawn_until(stop.clone(), carry);
-                }
-                Err(error) => {
-                    warn!(%error, "the proxy's port cannot accept, will go on trying");
-                    tokio::time::sleep(REST).await;
-                }
-            }
+        relay::inward(self.port, self.target, stop).await;
+    }
+}
+
+/// A local port, with or without TLS.
+#[derive(Debug)]
+struct Port {
+    listener: TcpListener,
+    tls: Option<ServerProfile>,
+}
+
+/// A TCP connection, with or without TLS.
+trait Side: AsyncRead + AsyncWrite + Unpin + Send {
+    fn tcp(&self) -> &TcpStream;
+}
+
+impl Side for TcpStream {
+    fn tcp(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Side for Secured<TcpStream> {
+    fn tcp(&self) -> &TcpStream {
+        self.io()
+    }
+}
+
+impl Local for Box<dyn Side> {
+    fn abort(self) {
+        // Without a lingering time the kernel closes with a reset. If it refuses, the close looks like an end.
+        let _only_looks_clean = SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO));
+    }
+}
+
+impl Source for Port {
+    type Socket = TcpStream;
+    type Side = Box<dyn Side>;
+
+    fn open(&self, socket: TcpStream) -> impl Future<Output = io::Result<Box<dyn Side>>> + Send + 'static {
+        let tls = self.tls.clone();
+        async move {
+            let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn Side>) };
+            Ok(Box::new(profile.accept(socket).await?.ending_like_tcp()) as Box<dyn Side>)
         }
+    }
+
+    async fn accept(&self) -> io::Result<(TcpStream, String)> {
+        let (socket, peer) = self.listener.accept().await?;
+        tune(&socket);
+        Ok((socket, peer.to_string()))
     }
 }
 
@@ -82,10 +123,11 @@ impl TcpIn {
 pub struct TcpOut {
     listener: StreamListener,
     address: String,
+    tls: Option<ClientProfile>,
 }
 
 impl TcpOut {
-    /// Opens the service and tells the mesh of it.
+    /// Opens the service and tells the mesh of it. Whether anybody listens at the address shows with each stream.
     ///
     /// # Errors
     /// If the service cannot be had.
@@ -94,49 +136,52 @@ impl TcpOut {
         service: ServiceName,
         address: String,
     ) -> Result<Self, ListenError> {
+        Self::listen_with(streams, service, address, None, None).await
+    }
+
+    /// The same, with TLS on the service, and on the way to the address, if profiles are given.
+    ///
+    /// # Errors
+    /// As [`Self::listen`].
+    pub async fn listen_with(
+        streams: &Streams,
+        service: ServiceName,
+        address: String,
+        tls_server: Option<ServerProfile>,
+        tls_client: Option<ClientProfile>,
+    ) -> Result<Self, ListenError> {
         let tags = BTreeMap::from([
             ("type".to_owned(), "TCP Proxy".to_owned()),
             ("address".to_owned(), address.clone()),
         ]);
-        let listener = streams.listen(service, Some(tags)).await?;
+        let listener = streams.listen_with(service, Some(tags), tls_server).await?;
         info!(%service, %address, "proxy service open");
-        Ok(Self { listener, address })
+        Ok(Self { listener, address, tls: tls_client })
     }
 
-    /// Serves until `stop`.
-    pub async fn run(mut self, stop: CancellationToken) {
-        loop {
-            let stream = tokio::select! {
-                () = stop.cancelled() => return,
-                stream = self.listener.accept() => stream,
+    /// Serves until `stop`; the service is free again once this returns.
+    pub async fn run(self, stop: CancellationToken) {
+        let (address, tls) = (self.address, self.tls);
+        let serve = |stream, stop| {
+            let (address, tls, target) = (address.clone(), tls.clone(), address.clone());
+            let connect = async move {
+                let socket = TcpStream::connect(&address).await?;
+                tune(&socket);
+                let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn Side>) };
+                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+                Ok(Box::new(profile.connect(socket, host).await?.ending_like_tcp()) as Box<dyn Side>)
             };
-            let Some(stream) = stream else { return };
-            let address = self.address.clone();
-            let carry = async move {
-                match TcpStream::connect(&address).await {
-                    Ok(socket) => carry(socket, stream).await,
-                    Err(error) => warn!(%address, %error, "proxy stream refused"),
-                }
-            };
-            spawn_until(stop.clone(), carry);
-        }
+            relay::join(connect, stream, target, stop)
+        };
+        relay::outward(self.listener, serve, stop).await;
     }
 }
 
-fn spawn_until(stop: CancellationToken, carry: impl Future<Output = ()> + Send + 'static) {
-    tokio::spawn(async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = carry => {}
-        }
-    });
-}
-
-/// Carries bytes both ways; each direction ends by itself.
-async fn carry(mut socket: TcpStream, mut stream: MeshStream) {
-    let _only_slower = socket.set_nodelay(true);
-    match copy_bidirectional_with_sizes(&mut socket, &mut stream, BUFFER, BUFFER).await {
-        Ok((inward, outward)) => debug!(inward, outward, "proxy connection ended"),
-        Err(error) => debug!(%error, "proxy connection broken"),
+/// What comes is sent on at once, and a machine that died is noticed.
+fn tune(socket: &TcpStream) {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 4);
+    let tuned = socket.set_nodelay(true).and_then(|()| SockRef::from(socket).set_tcp_keepalive(&keepalive));
+    if let Err(error) = tuned {
+        debug!(%error, "failed to set options of a proxied connection");
     }
 }

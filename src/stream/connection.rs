@@ -14,10 +14,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::socket::service_at;
 use super::watch::Gone;
+use crate::tls::Guard;
 use crate::wire::{NameHash, ServiceName};
 
 /// How a connection that has served its purpose is closed (contract section 5).
 const NORMAL_CLOSE: (VarInt, &[u8]) = (VarInt::from_u32(0), b"normal close");
+/// How a connection is closed whose certificate is no longer accepted.
+const REVOKED: (VarInt, &[u8]) = (VarInt::from_u32(501), b"certificate no longer accepted");
+/// How a connection is closed that cannot serve its purpose.
+const ABORTED: VarInt = VarInt::from_u32(500);
 /// How a read that nobody waits for any more is cancelled (contract section 5).
 const READ_CANCELLED: VarInt = VarInt::from_u32(499);
 /// How long the end of a connection is waited for.
@@ -48,8 +53,9 @@ impl MeshStream {
         side: Side,
         halves: (SendStream, RecvStream),
         gone: Gone,
+        guard: Option<Guard>,
     ) -> Self {
-        tokio::spawn(end_when_gone(connection.clone(), gone.clone()));
+        tokio::spawn(end_when_gone(connection.clone(), gone.clone(), guard));
         Self { connection, side, halves: Some(halves), _gone: gone }
     }
 
@@ -58,16 +64,39 @@ impl MeshStream {
         service_at(self.connection.remote_address())
     }
 
+    /// Ready once the connection is no more, for whatever reason. Does not borrow the stream.
+    pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let connection = self.connection.clone();
+        async move {
+            let _cause = connection.closed().await;
+        }
+    }
+
+    /// Ends the connection at once, so that the other side does not take it for complete. What it has not
+    /// received yet is lost.
+    pub fn abort(mut self, reason: &str) {
+        self.halves = None;
+        self.connection.close(ABORTED, reason.as_bytes());
+    }
+
     fn halves(&mut self) -> io::Result<&mut (SendStream, RecvStream)> {
         self.halves.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 }
 
-/// Ends a connection when its far end is known not to be there.
-async fn end_when_gone(connection: Connection, gone: Gone) {
+/// Ends a connection when its far end is known not to be there, or its certificate is no longer accepted.
+async fn end_when_gone(connection: Connection, gone: Gone, guard: Option<Guard>) {
+    let cut = async {
+        match &guard {
+            Some(guard) => guard.cut().cancelled().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
+        () = cut => connection.close(REVOKED.0, REVOKED.1),
         _ended = connection.closed() => {}
-        () = gone.cancelled() => connection.close(NORMAL_CLOSE.0, b"service unknown"),
+        () = gone.unknown.cancelled() => connection.close(NORMAL_CLOSE.0, b"service unknown"),
+        () = gone.restarted.cancelled() => connection.close(NORMAL_CLOSE.0, b"node restarted"),
     }
 }
 

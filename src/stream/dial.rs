@@ -9,11 +9,13 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::connection::{MeshStream, Side};
+use super::secured;
 use super::settings;
 use super::socket::{MeshSocket, address};
 use super::trust::{self, TrustError};
 use super::watch::Watches;
 use crate::node::{BindError, NodeHandle};
+use crate::tls::{ClientProfile, Expected, HandshakeError, Verdict};
 use crate::wire::{NodeId, ServiceName};
 
 /// Why a stream could not be opened.
@@ -48,6 +50,16 @@ pub enum DialError {
         /// What went wrong.
         source: ConnectionError,
     },
+    /// The certificate at the other end is not accepted.
+    #[error("failed to connect to {node}:{service}: {source}")]
+    Rejected {
+        /// The node dialled.
+        node: NodeId,
+        /// The service dialled.
+        service: ServiceName,
+        /// Why.
+        source: HandshakeError,
+    },
     /// This node cannot dial at all.
     #[error(transparent)]
     Setup(#[from] SetupError),
@@ -73,7 +85,7 @@ impl From<DialError> for io::Error {
             DialError::NoRoute(_) => io::ErrorKind::HostUnreachable,
             DialError::ServiceUnknown { .. } => io::ErrorKind::ConnectionRefused,
             DialError::Timeout { .. } => io::ErrorKind::TimedOut,
-            DialError::Handshake { .. } => io::ErrorKind::ConnectionAborted,
+            DialError::Handshake { .. } | DialError::Rejected { .. } => io::ErrorKind::ConnectionAborted,
             DialError::Setup(_) => io::ErrorKind::Other,
         };
         Self::new(kind, error)
@@ -111,16 +123,34 @@ impl Streams {
         &self.inner.node
     }
 
-    /// Opens a stream to a service.
+    /// Opens a stream to a service that has no TLS profile.
     ///
     /// # Errors
     /// [`DialError`], within the handshake's limit; at once if there is no route or no such service.
     pub async fn dial(&self, node: &NodeId, service: ServiceName) -> Result<MeshStream, DialError> {
+        self.dial_with(node, service, None).await
+    }
+
+    /// Opens a stream to a service under a TLS profile, if one is given: the certificate over there must name
+    /// the node.
+    ///
+    /// # Errors
+    /// As [`Self::dial`].
+    pub async fn dial_with(
+        &self,
+        node: &NodeId,
+        service: ServiceName,
+        tls: Option<&ClientProfile>,
+    ) -> Result<MeshStream, DialError> {
         if !self.inner.node.reaches(node.hash()) {
             return Err(DialError::NoRoute(node.clone()));
         }
         let dialer = self.inner.dialer.get_or_try_init(|| Dialer::new(&self.inner.node)).await?;
-        dialer.dial(node, service).await
+        tokio::select! {
+            dialed = dialer.dial(node, service, tls) => dialed,
+            // Its last hop has just told that it is gone; whoever can wait for it is told when it appears.
+            () = self.inner.node.disappears(node.hash()) => Err(DialError::NoRoute(node.clone())),
+        }
     }
 }
 
@@ -139,14 +169,23 @@ impl Dialer {
         Ok(Self { endpoint, watches, config })
     }
 
-    async fn dial(&self, node: &NodeId, service: ServiceName) -> Result<MeshStream, DialError> {
+    async fn dial(
+        &self,
+        node: &NodeId,
+        service: ServiceName,
+        tls: Option<&ClientProfile>,
+    ) -> Result<MeshStream, DialError> {
+        let (config, verdict) = match tls {
+            Some(profile) => secured::client(profile, node).map_err(SetupError::from)?,
+            None => (self.config.clone(), Verdict::default()),
+        };
         let address = address(node.hash(), service);
         let gone = self.watches.watch(address);
         // The name is not sent; it keeps apart what TLS remembers of each node.
         let name = format!("n{}.mesh", node.hash());
         let connecting = self
             .endpoint
-            .connect_with(self.config.clone(), address, &name)
+            .connect_with(config, address, &name)
             .map_err(|error| SetupError::Quic(io::Error::other(error)))?;
         let open = async {
             let connection = connecting.await?;
@@ -158,11 +197,20 @@ impl Dialer {
         };
         let opened = tokio::select! {
             opened = timeout(settings::HANDSHAKE_LIMIT, open) => opened,
-            () = gone.cancelled() => return Err(DialError::ServiceUnknown { node: node.clone(), service }),
+            () = gone.unknown.cancelled() => return Err(DialError::ServiceUnknown { node: node.clone(), service }),
         };
         match opened {
             Ok(Ok((connection, send, recv))) => {
-                Ok(MeshStream::new(connection, Side::Dialer, (send, recv), gone))
+                // What answered is what has started since.
+                let gone = if gone.restarted.is_cancelled() { self.watches.watch(address) } else { gone };
+                let expected = || Expected::Node(node.clone());
+                let guard = tls.map(|tls| tls.admit(secured::peer_chain(&connection), expected()));
+                Ok(MeshStream::new(connection, Side::Dialer, (send, recv), gone, guard))
+            }
+            Ok(Err(_)) if let (Some(tls), Some(rejection)) = (tls, verdict.rejection()) => {
+                let profile = tls.name().to_owned();
+                let source = HandshakeError::Rejected { profile, rejection: Box::new(rejection.clone()) };
+                Err(DialError::Rejected { node: node.clone(), service, source })
             }
             Ok(Err(source)) => Err(DialError::Handshake { node: node.clone(), service, source }),
             Err(_elapsed) => Err(DialError::Timeout { node: node.clone(), service }),

@@ -9,15 +9,18 @@ use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime, VarInt};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
-use tracing::debug;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
 
 use super::connection::{MeshStream, Side};
 use super::dial::{SetupError, Streams};
+use super::secured;
 use super::settings;
-use super::socket::MeshSocket;
+use super::socket::{MeshSocket, service_at};
 use super::trust::{self, TrustError};
 use super::watch::Watches;
 use crate::mesh::Offer;
+use crate::tls::{Expected, Guard, Rejection, ServerProfile};
 use crate::wire::{ConnType, ServiceName};
 
 /// Why a service cannot take streams in.
@@ -41,10 +44,11 @@ pub struct StreamListener {
     endpoint: Endpoint,
     notices: AbortHandle,
     accepting: AbortHandle,
+    released: CancellationToken,
 }
 
 impl Streams {
-    /// Opens a service for streams; with `tags`, the mesh is told of it.
+    /// Opens a service for streams without a TLS profile; with `tags`, the mesh is told of it.
     ///
     /// # Errors
     /// If the service is reserved or open already, or the node has stopped.
@@ -53,26 +57,43 @@ impl Streams {
         service: ServiceName,
         tags: Option<BTreeMap<String, String>>,
     ) -> Result<StreamListener, ListenError> {
-        let crypto = QuicServerConfig::try_from(trust::server()?).map_err(TrustError::new)?;
-        let mut config = ServerConfig::with_crypto(Arc::new(crypto));
-        config
-            .transport_config(settings::transport(false))
-            .migration(false)
-            .max_incoming(MOST_INCOMING)
-            .incoming_buffer_size_total(INCOMING_BUFFER);
+        self.listen_with(service, tags, None).await
+    }
+
+    /// Opens a service for streams, under a TLS profile if one is given. Where the profile requires client
+    /// certificates, one must name the node that dials.
+    ///
+    /// # Errors
+    /// As [`Self::listen`].
+    pub async fn listen_with(
+        &self,
+        service: ServiceName,
+        tags: Option<BTreeMap<String, String>>,
+        tls: Option<ServerProfile>,
+    ) -> Result<StreamListener, ListenError> {
+        let config = match &tls {
+            Some(profile) => secured::server(profile, Expected::Anyone)?.0,
+            None => {
+                let crypto = QuicServerConfig::try_from(trust::server()?).map_err(TrustError::new)?;
+                ServerConfig::with_crypto(Arc::new(crypto))
+            }
+        };
+        let config = limited(config);
         let socket = Arc::new(MeshSocket::new(self.node().bind(service).await?));
         let runtime = Arc::new(TokioRuntime);
         let endpoint =
             Endpoint::new_with_abstract_socket(settings::endpoint(), Some(config), socket.clone(), runtime)?;
         if let Some(tags) = tags {
-            self.node().advertise(service, Offer { conn_type: ConnType::STREAM, tags });
+            let conn_type = if tls.is_some() { ConnType::STREAM_TLS } else { ConnType::STREAM };
+            self.node().advertise(service, Offer { conn_type, tags });
         }
+        let released = socket.released();
         let watches = Arc::new(Watches::default());
         let (accepted_sender, accepted) = mpsc::channel(BACKLOG);
-        let accepting = tokio::spawn(accept_all(endpoint.clone(), watches.clone(), accepted_sender));
+        let accepting = tokio::spawn(accept_all(endpoint.clone(), watches.clone(), accepted_sender, tls));
         let notices = tokio::spawn(async move { watches.listen(&socket).await });
         let (accepting, notices) = (accepting.abort_handle(), notices.abort_handle());
-        Ok(StreamListener { accepted, endpoint, notices, accepting })
+        Ok(StreamListener { accepted, endpoint, notices, accepting, released })
     }
 }
 
@@ -80,6 +101,13 @@ impl StreamListener {
     /// The next stream; `None` once the node has stopped.
     pub async fn accept(&mut self) -> Option<MeshStream> {
         self.accepted.recv().await
+    }
+
+    /// Closes the service as dropping it does, and waits until its name is free to be opened again.
+    pub async fn close(self) {
+        let released = self.released.clone();
+        drop(self);
+        released.cancelled().await;
     }
 }
 
@@ -102,16 +130,31 @@ async fn end(endpoint: Endpoint) {
     endpoint.close(PROTOCOL_ERROR, b"Listener Closed");
 }
 
-async fn accept_all(endpoint: Endpoint, watches: Arc<Watches>, accepted: mpsc::Sender<MeshStream>) {
+fn limited(mut config: ServerConfig) -> ServerConfig {
+    config
+        .transport_config(settings::transport(false))
+        .migration(false)
+        .max_incoming(MOST_INCOMING)
+        .incoming_buffer_size_total(INCOMING_BUFFER);
+    config
+}
+
+async fn accept_all(
+    endpoint: Endpoint,
+    watches: Arc<Watches>,
+    accepted: mpsc::Sender<MeshStream>,
+    tls: Option<ServerProfile>,
+) {
     while let Some(incoming) = endpoint.accept().await {
-        let (watches, accepted) = (watches.clone(), accepted.clone());
+        let (watches, accepted, tls) = (watches.clone(), accepted.clone(), tls.clone());
         // One slow handshake must not hold up the others.
         tokio::spawn(async move {
             let from = incoming.remote_address();
-            match timeout(settings::HANDSHAKE_LIMIT, accept(incoming, &watches)).await {
+            match timeout(settings::HANDSHAKE_LIMIT, accept(incoming, &watches, tls.as_ref())).await {
                 Ok(Ok(stream)) => {
                     let _closed = accepted.send(stream).await;
                 }
+                Ok(Err(error @ Refusal::Certificate { .. })) => warn!(%from, %error, "stream refused"),
                 Ok(Err(error)) => debug!(%from, %error, "stream refused"),
                 Err(_elapsed) => debug!(%from, "stream refused: the handshake took too long"),
             }
@@ -124,18 +167,50 @@ async fn accept_all(endpoint: Endpoint, watches: Arc<Watches>, accepted: mpsc::S
 enum Refusal {
     #[error(transparent)]
     Connection(#[from] quinn::ConnectionError),
+    #[error("TLS profile {profile}: {rejection}")]
+    Certificate { profile: String, rejection: Rejection },
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     #[error("its first byte was not the zero that every stream begins with")]
     FirstByte,
 }
 
-async fn accept(incoming: Incoming, watches: &Watches) -> Result<MeshStream, Refusal> {
+async fn accept(
+    incoming: Incoming,
+    watches: &Watches,
+    tls: Option<&ServerProfile>,
+) -> Result<MeshStream, Refusal> {
     let gone = watches.watch(incoming.remote_address());
-    let connection = incoming.await?;
+    let (connection, guard) = match tls {
+        None => (incoming.await?, None),
+        Some(profile) => {
+            let (connection, guard) = accept_secured(incoming, profile).await?;
+            (connection, Some(guard))
+        }
+    };
     let (send, mut recv) = connection.accept_bi().await?;
     let mut first = [0xff];
     if recv.read_exact(&mut first).await.is_err() || first != [0] {
         connection.close(PROTOCOL_ERROR, b"Read Data Error");
         return Err(Refusal::FirstByte);
     }
-    Ok(MeshStream::new(connection, Side::Listener, (send, recv), gone))
+    Ok(MeshStream::new(connection, Side::Listener, (send, recv), gone, guard))
+}
+
+async fn accept_secured(
+    incoming: Incoming,
+    profile: &ServerProfile,
+) -> Result<(quinn::Connection, Guard), Refusal> {
+    let from = service_at(incoming.remote_address()).map(|(node, _)| node);
+    let expected = secured::expected_client(profile, from);
+    let (config, verdict) = secured::server(profile, expected.clone())?;
+    match incoming.accept_with(Arc::new(limited(config)))?.await {
+        Ok(connection) => {
+            let guard = profile.admit(secured::peer_chain(&connection), expected);
+            Ok((connection, guard))
+        }
+        Err(error) => Err(verdict.rejection().map_or(Refusal::Connection(error), |rejection| {
+            Refusal::Certificate { profile: profile.name().to_owned(), rejection: rejection.clone() }
+        })),
+    }
 }

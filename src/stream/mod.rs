@@ -2,6 +2,7 @@
 //!
 //! - `socket` lets quinn send and receive on an overlay socket; an address is a node's hash and a service.
 //! - `trust` is the TLS of streams without a user's profile: a fixed name, checked as receptor does.
+//! - `secured` is the TLS of streams with a profile: node IDs, checked against the node at the other end.
 //! - `dial` and `listen` open connections; `connection` is one, as a plain byte stream.
 //!
 //! One connection carries one bidirectional stream, which begins with a zero byte (contract section 5).
@@ -10,6 +11,7 @@
 mod connection;
 mod dial;
 mod listen;
+mod secured;
 mod settings;
 mod socket;
 mod trust;

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::node::{Blocked, OverlaySocket};
 use crate::wire::{NameHash, ServiceName};
@@ -41,14 +42,22 @@ pub(super) fn service_at(address: SocketAddr) -> Option<(NameHash, ServiceName)>
 /// The socket.
 #[derive(Debug)]
 pub(super) struct MeshSocket {
+    // Dropped first: the service is free when the guard tells.
     overlay: OverlaySocket,
+    released: DropGuard,
     /// The link that had no room when it was last tried.
     blocked: Mutex<Option<Blocked>>,
 }
 
 impl MeshSocket {
     pub(super) fn new(overlay: OverlaySocket) -> Self {
-        Self { overlay, blocked: Mutex::new(None) }
+        Self { overlay, released: CancellationToken::new().drop_guard(), blocked: Mutex::new(None) }
+    }
+
+    /// Cancelled once the socket is closed and its service can be opened again.
+    pub(super) fn released(&self) -> CancellationToken {
+        // The guard is only taken apart when the socket is dropped.
+        self.released.token().clone()
     }
 
     /// The overlay socket underneath.

@@ -1,22 +1,32 @@
-//! Connections whose far end is known to be gone: a notice `service unknown` ends them at once, instead of
-//! when they have been silent for long enough.
+//! Connections whose far end is known to be gone: a notice `service unknown`, or word that the node has started
+//! anew, ends them at once, instead of when they have been silent for long enough.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
-use super::socket::{MeshSocket, address};
-use crate::wire::Problem;
+use super::socket::{MeshSocket, address, service_at};
+use crate::wire::{NameHash, Problem};
 
-/// Cancelled when the service at an address is known not to be there. Shared by all connections to it.
-pub(super) type Gone = Arc<CancellationToken>;
+/// What ends connections to an address. Shared by all of them.
+pub(super) type Gone = Arc<Ends>;
+
+/// Why a connection's far end is not there any more; each is cancelled when it is known.
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    /// There is no such service. Ends attempts to connect, too.
+    pub(super) unknown: CancellationToken,
+    /// The node has started anew and knows of no connection. One that is being opened may well succeed.
+    pub(super) restarted: CancellationToken,
+}
 
 /// The addresses that somebody is connected to.
 #[derive(Debug, Default)]
 pub(super) struct Watches {
-    by_address: Mutex<HashMap<SocketAddr, Weak<CancellationToken>>>,
+    by_address: Mutex<HashMap<SocketAddr, Weak<Ends>>>,
 }
 
 impl Watches {
@@ -38,16 +48,41 @@ impl Watches {
     fn report(&self, address: SocketAddr) {
         let gone = self.by_address.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
         if let Some(gone) = gone.and_then(|gone| gone.upgrade()) {
-            gone.cancel();
+            gone.unknown.cancel();
         }
     }
 
-    /// Takes the notices that come to a socket, until its node stops.
+    /// That node has started anew.
+    fn report_restart(&self, node: NameHash) {
+        let mut watches = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.retain(|address, gone| {
+            let there = service_at(*address).is_some_and(|(at, _)| at == node);
+            if let Some(gone) = gone.upgrade().filter(|_| there) {
+                gone.restarted.cancel();
+            }
+            !there
+        });
+    }
+
+    /// Takes the notices that come to a socket, and word of restarts, until its node stops.
     pub(super) async fn listen(&self, socket: &MeshSocket) {
-        while let Some((notice, _)) = socket.overlay().unreachable().await {
-            // A node that is merely out of reach may come back; a service that is not there ends the talk.
-            if notice.problem == Problem::ServiceUnknown {
-                self.report(address(notice.to_node.hash(), notice.to_service));
+        let mut restarts = socket.overlay().node().restarts();
+        loop {
+            tokio::select! {
+                notice = socket.overlay().unreachable() => match notice {
+                    // A node that is merely out of reach may come back; a service that is not there ends the talk.
+                    Some((notice, _)) if notice.problem == Problem::ServiceUnknown => {
+                        self.report(address(notice.to_node.hash(), notice.to_service));
+                    }
+                    Some(_) => {}
+                    None => return,
+                },
+                restarted = restarts.recv() => match restarted {
+                    Ok(node) => self.report_restart(node),
+                    // Connections whose end was missed end by their silence.
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                },
             }
         }
     }

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::WorkError;
+use super::limits::Limits;
 
 /// A configured work type that runs a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,9 +21,45 @@ pub struct CommandType {
     pub allow_runtime_params: bool,
     /// Whether requests from afar need a signature.
     pub verify_signature: bool,
+    /// The Python plugin that the program is to call, for types of that kind.
+    pub plugin: Option<PythonPlugin>,
+    /// Bounds and surroundings of its units.
+    pub limits: Limits,
 }
 
+/// A function of a plugin that `receptor-python-worker` loads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PythonPlugin {
+    /// Name of the entry point in group `receptor.worker`.
+    pub plugin: String,
+    /// The exported function.
+    pub function: String,
+    /// What it gets as its configuration; the unit's parameters are added as `params`.
+    pub config: serde_json::Map<String, serde_json::Value>,
+}
+
+/// The program that calls plugins.
+const PYTHON_WORKER: &str = "receptor-python-worker";
+
 impl CommandType {
+    /// A type that runs a program, without arguments, bounds or signatures.
+    pub fn new(name: impl Into<String>, command: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            command: command.into(),
+            params: String::new(),
+            allow_runtime_params: false,
+            verify_signature: false,
+            plugin: None,
+            limits: Limits::default(),
+        }
+    }
+
+    /// A type that calls a function of a Python plugin.
+    pub fn python(name: impl Into<String>, plugin: PythonPlugin) -> Self {
+        Self { plugin: Some(plugin), ..Self::new(name, PYTHON_WORKER) }
+    }
+
     /// The arguments of one unit, still in shell quoting: the configured ones, then the client's.
     ///
     /// # Errors
@@ -57,11 +96,9 @@ mod tests {
 
     fn arguments(configured: &str, given: &str, allowed: bool) -> Result<String, WorkError> {
         let kind = CommandType {
-            name: "t".into(),
-            command: "c".into(),
             params: configured.into(),
             allow_runtime_params: allowed,
-            verify_signature: false,
+            ..CommandType::new("t", "c")
         };
         kind.arguments(&BTreeMap::from([("params".into(), given.into())]))
     }

@@ -19,10 +19,13 @@ pub enum WorkError {
     UnexpectedSignature,
     /// The type needs a signature, and the one given (or missing) does not do.
     #[error("could not verify signature: {0}")]
-    BadSignature(&'static str),
+    BadSignature(#[from] super::signing::Refusal),
     /// The unit was to be signed, and this node has no key.
     #[error("cannot sign work: signing key is empty")]
     NoSigningKey,
+    /// The payload is not the one that the signature was made for.
+    #[error("could not verify signature: the payload is not the one that was signed")]
+    OtherPayload,
     /// Parameters came for a type that takes none at run time.
     #[error("extra params provided but not allowed")]
     ParamsNotAllowed,
@@ -35,6 +38,9 @@ pub enum WorkError {
     /// The time to live is no duration.
     #[error("ttl {0}")]
     BadTtl(#[from] crate::duration::InvalidDuration),
+    /// No TLS profile of that name is configured here.
+    #[error("unknown TLS config {0}")]
+    UnknownProfile(String),
     /// Secrets would travel in the clear.
     #[error("cannot send secrets over a non-TLS connection")]
     SecretsWithoutTls,

@@ -7,28 +7,35 @@
 //! - [`status`]: the status file's shape. `store`: where the files lie and how they survive a crash.
 //! - [`runner`]: spawner and runner processes. `command`: the arguments they get.
 //! - `registry`: one entry per unit, its one writer, submission, cancel, release, restart.
+//! - [`limits`]: what bounds the units of a type. [`signing`]: signatures of requests between nodes.
 //! - `results` and `watch`: output as it grows. [`follow`] and `remote`: units on other nodes.
 
 mod command;
 mod error;
 pub mod follow;
-mod readiness;
+mod group_sync;
+pub mod limits;
+pub(crate) mod readiness;
 mod registry;
 mod remote;
 mod results;
 pub mod runner;
+pub mod signing;
 pub mod status;
 mod store;
 pub mod unit;
 mod watch;
 
-pub use command::CommandType;
+pub use command::{CommandType, PythonPlugin};
 pub use error::{OpenError, WorkError};
 pub use registry::{Caller, Options, Outcome, Registry, Started, Submission, Submit};
 pub use results::ResultStream;
 pub use status::UnitReport;
 pub(crate) use store::node_directory;
 pub use unit::{State, UnitId};
+
+#[cfg(test)]
+pub(crate) use runner::kill_all_units;
 
 use std::future::Future;
 use std::io;
@@ -50,6 +57,15 @@ pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Duplex>>> + Se
 pub trait Dialer: Send + Sync + 'static {
     /// Opens a stream to a service of a node, under the named TLS profile if any. Bounded in time.
     fn dial(&self, node: NodeId, service: ServiceName, tls: Option<String>) -> Dialing;
+
+    /// Whether a TLS profile of that name is configured: a unit that names another could never be sent.
+    fn knows_profile(&self, name: &str) -> bool;
+
+    /// Ends when a way to a node appears that was not there, so that waiting for it need not be guessed. Never
+    /// ends where that cannot be told.
+    fn appears(&self, _node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
+    }
 
     /// This node.
     fn node_id(&self) -> &NodeId;

@@ -122,6 +122,9 @@ struct Raw {
     work_type: String,
     #[serde(default)]
     extra_data: Value,
+    /// Ours alone, and only while Detail, by which Go nodes go, says something else; they skip it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    payload_awaited: bool,
 }
 
 /// A status file that cannot be read as one.
@@ -149,7 +152,8 @@ impl Status {
         let raw: Raw = serde_json::from_slice(bytes)?;
         let state = State::from_number(raw.state).ok_or(BadStatus::State(raw.state))?;
         let stdout_size = u64::try_from(raw.stdout_size).unwrap_or(0);
-        let life = Life { state, detail: raw.detail, stdout_size };
+        let mut life = Life::told(state, raw.detail, stdout_size);
+        life.awaits_payload |= raw.payload_awaited && state == State::Pending;
         let extra = Extra::parse(&raw.work_type, raw.extra_data)?;
         Ok(Self { life, work_type: raw.work_type, extra })
     }
@@ -162,6 +166,7 @@ impl Status {
             stdout_size: i64::try_from(self.life.stdout_size).unwrap_or(i64::MAX),
             work_type: self.work_type.clone(),
             extra_data: self.extra.to_value(),
+            payload_awaited: self.life.hides_awaited_payload(),
         };
         let mut line = serde_json::to_vec(&raw).expect("strings, numbers and a JSON value always make JSON");
         line.push(b'\n');

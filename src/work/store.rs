@@ -1,39 +1,46 @@
 //! Units on disk: one directory each, named by the unit's ID, with `status`, `status.lock`, `stdin` and `stdout`
-//! as Go nodes keep them, and the private files `runner` and `cancel`. Owns safe modes, atomic replacement and
+//! as Go nodes keep them, and the private files `runner`, `cancel` and `queued`. Owns safe modes, atomic replacement and
 //! durability; every call blocks, so callers on the runtime go through [`Store::blocking`].
 //! Knows nothing of what a state means.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
 use tokio::sync::Semaphore;
 
+use super::group_sync::GroupSync;
 use super::status::{BadStatus, Status};
 use super::unit::UnitId;
 use super::{OpenError, WorkError};
 use crate::wire::NodeId;
 
-/// File operations in flight at a time. Concurrent fsyncs are what the kernel's journal commits as one group,
-/// so many callers share each commit; more than this only adds threads.
+/// File operations in flight at a time. Concurrent fsyncs of different files are what the kernel's journal commits as
+/// one group, so many callers share each commit; more than this only adds threads. Those of the one directory that
+/// all units are in share a call.
 const CONCURRENT: usize = 32;
 const TRASH: &str = ".trash-";
+/// In front of a unit that is released here and not yet on its other node.
+const HIDDEN: &str = ".release-";
 
 /// The directory with the units of one node.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     root: PathBuf,
     slots: Arc<Semaphore>,
+    /// For the names of units in the root.
+    names: Arc<GroupSync>,
 }
 
 impl Store {
     /// Checks the data directory, or makes it, and makes the node's own one in it.
     pub(crate) fn open(data_dir: &Path, node: &NodeId) -> Result<Self, OpenError> {
         let root = node_directory(data_dir, node)?;
-        Ok(Self { root, slots: Arc::new(Semaphore::new(CONCURRENT)) })
+        Ok(Self { root, slots: Arc::new(Semaphore::new(CONCURRENT)), names: Arc::default() })
     }
 
     /// The directory of a unit, which need not exist.
@@ -41,20 +48,33 @@ impl Store {
         UnitDir { path: self.root.join(id.as_str()) }
     }
 
-    /// The IDs of all units there are. Remains of released units are cleared away.
-    pub(crate) fn scan(&self) -> Result<Vec<UnitId>, OpenError> {
+    /// The directory of a unit that was hidden.
+    pub(crate) fn hidden(&self, id: &UnitId) -> UnitDir {
+        UnitDir { path: self.root.join(format!("{HIDDEN}{id}")) }
+    }
+
+    /// The IDs of all units there are, and of all hidden ones. Remains of released units are cleared away.
+    pub(crate) fn scan(&self) -> Result<(Vec<UnitId>, Vec<UnitId>), OpenError> {
         let fail = |source| OpenError::Io { what: "read", path: self.root.clone(), source };
-        let mut units = Vec::new();
+        let (mut units, mut hidden) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(&self.root).map_err(fail)? {
-            let name = entry.map_err(fail)?.file_name();
+            let entry = entry.map_err(fail)?;
+            let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
+            // A link may lead anywhere; what is no directory is no unit.
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
             match name.parse() {
                 Ok(id) => units.push(id),
+                Err(_) if name.starts_with(HIDDEN) => {
+                    hidden.extend(name.strip_prefix(HIDDEN).and_then(|id| id.parse().ok()));
+                }
                 Err(_) if name.starts_with(TRASH) => drop(fs::remove_dir_all(self.root.join(name))),
                 Err(_) => {}
             }
         }
-        Ok(units)
+        Ok((units, hidden))
     }
 
     /// Makes a unit that survives a power loss from here on; gives the open, empty `stdin`.
@@ -83,20 +103,33 @@ impl Store {
         let sync = |path: &Path, e| WorkError::io("write", path, e);
         file.write_all(&status.to_line()).and_then(|()| file.sync_all()).map_err(|e| sync(&unit.path, e))?;
         sync_directory(&unit.path).map_err(|e| sync(&unit.path, e))?;
-        sync_directory(&self.root).map_err(|e| sync(&self.root, e))?;
+        self.names.sync(&self.root).map_err(|e| sync(&self.root, e))?;
         Ok(stdin)
     }
 
     /// Removes a unit: at once for everybody who looks, then file by file.
-    pub(crate) fn remove(&self, id: &UnitId) -> Result<(), WorkError> {
-        let path = self.root.join(id.as_str());
-        let trash = self.root.join(format!("{TRASH}{id}"));
-        match fs::rename(&path, &trash) {
+    pub(crate) fn remove(&self, unit: &UnitDir) -> Result<(), WorkError> {
+        let name = unit.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let trash = self.root.join(format!("{TRASH}{name}"));
+        match fs::rename(&unit.path, &trash) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(e) => return Err(WorkError::io("remove", path, e)),
+            Err(e) => return Err(WorkError::io("remove", &unit.path, e)),
         }
         fs::remove_dir_all(&trash).map_err(|e| WorkError::io("remove", trash, e))
+    }
+
+    /// Takes a unit out of everybody's sight, durably, and keeps of it no more than its status.
+    pub(crate) fn hide(&self, id: &UnitId, status: &Status) -> Result<UnitDir, WorkError> {
+        let (unit, hidden) = (self.unit(id), self.hidden(id));
+        fs::rename(&unit.path, &hidden.path).map_err(|e| WorkError::io("rename", &unit.path, e))?;
+        for name in ["stdin", "stdout"] {
+            let _ = fs::remove_file(hidden.file(name));
+        }
+        // What stood there before serves as well: its remote part is the same.
+        let _ = hidden.write_status(status, true);
+        self.names.sync(&self.root).map_err(|e| WorkError::io("write", &self.root, e))?;
+        Ok(hidden)
     }
 
     /// Runs a blocking file operation off the runtime, a bounded number of them at a time.
@@ -130,18 +163,40 @@ impl UnitDir {
         &self.path
     }
 
+    /// Whether the unit was hidden.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(HIDDEN))
+    }
+
+    /// How long ago its last change was; nothing when that cannot be told.
+    pub(crate) fn age(&self) -> Duration {
+        let changed = fs::metadata(&self.path).and_then(|found| found.modified());
+        changed.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default()
+    }
+
+    /// When its status was written last, as far as can be told.
+    pub(crate) fn status_time(&self) -> Option<SystemTime> {
+        fs::metadata(self.file("status")).and_then(|found| found.modified()).ok()
+    }
+
     /// The path of one of its files.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Reads `status` under its lock, as a Go runner may be rewriting it in place.
+    /// Reads `status`. What is replaced in one step needs no lock, and neither does what nobody writes any more;
+    /// anything else is read again under the lock, as a Go runner may be rewriting it in place.
     pub(crate) fn read_status(&self) -> Result<Status, ReadError> {
+        match fs::read(self.file("status")).map(|bytes| Status::parse(&bytes)) {
+            Ok(Ok(status)) if status.life.state.is_final() => return Ok(status),
+            Ok(Ok(_) | Err(_)) | Err(_) => {}
+        }
         let _lock = self.lock(FlockOperation::LockShared);
         Ok(Status::parse(&fs::read(self.file("status"))?)?)
     }
 
-    /// Replaces `status` in one step. With `durable` it survives a power loss once this returns.
+    /// Replaces `status` in one step: a power loss leaves the earlier one or this one, whole. With `durable` it
+    /// leaves this one once this returns.
     pub(crate) fn write_status(&self, status: &Status, durable: bool) -> Result<(), WorkError> {
         let path = self.file("status");
         self.replace(status, durable).map_err(|e| WorkError::io("write", path, e))
@@ -151,13 +206,28 @@ impl UnitDir {
         let _lock = self.lock(FlockOperation::LockExclusive)?;
         let new = self.file(".status.new");
         let mut file = private().create(true).truncate(true).open(&new)?;
-        let written =
-            file.write_all(&status.to_line()).and_then(|()| if durable { file.sync_all() } else { Ok(()) });
+        let written = file.write_all(&status.to_line()).and_then(|()| file.sync_all());
         if let Err(error) = written.and_then(|()| fs::rename(&new, self.file("status"))) {
             let _ = fs::remove_file(&new);
-            return Err(error);
+            let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+            return if full { self.overwrite(status) } else { Err(error) };
         }
         if durable { sync_directory(&self.path) } else { Ok(()) }
+    }
+
+    /// For a disk without room for a second copy: what filled it may be the unit's own output, and a unit that
+    /// has ended must not go on running in the books. The file keeps its blocks, so what fits into them can be
+    /// written; the lock keeps readers from seeing half of it.
+    fn overwrite(&self, status: &Status) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(self.file("status"))?;
+        let line = status.to_line();
+        // st_blocks counts units of 512 bytes, whatever the file system's own are.
+        if line.len() as u64 > file.metadata()?.blocks() * 512 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.write_all_at(&line, 0)?;
+        file.set_len(line.len() as u64)?;
+        file.sync_all()
     }
 
     fn lock(&self, how: FlockOperation) -> io::Result<File> {
@@ -180,6 +250,18 @@ impl UnitDir {
     pub(crate) fn mark_cancelled(&self) -> Result<(), WorkError> {
         let path = self.file("cancel");
         private().create(true).open(&path).map(drop).map_err(|e| WorkError::io("make", path, e))
+    }
+
+    /// Writes down that the unit has all it needs and waits for its turn: a restart starts it then. The caller
+    /// makes it durable with the status that follows.
+    pub(crate) fn mark_queued(&self) -> Result<(), WorkError> {
+        let path = self.file("queued");
+        private().create(true).open(&path).map(drop).map_err(|e| WorkError::io("make", path, e))
+    }
+
+    /// Whether [`Self::mark_queued`] was called.
+    pub(crate) fn is_marked_queued(&self) -> bool {
+        self.file("queued").exists()
     }
 
     /// Whether [`Self::mark_cancelled`] was called.
@@ -219,6 +301,11 @@ pub(crate) fn node_directory(data_dir: &Path, node: &NodeId) -> Result<PathBuf, 
     if name.contains('/') || name == "." || name == ".." {
         return Err(OpenError::NodeId(name.to_owned()));
     }
+    let data_dir = &std::path::absolute(data_dir).map_err(|source| OpenError::Io {
+        what: "find",
+        path: data_dir.to_owned(),
+        source,
+    })?;
     own_directory(data_dir)?;
     let root = data_dir.join(name);
     own_directory(&root)?;
@@ -285,9 +372,16 @@ mod tests {
         assert_eq!(mode(&unit.file("status")), 0o600);
         assert_eq!(unit.stdout_size(), 0);
         fs::create_dir(temp.path().join(format!("deep/data/n1/{TRASH}{other}"))).unwrap();
-        assert_eq!(store.scan().unwrap(), std::slice::from_ref(&id));
-        store.remove(&id).unwrap();
-        store.remove(&id).unwrap();
+        assert_eq!(store.scan().unwrap(), (vec![id.clone()], vec![]));
+        std::os::unix::fs::symlink(unit.path(), temp.path().join("deep/data/n1/linked00")).unwrap();
+        assert_eq!(store.scan().unwrap().0, std::slice::from_ref(&id));
+        fs::remove_file(temp.path().join("deep/data/n1/linked00")).unwrap();
+        let hidden = store.hide(&id, &status).unwrap();
+        assert_eq!(store.scan().unwrap(), (vec![], vec![id.clone()]));
+        assert_eq!((hidden.read_status().unwrap(), hidden.is_hidden()), (status, true));
+        assert!(!hidden.file("stdin").exists() && hidden == store.hidden(&id));
+        store.remove(&hidden).unwrap();
+        store.remove(&hidden).unwrap();
         assert_eq!(fs::read_dir(temp.path().join("deep/data/n1")).unwrap().count(), 0);
     }
 

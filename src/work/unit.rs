@@ -9,6 +9,9 @@ use std::sync::Arc;
 use rand::RngExt as _;
 use serde::{Serialize, Serializer};
 
+/// The Detail of a unit that its daemon's end kept from being started (contract section 7).
+pub(crate) const PENDING_AT_RESTART: &str = "Pending at restart";
+
 /// Longest unit ID taken, in bytes: as long as a file name may be.
 const MAX_UNIT_ID: usize = 255;
 
@@ -120,6 +123,8 @@ pub enum Event {
     PayloadComplete,
     /// The payload stopped half way, for this cause.
     PayloadCut(String),
+    /// It waits for its turn, as so many units of its type run already.
+    Queued(u32),
     /// A remote unit found no way to its node, for this cause; it will be tried again.
     Waiting(String),
     /// The command runs under this process ID.
@@ -128,10 +133,14 @@ pub enum Event {
     StartFailed(String),
     /// The runner or the remote node says how things stand.
     Reported(State, String, u64),
+    /// Something on this node keeps a unit from going on, such as a full disk; it goes on by itself.
+    Hindered(String),
     /// The runner is gone and left no final state; a client had asked for cancellation, or not.
     RunnerVanished {
         /// A client had asked for cancellation.
         cancelled: bool,
+        /// Processes of the unit that outlived the runner, and were killed.
+        killed: usize,
         /// Bytes of stdout.
         stdout_size: u64,
     },
@@ -156,12 +165,27 @@ pub struct Life {
     pub detail: String,
     /// Bytes of stdout, as far as known.
     pub stdout_size: u64,
+    /// Whether the payload is still to come: a unit found so after a restart can never start.
+    pub awaits_payload: bool,
 }
 
 impl Life {
     /// A unit that has just been made.
     pub fn new() -> Self {
-        Self { state: State::Pending, detail: "Unit Created".into(), stdout_size: 0 }
+        Self { state: State::Pending, detail: UNIT_CREATED.into(), stdout_size: 0, awaits_payload: true }
+    }
+
+    /// What another program wrote of a unit. Go nodes tell by Detail alone that a payload is still to come.
+    pub fn told(state: State, detail: String, stdout_size: u64) -> Self {
+        let awaits_payload =
+            state == State::Pending && [UNIT_CREATED, WAITING_FOR_INPUT].contains(&detail.as_str());
+        Self { state, detail, stdout_size, awaits_payload }
+    }
+
+    /// Whether the payload is still to come and Detail does not tell.
+    pub fn hides_awaited_payload(&self) -> bool {
+        let told = Self::told(self.state, self.detail.clone(), 0);
+        self.awaits_payload && !told.awaits_payload
     }
 
     /// Takes an event in; says whether anything changed. An event that would move the state back, or that
@@ -175,17 +199,21 @@ impl Life {
             Event::PayloadAwaited => (State::Pending, WAITING_FOR_INPUT.into(), size),
             Event::PayloadComplete => (State::Pending, "Starting Worker".into(), size),
             Event::PayloadCut(cause) => (State::Failed, format!("Error reading input data: {cause}"), size),
+            Event::Queued(running) => {
+                (State::Pending, format!("Queued: {running} units of its work type run already"), size)
+            }
             Event::Waiting(cause) => (State::Pending, cause.clone(), size),
             Event::Started(pid) => (State::Running, format!("Running: PID {pid}"), size),
             Event::StartFailed(cause) => (State::Failed, format!("Error starting worker: {cause}"), size),
             Event::Reported(state, detail, size) => (*state, detail.clone(), *size),
-            Event::RunnerVanished { cancelled: true, stdout_size } => {
+            Event::Hindered(cause) => (self.state, cause.clone(), size),
+            Event::RunnerVanished { cancelled: true, stdout_size, .. } => {
                 (State::Canceled, "Canceled".into(), *stdout_size)
             }
-            Event::RunnerVanished { cancelled: false, stdout_size } => {
-                (State::Failed, RUNNER_VANISHED.into(), *stdout_size)
+            Event::RunnerVanished { cancelled: false, stdout_size, killed } => {
+                (State::Failed, runner_vanished(*killed), *stdout_size)
             }
-            Event::Restarted => (State::Failed, "Pending at restart".into(), size),
+            Event::Restarted => (State::Failed, PENDING_AT_RESTART.into(), size),
             Event::CancelledEarly => (State::Canceled, "Canceled".into(), size),
             Event::CancelledLocally => (State::Failed, "Locally Cancelled".into(), size),
             Event::RemoteGone => (State::Failed, "Remote work unit is gone".into(), size),
@@ -194,15 +222,12 @@ impl Life {
         if state < self.state {
             return false;
         }
-        let next = Self { state, detail, stdout_size: stdout_size.max(size) };
+        let awaits_payload =
+            self.awaits_payload && state == State::Pending && *event != Event::PayloadComplete;
+        let next = Self { state, detail, stdout_size: stdout_size.max(size), awaits_payload };
         let changed = next != *self;
         *self = next;
         changed
-    }
-
-    /// Whether the payload is still to come: a unit found so after a restart can never start.
-    pub fn awaits_payload(&self) -> bool {
-        self.state == State::Pending && (self.detail == WAITING_FOR_INPUT || self.detail == "Unit Created")
     }
 }
 
@@ -212,9 +237,20 @@ impl Default for Life {
     }
 }
 
+const UNIT_CREATED: &str = "Unit Created";
 const WAITING_FOR_INPUT: &str = "Waiting for Input Data";
-const RUNNER_VANISHED: &str = "The job's runner process ended without a result: it was killed, or the machine \
-    restarted; look for an out-of-memory kill in the system's log, then submit the job again";
+
+fn runner_vanished(killed: usize) -> String {
+    let rest = match killed {
+        0 => "none of the job's processes was left".to_owned(),
+        1 => "the job's last process was killed after it".to_owned(),
+        more => format!("{more} processes of the job were killed after it"),
+    };
+    format!(
+        "The job's runner process ended without a result: it was killed, or the machine restarted ({rest}); look \
+         for an out-of-memory kill in the system's log, then submit the job again"
+    )
+}
 
 #[cfg(test)]
 mod tests {
@@ -233,9 +269,12 @@ mod tests {
             "[a-z]{0,3}".prop_map(Event::Waiting),
             (1_u32..9).prop_map(Event::Started),
             "[a-z]{0,3}".prop_map(Event::StartFailed),
+            "[a-z]{0,3}".prop_map(Event::Hindered),
+            (1_u32..9).prop_map(Event::Queued),
             (state(), "[a-z]{0,3}", 0_u64..99).prop_map(|(s, d, n)| Event::Reported(s, d, n)),
-            (any::<bool>(), 0_u64..99)
-                .prop_map(|(cancelled, stdout_size)| Event::RunnerVanished { cancelled, stdout_size }),
+            (any::<bool>(), 0_u64..99, 0_usize..3).prop_map(|(cancelled, stdout_size, killed)| {
+                Event::RunnerVanished { cancelled, stdout_size, killed }
+            }),
             Just(Event::Restarted),
             Just(Event::CancelledEarly),
             Just(Event::CancelledLocally),
@@ -266,8 +305,8 @@ mod tests {
             for event in &events {
                 life.apply(event);
             }
-            life.apply(&Event::RunnerVanished { cancelled: false, stdout_size: 0 });
-            prop_assert!(life.state.is_final());
+            life.apply(&Event::RunnerVanished { cancelled: false, stdout_size: 0, killed: 0 });
+            prop_assert!(life.state.is_final() && !life.awaits_payload);
         }
     }
 
@@ -287,11 +326,15 @@ mod tests {
     #[test]
     fn details_are_the_ones_that_clients_look_at() {
         let mut life = Life::new();
-        assert!(life.awaits_payload());
+        assert!(life.awaits_payload);
         life.apply(&Event::PayloadAwaited);
-        assert!(life.awaits_payload());
+        assert!(life.awaits_payload && Life::told(State::Pending, life.detail.clone(), 0).awaits_payload);
+        life.apply(&Event::Hindered("no room".into()));
+        assert!(life.awaits_payload && life.state == State::Pending);
         life.apply(&Event::PayloadComplete);
-        assert!(!life.awaits_payload());
+        assert!(!life.awaits_payload);
+        assert!(!Life::told(State::Pending, life.detail.clone(), 0).awaits_payload);
+        assert!(!Life::told(State::Failed, "Unit Created".into(), 0).awaits_payload);
         life.apply(&Event::Started(7));
         assert_eq!((life.state, life.detail.as_str()), (State::Running, "Running: PID 7"));
         life.apply(&Event::Reported(State::Failed, "exit status 2".into(), 5));

@@ -23,6 +23,7 @@ struct State {
     nodes: BTreeMap<String, Registry>,
     links: Vec<AbortHandle>,
     go: bool,
+    stalled: bool,
 }
 
 impl Mesh {
@@ -49,6 +50,11 @@ impl Mesh {
         self.state.lock().unwrap().links.drain(..).for_each(|link| link.abort());
     }
 
+    /// Nodes take submissions and then fall silent.
+    pub fn stall(&self, stalled: bool) {
+        self.state.lock().unwrap().stalled = stalled;
+    }
+
     pub fn pretend_go(&self, go: bool) {
         self.state.lock().unwrap().go = go;
     }
@@ -62,10 +68,14 @@ impl Dialer for Mesh {
             return Box::pin(async move { Err(io::Error::other(format!("no route to {node}"))) });
         };
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
-        let go = state.go;
-        let task = tokio::spawn(async move { drop(serve(theirs, node, registry, go).await) });
+        let (go, stalled) = (state.go, state.stalled);
+        let task = tokio::spawn(async move { drop(serve(theirs, node, registry, (go, stalled)).await) });
         state.links.push(task.abort_handle());
         Box::pin(async move { Ok(Box::new(ours) as Box<dyn Duplex>) })
+    }
+
+    fn knows_profile(&self, _name: &str) -> bool {
+        false
     }
 
     fn node_id(&self) -> &NodeId {
@@ -76,14 +86,19 @@ impl Dialer for Mesh {
 type Reader = BufReader<ReadHalf<DuplexStream>>;
 type Writer = WriteHalf<DuplexStream>;
 
-async fn serve(stream: DuplexStream, name: NodeId, registry: Registry, go: bool) -> io::Result<()> {
+async fn serve(
+    stream: DuplexStream,
+    name: NodeId,
+    registry: Registry,
+    (go, stalled): (bool, bool),
+) -> io::Result<()> {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = BufReader::new(reader);
     writer.write_all(format!("Receptor Control, node {name}\n").as_bytes()).await?;
     let mut line = String::new();
     while reader.read_line(&mut line).await? > 0 {
         let command: Value = serde_json::from_str(&line).unwrap_or_else(|_| words(&line));
-        match answer(&command, &registry, &mut reader, &mut writer, go).await {
+        match answer(&command, &registry, &mut reader, &mut writer, (go, stalled)).await {
             Ok(None) => break,
             Ok(Some(text)) => writer.write_all(format!("{text}\n").as_bytes()).await?,
             Err(error) => writer.write_all(format!("ERROR: {error}\n").as_bytes()).await?,
@@ -103,7 +118,7 @@ async fn answer(
     registry: &Registry,
     reader: &mut Reader,
     writer: &mut Writer,
-    go: bool,
+    (go, stalled): (bool, bool),
 ) -> Result<Option<String>, WorkError> {
     assert_eq!(command["command"], "work");
     let id = command["unitid"].as_str().unwrap_or_default();
@@ -114,7 +129,7 @@ async fn answer(
         Outcome::Pending => serde_json::json!({pending: id}).to_string(),
     };
     match command["subcommand"].as_str().unwrap() {
-        "submit" => submit(command, registry, reader, writer).await.map(Some),
+        "submit" => submit(command, registry, reader, writer, stalled).await.map(Some),
         "status" => registry.status(id).await.map(|report| Some(serde_json::to_string(&report).unwrap())),
         "cancel" => registry.cancel(id, &caller).await.map(|o| Some(told(o, "cancelled", "cancel pending"))),
         "release" => {
@@ -141,6 +156,7 @@ async fn submit(
     registry: &Registry,
     reader: &mut Reader,
     writer: &mut Writer,
+    stalled: bool,
 ) -> Result<String, WorkError> {
     let mut params: BTreeMap<String, String> = serde_json::from_value(command.clone()).unwrap();
     let mut take = |name: &str| params.remove(name).unwrap();
@@ -152,6 +168,9 @@ async fn submit(
     let id = submission.id().to_string();
     let line = format!("Work unit created with ID {id}. Send stdin data and EOF.\n");
     writer.write_all(line.as_bytes()).await.map_err(WorkError::Connection)?;
+    if stalled {
+        std::future::pending::<()>().await;
+    }
     let mut buffer = vec![0; 64 * 1024];
     loop {
         match reader.read(&mut buffer).await.map_err(WorkError::Connection)? {

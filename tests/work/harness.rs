@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use meshd::wire::{NodeId, ServiceName};
 use meshd::work::{
     Caller, CommandType, Dialer, Dialing, Options, Registry, State, Submission, Submit, UnitReport,
 };
+use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
 /// Longest wait for anything.
@@ -22,6 +23,10 @@ pub struct Nowhere(pub NodeId);
 impl Dialer for Nowhere {
     fn dial(&self, node: NodeId, _: ServiceName, _: Option<String>) -> Dialing {
         Box::pin(async move { Err(io::Error::other(format!("no route to {node}"))) })
+    }
+
+    fn knows_profile(&self, _name: &str) -> bool {
+        false
     }
 
     fn node_id(&self) -> &NodeId {
@@ -39,11 +44,9 @@ pub fn me() -> Caller {
 
 pub fn options(data_dir: PathBuf, name: &str) -> Options {
     let kind = |name: &str, command: &str, params: &str| CommandType {
-        name: name.into(),
-        command: command.into(),
         params: params.into(),
         allow_runtime_params: true,
-        verify_signature: false,
+        ..CommandType::new(name, command)
     };
     let fixed = CommandType { allow_runtime_params: false, ..kind("fixed", "echo", "fixed") };
     let signed = CommandType { verify_signature: true, ..kind("signed", "cat", "") };
@@ -59,13 +62,89 @@ pub fn options(data_dir: PathBuf, name: &str) -> Options {
         ],
         runner_exe: env!("CARGO_BIN_EXE_meshd").into(),
         cancel_grace: Duration::from_secs(10),
+        signer: None,
+        verifier: None,
+    }
+}
+
+/// A temporary directory that takes the processes of all units in it along.
+pub struct Scratch(TempDir);
+
+impl Scratch {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let runners: Vec<u32> = runners_below(self.path(), 4);
+        for &runner in &runners {
+            signal(runner, Signal::TERM);
+        }
+        let deadline = std::time::Instant::now() + LIMIT;
+        while runners.iter().any(|&runner| is_runner(runner)) && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// The living runners of the units in and below a directory.
+fn runners_below(dir: &Path, depth: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(runners_below(&entry.path(), depth - 1));
+        } else if entry.file_name() == "runner" {
+            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            let pid = serde_json::from_str::<serde_json::Value>(&text).ok().and_then(|v| v["pid"].as_u64());
+            found.extend(pid.and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| is_runner(pid)));
+        }
+    }
+    found
+}
+
+fn is_runner(pid: u32) -> bool {
+    let arguments = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    lives(pid) && arguments.contains("__work-spawner")
+}
+
+pub fn signal(pid: u32, signal: Signal) {
+    let _ = rustix::process::kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal);
+}
+
+/// A file system of 2 MiB, unmounted at the end.
+pub struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    /// Mounts one; nothing where that is not allowed, which is said.
+    pub fn mount(at: &Path) -> Option<Self> {
+        std::fs::create_dir_all(at).unwrap();
+        let arguments = ["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs"];
+        let done = std::process::Command::new("mount").args(arguments).arg(at).output().ok()?;
+        if !done.status.success() {
+            eprintln!("SKIPPED: mounting a small tmpfs needs root");
+            return None;
+        }
+        Some(Self(at.to_owned()))
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        // Lazily: the engine's own descriptors may still be open.
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
 /// An engine with its directory.
 pub struct Engine {
     pub registry: Registry,
-    pub temp: TempDir,
+    pub temp: Scratch,
 }
 
 impl Engine {
@@ -74,7 +153,7 @@ impl Engine {
     }
 
     pub async fn with(change: impl FnOnce(&mut Options)) -> Self {
-        let temp = tempfile::tempdir().unwrap();
+        let temp = Scratch::new();
         let mut options = options(temp.path().join("data"), "n1");
         change(&mut options);
         Self { registry: open(options).await, temp }

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal};
 use crate::harness::*;
 
 fn kill(pid: u32) {
-    rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+    signal(pid, Signal::KILL);
 }
 
 fn runner_of(report: &meshd::work::UnitReport) -> u32 {
@@ -144,18 +144,43 @@ async fn a_runner_asked_to_end_by_somebody_else_says_killed() {
 }
 
 #[tokio::test]
-async fn a_killed_runner_fails_its_unit() {
+async fn a_killed_runner_fails_its_unit_and_takes_all_of_it_along() {
     let engine = Engine::new().await;
-    let id = run(&engine.registry, "echo $$; exec sleep 1000").await;
+    let script = "(setsid sh -c 'echo $$; exec sleep 1000' &); (sh -c 'echo $$; exec sleep 1000' &); echo $$; exec sleep 1000";
+    let id = run(&engine.registry, script).await;
     let report = running(&engine.registry, &id).await;
-    let command: u32 = report.detail.strip_prefix("Running: PID ").unwrap().parse().unwrap();
-    until(&engine.registry, &id, |report| report.stdout_size > 0).await;
+    let stdout = engine.dir(&id).join("stdout");
+    eventually("three processes", || std::fs::read_to_string(&stdout).unwrap().lines().count() == 3).await;
+    let output = std::fs::read_to_string(&stdout).unwrap();
+    let pids: Vec<u32> = output.lines().map(|pid| pid.parse().unwrap()).collect();
+    assert!(pids.iter().all(|&pid| lives(pid)));
     kill(runner_of(&report));
     let report = finished(&engine.registry, &id).await;
     assert_eq!(report.state, State::Failed);
     assert!(report.detail.contains("runner process ended without a result"), "{}", report.detail);
-    assert_eq!(collect(&engine.registry, &id, 0).await, format!("{command}\n").as_bytes());
-    kill(command);
+    assert!(report.detail.contains("processes of the job were killed after it"), "{}", report.detail);
+    assert!(pids.iter().all(|&pid| !lives(pid)), "{pids:?}");
+    assert_eq!(collect(&engine.registry, &id, 0).await, output.as_bytes());
+}
+
+#[tokio::test]
+async fn a_second_cancel_within_the_grace_changes_nothing() {
+    let engine = Engine::with(|options| options.cancel_grace = Duration::from_millis(300)).await;
+    let id =
+        run(&engine.registry, "trap 'echo asked' INT; trap '' TERM; echo $$; while :; do sleep 1000; done")
+            .await;
+    until(&engine.registry, &id, |report| report.stdout_size > 0).await;
+    let caller = me();
+    let (one, two) = tokio::join!(engine.registry.cancel(&id, &caller), async {
+        let stdout = engine.dir(&id).join("stdout");
+        eventually("asked", || std::fs::read_to_string(&stdout).unwrap().contains("asked")).await;
+        engine.registry.cancel(&id, &caller).await
+    });
+    assert_eq!((one.unwrap(), two.unwrap()), (Outcome::Done, Outcome::Done));
+    let report = engine.registry.status(&id).await.unwrap();
+    assert_eq!((report.state, report.detail.as_str()), (State::Canceled, "Canceled"));
+    let output = String::from_utf8(collect(&engine.registry, &id, 0).await).unwrap();
+    assert!(!lives(output.lines().next().unwrap().parse().unwrap()));
 }
 
 #[tokio::test]
@@ -310,13 +335,9 @@ async fn many_at_once_all_end() {
 
 #[tokio::test]
 async fn a_full_disk_is_named_and_heals() {
-    let temp = tempfile::tempdir().unwrap();
+    let temp = Scratch::new();
     let small = temp.path().join("small");
-    std::fs::create_dir(&small).unwrap();
-    let Some(mount) = Tmpfs::mount(&small) else {
-        eprintln!("SKIPPED: mounting a small tmpfs needs root");
-        return;
-    };
+    let Some(mount) = Tmpfs::mount(&small) else { return };
     let registry = open(options(small.join("data"), "n1")).await;
     let before = run(&registry, "echo before").await;
     finished(&registry, &before).await;
@@ -340,24 +361,6 @@ async fn a_full_disk_is_named_and_heals() {
     assert_eq!(collect(&registry, &after, 0).await, b"after\n");
     assert_eq!(registry.list(None).await.unwrap().len(), 2);
     drop(mount);
-}
-
-/// A file system of 2 MiB, unmounted at the end.
-struct Tmpfs(std::path::PathBuf);
-
-impl Tmpfs {
-    fn mount(at: &std::path::Path) -> Option<Self> {
-        let arguments = ["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs"];
-        let done = std::process::Command::new("mount").args(arguments).arg(at).output().ok()?;
-        done.status.success().then(|| Self(at.to_owned()))
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        // Lazily: the engine's own descriptors may still be open.
-        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
-    }
 }
 
 #[tokio::test]

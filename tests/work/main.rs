@@ -3,6 +3,8 @@
 
 mod control;
 mod harness;
+mod limits;
 mod local;
 mod remote;
 mod restart;
+mod soak;

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use meshd::work::{Outcome, Registry, Started, State, Submit};
-use tempfile::TempDir;
 
 use crate::control::Mesh;
 use crate::harness::*;
@@ -13,12 +12,12 @@ struct Pair {
     mesh: Arc<Mesh>,
     near: Registry,
     far: Registry,
-    temp: TempDir,
+    temp: Scratch,
 }
 
 impl Pair {
     async fn new() -> Self {
-        let temp = tempfile::tempdir().unwrap();
+        let temp = Scratch::new();
         let mesh = Mesh::new("n1");
         let near = Registry::open(options(temp.path().join("near"), "n1"), mesh.clone()).await.unwrap();
         let far = Registry::open(options(temp.path().join("far"), "n2"), mesh.clone()).await.unwrap();
@@ -191,8 +190,69 @@ async fn force_frees_the_unit_here_in_any_case() {
     let far = pair.far_id(&id).await;
     pair.mesh.take_down("n2");
     assert_eq!(within(pair.near.release(&id, true, &me())).await.unwrap(), Outcome::Done);
-    assert!(pair.near.status(&id).await.is_err());
-    within(pair.far.release(&far, false, &me())).await.unwrap();
+    assert!(pair.near.status(&id).await.is_err() && pair.near.list(None).await.unwrap().is_empty());
+    // What is left to tell the other node outlives the daemon, and is told as soon as that can be reached.
+    let pair = pair.restart_near().await;
+    assert!(pair.near.list(None).await.unwrap().is_empty());
+    pair.mesh.set("n2", pair.far.clone());
+    within(async {
+        while pair.far.status(&far).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let units = pair.temp.path().join("near/n1");
+    eventually("nothing is left", || std::fs::read_dir(&units).unwrap().count() == 0).await;
+}
+
+#[tokio::test]
+async fn what_was_half_submitted_when_cancelled_is_cleaned_up_over_there() {
+    let pair = Pair::new().await;
+    pair.mesh.stall(true);
+    let submission = pair.near.submit(sh("echo x")).await.unwrap();
+    let id = submission.id().to_string();
+    let finish = tokio::spawn(submission.finish());
+    until(&pair.near, &id, |report| report.extra_data["RemoteUnitID"] != "").await;
+    assert_eq!(pair.far.list(None).await.unwrap().len(), 1);
+    assert_eq!(within(pair.near.cancel(&id, &me())).await.unwrap(), Outcome::Done);
+    assert_eq!(pair.near.status(&id).await.unwrap().detail, "Locally Cancelled");
+    assert_eq!(within(finish).await.unwrap().unwrap(), Started::Submitted);
+    pair.mesh.stall(false);
+    pair.mesh.cut();
+    within(async {
+        while !pair.far.list(None).await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    until(&pair.near, &id, |report| report.extra_data["RemoteUnitID"] == "").await;
+    assert_eq!(within(pair.near.release(&id, false, &me())).await.unwrap(), Outcome::Done);
+}
+
+#[tokio::test]
+async fn a_full_disk_here_delays_the_output_and_loses_nothing() {
+    let temp = Scratch::new();
+    let small = temp.path().join("small");
+    let Some(mount) = Tmpfs::mount(&small) else { return };
+    let mesh = Mesh::new("n1");
+    let near = Registry::open(options(small.join("near"), "n1"), mesh.clone()).await.unwrap();
+    let far = Registry::open(options(temp.path().join("far"), "n2"), mesh.clone()).await.unwrap();
+    mesh.set("n2", far);
+    let filler = small.join("filler");
+    std::fs::write(&filler, vec![0; 1_500_000]).unwrap();
+    let id = run_as(&near, sh("seq 200000"), b"").await;
+    let full = until(&near, &id, |report| report.detail.contains("no space left")).await;
+    assert!(!full.state.is_final());
+    std::fs::remove_file(&filler).unwrap();
+    let wanted: String = (1..=200_000).map(|n| format!("{n}\n")).collect();
+    assert!(collect(&near, &id, 0).await == wanted.as_bytes());
+    assert_eq!(finished(&near, &id).await.state, State::Succeeded);
+    let file = small.join("near/n1").join(&id).join("status");
+    eventually("the status is on disk", || {
+        std::fs::read_to_string(&file).unwrap().starts_with("{\"State\":2")
+    })
+    .await;
+    drop(mount);
 }
 
 #[tokio::test]

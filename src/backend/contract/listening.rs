@@ -19,8 +19,9 @@ pub(super) async fn a_dropped_listener_frees_its_address(harness: impl Harness) 
     drop((listener, accepted));
     drop(dialed);
     let mut listener = Listener::bind(&address).await.expect("bind again");
-    let _dialed = dial(&to).await.expect("dial again");
-    listener.accept().await.expect("accept again");
+    let (dialed, accepted) = tokio::join!(dial(&to), listener.accept());
+    dialed.expect("dial again");
+    accepted.expect("accept again");
 }
 
 pub(super) async fn dialing_nobody_fails_at_once_and_names_the_address(harness: impl Harness) {
@@ -33,24 +34,32 @@ pub(super) async fn dialing_nobody_fails_at_once_and_names_the_address(harness: 
 
 pub(super) async fn a_client_that_leaves_does_not_disturb_the_next(harness: impl Harness) {
     let mut listener = Listener::bind(&harness.anywhere()).await.expect("bind");
-    for _ in 0..20 {
-        drop(dial(&harness.to(&listener)).await.expect("dial"));
-    }
-    let mut dialed = dial(&harness.to(&listener)).await.expect("dial");
-    dialed.writer.write_batch(&mut VecDeque::from([packet(1, 9)])).await.expect("write");
-    let mut delivered = 0;
-    while delivered == 0 {
-        match listener.accept().await {
-            Ok(mut session) => {
-                let mut packets = Vec::new();
-                // Those who left give an end; only the last one has a packet.
-                let _ = session.reader.read_batch(&mut packets).await;
-                delivered = packets.len();
-            }
-            Err(AcceptError::Transient { .. }) => {}
-            Err(fatal @ AcceptError::Fatal { .. }) => panic!("{fatal}"),
+    let to = harness.to(&listener);
+    let dialing = async {
+        for _ in 0..20 {
+            drop(dial(&to).await.expect("dial"));
         }
-    }
+        let mut dialed = dial(&to).await.expect("dial");
+        dialed.writer.write_batch(&mut VecDeque::from([packet(1, 9)])).await.expect("write");
+        dialed
+    };
+    let accepting = async {
+        let mut delivered = 0;
+        while delivered == 0 {
+            match listener.accept().await {
+                Ok(mut session) => {
+                    let mut packets = Vec::new();
+                    // Those who left give an end; only the last one has a packet.
+                    let _ = session.reader.read_batch(&mut packets).await;
+                    delivered = packets.len();
+                }
+                Err(AcceptError::Transient { .. } | AcceptError::Tls { .. }) => {}
+                Err(fatal @ AcceptError::Fatal { .. }) => panic!("{fatal}"),
+            }
+        }
+        delivered
+    };
+    let (_dialed, delivered) = tokio::join!(dialing, accepting);
     assert_eq!(delivered, 1);
 }
 

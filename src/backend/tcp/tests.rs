@@ -4,16 +4,16 @@ use super::*;
 use crate::backend::{ListenSpec, Listener};
 
 async fn listener(bind: &str) -> Listener {
-    Listener::bind(&ListenSpec::Tcp(TcpListenOptions { bind: bind.to_owned() })).await.expect(bind)
+    Listener::bind(&ListenSpec::Tcp(TcpListenOptions { bind: bind.to_owned(), tls: None })).await.expect(bind)
 }
 
 async fn bind_error(bind: &str) -> String {
-    let spec = ListenSpec::Tcp(TcpListenOptions { bind: bind.to_owned() });
+    let spec = ListenSpec::Tcp(TcpListenOptions { bind: bind.to_owned(), tls: None });
     Listener::bind(&spec).await.expect_err(bind).to_string()
 }
 
 async fn dial_text(address: &str) -> Result<Session, DialFailure> {
-    dial(&TcpDialOptions { address: address.to_owned() }).await
+    dial(&TcpDialOptions { address: address.to_owned(), tls: None }).await
 }
 
 #[test]
@@ -47,7 +47,7 @@ async fn bind_errors_name_the_address_and_the_way_out() {
     let taken = listener("127.0.0.1:0").await.local_addr();
     let _held = listener(&taken).await;
     let in_use = bind_error(&taken).await;
-    assert!(in_use.contains(&taken) && in_use.contains("ss -ltnp"), "{in_use}");
+    assert!(in_use.contains(&taken) && in_use.contains("ss -ltunp"), "{in_use}");
     // A documentation address (RFC 5737), which no host has.
     let foreign = bind_error("192.0.2.1:0").await;
     assert!(foreign.contains("192.0.2.1:0") && foreign.contains("ip address"), "{foreign}");

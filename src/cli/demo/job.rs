@@ -78,6 +78,8 @@ impl Job {
             node: "execution".to_owned(),
             work_type: work_type.to_owned(),
             params: params.into_iter().collect(),
+            tls_client: Some(super::trust::CLIENT.to_owned()),
+            sign_work: true,
             ..SubmitRequest::default()
         }
     }

@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use crate::cli::{
+    demo::trust,
     embedded::DAEMON_ARGUMENT,
     exit::{Exit, Failure},
     work::units,
@@ -59,6 +60,7 @@ impl Mesh {
         let dir = make_dir().map_err(failed("make a temporary directory"))?;
         let control = client(&dir, "control");
         let mesh = Self { dir, program, arguments, outlives_us, control, nodes: Vec::new() };
+        trust::prepare(&mesh.dir, &NODES)?;
         mesh.write_configurations().map_err(failed("write the nodes' configurations"))?;
         Ok(mesh)
     }
@@ -80,18 +82,25 @@ impl Mesh {
         let mut items = vec![
             json!({"node": {"id": node, "datadir": self.dir.join("data")}}),
             json!({"log-level": "info"}),
-            json!({"control-service": {"service": "control", "filename": socket(&self.dir, node)}}),
+            json!({"control-service": {"service": "control", "filename": socket(&self.dir, node),
+                "tls": trust::SERVER}}),
         ];
+        items.extend(trust::profiles(&self.dir, node));
         if node == "hop" {
-            items.push(json!({"tcp-listener": {"bindaddr": "127.0.0.1", "port": port}}));
+            items
+                .push(json!({"tcp-listener": {"bindaddr": "127.0.0.1", "port": port, "tls": trust::SERVER}}));
         } else {
-            items.push(json!({"tcp-peer": {"address": format!("127.0.0.1:{port}")}}));
+            items.push(json!({"tcp-peer": {"address": format!("127.0.0.1:{port}"), "tls": trust::CLIENT}}));
+        }
+        if node == "control" {
+            items.push(trust::signing(&self.dir));
         }
         if node == "execution" {
+            items.push(trust::verification(&self.dir));
             let runner = json!({"worktype": "ansible-runner", "command": "ansible-runner", "params": "worker",
-                "allowruntimeparams": true});
-            let shell =
-                json!({"worktype": "shell", "command": "sh", "params": "-c", "allowruntimeparams": true});
+                "allowruntimeparams": true, "verifysignature": true});
+            let shell = json!({"worktype": "shell", "command": "sh", "params": "-c",
+                "allowruntimeparams": true, "verifysignature": true});
             items.extend([json!({"work-command": runner}), json!({"work-command": shell})]);
         }
         Value::Array(items)
@@ -217,7 +226,7 @@ impl Mesh {
             self.nodes.iter().filter_map(|node| node.process.id()).map(|id| id.to_string()).collect();
         let socket = socket(&self.dir, "control");
         format!(
-            "\nThe mesh stays. Talk to it:\n  export RECEPTORCTL_SOCKET={}\n  meshctl status\n  meshctl work submit shell --node execution -n -f -- \"'echo hello from \\$(hostname)'\"\nLogs and configurations: {}\nStop it:\n  kill {} && rm -r {}",
+            "\nThe mesh stays. Talk to it:\n  export RECEPTORCTL_SOCKET={}\n  meshctl status\n  meshctl work submit shell --node execution --tls-client mesh --signwork -n -f -- \"'echo hello from \\$(hostname)'\"\nLogs and configurations: {}\nStop it:\n  kill {} && rm -r {}",
             socket.display(),
             self.dir.display(),
             pids.join(" "),

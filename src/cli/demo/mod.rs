@@ -3,6 +3,7 @@
 
 mod job;
 mod mesh;
+mod trust;
 
 use std::{path::PathBuf, pin::pin, time::Instant};
 
@@ -77,6 +78,7 @@ async fn show(mesh: &mut Mesh, output: Output) -> Result<(UnitReport, String), F
     )?;
     topology(mesh, output).await?;
 
+    say(output, "\n  links and jobs over mutual TLS, jobs signed: keys and certificates made just now")?;
     let job = Job::choose(mesh.dir())?;
     say(output, &format!("\nSubmitting {} to execution, through control and hop ...", job.title()))?;
     let begun = Instant::now();

@@ -1,12 +1,14 @@
 //! Configurations that load, and what they mean.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::super::typed::certificates::CertificateCommand;
 use super::super::typed::node::{DEFAULT_MAX_IDLE, LogLevel};
 use super::super::typed::services::RemoteNode;
-use super::super::typed::work::{AuthMethod, StreamMethod};
+use super::super::typed::work::{AuthMethod, MaxStdoutAction, StreamMethod, WorkLimits};
 use super::*;
+use crate::mesh::firewall::{Action, Pattern};
 use crate::wire::{Cost, NodeId, ServiceName};
 
 fn node(name: &str) -> NodeId {
@@ -199,11 +201,8 @@ fn firewall_rules_match_whole_names() {
     )
     .unwrap();
     let [reject, drop, accept] = config.node.firewall_rules.as_slice() else { panic!() };
-    assert_eq!(
-        (reject.action, drop.action, accept.action),
-        (FirewallAction::Reject, FirewallAction::Drop, FirewallAction::Accept)
-    );
-    assert_eq!(reject.to_node, Some(NameMatch::Exact("foo".to_owned())));
+    assert_eq!((reject.action, drop.action, accept.action), (Action::Reject, Action::Drop, Action::Accept));
+    assert_eq!(reject.to_node, Some(Pattern::Exact("foo".to_owned())));
     assert_eq!((&reject.from_node, &drop.from_service, &accept.to_service), (&None, &None, &None));
     let from = drop.from_node.as_ref().unwrap();
     for (name, matches) in [("a", true), ("bcd", true), ("ab", false), ("cab", false)] {
@@ -304,18 +303,30 @@ fn what_awx_writes_parses() {
     assert!(config.ws_peers[1].address.secure, "a TLS profile makes it wss");
     let refused = load_text(AWX).unwrap_err();
     let names: Vec<_> = refused.0.iter().map(|error| (error.directive.unwrap(), error.parameter)).collect();
-    assert_eq!(
-        names,
-        [
-            ("work-signing", None),
-            ("work-kubernetes", None),
-            ("work-kubernetes", None),
-            ("tls-client", None),
-            ("tcp-peer", Some("tls")),
-            ("ws-peer", None),
-            ("ws-peer", None),
-        ]
+    assert_eq!(names, [("work-kubernetes", None), ("work-kubernetes", None)]);
+}
+
+#[test]
+fn work_types_may_be_bounded() {
+    let config = parse_text(
+        "- work-command: {worktype: a, command: sh, maxUnits: '20', timeout: 1h30m, cancelgrace: 0, \
+         maxstdout: 1000, maxstdoutaction: Truncate-Head, releaseafter: 72h, cwd: /srv, user: jobs, \
+         env: {A: b c, NUM: 7, YES_: true}}\n- work-command: {worktype: b, command: sh}\n",
     );
+    let [bounded, free] = &config.work_commands[..] else { panic!() };
+    let env = [("A", "b c"), ("NUM", "7"), ("YES_", "true")];
+    let wanted = WorkLimits {
+        env: env.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        cwd: Some("/srv".into()),
+        user: Some("jobs".to_owned()),
+        max_units: Some(20),
+        timeout: Some(Duration::from_secs(5400)),
+        cancel_grace: Some(Duration::ZERO),
+        max_stdout: Some(1000),
+        max_stdout_action: MaxStdoutAction::TruncateHead,
+        release_after: Some(Duration::from_secs(72 * 3600)),
+    };
+    assert_eq!((&bounded.limits, &free.limits), (&wanted, &WorkLimits::default()));
 }
 
 #[test]

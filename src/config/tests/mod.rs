@@ -24,7 +24,7 @@ fn environment() -> Environment {
 /// Reads the text of a file; what is not implemented counts as an error.
 fn load_text(text: &str) -> Result<(Config, Vec<Warning>), ConfigErrors> {
     let mut report = Report::default();
-    let raw = yaml::read(&Arc::from(Path::new("x.yml")), text, &mut report);
+    let raw = yaml::read(&Arc::from(Path::new("x.yml")), text, &mut report).items;
     let config = assemble(raw, &environment(), &mut report);
     match config {
         Some(config) if report.errors.is_empty() => Ok((config, report.warnings)),
@@ -35,7 +35,7 @@ fn load_text(text: &str) -> Result<(Config, Vec<Warning>), ConfigErrors> {
 /// Reads the text of a file; what is not implemented is no error.
 fn parse_text(text: &str) -> Config {
     let mut report = Report::default();
-    let raw = yaml::read(&Arc::from(Path::new("x.yml")), text, &mut report);
+    let raw = yaml::read(&Arc::from(Path::new("x.yml")), text, &mut report).items;
     let items = check::check(raw, &mut report);
     let config = typed::build(&items, &environment(), &mut report);
     assert!(report.errors.is_empty(), "{}", ConfigErrors(report.errors));

@@ -1,6 +1,7 @@
 //! Where configurations come from: command lines, files, directories, and the examples that we ship.
 
 use super::super::typed::backends::{Backend, TcpPeer};
+use super::super::typed::parts::Part;
 use super::*;
 
 #[test]
@@ -13,8 +14,8 @@ fn the_help_text_names_everything_and_fits_the_terminal() {
         }
     }
     for line in [
-        "\n  --udp-peer: Connects to a neighbour over UDP [not in this version]\n",
-        "\n      tls=TEXT                         tls-client profile [not in this version]\n",
+        "\n  --udp-peer: Connects to a neighbour over UDP\n",
+        "\n      tls=TEXT                         tls-client profile\n",
         "\n      receptorkubesupportreconnect=TEXT Kubernetes: resume broken logs [not in this version]\n",
     ] {
         assert!(help.contains(line), "{line}");
@@ -69,7 +70,9 @@ fn files_directories_and_arguments_are_one_configuration() {
     let again = loaded.sources.load_again().unwrap();
     assert_eq!(addresses(&again.config), ["a:1", "new:1", "b:2", "c:3", "a:1"]);
     let plan = plan(&loaded.config, &again.config).unwrap();
-    assert!(matches!(plan.added.as_slice(), [Backend::TcpPeer(peer)] if peer.address.host == "new"));
+    assert!(
+        matches!(plan.added.as_slice(), [Part::Link(Backend::TcpPeer(peer))] if peer.address.host == "new")
+    );
 
     write("15-peer.yml", "\n- tcp-peer: {}\n- nonsense\n");
     let errors = loaded.sources.load_again().unwrap_err();
@@ -111,4 +114,63 @@ fn the_worked_examples_load() {
         assert_eq!(loaded.warnings, [], "{}", path.display());
         assert!(!loaded.config.control_services.is_empty(), "{}", path.display());
     }
+}
+
+#[test]
+fn version_2_says_the_same_as_version_1() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let one = "
+- node: {id: foo, firewallrules: [{action: accept}]}
+- log-level: debug
+- local-only
+- tcp-listener: {port: 1, cost: 2}
+- tcp-listener: {port: 2}
+- tcp-peer: a:1
+- work-kubernetes: {worktype: k, namespace: n, image: i}
+- work-kubernetes: {worktype: l, namespace: n, image: i}
+- work-signing: {privatekey: /k}
+- unix-socket-server: {filename: /run/x, remotenode: b, remoteservice: c}
+";
+    let two = "
+---
+version: 2
+node:
+  id: foo
+  firewallrules:
+    - action: accept
+log-level: debug
+Local-Only: yes
+trace: false
+tcp-listeners:
+  - {port: 1, cost: 2}
+  - port: 2
+tcp-peers: [a:1]
+work-kubernetes:
+  - worktype: k
+    namespace: n
+    image: i
+  - {worktype: l, namespace: n, image: i}
+work-signing:
+  privatekey: /k
+unix-socket-servers:
+  filename: /run/x
+  remoteNode: b
+  remoteService: c
+";
+    assert_eq!(parse_text(two), parse_text(one));
+
+    std::fs::write(path("one.yml"), "- node: foo\n- local-only\n").unwrap();
+    std::fs::write(path("two.yml"), "version: '2'\nnode: foo\nlocal-only: {}\n").unwrap();
+    for (option, name, watched) in
+        [("--config", "one.yml", 0), ("--config", "two.yml", 1), ("--config-v2", "two.yml", 1)]
+    {
+        let loaded = load_args(&format!("{option} {}", path(name).display())).unwrap();
+        assert_eq!((loaded.sources.files().len(), loaded.sources.watched().len()), (1, watched), "{name}");
+    }
+    let error = load_args(&format!("--config-v2 {}", path("one.yml").display())).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "command line argument 2: --config-v2 takes a file in version 2, a map with `version: 2`"
+    );
 }

@@ -1,4 +1,4 @@
-//! Links to neighbours: listeners and peers over TCP, UDP and WebSocket.
+//! Links to neighbours: listeners and peers over TCP, UDP, WebSocket and QUIC.
 //!
 //! Owns their settings and the terms that all of them share. It refuses to know sockets: addresses are
 //! checked for their form and not looked up.
@@ -97,6 +97,28 @@ pub struct WsPeer {
     pub terms: DialTerms,
 }
 
+/// The directive `quic-listener`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuicListener {
+    /// Where to listen.
+    pub bind: HostPort,
+    /// Name of a `tls-server`.
+    pub tls: String,
+    /// On what terms.
+    pub terms: ListenTerms,
+}
+
+/// The directive `quic-peer`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuicPeer {
+    /// Where to connect to.
+    pub address: HostPort,
+    /// Name of a `tls-client`.
+    pub tls: String,
+    /// On what terms.
+    pub terms: DialTerms,
+}
+
 /// A link of any kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend {
@@ -112,6 +134,10 @@ pub enum Backend {
     WsListener(WsListener),
     /// `ws-peer`
     WsPeer(WsPeer),
+    /// `quic-listener`
+    QuicListener(QuicListener),
+    /// `quic-peer`
+    QuicPeer(QuicPeer),
 }
 
 pub(super) fn tcp_listener(fields: &mut Fields<'_>) -> Option<TcpListener> {
@@ -152,6 +178,20 @@ pub(super) fn ws_peer(fields: &mut Fields<'_>) -> Option<WsPeer> {
     let extra_header = fields.parse("extraheader", header);
     let terms = dial_terms(fields);
     Some(WsPeer { address: address?, extra_header: extra_header?, tls, terms: terms? })
+}
+
+pub(super) fn quic_listener(fields: &mut Fields<'_>) -> Option<QuicListener> {
+    let bind = bind(fields);
+    let tls = fields.must("tls");
+    let terms = listen_terms(fields);
+    Some(QuicListener { bind: bind?, tls: tls?, terms: terms? })
+}
+
+pub(super) fn quic_peer(fields: &mut Fields<'_>) -> Option<QuicPeer> {
+    let address = fields.must_parse("address", HostPort::to_dial);
+    let tls = fields.must("tls");
+    let terms = dial_terms(fields);
+    Some(QuicPeer { address: address?, tls: tls?, terms: terms? })
 }
 
 /// Where to listen: `bindaddr` and `port`.

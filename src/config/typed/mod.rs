@@ -6,6 +6,7 @@
 pub mod backends;
 pub mod certificates;
 pub mod node;
+pub mod parts;
 pub mod services;
 pub mod tls;
 pub mod work;
@@ -16,7 +17,9 @@ use super::error::Place;
 use super::fields::Fields;
 use super::raw::Report;
 
-use backends::{Backend, TcpListener, TcpPeer, UdpListener, UdpPeer, WsListener, WsPeer};
+use backends::{
+    Backend, QuicListener, QuicPeer, TcpListener, TcpPeer, UdpListener, UdpPeer, WsListener, WsPeer,
+};
 use certificates::CertificateCommand;
 pub use node::{LogLevel, Node};
 use services::{
@@ -49,6 +52,10 @@ pub struct Config {
     pub ws_listeners: Vec<WsListener>,
     /// `ws-peer`
     pub ws_peers: Vec<WsPeer>,
+    /// `quic-listener`
+    pub quic_listeners: Vec<QuicListener>,
+    /// `quic-peer`
+    pub quic_peers: Vec<QuicPeer>,
     /// `control-service`
     pub control_services: Vec<ControlService>,
     /// `command-service`
@@ -92,9 +99,11 @@ impl Config {
         all.extend(self.tcp_listeners.iter().cloned().map(Backend::TcpListener));
         all.extend(self.udp_listeners.iter().cloned().map(Backend::UdpListener));
         all.extend(self.ws_listeners.iter().cloned().map(Backend::WsListener));
+        all.extend(self.quic_listeners.iter().cloned().map(Backend::QuicListener));
         all.extend(self.tcp_peers.iter().cloned().map(Backend::TcpPeer));
         all.extend(self.udp_peers.iter().cloned().map(Backend::UdpPeer));
         all.extend(self.ws_peers.iter().cloned().map(Backend::WsPeer));
+        all.extend(self.quic_peers.iter().cloned().map(Backend::QuicPeer));
         all
     }
 }
@@ -119,6 +128,8 @@ pub(super) fn build(items: &[Item], environment: &Environment, report: &mut Repo
         udp_peers: builder.all("udp-peer", backends::udp_peer),
         ws_listeners: builder.all("ws-listener", backends::ws_listener),
         ws_peers: builder.all("ws-peer", backends::ws_peer),
+        quic_listeners: builder.all("quic-listener", backends::quic_listener),
+        quic_peers: builder.all("quic-peer", backends::quic_peer),
         control_services: builder.all("control-service", services::control_service),
         command_services: builder.all("command-service", services::command_service),
         tcp_servers: builder.all("tcp-server", services::tcp_server),

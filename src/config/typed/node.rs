@@ -9,8 +9,9 @@ use std::time::Duration;
 use super::super::Environment;
 use super::super::error::Fault;
 use super::super::fields::{Fields, Optional};
-use super::super::firewall::{self, FirewallRule};
+use super::super::firewall;
 use crate::duration;
+use crate::mesh::firewall::Rule;
 use crate::wire::NodeId;
 
 /// How long a link may be silent unless configured otherwise; it may only be raised.
@@ -24,7 +25,7 @@ pub struct Node {
     /// Where it keeps units and other data. It may not exist yet.
     pub data_dir: PathBuf,
     /// Rules for data packets; the first that is met decides.
-    pub firewall_rules: Vec<FirewallRule>,
+    pub firewall_rules: Vec<Rule>,
     /// How long a link may be silent before it is closed; at least [`DEFAULT_MAX_IDLE`].
     pub max_idle: Duration,
     /// Settings of work in Kubernetes that Go nodes take here.
@@ -65,6 +66,18 @@ pub enum LogLevel {
     Info,
     /// And what helps to find a fault.
     Debug,
+}
+
+impl LogLevel {
+    /// The level as it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Info => "info",
+            Self::Debug => "debug",
+        }
+    }
 }
 
 impl std::str::FromStr for LogLevel {

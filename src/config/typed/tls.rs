@@ -1,38 +1,13 @@
 //! TLS profiles: which certificate to show and which to accept.
 //!
-//! Owns their settings and the form of fingerprints. It refuses to open certificate files: that is for the
+//! Owns their settings. It refuses to open certificate files: that is for the
 //! room that uses them.
 
 use std::path::PathBuf;
 
 use super::super::fields::Fields;
 
-/// The hash of a certificate.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fingerprint {
-    /// SHA-256.
-    Sha256([u8; 32]),
-    /// SHA-512.
-    Sha512([u8; 64]),
-}
-
-impl std::str::FromStr for Fingerprint {
-    type Err = &'static str;
-
-    /// Reads hexadecimal digits, with or without colons between them.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WANTED: &str =
-            "a fingerprint is 64 (SHA-256) or 128 (SHA-512) hexadecimal digits, colons allowed";
-        let digits: Option<Vec<u8>> =
-            text.chars().filter(|c| *c != ':').map(|c| Some(c.to_digit(16)? as u8)).collect();
-        let digits = digits.filter(|digits| digits.len() % 2 == 0).ok_or(WANTED)?;
-        let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
-        if let Ok(bytes) = bytes.as_slice().try_into() {
-            return Ok(Self::Sha256(bytes));
-        }
-        bytes.as_slice().try_into().map(Self::Sha512).map_err(|_| WANTED)
-    }
-}
+pub use crate::tls::Fingerprint;
 
 /// A certificate and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +35,10 @@ pub struct TlsServer {
     pub skip_receptor_names_check: bool,
     /// True to refuse TLS 1.2.
     pub min_tls13: bool,
+    /// File of revocation lists.
+    pub crl: Option<PathBuf>,
+    /// File of fingerprints of certificates to refuse.
+    pub blocklist: Option<PathBuf>,
 }
 
 /// The directive `tls-client`.
@@ -79,6 +58,10 @@ pub struct TlsClient {
     pub skip_receptor_names_check: bool,
     /// True to refuse TLS 1.2.
     pub min_tls13: bool,
+    /// File of revocation lists.
+    pub crl: Option<PathBuf>,
+    /// File of fingerprints of certificates to refuse.
+    pub blocklist: Option<PathBuf>,
 }
 
 pub(super) fn server(fields: &mut Fields<'_>) -> Option<TlsServer> {
@@ -94,6 +77,8 @@ pub(super) fn server(fields: &mut Fields<'_>) -> Option<TlsServer> {
         pinned_client_certs: pins?,
         skip_receptor_names_check: fields.flag("skipreceptornamescheck"),
         min_tls13: fields.flag("mintls13"),
+        crl: fields.path("crl"),
+        blocklist: fields.path("blocklist"),
     })
 }
 
@@ -116,5 +101,7 @@ pub(super) fn client(fields: &mut Fields<'_>) -> Option<TlsClient> {
         pinned_server_certs: pins?,
         skip_receptor_names_check: fields.flag("skipreceptornamescheck"),
         min_tls13: fields.flag("mintls13"),
+        crl: fields.path("crl"),
+        blocklist: fields.path("blocklist"),
     })
 }

@@ -3,10 +3,11 @@
 //! Owns their settings and the rules that hold within one directive. It refuses to open key files and pods'
 //! definitions, and to run anything.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::fields::Fields;
+use super::super::fields::{Fields, Optional};
 
 /// The directive `work-command`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +22,43 @@ pub struct WorkCommand {
     pub allow_runtime_params: bool,
     /// True if submissions must be signed.
     pub verify_signature: bool,
+    /// Bounds and surroundings of its units.
+    pub limits: WorkLimits,
+}
+
+/// What bounds the units of a work type, and what their commands find around them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WorkLimits {
+    /// Variables added to the environment.
+    pub env: BTreeMap<String, String>,
+    /// The working directory.
+    pub cwd: Option<PathBuf>,
+    /// The user whose rights the command has.
+    pub user: Option<String>,
+    /// Most units running at once.
+    pub max_units: Option<u32>,
+    /// Longest run.
+    pub timeout: Option<Duration>,
+    /// Time between SIGINT and harder signals.
+    pub cancel_grace: Option<Duration>,
+    /// Most bytes of output kept.
+    pub max_stdout: Option<u64>,
+    /// What happens to more output.
+    pub max_stdout_action: MaxStdoutAction,
+    /// How long finished units are kept.
+    pub release_after: Option<Duration>,
+}
+
+/// What happens when a unit's output is longer than it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MaxStdoutAction {
+    /// The unit fails.
+    #[default]
+    Fail,
+    /// What comes then is discarded.
+    Stop,
+    /// What came first is discarded.
+    TruncateHead,
 }
 
 /// Where the credentials for Kubernetes come from.
@@ -110,13 +148,79 @@ pub struct WorkVerification {
 pub(super) fn command(fields: &mut Fields<'_>) -> Option<WorkCommand> {
     let work_type = work_type(fields);
     let command = fields.must("command");
+    let limits = limits(fields);
     Some(WorkCommand {
         work_type: work_type?,
         command: command?,
         params: fields.or_empty("params"),
         allow_runtime_params: fields.flag("allowruntimeparams"),
         verify_signature: fields.flag("verifysignature"),
+        limits: limits?,
     })
+}
+
+fn limits(fields: &mut Fields<'_>) -> Option<WorkLimits> {
+    let env = environment(fields);
+    let max_units =
+        fields.number("maxunits", 1, i64::from(u32::MAX), "at least one unit must be able to run");
+    let timeout = some_time(fields, "timeout");
+    let cancel_grace = fields.duration("cancelgrace");
+    let max_stdout = fields.number("maxstdout", 0, i64::MAX, "a number of bytes is 0 or more");
+    let max_stdout_action = fields.must_parse("maxstdoutaction", max_stdout_action);
+    let release_after = some_time(fields, "releaseafter");
+    Some(WorkLimits {
+        env: env?,
+        cwd: fields.path("cwd"),
+        user: fields.string("user"),
+        max_units: max_units?,
+        timeout: timeout?,
+        cancel_grace: cancel_grace?,
+        max_stdout: max_stdout?,
+        max_stdout_action: max_stdout_action?,
+        release_after: release_after?,
+    })
+}
+
+/// A duration that is longer than none.
+fn some_time(fields: &mut Fields<'_>, name: &'static str) -> Optional<Duration> {
+    let given = fields.duration(name)?;
+    if given == Some(Duration::ZERO) {
+        fields.refuse(name, "0".to_owned(), "leave it out for no limit");
+        return None;
+    }
+    Some(given)
+}
+
+/// Variables whose values are texts, numbers or booleans.
+fn environment(fields: &mut Fields<'_>) -> Option<BTreeMap<String, String>> {
+    let mut variables = BTreeMap::new();
+    let mut good = true;
+    for (name, value) in fields.free("env") {
+        let value = match value {
+            serde_json::Value::String(text) => Some(text),
+            serde_json::Value::Number(_) | serde_json::Value::Bool(_) => Some(value.to_string()),
+            serde_json::Value::Null => Some(String::new()),
+            serde_json::Value::Array(_) | serde_json::Value::Object(_) => None,
+        };
+        let fits = !name.is_empty() && !name.contains(['=', '\0']);
+        match value.filter(|value| fits && !value.contains('\0')) {
+            Some(value) => drop(variables.insert(name, value)),
+            None => {
+                fields.refuse("env", name, "a variable has a name without `=` and a single value");
+                good = false;
+            }
+        }
+    }
+    good.then_some(variables)
+}
+
+fn max_stdout_action(text: &str) -> Result<MaxStdoutAction, &'static str> {
+    match text.to_ascii_lowercase().as_str() {
+        "fail" => Ok(MaxStdoutAction::Fail),
+        "stop" => Ok(MaxStdoutAction::Stop),
+        "truncate-head" => Ok(MaxStdoutAction::TruncateHead),
+        _ => Err("use fail, stop or truncate-head"),
+    }
 }
 
 pub(super) fn kubernetes(fields: &mut Fields<'_>) -> Option<WorkKubernetes> {

@@ -13,6 +13,7 @@ use tokio::{
 };
 
 use super::{ControlError, Deadlines, Endpoint};
+use crate::tls::{ClientOptions, ClientProfile};
 
 /// The longest answer taken: the status of a mesh of 1,000 nodes is several megabytes.
 const ANSWER_LIMIT: usize = 64 << 20;
@@ -60,9 +61,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(super) async fn open(endpoint: &Endpoint, deadlines: Deadlines) -> Result<Self, ControlError> {
+    pub(super) async fn open(
+        endpoint: &Endpoint,
+        deadlines: Deadlines,
+        tls: Option<&ClientProfile>,
+    ) -> Result<Self, ControlError> {
         let opened = async {
-            let socket = dial(endpoint)
+            let socket = dial(endpoint, tls)
                 .await
                 .map_err(|source| ControlError::Unreachable { endpoint: endpoint.clone(), source })?;
             Self::greeted(BufReader::new(socket), endpoint, deadlines).await
@@ -225,18 +230,31 @@ async fn read_line<R: AsyncBufRead + Unpin>(
     }
 }
 
-async fn dial(endpoint: &Endpoint) -> io::Result<Box<dyn Socket>> {
+async fn dial(endpoint: &Endpoint, tls: Option<&ClientProfile>) -> io::Result<Box<dyn Socket>> {
     match endpoint {
         Endpoint::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-        Endpoint::Tcp { host, port } => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await?;
-            stream.set_nodelay(true)?;
-            // Results may be silent for hours: only probes can tell a vanished host from a quiet job.
-            let probes = socket2::TcpKeepalive::new()
-                .with_time(Duration::from_secs(30))
-                .with_interval(Duration::from_secs(10));
-            socket2::SockRef::from(&stream).set_tcp_keepalive(&probes)?;
-            Ok(Box::new(stream))
+        Endpoint::Tcp { host, port } => Ok(Box::new(dial_tcp(host, *port).await?)),
+        Endpoint::Tls { host, port } => {
+            let profile = match tls {
+                Some(profile) => profile.clone(),
+                None => {
+                    let options = ClientOptions { name: "(none)".to_owned(), ..ClientOptions::default() };
+                    ClientProfile::open(options, None).map_err(io::Error::other)?
+                }
+            };
+            let stream = dial_tcp(host, *port).await?;
+            Ok(Box::new(profile.connect(stream, host).await?.ending_like_tcp()))
         }
     }
+}
+
+async fn dial_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    // Results may be silent for hours: only probes can tell a vanished host from a quiet job.
+    let probes = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(30))
+        .with_interval(Duration::from_secs(10));
+    socket2::SockRef::from(&stream).set_tcp_keepalive(&probes)?;
+    Ok(stream)
 }

@@ -18,33 +18,38 @@ pub enum Endpoint {
         /// Port.
         port: u16,
     },
+    /// A TCP port where TLS is spoken.
+    Tls {
+        /// Host name or address, an IPv6 one without brackets; the certificate must name it.
+        host: String,
+        /// Port.
+        port: u16,
+    },
 }
 
 /// A text that is no address of a control service.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEndpoint {
     /// Nothing that could be an address.
-    #[error("{0:?} is no control socket: write unix:/PATH, /PATH or tcp://HOST:PORT")]
+    #[error("{0:?} is no control socket: write unix:/PATH, /PATH, tcp://HOST:PORT or tls://HOST:PORT")]
     Syntax(String),
-    /// A TLS address, which this release cannot dial.
-    #[error(
-        "{0:?}: control sockets over TLS are not supported in this release: use the node's Unix socket, or tcp:// on a trusted network"
-    )]
-    Tls(String),
 }
 
 impl FromStr for Endpoint {
     type Err = InvalidEndpoint;
 
-    /// Reads `unix:PATH`, `unix://PATH`, `PATH` (a leading `~/` is the home directory), `tcp://HOST:PORT` or
-    /// `tcp:HOST:PORT`.
+    /// Reads `unix:PATH`, `unix://PATH`, `PATH` (a leading `~/` is the home directory), `tcp://HOST:PORT`,
+    /// `tcp:HOST:PORT`, and `tls` likewise.
     fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
         let without_slashes = |rest: &str| rest.strip_prefix("//").unwrap_or(rest).to_owned();
-        if text.strip_prefix("tls:").is_some() {
-            return Err(InvalidEndpoint::Tls(text.to_owned()));
+        let invalid = || InvalidEndpoint::Syntax(text.to_owned());
+        if let Some(rest) = text.strip_prefix("tls:") {
+            let (host, port) = host_and_port(&without_slashes(rest)).ok_or_else(invalid)?;
+            return Ok(Self::Tls { host, port });
         }
         if let Some(rest) = text.strip_prefix("tcp:") {
-            return tcp(&without_slashes(rest)).ok_or_else(|| InvalidEndpoint::Syntax(text.to_owned()));
+            let (host, port) = host_and_port(&without_slashes(rest)).ok_or_else(invalid)?;
+            return Ok(Self::Tcp { host, port });
         }
         let path = text.strip_prefix("unix:").map_or_else(|| text.to_owned(), without_slashes);
         // A colon in a path is far more often a misspelt scheme or a forgotten tcp:.
@@ -59,17 +64,21 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Tcp { host, port } if host.contains(':') => write!(f, "tcp://[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(f, "tcp://{host}:{port}"),
+            Self::Tcp { host, port } => write!(f, "tcp://{}:{port}", bracketed(host)),
+            Self::Tls { host, port } => write!(f, "tls://{}:{port}", bracketed(host)),
         }
     }
 }
 
-fn tcp(text: &str) -> Option<Endpoint> {
+fn bracketed(host: &str) -> std::borrow::Cow<'_, str> {
+    if host.contains(':') { format!("[{host}]").into() } else { host.into() }
+}
+
+fn host_and_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let port = port.parse().ok().filter(|port| *port != 0)?;
-    (!host.is_empty()).then(|| Endpoint::Tcp { host: host.to_owned(), port })
+    (!host.is_empty()).then(|| (host.to_owned(), port))
 }
 
 fn expand_home(path: &str, home: Option<PathBuf>) -> PathBuf {
@@ -103,11 +112,11 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_address() {
-        for text in ["", "unix:", "tcp://host", "tcp://host:0", "tcp://:1", "tcp://h:99999", "http://h:1"] {
+        for text in
+            ["", "unix:", "tcp://host", "tcp://host:0", "tcp://:1", "tcp://h:99999", "http://h:1", "tls://h"]
+        {
             assert_eq!(text.parse::<Endpoint>(), Err(InvalidEndpoint::Syntax(text.to_owned())), "{text}");
         }
-        let tls = "tls://host:1".parse::<Endpoint>().unwrap_err();
-        assert!(tls.to_string().contains("not supported in this release"), "{tls}");
     }
 
     #[test]
@@ -120,7 +129,9 @@ mod tests {
 
     #[test]
     fn prints_what_reads_back() {
-        for text in ["unix:/run/x.sock", "tcp://host:2222", "tcp://[::1]:2222"] {
+        for text in
+            ["unix:/run/x.sock", "tcp://host:2222", "tcp://[::1]:2222", "tls://host:1", "tls://[::1]:1"]
+        {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
     }

@@ -125,7 +125,13 @@ fn unreachable(endpoint: &Endpoint, source: &io::Error) -> String {
         (Endpoint::Tcp { .. }, io::ErrorKind::ConnectionRefused) => {
             "is meshd running, with `tcplisten` in its control-service?"
         }
-        (Endpoint::Unix(_) | Endpoint::Tcp { .. }, _) => "is meshd running there?",
+        (Endpoint::Tls { .. }, io::ErrorKind::ConnectionRefused) => {
+            "is meshd running, with `tcplisten` and `tcptls` in its control-service?"
+        }
+        (Endpoint::Tls { .. }, io::ErrorKind::InvalidData) => {
+            "give --rootcas, and --cert and --key where the node wants them"
+        }
+        (Endpoint::Unix(_) | Endpoint::Tcp { .. } | Endpoint::Tls { .. }, _) => "is meshd running there?",
     };
     format!("cannot connect to {endpoint}: {source}; {advice}")
 }

@@ -20,6 +20,8 @@ pub use results::{ResultEvent, ResultStream};
 pub use submit::{Submission, SubmitRequest, Submitted};
 pub use unit::{UnitReport, UnitState};
 
+use crate::tls::ClientProfile;
+
 /// How long to wait for what. Streams (payloads, results, tunnels) have no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadlines {
@@ -48,12 +50,19 @@ impl Default for Deadlines {
 pub struct Client {
     endpoint: Endpoint,
     deadlines: Deadlines,
+    tls: Option<ClientProfile>,
 }
 
 impl Client {
     /// A client of the control service at `endpoint`; nothing is dialled yet.
     pub fn new(endpoint: Endpoint, deadlines: Deadlines) -> Self {
-        Self { endpoint, deadlines }
+        Self { endpoint, deadlines, tls: None }
+    }
+
+    /// With a profile for `tls://` endpoints; without one the system's authorities are trusted.
+    #[must_use]
+    pub fn with_tls(self, profile: ClientProfile) -> Self {
+        Self { tls: Some(profile), ..self }
     }
 
     /// Where the control service is expected.
@@ -66,7 +75,7 @@ impl Client {
     /// # Errors
     /// [`ControlError`] that says what is not there, or what answered instead.
     pub async fn connect(&self) -> Result<Connection, ControlError> {
-        Connection::open(&self.endpoint, self.deadlines).await
+        Connection::open(&self.endpoint, self.deadlines, self.tls.as_ref()).await
     }
 
     /// Connects, asks one command and returns its answer.

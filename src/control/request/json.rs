@@ -29,6 +29,7 @@ pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
             "forget" => Ok(Request::NodeForget { node: text(&object, "node")? }),
             _ => Err(RequestError::BadSubcommand),
         },
+        "loglevel" => log_level(&object),
         "work" => work(object).map(Request::Work),
         _ => Err(RequestError::UnknownCommand),
     }
@@ -39,6 +40,14 @@ fn requested_fields(object: &Object) -> Result<Option<Vec<String>>, RequestError
     let fields = fields.as_array().ok_or(RequestError::FieldsNotArray)?;
     let texts = fields.iter().map(|field| field.as_str().map(str::to_owned));
     texts.collect::<Option<_>>().map(Some).ok_or(RequestError::FieldsNotStrings)
+}
+
+fn log_level(object: &Object) -> Result<Request, RequestError> {
+    match object.get("level") {
+        None => Ok(Request::LogLevel { level: None }),
+        Some(Value::String(level)) => Ok(Request::LogLevel { level: given(level) }),
+        Some(_) => Err(RequestError::LevelNotString),
+    }
 }
 
 fn target(object: &Object, command: &'static str) -> Result<String, RequestError> {

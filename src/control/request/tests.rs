@@ -194,3 +194,15 @@ proptest! {
         let _ = Request::parse(line.as_bytes());
     }
 }
+
+/// Our own command: no Go node has it.
+#[test]
+fn log_levels_are_told_and_changed() {
+    let level = |level: Option<&str>| Request::LogLevel { level: level.map(str::to_owned) };
+    assert_eq!(taken("loglevel"), level(None));
+    assert_eq!(taken("LogLevel debug"), level(Some("debug")));
+    assert_eq!(taken(r#"{"command":"loglevel"}"#), level(None));
+    assert_eq!(taken(r#"{"command":"loglevel","level":"trace"}"#), level(Some("trace")));
+    assert_eq!(refused("loglevel a b"), "too many parameters");
+    assert_eq!(refused(r#"{"command":"loglevel","level":1}"#), "loglevel level must be a string");
+}

@@ -24,6 +24,8 @@ pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
             }
             Some(_) | None => Err(RequestError::BadSubcommand),
         },
+        "loglevel" if rest.contains(' ') => Err(RequestError::TooManyParameters),
+        "loglevel" => Ok(Request::LogLevel { level: given(rest) }),
         "work" => work(rest).map(Request::Work),
         _ => Err(RequestError::UnknownCommand),
     }

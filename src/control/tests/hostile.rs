@@ -7,8 +7,8 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::oneshot;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::rig::{Client, DEADLINE, Service, connect, context, session, until};
 use crate::control::{Limits, Server};
@@ -77,11 +77,9 @@ async fn half_a_line_and_away() {
 async fn a_client_reset_amid_its_payload_fails_the_unit() {
     let context = context().await;
     let mut server = Server::new(context.clone(), Limits::default());
-    let address = server.listen_tcp("127.0.0.1:0").await.unwrap();
-    let (stop, stopped) = oneshot::channel::<()>();
-    let task = tokio::spawn(server.run(async {
-        let _ = stopped.await;
-    }));
+    let address = server.listen_tcp("127.0.0.1:0", None).await.unwrap();
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(server.run(CancellationToken::new(), stop.clone()));
     let mut client = Client::greeted(TcpStream::connect(address).await.unwrap()).await;
     let created = client.ask("work submit alpha echo").await;
     let id = created.split(' ').nth(5).unwrap().trim_end_matches('.').to_owned();
@@ -96,7 +94,7 @@ async fn a_client_reset_amid_its_payload_fails_the_unit() {
     .await;
     let detail = status["Detail"].as_str().unwrap();
     assert!(detail.starts_with("Error reading input data: ") && detail.contains("reset"), "{detail}");
-    stop.send(()).unwrap();
+    stop.cancel();
     task.await.unwrap();
 }
 

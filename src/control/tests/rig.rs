@@ -12,14 +12,13 @@ use tokio::io::{
     AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream,
 };
 use tokio::net::UnixStream;
-use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::control::channel::Link;
 use crate::control::session::{self, Peer};
-use crate::control::{Context, Limits, Reload, ReloadError, Server};
+use crate::control::{Context, Limits, LogLevels, Reload, ReloadError, Server};
 use crate::node::{NodeHandle, NodeOptions};
 use crate::stream::Streams;
 use crate::wire::{NodeId, ServiceName};
@@ -31,12 +30,31 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 /// Answers every reload alike, and keeps the units' directory for as long as the context lives.
 struct Scripted {
     result: Result<(), ReloadError>,
-    _data: tempfile::TempDir,
+    data: tempfile::TempDir,
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        crate::work::kill_all_units(&self.data.path().join("data/alpha"));
+    }
 }
 
 impl Reload for Scripted {
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<(), ReloadError>> + Send + '_>> {
         Box::pin(async { self.result.clone() })
+    }
+}
+
+/// Knows `info` alone.
+struct OneLevel;
+
+impl LogLevels for OneLevel {
+    fn level(&self) -> &'static str {
+        "info"
+    }
+
+    fn set_level(&self, name: &str) -> Result<(), String> {
+        if name == "info" { Ok(()) } else { Err(format!("{name:?} is no log level")) }
     }
 }
 
@@ -49,11 +67,9 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     let (node, _stopped) = NodeHandle::start(NodeOptions::new(id.clone()));
     let data = tempfile::tempdir().expect("room for a directory");
     let script = |name: &str, script: &str| CommandType {
-        name: name.to_owned(),
-        command: "sh".to_owned(),
         params: format!("-c '{script}'"),
         allow_runtime_params: true,
-        verify_signature: false,
+        ..CommandType::new(name, "sh")
     };
     let options = Options {
         data_dir: data.path().join("data"),
@@ -61,11 +77,14 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
         work_types: vec![script("echo", "cat"), script("hold", "cat; exec sleep 600")],
         runner_exe: runner(),
         cancel_grace: Duration::from_secs(10),
+        signer: None,
+        verifier: None,
     };
     let work = Registry::open(options, Arc::new(Alone(id))).await.expect("a work engine");
     let streams = Streams::new(node.clone());
-    let reload = Arc::new(Scripted { result, _data: data });
-    Context { node, streams, work, reload, version: "1.2.3" }
+    let reload = Arc::new(Scripted { result, data });
+    let log = Arc::new(OneLevel);
+    Context { node, streams, tls: Default::default(), work, reload, log, version: "1.2.3" }
 }
 
 /// The daemon's binary, which runs jobs; cargo puts it beside the tests' directory.
@@ -83,6 +102,10 @@ impl Dialer for Alone {
     fn dial(&self, node: NodeId, _service: ServiceName, _tls: Option<String>) -> Dialing {
         Box::pin(async move { Err(std::io::Error::other(format!("no route to node {node}"))) })
     }
+    fn knows_profile(&self, _name: &str) -> bool {
+        false
+    }
+
     fn node_id(&self) -> &NodeId {
         &self.0
     }
@@ -165,7 +188,7 @@ pub(super) async fn session_until(context: &Context, stop: CancellationToken) ->
 pub(super) struct Service {
     pub(super) path: PathBuf,
     _directory: tempfile::TempDir,
-    stop: oneshot::Sender<()>,
+    stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
@@ -175,10 +198,8 @@ impl Service {
         let path = directory.path().join("s");
         let mut server = Server::new(context.clone(), limits);
         server.listen_unix(&path, 0o600).expect("a free path");
-        let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(server.run(async {
-            let _ = stopped.await;
-        }));
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(server.run(CancellationToken::new(), stop.clone()));
         Self { path, _directory: directory, stop, task }
     }
 
@@ -188,7 +209,7 @@ impl Service {
 
     /// Stops it, and expects it to end.
     pub(super) async fn stop(self) {
-        let _ = self.stop.send(());
+        self.stop.cancel();
         timeout(DEADLINE, self.task).await.expect("the service ends").expect("and does not panic");
         assert!(!self.path.exists(), "the socket file is removed");
     }

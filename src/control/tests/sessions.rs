@@ -200,3 +200,11 @@ async fn a_stop_ends_clients_between_commands() {
     stop.cancel();
     assert_eq!(client.rest().await, b"");
 }
+
+#[tokio::test]
+async fn the_log_level_is_told_and_set() {
+    let mut client = session(&context().await).await;
+    assert_eq!(client.ask("loglevel").await, r#"{"Level":"info"}"#);
+    assert_eq!(client.ask("loglevel info").await, r#"{"Level":"info","Before":"info"}"#);
+    assert_eq!(client.ask("loglevel loud").await, r#"ERROR: "loud" is no log level"#);
+}

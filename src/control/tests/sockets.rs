@@ -4,11 +4,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
 
 use super::rig::{Client, Service, context};
 use crate::control::{Limits, ListenError, Server};
+use crate::unix_socket::BindError;
 use crate::wire::ServiceName;
+use tokio_util::sync::CancellationToken;
 
 fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
@@ -40,7 +41,7 @@ async fn two_daemons_never_share_a_path() {
     let mut first = server().await;
     first.listen_unix(&path, 0o600).unwrap();
     let error = bound(&path).await.unwrap_err();
-    assert!(matches!(error, ListenError::InUse(_)), "{error}");
+    assert!(matches!(error, ListenError::Unix(BindError::InUse(_))), "{error}");
     assert!(error.to_string().contains("s is in use by another daemon"), "{error}");
     assert!(path.exists(), "the first keeps its socket");
     drop(first);
@@ -58,10 +59,13 @@ async fn a_leftover_socket_is_replaced_and_other_files_are_not() {
 
     let data = directory.path().join("data");
     std::fs::write(&data, "precious").unwrap();
-    assert!(matches!(bound(&data).await, Err(ListenError::NotASocket(_))));
+    assert!(matches!(bound(&data).await, Err(ListenError::Unix(BindError::NotASocket(_)))));
     assert_eq!(std::fs::read(&data).unwrap(), b"precious");
-    assert!(matches!(bound(&directory.path().join("x".repeat(108))).await, Err(ListenError::PathTooLong(_))));
-    assert!(matches!(bound(&data.join("below")).await, Err(ListenError::Unix { .. })));
+    assert!(matches!(
+        bound(&directory.path().join("x".repeat(108))).await,
+        Err(ListenError::Unix(BindError::PathTooLong(_)))
+    ));
+    assert!(matches!(bound(&data.join("below")).await, Err(ListenError::Unix(BindError::Step { .. }))));
 }
 
 #[tokio::test]
@@ -80,19 +84,17 @@ async fn a_socket_that_somebody_else_put_there_is_left_alone() {
 async fn clients_come_by_tcp_and_through_the_mesh_too() {
     let context = context().await;
     let mut server = Server::new(context.clone(), Limits::default());
-    let address = server.listen_tcp("127.0.0.1:0").await.unwrap();
-    server.listen_mesh(ServiceName::CONTROL).await.unwrap();
-    assert!(matches!(server.listen_mesh(ServiceName::CONTROL).await, Err(ListenError::Mesh(_))));
-    let (stop, stopped) = oneshot::channel::<()>();
-    let task = tokio::spawn(server.run(async {
-        let _ = stopped.await;
-    }));
+    let address = server.listen_tcp("127.0.0.1:0", None).await.unwrap();
+    server.listen_mesh(ServiceName::CONTROL, None).await.unwrap();
+    assert!(matches!(server.listen_mesh(ServiceName::CONTROL, None).await, Err(ListenError::Mesh(_))));
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(server.run(CancellationToken::new(), stop.clone()));
     let mut tcp = Client::greeted(TcpStream::connect(address).await.unwrap()).await;
     assert_eq!(tcp.ask("reload").await, r#"{"Success":true}"#);
     let stream = context.streams.dial(context.node.id(), ServiceName::CONTROL).await.unwrap();
     let mut mesh = Client::greeted(stream).await;
     assert_eq!(mesh.ask("reload").await, r#"{"Success":true}"#);
-    stop.send(()).unwrap();
+    stop.cancel();
     task.await.unwrap();
     assert_eq!(tcp.rest().await, b"");
     assert_eq!(mesh.rest().await, b"");
@@ -101,10 +103,10 @@ async fn clients_come_by_tcp_and_through_the_mesh_too() {
 #[tokio::test]
 async fn tcp_addresses_come_in_every_notation() {
     for address in ["127.0.0.1:0", "localhost:0", "0"] {
-        assert!(server().await.listen_tcp(address).await.is_ok(), "{address}");
+        assert!(server().await.listen_tcp(address, None).await.is_ok(), "{address}");
     }
     for address in ["127.0.0.1:65536", "", "nonsense"] {
-        let error = server().await.listen_tcp(address).await.unwrap_err();
+        let error = server().await.listen_tcp(address, None).await.unwrap_err();
         assert!(matches!(error, ListenError::Tcp { .. }), "{address}: {error}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::net::Net;
 use super::solo::{Solo, as_update, kind, millis, node, secs, update};
-use crate::mesh::{LinkPolicy, Options};
+use crate::mesh::{Event, LinkPolicy, Options};
 use crate::wire::{MessageType, RoutingUpdate};
 
 fn via(forwarder: &str, update: RoutingUpdate) -> RoutingUpdate {
@@ -38,6 +38,30 @@ fn what_is_not_newer_is_ignored() {
     solo.say(b, &via("b", update("x", "newepoch", 6, 1, &[("y", 1.0)])));
     assert_eq!(solo.sent().len(), 1);
     assert!(solo.mesh.status(solo.now()).known_connection_costs["x"].contains_key("y"));
+}
+
+#[test]
+fn a_node_that_has_started_anew_is_told_of_once() {
+    let restarted = |solo: &mut Solo| {
+        let events = solo.events();
+        events
+            .iter()
+            .filter(|event| matches!(event, Event::NodeRestarted(who) if *who == node("x").hash()))
+            .count()
+    };
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    solo.events();
+    for (id, epoch, sequence, told) in [
+        ("first___", 5, 7, 0),
+        ("later___", 5, 8, 0),
+        ("newepoch", 6, 1, 1),
+        ("again___", 6, 2, 0),
+        ("late____", 5, 9, 0),
+    ] {
+        solo.say(b, &via("b", update("x", id, epoch, sequence, &[("b", 1.0)])));
+        assert_eq!(restarted(&mut solo), told, "{id}");
+    }
 }
 
 #[test]

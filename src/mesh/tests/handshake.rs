@@ -66,6 +66,19 @@ fn a_peer_that_is_not_allowed_is_rejected() {
 }
 
 #[test]
+fn a_peer_whose_certificate_is_for_others_is_rejected() {
+    let certified = vec!["c".to_owned(), "d".to_owned()];
+    let policy = LinkPolicy { certified: Some(certified.clone()), ..LinkPolicy::default() };
+    let reason = rejected(policy.clone(), &[update("b", "greeting", 1, 1, &[])]);
+    assert_eq!(reason, CloseReason::NotCertified { claimed: node("b"), certified });
+    assert!(reason.to_string().starts_with("it calls itself b, and its certificate names c, d"));
+    let mut solo = Solo::new("a");
+    let session = solo.open_with(policy);
+    solo.say(session, &update("c", "greeting", 1, 1, &[]));
+    assert_eq!(solo.closed(), []);
+}
+
+#[test]
 fn another_cost_is_rejected() {
     let says = [update("b", "greeting", 1, 1, &[]), update("b", "costs__2", 1, 2, &[("a", 2.0)])];
     let reason = rejected(LinkPolicy::default(), &says);

@@ -1,7 +1,9 @@
 //! One unit in memory: its status as everybody sees it, and the one place through which it is changed.
 //! A change is judged by the pure state machine, written to disk, and only then shown.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 
@@ -10,6 +12,9 @@ use crate::work::remote::Link;
 use crate::work::status::Status;
 use crate::work::store::{Store, UnitDir};
 use crate::work::unit::{Event, UnitId};
+
+/// Between attempts to write a status.
+const REWRITE: Duration = Duration::from_secs(1);
 
 /// A unit that exists.
 #[derive(Debug)]
@@ -22,6 +27,8 @@ pub(crate) struct Entry {
     writer: Arc<Mutex<()>>,
     /// What a remote unit's driver and its callers tell each other.
     link: OnceLock<Box<Link>>,
+    /// The status on disk is behind, and a task tries to bring it up.
+    behind: AtomicBool,
 }
 
 /// The right to change a unit.
@@ -47,7 +54,14 @@ pub(crate) enum Durability {
 impl Entry {
     pub(crate) fn new(id: UnitId, dir: UnitDir, status: Status) -> Arc<Self> {
         let status = watch::Sender::new(Arc::new(status));
-        Arc::new(Self { id, dir, status, writer: Arc::default(), link: OnceLock::new() })
+        Arc::new(Self {
+            id,
+            dir,
+            status,
+            writer: Arc::default(),
+            link: OnceLock::new(),
+            behind: AtomicBool::new(false),
+        })
     }
 
     /// The link to a remote unit's driver; other units never have one.
@@ -84,6 +98,23 @@ impl Entry {
     }
 }
 
+/// Writes a status until it is on disk or its unit is gone: a full disk heals.
+async fn bring_up(entry: Arc<Entry>, store: Store) {
+    loop {
+        tokio::time::sleep(REWRITE).await;
+        let mut writer = entry.writer(&store).await;
+        if !entry.behind.load(Ordering::Relaxed) || !entry.dir.path().exists() {
+            return;
+        }
+        let status = Status::clone(&writer.status());
+        if writer.write(status, Durability::Durable).await.is_ok() {
+            entry.behind.store(false, Ordering::Relaxed);
+            tracing::info!(unit = %entry.id, "the status is on disk again");
+            return;
+        }
+    }
+}
+
 impl Writer {
     /// Applies an event and shows the result. A failed write is logged, not returned: the event has happened.
     pub(crate) async fn apply(&mut self, event: Event, how: Durability) -> bool {
@@ -106,6 +137,15 @@ impl Writer {
             self.show(status);
             return Ok(());
         }
+        let written = self.write(status, how).await;
+        let was_behind = self.entry.behind.swap(written.is_err(), Ordering::Relaxed);
+        if written.is_err() && !was_behind {
+            tokio::spawn(bring_up(self.entry.clone(), self.store.clone()));
+        }
+        written
+    }
+
+    async fn write(&mut self, status: Status, how: Durability) -> Result<(), WorkError> {
         let (entry, turn) = (self.entry.clone(), self.turn.take());
         let write = move || {
             let written = entry.dir.write_status(&status, how == Durability::Durable);

@@ -1,41 +1,93 @@
 //! Units that run here: starting them through the spawner, noticing their end, cancelling them, and picking them
 //! up after a restart. While a runner lives the unit's files are its own; the daemon only watches it.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::io::Interest;
 
-use super::entry::{Durability, Entry};
+use super::entry::{Durability, Entry, Writer};
 use super::{Inner, Outcome};
 use crate::work::runner::identity::Identity;
-use crate::work::runner::{Job, Started};
-use crate::work::status::Extra;
+use crate::work::runner::{Job, Started, kill_leftovers};
+use crate::work::status::{Extra, Status};
+use crate::work::store::UnitDir;
 use crate::work::unit::{Event, State};
-use crate::work::{WorkError, readiness};
+use crate::work::{CommandType, WorkError, readiness};
 
-/// What a runner gets on top of the grace to write its last status.
+/// What a runner gets on top of the grace for harder signals and its last status.
 const RUNNER_MARGIN: Duration = Duration::from_secs(8);
-/// What is left after a runner was killed.
-const LAST_MARGIN: Duration = Duration::from_secs(2);
+/// What is left after a runner was killed, for ending its processes from here.
+const LAST_MARGIN: Duration = Duration::from_secs(7);
 /// Between looks at a runner for which there is no descriptor left.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Starts a unit whose payload is complete.
+    /// Starts a unit whose payload is complete, or has it wait for its turn.
     pub(super) async fn start_local(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
         let mut writer = entry.writer(&self.store).await;
         let status = writer.status();
-        let Some(kind) = self.types.get(&status.work_type) else {
-            return Err(WorkError::UnknownType(status.work_type.clone()));
-        };
         if status.life.state != State::Pending {
             return Err(WorkError::EndedEarly(entry.id.to_string()));
         }
+        if let Some(places) = self.places(&status.work_type) {
+            // Queued on disk first: once in the queue, its turn may come at any moment after this one.
+            if !self.queues.enter(&status.work_type, places, entry) {
+                let dir = entry.dir.clone();
+                if let Err(error) = self.store.blocking(move || dir.mark_queued()).await {
+                    writer.apply(Event::StartFailed(error.to_string()), Durability::Durable).await;
+                    return Err(error);
+                }
+                writer.apply(Event::Queued(places), Durability::Durable).await;
+                return Ok(());
+            }
+        }
+        let started = self.start_with(entry, writer).await;
+        if started.is_err() {
+            self.give_place_on(entry);
+        }
+        started
+    }
+
+    /// How many units of a type may run at once, if bounded.
+    fn places(&self, work_type: &str) -> Option<u32> {
+        self.types.load().get(work_type)?.limits.max_units
+    }
+
+    /// A unit runs no more, or not yet: starts those whose turn has come.
+    fn give_place_on(self: &Arc<Self>, entry: &Entry) {
+        let work_type = entry.status().work_type.clone();
+        let Some(places) = self.places(&work_type) else { return };
+        for next in self.queues.leave(&work_type, places, &entry.id) {
+            let this = self.clone();
+            tokio::spawn(async move { this.start_in_turn(next).await });
+        }
+    }
+
+    /// Starts a unit that has waited; boxed, as a failed start gives its place to the next.
+    pub(super) fn start_in_turn(
+        self: Arc<Self>,
+        entry: Arc<Entry>,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            match self.start_local(&entry).await {
+                Ok(()) => {}
+                // Cancelled while it waited.
+                Err(WorkError::EndedEarly(_)) => self.give_place_on(&entry),
+                Err(error) => tracing::warn!(unit = %entry.id, %error, "a queued unit does not start"),
+            }
+        })
+    }
+
+    async fn start_with(self: &Arc<Self>, entry: &Arc<Entry>, mut writer: Writer) -> Result<(), WorkError> {
+        let status = writer.status();
+        let Some(kind) = self.types.load().get(&status.work_type).cloned() else {
+            return Err(WorkError::UnknownType(status.work_type.clone()));
+        };
         writer.apply(Event::PayloadComplete, Durability::Memory).await;
-        let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
-        let job = Job { dir: entry.dir.path().to_owned(), command: kind.command.clone(), grace_ms };
+        let job = self.job(entry, &kind);
         match self.spawner.spawn(job).await {
             Started::Running(pid) => {
                 let mut status = status.as_ref().clone();
@@ -66,6 +118,21 @@ impl Inner {
         }
     }
 
+    fn job(&self, entry: &Entry, kind: &CommandType) -> Job {
+        Job {
+            dir: entry.dir.path().to_owned(),
+            command: kind.command.clone(),
+            plugin: kind.plugin.clone(),
+            grace_ms: u64::try_from(self.grace_of(&kind.name).as_millis()).unwrap_or(u64::MAX),
+            limits: kind.limits.clone(),
+        }
+    }
+
+    /// Time between SIGINT and SIGTERM for units of a type.
+    fn grace_of(&self, work_type: &str) -> Duration {
+        self.types.load().get(work_type).and_then(|kind| kind.limits.cancel_grace).unwrap_or(self.grace)
+    }
+
     /// Picks a unit up that an earlier daemon left unfinished.
     pub(super) async fn resume_local(self: &Arc<Self>, entry: &Arc<Entry>) {
         let runner = Identity::load(&entry.dir).or_else(|| match &entry.status().extra {
@@ -73,13 +140,15 @@ impl Inner {
             Extra::None | Extra::Command(_) | Extra::Remote(_) | Extra::Other(_) => None,
         });
         if runner.as_ref().is_some_and(Identity::is_alive) {
+            self.queues.occupy(&entry.status().work_type, &entry.id);
             let unknown_pid = Event::Reported(State::Running, "Running".into(), 0);
             if entry.status().life.state == State::Pending {
                 entry.writer(&self.store).await.apply(unknown_pid, Durability::Memory).await;
             }
             tokio::spawn(self.clone().supervise(entry.clone(), runner));
         } else {
-            self.settle(entry, runner.is_some()).await;
+            self.settle(entry, runner).await;
+            self.give_place_on(entry);
         }
     }
 
@@ -88,27 +157,25 @@ impl Inner {
         if let Some(runner) = &runner {
             wait_for_end(runner).await;
         }
-        self.settle(&entry, true).await;
+        self.settle(&entry, runner).await;
+        self.give_place_on(&entry);
     }
 
-    /// Shows the final status that a runner left, or gives the unit one.
-    async fn settle(&self, entry: &Arc<Entry>, had_runner: bool) {
+    /// Shows the final status that a runner left, or gives the unit one, once nothing of it runs any more.
+    async fn settle(&self, entry: &Arc<Entry>, runner: Option<Identity>) {
         let mut writer = entry.writer(&self.store).await;
-        let dir = entry.dir.clone();
-        let (left, cancelled, stdout_size) = self
-            .store
-            .blocking(move || (dir.read_status(), dir.is_marked_cancelled(), dir.stdout_size()))
-            .await;
-        match left {
-            Ok(left) if left.life.state.is_final() => return writer.show(left),
-            Ok(_) | Err(_) => {}
-        }
+        let (dir, had_runner) = (entry.dir.clone(), runner.is_some());
+        let found = self.store.blocking(move || Remains::of(&dir, runner.as_ref())).await;
+        let Remains { cancelled, killed, stdout_size } = match found {
+            Ok(left) => return writer.show(left),
+            Err(remains) => remains,
+        };
         let mut status = writer.status().as_ref().clone();
         let event = match status.life.state {
             State::Pending if !had_runner && cancelled => Event::CancelledEarly,
             State::Pending if !had_runner => Event::Restarted,
             State::Pending | State::Running | State::Succeeded | State::Failed | State::Canceled => {
-                Event::RunnerVanished { cancelled, stdout_size }
+                Event::RunnerVanished { cancelled, killed, stdout_size }
             }
         };
         if !status.life.apply(&event) {
@@ -139,7 +206,10 @@ impl Inner {
         }
         let marked = entry.dir.mark_cancelled();
         self.signal_runner(entry, Signal::INT);
-        if tokio::time::timeout(self.grace + RUNNER_MARGIN, entry.finished()).await.is_ok() {
+        if tokio::time::timeout(self.grace_of(&entry.status().work_type) + RUNNER_MARGIN, entry.finished())
+            .await
+            .is_ok()
+        {
             return marked.map(|()| Outcome::Done);
         }
         tracing::warn!(unit = %entry.id, "the runner does not end its command, killing it");
@@ -157,6 +227,29 @@ impl Inner {
         if let Some(Err(error)) = runner.map(|runner| runner.signal(signal)) {
             tracing::warn!(unit = %entry.id, %error, "cannot signal the unit's runner");
         }
+    }
+}
+
+/// What a runner that is gone left in place of a final status.
+struct Remains {
+    cancelled: bool,
+    killed: usize,
+    stdout_size: u64,
+}
+
+impl Remains {
+    /// The final status, or else the remains, with the unit's processes ended. Blocks.
+    fn of(dir: &UnitDir, runner: Option<&Identity>) -> Result<Status, Self> {
+        match dir.read_status() {
+            Ok(left) if left.life.state.is_final() => return Ok(left),
+            Ok(_) | Err(_) => {}
+        }
+        let cancelled = dir.is_marked_cancelled();
+        let killed = match runner {
+            Some(runner) if runner.is_of_this_boot() => kill_leftovers(dir),
+            Some(_) | None => 0,
+        };
+        Err(Self { cancelled, killed, stdout_size: dir.stdout_size() })
     }
 }
 

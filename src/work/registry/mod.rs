@@ -3,7 +3,9 @@
 
 mod entry;
 mod local;
+mod queue;
 mod restart;
+mod retention;
 mod submit;
 
 pub(crate) use entry::{Durability, Entry};
@@ -14,8 +16,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
+
+use self::queue::Queues;
 use super::results::ResultStream;
 use super::runner::SpawnerHandle;
+use super::signing::{PayloadHash, Refusal, Signer, Subject, Verifier};
 use super::status::{REMOTE, Status, UnitReport};
 use super::store::Store;
 use super::unit::{State, UnitId};
@@ -38,8 +44,12 @@ pub struct Options {
     pub work_types: Vec<CommandType>,
     /// The `meshd` binary, whose hidden mode runs jobs.
     pub runner_exe: PathBuf,
-    /// Time between SIGINT and SIGKILL.
+    /// Time between SIGINT and SIGTERM.
     pub cancel_grace: Duration,
+    /// Signs requests to other nodes, where that is asked for.
+    pub signer: Option<Arc<Signer>>,
+    /// Checks the signatures of requests from other nodes.
+    pub verifier: Option<Arc<Verifier>>,
 }
 
 impl Options {
@@ -49,7 +59,15 @@ impl Options {
     /// When the system does not tell which binary this is.
     pub fn new(data_dir: PathBuf, node_id: NodeId, work_types: Vec<CommandType>) -> std::io::Result<Self> {
         let runner_exe = std::env::current_exe()?;
-        Ok(Self { data_dir, node_id, work_types, runner_exe, cancel_grace: Duration::from_secs(10) })
+        Ok(Self {
+            data_dir,
+            node_id,
+            work_types,
+            runner_exe,
+            cancel_grace: Duration::from_secs(10),
+            signer: None,
+            verifier: None,
+        })
     }
 }
 
@@ -80,11 +98,14 @@ pub struct Registry {
 pub(crate) struct Inner {
     pub(crate) store: Store,
     node_id: NodeId,
-    types: BTreeMap<String, CommandType>,
+    types: ArcSwap<TypeTable>,
     spawner: SpawnerHandle,
     watcher: Watcher,
+    queues: Queues,
     pub(crate) dialer: Arc<dyn Dialer>,
     grace: Duration,
+    pub(crate) signer: Option<Arc<Signer>>,
+    verifier: Option<Arc<Verifier>>,
     /// A plain lock, held for single map operations and never across a wait.
     units: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
     /// Released lately, oldest first. Likewise.
@@ -103,15 +124,9 @@ impl Registry {
     /// # Errors
     /// [`OpenError`] when the directory cannot be trusted or used, or no process can be started.
     pub async fn open(options: Options, dialer: Arc<dyn Dialer>) -> Result<Self, OpenError> {
-        let Options { data_dir, node_id, work_types, runner_exe, cancel_grace } = options;
+        let Options { data_dir, node_id, work_types, runner_exe, cancel_grace, signer, verifier } = options;
         let store = Store::open(&data_dir, &node_id)?;
-        let mut types = BTreeMap::new();
-        for kind in work_types {
-            if kind.name == REMOTE || types.contains_key(&kind.name) {
-                return Err(OpenError::DuplicateType(kind.name));
-            }
-            types.insert(kind.name.clone(), kind);
-        }
+        let types = ArcSwap::from_pointee(type_table(work_types)?);
         let spawner = SpawnerHandle::start(runner_exe.clone())
             .map_err(|source| OpenError::Spawner { path: runner_exe, source })?;
         let inner = Arc::new(Inner {
@@ -120,21 +135,35 @@ impl Registry {
             types,
             spawner,
             watcher: Watcher::new(),
+            queues: Queues::default(),
             dialer,
             grace: cancel_grace,
+            signer,
+            verifier,
             units: RwLock::default(),
             released: Mutex::default(),
         });
         inner.take_up_units().await?;
+        inner.start_retention();
         Ok(Self { inner })
     }
 
     /// The work types, as advertisements list them.
     pub fn work_commands(&self) -> Vec<WorkCommand> {
-        let types = self.inner.types.values();
+        let types = self.inner.types.load();
         types
+            .values()
             .map(|kind| WorkCommand { work_type: kind.name.clone(), secure: kind.verify_signature })
             .collect()
+    }
+
+    /// Replaces the work types. Units that run go on; what is submitted from now on goes by the new ones.
+    ///
+    /// # Errors
+    /// [`OpenError::DuplicateType`]; the old types stay then.
+    pub fn set_work_types(&self, work_types: Vec<CommandType>) -> Result<(), OpenError> {
+        self.inner.types.store(Arc::new(type_table(work_types)?));
+        Ok(())
     }
 
     /// All units, or the one asked for.
@@ -228,7 +257,7 @@ impl Inner {
     /// The unit as clients see it; what runs is as large as its file.
     pub(crate) fn report(&self, entry: &Entry) -> UnitReport {
         let status = entry.status();
-        let known = status.work_type == REMOTE || self.types.contains_key(&status.work_type);
+        let known = status.work_type == REMOTE || self.types.load().contains_key(&status.work_type);
         let mut report = status.report(known);
         if report.state == State::Running {
             report.stdout_size = entry.dir.stdout_size();
@@ -240,23 +269,34 @@ impl Inner {
     pub(crate) fn check_caller(&self, entry: &Entry, caller: &Caller) -> Result<Arc<Status>, WorkError> {
         let status = entry.status();
         let signed = status.remote().is_some_and(|remote| remote.sign_work);
-        self.check_signature(&status.work_type, signed, caller)?;
+        let about = Subject { unit: Some(entry.id.as_str()), ..Subject::default() };
+        self.check_signature(&status.work_type, signed, caller, &about)?;
         Ok(status)
     }
 
-    fn check_signature(&self, work_type: &str, signed: bool, caller: &Caller) -> Result<(), WorkError> {
+    /// Whether a caller may do what `about` says; gives the hash that the payload must have, if it must.
+    fn check_signature(
+        &self,
+        work_type: &str,
+        signed: bool,
+        caller: &Caller,
+        about: &Subject<'_>,
+    ) -> Result<Option<PayloadHash>, WorkError> {
         let verify = if work_type == REMOTE { signed } else { self.verifies(work_type) };
         let given = caller.signature.as_deref().unwrap_or("");
         match (verify, caller.local, given) {
-            (false, _, "") | (true, true, _) => Ok(()),
+            (false, _, "") | (true, true, _) => Ok(None),
             (false, _, _) => Err(WorkError::UnexpectedSignature),
-            (true, false, "") => Err(WorkError::BadSignature("signature is empty")),
-            (true, false, _) => Err(WorkError::BadSignature("verifying key not specified")),
+            (true, false, "") => Err(Refusal::Empty.into()),
+            (true, false, given) => {
+                let verifier = self.verifier.as_ref().ok_or(Refusal::NoKey)?;
+                Ok(verifier.verify(given, about)?)
+            }
         }
     }
 
     fn verifies(&self, work_type: &str) -> bool {
-        self.types.get(work_type).is_some_and(|kind| kind.verify_signature)
+        self.types.load().get(work_type).is_some_and(|kind| kind.verify_signature)
     }
 
     async fn release_local(&self, entry: &Arc<Entry>, force: bool) -> Result<Outcome, WorkError> {
@@ -269,9 +309,10 @@ impl Inner {
 
     /// Deletes a unit that nothing runs for any more.
     pub(crate) async fn remove(&self, entry: &Entry) -> Result<(), WorkError> {
-        let (store, id) = (self.store.clone(), entry.id.clone());
-        self.store.blocking(move || store.remove(&id)).await?;
-        if self.units_mut().remove(&entry.id).is_some() {
+        let (store, dir) = (self.store.clone(), entry.dir.clone());
+        self.store.blocking(move || store.remove(&dir)).await?;
+        let mut units = self.units_mut();
+        if !entry.dir.is_hidden() && units.remove(&entry.id).is_some() {
             self.remember_release(entry.id.clone());
         }
         Ok(())
@@ -290,6 +331,20 @@ impl Inner {
         let released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
         released.iter().any(|(at, old)| old.as_str() == id && at.elapsed() <= REMEMBER)
     }
+}
+
+/// The work types by name.
+type TypeTable = BTreeMap<String, CommandType>;
+
+fn type_table(work_types: Vec<CommandType>) -> Result<TypeTable, OpenError> {
+    let mut types = TypeTable::new();
+    for kind in work_types {
+        if kind.name == REMOTE || types.contains_key(&kind.name) {
+            return Err(OpenError::DuplicateType(kind.name));
+        }
+        types.insert(kind.name.clone(), kind);
+    }
+    Ok(types)
 }
 
 /// Runs something to its end even when its asker goes away in the middle, as a client's connection may.

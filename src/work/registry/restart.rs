@@ -2,34 +2,54 @@
 //! Reading is spread over threads, as there may be thousands.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
 
 use super::entry::Entry;
 use super::{Inner, OpenError};
+use crate::work::remote::has_work;
+use crate::work::runner::identity::Identity;
 use crate::work::status::{Extra, Status};
 use crate::work::store::{ReadError, UnitDir};
 use crate::work::unit::{Life, State, UnitId};
 
 /// Threads that read status files.
 const READERS: usize = 8;
+/// How long the start waits for unfinished units to find their places; the rest do so afterwards.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Found on disk.
+struct Loaded {
+    units: Vec<Arc<Entry>>,
+    /// Released by force, and not yet on the other node.
+    abandoned: Vec<Arc<Entry>>,
+}
 
 impl Inner {
-    /// Loads every unit on disk and resumes the unfinished ones.
+    /// Loads every unit on disk and resumes the unfinished ones, those that take long in the background.
     pub(super) async fn take_up_units(self: &Arc<Self>) -> Result<(), OpenError> {
         let this = self.clone();
-        let loaded = self.store.blocking(move || this.load_all()).await?;
-        let mut unfinished = Vec::new();
-        {
-            let mut units = self.units_mut();
-            for entry in loaded {
-                if needs_care(&entry.status()) {
-                    unfinished.push(entry.clone());
-                }
-                units.insert(entry.id.clone(), entry);
+        let Loaded { units: loaded, abandoned } = self.store.blocking(move || this.load_all()).await?;
+        let unfinished: Vec<_> = loaded.iter().filter(|entry| needs_care(&entry.status())).cloned().collect();
+        self.units_mut().extend(loaded.into_iter().map(|entry| (entry.id.clone(), entry)));
+        let (mut queued, unfinished): (Vec<_>, _) = unfinished.into_iter().partition(waits_for_its_turn);
+        queued.sort_by_key(|entry| entry.dir.status_time());
+        let this = self.clone();
+        let rest = tokio::spawn(async move {
+            let mut resumed = JoinSet::new();
+            for entry in unfinished {
+                let this = this.clone();
+                resumed.spawn(async move { this.resume(&entry).await });
             }
-        }
-        for entry in unfinished {
-            self.resume(&entry).await;
-        }
+            resumed.join_all().await;
+            // After those that run have taken their places.
+            for entry in queued {
+                this.clone().start_in_turn(entry).await;
+            }
+        });
+        let _in_time = tokio::time::timeout(PATIENCE, rest).await;
+        abandoned.iter().for_each(|entry| self.resume_abandoned(entry));
         Ok(())
     }
 
@@ -37,20 +57,37 @@ impl Inner {
         let status = entry.status();
         if status.remote().is_some() {
             self.resume_remote(entry).await;
-        } else if self.types.contains_key(&status.work_type) || matches!(status.extra, Extra::Command(_)) {
+        } else if self.types.load().contains_key(&status.work_type)
+            || matches!(status.extra, Extra::Command(_))
+        {
             self.resume_local(entry).await;
         }
     }
 
-    fn load_all(&self) -> Result<Vec<Arc<Entry>>, OpenError> {
-        let ids = self.store.scan()?;
+    fn load_all(&self) -> Result<Loaded, OpenError> {
+        let (ids, hidden) = self.store.scan()?;
         let share = ids.len().div_ceil(READERS).max(64);
         let load = |ids: &[UnitId]| ids.iter().filter_map(|id| self.load(id)).collect::<Vec<_>>();
-        let loaded = std::thread::scope(|scope| {
+        let units = std::thread::scope(|scope| {
             let readers: Vec<_> = ids.chunks(share).map(|ids| scope.spawn(move || load(ids))).collect();
             readers.into_iter().flat_map(|reader| reader.join().unwrap_or_default()).collect()
         });
-        Ok(loaded)
+        let abandoned = hidden.into_iter().filter_map(|id| self.load_abandoned(id)).collect();
+        Ok(Loaded { units, abandoned })
+    }
+
+    fn load_abandoned(&self, id: UnitId) -> Option<Arc<Entry>> {
+        let dir = self.store.hidden(&id);
+        let status = dir.read_status().ok().and_then(|mut status| {
+            let remote = status.remote_mut()?;
+            (remote.local_cancelled, remote.local_released) = (true, true);
+            Some(status)
+        });
+        if status.is_none() {
+            // Nothing in it says whom to tell what.
+            let _ = self.store.remove(&dir);
+        }
+        Some(Entry::new(id, dir, status?))
     }
 
     fn load(&self, id: &UnitId) -> Option<Arc<Entry>> {
@@ -68,10 +105,16 @@ impl Inner {
     }
 }
 
+/// Whether a unit had its payload and waited for others of its type to end.
+fn waits_for_its_turn(entry: &Arc<Entry>) -> bool {
+    entry.status().life.state == State::Pending
+        && entry.dir.is_marked_queued()
+        && Identity::load(&entry.dir).is_none()
+}
+
 /// Whether a unit is still under way, or its release or cancellation on another node is.
 fn needs_care(status: &Status) -> bool {
-    let life = &status.life;
-    !life.state.is_final() || status.remote().is_some_and(|r| r.local_released || r.local_cancelled)
+    !status.life.state.is_final() || has_work(status)
 }
 
 /// Go nodes leave an old size behind when they cancel.
@@ -83,10 +126,6 @@ fn corrected(mut status: Status, dir: &UnitDir) -> Status {
 }
 
 fn damaged(error: &ReadError, dir: &UnitDir) -> Status {
-    let life = Life {
-        state: State::Failed,
-        detail: format!("Failed to restart: {error}"),
-        stdout_size: dir.stdout_size(),
-    };
+    let life = Life::told(State::Failed, format!("Failed to restart: {error}"), dir.stdout_size());
     Status { life, work_type: String::new(), extra: Extra::None }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
+use aws_lc_rs::digest;
 use tokio::io::AsyncWriteExt;
 
 use super::entry::{Durability, Entry};
@@ -12,6 +13,7 @@ use super::{Caller, Inner, Registry, detached};
 use crate::duration;
 use crate::wire::NodeId;
 use crate::work::WorkError;
+use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{CommandExtra, Extra, REMOTE, RemoteExtra, Status, is_secret};
 use crate::work::unit::{Event, UnitId};
 
@@ -50,7 +52,27 @@ pub struct Submission {
     entry: Arc<Entry>,
     stdin: Option<tokio::fs::File>,
     written: u64,
+    /// The payload that a signature was made for.
+    promised: Option<Promised>,
     done: bool,
+}
+
+/// The hash that a payload must have, and the one of what has come of it.
+struct Promised {
+    hash: PayloadHash,
+    so_far: digest::Context,
+}
+
+impl Promised {
+    fn new(hash: PayloadHash) -> Self {
+        Self { hash, so_far: digest::Context::new(&digest::SHA256) }
+    }
+}
+
+impl std::fmt::Debug for Promised {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Promised")
+    }
 }
 
 impl Registry {
@@ -60,13 +82,26 @@ impl Registry {
     /// Whatever speaks against it; nothing is left behind then.
     pub async fn submit(&self, request: Submit) -> Result<Submission, WorkError> {
         let inner = &self.inner;
-        inner.check_signature(&request.work_type, request.sign_work, &request.caller)?;
+        let about = Subject {
+            work_type: Some(&request.work_type),
+            params: Some(&request.params),
+            ..Subject::default()
+        };
+        let promised =
+            inner.check_signature(&request.work_type, request.sign_work, &request.caller, &about)?;
         let here = request.node == inner.node_id.as_str() || request.node.eq_ignore_ascii_case("localhost");
         let mut status = if here { inner.local_status(&request)? } else { inner.remote_status(request)? };
         status.life.apply(&Event::PayloadAwaited);
         let (entry, stdin) = detached(inner.clone().allocate(status)).await?;
         let stdin = Some(tokio::fs::File::from_std(stdin));
-        Ok(Submission { inner: inner.clone(), entry, stdin, written: 0, done: false })
+        Ok(Submission {
+            inner: inner.clone(),
+            entry,
+            stdin,
+            written: 0,
+            promised: promised.map(Promised::new),
+            done: false,
+        })
     }
 }
 
@@ -76,7 +111,8 @@ impl Inner {
             return Err(WorkError::TtlIsForRemoteWork);
         }
         let unknown = || WorkError::UnknownType(request.work_type.clone());
-        let kind = self.types.get(&request.work_type).ok_or_else(unknown)?;
+        let types = self.types.load();
+        let kind = types.get(&request.work_type).ok_or_else(unknown)?;
         let params = kind.arguments(&request.params)?;
         Ok(Status::new(&request.work_type, Extra::Command(CommandExtra { pid: 0, params })))
     }
@@ -84,10 +120,13 @@ impl Inner {
     fn remote_status(&self, request: Submit) -> Result<Status, WorkError> {
         let node = NodeId::new(&request.node)?;
         let tls_client = request.tls_client.unwrap_or_default();
+        if !tls_client.is_empty() && !self.dialer.knows_profile(&tls_client) {
+            return Err(WorkError::UnknownProfile(tls_client));
+        }
         if tls_client.is_empty() && request.params.keys().any(|name| is_secret(name)) {
             return Err(WorkError::SecretsWithoutTls);
         }
-        if request.sign_work {
+        if request.sign_work && self.signer.is_none() {
             return Err(WorkError::NoSigningKey);
         }
         let expiration = match request.ttl.as_deref() {
@@ -135,6 +174,9 @@ impl Submission {
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), WorkError> {
         let Some(stdin) = &mut self.stdin else { return Ok(()) };
         self.written += bytes.len() as u64;
+        if let Some(promised) = &mut self.promised {
+            promised.so_far.update(bytes);
+        }
         stdin.write_all(bytes).await.map_err(|e| self.stdin_error(e))
     }
 
@@ -146,6 +188,12 @@ impl Submission {
         if let Err(error) = self.close_stdin().await {
             self.fail(Event::PayloadCut(error.to_string())).await;
             return Err(error);
+        }
+        if let Some(promised) = self.promised.take()
+            && promised.so_far.finish().as_ref() != promised.hash
+        {
+            self.fail(Event::PayloadCut(WorkError::OtherPayload.to_string())).await;
+            return Err(WorkError::OtherPayload);
         }
         self.done = true;
         let (inner, entry) = (self.inner.clone(), self.entry.clone());

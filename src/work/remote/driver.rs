@@ -1,13 +1,17 @@
 //! The driver of one remote unit: decides from its status what is to be done next, does it, and tries again when
 //! the other node cannot be reached. Ends when nothing is left to do; a client's new wish starts another.
+//! A unit that was released by force lives on here, hidden, until the other node has released its part too.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use tokio::time::Instant;
 
 use super::session::StepError;
+use crate::wire::NodeId;
 use crate::work::registry::{Durability, Entry, Inner};
 use crate::work::status::{RemoteExtra, Status};
 use crate::work::unit::Event;
@@ -16,6 +20,14 @@ use crate::work::unit::Event;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const GROWTH: f64 = 1.5;
+/// The pause after a connection that had come far enough to be of use, but not more often than every so often.
+const SHORT_PAUSE: Duration = Duration::from_millis(50);
+const SHORT_PAUSES_APART: Duration = Duration::from_secs(5);
+/// How long a connection that has outlived the way to its node may be silent: the node may have been started anew
+/// and know nothing of it.
+const SILENCE: Duration = Duration::from_secs(1);
+/// How long the other node's part of a unit released by force is asked after.
+const FORGET: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What is to be done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +44,15 @@ enum Step {
     Start,
     /// Follow it to its end.
     Follow,
+    /// It ended here before the other node said that it had all of it: have what is there released.
+    Tidy,
     /// Nothing.
     Rest,
+}
+
+/// Whether anything is to be done about a unit.
+pub(super) fn has_work(status: &Status) -> bool {
+    next_step(status, false) != Step::Rest
 }
 
 /// Decides; `cancelled` says that the other node has cancelled it already.
@@ -43,6 +62,7 @@ fn next_step(status: &Status, cancelled: bool) -> Step {
     match remote {
         RemoteExtra { local_released: true, .. } if over_there => Step::Release,
         RemoteExtra { local_released: true, .. } => Step::Delete,
+        RemoteExtra { remote_started: false, .. } if status.life.state.is_final() && over_there => Step::Tidy,
         _ if status.life.state.is_final() => Step::Rest,
         RemoteExtra { local_cancelled: true, remote_started: false, .. } => Step::CancelHere,
         RemoteExtra { local_cancelled: true, .. } if !cancelled => Step::Cancel,
@@ -55,11 +75,11 @@ fn next_step(status: &Status, cancelled: bool) -> Step {
 pub(super) async fn drive(inner: Arc<Inner>, entry: Arc<Entry>) {
     let link = entry.link();
     let mut wishes = link.wishes.subscribe();
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = Pauses::new();
     loop {
         wishes.mark_unchanged();
         let step = next_step(&entry.status(), link.news.borrow().cancelled);
-        if step == Step::Rest || link.news.borrow().released || inner.find(entry.id.as_str()).is_err() {
+        if step == Step::Rest || link.news.borrow().released {
             // Under the lock, so that a wish written just now finds either this driver or none.
             let mut driven = link.driven.lock().unwrap_or_else(PoisonError::into_inner);
             if !wishes.has_changed().unwrap_or(false) {
@@ -68,8 +88,12 @@ pub(super) async fn drive(inner: Arc<Inner>, entry: Arc<Entry>) {
             }
             continue;
         }
+        let before = link.progress.load(Ordering::Relaxed);
         let done = tokio::select! {
             done = inner.perform(&entry, step) => done,
+            () = stalls(&inner, &entry) => Err(StepError::Connection(
+                "the way to the node was lost and found again, and the connection did not go on".into(),
+            )),
             _ = wishes.changed() => continue,
             () = expiry(&entry) => {
                 expire(&inner, &entry).await;
@@ -77,16 +101,81 @@ pub(super) async fn drive(inner: Arc<Inner>, entry: Arc<Entry>) {
             }
         };
         match done {
-            Ok(()) => pause = FIRST_PAUSE,
+            Ok(()) => pauses.begin_anew(),
             Err(error) => {
                 inner.note_failure(&entry, step, &error).await;
+                if link.progress.load(Ordering::Relaxed) != before {
+                    pauses.note_progress();
+                }
+                let pause = pauses.next(&error);
                 tokio::select! {
-                    () = tokio::time::sleep(pause) => pause = pause.mul_f64(GROWTH).min(LONGEST_PAUSE),
-                    _ = wishes.changed() => pause = FIRST_PAUSE,
+                    () = tokio::time::sleep(pause) => {}
+                    () = appears(&inner, &entry) => pauses.begin_anew(),
+                    _ = wishes.changed() => pauses.begin_anew(),
                     () = expiry(&entry) => expire(&inner, &entry).await,
                 }
             }
         }
+    }
+}
+
+/// How long to wait before the next attempt.
+struct Pauses {
+    next: Duration,
+    /// When the last short one was granted.
+    short: Option<Instant>,
+}
+
+impl Pauses {
+    fn new() -> Self {
+        Self { next: FIRST_PAUSE, short: None }
+    }
+
+    fn begin_anew(&mut self) {
+        self.next = FIRST_PAUSE;
+    }
+
+    /// The connection was of use before it broke.
+    fn note_progress(&mut self) {
+        self.next = FIRST_PAUSE;
+        let now = Instant::now();
+        if self.short.is_none_or(|last| now.duration_since(last) >= SHORT_PAUSES_APART) {
+            self.short = Some(now);
+            self.next = SHORT_PAUSE;
+        }
+    }
+
+    fn next(&mut self, error: &StepError) -> Duration {
+        match error {
+            // A full disk, say: nobody else is burdened by looking often.
+            StepError::Local(_) => FIRST_PAUSE,
+            StepError::Connection(_) | StepError::Tls(_) | StepError::Refused(_) => {
+                let next = self.next;
+                self.next = next.max(FIRST_PAUSE / 2).mul_f64(GROWTH).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+                next
+            }
+        }
+    }
+}
+
+/// Ends when the way to the node was lost and is back and nothing moves: every step can be repeated.
+async fn stalls(inner: &Inner, entry: &Entry) {
+    loop {
+        appears(inner, entry).await;
+        let before = entry.link().progress.load(Ordering::Relaxed);
+        tokio::time::sleep(SILENCE).await;
+        if entry.link().progress.load(Ordering::Relaxed) == before {
+            return;
+        }
+    }
+}
+
+/// Ends when a way to the node appears.
+async fn appears(inner: &Inner, entry: &Entry) {
+    let status = entry.status();
+    match status.remote().and_then(|remote| NodeId::new(&remote.remote_node).ok()) {
+        Some(node) => inner.dialer.appears(node).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -108,6 +197,10 @@ impl Inner {
                 self.tell(entry, "release").await?;
                 self.delete(entry).await
             }
+            Step::Tidy => {
+                self.tell(entry, "release").await?;
+                self.note(entry, |remote| remote.remote_unit_id.clear()).await
+            }
             Step::Delete => self.delete(entry).await,
             Step::Rest => Ok(()),
         }
@@ -128,10 +221,24 @@ impl Inner {
             StepError::Refused(_) | StepError::Tls(_) => step == Step::Start,
             StepError::Connection(_) | StepError::Local(_) => false,
         };
+        if entry.dir.is_hidden() && entry.dir.age() > FORGET {
+            tracing::warn!(unit = %entry.id, "the other node is asked no more to release its part of the unit");
+            if let Err(error) = self.remove(entry).await {
+                tracing::error!(unit = %entry.id, %error, "the remains of a released unit cannot be removed");
+            }
+            entry.link().news.send_modify(|news| news.released = true);
+            return;
+        }
         let node = entry.status().remote().map(|remote| remote.remote_node.clone()).unwrap_or_default();
         if final_here {
             entry.link().news.send_modify(|news| news.refused = Some(error.to_string()));
             entry.apply(&self.store, Event::StartFailed(error.to_string())).await;
+        } else if let StepError::Local(error) = error {
+            entry
+                .writer(&self.store)
+                .await
+                .apply(Event::Hindered(error.to_string()), Durability::Memory)
+                .await;
         } else if step == Step::Start {
             let cause = format!("Waiting for node {node}, trying again: {error}");
             entry.writer(&self.store).await.apply(Event::Waiting(cause), Durability::Memory).await;
@@ -180,6 +287,23 @@ mod tests {
         remote.remote_started = true;
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_and_a_useful_connection_begins_anew() {
+        let broken = StepError::Connection("x".into());
+        let mut pauses = Pauses::new();
+        let seconds: Vec<f64> = (0..4).map(|_| pauses.next(&broken).as_secs_f64()).collect();
+        assert_eq!(seconds, [1.0, 1.5, 2.25, 3.375]);
+        assert_eq!((0..20).map(|_| pauses.next(&broken)).last(), Some(LONGEST_PAUSE));
+        pauses.note_progress();
+        assert_eq!([pauses.next(&broken), pauses.next(&broken)], [SHORT_PAUSE, FIRST_PAUSE]);
+        // One that always breaks at once is not hammered.
+        pauses.note_progress();
+        assert_eq!(pauses.next(&broken), FIRST_PAUSE);
+        tokio::time::advance(SHORT_PAUSES_APART).await;
+        pauses.note_progress();
+        assert_eq!(pauses.next(&broken), SHORT_PAUSE);
+    }
+
     #[test]
     fn every_standing_has_its_next_step() {
         use State::{Failed, Pending, Running, Succeeded};
@@ -188,6 +312,9 @@ mod tests {
         assert_eq!(step(Running, false, there), Step::Follow);
         assert_eq!(step(Succeeded, false, there), Step::Rest);
         assert_eq!(step(Pending, false, |r| r.local_cancelled = true), Step::CancelHere);
+        let half = |r: &mut RemoteExtra| r.remote_unit_id = "x".into();
+        assert_eq!(step(Failed, false, half), Step::Tidy);
+        assert_eq!(step(Failed, false, |_| {}), Step::Rest);
         let cancel = |r: &mut RemoteExtra| {
             there(r);
             r.local_cancelled = true;

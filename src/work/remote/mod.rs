@@ -7,6 +7,7 @@ mod driver;
 mod session;
 mod steps;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::sync::watch;
 
 use super::WorkError;
 use super::registry::{Durability, Entry, Inner, Outcome, Started};
-use super::status::RemoteExtra;
+use super::status::{RemoteExtra, Status};
 use super::unit::Event;
 
 /// How long a client waits for the other node before it is told that things go on without it.
@@ -28,6 +29,8 @@ pub(crate) struct Link {
     news: watch::Sender<News>,
     /// Changes whenever a client has written down a new wish.
     wishes: watch::Sender<u64>,
+    /// Rises whenever a connection has been of use.
+    progress: AtomicU64,
     /// Whether a driver runs. A plain lock, never held across a wait.
     driven: Mutex<bool>,
     /// Held by blocking code while it looks at the length of `stdout` or adds to it: an addition whose asker was
@@ -46,6 +49,18 @@ struct News {
     cancelled: bool,
     /// The unit is released and deleted.
     released: bool,
+}
+
+impl Link {
+    /// A connection has been of use: the other node answered, took payload or sent output.
+    fn note_progress(&self) {
+        self.progress.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether something is to be done about a remote unit, here or on the other node.
+pub(crate) fn has_work(status: &Status) -> bool {
+    driver::has_work(status)
 }
 
 impl Inner {
@@ -84,7 +99,7 @@ impl Inner {
 
     /// Takes an unfinished unit up after a restart.
     pub(crate) async fn resume_remote(self: &Arc<Self>, entry: &Arc<Entry>) {
-        if entry.status().life.awaits_payload() {
+        if entry.status().life.awaits_payload {
             entry.apply(&self.store, Event::Restarted).await;
         }
         self.ensure_driver(entry);
@@ -114,12 +129,43 @@ impl Inner {
         }
         let outcome = self.wait_for(entry, CLEANUP_PATIENCE, |_, news| news.released).await;
         if force && outcome == Outcome::Pending {
-            tracing::warn!(unit = %entry.id, "released by force: the other node may keep its part of the unit");
-            self.remove(entry).await?;
-            entry.link().wishes.send_modify(|wish| *wish += 1);
+            tracing::info!(unit = %entry.id, "released by force: the other node is told as soon as it can be reached");
+            self.abandon(entry).await?;
             return Ok(Outcome::Done);
         }
         Ok(outcome)
+    }
+
+    /// Deletes a unit here at once; what is left to tell the other node is kept out of sight until it is told.
+    async fn abandon(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
+        // With the turn nobody else writes to the directory while it gets another name.
+        let writer = entry.writer(&self.store).await;
+        let mut status = writer.status().as_ref().clone();
+        let over_there = status.remote().is_some_and(|remote| !remote.remote_unit_id.is_empty());
+        if let Some(remote) = status.remote_mut() {
+            (remote.local_cancelled, remote.local_released) = (true, true);
+        }
+        let kept = match over_there {
+            true => {
+                let (store, id, copy) = (self.store.clone(), entry.id.clone(), status.clone());
+                Some(self.store.blocking(move || store.hide(&id, &copy)).await?)
+            }
+            false => None,
+        };
+        drop(writer);
+        entry.link().news.send_modify(|news| news.released = true);
+        entry.writer(&self.store).await.apply(Event::CancelledLocally, Durability::Memory).await;
+        self.remove(entry).await?;
+        entry.link().wishes.send_modify(|wish| *wish += 1);
+        if let Some(dir) = kept {
+            self.ensure_driver(&Entry::new(entry.id.clone(), dir, status));
+        }
+        Ok(())
+    }
+
+    /// Takes up a unit that was released by force and whose other half may still be there.
+    pub(crate) fn resume_abandoned(self: &Arc<Self>, entry: &Arc<Entry>) {
+        self.ensure_driver(entry);
     }
 
     /// Writes a wish down and wakes the driver.

@@ -40,7 +40,9 @@ pub(super) enum StepError {
 impl From<io::Error> for StepError {
     fn from(error: io::Error) -> Self {
         let text = error.to_string();
-        let tls = ["CRYPTO_ERROR", "cryptographic handshake"].iter().any(|sign| text.contains(sign));
+        let tls = ["CRYPTO_ERROR", "cryptographic handshake", "TLS profile", "unknown TLS config"]
+            .iter()
+            .any(|sign| text.contains(sign));
         if tls { Self::Tls(text) } else { Self::Connection(text) }
     }
 }
@@ -132,7 +134,7 @@ async fn limited<T>(
 }
 
 /// The line that submits the unit over there.
-pub(super) fn submit_line(remote: &RemoteExtra) -> String {
+pub(super) fn submit_line(remote: &RemoteExtra, signature: Option<&str>) -> String {
     let mut line: Map<String, Value> = Map::new();
     for (name, value) in &remote.remote_params {
         line.insert(name.clone(), value.as_str().into());
@@ -147,12 +149,20 @@ pub(super) fn submit_line(remote: &RemoteExtra) -> String {
     for (name, value) in fixed {
         line.insert(name.into(), value.into());
     }
+    // No parameter can pass for a signature.
+    line.remove("signature");
+    if let Some(signature) = signature {
+        line.insert("signature".into(), signature.into());
+    }
     format!("{}\n", Value::Object(line))
 }
 
 /// The line of another subcommand about a unit over there.
-pub(super) fn unit_line(subcommand: &str, unit: &str) -> String {
-    let line = serde_json::json!({"command": "work", "subcommand": subcommand, "unitid": unit});
+pub(super) fn unit_line(subcommand: &str, unit: &str, signature: Option<&str>) -> String {
+    let mut line = serde_json::json!({"command": "work", "subcommand": subcommand, "unitid": unit});
+    if let Some(signature) = signature {
+        line["signature"] = signature.into();
+    }
     format!("{line}\n")
 }
 
@@ -190,7 +200,7 @@ mod tests {
             ]),
             ..RemoteExtra::default()
         };
-        let line: BTreeMap<String, String> = serde_json::from_str(&submit_line(&remote)).unwrap();
+        let line: BTreeMap<String, String> = serde_json::from_str(&submit_line(&remote, None)).unwrap();
         assert_eq!((line["command"].as_str(), line["params"].as_str()), ("work", "x"));
         assert_eq!((line["node"].as_str(), line["worktype"].as_str()), ("n2", "echo"));
     }

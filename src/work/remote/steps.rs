@@ -7,14 +7,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use aws_lc_rs::digest;
 use tokio::io::AsyncReadExt;
 
 use super::session::{Session, StepError, parse_created, submit_line, unit_line};
+use crate::wire::NodeId;
 use crate::work::WorkError;
 use crate::work::follow::{self, Frame, RemoteReport};
 use crate::work::registry::{Durability, Entry, Inner};
+use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::RemoteExtra;
-use crate::work::unit::{Event, Life, State};
+use crate::work::unit::{Event, Life, PENDING_AT_RESTART, State};
 
 /// Bytes moved at a time.
 const CHUNK: usize = 128 * 1024;
@@ -29,9 +32,11 @@ impl Inner {
         if !remote.remote_unit_id.is_empty() && self.is_there(entry, &mut session).await? {
             return self.note(entry, |remote| remote.remote_started = true).await;
         }
-        let answer = session.ask(&submit_line(&remote)).await?;
+        let signature = self.sign_submission(entry, &remote).await?;
+        let answer = session.ask(&submit_line(&remote, signature.as_deref())).await?;
         let bad = || StepError::Refused(format!("could not parse response: {answer}"));
         let id = parse_created(&answer).ok_or_else(bad)?.to_owned();
+        entry.link().note_progress();
         self.note(entry, |remote| remote.remote_unit_id = id).await?;
         self.send_payload(entry, &mut session).await?;
         session.shut_down().await?;
@@ -46,17 +51,73 @@ impl Inner {
             Err(error) if error.is_unknown_unit() => return Ok(false),
             report => report?,
         };
-        let life = Life { state: report.state, detail: report.detail, stdout_size: 0 };
-        if life.awaits_payload() {
+        let life = Life::told(report.state, report.detail, 0);
+        if life.awaits_payload {
             return Err(StepError::Connection(
                 "the node still waits for the earlier connection's payload".into(),
             ));
         }
-        if life.state == State::Failed && life.detail.starts_with("Error reading input data") {
-            session.ask(&unit_line("release", &id)).await?;
+        let never_ran = life.state == State::Failed
+            && (life.detail.starts_with("Error reading input data")
+                || life.detail == PENDING_AT_RESTART && self.is_our_kind(&extra(entry)).await?);
+        if never_ran {
+            let signature = self.sign_request(&extra(entry))?;
+            session.ask(&unit_line("release", &id, signature.as_deref())).await?;
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Whether the node is one of ours: a Go node says of a unit that it was pending at a restart though its
+    /// command may have been started a moment before, and must not be given it again.
+    async fn is_our_kind(&self, remote: &RemoteExtra) -> Result<bool, StepError> {
+        let mut session = Session::connect(&*self.dialer, remote).await?;
+        let signature = self.sign_request(remote)?;
+        let request = follow::request(&remote.remote_unit_id, 0, signature.as_deref());
+        match session.ask(&request).await {
+            Ok(line) => Ok(line.starts_with(follow::ANSWER)),
+            Err(error) if error.is_unknown_command() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A signature for a submission, if the unit is to be signed: made for this very payload, all of which is
+    /// on disk.
+    async fn sign_submission(
+        &self,
+        entry: &Arc<Entry>,
+        remote: &RemoteExtra,
+    ) -> Result<Option<String>, StepError> {
+        if !remote.sign_work {
+            return Ok(None);
+        }
+        let path = entry.dir.file("stdin");
+        let file = path.clone();
+        let hashed = self.store.blocking(move || hash_file(&file)).await;
+        let payload = Some(hashed.map_err(|e| WorkError::io("read", &path, e))?);
+        self.sign(
+            remote,
+            &Subject {
+                work_type: Some(&remote.remote_work_type),
+                params: Some(&remote.remote_params),
+                payload,
+                unit: None,
+            },
+        )
+    }
+
+    /// A signature for a request about the unit over there, if the unit is to be signed.
+    fn sign_request(&self, remote: &RemoteExtra) -> Result<Option<String>, StepError> {
+        self.sign(remote, &Subject { unit: Some(&remote.remote_unit_id), ..Subject::default() })
+    }
+
+    fn sign(&self, remote: &RemoteExtra, about: &Subject<'_>) -> Result<Option<String>, StepError> {
+        if !remote.sign_work {
+            return Ok(None);
+        }
+        let signer = self.signer.as_ref().ok_or(StepError::Local(WorkError::NoSigningKey))?;
+        let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::Refused(e.to_string()))?;
+        signer.sign(&node, about).map(Some).map_err(StepError::Connection)
     }
 
     async fn send_payload(&self, entry: &Arc<Entry>, session: &mut Session) -> Result<(), StepError> {
@@ -78,6 +139,7 @@ impl Inner {
                 return Ok(());
             }
             session.send(&chunk).await?;
+            entry.link().note_progress();
         }
     }
 
@@ -85,7 +147,8 @@ impl Inner {
     pub(super) async fn tell(&self, entry: &Arc<Entry>, subcommand: &str) -> Result<(), StepError> {
         let remote = extra(entry);
         let mut session = Session::connect(&*self.dialer, &remote).await?;
-        match session.ask(&unit_line(subcommand, &remote.remote_unit_id)).await {
+        let signature = self.sign_request(&remote)?;
+        match session.ask(&unit_line(subcommand, &remote.remote_unit_id, signature.as_deref())).await {
             Err(error) if error.is_unknown_unit() => Ok(()),
             answered => answered.map(drop),
         }
@@ -96,7 +159,9 @@ impl Inner {
         let remote = extra(entry);
         let mut output = Output::open(self, entry).await?;
         let mut session = Session::connect(&*self.dialer, &remote).await?;
-        match session.ask(&follow::request(&remote.remote_unit_id, output.length, None)).await {
+        let signature = self.sign_request(&remote)?;
+        let request = follow::request(&remote.remote_unit_id, output.length, signature.as_deref());
+        match session.ask(&request).await {
             Ok(line) if line.starts_with(follow::ANSWER) => {
                 self.receive(entry, &mut session, &mut output).await
             }
@@ -113,7 +178,9 @@ impl Inner {
         output: &mut Output,
     ) -> Result<(), StepError> {
         loop {
-            match Frame::read(session.stream()).await? {
+            let frame = Frame::read(session.stream()).await?;
+            entry.link().note_progress();
+            match frame {
                 Frame::Output(bytes) => output.append(self, bytes).await?,
                 Frame::Status(report) if report.state.is_final() && report.stdout_size > output.length => {
                     return Err(StepError::Connection("the output ended before the unit did".into()));
@@ -156,6 +223,7 @@ impl Inner {
                         Err(error) => return self.gone_or(entry, error).await,
                         Ok(report) => report,
                     };
+                    entry.link().note_progress();
                     if !report.state.is_final() {
                         self.report_here(entry, report.clone(), output.length).await;
                     }
@@ -170,9 +238,12 @@ impl Inner {
 
     async fn open_results(&self, remote: &RemoteExtra, start: u64) -> Result<Session, StepError> {
         let mut session = Session::connect(&*self.dialer, remote).await?;
-        let line = serde_json::json!({
+        let mut line = serde_json::json!({
             "command": "work", "subcommand": "results", "unitid": remote.remote_unit_id, "startpos": start,
         });
+        if let Some(signature) = self.sign_request(remote)? {
+            line["signature"] = signature.into();
+        }
         let answer = session.ask(&format!("{line}\n")).await?;
         if !answer.contains("Streaming results") {
             return Err(StepError::Connection(format!("unexpected answer: {answer}")));
@@ -198,7 +269,11 @@ impl Inner {
     }
 
     /// Writes down what is known of the other side.
-    async fn note(&self, entry: &Arc<Entry>, change: impl FnOnce(&mut RemoteExtra)) -> Result<(), StepError> {
+    pub(super) async fn note(
+        &self,
+        entry: &Arc<Entry>,
+        change: impl FnOnce(&mut RemoteExtra),
+    ) -> Result<(), StepError> {
         let mut writer = entry.writer(&self.store).await;
         let mut status = writer.status().as_ref().clone();
         if let Some(remote) = status.remote_mut() {
@@ -206,6 +281,21 @@ impl Inner {
         }
         Ok(writer.put(status, Durability::Durable).await?)
     }
+}
+
+fn hash_file(path: &std::path::Path) -> io::Result<PayloadHash> {
+    let mut file = File::open(path)?;
+    let mut context = digest::Context::new(&digest::SHA256);
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        match file.read(&mut chunk)? {
+            0 => break,
+            length => context.update(&chunk[..length]),
+        }
+    }
+    let mut hash = PayloadHash::default();
+    hash.copy_from_slice(context.finish().as_ref());
+    Ok(hash)
 }
 
 fn extra(entry: &Arc<Entry>) -> RemoteExtra {

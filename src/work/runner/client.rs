@@ -58,6 +58,12 @@ impl SpawnerHandle {
 
     /// Has a unit's command started.
     pub(crate) async fn spawn(&self, job: Job) -> Started {
+        let length = serde_json::to_vec(&job).map_or(usize::MAX, |bytes| bytes.len());
+        if length > MAX_MESSAGE {
+            let cause =
+                format!("the work type's settings take {length} bytes, more than the {MAX_MESSAGE} that fit");
+            return Started::Failed(cause);
+        }
         let (answer, answered) = oneshot::channel();
         let asked = self.requests.send((job, answer)).await;
         let gone = || Started::Failed("the process that starts jobs is gone".into());

@@ -9,6 +9,8 @@ use std::process::Command;
 use nix::sys::signal::SigSet;
 use nix::unistd::ForkResult;
 
+use super::start::Rights;
+
 /// Which of the two processes this is after a fork.
 pub(super) enum Side {
     /// The one that forked.
@@ -33,9 +35,23 @@ pub(super) fn fork() -> io::Result<Side> {
     }
 }
 
-/// Makes the command start with no signal blocked, whatever this process blocks.
-pub(super) fn with_open_signal_mask(command: &mut Command) -> &mut Command {
-    // SAFETY: the hook runs in the forked child before exec and makes one async-signal-safe call,
-    // pthread_sigmask, on a value on its own stack; it neither allocates nor locks.
-    unsafe { command.pre_exec(|| SigSet::empty().thread_set_mask().map_err(io::Error::from)) }
+/// Makes the command start with no signal blocked, whatever this process blocks; with the rights given; and end
+/// with this process: a runner that is killed cannot end it any more.
+pub(super) fn prepare(command: &mut Command, rights: Option<Rights>) -> &mut Command {
+    let hook = move || {
+        if let Some(Rights { user, group, groups }) = &rights
+            && nix::unistd::geteuid().is_root()
+        {
+            nix::unistd::setgroups(groups)?;
+            nix::unistd::setgid(*group)?;
+            nix::unistd::setuid(*user)?;
+        }
+        // Last, as a change of rights undoes it.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        SigSet::empty().thread_set_mask().map_err(io::Error::from)
+    };
+    // SAFETY: the hook runs in the forked child before exec. It makes async-signal-safe system calls alone, on
+    // values made before the fork, and neither allocates nor locks; this process has one thread, so that glibc
+    // has no other to tell of a change of rights.
+    unsafe { command.pre_exec(hook) }
 }

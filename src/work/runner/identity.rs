@@ -29,9 +29,7 @@ impl Identity {
     }
 
     fn of(pid: u32) -> io::Result<Self> {
-        let start = Stat::read(pid)?.start;
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
-        Ok(Self { pid, start, boot })
+        Ok(Self { pid, start: Stat::read(pid)?.start, boot: boot()? })
     }
 
     /// Writes the identity into the unit directory unless one is there; says whether it was written.
@@ -78,6 +76,11 @@ impl Identity {
         Ok(self.is_alive().then_some(descriptor))
     }
 
+    /// Whether the machine has not been started anew since.
+    pub(crate) fn is_of_this_boot(&self) -> bool {
+        boot().is_ok_and(|boot| boot == self.boot)
+    }
+
     /// Whether the process is there.
     pub(crate) fn is_alive(&self) -> bool {
         Self::of(self.pid).is_ok_and(|now| now == *self)
@@ -93,8 +96,16 @@ impl Identity {
     }
 }
 
+fn boot() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
 /// What `/proc/PID/stat` says.
 pub(super) struct Stat {
+    /// Ended, and not yet reaped.
+    pub(super) dead: bool,
+    /// The session's ID.
+    pub(super) session: u32,
     /// The parent's process ID.
     pub(super) parent: u32,
     /// Start time, in clock ticks since boot.
@@ -111,7 +122,13 @@ impl Stat {
     fn parse(text: &str) -> Option<Self> {
         // The name in parentheses may hold anything, so fields are counted from its end.
         let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_whitespace().collect();
-        Some(Self { parent: fields.get(1)?.parse().ok()?, start: fields.get(19)?.parse().ok()? })
+        let number = |index: usize| fields.get(index)?.parse().ok();
+        Some(Self {
+            dead: matches!(*fields.first()?, "Z" | "X"),
+            parent: number(1)?,
+            session: number(3)?,
+            start: fields.get(19)?.parse().ok()?,
+        })
     }
 }
 
@@ -135,9 +152,9 @@ mod tests {
 
     #[test]
     fn names_with_parentheses_do_not_confuse() {
-        let text = "7 (a) b) (c) S 42 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 9876 1 1";
+        let text = "7 (a) b) (c) S 42 1 3 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 9876 1 1";
         let stat = Stat::parse(text).unwrap();
-        assert_eq!((stat.parent, stat.start), (42, 9876));
+        assert_eq!((stat.parent, stat.session, stat.start, stat.dead), (42, 3, 9876, false));
         assert!(Stat::parse("").is_none() && Stat::parse("7 (x) S").is_none());
     }
 

@@ -2,12 +2,9 @@
 //! for its end and writes the final status. It holds no socket and no pipe once the command runs, so neither the
 //! daemon's end nor the spawner's touches it. SIGINT or SIGTERM ends the command with everything it started.
 
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio, exit};
+use std::process::exit;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal as NixSignal};
@@ -17,17 +14,24 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::identity::Identity;
 use super::kill::signal_tree;
+use super::output::Pump;
 use super::spawner::reply;
-use super::{Job, Outcome, Reply, fork};
-use crate::work::command;
+use super::start::{Running, start};
+use super::{Job, Outcome, Reply};
+use crate::duration;
 use crate::work::status::{CommandExtra, Extra, Status};
 use crate::work::store::UnitDir;
 use crate::work::unit::{Event, State};
 
-/// How long processes get to vanish after SIGKILL.
-const AFTER_KILL: Duration = Duration::from_secs(5);
+/// How long processes get to end after SIGTERM.
+const AFTER_TERM: Duration = Duration::from_secs(2);
+/// How long processes get to vanish after SIGKILL, and between repetitions for those that were just born.
+const AFTER_KILL: Duration = Duration::from_secs(4);
+const KILL_AGAIN: Duration = Duration::from_millis(50);
 /// Between attempts to write the final status on a full disk.
 const RETRY: Duration = Duration::from_secs(1);
+/// Between looks where signals cannot be waited for.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Runs the unit to its end.
 pub(super) fn run(job: &Job, daemon: OwnedFd) -> ! {
@@ -50,10 +54,10 @@ pub(super) fn run(job: &Job, daemon: OwnedFd) -> ! {
     }
     let begun = begin(job, &dir);
     match begun {
-        Ok((status, stdout, pid)) => {
-            answer(Outcome::Started(pid.as_raw_nonzero().get().unsigned_abs()));
+        Ok((status, running)) => {
+            answer(Outcome::Started(number(running.pid)));
             drop(daemon);
-            follow(job, &dir, status, &stdout, pid);
+            follow(job, &dir, status, running);
         }
         Err((status, cause)) => {
             if let Some(mut status) = status {
@@ -67,7 +71,7 @@ pub(super) fn run(job: &Job, daemon: OwnedFd) -> ! {
     exit(0);
 }
 
-type Begun = Result<(Status, File, Pid), (Option<Box<Status>>, String)>;
+type Begun = Result<(Status, Running), (Option<Box<Status>>, String)>;
 
 fn begin(job: &Job, dir: &UnitDir) -> Begun {
     let mut status = dir.read_status().map_err(|e| (None, e.to_string()))?;
@@ -75,67 +79,58 @@ fn begin(job: &Job, dir: &UnitDir) -> Begun {
         return Err((None, "the unit's status holds no parameters".into()));
     };
     let params = params.clone();
-    let (stdout, pid) = match start_command(job, dir, &params) {
-        Ok(started) => started,
+    let running = match start(job, dir, &params) {
+        Ok(running) => running,
         Err(cause) => return Err((Some(Box::new(status)), cause)),
     };
     status.extra = Extra::Command(CommandExtra { pid: std::process::id(), params });
-    status.life.apply(&Event::Started(pid.as_raw_nonzero().get().unsigned_abs()));
-    Ok((status, stdout, pid))
+    status.life.apply(&Event::Started(number(running.pid)));
+    Ok((status, running))
 }
 
-fn start_command(job: &Job, dir: &UnitDir, params: &str) -> Result<(File, Pid), String> {
-    let words = command::split(params).map_err(|e| e.to_string())?;
-    let open = |name: &str, options: &OpenOptions| {
-        options.open(dir.file(name)).map_err(|e| format!("cannot open the unit's {name}: {e}"))
-    };
-    let stdin = open("stdin", OpenOptions::new().read(true))?;
-    let stdout = open("stdout", OpenOptions::new().append(true).create(true).mode(0o600))?;
-    let twin = || stdout.try_clone().map_err(|e| format!("cannot open the unit's stdout twice: {e}"));
-    let mut command = Command::new(&job.command);
-    command.args(words).stdin(stdin).stdout(twin()?).stderr(Stdio::from(twin()?)).process_group(0);
-    let child =
-        fork::with_open_signal_mask(&mut command).spawn().map_err(|e| start_error(&job.command, &e))?;
-    let pid =
-        i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("the command has no process ID")?;
-    Ok((stdout, pid))
-}
-
-/// The words of the Go node, which name the program.
-fn start_error(program: &str, error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound if !program.contains('/') => {
-            format!("exec: {program:?}: executable file not found in $PATH")
-        }
-        io::ErrorKind::NotFound => format!("fork/exec {program}: no such file or directory"),
-        io::ErrorKind::PermissionDenied => format!("fork/exec {program}: permission denied"),
-        _ => format!("fork/exec {program}: {error}"),
-    }
+fn number(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get().unsigned_abs()
 }
 
 /// Waits for the command's end and writes it down.
-fn follow(job: &Job, dir: &UnitDir, mut status: Status, stdout: &File, pid: Pid) {
-    let signals = own_signals();
+fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running) {
+    let Running { pid, stdout, pump } = running;
+    let mut ears = Ears { signals: own_signals(), pump };
     let mut ended = reap(pid);
-    if ended.is_none() {
-        // Not worth an fsync: after a power loss the unit counts as failed whatever stood here.
+    if ended.is_none() && job.plugin.is_none() {
+        // After a power loss the unit counts as failed whatever stands here, so long as it is whole. A plugin
+        // writes for itself.
         let _ = dir.write_status(&status, false);
     }
-    let mut killed = false;
+    let mut killed = None;
+    let deadline = job.limits.timeout.map(|limit| Instant::now() + limit);
     while ended.is_none() {
-        let interrupted = wait(signals.as_ref(), None);
+        let asked = ears.wait(deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())));
         ended = reap(pid);
-        if interrupted && ended.is_none() {
-            killed = true;
-            ended = end_tree(pid, signals.as_ref(), Duration::from_millis(job.grace_ms));
+        let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let cause = match (asked, ears.must_end()) {
+            (true, _) => Some("Killed".to_owned()),
+            // Its end says what it wrote.
+            (false, true) => Some("Killed".to_owned()),
+            (false, false) if late => job
+                .limits
+                .timeout
+                .map(|limit| format!("Killed: it ran longer than {} (timeout)", duration::print(limit))),
+            (false, false) => None,
+        };
+        if let Some(cause) = cause.filter(|_| ended.is_none()) {
+            killed = Some(cause);
+            ended = end_tree(pid, &mut ears, Duration::from_millis(job.grace_ms));
             break;
         }
     }
     let (state, detail) = match (killed, ended) {
-        (true, _) if dir.is_marked_cancelled() => (State::Canceled, "Canceled".to_owned()),
-        (true, _) | (false, None) => (State::Failed, "Killed".to_owned()),
-        (false, Some(end)) => describe(end),
+        (Some(_), _) if dir.is_marked_cancelled() => (State::Canceled, "Canceled".to_owned()),
+        (Some(cause), _) => (State::Failed, cause),
+        (None, None) => (State::Failed, "Killed".to_owned()),
+        (None, Some(end)) => own_words(job, dir).unwrap_or_else(|| describe(end)),
     };
+    let (state, detail) = ears.finish(dir, state, detail);
     let size = stdout.metadata().map_or(0, |m| m.len());
     status.life.apply(&Event::Reported(state, detail, size));
     status.extra = Extra::None;
@@ -143,6 +138,13 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, stdout: &File, pid: Pid)
     while dir.write_status(&status, true).is_err() && dir.path().exists() {
         std::thread::sleep(RETRY);
     }
+}
+
+/// What a plugin has written about its end, if it is one and did.
+fn own_words(job: &Job, dir: &UnitDir) -> Option<(State, String)> {
+    job.plugin.as_ref()?;
+    let left = dir.read_status().ok()?.life;
+    left.state.is_final().then_some((left.state, left.detail))
 }
 
 /// The signals that the spawner blocked, in a descriptor of this process: a descriptor made before the fork
@@ -155,21 +157,60 @@ fn own_signals() -> Option<SignalFd> {
     SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).ok()
 }
 
-/// Waits for a signal; says whether one asked for the end.
-fn wait(signals: Option<&SignalFd>, limit: Option<Duration>) -> bool {
-    let Some(signals) = signals else {
-        // Out of descriptors: looking now and then is all that is left.
-        std::thread::sleep(limit.unwrap_or(RETRY).min(RETRY));
-        return false;
-    };
-    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-    let mut waiting = [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
-    let _ = rustix::event::poll(&mut waiting, limit.as_ref());
-    let mut asked = false;
-    while let Ok(Some(signal)) = signals.read_signal() {
-        asked |= signal.ssi_signo != NixSignal::SIGCHLD as u32;
+/// What a runner listens to.
+struct Ears {
+    /// None when there is no descriptor left for them.
+    signals: Option<SignalFd>,
+    pump: Option<Pump>,
+}
+
+impl Ears {
+    /// Waits for a signal or output, at most for so long; says whether a signal asked for the end.
+    fn wait(&mut self, limit: Option<Duration>) -> bool {
+        let limit = match self.pump.as_ref().and_then(Pump::retry) {
+            Some(retry) => Some(limit.unwrap_or(retry).min(retry)),
+            None => limit,
+        };
+        let Some(signals) = &self.signals else {
+            // Looking now and then is all that is left.
+            std::thread::sleep(limit.unwrap_or(LOOK).min(LOOK));
+            self.move_output();
+            return false;
+        };
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let output = self.pump.as_ref().and_then(Pump::descriptor);
+        let listen = [Some(signals.as_fd()), output].into_iter().flatten();
+        let mut waiting: Vec<_> = listen.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let _ = rustix::event::poll(&mut waiting, limit.as_ref());
+        let mut asked = false;
+        while let Ok(Some(signal)) = signals.read_signal() {
+            asked |= signal.ssi_signo != NixSignal::SIGCHLD as u32;
+        }
+        self.move_output();
+        asked
     }
-    asked
+
+    fn move_output(&mut self) {
+        if let Some(pump) = &mut self.pump {
+            pump.step();
+        }
+    }
+
+    fn must_end(&self) -> bool {
+        self.pump.as_ref().is_some_and(Pump::must_end)
+    }
+
+    /// Brings all output into its file and says in Detail what was left out; too much of it may be a failure.
+    fn finish(self, dir: &UnitDir, state: State, detail: String) -> (State, String) {
+        let Some(pump) = self.pump else { return (state, detail) };
+        let fails = pump.fails();
+        match pump.finish(dir) {
+            Some(_) if state == State::Canceled => (state, detail),
+            Some(told) if fails => (State::Failed, format!("Killed: {told}")),
+            Some(told) => (state, format!("{detail} ({told})")),
+            None => (state, detail),
+        }
+    }
 }
 
 /// Reaps whatever has ended, adopted orphans too; gives the end of the command itself.
@@ -183,10 +224,16 @@ fn reap(command: Pid) -> Option<WaitStatus> {
     found
 }
 
-/// Ends the command and everything below it: politely, and after the grace for good.
-fn end_tree(command: Pid, signals: Option<&SignalFd>, grace: Duration) -> Option<WaitStatus> {
+/// Ends the command and everything below it: politely, and after the grace for good. Being asked again changes
+/// nothing.
+fn end_tree(command: Pid, ears: &mut Ears, grace: Duration) -> Option<WaitStatus> {
     let mut ended = None;
-    for (signal, limit) in [(Signal::INT, grace), (Signal::KILL, AFTER_KILL)] {
+    let steps = [
+        (Signal::INT, grace, None),
+        (Signal::TERM, AFTER_TERM, None),
+        (Signal::KILL, AFTER_KILL, Some(KILL_AGAIN)),
+    ];
+    for (signal, limit, again) in steps {
         let deadline = Instant::now() + limit;
         signal_tree(command, signal);
         while has_children(command, &mut ended) {
@@ -194,7 +241,10 @@ fn end_tree(command: Pid, signals: Option<&SignalFd>, grace: Duration) -> Option
             if left.is_zero() {
                 break;
             }
-            wait(signals, Some(left));
+            ears.wait(Some(again.map_or(left, |again| left.min(again))));
+            if again.is_some() {
+                signal_tree(command, signal);
+            }
         }
     }
     ended

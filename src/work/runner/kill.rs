@@ -22,7 +22,7 @@ fn in_group(pid: u32, group: Pid) -> bool {
     to_pid(pid).is_some_and(|pid| rustix::process::getpgid(Some(pid)).is_ok_and(|found| found == group))
 }
 
-fn signal_one(pid: u32, start: u64, signal: Signal) {
+pub(super) fn signal_one(pid: u32, start: u64, signal: Signal) {
     let Some(raw) = to_pid(pid) else { return };
     let Ok(descriptor) = rustix::process::pidfd_open(raw, PidfdFlags::empty()) else { return };
     // The number may have changed hands since it was read; the descriptor cannot.

@@ -8,13 +8,20 @@ mod fork;
 pub(crate) mod identity;
 mod job;
 mod kill;
+mod leftovers;
+mod output;
 mod spawner;
+mod start;
 
 pub(crate) use client::{SpawnerHandle, Started};
+pub(crate) use leftovers::kill_leftovers;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+use super::command::PythonPlugin;
+use super::limits::Limits;
 
 /// First argument that turns the binary into a spawner.
 const SPAWNER_ARGUMENT: &str = "__work-spawner";
@@ -29,6 +36,18 @@ pub fn main_if_asked() {
     }
 }
 
+/// Kills whatever runs for the units of a node directory: for the end of tests.
+#[cfg(test)]
+pub(crate) fn kill_all_units(units: &std::path::Path) {
+    for entry in std::fs::read_dir(units).into_iter().flatten().flatten() {
+        let dir = crate::work::store::UnitDir::at(entry.path());
+        if let Some(runner) = identity::Identity::load(&dir) {
+            let _ = runner.signal(rustix::process::Signal::KILL);
+            kill_leftovers(&dir);
+        }
+    }
+}
+
 /// What the daemon asks for. The arguments are in the unit's status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
@@ -36,8 +55,14 @@ pub(crate) struct Job {
     pub(crate) dir: PathBuf,
     /// The program.
     pub(crate) command: String,
-    /// Milliseconds between SIGINT and SIGKILL.
+    /// The plugin whose function the program calls, in place of arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) plugin: Option<PythonPlugin>,
+    /// Milliseconds between SIGINT and SIGTERM.
     pub(crate) grace_ms: u64,
+    /// Those that concern one unit.
+    #[serde(default)]
+    pub(crate) limits: Limits,
 }
 
 /// What a runner, or the spawner for it, answers.

@@ -21,6 +21,8 @@ use super::{Job, MAX_MESSAGE, Outcome, Reply, job};
 pub(super) fn run() -> ! {
     // Out of the terminal's reach: Ctrl-C is for the daemon to interpret.
     let _ = rustix::process::setsid();
+    // What a killed runner leaves behind comes here to be reaped, in a container without an init process too.
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let (daemon, signals) = match set_up() {
         Ok(both) => both,
         Err(error) => {
@@ -64,7 +66,7 @@ fn block_signals() -> nix::Result<SignalFd> {
 }
 
 enum Next {
-    Job(Job),
+    Job(Box<Job>),
     Nothing,
     DaemonGone,
 }
@@ -89,7 +91,9 @@ fn receive(daemon: &OwnedFd) -> Next {
     let mut buffer = vec![0; MAX_MESSAGE];
     match rustix::net::recv(daemon, &mut buffer[..], RecvFlags::DONTWAIT) {
         Ok((_, 0)) => Next::DaemonGone,
-        Ok((_, length)) => serde_json::from_slice(&buffer[..length]).map_or(Next::Nothing, Next::Job),
+        Ok((_, length)) => {
+            serde_json::from_slice(&buffer[..length]).map_or(Next::Nothing, |job| Next::Job(Box::new(job)))
+        }
         Err(Errno::AGAIN | Errno::INTR) => Next::Nothing,
         Err(_) => Next::DaemonGone,
     }

@@ -1,0 +1,294 @@
+//! Sessions over QUIC connections between two nodes of this project.
+//!
+//! It owns endpoints, handshakes and how a connection is set up; `half` sorts packets into datagrams and a
+//! stream. Certificates are the room `tls`'s. This QUIC lies below the mesh: the streams of services, which
+//! lie above it, are another room's.
+
+mod half;
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{
+    ClientConfig, Connection, Endpoint, EndpointConfig, IdleTimeout, Incoming, ServerConfig, TokioRuntime,
+    TransportConfig, VarInt,
+};
+use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+use tracing::debug;
+
+pub use self::half::{QuicReader, QuicWriter};
+use super::tcp::{bind_first, cannot_listen, join, resolve};
+use super::udp::bind_again;
+use super::{AcceptError, DIAL_LIMIT, DialFailure, Direction, Session, SessionInfo};
+use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, ServerProfile, Verdict};
+
+const TRANSPORT: &str = "quic";
+
+/// Says to the other side that this is a link of the mesh, in a version that both know.
+const ALPN: &[u8] = b"meshd-link/1";
+
+/// How long a handshake may take.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long one address has to answer: a host that is up and does not listen says nothing that QUIC hears.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// Handshakes under way at once on one listener; more are refused.
+const MOST_HANDSHAKES: usize = 1_024;
+
+/// From so many on, a client has to show first that it is where it says.
+const SUSPICIOUS_HANDSHAKES: usize = 64;
+
+/// Sessions that wait to be accepted.
+const BACKLOG: usize = 64;
+
+/// How long a bind waits for an address in use: connections that have just been closed keep it for some
+/// round trips, in case their last words have to be repeated.
+const REBIND_LIMIT: Duration = Duration::from_secs(3);
+
+/// A dead host is noticed after this time, even if nothing above asks.
+const IDLE_LIMIT: Duration = Duration::from_secs(30);
+/// Keeps the way through firewalls open, and finds a new address out soon.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// Bytes of the stream that may be under way to us.
+const RECEIVE_WINDOW: u32 = 4 << 20;
+/// Bytes that may be under way from us. More would only sit in front of the routing traffic, which waits in
+/// the node's own queues where it can overtake.
+const SEND_WINDOW: u64 = 4 << 20;
+/// Bytes of datagrams held for a reader, and for the network.
+const DATAGRAM_BUFFER: usize = 1 << 20;
+
+/// Where to listen for QUIC connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuicListenOptions {
+    /// `host:port`; an IPv6 address stands in brackets, port 0 lets the system choose.
+    pub bind: String,
+    /// Who we are, and whom to accept.
+    pub tls: ServerProfile,
+}
+
+impl QuicListenOptions {
+    /// Joins host and port; a bare IPv6 address gets its brackets.
+    pub fn new(host: &str, port: u16, tls: ServerProfile) -> Self {
+        Self { bind: join(host, port), tls }
+    }
+}
+
+/// Whom to dial over QUIC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuicDialOptions {
+    /// `host:port`; an IPv6 address stands in brackets.
+    pub address: String,
+    /// Who we are, and whom to accept. The server's certificate must name the host dialled.
+    pub tls: ClientProfile,
+}
+
+/// A bound UDP port that speaks QUIC; handshakes run beside each other in a task of its own.
+#[derive(Debug)]
+pub struct QuicListener {
+    local: SocketAddr,
+    accepted: mpsc::Receiver<Result<Session, AcceptError>>,
+    task: AbortHandle,
+}
+
+impl QuicListener {
+    pub(super) async fn bind(options: &QuicListenOptions) -> io::Result<Self> {
+        let address = &options.bind;
+        let failed =
+            |source: io::Error| io::Error::new(source.kind(), cannot_listen(TRANSPORT, address, &source));
+        let candidates = resolve(address).await.map_err(failed)?;
+        let binding = bind_again(REBIND_LIMIT, || bind_first(candidates.clone(), std::net::UdpSocket::bind));
+        let socket = binding.await.map_err(failed)?;
+        let endpoint =
+            Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).map_err(failed)?;
+        // One for all handshakes is enough to find out whether the profile can be used at all.
+        endpoint.set_server_config(Some(server_config(&options.tls).map_err(failed)?.0));
+        let local = endpoint.local_addr().map_err(failed)?;
+        let (sessions, accepted) = mpsc::channel(BACKLOG);
+        let task = tokio::spawn(serve(endpoint, options.tls.clone(), sessions)).abort_handle();
+        Ok(Self { local, accepted, task })
+    }
+
+    pub(super) fn local_addr(&self) -> String {
+        self.local.to_string()
+    }
+
+    pub(super) async fn accept(&mut self) -> Result<Session, AcceptError> {
+        self.accepted.recv().await.unwrap_or_else(|| {
+            let address = format!("{TRANSPORT} {}", self.local);
+            Err(AcceptError::Fatal { address, source: io::ErrorKind::NotConnected.into() })
+        })
+    }
+}
+
+impl Drop for QuicListener {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(
+    endpoint: Endpoint,
+    profile: ServerProfile,
+    sessions: mpsc::Sender<Result<Session, AcceptError>>,
+) {
+    let local = endpoint.local_addr().map_or_else(|error| error.to_string(), |local| local.to_string());
+    let name = format!("{TRANSPORT} {local}");
+    let mut handshakes = JoinSet::new();
+    while let Some(incoming) = endpoint.accept().await {
+        while handshakes.try_join_next().is_some() {}
+        if handshakes.len() >= MOST_HANDSHAKES {
+            incoming.refuse();
+        } else if handshakes.len() >= SUSPICIOUS_HANDSHAKES && !incoming.remote_address_validated() {
+            // Only a client that was asked already may not be asked again, and this one was not.
+            let _asked = incoming.retry();
+        } else {
+            let (profile, sessions, address) = (profile.clone(), sessions.clone(), name.clone());
+            handshakes.spawn(async move {
+                let peer = incoming.remote_address();
+                match shake_hands(incoming, &profile).await {
+                    Ok(session) => drop(sessions.send(Ok(session)).await),
+                    Err(source) => {
+                        debug!(%peer, error = %source, "no QUIC connection");
+                        drop(sessions.send(Err(AcceptError::Tls { address, source })).await);
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// The server's side of a handshake, with settings of its own: the profile's files may have changed.
+async fn shake_hands(incoming: Incoming, profile: &ServerProfile) -> Result<Session, HandshakeError> {
+    let failed = |reason: String| HandshakeError::Failed { profile: profile.name().to_owned(), reason };
+    let (config, verdict) = server_config(profile).map_err(|error| failed(error.to_string()))?;
+    let connecting = incoming.accept_with(Arc::new(config)).map_err(|error| failed(error.to_string()))?;
+    let connection = match timeout(HANDSHAKE_LIMIT, connecting).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return Err(explain(profile.name(), &error, &verdict)),
+        Err(_elapsed) => return Err(failed("the handshake takes too long".to_owned())),
+    };
+    let chain = peer_chain(&connection);
+    let certified_nodes = profile.certified_nodes(&chain);
+    let guard = profile.admit(chain, Expected::Anyone);
+    let peer = connection.remote_address().to_string();
+    let info = SessionInfo { transport: TRANSPORT, peer, direction: Direction::Inbound, certified_nodes };
+    Ok(half::session(connection, guard, info))
+}
+
+/// What was wrong with the other side, in the words of the one who looked at its certificate if that was it.
+fn explain(profile: &str, error: &dyn std::error::Error, verdict: &Verdict) -> HandshakeError {
+    let profile = profile.to_owned();
+    match verdict.rejection() {
+        Some(rejection) => HandshakeError::Rejected { profile, rejection: Box::new(rejection.clone()) },
+        None => HandshakeError::Failed { profile, reason: error.to_string() },
+    }
+}
+
+pub(super) async fn dial(options: &QuicDialOptions) -> Result<Session, DialFailure> {
+    match timeout(DIAL_LIMIT, connect(options)).await {
+        Ok(connected) => connected,
+        Err(_elapsed) => Err(DialFailure::TimedOut { address: options.address.clone(), limit: DIAL_LIMIT }),
+    }
+}
+
+async fn connect(options: &QuicDialOptions) -> Result<Session, DialFailure> {
+    let QuicDialOptions { address, tls } = options;
+    let failed = |source: io::Error| DialFailure::Connect { address: address.clone(), source };
+    let candidates =
+        resolve(address).await.map_err(|source| DialFailure::Resolve { address: address.clone(), source })?;
+    let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host).trim_matches(['[', ']']);
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+        failed(io::Error::other(format!("{host:?} is no host name that a certificate could hold")))
+    })?;
+    let expected = Expected::Host(name);
+    let (config, verdict) = client_config(tls, expected.clone()).map_err(failed)?;
+    let left = u32::try_from(candidates.len()).unwrap_or(1).max(1);
+    let mut last = DialFailure::TimedOut { address: address.clone(), limit: ANSWER_LIMIT };
+    for candidate in candidates {
+        // Each gets an equal share of the time, so that one that swallows packets does not hide the others.
+        match timeout(ANSWER_LIMIT.min(DIAL_LIMIT / left), connect_to(candidate, host, &config)).await {
+            Ok(Ok(connection)) => return Ok(dialed(connection, tls, expected, address)),
+            Ok(Err(error)) if verdict.rejection().is_some() => {
+                let source = explain(tls.name(), &error, &verdict);
+                return Err(DialFailure::Tls { address: address.clone(), source });
+            }
+            Ok(Err(error)) => last = failed(error),
+            Err(_elapsed) => {}
+        }
+    }
+    Err(last)
+}
+
+async fn connect_to(peer: SocketAddr, host: &str, config: &ClientConfig) -> io::Result<Connection> {
+    let any = match peer {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    // Not bound to an address of this host: when that changes, the connection goes on from the new one.
+    let endpoint = Endpoint::client(any)?;
+    let connecting = endpoint.connect_with(config.clone(), peer, host).map_err(io::Error::other)?;
+    connecting.await.map_err(io::Error::from)
+}
+
+fn dialed(connection: Connection, tls: &ClientProfile, expected: Expected, address: &str) -> Session {
+    let chain = peer_chain(&connection);
+    let certified_nodes = tls.certified_nodes(&chain);
+    let guard: Guard = tls.admit(chain, expected);
+    let peer = address.to_owned();
+    let info = SessionInfo { transport: TRANSPORT, peer, direction: Direction::Outbound, certified_nodes };
+    half::session(connection, guard, info)
+}
+
+/// The certificates that the other side has shown.
+fn peer_chain(connection: &Connection) -> Vec<CertificateDer<'static>> {
+    let identity = connection.peer_identity();
+    identity.and_then(|any| any.downcast().ok()).map_or_else(Vec::new, |chain| *chain)
+}
+
+fn server_config(profile: &ServerProfile) -> io::Result<(ServerConfig, Verdict)> {
+    let (tls, verdict) = profile.quic_config(Expected::Anyone, ALPN).map_err(io::Error::other)?;
+    let tls = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
+    let mut config = ServerConfig::with_crypto(Arc::new(tls));
+    config.transport_config(transport()).migration(true);
+    Ok((config, verdict))
+}
+
+fn client_config(profile: &ClientProfile, expected: Expected) -> io::Result<(ClientConfig, Verdict)> {
+    let (tls, verdict) = profile.quic_config(expected, ALPN).map_err(io::Error::other)?;
+    let tls = QuicClientConfig::try_from(tls).map_err(io::Error::other)?;
+    let mut config = ClientConfig::new(Arc::new(tls));
+    config.transport_config(transport());
+    Ok((config, verdict))
+}
+
+/// The same on both sides: each opens one stream, for the packets that no datagram carries.
+fn transport() -> Arc<TransportConfig> {
+    let mut config = TransportConfig::default();
+    config
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .max_concurrent_uni_streams(VarInt::from_u32(1))
+        .max_idle_timeout(Some(idle_limit()))
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .stream_receive_window(VarInt::from_u32(RECEIVE_WINDOW))
+        .receive_window(VarInt::from_u32(RECEIVE_WINDOW))
+        .send_window(SEND_WINDOW)
+        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER))
+        .datagram_send_buffer_size(DATAGRAM_BUFFER);
+    Arc::new(config)
+}
+
+fn idle_limit() -> IdleTimeout {
+    const MILLIS: u32 = IDLE_LIMIT.as_millis() as u32;
+    IdleTimeout::from(VarInt::from_u32(MILLIS))
+}
+
+#[cfg(test)]
+mod tests;

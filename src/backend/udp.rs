@@ -1,0 +1,269 @@
+//! Sessions over UDP: one datagram is one packet.
+//!
+//! It owns the two kinds of sessions, a dialer's with a socket of its own and a listener's with a share of
+//! one port. Nothing on the wire says that a session begins or ends: a dialed one exists at once, an accepted
+//! one from the first routing update of its source, and either ends by silence, which is noticed elsewhere.
+
+mod inbox;
+mod listener;
+mod socket;
+mod table;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+use self::listener::{Hub, Member};
+use self::socket::{DatagramSocket, Route, Slots};
+use super::packet_pool::PacketPool;
+use super::tcp::{bind_first, cannot_listen, join, resolve};
+use super::{
+    AcceptError, DIAL_LIMIT, DialFailure, Direction, MAX_BATCH_BYTES, MAX_BATCH_PACKETS, Reader, Session,
+    SessionEnd, SessionInfo, Writer,
+};
+
+const TRANSPORT: &str = "udp";
+
+/// How long a bind waits for an address in use: the tasks of a listener that has just been closed need a
+/// moment to let go of it.
+const REBIND_LIMIT: Duration = Duration::from_millis(300);
+const REBIND_PAUSE: Duration = Duration::from_millis(20);
+
+/// Where to listen for UDP datagrams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UdpListenOptions {
+    /// `host:port`; an IPv6 address stands in brackets, port 0 lets the system choose.
+    pub bind: String,
+}
+
+impl UdpListenOptions {
+    /// Joins host and port; a bare IPv6 address gets its brackets.
+    pub fn new(host: &str, port: u16) -> Self {
+        Self { bind: join(host, port) }
+    }
+}
+
+/// Whom to send UDP datagrams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UdpDialOptions {
+    /// `host:port`; an IPv6 address stands in brackets.
+    pub address: String,
+}
+
+/// A bound UDP port.
+#[derive(Debug)]
+pub struct UdpListener {
+    hub: Arc<Hub>,
+    accepted: mpsc::Receiver<Member>,
+    local: SocketAddr,
+}
+
+impl UdpListener {
+    pub(super) async fn bind(options: &UdpListenOptions) -> io::Result<Self> {
+        let address = &options.bind;
+        let failed =
+            |source: io::Error| io::Error::new(source.kind(), cannot_listen(TRANSPORT, address, &source));
+        let candidates = resolve(address).await.map_err(failed)?;
+        let socket =
+            bind_again(REBIND_LIMIT, || bind_first(candidates.clone(), open)).await.map_err(failed)?;
+        let local = socket.local_addr().map_err(failed)?;
+        let (hub, accepted) = Hub::start(socket);
+        Ok(Self { hub, accepted, local })
+    }
+
+    pub(super) fn local_addr(&self) -> String {
+        self.local.to_string()
+    }
+
+    pub(super) async fn accept(&mut self) -> Result<Session, AcceptError> {
+        // The task that sends them lives as long as the hub.
+        let member = self.accepted.recv().await.ok_or_else(|| AcceptError::Fatal {
+            address: format!("{TRANSPORT} {}", self.hub.socket.local_addr().unwrap_or(self.local)),
+            source: io::ErrorKind::NotConnected.into(),
+        })?;
+        Ok(accepted_session(member))
+    }
+}
+
+/// Binds, and tries for a while again if the address is in use.
+pub(super) async fn bind_again<T>(limit: Duration, bind: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                tokio::time::sleep(REBIND_PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn open(address: SocketAddr) -> io::Result<DatagramSocket> {
+    let socket = std::net::UdpSocket::bind(address)?;
+    socket.set_nonblocking(true)?;
+    DatagramSocket::new(tokio::net::UdpSocket::from_std(socket)?)
+}
+
+/// A session with a socket of its own. It succeeds although nobody may be there: UDP does not ask.
+pub(super) async fn dial(options: &UdpDialOptions) -> Result<Session, DialFailure> {
+    let address = &options.address;
+    let resolved = timeout(DIAL_LIMIT, resolve(address))
+        .await
+        .map_err(|_elapsed| DialFailure::TimedOut { address: address.clone(), limit: DIAL_LIMIT })?;
+    let candidates = resolved.map_err(|source| DialFailure::Resolve { address: address.clone(), source })?;
+    let mut last = io::ErrorKind::AddrNotAvailable.into();
+    for candidate in candidates {
+        match connect(candidate).await {
+            Ok(socket) => return Ok(dialed_session(socket, candidate, address.clone())),
+            Err(error) => last = error,
+        }
+    }
+    Err(DialFailure::Connect { address: address.clone(), source: last })
+}
+
+/// Connected, so that the kernel drops what others send and tells us when nobody listens there.
+async fn connect(peer: SocketAddr) -> io::Result<DatagramSocket> {
+    let any = match peer {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let socket = tokio::net::UdpSocket::bind(any).await?;
+    socket.connect(peer).await?;
+    DatagramSocket::new(socket)
+}
+
+fn dialed_session(socket: DatagramSocket, peer: SocketAddr, address: String) -> Session {
+    let socket = Arc::new(socket);
+    let source = Source::Own { socket: socket.clone(), slots: Slots::new(), pool: PacketPool::default() };
+    let sink = Sink::Own { socket, route: Route { to: peer, from: None } };
+    session(source, sink, address, Direction::Outbound)
+}
+
+fn accepted_session(member: Member) -> Session {
+    let (peer, member) = (member.route.to.to_string(), Arc::new(member));
+    session(Source::Shared(member.clone()), Sink::Shared(member), peer, Direction::Inbound)
+}
+
+fn session(source: Source, sink: Sink, peer: String, direction: Direction) -> Session {
+    Session {
+        reader: Reader::Udp(UdpReader { source, over: false }),
+        writer: Writer::Udp(UdpWriter { sink, joined: Vec::new(), over: false }),
+        info: SessionInfo { transport: TRANSPORT, peer, direction, certified_nodes: None },
+    }
+}
+
+/// The receiving half of a UDP session.
+#[derive(Debug)]
+pub struct UdpReader {
+    source: Source,
+    over: bool,
+}
+
+#[derive(Debug)]
+enum Source {
+    Own { socket: Arc<DatagramSocket>, slots: Slots, pool: PacketPool },
+    Shared(Arc<Member>),
+}
+
+impl UdpReader {
+    pub(super) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
+        if self.over {
+            return Err(SessionEnd::AlreadyOver);
+        }
+        let read = match &mut self.source {
+            Source::Own { socket, slots, pool } => receive(socket, slots, pool, out).await,
+            Source::Shared(member) => member.inbox.take(out).await.map_err(|_closed| displaced()),
+        };
+        self.over = read.is_err();
+        read.map_err(SessionEnd::Broken)
+    }
+}
+
+fn displaced() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the session's place went to another source")
+}
+
+async fn receive(
+    socket: &DatagramSocket,
+    slots: &mut Slots,
+    pool: &mut PacketPool,
+    out: &mut Vec<BytesMut>,
+) -> io::Result<()> {
+    let (start, mut bytes) = (out.len(), 0);
+    loop {
+        let received = socket.try_receive(slots, |_route, datagram| {
+            bytes += datagram.len();
+            out.push(pool.copy(datagram));
+        });
+        match received {
+            Ok(()) if out.len() - start >= MAX_BATCH_PACKETS || bytes >= MAX_BATCH_BYTES => return Ok(()),
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if out.len() > start {
+                    return Ok(());
+                }
+                socket.readable().await?;
+            }
+            // What has come is given first; the socket says it again if it is still so.
+            Err(_) if out.len() > start => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The sending half of a UDP session.
+#[derive(Debug)]
+pub struct UdpWriter {
+    sink: Sink,
+    /// Where packets are joined that leave with one call.
+    joined: Vec<u8>,
+    over: bool,
+}
+
+#[derive(Debug)]
+enum Sink {
+    Own { socket: Arc<DatagramSocket>, route: Route },
+    Shared(Arc<Member>),
+}
+
+impl UdpWriter {
+    pub(super) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> Result<(), SessionEnd> {
+        if self.over {
+            return Err(SessionEnd::AlreadyOver);
+        }
+        let written = self.write_all(batch).await;
+        self.over = written.is_err();
+        written.map_err(SessionEnd::Broken)
+    }
+
+    async fn write_all(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
+        let (socket, route) = match &self.sink {
+            Sink::Own { socket, route } => (&**socket, *route),
+            Sink::Shared(member) => (&member.hub.socket, member.route),
+        };
+        while !batch.is_empty() {
+            match socket.try_send(route, batch, &mut self.joined) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => socket.writable().await?,
+                Err(error) => match &self.sink {
+                    Sink::Own { .. } => return Err(error),
+                    // The port serves others too: a neighbour that cannot be reached falls silent.
+                    Sink::Shared(_) => drop(batch.pop_front()),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// All that was written has left already, and there is no way to say that no more will come.
+    pub(super) fn close(self) {}
+}
+
+#[cfg(test)]
+mod tests;

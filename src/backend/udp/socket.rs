@@ -1,0 +1,214 @@
+//! A UDP socket that sends and receives many datagrams with one system call.
+//!
+//! It owns the socket's options, the kernel's offloads and which errors concern one datagram only. It knows
+//! addresses and bytes; sessions it has never heard of.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use nix::sys::socket::{setsockopt, sockopt};
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+use rustix::net::sockopt::{set_ip_mtu_discover, set_ipv6_mtu_discover};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+use tracing::{debug, error};
+
+/// The largest datagram that IPv4 can carry, in bytes.
+pub(super) const MAX_DATAGRAM: usize = 65_507;
+
+/// Buffers that one receive can fill; each holds one datagram, or up to 64 that the kernel has joined.
+const SLOTS: usize = 8;
+const SLOT: usize = 64 * 1024;
+
+/// What the kernel is asked to hold for us: a burst of large packets comes faster than a busy host reads.
+const KERNEL_BUFFER: usize = 4 * 1024 * 1024;
+
+/// The largest segment that is joined with others once a larger one was refused: what an Ethernet carries.
+const SAFE_SEGMENT: usize = 1_472;
+
+const WOULD_BLOCK: io::ErrorKind = io::ErrorKind::WouldBlock;
+
+/// Where datagrams are sent to, and from which of the host's addresses.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Route {
+    pub(super) to: SocketAddr,
+    /// The address at which the other side knows us, where the host has several.
+    pub(super) from: Option<IpAddr>,
+}
+
+/// Memory to receive into. It is touched, and so really there, only as far as datagrams reach.
+#[derive(Debug)]
+pub(super) struct Slots(Vec<u8>);
+
+impl Slots {
+    pub(super) fn new() -> Self {
+        Self(vec![0; SLOTS * SLOT])
+    }
+}
+
+/// A UDP socket, bound and perhaps connected.
+#[derive(Debug)]
+pub(super) struct DatagramSocket {
+    socket: UdpSocket,
+    offloads: UdpSocketState,
+    /// No segment above this is joined with others.
+    segment_limit: AtomicUsize,
+}
+
+impl DatagramSocket {
+    pub(super) fn new(socket: UdpSocket) -> io::Result<Self> {
+        let offloads = UdpSocketState::new((&socket).into())?;
+        if let Err(error) = allow_fragments(&socket) {
+            // Then packets beyond the path's limit are lost, which the overlay survives.
+            debug!(%error, "cannot allow fragments of datagrams");
+        }
+        enlarge_buffers(&socket, &offloads);
+        Ok(Self { socket, offloads, segment_limit: AtomicUsize::new(usize::MAX) })
+    }
+
+    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Until there may be datagrams. What "port unreachable" makes of a socket is an error and nothing
+    /// readable, so that is awaited as well.
+    pub(super) async fn readable(&self) -> io::Result<()> {
+        let ready = self.socket.ready(Interest::READABLE | Interest::ERROR).await?;
+        if ready.is_error() {
+            // Says that the error has been seen, whoever fetches it.
+            let _seen = self.socket.try_io(Interest::ERROR, || io::Result::<()>::Err(WOULD_BLOCK.into()));
+            if let Some(error) = self.socket.take_error()? {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// For the one task that receives from a shared socket.
+    pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.poll_recv_ready(cx)
+    }
+
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        self.socket.writable().await
+    }
+
+    /// Gives each datagram at hand to `each`, up to some hundred of them.
+    pub(super) fn try_receive(
+        &self,
+        slots: &mut Slots,
+        mut each: impl FnMut(Route, &[u8]),
+    ) -> io::Result<()> {
+        let mut metas = [RecvMeta::default(); SLOTS];
+        let mut rest = slots.0.as_mut_slice();
+        let mut buffers = std::array::from_fn::<_, SLOTS, _>(|_| {
+            let (slot, others) = std::mem::take(&mut rest).split_at_mut(SLOT);
+            rest = others;
+            IoSliceMut::new(slot)
+        });
+        let receive = || self.offloads.recv((&self.socket).into(), &mut buffers, &mut metas);
+        let count = self.socket.try_io(Interest::READABLE, receive)?;
+        for (slot, meta) in slots.0.chunks_exact(SLOT).zip(&metas[..count.min(SLOTS)]) {
+            let route = Route { to: meta.addr, from: meta.dst_ip };
+            let bytes = &slot[..meta.len.min(SLOT)];
+            match meta.stride {
+                0 => each(route, bytes),
+                stride if bytes.is_empty() => debug_assert!(stride > 0),
+                stride => bytes.chunks(stride).for_each(|datagram| each(route, datagram)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends packets from the front of the batch with one call and takes them out; a datagram that cannot be
+    /// sent for its own sake is lost, as others are on their way.
+    pub(super) fn try_send(
+        &self,
+        route: Route,
+        batch: &mut VecDeque<Bytes>,
+        joined: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let Some(first) = batch.front().cloned() else { return Ok(()) };
+        if first.len() > MAX_DATAGRAM {
+            error!(len = first.len(), limit = MAX_DATAGRAM, "dropped a packet that no datagram can carry");
+            batch.pop_front();
+            return Ok(());
+        }
+        let run = self.run(batch);
+        let sent = if run > 1 {
+            joined.clear();
+            batch.iter().take(run).for_each(|packet| joined.extend_from_slice(packet));
+            self.send(route, joined, Some(first.len()))
+        } else {
+            self.send(route, &first, None)
+        };
+        match sent {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+            Err(error) if run > 1 => {
+                debug!(%error, segment = first.len(), "datagrams of this size are sent one by one");
+                self.segment_limit.store((first.len() - 1).min(SAFE_SEGMENT), Ordering::Relaxed);
+                return Ok(());
+            }
+            Err(error) if !concerns_one_datagram(&error) => return Err(error),
+            Err(_) | Ok(()) => {}
+        }
+        batch.drain(..run);
+        Ok(())
+    }
+
+    fn send(&self, route: Route, contents: &[u8], segment_size: Option<usize>) -> io::Result<()> {
+        let transmit =
+            Transmit { destination: route.to, ecn: None, contents, segment_size, src_ip: route.from };
+        self.socket.try_io(Interest::WRITABLE, || self.offloads.try_send((&self.socket).into(), &transmit))
+    }
+
+    /// How many packets from the front can go as segments of one send: all as long as the first, but for a
+    /// last one that is shorter.
+    fn run(&self, batch: &VecDeque<Bytes>) -> usize {
+        let Some(first) = batch.front().map(Bytes::len) else { return 0 };
+        if first == 0 || first > self.segment_limit.load(Ordering::Relaxed) {
+            return 1;
+        }
+        let most = self.offloads.max_gso_segments().min(MAX_DATAGRAM / first);
+        let whole = batch.iter().take(most).take_while(|packet| packet.len() == first).count();
+        let shorter = batch.get(whole).is_some_and(|packet| (1..first).contains(&packet.len()));
+        (whole + usize::from(shorter && whole < most)).max(1)
+    }
+}
+
+/// Packets of the mesh may be larger than what a network carries, so the kernel has to cut them.
+fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
+    set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::WANT)?;
+    if socket.local_addr()?.is_ipv6() {
+        set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::WANT)?;
+        setsockopt(socket, sockopt::Ipv6DontFrag, &false)?;
+    }
+    Ok(())
+}
+
+/// Makes the kernel hold more than its default; a limit of the host may keep it from doing so.
+fn enlarge_buffers(socket: &UdpSocket, offloads: &UdpSocketState) {
+    let wanted = [
+        setsockopt(socket, sockopt::RcvBufForce, &KERNEL_BUFFER)
+            .map_err(io::Error::from)
+            .or_else(|_| offloads.set_recv_buffer_size(socket.into(), KERNEL_BUFFER)),
+        offloads.set_send_buffer_size(socket.into(), KERNEL_BUFFER / 4),
+    ];
+    for error in wanted.into_iter().filter_map(Result::err) {
+        debug!(%error, "cannot enlarge a buffer of a UDP socket");
+    }
+}
+
+/// Errors after which the next datagram may well get through.
+fn concerns_one_datagram(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MSGSIZE | Errno::NOBUFS | Errno::PERM | Errno::INTR | Errno::INVAL)
+    )
+}

@@ -1,0 +1,156 @@
+//! Which sessions a UDP listener has, by source address, and who makes room for whom.
+//!
+//! Anybody can write any source address on a datagram, so nothing is kept for a source before a valid
+//! routing update has come from it, and sources that have only just appeared share a small number of places.
+//! Time is an argument; sockets it does not know.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::inbox::Inbox;
+
+/// Sessions of one listener.
+pub(super) const MAX_SESSIONS: usize = 4_096;
+/// Sessions among them that are younger than [`PROOF`] or have been silent since.
+pub(super) const MAX_NEW: usize = 256;
+/// Who still sends so long after its first datagram is taken for real: a flood of invented sources has been
+/// displaced by itself until then.
+pub(super) const PROOF: Duration = Duration::from_secs(2);
+
+/// The sessions of a listener.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    entries: BTreeMap<SocketAddr, Entry>,
+    /// Sources that are not proven, oldest first.
+    new: BTreeMap<u64, SocketAddr>,
+    next_serial: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    serial: u64,
+    inbox: Arc<Inbox>,
+    since: Instant,
+    proven: bool,
+}
+
+/// A place in the table.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Tells this session from earlier and later ones of the same source.
+    pub(super) serial: u64,
+    pub(super) inbox: Arc<Inbox>,
+}
+
+impl Table {
+    /// Hands a datagram to the session of its source; false if there is none.
+    pub(super) fn deliver(&mut self, source: SocketAddr, datagram: &[u8], now: Instant) -> bool {
+        let Some(entry) = self.entries.get_mut(&source) else { return false };
+        if !entry.proven && now.duration_since(entry.since) >= PROOF {
+            entry.proven = true;
+            self.new.remove(&entry.serial);
+        }
+        entry.inbox.push(datagram);
+        true
+    }
+
+    /// Makes a place for a new source; `None` if all places belong to proven ones. The oldest new session
+    /// may have to go: its inbox is closed.
+    pub(super) fn admit(&mut self, source: SocketAddr, now: Instant) -> Option<Place> {
+        let full = self.new.len() >= MAX_NEW || self.entries.len() >= MAX_SESSIONS;
+        if full && !self.displace_oldest_new() {
+            return None;
+        }
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let inbox = Arc::<Inbox>::default();
+        let entry = Entry { serial, inbox: inbox.clone(), since: now, proven: false };
+        if let Some(old) = self.entries.insert(source, entry) {
+            old.inbox.close();
+            self.new.remove(&old.serial);
+        }
+        self.new.insert(serial, source);
+        Some(Place { serial, inbox })
+    }
+
+    fn displace_oldest_new(&mut self) -> bool {
+        let Some((_, source)) = self.new.pop_first() else { return false };
+        if let Some(entry) = self.entries.remove(&source) {
+            entry.inbox.close();
+        }
+        true
+    }
+
+    /// Gives a place back; does nothing if another session has it by now.
+    pub(super) fn release(&mut self, source: SocketAddr, serial: u64) {
+        if self.entries.get(&source).is_some_and(|entry| entry.serial == serial) {
+            self.entries.remove(&source);
+            self.new.remove(&serial);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(number: usize) -> SocketAddr {
+        SocketAddr::from(([10, (number >> 16) as u8, (number >> 8) as u8, number as u8], 27_199))
+    }
+
+    #[test]
+    fn invented_sources_displace_each_other_and_nobody_else() {
+        let (mut table, start) = (Table::default(), Instant::now());
+        let _real = table.admit(source(0), start).unwrap();
+        assert!(table.deliver(source(0), b"x", start + PROOF));
+        for number in 1..100_000 {
+            table.admit(source(number), start + PROOF).unwrap();
+            assert!(table.len() <= MAX_NEW + 1);
+        }
+        assert!(table.deliver(source(0), b"y", start + 2 * PROOF), "the real neighbour lost its place");
+        assert!(!table.deliver(source(1), b"y", start + 2 * PROOF));
+    }
+
+    #[tokio::test]
+    async fn the_displaced_session_is_told() {
+        let (mut table, now) = (Table::default(), Instant::now());
+        let oldest = table.admit(source(0), now).unwrap();
+        for number in 1..=MAX_NEW {
+            table.admit(source(number), now).unwrap();
+        }
+        assert!(oldest.inbox.take(&mut Vec::new()).await.is_err());
+    }
+
+    #[test]
+    fn proven_sources_keep_their_places_and_the_table_has_an_end() {
+        let (mut table, start) = (Table::default(), Instant::now());
+        for number in 0..MAX_SESSIONS {
+            table.admit(source(number), start).unwrap();
+            assert!(table.deliver(source(number), b"x", start + PROOF));
+        }
+        assert!(table.admit(source(MAX_SESSIONS), start + PROOF).is_none());
+        assert_eq!(table.len(), MAX_SESSIONS);
+    }
+
+    #[test]
+    fn a_place_is_released_by_its_own_session_only() {
+        let (mut table, now) = (Table::default(), Instant::now());
+        let first = table.admit(source(1), now).unwrap();
+        table.release(source(1), first.serial);
+        assert_eq!((table.len(), table.new.len()), (0, 0));
+        let second = table.admit(source(1), now).unwrap();
+        table.release(source(1), first.serial);
+        assert_eq!(table.len(), 1);
+        table.release(source(1), second.serial);
+        assert_eq!((table.len(), table.new.len()), (0, 0));
+    }
+}

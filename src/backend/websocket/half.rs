@@ -1,0 +1,170 @@
+//! The two halves of a WebSocket session.
+//!
+//! They share the library's socket under a lock that is held for as long as a system call takes, never while
+//! one of them waits. It owns batches, and which endings are orderly.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{SinkExt, StreamExt};
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::{Error, Message};
+use tracing::{debug, error};
+
+use super::upgrade::Socket;
+use crate::backend::packet_pool::PacketPool;
+use crate::backend::tcp::CLOSE_LIMIT;
+use crate::backend::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS, Reader, Session, SessionEnd, SessionInfo, Writer};
+use crate::wire::MAX_MESSAGE;
+
+type Shared = Arc<Mutex<Socket>>;
+
+/// A panic elsewhere leaves no message half sent: the library's state is changed by its own calls only.
+fn lock(socket: &Shared) -> MutexGuard<'_, Socket> {
+    socket.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn session(socket: Socket, info: SessionInfo) -> Session {
+    let socket = Arc::new(Mutex::new(socket));
+    let reader = WsReader { socket: socket.clone(), pool: PacketPool::default(), end: None, over: false };
+    let writer = WsWriter { socket, over: false };
+    Session { reader: Reader::WebSocket(reader), writer: Writer::WebSocket(writer), info }
+}
+
+/// The receiving half of a WebSocket session.
+#[derive(Debug)]
+pub struct WsReader {
+    socket: Shared,
+    pool: PacketPool,
+    /// An end that was found behind packets; it is told once they have been taken.
+    end: Option<SessionEnd>,
+    over: bool,
+}
+
+impl WsReader {
+    pub(in crate::backend) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
+        if self.over {
+            return Err(SessionEnd::AlreadyOver);
+        }
+        if let Some(end) = self.end.take() {
+            self.over = true;
+            return Err(end);
+        }
+        let read = poll_fn(|cx| self.poll_batch(cx, out)).await;
+        self.over = read.is_err();
+        read
+    }
+
+    fn poll_batch(&mut self, cx: &mut Context<'_>, out: &mut Vec<BytesMut>) -> Poll<Result<(), SessionEnd>> {
+        let mut socket = lock(&self.socket);
+        let (start, mut bytes) = (out.len(), 0);
+        for _ in 0..MAX_BATCH_PACKETS {
+            let end = match socket.poll_next_unpin(cx) {
+                Poll::Pending if out.len() > start => return Poll::Ready(Ok(())),
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(Ok(Message::Binary(packet)))) => {
+                    bytes += packet.len();
+                    out.push(self.pool.copy(&packet));
+                    if bytes >= MAX_BATCH_BYTES {
+                        return Poll::Ready(Ok(()));
+                    }
+                    continue;
+                }
+                // The library answers pings by itself.
+                Poll::Ready(Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)))) => continue,
+                Poll::Ready(Some(Ok(Message::Text(_)))) => SessionEnd::Broken(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the peer sends text, which is no packet",
+                )),
+                Poll::Ready(Some(Ok(Message::Close(_))) | None) => SessionEnd::Closed,
+                Poll::Ready(Some(Err(error))) => end_of(error),
+            };
+            if out.len() > start {
+                self.end = Some(end);
+                return Poll::Ready(Ok(()));
+            }
+            return Poll::Ready(Err(end));
+        }
+        if out.len() > start {
+            return Poll::Ready(Ok(()));
+        }
+        // Nothing but pings: others get their turn.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+fn end_of(error: Error) -> SessionEnd {
+    match error {
+        Error::ConnectionClosed | Error::AlreadyClosed => SessionEnd::Closed,
+        other => SessionEnd::Broken(broken(other)),
+    }
+}
+
+fn broken(error: Error) -> io::Error {
+    match error {
+        Error::Io(error) => error,
+        other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
+    }
+}
+
+/// The sending half of a WebSocket session.
+#[derive(Debug)]
+pub struct WsWriter {
+    socket: Shared,
+    over: bool,
+}
+
+impl WsWriter {
+    pub(in crate::backend) async fn write_batch(
+        &mut self,
+        batch: &mut VecDeque<Bytes>,
+    ) -> Result<(), SessionEnd> {
+        if self.over {
+            return Err(SessionEnd::AlreadyOver);
+        }
+        let written = poll_fn(|cx| self.poll_batch(cx, batch)).await;
+        self.over = written.is_err();
+        written.map_err(|error| SessionEnd::Broken(broken(error)))
+    }
+
+    /// A packet that was taken out of the batch is in the library's buffer, which the next call flushes.
+    fn poll_batch(&self, cx: &mut Context<'_>, batch: &mut VecDeque<Bytes>) -> Poll<Result<(), Error>> {
+        let mut socket = lock(&self.socket);
+        while !batch.is_empty() {
+            ready!(socket.poll_ready_unpin(cx))?;
+            let Some(packet) = batch.pop_front() else { break };
+            if packet.len() > MAX_MESSAGE {
+                error!(len = packet.len(), limit = MAX_MESSAGE, "dropped a packet that no link can carry");
+                continue;
+            }
+            socket.start_send_unpin(Message::Binary(packet))?;
+        }
+        socket.poll_flush_unpin(cx)
+    }
+
+    pub(in crate::backend) async fn close(self) {
+        let closing = async {
+            poll_fn(|cx| lock(&self.socket).poll_close_unpin(cx)).await?;
+            // As with TCP: unread bytes at the close would take our last ones with them, so what nobody reads
+            // any more is read here, up to the peer's own end.
+            while Arc::strong_count(&self.socket) == 1 {
+                match poll_fn(|cx| lock(&self.socket).poll_next_unpin(cx)).await {
+                    Some(Ok(_waste)) => {}
+                    Some(Err(Error::ConnectionClosed | Error::AlreadyClosed)) | None => break,
+                    Some(Err(error)) => return Err(error),
+                }
+            }
+            Ok(())
+        };
+        match timeout(CLOSE_LIMIT, closing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(%error, "the WebSocket broke while it was closed"),
+            Err(_elapsed) => debug!("the peer did not follow the close in time"),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! `meshctl loglevel`: how much the node logs.
+
+use clap::Args;
+
+use super::{
+    Context,
+    exit::{Exit, Failure},
+};
+use crate::control::client::Command;
+
+/// Arguments of `meshctl loglevel`.
+#[derive(Debug, Args)]
+pub struct LogLevel {
+    /// error, warning, info, debug or trace, until it is changed again or the node restarts; tells the level if
+    /// not given
+    level: Option<String>,
+}
+
+impl LogLevel {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let line = self.level.map_or_else(|| "loglevel".to_owned(), |level| format!("loglevel {level}"));
+        let answer = context.client.command(&Command::words(&line)?).await?;
+        if context.output.json {
+            context.output.value(&answer)?;
+        } else {
+            context.output.line(answer["Level"].as_str().unwrap_or("unknown"))?;
+        }
+        Ok(Exit::Success)
+    }
+}

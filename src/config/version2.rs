@@ -1,0 +1,90 @@
+//! The second notation of a file: one map, with a key for each kind of directive.
+//!
+//! Owns how that map becomes directives as written: a kind that may occur many times stands under its plural name
+//! with a list, any other under its own. It refuses to know what a directive means. The kind of a key is looked up
+//! in the schema, because only that says whether a name is a plural.
+
+use super::error::{Fault, Place, shown};
+use super::raw::{RawItem, RawParam, Report};
+use super::schema::Directive;
+use super::value::{Value, Written};
+
+/// The key that tells this notation from the first.
+const VERSION: &str = "version";
+
+/// True if a map is in this notation, or in one to come.
+pub(super) fn is_meant(map: &[(String, Written)]) -> bool {
+    map.iter().any(|(key, _)| key.eq_ignore_ascii_case(VERSION))
+}
+
+/// The directives of a map, in its order.
+pub(super) fn items(map: Vec<(String, Written)>, report: &mut Report) -> Vec<RawItem> {
+    let mut items = Vec::new();
+    for (key, value) in map {
+        if key.eq_ignore_ascii_case(VERSION) {
+            check_version(&value, report);
+        } else {
+            entry(&key, value, &mut items, report);
+        }
+    }
+    items
+}
+
+fn check_version(value: &Written, report: &mut Report) {
+    if value.as_text().as_deref() != Some("2") {
+        let problem = format!(
+            "{} is no version of the configuration: write `version: 2`, or a list of directives",
+            value.show()
+        );
+        report.general(&value.at, Fault::Shape(problem));
+    }
+}
+
+/// One key: a list has an item for each directive, anything else is one directive.
+fn entry(key: &str, value: Written, items: &mut Vec<RawItem>, report: &mut Report) {
+    let name = singular(key);
+    match value.value {
+        Value::List(values) => {
+            for value in values {
+                items.extend(item(&name, value, report));
+            }
+        }
+        _ => items.extend(item(&name, value, report)),
+    }
+}
+
+/// The directive's own name. One that nobody knows stays as it is, to be refused by that name.
+fn singular(key: &str) -> String {
+    let stem = key.strip_suffix('s').or_else(|| key.strip_suffix('S'));
+    match stem.filter(|stem| Directive::find(key).is_none() && Directive::find(stem).is_some()) {
+        Some(stem) => stem.to_owned(),
+        None => key.to_owned(),
+    }
+}
+
+fn item(name: &str, value: Written, report: &mut Report) -> Option<RawItem> {
+    let (at, given) = (value.at.clone(), value.show());
+    let takes_nothing = Directive::find(name).is_some_and(|directive| directive.parameters.is_empty());
+    let params = match value.value {
+        Value::Null => Vec::new(),
+        // A switch: there or not there.
+        Value::Flag(on) if takes_nothing => {
+            return on.then(|| RawItem { at, name: name.to_owned(), params: Vec::new() });
+        }
+        Value::Map(map) => map.into_iter().map(|(name, value)| param(Some(name), value)).collect(),
+        Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => vec![param(None, value)],
+        Value::List(_) => {
+            return refuse(&at, format!("{}: parameters are a map, not {given}", shown(name)), report);
+        }
+    };
+    Some(RawItem { at, name: name.to_owned(), params })
+}
+
+fn param(name: Option<String>, value: Written) -> RawParam {
+    RawParam { name, at: value.at.clone(), value }
+}
+
+fn refuse<T>(at: &Place, problem: String, report: &mut Report) -> Option<T> {
+    report.general(at, Fault::Shape(problem));
+    None
+}

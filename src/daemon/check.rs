@@ -1,0 +1,247 @@
+//! `meshd check`: says what is wrong with a configuration, and what it needs and does not find on this machine.
+//!
+//! Owns the findings and their words. It starts nothing and leaves nothing behind: ports are opened for a moment,
+//! files are opened for reading. What the configuration itself gets wrong is `config`'s to say.
+
+use std::fs::File;
+use std::io;
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use rustix::fs::{Access, FlockOperation, access, flock};
+
+use crate::config::typed::backends::Backend;
+use crate::config::typed::parts::{ControlDoor, Part};
+use crate::config::{self, Config, Environment, HostPort, Invocation};
+
+/// The rest of the arguments, if they ask for a check.
+pub(super) fn asked(args: &[String]) -> Option<&[String]> {
+    args.split_first().filter(|(first, _)| *first == "check").map(|(_, rest)| rest)
+}
+
+/// Checks what the arguments name and prints the findings: 0 if nothing keeps a node from starting.
+pub(super) fn main(args: &[String]) -> ExitCode {
+    let running = args.iter().any(|arg| arg == "--running");
+    let args: Vec<String> = args.iter().filter(|arg| *arg != "--running").cloned().collect();
+    let loaded = match config::load(sources(args), &Environment::of_process()) {
+        Ok(Invocation::Run(loaded)) => loaded,
+        Ok(Invocation::Help | Invocation::Version) => {
+            eprintln!("usage: meshd check [--running] FILE-OR-DIRECTORY | OPTION...");
+            return ExitCode::from(64);
+        }
+        Err(errors) => {
+            eprintln!("{errors}");
+            return ExitCode::FAILURE;
+        }
+    };
+    for warning in &loaded.warnings {
+        println!("warning: {warning}");
+    }
+    let findings = findings(&loaded.config, running);
+    for finding in &findings {
+        println!("error: {finding}");
+    }
+    if findings.is_empty() {
+        println!("fine: {}", summary(&loaded.config));
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// A path alone stands for the option that reads it.
+fn sources(args: Vec<String>) -> Vec<String> {
+    match args.as_slice() {
+        [path] if !path.starts_with('-') => {
+            let option = if Path::new(path).is_dir() { "--config-dir" } else { "--config" };
+            vec![option.to_owned(), path.clone()]
+        }
+        _ => args,
+    }
+}
+
+fn summary(config: &Config) -> String {
+    let links = config.backends().len();
+    let services = config.parts().len() - links;
+    format!(
+        "node {}, {links} links, {services} services, {} work types",
+        config.node.id,
+        config.work_commands.len() + config.work_kubernetes.len() + config.work_python.len()
+    )
+}
+
+/// Everything that would keep the configuration from working here. With `running`, what its own node holds is free.
+fn findings(config: &Config, running: bool) -> Vec<String> {
+    let mut findings = Findings { running, list: Vec::new() };
+    if config.certificate.is_some() {
+        return findings.list;
+    }
+    if config.backends().is_empty() && !config.local_only {
+        findings.add("nothing to do", "there is no listener, no peer and no `local-only`");
+    }
+    findings.data_dir(&config.node.data_dir);
+    for part in config.parts() {
+        findings.part(&part);
+    }
+    for command in &config.work_commands {
+        findings.program(&format!("work-command {}", command.work_type), &command.command);
+    }
+    findings.files(config);
+    findings.list
+}
+
+struct Findings {
+    running: bool,
+    list: Vec<String>,
+}
+
+impl Findings {
+    fn add(&mut self, what: impl std::fmt::Display, problem: impl std::fmt::Display) {
+        self.list.push(format!("{what}: {problem}"));
+    }
+
+    fn part(&mut self, part: &Part) {
+        match part {
+            Part::Control(ControlDoor::Unix(path, _)) => self.socket(part, path),
+            Part::Control(ControlDoor::Tcp(address, _)) => self.tcp(part, address),
+            Part::Link(Backend::TcpListener(listener)) => self.tcp(part, &listener.bind),
+            Part::Link(Backend::WsListener(listener)) => self.tcp(part, &listener.bind),
+            Part::Link(Backend::UdpListener(listener)) => self.udp(part, &listener.bind),
+            Part::Link(Backend::QuicListener(listener)) => self.udp(part, &listener.bind),
+            Part::Link(
+                Backend::TcpPeer(_) | Backend::UdpPeer(_) | Backend::WsPeer(_) | Backend::QuicPeer(_),
+            ) => {}
+            Part::TcpServer(server) => self.tcp(part, &server.bind),
+            Part::UdpServer(server) => self.udp(part, &server.bind),
+            Part::UnixSocketServer(server) => self.socket(part, &server.filename),
+            Part::Command(command) => {
+                let words = shlex::split(&command.command).unwrap_or_default();
+                match words.first() {
+                    Some(program) => self.program(&part.to_string(), program),
+                    None => self.add(part, "the command does not split into words"),
+                }
+            }
+            Part::IpRouter(_) => {
+                if let Err(error) = File::options().read(true).write(true).open("/dev/net/tun") {
+                    self.add(part, format!("/dev/net/tun cannot be opened: {error}"));
+                }
+            }
+            Part::Control(ControlDoor::Mesh(..))
+            | Part::TcpClient(_)
+            | Part::UdpClient(_)
+            | Part::UnixSocketClient(_) => {}
+        }
+    }
+
+    fn tcp(&mut self, part: &Part, address: &HostPort) {
+        self.port(part, address, || TcpListener::bind((address.host.as_str(), address.port)).map(drop));
+    }
+
+    fn udp(&mut self, part: &Part, address: &HostPort) {
+        self.port(part, address, || UdpSocket::bind((address.host.as_str(), address.port)).map(drop));
+    }
+
+    fn port(&mut self, part: &Part, address: &HostPort, bind: impl FnOnce() -> io::Result<()>) {
+        match bind() {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                if !self.running {
+                    self.add(
+                        part,
+                        format!("{address} is in use; if by this very node, check with --running"),
+                    );
+                }
+            }
+            Err(error) => self.add(part, format!("{address} cannot be listened on: {error}")),
+        }
+    }
+
+    fn socket(&mut self, part: &Part, path: &Path) {
+        if path.as_os_str().len() > crate::unix_socket::MAX_SOCKET_PATH {
+            let limit = crate::unix_socket::MAX_SOCKET_PATH;
+            return self.add(part, format!("the path is longer than {limit} bytes"));
+        }
+        match std::fs::symlink_metadata(path) {
+            Ok(found) if !std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
+                self.add(part, "the path exists and is not a socket");
+            }
+            Ok(_) | Err(_) => {}
+        }
+        let mut lock = path.as_os_str().to_owned();
+        lock.push(".lock");
+        if let Ok(file) = File::open(&lock)
+            && flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
+            && !self.running
+        {
+            self.add(part, "another daemon holds the socket; if this very node, check with --running");
+        }
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        self.directory(&part.to_string(), parent);
+    }
+
+    /// A directory that exists and can be written, or that can be made.
+    fn directory(&mut self, what: &str, path: &Path) {
+        let existing = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
+        if !existing.is_dir() {
+            self.add(what, format!("{} is not a directory", existing.display()));
+        } else if let Err(error) = access(existing, Access::WRITE_OK | Access::EXEC_OK) {
+            self.add(what, format!("{} cannot be written: {}", existing.display(), io::Error::from(error)));
+        }
+    }
+
+    fn data_dir(&mut self, path: &Path) {
+        const WHAT: &str = "node: datadir";
+        self.directory(WHAT, path);
+        let own = rustix::process::geteuid().as_raw();
+        if let Ok(found) = std::fs::metadata(path)
+            && found.uid() != own
+        {
+            self.add(WHAT, format!("{} belongs to user {}, not to {own}", path.display(), found.uid()));
+        }
+    }
+
+    /// A program is found on the search path unless its name has a slash.
+    fn program(&mut self, what: &str, program: &str) {
+        let runs = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
+        let found = if program.contains('/') {
+            runs(Path::new(program))
+        } else {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&path).any(|directory| runs(&directory.join(program)))
+        };
+        if !found {
+            self.add(what, format!("there is no program {program:?} that can be run"));
+        }
+    }
+
+    fn files(&mut self, config: &Config) {
+        for server in &config.tls_servers {
+            let identity =
+                [Some(&server.identity.cert), Some(&server.identity.key), server.client_cas.as_ref()];
+            self.readable(&format!("tls-server {}", server.name), identity);
+        }
+        for client in &config.tls_clients {
+            let identity = client.identity.as_ref();
+            let files =
+                [identity.map(|own| &own.cert), identity.map(|own| &own.key), client.root_cas.as_ref()];
+            self.readable(&format!("tls-client {}", client.name), files);
+        }
+        self.readable("work-signing", [config.work_signing.as_ref().map(|signing| &signing.private_key)]);
+        let verification = config.work_verification.as_ref();
+        self.readable("work-verification", [verification.map(|verification| &verification.public_key)]);
+        for kubernetes in &config.work_kubernetes {
+            let files = [kubernetes.kube_config.as_ref(), kubernetes.pod.as_ref()];
+            self.readable(&format!("work-kubernetes {}", kubernetes.work_type), files);
+        }
+    }
+
+    fn readable<const N: usize>(&mut self, what: &str, files: [Option<&PathBuf>; N]) {
+        for path in files.into_iter().flatten() {
+            if let Err(error) = File::open(path).and_then(|mut file| io::Read::read(&mut file, &mut [0])) {
+                self.add(what, format!("{} cannot be read: {error}", path.display()));
+            }
+        }
+    }
+}

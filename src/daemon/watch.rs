@@ -1,0 +1,171 @@
+//! Notices that a watched configuration file has changed, and asks for a reload.
+//!
+//! Watches the directory and not the file, because editors write a new file and rename it, and orchestrators swap
+//! a symbolic link. Whether anything changed is told by the file's content alone. What a reload does is not known
+//! here.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::inotify;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::control::Reload;
+use crate::work::readiness::register;
+
+/// How long nothing may happen before a change counts as complete.
+const SETTLE: Duration = Duration::from_millis(200);
+/// Between looks where the system has no inotify to give.
+const POLL: Duration = Duration::from_secs(2);
+
+/// Watches `files` until `stop`, if there are any.
+pub(super) fn spawn(files: Vec<PathBuf>, reload: Arc<dyn Reload>, stop: CancellationToken) {
+    if !files.is_empty() {
+        tokio::spawn(stop.run_until_cancelled_owned(watch(files, reload)));
+    }
+}
+
+async fn watch(files: Vec<PathBuf>, reload: Arc<dyn Reload>) {
+    let mut changes = Changes::open(&files);
+    // Looked at after the watch has begun, so that nothing falls in between.
+    let mut known = contents(&files).await;
+    loop {
+        changes.next().await;
+        while timeout(SETTLE, changes.next()).await.is_ok() {}
+        let now = contents(&files).await;
+        // A file that is gone for a moment is about to come back.
+        if now == known || now.iter().any(Option::is_none) {
+            continue;
+        }
+        known = now;
+        info!("a configuration file has changed");
+        if let Err(error) = reload.reload().await {
+            error!(%error, "reload failed, nothing was changed");
+        }
+    }
+}
+
+/// What stands in the files; `None` for one that cannot be read.
+async fn contents(files: &[PathBuf]) -> Vec<Option<Vec<u8>>> {
+    let files = files.to_vec();
+    let read = move || files.iter().map(|path| std::fs::read(path).ok()).collect();
+    tokio::task::spawn_blocking(read).await.unwrap_or_default()
+}
+
+/// Tells that something may have changed.
+enum Changes {
+    Inotify(AsyncFd<OwnedFd>),
+    Poll,
+}
+
+impl Changes {
+    fn open(files: &[PathBuf]) -> Self {
+        Self::inotify(files).unwrap_or_else(|error| {
+            warn!(%error, "no inotify for the configuration, looking every {POLL:?} instead");
+            Self::Poll
+        })
+    }
+
+    fn inotify(files: &[PathBuf]) -> io::Result<Self> {
+        let instance = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
+        let what =
+            inotify::WatchFlags::CLOSE_WRITE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CREATE;
+        let directories: BTreeSet<&Path> = files.iter().map(|file| directory(file)).collect();
+        for directory in directories {
+            inotify::add_watch(&instance, directory, what)?;
+        }
+        register(instance, Interest::READABLE).map(Self::Inotify)
+    }
+
+    /// Dropping the wait loses nothing: events stay in the kernel until they are taken, all at once.
+    async fn next(&mut self) {
+        match self {
+            Self::Poll => sleep(POLL).await,
+            Self::Inotify(instance) => {
+                let taken = instance.async_io(Interest::READABLE, |instance| {
+                    let mut buffer = [MaybeUninit::uninit(); 4096];
+                    let mut reader = inotify::Reader::new(instance, &mut buffer);
+                    reader.next()?;
+                    while !reader.is_buffer_empty() {
+                        reader.next()?;
+                    }
+                    Ok(())
+                });
+                if let Err(error) = taken.await {
+                    warn!(%error, "inotify failed, looking at the configuration every {POLL:?} instead");
+                    *self = Self::Poll;
+                }
+            }
+        }
+    }
+}
+
+fn directory(file: &Path) -> &Path {
+    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::control::ReloadError;
+
+    struct Counter(mpsc::UnboundedSender<()>);
+
+    impl Reload for Counter {
+        fn reload(&self) -> Pin<Box<dyn Future<Output = Result<(), ReloadError>> + Send + '_>> {
+            self.0.send(()).unwrap();
+            Box::pin(async { Ok(()) })
+        }
+    }
+
+    async fn once(reloads: &mut mpsc::UnboundedReceiver<()>) {
+        timeout(Duration::from_secs(20), reloads.recv()).await.expect("a reload").unwrap();
+        // Two quiet times: what was one change must not count twice.
+        assert!(timeout(SETTLE * 3, reloads.recv()).await.is_err(), "one reload is enough");
+    }
+
+    #[tokio::test]
+    async fn a_change_counts_however_it_is_written_and_other_files_do_not() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = |name: &str| temp.path().join(name);
+        std::fs::write(path("c.yml"), "one").unwrap();
+        let (sender, mut reloads) = mpsc::unbounded_channel();
+        let stop = CancellationToken::new();
+        let _end = stop.clone().drop_guard();
+        let watching = Changes::open(&[path("c.yml")]);
+        assert!(matches!(watching, Changes::Inotify(_)));
+        spawn(vec![path("c.yml")], Arc::new(Counter(sender)), stop);
+        // A first change, written until the watch has begun.
+        while timeout(SETTLE * 3, reloads.recv()).await.is_err() {
+            let text = std::fs::read_to_string(path("c.yml")).unwrap() + "x";
+            std::fs::write(path("c.yml"), text).unwrap();
+        }
+        assert!(timeout(SETTLE * 3, reloads.recv()).await.is_err());
+
+        std::fs::write(path(".c.yml.swp"), "two").unwrap();
+        std::fs::rename(path(".c.yml.swp"), path("c.yml")).unwrap();
+        once(&mut reloads).await;
+
+        std::fs::write(path("other.yml"), "x").unwrap();
+        std::fs::write(path("c.yml"), "two").unwrap();
+        assert!(timeout(SETTLE * 4, reloads.recv()).await.is_err(), "nothing has changed");
+
+        std::fs::remove_file(path("c.yml")).unwrap();
+        std::fs::write(path("real"), "three").unwrap();
+        std::os::unix::fs::symlink("real", path("c.yml")).unwrap();
+        once(&mut reloads).await;
+    }
+}

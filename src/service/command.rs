@@ -1,0 +1,228 @@
+//! The command service: each stream of a service gets a command on a terminal of its own.
+//!
+//! Owns the command's session, from the terminal to the last of its processes: when the stream ends, none of them
+//! is left, and when the command ends, all that it said arrives. What the command is, is not known here.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use pty_process::{Command, OwnedReadPty, OwnedWritePty, Size};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
+use tokio::process::Child;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::relay;
+use crate::stream::{ListenError, MeshStream, StreamListener, Streams};
+use crate::tls::ServerProfile;
+use crate::wire::ServiceName;
+
+/// The terminal's size, for programs that ask: streams carry no size.
+const SIZE: (u16, u16) = (24, 80);
+/// What a terminal's user types for "nothing more comes".
+const END_OF_INPUT: u8 = 0x04;
+/// How long a command may take to end once its terminal has hung up.
+const GRACE: Duration = Duration::from_secs(2);
+/// Bytes in hand for each direction.
+const BUFFER: usize = 16 << 10;
+
+/// Why a command service cannot be offered.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The line is no command.
+    #[error("{0:?} does not split into a program and its arguments")]
+    NoCommand(String),
+    /// The service cannot be had.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+}
+
+/// A service of the mesh whose streams are terminals of a command.
+#[derive(Debug)]
+pub struct CommandOut {
+    listener: StreamListener,
+    words: Vec<String>,
+}
+
+impl CommandOut {
+    /// Opens the service, with TLS if a profile is given, and tells the mesh of it. `command` is split as a shell does.
+    ///
+    /// # Errors
+    /// [`CommandError`]. Whether the program exists shows with each stream.
+    pub async fn listen(
+        streams: &Streams,
+        service: ServiceName,
+        command: &str,
+        tls: Option<ServerProfile>,
+    ) -> Result<Self, CommandError> {
+        let words = shlex::split(command).filter(|words| !words.is_empty());
+        let words = words.ok_or_else(|| CommandError::NoCommand(command.to_owned()))?;
+        let tags = BTreeMap::from([("type".to_owned(), "Command Service".to_owned())]);
+        let listener = streams.listen_with(service, Some(tags), tls).await?;
+        info!(%service, program = words[0], "command service open");
+        Ok(Self { listener, words })
+    }
+
+    /// Serves until `stop`. Once this returns all commands have ended, and the service is free again.
+    pub async fn run(self, stop: CancellationToken) {
+        let words = self.words;
+        relay::outward(self.listener, |stream, stop| serve(words.clone(), stream, stop), stop).await;
+    }
+}
+
+/// One stream's command, from its start to the end of its session.
+async fn serve(words: Vec<String>, stream: MeshStream, stop: CancellationToken) {
+    match start(&words) {
+        Ok((read, write, child)) => {
+            let session = Session::new(child);
+            let talk = converse(read, write, stream, &session);
+            // The terminal hangs up when the talk is dropped.
+            let _cut = stop.run_until_cancelled(talk).await;
+            session.end().await;
+        }
+        Err(error) => {
+            warn!(program = words[0], %error, "the command of a command service does not start");
+            stream.abort("the command does not start");
+        }
+    }
+}
+
+fn start(words: &[String]) -> Result<(OwnedReadPty, OwnedWritePty, Child), pty_process::Error> {
+    let (pty, terminal) = pty_process::open()?;
+    pty.resize(Size::new(SIZE.0, SIZE.1))?;
+    let child = Command::new(&words[0]).args(&words[1..]).kill_on_drop(true).spawn(terminal)?;
+    let (read, write) = pty.into_split();
+    Ok((read, write, child))
+}
+
+/// Carries bytes until the command has said all, or nobody is left to hear it.
+async fn converse(read: OwnedReadPty, write: OwnedWritePty, mut stream: MeshStream, session: &Session) {
+    let mut gone = pin!(stream.closed());
+    let (mesh_read, mesh_write) = split(&mut stream);
+    let mut said = pin!(say(read, mesh_write));
+    let mut heard = pin!(hear(mesh_read, write));
+    let mut exited = pin!(session.exited());
+    let (mut heard_all, mut has_exited) = (false, false);
+    loop {
+        tokio::select! {
+            ended = &mut said => {
+                return ended.unwrap_or_else(|error| debug!(%error, "command's stream lost"));
+            }
+            outcome = &mut heard, if !heard_all => match outcome {
+                Ok(_terminal) => heard_all = true,
+                Err(error) => return debug!(%error, "command's stream lost"),
+            },
+            () = &mut exited, if !has_exited => {
+                has_exited = true;
+                // Whoever else has the terminal open would keep its last words from being known as such.
+                session.kill();
+            }
+            () = &mut gone, if heard_all => return,
+        }
+    }
+}
+
+/// From the terminal into the stream, to the end of both.
+async fn say(mut terminal: OwnedReadPty, mut stream: impl AsyncWrite + Unpin) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let read = match terminal.read(&mut buffer).await {
+            Ok(read) => read,
+            // How Linux says that nobody has the terminal open any more.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => 0,
+            Err(error) => return Err(error),
+        };
+        if read == 0 {
+            return stream.shutdown().await;
+        }
+        stream.write_all(&buffer[..read]).await?;
+    }
+}
+
+/// From the stream into the terminal. Its end is typed, and the terminal stays open for what the command has to say.
+async fn hear(mut stream: impl AsyncRead + Unpin, mut terminal: OwnedWritePty) -> io::Result<OwnedWritePty> {
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let read = stream.read(&mut buffer).await?;
+        let typed = if read == 0 { &[END_OF_INPUT][..] } else { &buffer[..read] };
+        // A command that has ended takes nothing more; the other direction tells.
+        if terminal.write_all(typed).await.is_err() || read == 0 {
+            return Ok(terminal);
+        }
+    }
+}
+
+/// A command and all processes that it started and that did not leave its session.
+struct Session {
+    leader: Option<Pid>,
+    child: Child,
+}
+
+impl Session {
+    fn new(child: Child) -> Self {
+        let leader = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        Self { leader, child }
+    }
+
+    /// Waits for the leader's end without taking its exit status: as long as nobody does, its number is not given
+    /// to a stranger.
+    async fn exited(&self) {
+        let Some(leader) = self.leader else { return };
+        let Ok(mut children) = signal(SignalKind::child()) else { return };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        while let Ok(None) = waitid(WaitId::Pid(leader), options) {
+            children.recv().await;
+        }
+    }
+
+    /// Kills what is left of the session.
+    fn kill(&self) -> bool {
+        let Some(leader) = self.leader else { return false };
+        let members = members(leader);
+        for &member in &members {
+            // One that has just ended needs no signal.
+            let _gone = kill_process(member, Signal::KILL);
+        }
+        !members.is_empty()
+    }
+
+    /// Ends the session whose terminal has hung up: in good order if it likes, and otherwise not.
+    async fn end(mut self) {
+        let _in_time = timeout(GRACE, self.exited()).await;
+        // A process that is starting another may be ahead of one round.
+        for _ in 0..50 {
+            if !self.kill() {
+                break;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        match self.child.wait().await {
+            Ok(status) => debug!(%status, "command ended"),
+            Err(error) => warn!(%error, "a command's end is not known"),
+        }
+    }
+}
+
+/// The living processes of a session.
+fn members(leader: Pid) -> Vec<Pid> {
+    let Ok(processes) = fs::read_dir("/proc") else { return vec![leader] };
+    let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers.filter_map(Pid::from_raw).filter(|&process| belongs(process, leader)).collect()
+}
+
+/// Fields behind the name, which may hold anything: state, parent, group, session.
+fn belongs(process: Pid, leader: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
+    let Some((_, fields)) = stat.rsplit_once(") ") else { return false };
+    let fields: Vec<&str> = fields.split(' ').collect();
+    match fields[..] {
+        [state, _, _, session, ..] => state != "Z" && session.parse() == Ok(leader.as_raw_nonzero().get()),
+        _ => false,
+    }
+}

@@ -1,0 +1,248 @@
+//! The table of a UDP proxy: one flow for each source, each a task with a small inbox of its own.
+//!
+//! Owns the bounds: how many flows, how much waits for one, how long a silent one is kept. What a flow does with
+//! its datagrams is the proxy's business.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+/// Datagrams that may wait for a flow; more are dropped, as by any full socket.
+const INBOX: usize = 256;
+
+/// What the flows of one proxy may use up. Tests make them small.
+#[derive(Debug, Clone, Copy)]
+pub struct FlowLimits {
+    /// Flows at a time.
+    pub flows: usize,
+    /// How long a flow may be silent, in both directions, before it ends.
+    pub idle: Duration,
+    /// How long one must have been silent to make way when there are too many.
+    pub yields: Duration,
+}
+
+impl Default for FlowLimits {
+    fn default() -> Self {
+        Self { flows: 4096, idle: Duration::from_secs(300), yields: Duration::from_secs(10) }
+    }
+}
+
+/// All flows of a proxy by source. They end when this is dropped.
+#[derive(Debug)]
+pub(super) struct Flows<K> {
+    limits: FlowLimits,
+    table: BTreeMap<K, Entry>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    full: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    inbox: mpsc::Sender<Bytes>,
+    end: CancellationToken,
+    pulse: Pulse,
+}
+
+impl<K: Ord + Clone + std::fmt::Debug> Flows<K> {
+    pub(super) fn new(limits: FlowLimits) -> Self {
+        Self {
+            limits,
+            table: BTreeMap::new(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            full: false,
+        }
+    }
+
+    /// Ends all flows and waits for it: nothing of theirs is open any more.
+    pub(super) async fn end(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Hands a datagram to the flow of its source. `run` is what a new flow does with its inbox; it ends when the
+    /// flow was silent for too long.
+    pub(super) fn deliver<F>(&mut self, source: &K, datagram: Bytes, run: impl FnOnce(Inbox) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let open = self.table.get(source).filter(|entry| !entry.inbox.is_closed());
+        if open.is_none() && !self.start(source, run) {
+            return;
+        }
+        if let Some(entry) = self.table.get(source) {
+            entry.pulse.beat();
+            // A flow that cannot keep up loses datagrams.
+            let _dropped = entry.inbox.try_send(datagram);
+        }
+    }
+
+    /// False if there is no room for another flow.
+    fn start<F>(&mut self, source: &K, run: impl FnOnce(Inbox) -> F) -> bool
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        if self.table.len() >= self.limits.flows && !self.make_room() {
+            return false;
+        }
+        debug!(?source, "new datagram flow");
+        let (inbox, datagrams) = mpsc::channel(INBOX);
+        let (end, pulse) = (self.stop.child_token(), Pulse::new());
+        let flow = run(Inbox { datagrams, pulse: pulse.clone() });
+        self.tasks.spawn(watch(flow, end.clone(), pulse.clone(), self.limits.idle));
+        self.table.insert(source.clone(), Entry { inbox, end, pulse });
+        true
+    }
+
+    /// Forgets flows that have ended; if there are none, ends the one that was silent for longest.
+    fn make_room(&mut self) -> bool {
+        self.table.retain(|_, entry| !entry.inbox.is_closed());
+        if self.table.len() < self.limits.flows {
+            self.full = false;
+            return true;
+        }
+        let silent = self.table.iter().min_by_key(|(_, entry)| entry.pulse.last());
+        let silent = silent.filter(|(_, entry)| entry.pulse.last().elapsed() >= self.limits.yields);
+        if let Some(source) = silent.map(|(source, _)| source.clone()) {
+            if let Some(entry) = self.table.remove(&source) {
+                entry.end.cancel();
+            }
+            return true;
+        }
+        if !self.full {
+            warn!(flows = self.limits.flows, "a UDP proxy has as many sources as it may have, new ones wait");
+        }
+        self.full = true;
+        false
+    }
+
+    #[cfg(test)]
+    pub(super) fn open(&self) -> usize {
+        self.table.values().filter(|entry| !entry.inbox.is_closed()).count()
+    }
+}
+
+impl<K> Drop for Flows<K> {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// Runs a flow until it ends, is told to, or was silent for too long.
+async fn watch(flow: impl Future<Output = ()> + Send, end: CancellationToken, pulse: Pulse, idle: Duration) {
+    let silence = async {
+        loop {
+            let deadline = pulse.last() + idle;
+            if deadline <= Instant::now() {
+                return;
+            }
+            sleep_until(deadline).await;
+        }
+    };
+    tokio::select! {
+        () = end.cancelled() => {}
+        () = flow => {}
+        () = silence => {}
+    }
+}
+
+/// A flow's end of its inbox.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    datagrams: mpsc::Receiver<Bytes>,
+    pulse: Pulse,
+}
+
+impl Inbox {
+    /// The next datagram from the source; `None` once the proxy has ended.
+    pub(super) async fn receive(&mut self) -> Option<Bytes> {
+        self.datagrams.recv().await
+    }
+
+    /// Notes a sign of life in the other direction.
+    pub(super) fn beat(&self) {
+        self.pulse.beat();
+    }
+}
+
+/// When a flow last carried something. The lock is held for one assignment.
+#[derive(Debug, Clone)]
+struct Pulse(Arc<Mutex<Instant>>);
+
+impl Pulse {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    fn beat(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn last(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: FlowLimits =
+        FlowLimits { flows: 2, idle: Duration::from_secs(60), yields: Duration::from_secs(10) };
+
+    fn deliver(flows: &mut Flows<u8>, source: u8, seen: &mpsc::UnboundedSender<(u8, Bytes)>) {
+        let seen = seen.clone();
+        flows.deliver(&source, Bytes::from_static(b"x"), move |mut inbox| async move {
+            while let Some(datagram) = inbox.receive().await {
+                seen.send((source, datagram)).unwrap();
+            }
+        });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_flow_ends_and_its_source_may_come_again() {
+        let mut flows = Flows::new(LIMITS);
+        let (seen, mut log) = mpsc::unbounded_channel();
+        deliver(&mut flows, 1, &seen);
+        tokio::time::advance(Duration::from_secs(59)).await;
+        deliver(&mut flows, 1, &seen);
+        tokio::time::sleep(Duration::from_secs(59)).await;
+        assert_eq!(flows.open(), 1, "the second datagram kept it");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(flows.open(), 0);
+        deliver(&mut flows, 1, &seen);
+        for _ in 0..3 {
+            assert_eq!(log.recv().await.unwrap().0, 1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_table_keeps_who_speaks_and_gives_up_who_is_silent() {
+        let mut flows = Flows::new(LIMITS);
+        let (seen, mut log) = mpsc::unbounded_channel();
+        for source in [1, 2, 3] {
+            deliver(&mut flows, source, &seen);
+        }
+        assert_eq!(flows.table.keys().copied().collect::<Vec<_>>(), [1, 2]);
+        tokio::time::advance(Duration::from_secs(11)).await;
+        deliver(&mut flows, 1, &seen);
+        deliver(&mut flows, 3, &seen);
+        assert_eq!(flows.table.keys().copied().collect::<Vec<_>>(), [1, 3]);
+        let mut sources = Vec::new();
+        for _ in 0..4 {
+            sources.push(log.recv().await.unwrap().0);
+        }
+        sources.sort_unstable();
+        assert_eq!(sources, [1, 1, 2, 3]);
+    }
+}

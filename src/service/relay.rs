@@ -1,0 +1,167 @@
+//! The two loops of what carries streams: from a local listener into the mesh, and from a service of the mesh outward.
+//!
+//! Owns how many connections there may be, and that no connection, target or listener in trouble holds up the
+//! others. The kind of socket is the caller's.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use super::carry::{Local, carry, until_stopped};
+use crate::stream::{MeshStream, StreamListener, Streams};
+use crate::tls::ClientProfile;
+use crate::wire::{NodeId, ServiceName};
+
+/// Connections of one proxy at a time; more wait to be accepted.
+const MOST: usize = 16_384;
+/// Pause after the system could not accept, out of descriptors as a rule.
+const REST: Duration = Duration::from_millis(200);
+/// How long a target may take to accept a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+
+/// A listener outside the mesh.
+pub(super) trait Source: Send + Sync + 'static {
+    /// What it accepts.
+    type Socket: Send + 'static;
+    /// What becomes of that once it is ready to carry bytes.
+    type Side: Local;
+
+    /// The next connection and who it is, for logs. Dropping the wait loses nobody.
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Socket, String)>> + Send;
+
+    /// Makes a connection ready, which may take what a handshake takes.
+    fn open(&self, socket: Self::Socket) -> impl Future<Output = io::Result<Self::Side>> + Send + 'static;
+}
+
+/// A service of a node.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) streams: Streams,
+    pub(super) node: NodeId,
+    pub(super) service: ServiceName,
+    /// How to speak TLS to it.
+    pub(super) tls: Option<ClientProfile>,
+}
+
+/// Joins each connection of `source` to a stream of its own, until `stop`; then ends them all.
+pub(super) async fn inward(source: impl Source, target: Target, stop: CancellationToken) {
+    let crowd = Crowd::new(stop);
+    while let Some(place) = crowd.place().await {
+        let accepted = tokio::select! {
+            () = crowd.stop.cancelled() => break,
+            accepted = source.accept() => accepted,
+        };
+        match accepted {
+            Ok((socket, peer)) => {
+                let (target, opening) = (target.clone(), source.open(socket));
+                let connection = async move {
+                    debug!(peer, node = %target.node, service = %target.service, "proxy connection");
+                    let socket = match opening.await {
+                        Ok(socket) => socket,
+                        Err(error) => return warn!(peer, %error, "proxy connection refused"),
+                    };
+                    match target.streams.dial_with(&target.node, target.service, target.tls.as_ref()).await {
+                        Ok(stream) => carry(socket, stream).await,
+                        Err(error) => {
+                            warn!(peer, %error, "proxy connection refused");
+                            socket.abort();
+                        }
+                    }
+                };
+                crowd.spawn(place, until_stopped(crowd.stop.clone(), connection));
+            }
+            Err(error) => {
+                warn!(%error, "a proxy cannot accept, will go on trying");
+                sleep(REST).await;
+            }
+        }
+    }
+    drop(source);
+    crowd.end().await;
+}
+
+/// Hands each stream of `listener` to a task of its own, until `stop`; then waits for the tasks, which are told by
+/// their own token, and closes the service.
+pub(super) async fn outward<F>(
+    mut listener: StreamListener,
+    serve: impl Fn(MeshStream, CancellationToken) -> F,
+    stop: CancellationToken,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let crowd = Crowd::new(stop);
+    while let Some(place) = crowd.place().await {
+        let stream = tokio::select! {
+            () = crowd.stop.cancelled() => break,
+            stream = listener.accept() => stream,
+        };
+        let Some(stream) = stream else { break };
+        crowd.spawn(place, serve(stream, crowd.stop.clone()));
+    }
+    crowd.end().await;
+    listener.close().await;
+}
+
+/// Joins a stream to the connection that `connect` makes.
+pub(super) async fn join<L: Local>(
+    connect: impl Future<Output = io::Result<L>> + Send,
+    stream: MeshStream,
+    target: String,
+    stop: CancellationToken,
+) {
+    let joined = async {
+        let connected = timeout(CONNECT_LIMIT, connect).await;
+        match connected.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(socket) => carry(socket, stream).await,
+            Err(error) => {
+                warn!(target, %error, "proxy stream refused: the target cannot be reached");
+                stream.abort("target cannot be reached");
+            }
+        }
+    };
+    until_stopped(stop, joined).await;
+}
+
+/// The connections of one proxy.
+struct Crowd {
+    stop: CancellationToken,
+    room: Arc<Semaphore>,
+    tasks: TaskTracker,
+}
+
+impl Crowd {
+    fn new(stop: CancellationToken) -> Self {
+        Self { stop, room: Arc::new(Semaphore::new(MOST)), tasks: TaskTracker::new() }
+    }
+
+    /// Waits for room for one more; `None` once it is time to stop.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        if self.room.available_permits() == 0 {
+            warn!(connections = MOST, "a proxy has as many connections as it may have");
+        }
+        tokio::select! {
+            () = self.stop.cancelled() => None,
+            // Nobody closes the semaphore.
+            place = self.room.clone().acquire_owned() => place.ok(),
+        }
+    }
+
+    fn spawn(&self, place: OwnedSemaphorePermit, connection: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(async move {
+            connection.await;
+            drop(place);
+        });
+    }
+
+    async fn end(self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}

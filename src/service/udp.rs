@@ -1,0 +1,232 @@
+//! UDP proxies: from a local port into the mesh, and from a service of the mesh to an address.
+//!
+//! Owns what one flow does: a datagram socket on the other side for each source, and only answers of the very
+//! target go back. The bounds are `flows`' business. Datagrams get lost on full queues, as UDP's do.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::net::{UdpSocket, lookup_host};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::flows::{FlowLimits, Flows, Inbox};
+use crate::mesh::Offer;
+use crate::node::{BindError, NodeHandle, OverlaySocket};
+use crate::wire::{ConnType, MAX_PAYLOAD, NameHash, NodeId, ServiceName};
+
+/// Room for the largest datagram that the mesh carries, and one byte to know larger ones by.
+const ROOM: usize = MAX_PAYLOAD + 1;
+/// Pause after a socket that could not receive.
+const REST: Duration = Duration::from_millis(200);
+/// How long a flow is dead whose address cannot be found.
+const PENALTY: Duration = Duration::from_secs(5);
+
+/// A local port whose datagrams go to a service of the mesh.
+#[derive(Debug)]
+pub struct UdpIn {
+    socket: Arc<UdpSocket>,
+    node: NodeHandle,
+    target: (NodeId, ServiceName),
+    limits: FlowLimits,
+}
+
+impl UdpIn {
+    /// Opens the port.
+    ///
+    /// # Errors
+    /// If the address cannot be had.
+    pub async fn bind(
+        address: &str,
+        node: NodeHandle,
+        target: (NodeId, ServiceName),
+        limits: FlowLimits,
+    ) -> io::Result<Self> {
+        let socket = Arc::new(UdpSocket::bind(address).await?);
+        Ok(Self { socket, node, target, limits })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Serves until `stop`; the port is free again once this returns.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut flows = Flows::new(self.limits);
+        let mut buffer = vec![0; ROOM];
+        loop {
+            let received = tokio::select! {
+                () = stop.cancelled() => return flows.end().await,
+                received = self.socket.recv_from(&mut buffer) => received,
+            };
+            match received {
+                Ok((size, source)) => {
+                    let Some(datagram) = carried(&buffer[..size]) else { continue };
+                    flows.deliver(&source, datagram, |inbox| {
+                        into_mesh(inbox, self.node.clone(), self.target.clone(), self.socket.clone(), source)
+                    });
+                }
+                Err(error) => rest(&error).await,
+            }
+        }
+    }
+}
+
+/// One source's flow into the mesh.
+async fn into_mesh(
+    mut inbox: Inbox,
+    node: NodeHandle,
+    (to_node, to_service): (NodeId, ServiceName),
+    socket: Arc<UdpSocket>,
+    source: SocketAddr,
+) {
+    let overlay = match node.bind_ephemeral().await {
+        Ok(overlay) => overlay,
+        Err(error) => return debug!(%source, %error, "a datagram flow cannot begin"),
+    };
+    let to = to_node.hash();
+    loop {
+        tokio::select! {
+            datagram = inbox.receive() => {
+                let Some(datagram) = datagram else { return };
+                // A full link drops datagrams.
+                let _dropped = overlay.try_send_to(to, to_service, &datagram);
+            }
+            answer = overlay.receive() => {
+                let Some(answer) = answer else { return };
+                if (answer.header.from_node, answer.header.from_service) != (to, to_service) {
+                    debug!(%source, from = %answer.header.from_service, "a datagram from a stranger is dropped");
+                    continue;
+                }
+                inbox.beat();
+                // A source that has gone is not told.
+                let _dropped = socket.send_to(&answer.payload, source).await;
+            }
+            notice = overlay.unreachable() => {
+                let Some((notice, by)) = notice else { return };
+                debug!(%source, node = %to_node, service = %to_service, %by, problem = ?notice.problem,
+                    "a datagram did not arrive");
+            }
+        }
+    }
+}
+
+/// A service of the mesh whose datagrams go to a UDP address.
+#[derive(Debug)]
+pub struct UdpOut {
+    socket: Arc<OverlaySocket>,
+    address: String,
+    limits: FlowLimits,
+}
+
+impl UdpOut {
+    /// Opens the service and tells the mesh of it. The address is looked up for each new source.
+    ///
+    /// # Errors
+    /// If the service cannot be had.
+    pub async fn listen(
+        node: &NodeHandle,
+        service: ServiceName,
+        address: String,
+        limits: FlowLimits,
+    ) -> Result<Self, BindError> {
+        let socket = Arc::new(node.bind(service).await?);
+        let tags = BTreeMap::from([
+            ("type".to_owned(), "UDP Proxy".to_owned()),
+            ("address".to_owned(), address.clone()),
+        ]);
+        node.advertise(service, Offer { conn_type: ConnType::DATAGRAM, tags });
+        info!(%service, %address, "proxy service open");
+        Ok(Self { socket, address, limits })
+    }
+
+    /// Serves until `stop`; the service is free again once this returns.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut flows: Flows<(NameHash, ServiceName)> = Flows::new(self.limits);
+        loop {
+            let received = tokio::select! {
+                () = stop.cancelled() => break,
+                received = self.socket.receive() => received,
+            };
+            let Some(received) = received else { break };
+            let source = (received.header.from_node, received.header.from_service);
+            flows.deliver(&source, received.payload, |inbox| {
+                out_of_mesh(inbox, self.socket.clone(), source, self.address.clone())
+            });
+        }
+        flows.end().await;
+    }
+}
+
+/// One source's flow out of the mesh.
+async fn out_of_mesh(
+    mut inbox: Inbox,
+    overlay: Arc<OverlaySocket>,
+    source: (NameHash, ServiceName),
+    address: String,
+) {
+    let socket = match connect(&address).await {
+        Ok(socket) => socket,
+        Err(error) => {
+            warn!(%address, %error, "a datagram flow cannot begin");
+            return sleep(PENALTY).await;
+        }
+    };
+    let mut buffer = vec![0; ROOM];
+    loop {
+        tokio::select! {
+            datagram = inbox.receive() => {
+                let Some(datagram) = datagram else { return };
+                // A target that is not there may come.
+                let _dropped = socket.send(&datagram).await;
+            }
+            answer = socket.recv(&mut buffer) => match answer {
+                Ok(size) => {
+                    inbox.beat();
+                    let Some(answer) = carried(&buffer[..size]) else { continue };
+                    let _dropped = overlay.try_send_to(source.0, source.1, &answer);
+                }
+                Err(error) => rest(&error).await,
+            }
+        }
+    }
+}
+
+async fn connect(address: &str) -> io::Result<UdpSocket> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host(address).await? {
+        let any: SocketAddr = if address.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
+        let socket = UdpSocket::bind(any).await?;
+        match socket.connect(address).await {
+            Ok(()) => return Ok(socket),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// The datagram as the mesh takes it.
+fn carried(datagram: &[u8]) -> Option<Bytes> {
+    if datagram.len() > MAX_PAYLOAD {
+        debug!(size = datagram.len(), limit = MAX_PAYLOAD, "a datagram too large for the mesh is dropped");
+        return None;
+    }
+    Some(Bytes::copy_from_slice(datagram))
+}
+
+/// Nobody listening at a target is reported here, too, and at once; anything else may last.
+async fn rest(error: &io::Error) {
+    debug!(%error, "a UDP proxy cannot receive, will go on trying");
+    if error.kind() != io::ErrorKind::ConnectionRefused {
+        sleep(REST).await;
+    }
+}

@@ -1,0 +1,110 @@
+//! Unix socket proxies: from a local socket into the mesh, and from a service of the mesh to a socket.
+//!
+//! Owns the Unix side. The socket's file and lock are [`crate::unix_socket`]'s, bytes are `carry`'s and
+//! connections `relay`'s business.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tokio::net::UnixStream;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::relay::{self, Source, Target};
+use crate::stream::{ListenError, StreamListener, Streams};
+use crate::tls::{ClientProfile, ServerProfile};
+use crate::unix_socket::{BindError, UnixSocket};
+use crate::wire::{NodeId, ServiceName};
+
+/// A local socket whose connections lead to a service of the mesh.
+#[derive(Debug)]
+pub struct UnixIn {
+    socket: UnixSocket,
+    target: Target,
+}
+
+impl UnixIn {
+    /// Binds the socket with file mode `mode`, replacing one that nobody holds. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// If the socket cannot be had.
+    pub fn bind(
+        path: &Path,
+        mode: u32,
+        streams: Streams,
+        node: NodeId,
+        service: ServiceName,
+    ) -> Result<Self, BindError> {
+        let socket = UnixSocket::bind(path, mode)?;
+        Ok(Self { socket, target: Target { streams, node, service, tls: None } })
+    }
+
+    /// With TLS on the way to the service.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<ClientProfile>) -> Self {
+        Self { target: Target { tls, ..self.target }, ..self }
+    }
+
+    /// Serves until `stop`; the socket is gone once this returns.
+    pub async fn run(self, stop: CancellationToken) {
+        relay::inward(self.socket, self.target, stop).await;
+    }
+}
+
+impl Source for UnixSocket {
+    type Socket = UnixStream;
+    type Side = UnixStream;
+
+    async fn accept(&self) -> io::Result<(UnixStream, String)> {
+        Self::accept(self).await
+    }
+
+    fn open(&self, socket: UnixStream) -> impl Future<Output = io::Result<UnixStream>> + Send + 'static {
+        std::future::ready(Ok(socket))
+    }
+}
+
+/// A service of the mesh whose streams lead to a Unix socket.
+#[derive(Debug)]
+pub struct UnixOut {
+    listener: StreamListener,
+    path: PathBuf,
+}
+
+impl UnixOut {
+    /// Opens the service and tells the mesh of it. Whether anybody listens on the socket shows with each stream.
+    ///
+    /// # Errors
+    /// If the service cannot be had.
+    pub async fn listen(streams: &Streams, service: ServiceName, path: PathBuf) -> Result<Self, ListenError> {
+        Self::listen_with(streams, service, path, None).await
+    }
+
+    /// The same, with TLS on the service if a profile is given.
+    ///
+    /// # Errors
+    /// As [`Self::listen`].
+    pub async fn listen_with(
+        streams: &Streams,
+        service: ServiceName,
+        path: PathBuf,
+        tls: Option<ServerProfile>,
+    ) -> Result<Self, ListenError> {
+        let filename = path.to_string_lossy().into_owned();
+        info!(%service, filename, "proxy service open");
+        let tags =
+            BTreeMap::from([("type".to_owned(), "Unix Proxy".to_owned()), ("filename".to_owned(), filename)]);
+        Ok(Self { listener: streams.listen_with(service, Some(tags), tls).await?, path })
+    }
+
+    /// Serves until `stop`; the service is free again once this returns.
+    pub async fn run(self, stop: CancellationToken) {
+        let path = self.path;
+        let serve = |stream, stop| {
+            let target = path.to_string_lossy().into_owned();
+            relay::join(UnixStream::connect(path.clone()), stream, target, stop)
+        };
+        relay::outward(self.listener, serve, stop).await;
+    }
+}

@@ -1,0 +1,290 @@
+//! What can be wrong with the files of a profile, and with the certificate that a peer shows.
+//!
+//! Owns the texts: each says what was expected, what was found, in which file, and what to do. It decides
+//! nothing.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+
+use super::fingerprint::Fingerprint;
+use super::names::Names;
+
+/// A file of a profile is not what it should be.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {problem}", path.display())]
+pub struct FileError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: FileProblem,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+pub enum FileProblem {
+    /// It cannot be opened or read.
+    #[error("cannot be read: {0}")]
+    Read(#[source] io::Error),
+    /// It cannot be written.
+    #[error("cannot be written: {0}")]
+    Write(#[source] io::Error),
+    /// Larger than any such file is.
+    #[error("is larger than {} MiB: is this the right file?", super::files::MAX_FILE >> 20)]
+    TooLarge,
+    /// Nothing of the wanted kind is in it.
+    #[error("holds no {wanted}{}", found_instead(.found))]
+    Nothing {
+        /// What was looked for, as `certificate`.
+        wanted: &'static str,
+        /// The kinds of PEM sections that are there.
+        found: Vec<String>,
+    },
+    /// More than one where there must be one.
+    #[error("holds {count} private keys where one is needed: keep the one that belongs to the certificate")]
+    SeveralKeys {
+        /// How many there are.
+        count: usize,
+    },
+    /// The PEM text is damaged.
+    #[error("is damaged PEM: {0}; copy it again, with its BEGIN and END lines")]
+    Pem(String),
+    /// The key is protected by a passphrase.
+    #[error(
+        "is encrypted: a node starts without anybody to ask for a passphrase; decrypt it with `openssl pkey`"
+    )]
+    Encrypted,
+    /// The key cannot be used.
+    #[error(
+        "holds a private key that cannot be used: {0}; RSA of 2048 to 8192 bits, ECDSA P-256, P-384, P-521 and Ed25519 can"
+    )]
+    Key(String),
+    /// A certificate cannot be read.
+    #[error("certificate {number} in it cannot be used: {reason}")]
+    Certificate {
+        /// Its place in the file, from 1.
+        number: usize,
+        /// Why.
+        reason: String,
+    },
+    /// Certificate and key are strangers to each other.
+    #[error("its private key does not belong to the certificate in {}", .0.display())]
+    Mismatch(PathBuf),
+    /// The certificate is for other nodes.
+    #[error(
+        "the certificate does not name this node: expected node {expected}, found {found}; make one with `meshctl cert makereq --nodeid {expected}`, or set skipreceptornamescheck"
+    )]
+    NotThisNode {
+        /// Our node ID.
+        expected: String,
+        /// The names in it.
+        found: Box<Names>,
+    },
+    /// The certificate of an authority may not sign others.
+    #[error("the certificate of {0} in it is not one of an authority (it has no CA flag)")]
+    NotAnAuthority(String),
+    /// The certificate is out of date.
+    #[error("the certificate of {subject} has expired on {end}: renew it")]
+    Expired {
+        /// Whose.
+        subject: String,
+        /// When.
+        end: Timestamp,
+    },
+    /// A revocation list cannot be read.
+    #[error("revocation list {number} in it cannot be used: {reason}")]
+    RevocationList {
+        /// Its place in the file, from 1.
+        number: usize,
+        /// Why.
+        reason: String,
+    },
+    /// A line of a blocklist is no fingerprint.
+    #[error("line {line}: {reason}")]
+    BlocklistLine {
+        /// The line, from 1.
+        line: usize,
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+fn found_instead(found: &[String]) -> String {
+    match found {
+        [] => ": it has no PEM section at all".to_owned(),
+        kinds => format!(": it has {}", kinds.join(", ")),
+    }
+}
+
+/// A profile cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// One of its files is wrong.
+    #[error("{directive} {name}: {parameter} {source}")]
+    File {
+        /// `tls-server` or `tls-client`.
+        directive: &'static str,
+        /// The profile's name.
+        name: String,
+        /// Which setting names the file.
+        parameter: &'static str,
+        /// What is wrong.
+        source: Box<FileError>,
+    },
+    /// No authorities at all.
+    #[error("tls-client {name}: the system has no authorities to trust ({reason}): set rootcas")]
+    NoSystemRoots {
+        /// The profile's name.
+        name: String,
+        /// Why there are none.
+        reason: String,
+    },
+    /// Client certificates are wanted, and nobody is trusted to sign them.
+    #[error("tls-server {name}: requireclientcert needs clientcas, the file of authorities that sign them")]
+    NoClientAuthorities {
+        /// The profile's name.
+        name: String,
+    },
+    /// The TLS library refuses the settings.
+    #[error("{directive} {name}: {reason}")]
+    Setup {
+        /// `tls-server` or `tls-client`.
+        directive: &'static str,
+        /// The profile's name.
+        name: String,
+        /// Its words.
+        reason: String,
+    },
+}
+
+/// Why a peer's certificate is not accepted.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// The certificate, or one above it, makes no sense.
+    #[error("the certificate cannot be used: {0}")]
+    Unusable(String),
+    /// It is out of date.
+    #[error(
+        "the certificate of {subject} has expired on {end}: renew it, or set the clock (it is {now} here)"
+    )]
+    Expired {
+        /// Whose.
+        subject: String,
+        /// When.
+        end: Timestamp,
+        /// Our time.
+        now: Timestamp,
+    },
+    /// It is not in force yet.
+    #[error("the certificate of {subject} is valid from {start} on: set the clock (it is {now} here)")]
+    NotYet {
+        /// Whose.
+        subject: String,
+        /// When.
+        start: Timestamp,
+        /// Our time.
+        now: Timestamp,
+    },
+    /// Nobody whom we trust has signed it.
+    #[error(
+        "the certificate of {subject} is signed by {issuer}, which is not among the authorities in {authorities}"
+    )]
+    UnknownIssuer {
+        /// Whose.
+        subject: String,
+        /// Who signed it.
+        issuer: String,
+        /// The file, or `the system's`.
+        authorities: String,
+    },
+    /// It claims an authority that did not sign it.
+    #[error(
+        "the certificate of {subject} names {issuer} as its signer, but an authority of that name with another key is in {authorities}"
+    )]
+    BadSignature {
+        /// Whose.
+        subject: String,
+        /// Who signed it, as it says.
+        issuer: String,
+        /// The file, or `the system's`.
+        authorities: String,
+    },
+    /// It is not made for this.
+    #[error("the certificate of {subject} is not made for {purpose}: its extended key usage lacks it")]
+    WrongPurpose {
+        /// Whose.
+        subject: String,
+        /// `servers` or `clients`.
+        purpose: &'static str,
+    },
+    /// The authority has revoked it.
+    #[error("the certificate of {subject}, or one above it, is revoked by the list in {list}")]
+    Revoked {
+        /// Whose.
+        subject: String,
+        /// The file.
+        list: String,
+    },
+    /// Its fingerprint is on the blocklist.
+    #[error("the certificate of {subject} is blocked: {fingerprint} is in {list}")]
+    Blocked {
+        /// Whose.
+        subject: String,
+        /// As it stands in the list.
+        fingerprint: Fingerprint,
+        /// The file.
+        list: String,
+    },
+    /// It is not one of the pinned ones.
+    #[error("the certificate of {subject} is not pinned: its SHA-256 is {fingerprint}")]
+    NotPinned {
+        /// Whose.
+        subject: String,
+        /// Its hash.
+        fingerprint: Fingerprint,
+    },
+    /// It belongs to somebody else.
+    #[error("the certificate is for somebody else: expected {expected}, found {found}")]
+    WrongName {
+        /// Who was expected, as `node a` or `host h`.
+        expected: String,
+        /// The names in it.
+        found: Box<Names>,
+    },
+}
+
+impl fmt::Debug for Rejection {
+    /// As [`fmt::Display`]: TLS libraries print the causes of others in this form only.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A handshake that led to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// We do not accept the peer's certificate.
+    #[error("TLS profile {profile}: {rejection}")]
+    Rejected {
+        /// The profile.
+        profile: String,
+        /// Why.
+        rejection: Box<Rejection>,
+    },
+    /// Anything else.
+    #[error("TLS profile {profile}: {reason}")]
+    Failed {
+        /// The profile.
+        profile: String,
+        /// What happened, and what to do.
+        reason: String,
+    },
+}
+
+impl From<HandshakeError> for io::Error {
+    fn from(error: HandshakeError) -> Self {
+        Self::new(io::ErrorKind::InvalidData, error)
+    }
+}

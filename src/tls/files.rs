@@ -1,0 +1,115 @@
+//! Reads the files of a profile: certificates, keys, revocation lists, blocklists.
+//!
+//! Owns what counts as a usable file. It refuses to know what the contents are used for, and never puts a
+//! file's bytes into a message.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use webpki::{CertRevocationList, OwnedCertRevocationList};
+
+use super::error::{FileError, FileProblem};
+use super::fingerprint::Fingerprint;
+
+/// Bundles of all public authorities have a quarter of a megabyte.
+pub(super) const MAX_FILE: u64 = 16 << 20;
+
+/// Reads a whole file, up to [`MAX_FILE`] bytes.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::new();
+    let opened = File::open(path).map_err(|e| wrong(path, FileProblem::Read(e)))?;
+    let read = opened.take(MAX_FILE + 1).read_to_end(&mut bytes);
+    read.map_err(|e| wrong(path, FileProblem::Read(e)))?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(wrong(path, FileProblem::TooLarge));
+    }
+    Ok(bytes)
+}
+
+/// All certificates of a PEM file, at least one.
+pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let bytes = read(path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let found = found.map_err(|e| wrong(path, damaged(&e)))?;
+    if found.is_empty() {
+        return Err(wrong(path, FileProblem::Nothing { wanted: "certificate", found: sections(&bytes) }));
+    }
+    Ok(found)
+}
+
+/// The one private key of a PEM file, in PKCS#1, PKCS#8 or SEC1 form.
+pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
+    let bytes = read(path)?;
+    if is_encrypted(&bytes) {
+        return Err(wrong(path, FileProblem::Encrypted));
+    }
+    let found: Result<Vec<_>, _> = PrivateKeyDer::pem_slice_iter(&bytes).collect();
+    let mut found = found.map_err(|e| wrong(path, damaged(&e)))?;
+    match (found.len(), found.pop()) {
+        (1, Some(key)) => Ok(key),
+        (_, None) => {
+            Err(wrong(path, FileProblem::Nothing { wanted: "private key", found: sections(&bytes) }))
+        }
+        (count, Some(_)) => Err(wrong(path, FileProblem::SeveralKeys { count })),
+    }
+}
+
+/// All revocation lists of a PEM file, at least one.
+pub(super) fn revocation_lists(path: &Path) -> Result<Vec<CertRevocationList<'static>>, FileError> {
+    let bytes = read(path)?;
+    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
+    let found = found.map_err(|e| wrong(path, damaged(&e)))?;
+    if found.is_empty() {
+        return Err(wrong(path, FileProblem::Nothing { wanted: "revocation list", found: sections(&bytes) }));
+    }
+    let parse = |(at, list): (usize, &CertificateRevocationListDer<'_>)| {
+        OwnedCertRevocationList::from_der(list).map(CertRevocationList::from).map_err(|e| {
+            wrong(path, FileProblem::RevocationList { number: at + 1, reason: format!("{e:?}") })
+        })
+    };
+    found.iter().enumerate().map(parse).collect()
+}
+
+/// The fingerprints in a blocklist: one on a line, `#` begins a comment. An empty list is a list.
+pub(super) fn blocklist(path: &Path) -> Result<Vec<Fingerprint>, FileError> {
+    let bytes = read(path)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let entry = |(at, line): (usize, &str)| {
+        let entry = line.split('#').next().unwrap_or_default().trim();
+        let problem = |reason| wrong(path, FileProblem::BlocklistLine { line: at + 1, reason });
+        (!entry.is_empty()).then(|| entry.parse().map_err(problem))
+    };
+    text.lines().enumerate().filter_map(entry).collect()
+}
+
+pub(super) fn wrong(path: &Path, problem: FileProblem) -> FileError {
+    FileError { path: path.to_owned(), problem }
+}
+
+fn damaged(error: &pem::Error) -> FileProblem {
+    FileProblem::Pem(match error {
+        pem::Error::MissingSectionEnd { .. } => "a section has no END line".to_owned(),
+        pem::Error::IllegalSectionStart { .. } => "a BEGIN line is malformed".to_owned(),
+        pem::Error::Base64Decode(_) => "a section is no base64".to_owned(),
+        pem::Error::NoItemsFound => "it is empty".to_owned(),
+        other => other.to_string(),
+    })
+}
+
+/// The kinds of sections in a file, for a message about the ones that are missing.
+fn sections(bytes: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(bytes);
+    let kinds = text.lines().filter_map(|line| {
+        let kind = line.trim().strip_prefix("-----BEGIN ")?.strip_suffix("-----")?;
+        Some(kind.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(40).collect())
+    });
+    kinds.take(5).collect()
+}
+
+fn is_encrypted(bytes: &[u8]) -> bool {
+    let has = |sign: &[u8]| bytes.windows(sign.len()).any(|window| window == sign);
+    has(b"BEGIN ENCRYPTED PRIVATE KEY") || has(b"Proc-Type: 4,ENCRYPTED")
+}

@@ -1,0 +1,39 @@
+//! Trust between nodes: TLS profiles and certificates.
+//!
+//! - [`profile`]: a `tls-server` or `tls-client`; `profiles` has them all and watches their files.
+//! - `material`: what a profile's files hold, read by `files`. `names` and `fingerprint` read certificates.
+//! - `verify`: whether a peer's certificate is accepted, as one function. `live`: who was let in.
+//! - [`make`]: keys, authorities, requests, certificates; [`commands`] does so from files to files.
+//! - [`inspect`]: what is in certificate files, and whether a node would accept it.
+//! - [`handshake`]: TLS over any byte stream. Streams of the mesh take their settings from the profile.
+//! - [`error`]: what can be wrong, in words.
+//!
+//! This room opens files and speaks TLS over what it is handed. It has never heard of links, streams,
+//! services or configuration.
+
+pub mod commands;
+pub mod error;
+mod files;
+mod fingerprint;
+pub mod handshake;
+pub mod inspect;
+mod live;
+pub mod make;
+mod material;
+mod names;
+pub mod profile;
+mod profiles;
+mod verify;
+
+pub use error::{HandshakeError, ProfileError, Rejection};
+pub use fingerprint::Fingerprint;
+pub use handshake::{Handshakes, Secured};
+pub use live::Guard;
+pub use material::Files;
+pub use names::{Facts, NODE_ID_OID, Names};
+pub use profile::{ClientOptions, ClientProfile, ServerOptions, ServerProfile};
+pub use profiles::{Profiles, UnknownProfile};
+pub use verify::{Expected, Verdict};
+
+#[cfg(test)]
+pub(crate) mod tests;

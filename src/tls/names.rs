@@ -1,0 +1,178 @@
+//! What a certificate says about its owner: node IDs, host names, addresses, common name, dates.
+//!
+//! Owns the otherName in which receptor meshes keep node IDs. It reads single certificates and believes
+//! nothing that they say: whether one may be trusted is `verify`'s question.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use x509_parser::der_parser::asn1_rs::{self, Any, TaggedExplicit, Utf8String};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509CertificationRequest};
+
+/// The otherName type of node IDs: its value is a UTF8String.
+pub const NODE_ID_OID: [u64; 9] = [1, 3, 6, 1, 4, 1, 2312, 19, 1];
+
+/// A certificate, or a request for one, cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unreadable(&'static str);
+
+/// The names in a certificate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names {
+    /// The subject's common name, or the whole subject where it has none.
+    pub subject: String,
+    /// Node IDs.
+    pub node_ids: Vec<String>,
+    /// DNS names.
+    pub dns: Vec<String>,
+    /// IP addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// What a certificate says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Its names.
+    pub names: Names,
+    /// Who signed it: common name, or the whole name.
+    pub issuer: String,
+    /// Its number, in hexadecimal.
+    pub serial: String,
+    /// Start of its validity.
+    pub not_before: Timestamp,
+    /// End of its validity.
+    pub not_after: Timestamp,
+    /// Whether it may sign others.
+    pub is_ca: bool,
+    /// Kind of its key, such as `RSA 2048`.
+    pub key: String,
+}
+
+impl Facts {
+    /// Reads a certificate.
+    ///
+    /// # Errors
+    /// If it is no X.509 certificate.
+    pub fn of(certificate: &[u8]) -> Result<Self, Unreadable> {
+        let (rest, parsed) = X509Certificate::from_der(certificate)
+            .map_err(|_| Unreadable("it is not an X.509 certificate"))?;
+        if !rest.is_empty() {
+            return Err(Unreadable("bytes follow the certificate"));
+        }
+        let validity = parsed.validity();
+        let time = |time: x509_parser::time::ASN1Time| {
+            Timestamp::from_second(time.timestamp()).map_err(|_| Unreadable("its dates are out of range"))
+        };
+        Ok(Self {
+            names: Names::of_parsed(&parsed)?,
+            issuer: display(parsed.issuer()),
+            serial: parsed.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect(),
+            not_before: time(validity.not_before)?,
+            not_after: time(validity.not_after)?,
+            is_ca: parsed.is_ca(),
+            key: key_kind(parsed.public_key()),
+        })
+    }
+}
+
+impl Names {
+    /// The names in a certificate.
+    ///
+    /// # Errors
+    /// If it is none, or its alternative names cannot be read.
+    pub fn of(certificate: &[u8]) -> Result<Self, Unreadable> {
+        Facts::of(certificate).map(|facts| facts.names)
+    }
+
+    /// The names in a certificate request.
+    ///
+    /// # Errors
+    /// If it is none, or its alternative names cannot be read.
+    pub fn of_request(request: &[u8]) -> Result<Self, Unreadable> {
+        let (_, parsed) = X509CertificationRequest::from_der(request)
+            .map_err(|_| Unreadable("it is not a certificate request"))?;
+        let info = &parsed.certification_request_info;
+        let mut names = Self { subject: display(&info.subject), ..Self::default() };
+        for extension in parsed.requested_extensions().into_iter().flatten() {
+            if let x509_parser::extensions::ParsedExtension::SubjectAlternativeName(san) = extension {
+                san.general_names.iter().try_for_each(|name| names.add(name))?;
+            }
+        }
+        Ok(names)
+    }
+
+    fn of_parsed(parsed: &X509Certificate<'_>) -> Result<Self, Unreadable> {
+        let mut names = Self { subject: display(parsed.subject()), ..Self::default() };
+        let san = parsed
+            .subject_alternative_name()
+            .map_err(|_| Unreadable("its subject alternative names cannot be read"))?;
+        for name in san.iter().flat_map(|san| &san.value.general_names) {
+            names.add(name)?;
+        }
+        Ok(names)
+    }
+
+    fn add(&mut self, name: &GeneralName<'_>) -> Result<(), Unreadable> {
+        match name {
+            GeneralName::DNSName(name) => self.dns.push((*name).to_owned()),
+            GeneralName::IPAddress(bytes) => {
+                let four = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+                let address = four.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+                self.addresses
+                    .push(address.map_err(|_| Unreadable("an IP address in it has no such length"))?);
+            }
+            GeneralName::OtherName(oid, value) if oid.iter().is_some_and(|oid| oid.eq(NODE_ID_OID)) => {
+                self.node_ids.push(utf8_string(value).ok_or(Unreadable("a node ID in it is no UTF8String"))?);
+            }
+            // Names of other kinds are nobody's business here.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// True if nothing but a subject is named.
+    pub fn is_empty(&self) -> bool {
+        self.node_ids.is_empty() && self.dns.is_empty() && self.addresses.is_empty()
+    }
+}
+
+impl fmt::Display for Names {
+    /// All names on one line, for messages.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        parts.extend(self.node_ids.iter().map(|name| format!("node {name}")));
+        parts.extend(self.dns.iter().map(|name| format!("host {name}")));
+        parts.extend(self.addresses.iter().map(|address| format!("address {address}")));
+        if parts.is_empty() {
+            return write!(f, "none (subject {})", self.subject);
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// The value of an otherName: `[0] EXPLICIT UTF8String`.
+fn utf8_string(value: &[u8]) -> Option<String> {
+    let (_, tagged) = TaggedExplicit::<Any<'_>, asn1_rs::Error, 0>::from_der(value).ok()?;
+    Utf8String::try_from(tagged.into_inner()).ok().map(|text| text.string())
+}
+
+fn display(name: &x509_parser::x509::X509Name<'_>) -> String {
+    let common = name.iter_common_name().next().and_then(|name| name.as_str().ok());
+    let text = common.map_or_else(|| name.to_string(), str::to_owned);
+    // It ends up in logs and on terminals.
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn key_kind(key: &x509_parser::x509::SubjectPublicKeyInfo<'_>) -> String {
+    use x509_parser::public_key::PublicKey;
+    match key.parsed() {
+        Ok(PublicKey::RSA(rsa)) => format!("RSA {}", rsa.key_size()),
+        Ok(PublicKey::EC(point)) => format!("ECDSA P-{}", point.key_size()),
+        Ok(_) | Err(_) => match key.algorithm.algorithm.to_id_string().as_str() {
+            "1.3.101.112" => "Ed25519".to_owned(),
+            other => other.to_owned(),
+        },
+    }
+}

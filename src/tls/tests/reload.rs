@@ -1,0 +1,137 @@
+//! Files that change while a node runs. No time passes here: a look is a call.
+
+use tokio::io::{AsyncReadExt, DuplexStream};
+
+use super::pki::{Pki, node_names};
+use crate::tls::make::{self, Dates, Subject};
+use crate::tls::*;
+use crate::wire::NodeId;
+
+/// As often as it takes for a change that stands still to count.
+fn look(profile: &ServerProfile) {
+    profile.core.refresh();
+    profile.core.refresh();
+}
+
+async fn meet(
+    server: &ServerProfile,
+    client: &ClientProfile,
+) -> (Result<Secured<DuplexStream>, HandshakeError>, Result<Secured<DuplexStream>, HandshakeError>) {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    tokio::join!(server.accept(near), client.connect(far, "127.0.0.1"))
+}
+
+fn names_shown_to(dialled: &Secured<DuplexStream>) -> Vec<String> {
+    dialled.certified_nodes().unwrap_or_default().to_vec()
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_shown_without_a_restart() {
+    let pki = Pki::new();
+    pki.node("a");
+    let (server, client) = (pki.server("a"), pki.client("a"));
+    let names = Subject { node_ids: vec!["a".to_owned(), "a2".to_owned()], ..node_names("a") };
+    pki.issue("a", &names, "ca", Dates::default());
+    server.core.refresh();
+    let (_, dialled) = meet(&server, &client).await;
+    assert_eq!(names_shown_to(&dialled.unwrap()), ["a"], "one look may see half of a change");
+    server.core.refresh();
+    let (_, dialled) = meet(&server, &client).await;
+    assert_eq!(names_shown_to(&dialled.unwrap()), ["a", "a2"]);
+}
+
+#[tokio::test]
+async fn a_bad_file_never_replaces_a_good_one() {
+    let pki = Pki::new();
+    for node in ["a", "b"] {
+        pki.node(node);
+    }
+    pki.revoke("crl.pem", &[]);
+    pki.write("blocklist", "");
+    let mut options = pki.server_options("a");
+    (options.files.crl, options.files.blocklist) = (Some(pki.path("crl.pem")), Some(pki.path("blocklist")));
+    let server = ServerProfile::open(options, Some(&NodeId::new("a").unwrap())).unwrap();
+    for (name, bad) in [
+        ("a.crt", pki.text("a.crt").split_at(300).0.to_owned()),
+        ("a.crt", String::new()),
+        ("a.crt", pki.text("b.crt")),
+        ("a.key", pki.text("b.key")),
+        ("ca.crt", pki.text("b.crt")),
+        ("crl.pem", "-----BEGIN X509 CRL-----\nMIIB".to_owned()),
+        ("blocklist", "not a fingerprint".to_owned()),
+    ] {
+        let good = pki.text(name);
+        pki.write(name, &bad);
+        look(&server);
+        let (accepted, dialled) = meet(&server, &pki_client(&pki)).await;
+        assert!(accepted.is_ok(), "{name}: {:?}", accepted.err());
+        assert_eq!(names_shown_to(&dialled.unwrap()), ["a"], "{name}");
+        pki.write(name, good);
+        look(&server);
+    }
+    std::fs::remove_file(pki.path("ca.crt")).unwrap();
+    look(&server);
+    let material = server.core.check(&Expected::Anyone, &chain(&pki, "b"));
+    assert_eq!(material, Ok(()), "a removed file changes nothing");
+}
+
+/// A client that trusts the authority whatever its file holds now.
+fn pki_client(pki: &Pki) -> ClientProfile {
+    let mut options = pki.client_options("b");
+    options.insecure_skip_verify = false;
+    if pki.text("ca.crt") == pki.text("b.crt") {
+        let key = pki.text("ca.key");
+        pki.write("same.crt", make::authority("the ca", &key, Dates::default(), super::pki::now()).unwrap());
+        options.files.authorities = Some(pki.path("same.crt"));
+    }
+    ClientProfile::open(options, None).unwrap()
+}
+
+fn chain(pki: &Pki, name: &str) -> Vec<rustls::pki_types::CertificateDer<'static>> {
+    vec![make::pem_section(&pki.text(&format!("{name}.crt")), "CERTIFICATE").unwrap().into()]
+}
+
+#[tokio::test]
+async fn a_revoked_peer_is_cut_and_others_stay() {
+    let pki = Pki::new();
+    for node in ["a", "b", "c"] {
+        pki.node(node);
+    }
+    pki.revoke("crl.pem", &[]);
+    pki.write("blocklist", "");
+    let mut options = pki.server_options("a");
+    (options.files.crl, options.files.blocklist) = (Some(pki.path("crl.pem")), Some(pki.path("blocklist")));
+    let server = ServerProfile::open(options, None).unwrap();
+    let blocked = format!("{}\n", Fingerprint::sha256(&chain(&pki, "c")[0]));
+    for (revoked, kept) in [("b", "c"), ("c", "b")] {
+        pki.revoke("crl.pem", &[]);
+        look(&server);
+        let (gone, _far) = meet(&server, &pki.client(revoked)).await;
+        let (stays, other) = meet(&server, &pki.client(kept)).await;
+        let (mut gone, mut stays, mut other) = (gone.unwrap(), stays.unwrap(), other.unwrap());
+        if revoked == "b" {
+            pki.revoke("crl.pem", &["b"]);
+        } else {
+            pki.write("blocklist", &blocked);
+        }
+        let reading = tokio::spawn(async move { gone.read_u8().await });
+        tokio::task::yield_now().await;
+        look(&server);
+        let error = reading.await.unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "the peer's certificate is no longer accepted");
+        tokio::io::AsyncWriteExt::write_all(&mut other, b"x").await.unwrap();
+        tokio::io::AsyncWriteExt::flush(&mut other).await.unwrap();
+        assert_eq!(stays.read_u8().await.unwrap(), b'x');
+    }
+}
+
+#[tokio::test]
+async fn connections_that_ended_are_forgotten() {
+    let pki = Pki::new();
+    pki.node("a");
+    let server = pki.server("a");
+    let pair = meet(&server, &pki.client("a")).await;
+    assert_eq!(server.core.living(), 1);
+    drop(pair);
+    assert_eq!(server.core.living(), 0);
+}

@@ -1,0 +1,304 @@
+//! Whether a peer's certificate is accepted: chain, dates, revocation, blocklist, pins, names.
+//!
+//! [`check`] is the whole decision, as a function of the certificate, the trust and the time; the rest hands
+//! it to rustls. It opens no files and keeps no state but the verdict of one handshake.
+
+use std::sync::{Arc, OnceLock};
+
+use jiff::Timestamp;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
+use webpki::{EndEntityCert, KeyUsage};
+
+use super::error::Rejection;
+use super::fingerprint::Fingerprint;
+use super::material::Trust;
+use super::names::{Facts, Names};
+use super::profile::Core;
+use crate::wire::{NameHash, NodeId};
+
+/// Whom a certificate must name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expected {
+    /// Nobody in particular: whoever the authorities know.
+    Anyone,
+    /// The host that was dialled.
+    Host(ServerName<'static>),
+    /// A node.
+    Node(NodeId),
+    /// The node of this hash.
+    NodeHash(NameHash),
+}
+
+impl Expected {
+    fn is_named_by(&self, certificate: &EndEntityCert<'_>, names: &Names) -> bool {
+        match self {
+            Self::Anyone => true,
+            Self::Host(host) => certificate.verify_is_valid_for_subject_name(host).is_ok(),
+            Self::Node(node) => names.node_ids.iter().any(|id| id == node.as_str()),
+            Self::NodeHash(hash) => names.node_ids.iter().any(|id| NameHash::of(id) == *hash),
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::Anyone => "anybody".to_owned(),
+            Self::Host(host) => format!("host {}", host.to_str()),
+            Self::Node(node) => format!("node {node}"),
+            Self::NodeHash(hash) => format!("the node of hash {hash}, which sent it"),
+        }
+    }
+}
+
+/// Which part the owner of a certificate plays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Server,
+    Client,
+}
+
+/// What a profile demands beside its files.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Demands {
+    pub(super) pins: Vec<Fingerprint>,
+    /// Accepts whatever is neither blocked nor excluded by pins.
+    pub(super) insecure: bool,
+}
+
+/// Decides about a certificate, which stands first in `chain`, before the ones that lead to an authority.
+///
+/// # Errors
+/// Why it is not accepted.
+pub(super) fn check(
+    trust: &Trust,
+    demands: &Demands,
+    role: Role,
+    expected: &Expected,
+    chain: &[CertificateDer<'_>],
+    now: Timestamp,
+) -> Result<(), Rejection> {
+    let Some((own, above)) = chain.split_first() else {
+        return Err(Rejection::Unusable("there is none".to_owned()));
+    };
+    let facts = Facts::of(own).map_err(|e| Rejection::Unusable(e.to_string()))?;
+    let subject = facts.names.subject.clone();
+    if let Some(fingerprint) = trust.blocked.iter().find(|b| chain.iter().any(|c| b.is_of(c))) {
+        let (fingerprint, list) = (fingerprint.clone(), trust.blocked_from.clone());
+        return Err(Rejection::Blocked { subject, fingerprint, list });
+    }
+    if !demands.pins.is_empty() && !demands.pins.iter().any(|pin| pin.is_of(own)) {
+        return Err(Rejection::NotPinned { subject, fingerprint: Fingerprint::sha256(own) });
+    }
+    if demands.insecure {
+        return Ok(());
+    }
+    let certificate = EndEntityCert::try_from(own).map_err(|e| Rejection::Unusable(format!("{e:?}")))?;
+    check_chain(trust, role, &certificate, above, now)
+        .map_err(|e| explain(e, facts.clone(), trust, role, now))?;
+    if !expected.is_named_by(&certificate, &facts.names) {
+        return Err(Rejection::WrongName { expected: expected.describe(), found: Box::new(facts.names) });
+    }
+    Ok(())
+}
+
+fn check_chain(
+    trust: &Trust,
+    role: Role,
+    certificate: &EndEntityCert<'_>,
+    above: &[CertificateDer<'_>],
+    now: Timestamp,
+) -> Result<(), webpki::Error> {
+    let seconds = u64::try_from(now.as_second()).unwrap_or(0);
+    let time = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+    let usage = match role {
+        Role::Server => KeyUsage::server_auth(),
+        Role::Client => KeyUsage::client_auth(),
+    };
+    let lists: Vec<_> = trust.crls.iter().collect();
+    // An authority without a list has revoked nobody. A list past its next update still counts: forgetting
+    // whom it names would be worse than missing whom a newer one does.
+    let revocation = webpki::RevocationOptionsBuilder::new(&lists)
+        .ok()
+        .map(|options| options.with_status_policy(webpki::UnknownStatusPolicy::Allow).build());
+    certificate
+        .verify_for_usage(webpki::ALL_VERIFICATION_ALGS, &trust.anchors, above, time, usage, revocation, None)
+        .map(drop)
+}
+
+fn explain(error: webpki::Error, facts: Facts, trust: &Trust, role: Role, now: Timestamp) -> Rejection {
+    use webpki::Error;
+    let (subject, issuer) = (facts.names.subject, facts.issuer);
+    let authorities = trust.anchors_from.clone();
+    match error {
+        Error::CertExpired { .. } => Rejection::Expired { subject, end: facts.not_after, now },
+        Error::CertNotValidYet { .. } => Rejection::NotYet { subject, start: facts.not_before, now },
+        Error::UnknownIssuer => Rejection::UnknownIssuer { subject, issuer, authorities },
+        Error::InvalidSignatureForPublicKey => Rejection::BadSignature { subject, issuer, authorities },
+        Error::CertRevoked => Rejection::Revoked { subject, list: trust.crl_from.clone() },
+        Error::RequiredEkuNotFoundContext(_) => Rejection::WrongPurpose {
+            subject,
+            purpose: match role {
+                Role::Server => "servers",
+                Role::Client => "clients",
+            },
+        },
+        Error::CaUsedAsEndEntity => {
+            Rejection::Unusable(format!("the one of {subject} is an authority's, not a node's"))
+        }
+        Error::UnsupportedCertVersion => {
+            Rejection::Unusable(format!("the one of {subject} is not of X.509 version 3"))
+        }
+        other => Rejection::Unusable(format!("the one of {subject}: {other:?}")),
+    }
+}
+
+/// Why a handshake's certificate was refused, if it was.
+#[derive(Debug, Clone, Default)]
+pub struct Verdict(Arc<OnceLock<Rejection>>);
+
+impl Verdict {
+    /// The refusal.
+    pub fn rejection(&self) -> Option<&Rejection> {
+        self.0.get()
+    }
+}
+
+/// Checks the certificate of one handshake.
+#[derive(Debug)]
+pub(super) struct PeerVerifier {
+    pub(super) core: Arc<Core>,
+    pub(super) expected: Expected,
+    pub(super) verdict: Verdict,
+}
+
+impl PeerVerifier {
+    fn decide(&self, own: &CertificateDer<'_>, above: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
+        let chain: Vec<_> = std::iter::once(own.clone()).chain(above.iter().cloned()).collect();
+        self.core.check(&self.expected, &chain).map_err(|rejection| {
+            let certificate = match &rejection {
+                Rejection::Expired { .. } => CertificateError::Expired,
+                Rejection::NotYet { .. } => CertificateError::NotValidYet,
+                Rejection::Revoked { .. } | Rejection::Blocked { .. } => CertificateError::Revoked,
+                Rejection::UnknownIssuer { .. } => CertificateError::UnknownIssuer,
+                Rejection::Unusable(_)
+                | Rejection::BadSignature { .. }
+                | Rejection::WrongPurpose { .. }
+                | Rejection::NotPinned { .. }
+                | Rejection::WrongName { .. } => {
+                    CertificateError::Other(OtherError(Arc::new(rejection.clone())))
+                }
+            };
+            // Set once: a handshake shows one certificate.
+            let _first = self.verdict.0.set(rejection);
+            rustls::Error::InvalidCertificate(certificate)
+        })
+    }
+
+    fn verify12(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.core.provider().signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify13(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.core.provider().signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn schemes(&self) -> Vec<SignatureScheme> {
+        self.core.provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl ServerCertVerifier for PeerVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.decide(end_entity, intermediates).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verify12(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verify13(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}
+
+impl ClientCertVerifier for PeerVerifier {
+    fn offer_client_auth(&self) -> bool {
+        true
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.core.requires_client_certificate()
+    }
+
+    /// No hints: a client has one certificate to show, and a long list of names only makes handshakes large.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.decide(end_entity, intermediates).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verify12(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verify13(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}

@@ -1,0 +1,60 @@
+//! What bounds the units of a work type: all of it off unless configured. Owns the types alone; a runner enforces
+//! what concerns one unit, the registry what concerns several.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Bounds and surroundings of a work type's units.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// Most bytes of output kept, and what happens to more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_stdout: Option<MaxStdout>,
+    /// Longest run, from the command's start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Duration>,
+    /// Most units running at once; others wait in the order in which their payloads were complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_units: Option<u32>,
+    /// How long a finished unit is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release_after: Option<Duration>,
+    /// Time between SIGINT and SIGTERM, in place of the node's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancel_grace: Option<Duration>,
+    /// Variables added to the command's environment, or replaced in it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// The command's working directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<PathBuf>,
+    /// The user whose rights the command has. Only a node that runs as root can give it those of another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+/// A bound on a unit's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaxStdout {
+    /// Bytes.
+    pub bytes: u64,
+    /// What happens to more.
+    pub when_full: WhenFull,
+}
+
+/// What happens when a unit writes more than it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum WhenFull {
+    /// The unit ends as failed.
+    #[default]
+    Fail,
+    /// The unit goes on, what it writes from there on is discarded.
+    Stop,
+    /// The unit goes on and its last bytes are kept. They appear when it has ended, as the first of them is known
+    /// only then.
+    TruncateHead,
+}

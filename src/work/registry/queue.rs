@@ -1,0 +1,87 @@
+//! Work types that run only so many units at once: which of their units run, and which wait, in order.
+//! Knows nothing of how a unit starts or ends; a unit that was cancelled while it waited is let through and found
+//! to have ended.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::entry::Entry;
+use crate::work::unit::UnitId;
+
+/// The queues of all bounded types.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    /// A plain lock, held for map operations alone and never across a wait.
+    by_type: Mutex<BTreeMap<String, Queue>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    running: BTreeSet<UnitId>,
+    waiting: VecDeque<Arc<Entry>>,
+}
+
+impl Queues {
+    /// Asks for a place; without a free one the unit waits for [`Self::leave`] to name it.
+    pub(super) fn enter(&self, work_type: &str, places: u32, entry: &Arc<Entry>) -> bool {
+        self.with(work_type, |queue| {
+            let free = queue.running.len() < places as usize && queue.waiting.is_empty();
+            match free || queue.running.contains(&entry.id) {
+                true => drop(queue.running.insert(entry.id.clone())),
+                false => queue.waiting.push_back(entry.clone()),
+            }
+            queue.running.contains(&entry.id)
+        })
+    }
+
+    /// A unit runs, whether there was a place or not.
+    pub(super) fn occupy(&self, work_type: &str, id: &UnitId) {
+        self.with(work_type, |queue| queue.running.insert(id.clone()));
+    }
+
+    /// A unit needs no place any more; gives those that have one now.
+    pub(super) fn leave(&self, work_type: &str, places: u32, id: &UnitId) -> Vec<Arc<Entry>> {
+        self.with(work_type, |queue| {
+            queue.running.remove(id);
+            let mut next = Vec::new();
+            while queue.running.len() < places as usize {
+                let Some(entry) = queue.waiting.pop_front() else { break };
+                queue.running.insert(entry.id.clone());
+                next.push(entry);
+            }
+            next
+        })
+    }
+
+    fn with<T>(&self, work_type: &str, act: impl FnOnce(&mut Queue) -> T) -> T {
+        let mut queues = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
+        act(queues.entry(work_type.to_owned()).or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::status::{Extra, Status};
+    use crate::work::store::UnitDir;
+
+    fn entry(id: &str) -> Arc<Entry> {
+        Entry::new(id.parse().unwrap(), UnitDir::at("/nonexistent".into()), Status::new("t", Extra::None))
+    }
+
+    #[test]
+    fn places_are_given_in_order() {
+        let queues = Queues::default();
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(entry);
+        assert!(queues.enter("t", 2, &a) && queues.enter("t", 2, &b));
+        assert!(!queues.enter("t", 2, &c) && !queues.enter("t", 2, &d));
+        assert!(queues.enter("other", 2, &c), "types do not wait for each other");
+        let names = |next: Vec<Arc<Entry>>| next.iter().map(|e| e.id.to_string()).collect::<Vec<_>>();
+        assert_eq!(names(queues.leave("t", 2, &b.id)), ["c"]);
+        assert!(names(queues.leave("t", 2, &b.id)).is_empty(), "leaving twice frees one place");
+        assert!(queues.enter("t", 2, &c), "who has a place keeps it");
+        queues.occupy("t", &b.id);
+        assert!(names(queues.leave("t", 2, &a.id)).is_empty(), "more run than have places");
+        assert_eq!(names(queues.leave("t", 2, &b.id)), ["d"]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Starting a unit's command: its arguments, surroundings, rights, and where its output goes. Owns the words for what
+//! can go wrong with that; knows nothing of what happens afterwards.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use nix::unistd::{Gid, Uid, User, getgrouplist};
+use rustix::process::Pid;
+
+use super::output::Pump;
+use super::{Job, fork, leftovers};
+use crate::work::command;
+use crate::work::store::UnitDir;
+
+/// A command that runs.
+pub(super) struct Running {
+    pub(super) pid: Pid,
+    /// The unit's output file.
+    pub(super) stdout: File,
+    /// What moves the output there, when the command does not write there itself.
+    pub(super) pump: Option<Pump>,
+}
+
+/// Rights that a command gets in place of the runner's.
+pub(super) struct Rights {
+    pub(super) user: Uid,
+    pub(super) group: Gid,
+    pub(super) groups: Vec<Gid>,
+}
+
+/// Starts the command with the unit's own parameters; an error is the cause as Detail shows it.
+pub(super) fn start(job: &Job, dir: &UnitDir, params: &str) -> Result<Running, String> {
+    let open = |name: &str, options: &OpenOptions| {
+        options.open(dir.file(name)).map_err(|e| format!("cannot open the unit's {name}: {e}"))
+    };
+    let stdin = open("stdin", OpenOptions::new().read(true))?;
+    let stdout = open("stdout", OpenOptions::new().append(true).create(true).mode(0o600))?;
+    let mut command = Command::new(&job.command);
+    command.args(arguments(job, dir, params)?).stdin(stdin).process_group(0);
+    let pump = direct_output(&mut command, job, dir, &stdout)
+        .map_err(|e| format!("cannot connect the command with the unit's stdout: {e}"))?;
+    let rights = surroundings(&mut command, job, dir)?;
+    let child = fork::prepare(&mut command, rights).spawn().map_err(|e| start_error(job, &e))?;
+    let pid =
+        i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("the command has no process ID")?;
+    Ok(Running { pid, stdout, pump })
+}
+
+fn arguments(job: &Job, dir: &UnitDir, params: &str) -> Result<Vec<String>, String> {
+    let Some(plugin) = &job.plugin else {
+        return command::split(params).map_err(|e| e.to_string());
+    };
+    let mut config = plugin.config.clone();
+    config.insert("params".into(), params.into());
+    let function = format!("{}:{}", plugin.plugin, plugin.function);
+    Ok(vec![function, dir.path().display().to_string(), serde_json::Value::Object(config).to_string()])
+}
+
+fn direct_output(command: &mut Command, job: &Job, dir: &UnitDir, stdout: &File) -> io::Result<Option<Pump>> {
+    let Some(bound) = job.limits.max_stdout else {
+        command.stdout(stdout.try_clone()?).stderr(Stdio::from(stdout.try_clone()?));
+        return Ok(None);
+    };
+    let (pump, end) = Pump::new(dir, stdout.try_clone()?, bound)?;
+    command.stdout(end.try_clone()?).stderr(end);
+    Ok(Some(pump))
+}
+
+/// Environment, directory and rights.
+fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Option<Rights>, String> {
+    let limits = &job.limits;
+    if let Some(cwd) = &limits.cwd {
+        if !cwd.is_dir() {
+            return Err(format!("the working directory {} (cwd) is not there", cwd.display()));
+        }
+        command.current_dir(cwd);
+    }
+    let rights = match &limits.user {
+        Some(name) => Some(rights_of(name, command)?),
+        None => None,
+    };
+    command.envs(&limits.env).env(leftovers::MARK, dir.path());
+    Ok(rights)
+}
+
+fn rights_of(name: &str, command: &mut Command) -> Result<Rights, String> {
+    let found = User::from_name(name).map_err(|e| format!("cannot look up user {name}: {e}"))?;
+    let user = found.ok_or_else(|| format!("there is no user {name} on this system"))?;
+    if !nix::unistd::geteuid().is_root() && nix::unistd::geteuid() != user.uid {
+        return Err(format!("cannot become user {name}: only a node that runs as root can"));
+    }
+    let c_name = std::ffi::CString::new(name).map_err(|e| e.to_string())?;
+    let groups =
+        getgrouplist(&c_name, user.gid).map_err(|e| format!("cannot look up the groups of {name}: {e}"))?;
+    command.env("HOME", &user.dir).env("USER", name).env("LOGNAME", name);
+    Ok(Rights { user: user.uid, group: user.gid, groups })
+}
+
+/// The words of the Go node, which name the program.
+fn start_error(job: &Job, error: &io::Error) -> String {
+    let program = &job.command;
+    match error.kind() {
+        io::ErrorKind::NotFound if !program.contains('/') => {
+            format!("exec: {program:?}: executable file not found in $PATH")
+        }
+        io::ErrorKind::NotFound => format!("fork/exec {program}: no such file or directory"),
+        io::ErrorKind::PermissionDenied => format!("fork/exec {program}: permission denied"),
+        _ => format!("fork/exec {program}: {error}"),
+    }
+}

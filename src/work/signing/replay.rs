@@ -1,0 +1,74 @@
+//! The IDs of tokens that were used, for as long as they could be used again. Pure and bounded.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::Refusal;
+
+/// Tokens remembered at a time; with their few minutes of life that is hundreds of requests a second.
+const MOST: usize = 100_000;
+/// The longest ID that is remembered; ours have 32 letters.
+const LONGEST: usize = 128;
+
+/// Used tokens.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    ids: HashSet<String>,
+    /// The same by their end, in Unix seconds.
+    ends: BTreeSet<(i64, String)>,
+}
+
+impl Seen {
+    /// Uses a token up that is good until `end`.
+    ///
+    /// # Errors
+    /// If it was used before, or cannot be remembered.
+    pub(super) fn once(&mut self, id: String, end: i64, now: i64) -> Result<(), Refusal> {
+        while let Some((first, _)) = self.ends.first()
+            && *first < now
+        {
+            if let Some((_, old)) = self.ends.pop_first() {
+                self.ids.remove(&old);
+            }
+        }
+        if id.len() > LONGEST {
+            return Err(Refusal::Malformed("its ID is too long".to_owned()));
+        }
+        if self.ids.contains(&id) {
+            return Err(Refusal::Replayed);
+        }
+        if self.ids.len() >= MOST {
+            return Err(Refusal::Busy);
+        }
+        self.ids.insert(id.clone());
+        self.ends.insert((end, id));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_accepted_once_until_it_has_ended() {
+        let mut seen = Seen::default();
+        assert_eq!(seen.once("a".into(), 10, 0), Ok(()));
+        assert_eq!(seen.once("a".into(), 10, 10), Err(Refusal::Replayed));
+        assert_eq!(seen.once("b".into(), 99, 11), Ok(()));
+        assert_eq!((seen.ids.len(), seen.ends.len()), (1, 1), "what has ended is forgotten");
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut seen = Seen::default();
+        for number in 0..MOST {
+            seen.once(number.to_string(), 10, 0).unwrap();
+        }
+        assert_eq!(seen.once("one more".into(), 10, 0), Err(Refusal::Busy));
+        assert_eq!(
+            seen.once("x".repeat(LONGEST + 1), 10, 0),
+            Err(Refusal::Malformed("its ID is too long".into()))
+        );
+        assert_eq!(seen.once("later".into(), 20, 11), Ok(()));
+    }
+}

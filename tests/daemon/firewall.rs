@@ -1,0 +1,95 @@
+//! Firewall rules on the real binary: what passes, what is told and what is not, and that rules change at run time.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Node, free_port, receptor_go, until};
+
+fn reject(rule: Value) -> Value {
+    let mut rule = rule;
+    rule["action"] = json!("reject");
+    rule
+}
+
+/// Two of our nodes, the first of them behind rules.
+fn pair(rules: Value) -> (Node, Node, u16) {
+    let port = free_port();
+    let guarded = Node::start_with("guarded", json!({"firewallrules": rules}), listener(port));
+    let other = Node::start("other", json!([{"tcp-peer": format!("127.0.0.1:{port}")}]));
+    (guarded, other, port)
+}
+
+fn listener(port: u16) -> Value {
+    json!([{"tcp-listener": {"port": port, "bindaddr": "127.0.0.1"}}])
+}
+
+#[test]
+fn a_rejected_sender_is_told_and_a_dropped_one_is_not() {
+    let (guarded, other, port) = pair(json!([
+        {"action": "accept", "fromnode": "/oth.*/", "toservice": "ping"},
+        {"action": "drop", "tonode": "guarded"}]));
+    other.reaches("guarded");
+    assert_eq!(other.ask_json("ping guarded")["Success"], true);
+
+    for (rules, error) in [
+        (json!([reject(json!({"tonode": "guarded", "toservice": "/pi.*|x/"}))]), "blocked by firewall"),
+        (json!([reject(json!({"tonode": "/guar/"})), {"action": "drop", "toservice": "ping"}]), "timeout"),
+    ] {
+        guarded.configure("guarded", json!({"firewallrules": rules}), listener(port));
+        assert_eq!(guarded.reload(), json!({"Success": true}));
+        until(error, || {
+            let answer = other.ask_json("ping guarded");
+            let text = answer["Error"].as_str().unwrap_or_default().to_owned();
+            text.contains(error).then_some(())
+        });
+    }
+    guarded.configure("guarded", json!({}), listener(port));
+    assert_eq!(guarded.reload(), json!({"Success": true}));
+    until("no rules", || (other.ask_json("ping guarded")["Success"] == true).then_some(()));
+}
+
+/// The worked example of a control node: its own control service is closed to the mesh, and open on its socket.
+fn example(port: u16) -> (tempfile::TempDir, std::path::PathBuf) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf.d/10-control.yml");
+    let dir = tempfile::tempdir().unwrap();
+    let text = fs::read_to_string(path).unwrap();
+    let socket = dir.path().join("s").display().to_string();
+    let edited = text
+        .replace(
+            "    id: control\n",
+            &format!("    id: control\n    datadir: {}\n", dir.path().join("data").display()),
+        )
+        .replace("/run/meshd/control.sock", &socket)
+        .replace("hop.example.org:27199", &format!("127.0.0.1:{port}"));
+    assert!(edited.contains(&socket) && edited.contains("datadir") && edited.contains(&port.to_string()));
+    let config = dir.path().join("control.yml");
+    fs::write(&config, edited).unwrap();
+    (dir, config)
+}
+
+#[test]
+fn a_go_node_sees_that_it_is_blocked() {
+    let Some(program) = receptor_go() else { return };
+    let port = free_port();
+    let items = json!([{"tcp-listener": {"port": port}}]);
+    let go = Node::run(&program, "go", json!({}), items);
+    let (dir, config) = example(port);
+    let control = Node::spawn(Path::new(env!("CARGO_BIN_EXE_meshd")), dir, &config);
+    control.reaches("go");
+    go.reaches("control");
+    assert_eq!(go.ask_json("ping control")["Success"], true, "only the control service is closed");
+    assert!(control.ask("status").contains("go"), "the own socket is open");
+    // The answer of the Go node's `connect` comes late; its log has the notice at once.
+    let socket = go.socket();
+    std::thread::spawn(move || {
+        use std::io::Write;
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        stream.write_all(b"connect control control\n").unwrap();
+        std::thread::park_timeout(crate::harness::LIMIT);
+    });
+    until("the notice", || go.log().contains("blocked by firewall").then_some(()));
+    // And the other way round: towards the Go node nothing is closed.
+    assert_eq!(control.ask_json("ping go")["Success"], true);
+}

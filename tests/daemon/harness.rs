@@ -1,0 +1,211 @@
+//! Nodes as processes, ours and Go's, each with a directory of its own, and ways to ask them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// Nothing here takes this long unless it hangs.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// The Go node's program; without one the test is skipped, loudly.
+pub fn receptor_go() -> Option<PathBuf> {
+    let Some(path) = std::env::var_os("RECEPTOR_GO") else {
+        eprintln!("SKIPPED: RECEPTOR_GO is not set");
+        return None;
+    };
+    let path = PathBuf::from(path);
+    assert!(path.is_file(), "RECEPTOR_GO is no file: {}", path.display());
+    Some(path)
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Bytes that repeat nowhere near.
+pub fn pattern(size: usize) -> Vec<u8> {
+    (0..size as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+/// One node, ended when dropped.
+pub struct Node {
+    process: Child,
+    pub dir: tempfile::TempDir,
+}
+
+impl Node {
+    /// Our own node. Its configuration gets a `node`, a control socket and `local-only` besides `items`.
+    pub fn start(id: &str, items: Value) -> Self {
+        Self::run(Path::new(env!("CARGO_BIN_EXE_meshd")), id, json!({}), items)
+    }
+
+    /// The same with more parameters of the node itself.
+    pub fn start_with(id: &str, node: Value, items: Value) -> Self {
+        Self::run(Path::new(env!("CARGO_BIN_EXE_meshd")), id, node, items)
+    }
+
+    /// Any program that takes receptor's configuration.
+    pub fn run(program: &Path, id: &str, node: Value, items: Value) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("c.yml");
+        fs::write(&config, configuration(dir.path(), id, node, items)).unwrap();
+        Self::spawn(program, dir, &config)
+    }
+
+    /// A node with the configuration file `config`, whose control socket is `s` in `dir`.
+    pub fn spawn(program: &Path, dir: tempfile::TempDir, config: &Path) -> Self {
+        let log = fs::File::create(dir.path().join("log")).unwrap();
+        let process = Command::new(program)
+            .arg("--config")
+            .arg(config)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let node = Self { process, dir };
+        until("the node answers", || UnixStream::connect(node.socket()).ok());
+        if program == Path::new(env!("CARGO_BIN_EXE_meshd")) {
+            until("the node is ready", || node.log().contains("ready").then_some(()));
+        }
+        node
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    /// Writes another configuration of the same node.
+    pub fn configure(&self, id: &str, node: Value, items: Value) {
+        fs::write(self.dir.path().join("c.yml"), configuration(self.dir.path(), id, node, items)).unwrap();
+    }
+
+    /// The answer to one line, as it is.
+    pub fn ask(&self, line: &str) -> String {
+        self.try_ask(line).unwrap()
+    }
+
+    fn try_ask(&self, line: &str) -> std::io::Result<String> {
+        let stream = UnixStream::connect(self.socket())?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        let mut reader = BufReader::new(stream);
+        let mut greeting = String::new();
+        reader.read_line(&mut greeting)?;
+        writeln!(reader.get_mut(), "{line}")?;
+        let mut answer = String::new();
+        reader.read_line(&mut answer)?;
+        Ok(answer.trim_end().to_owned())
+    }
+
+    pub fn ask_json(&self, line: &str) -> Value {
+        let answer = self.ask(line);
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{line}: {answer}: {error}"))
+    }
+
+    pub fn reload(&self) -> Value {
+        self.ask_json("reload")
+    }
+
+    /// Waits until the node has a way to another and knows of a service there.
+    pub fn knows(&self, node: &str, service: &str) {
+        until(&format!("{node}:{service} is known"), || {
+            let status = self.ask_json("status");
+            let offers = status["Advertisements"].as_array().cloned().unwrap_or_default();
+            let offered = offers.iter().any(|ad| ad["NodeID"] == node && ad["Service"] == service);
+            (offered && status["RoutingTable"].get(node).is_some()).then_some(())
+        });
+    }
+
+    pub fn reaches(&self, node: &str) {
+        until(&format!("{node} is in reach"), || {
+            self.ask_json("status")["RoutingTable"].get(node).map(|_| ())
+        });
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // SIGTERM lets the node end what it started; a node that does not listen is killed.
+        let pid = rustix::process::Pid::from_child(&self.process);
+        let _gone = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let deadline = Instant::now() + Duration::from_secs(15);
+        while self.process.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                let _gone = self.process.kill();
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        if thread::panicking() {
+            eprintln!("--- log\n{}", self.log());
+        }
+    }
+}
+
+pub fn configuration(dir: &Path, id: &str, node: Value, items: Value) -> String {
+    let mut parameters = json!({"id": id, "datadir": dir.join("data")});
+    parameters.as_object_mut().unwrap().extend(node.as_object().unwrap().clone());
+    let mut all = vec![
+        json!({"node": parameters}),
+        json!("local-only"),
+        json!({"control-service": {"filename": dir.join("s")}}),
+    ];
+    all.extend(items.as_array().unwrap().clone());
+    Value::Array(all).to_string()
+}
+
+/// Gives back, from the end of its input on, all that each client sent.
+pub fn echo() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut all = Vec::new();
+                if stream.read_to_end(&mut all).is_ok() {
+                    let _gone = stream.write_all(&all);
+                }
+            });
+        }
+    });
+    port
+}
+
+/// Sends, half-closes, and takes what comes back.
+pub fn exchange(port: u16, sent: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut writer = stream.try_clone().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            writer.write_all(sent).unwrap();
+            writer.shutdown(std::net::Shutdown::Write).unwrap();
+        });
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        all
+    })
+}

@@ -1,0 +1,173 @@
+//! Reloads of the real binary: what changes, what stays, what is refused, and that a refusal changes nothing.
+
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use assert_cmd::Command;
+use serde_json::{Value, json};
+
+use crate::harness::{Node, echo, exchange, free_port, pattern, until};
+
+fn success() -> Value {
+    json!({"Success": true})
+}
+
+#[test]
+fn an_untouched_link_carries_on_through_reloads() {
+    let (port, entrance, other, target) = (free_port(), free_port(), free_port(), echo());
+    let far = Node::start(
+        "far",
+        json!([{"tcp-listener": {"port": port, "bindaddr": "127.0.0.1"}},
+               {"tcp-client": {"service": "echo", "address": format!("127.0.0.1:{target}")}}]),
+    );
+    let proxy = |port: u16| json!({"tcp-server": {"port": port, "bindaddr": "127.0.0.1", "remotenode": "far", "remoteservice": "echo"}});
+    let peer = json!({"tcp-peer": format!("127.0.0.1:{port}")});
+    let near = Node::start("near", json!([peer, proxy(entrance)]));
+    near.knows("far", "echo");
+    let sent = pattern(60_000_000);
+    let done = AtomicBool::new(false);
+    let mut reloads = 0;
+    thread::scope(|scope| {
+        let transfer = scope.spawn(|| {
+            let received = exchange(entrance, &sent);
+            done.store(true, Ordering::Relaxed);
+            received == sent
+        });
+        while !done.load(Ordering::Relaxed) && !transfer.is_finished() {
+            // Each time another proxy, another level, another work type, and another listener.
+            let mut items = json!([peer, proxy(entrance)]);
+            if reloads % 2 == 0 {
+                let more = [
+                    proxy(other),
+                    json!({"log-level": "warning"}),
+                    json!({"work-command": {"worktype": "cat", "command": "cat"}}),
+                    json!({"tcp-listener": {"port": 0, "bindaddr": "127.0.0.1"}}),
+                ];
+                items.as_array_mut().unwrap().extend(more);
+            }
+            near.configure("near", json!({}), items);
+            assert_eq!(near.reload(), success());
+            reloads += 1;
+        }
+        assert!(transfer.join().unwrap(), "byte for byte");
+    });
+    assert!(reloads >= 2, "only {reloads} reloads");
+    drop(far);
+}
+
+#[test]
+fn services_levels_and_work_types_follow_and_refusals_change_nothing() {
+    let (first, second, taken) = (free_port(), free_port(), free_port());
+    let target = echo();
+    let client = json!({"tcp-client": {"service": "echo", "address": format!("127.0.0.1:{target}")}});
+    let server = |port: u16| json!({"tcp-server": {"port": port, "bindaddr": "127.0.0.1", "remotenode": "localhost", "remoteservice": "echo"}});
+    let work = |name: &str| json!({"work-command": {"worktype": name, "command": "cat"}});
+    let before = json!([client, server(first), work("one")]);
+    let node = Node::start("node", before.clone());
+    assert_eq!(exchange(first, b"there"), b"there");
+
+    node.configure("node", json!({}), json!([client, server(second), work("two"), {"log-level": "debug"}]));
+    assert_eq!(node.reload(), success());
+    assert_eq!(exchange(second, b"there"), b"there");
+    assert!(TcpStream::connect(("127.0.0.1", first)).is_err(), "the old port is closed");
+    assert_eq!(node.ask_json("loglevel"), json!({"Level": "debug"}));
+    assert!(node.ask("work submit node one").contains("unknown work type"), "the old type is gone");
+    assert!(node.ask("work submit node two").contains("created"));
+
+    // Something of it cannot be had: all of it stays as it was.
+    let _holder = std::net::TcpListener::bind(("127.0.0.1", taken)).unwrap();
+    node.configure("node", json!({}), json!([client, server(first), server(taken), work("three")]));
+    let answer = node.reload();
+    let text = answer["Error"].as_str().unwrap();
+    assert!(
+        text.contains(&format!("tcp-server on 127.0.0.1:{taken}")) && text.ends_with("ERRORCODE 4"),
+        "{text}"
+    );
+    assert_eq!(exchange(second, b"still there"), b"still there");
+    assert!(TcpStream::connect(("127.0.0.1", first)).is_err());
+    assert!(node.ask("work submit node three").contains("unknown work type"));
+    assert!(node.ask("work submit node two").contains("created"));
+
+    for (id, parameters, code, says) in [
+        ("other", json!({}), 3, "id cannot change"),
+        ("node", json!({"datadir": "/nonexistent"}), 3, "datadir cannot change"),
+        ("node", json!({"firewallrules": [{"action": "explode"}]}), 4, "an action is accept, reject or drop"),
+    ] {
+        node.configure(id, parameters, before.clone());
+        let answer = node.reload();
+        let text = answer["Error"].as_str().unwrap();
+        assert!(text.contains(says) && text.ends_with(&format!("ERRORCODE {code}")), "{text}");
+    }
+    fs::write(node.dir.path().join("c.yml"), "- node: [unfinished").unwrap();
+    assert!(node.reload()["Error"].as_str().unwrap().ends_with("ERRORCODE 4"));
+    assert_eq!(exchange(second, b"still there"), b"still there");
+
+    node.configure("node", json!({}), before);
+    assert_eq!(node.reload(), success());
+    assert_eq!(exchange(first, b"back"), b"back");
+    assert_eq!(node.ask_json("loglevel"), json!({"Level": "info"}));
+}
+
+/// The very socket over which a reload is asked for may change with it.
+#[test]
+fn a_control_service_changes_under_its_client() {
+    let node = Node::start("node", json!([]));
+    let path = node.socket();
+    let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o600);
+    let text = fs::read_to_string(node.dir.path().join("c.yml")).unwrap();
+    let edited = text.replace(r#""control-service":{"#, r#""control-service":{"permissions":"0660","#);
+    assert_ne!(text, edited);
+    fs::write(node.dir.path().join("c.yml"), edited).unwrap();
+    assert_eq!(node.reload(), success());
+    assert_eq!(mode(), 0o660);
+    assert!(node.ask("status").contains("\"node\""));
+}
+
+#[test]
+fn the_log_level_changes_by_meshctl() {
+    let node = Node::start("node", json!([]));
+    let meshctl = |args: &[&str]| {
+        let mut command = Command::cargo_bin("meshctl").unwrap();
+        command.env_clear().arg("--socket").arg(node.socket()).args(args).assert()
+    };
+    meshctl(&["loglevel"]).success().stdout("info\n");
+    meshctl(&["loglevel", "debug"]).success().stdout("debug\n");
+    node.ask("status");
+    until("debug lines", || node.log().contains("DEBUG").then_some(()));
+    meshctl(&["loglevel", "loud"]).failure();
+    meshctl(&["loglevel"]).success().stdout("debug\n");
+    // A reload of a file that says the same as before leaves what was set by hand.
+    assert_eq!(node.reload(), success());
+    meshctl(&["loglevel"]).success().stdout("debug\n");
+}
+
+#[test]
+fn a_version_2_file_is_followed_without_being_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("two.yml");
+    let text = |more: &str| {
+        let (data, socket) = (dir.path().join("data"), dir.path().join("s"));
+        format!(
+            "version: 2\nnode: {{id: node, datadir: {}}}\nlocal-only: true\ncontrol-services:\n  - filename: {}\n{more}",
+            data.display(),
+            socket.display()
+        )
+    };
+    fs::write(&config, text("")).unwrap();
+    let written = text("log-level: debug\n");
+    let node = Node::spawn(Path::new(env!("CARGO_BIN_EXE_meshd")), dir, &config);
+    until("ready", || node.log().contains("ready").then_some(()));
+    // As an editor does it.
+    let draft = node.dir.path().join(".two.yml.swp");
+    fs::write(&draft, written).unwrap();
+    fs::rename(draft, &config).unwrap();
+    until("the new level", || (node.ask_json("loglevel") == json!({"Level": "debug"})).then_some(()));
+    fs::write(&config, "version: 2\nnode: [").unwrap();
+    until("the complaint", || node.log().contains("reload failed, nothing was changed").then_some(()));
+    assert_eq!(node.ask_json("loglevel"), json!({"Level": "debug"}));
+}

@@ -1,0 +1,80 @@
+//! Faults from outside: two real nodes and a link between them that can be cut, jobs of all shapes, and a seeded row of
+//! faults over them, with a model of what must be true afterwards. `FAULTS` says how many (200), `FAULTS_SEED` which.
+
+mod jobs;
+mod nodes;
+
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use jobs::{Job, Place, Shape};
+use nodes::{Nodes, Which};
+
+/// Faults between two looks at everything.
+const ROUND: u32 = 10;
+/// How long after the nodes are back everything must be final. The promise is 2 s; the rest is for busy machines.
+const RECOVERY: Duration = Duration::from_secs(12);
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn no_fault_loses_a_job_or_a_byte() {
+    let (seed, faults) = (number("FAULTS_SEED", 1), number("FAULTS", 200) as u32);
+    println!("FAULTS_SEED={seed} FAULTS={faults}");
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut nodes = Nodes::start();
+    let (mut done, mut jobs_seen, mut slowest) = (0, 0, Duration::ZERO);
+    while done < faults {
+        let mut jobs = Vec::new();
+        for _ in 0..ROUND.min(faults - done) {
+            for _ in 0..2 {
+                jobs.push(Job::submit(
+                    &nodes,
+                    Shape::random(&mut rng),
+                    Place::random(&mut rng),
+                    rng.random_bool(0.5),
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(rng.random_range(0..60)));
+            fault(&mut rng, &mut nodes, &mut jobs);
+            done += 1;
+        }
+        nodes.await_recovery();
+        let recovered = Instant::now();
+        for job in &mut jobs {
+            job.await_end(&nodes, RECOVERY);
+            slowest = slowest.max(recovered.elapsed());
+        }
+        jobs_seen += jobs.len();
+        for job in jobs {
+            job.check_and_release(&nodes);
+        }
+        nodes.assert_nothing_is_left();
+    }
+    println!("{done} faults over {jobs_seen} jobs; the last end of a round came {slowest:?} after recovery");
+}
+
+fn fault(rng: &mut SmallRng, nodes: &mut Nodes, jobs: &mut [Job]) {
+    let which = if rng.random_bool(0.5) { Which::Near } else { Which::Far };
+    let victim = rng.random_range(0..jobs.len());
+    match rng.random_range(0..14) {
+        0 => nodes.restart(which, true),
+        1 => nodes.restart(which, false),
+        2 | 3 => nodes.cut(),
+        4 => nodes.kill_spawner(which),
+        5 => nodes.pause(which, Duration::from_millis(rng.random_range(50..400))),
+        6 | 7 => jobs[victim].kill_runner(nodes),
+        8 | 9 => jobs[victim].kill_command(nodes),
+        10 => jobs[victim].cancel(nodes, 1),
+        11 => jobs[victim].cancel(nodes, 2),
+        12 => Job::submit_half(nodes, Place::random(rng)),
+        _ => {
+            nodes.cut();
+            nodes.restart(which, true);
+        }
+    }
+}

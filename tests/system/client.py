@@ -1,0 +1,82 @@
+"""A client of the control service that does exactly what it is told, and waits no longer than it is told.
+
+The real clients, receptorctl and meshctl, are tested for themselves. This one exists for what they cannot do:
+payloads that stop half way, readers that are slow, several commands on one connection.
+"""
+
+import json
+import socket
+
+
+class ControlError(Exception):
+    """The node answered `ERROR: ...`."""
+
+
+class Control:
+    """One connection. `where` is a path or a (host, port) pair."""
+
+    def __init__(self, where, timeout=60):
+        unix = isinstance(where, str)
+        self.socket = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
+        self.socket.settimeout(timeout)
+        try:
+            self.socket.connect(where)
+            self.reader = self.socket.makefile("rb")
+            self.greeting = self.line()
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.reader.close()
+        self.socket.close()
+
+    def line(self):
+        """The next line, without its end; ControlError if it tells of one or if there is none."""
+        text = self.reader.readline().decode()
+        if not text.endswith("\n"):
+            raise ControlError(f"connection closed after {text!r}")
+        if text.startswith("ERROR: "):
+            raise ControlError(text[7:-1])
+        return text[:-1]
+
+    def send(self, line):
+        text = line if isinstance(line, str) else json.dumps(line)
+        self.socket.sendall(text.encode() + b"\n")
+
+    def ask(self, line):
+        self.send(line)
+        return self.line()
+
+    def command(self, line):
+        """One command, words or a dict; its JSON answer."""
+        return json.loads(self.ask(line))
+
+    def begin(self, node, worktype, **params):
+        """The first half of a submission: the unit's ID, told before the payload."""
+        request = {"command": "work", "subcommand": "submit", "node": node, "worktype": worktype, **params}
+        text = self.ask(request)
+        start, end = "Work unit created with ID ", ". Send stdin data and EOF."
+        assert text.startswith(start) and text.endswith(end), text
+        return text[len(start) : -len(end)]
+
+    def submit(self, node, worktype, payload=b"", **params):
+        """A whole submission; the answer after the payload's end."""
+        unit = self.begin(node, worktype, **params)
+        self.socket.sendall(payload)
+        self.socket.shutdown(socket.SHUT_WR)
+        answer = json.loads(self.line())
+        assert answer["unitid"] == unit, answer
+        return answer
+
+    def results(self, unit, start=0):
+        """The reader of a unit's stdout, from a position on, until the stream's end."""
+        text = self.ask(f"work results {unit} {start}")
+        assert text == f"Streaming results for work unit {unit}", text
+        return self.reader

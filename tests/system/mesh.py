@@ -1,0 +1,277 @@
+"""Nodes as processes: their configurations, ports, logs, life and end.
+
+Owns every process it starts and everything these leave behind (jobs outlive their node by design), and ends them
+by process ID. Knows how to wait for conditions, and nothing about what a test wants to prove.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+from client import Control, ControlError
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+VENV = pathlib.Path(os.environ.get("MESHD_TEST_VENV", ROOT / ".venv"))
+BINARIES = pathlib.Path(os.environ.get("MESHD_TEST_BINARIES", ROOT / "target" / "debug"))
+MESHD = BINARIES / "meshd"
+MESHCTL = BINARIES / "meshctl"
+RECEPTORCTL = VENV / "bin" / "receptorctl"
+ANSIBLE_RUNNER = VENV / "bin" / "ansible-runner"
+#: In the environment of every process below a mesh, so that none is forgotten.
+MARK = "MESHD_TEST_DIR"
+PATIENCE = 30.0
+
+
+def until(what, condition, seconds=PATIENCE, pause=0.02):
+    """Waits until condition() gives something true, and returns that; fails with `what` after the deadline."""
+    deadline = time.monotonic() + seconds
+    while True:
+        last = condition()
+        if last:
+            return last
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s in vain for {what}; last seen: {last!r}")
+        time.sleep(pause)
+
+
+def free_port():
+    """A port of 127.0.0.1 that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def environment(**more):
+    """The environment of nodes and clients: the tools of the virtual environment come first."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("RECEPTOR", "ANSIBLE", "MESHD"))}
+    return {**clean, "PATH": f"{VENV / 'bin'}:{os.environ['PATH']}", "ANSIBLE_LOCALHOST_WARNING": "false", **more}
+
+
+def command_type(name, command, params="", runtime=False):
+    """A work-command directive."""
+    kind = {"worktype": name, "command": command, "params": params, "allowruntimeparams": runtime}
+    return {"work-command": kind}
+
+
+#: What AWX configures, and two small commands for the tests.
+WORK = [
+    command_type("ansible-runner", "ansible-runner", "worker", runtime=True),
+    command_type("cat", "cat"),
+    command_type("sh", "sh", "-c", runtime=True),
+]
+
+
+class Node:
+    """One node: a process of ours or of the Go implementation, named by `program`."""
+
+    def __init__(self, mesh, name, program, directives):
+        self.mesh, self.name, self.program = mesh, name, program
+        self.dir = mesh.dir / name
+        self.dir.mkdir()
+        self.socket = self.dir / "s"
+        self.datadir = self.dir / "data"
+        self.logfile = self.dir / "log"
+        self.config = self.dir / "c.yml"
+        self.directives = directives
+        self.process = None
+        self.write_config()
+
+    @property
+    def is_go(self):
+        return self.program != MESHD
+
+    def write_config(self):
+        """Writes the configuration anew. JSON is YAML."""
+        own = [
+            {"node": {"id": self.name, "datadir": str(self.datadir)}},
+            {"control-service": {"service": "control", "filename": str(self.socket)}},
+        ]
+        self.config.write_text(json.dumps(own + self.directives, indent=1))
+
+    def spawn(self):
+        """Starts the process, and waits for nothing."""
+        assert self.process is None or self.process.poll() is not None, f"{self.name} runs already"
+        with open(self.logfile, "ab") as log:
+            self.process = subprocess.Popen(
+                [str(self.program), "--config", str(self.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(**{MARK: str(self.mesh.dir)}, **self.mesh.variables),
+                start_new_session=True,
+            )
+        return self
+
+    def start(self):
+        """Starts the process and waits until its control service answers."""
+        self.spawn()
+        until(f"{self.name} to answer", self.answers)
+        return self
+
+    def answers(self):
+        assert self.process.poll() is None, f"{self.name} ended: {self.log()[-2000:]}"
+        with contextlib.suppress(OSError, ControlError, ValueError):
+            with self.control(timeout=5) as control:
+                return control.command("status")["NodeID"] == self.name
+        return False
+
+    def stop(self, number=signal.SIGTERM, seconds=20):
+        """Ends the process with a signal and waits for its end; its jobs go on."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            return
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired as slow:
+            self.process.kill()
+            self.process.wait(seconds)
+            raise AssertionError(f"{self.name} did not end within {seconds} s of {number!r}") from slow
+
+    def restart(self, number=signal.SIGTERM):
+        self.stop(number)
+        return self.start()
+
+    def control(self, timeout=60):
+        """A fresh connection to the control service."""
+        return Control(str(self.socket), timeout)
+
+    def command(self, line, timeout=60):
+        """One command on a connection of its own."""
+        with self.control(timeout) as control:
+            return control.command(line)
+
+    def status(self):
+        return self.command("status")
+
+    def reaches(self, target):
+        """Whether a ping to the node gets an answer now. One that is lost while routes settle is not waited for."""
+        with contextlib.suppress(OSError):
+            return self.command({"command": "ping", "target": target}, timeout=1).get("Success") is True
+        return False
+
+    def unit(self, unit):
+        return self.command(f"work status {unit}")
+
+    def run(self, node, worktype, payload=b"", **params):
+        """Submits, and returns (unit, stdout) once the unit's stream has ended."""
+        with self.control(300) as control:
+            unit = control.submit(node, worktype, payload, **params)["unitid"]
+        return unit, self.results(unit)
+
+    def results(self, unit, start=0):
+        with self.control(300) as control:
+            return control.results(unit, start).read()
+
+    def release_all(self):
+        """Releases every unit and waits until the list is empty, which it is for a Go node a little later."""
+        for unit in self.command("work list"):
+            with contextlib.suppress(ControlError):
+                self.command(f"work release {unit}")
+        until(f"{self.name} to have no units", lambda: self.command("work list") == {})
+
+    def log(self):
+        return self.logfile.read_text(errors="replace") if self.logfile.exists() else ""
+
+    def rss(self):
+        """Resident memory of the daemon in bytes, without its children's."""
+        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError(f"{self.name} has no memory")
+
+    def unit_dir(self, unit):
+        return self.datadir / self.name / unit
+
+
+class Mesh:
+    """Nodes that belong together, below one short temporary directory."""
+
+    def __init__(self):
+        # Socket paths are limited to 107 bytes, which a test runner's own directories may exceed.
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="meshd-t-"))
+        self.nodes, self.variables, self.ports = {}, {}, {}
+
+    def node(self, name, listen=False, peers=(), work=(), extra=(), program=MESHD, level="info"):
+        """Adds a node. Peers are names of listening nodes, or ports."""
+        directives = [{"log-level": level}, *work, *extra]
+        if listen:
+            self.ports[name] = free_port()
+            directives.append({"tcp-listener": {"bindaddr": "127.0.0.1", "port": self.ports[name]}})
+        for peer in peers:
+            port = self.ports[peer] if isinstance(peer, str) else peer
+            directives.append({"tcp-peer": {"address": f"127.0.0.1:{port}"}})
+        if not listen and not peers:
+            directives.append({"local-only": None})
+        self.nodes[name] = Node(self, name, program, directives)
+        return self.nodes[name]
+
+    def __getitem__(self, name):
+        return self.nodes[name]
+
+    def start(self):
+        """Starts all nodes in the order they were added, and waits until all reach each other."""
+        for node in self.nodes.values():
+            node.start()
+        self.wait_for_routes()
+        return self
+
+    def wait_for_routes(self, seconds=60):
+        for node in self.nodes.values():
+            for other in self.nodes:
+                until(f"{node.name} to reach {other}", lambda n=node, o=other: n.reaches(o), seconds)
+
+    def processes(self):
+        """Every process that carries this mesh's mark, whoever its parent is by now."""
+        mark, found = f"{MARK}={self.dir}".encode(), []
+        for entry in pathlib.Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+        return found
+
+    def end(self):
+        """Ends the nodes, then every job that outlived them."""
+        for node in self.nodes.values():
+            if node.process is not None and node.process.poll() is None:
+                node.process.send_signal(signal.SIGCONT)
+                node.process.kill()
+                node.process.wait()
+
+        def gone():
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not self.processes()
+
+        until("the jobs' processes to end", gone)
+
+    def remove(self):
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def logs(self):
+        return {name: node.log() for name, node in self.nodes.items()}
+
+    def check_sane(self):
+        """What must hold after every test: no node of ours panicked."""
+        for node in self.nodes.values():
+            if not node.is_go:
+                assert "panicked" not in node.log(), f"{node.name} panicked:\n{node.log()[-3000:]}"
+
+
+def line(mesh, work=WORK, level="info", programs=(MESHD, MESHD, MESHD)):
+    """control - hop - execution."""
+    control, hop, execution = programs
+    mesh.node("hop", listen=True, program=hop, level=level)
+    mesh.node("control", peers=["hop"], work=work, program=control, level=level)
+    mesh.node("execution", peers=["hop"], work=work, program=execution, level=level)
+    return mesh

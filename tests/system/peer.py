@@ -1,0 +1,137 @@
+"""A neighbour made of a socket: speaks the wire protocol over TCP, rightly or wrongly, byte by byte.
+
+Knows the bytes (contract sections 1 and 2) and has no opinion of its own about what is legal.
+"""
+
+import contextlib
+import json
+import socket
+import struct
+import threading
+import time
+
+DATA, ROUTING, ADVERTISEMENT, REJECT = 0, 1, 2, 3
+
+
+def frame(message):
+    """One message as TCP carries it."""
+    return struct.pack("<H", len(message)) + message
+
+
+class Peer:
+    """One connection to a node's listener."""
+
+    def __init__(self, port, name="peer", timeout=20):
+        self.name, self.sequence = name, 0
+        self.epoch = int(time.time()) << 24
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout)
+        self.reader = self.socket.makefile("rb")
+        self.update_count = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.reader.close()
+        self.socket.close()
+
+    def raw(self, data):
+        """Writes bytes; whether the node still takes them is for `ended` to say."""
+        with contextlib.suppress(ConnectionError):
+            self.socket.sendall(data)
+
+    def send(self, kind, body=b""):
+        """One message; a body that is no bytes goes as JSON."""
+        if not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        self.raw(frame(bytes([kind]) + body))
+
+    def update(self, connections, **different):
+        """A routing update of this peer."""
+        self.sequence += 1
+        self.send(
+            ROUTING,
+            {
+                "NodeID": self.name,
+                "UpdateID": f"{self.name[:4]:x<4}{self.sequence:04}",
+                "UpdateEpoch": self.epoch,
+                "UpdateSequence": self.sequence,
+                "Connections": connections,
+                "ForwardingNode": self.name,
+                "SuspectedDuplicate": 0,
+                **different,
+            },
+        )
+
+    def receive(self):
+        """The next message as (type, body), or None at the connection's end."""
+        with contextlib.suppress(ConnectionError):
+            head = self.reader.read(2)
+            if len(head) == 2:
+                message = self.reader.read(struct.unpack("<H", head)[0])
+                return message[0], message[1:]
+        return None
+
+    def wait_for(self, kind, seconds=20):
+        """The next message of a type; fails if the connection ends or the time is over before."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            message = self.receive()
+            assert message is not None, f"connection closed before a message of type {kind}"
+            if message[0] == kind:
+                return message[1]
+        raise AssertionError(f"no message of type {kind} within {seconds} s")
+
+    def introduce(self, node, cost=1.0):
+        """The handshake of a well-behaved neighbour; returns when the node lists this peer."""
+        self.update({node: cost})
+        while self.name not in json.loads(self.wait_for(ROUTING))["Connections"]:
+            self.update({node: cost})
+        return self
+
+    def ended(self, seconds=20):
+        """True once the node has closed the connection, whatever it says before."""
+        self.socket.settimeout(seconds)
+        try:
+            while self.receive() is not None:
+                pass
+        except TimeoutError:
+            return False
+        return True
+
+
+class Proxy:
+    """A TCP proxy in front of a port that can swallow everything, both ways, without closing anything."""
+
+    def __init__(self, target):
+        self.target, self.swallowing, self.sockets = target, False, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.accepted = 0
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.listener.accept()
+                self.accepted += 1
+                far = socket.create_connection(("127.0.0.1", self.target))
+                self.sockets += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self.copy, args=(one, other), daemon=True).start()
+
+    def copy(self, source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if not self.swallowing:
+                    sink.sendall(data)
+        # Bytes are missing on these by now: what one end closes may close the other.
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        for one in [self.listener, *self.sockets]:
+            one.close()

@@ -1,0 +1,94 @@
+"""Configuration errors as an operator meets them: file, line, directive, and what is allowed instead."""
+
+import subprocess
+
+import pytest
+
+from mesh import MESHD, ROOT, environment
+
+NODE = "- node:\n    id: a\n- local-only\n"
+
+
+def refused(*args):
+    """What a node that must not start says on its way out."""
+    done = subprocess.run([MESHD, *args], capture_output=True, text=True, env=environment(), timeout=20)
+    assert done.returncode != 0, done
+    assert "panicked" not in done.stderr, done
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    "text, line, parts",
+    [
+        ("- tcp-listner:\n    port: 1\n", 4, ["tcp-listner", "tcp-listener"]),
+        ("- tcp-listener:\n    prot: 1\n", 5, ["tcp-listener", "prot", "port"]),
+        ("- tcp-listener:\n    port: high\n", 5, ["tcp-listener", "port", "high"]),
+        ("- tcp-listener:\n    port: 70000\n", 5, ["tcp-listener", "port", "65535"]),
+        ("- tcp-listener:\n    bindaddr: 127.0.0.1\n", 4, ["tcp-listener", "port"]),
+        ("- tcp-listener:\n    port: 1\n    cost: -1\n", 6, ["cost", "-1"]),
+        ("- log-level: loud\n", 4, ["log-level", "loud", "debug"]),
+        ("- node:\n    id: b\n", 4, ["node"]),
+        ("- work-command:\n    worktype: x\n", 4, ["work-command", "command"]),
+        ("- control-service:\n    filename: /x\n    permissions: rw\n", 6, ["permissions", "rw"]),
+        ("- [\n", None, []),
+        ("just text\n", None, []),
+    ],
+)
+def test_a_file_with_a_mistake(tmp_path, text, line, parts):
+    path = tmp_path / "bad.yml"
+    path.write_text(NODE + text)
+    said = refused("--config", str(path))
+    assert "bad.yml" in said, said
+    assert line is None or f"bad.yml:{line}" in said, said
+    for part in parts:
+        assert part in said, said
+
+
+@pytest.mark.parametrize(
+    "directive",
+    [
+        "work-kubernetes: {worktype: x, namespace: y, image: z, authmethod: incluster}",
+        "ip-router: {networkname: x, localnet: 10.0.0.0/30}",
+    ],
+)
+def test_a_directive_that_is_known_and_not_implemented_is_refused_by_name(tmp_path, directive):
+    path = tmp_path / "early.yml"
+    path.write_text(f"{NODE}- {directive}\n")
+    said = refused("--config", str(path))
+    assert directive.partition(":")[0] in said and "early.yml:4" in said, said
+
+
+def test_a_file_that_is_not_there():
+    assert "/nonexistent/x.yml" in refused("--config", "/nonexistent/x.yml")
+
+
+def test_the_command_line():
+    assert "`tcp-listner`" in refused("--node", "id=a", "--tcp-listner", "port=1")
+    assert "`prot`" in refused("--node", "id=a", "--tcp-listener", "prot=1")
+
+
+def test_a_port_that_is_taken_is_named(mesh):
+    first = mesh.node("first", listen=True).start()
+    second = mesh.node("second", extra=[{"tcp-listener": {"bindaddr": "127.0.0.1", "port": mesh.ports["first"]}}])
+    said = refused("--config", str(second.config))
+    assert str(mesh.ports["first"]) in said, said
+    assert first.answers()
+
+
+def test_a_control_socket_that_is_in_use(mesh):
+    first = mesh.node("first").start()
+    second = mesh.node("second")
+    second.config.write_text(second.config.read_text().replace(str(second.socket), str(first.socket)))
+    assert "in use by another daemon" in refused("--config", str(second.config))
+    assert first.answers()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf.d").glob("*.yml")), ids=lambda path: path.name)
+def test_the_worked_examples_start(mesh, path):
+    """With nothing changed but paths that only exist on a real machine, and addresses outside of it."""
+    node = mesh.node(path.stem.partition("-")[2])
+    text = path.read_text().replace("/run/meshd/", f"{mesh.dir}/").replace("/var/lib/meshd", f"{mesh.dir}/data")
+    text = text.replace("hop.example.org:27199", "127.0.0.1:1").replace("port: 27199", "port: 0")
+    node.config.write_text(text)
+    node.socket = mesh.dir / f"{node.name}.sock"
+    node.start()

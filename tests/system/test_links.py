@@ -1,0 +1,123 @@
+"""Links that die in silence, are dialled from both ends, or come back: what an operator sees at night."""
+
+import signal
+import time
+
+import pytest
+
+import mesh as harness
+from mesh import free_port, until
+from peer import Proxy
+
+
+def connections(node):
+    return {entry["NodeID"] for entry in node.status()["Connections"]}
+
+
+@pytest.fixture
+def proxied(mesh):
+    """near - proxy - far, where the proxy can swallow everything without closing anything."""
+    far = mesh.node("far", listen=True, work=harness.WORK).start()
+    proxy = Proxy(mesh.ports["far"])
+    near = mesh.node("near", peers=[proxy.port], work=harness.WORK).start()
+    mesh.wait_for_routes()
+    yield proxy, near, far
+    proxy.close()
+
+
+def test_a_black_hole_is_torn_down_redialled_and_heals(proxied):
+    proxy, near, far = proxied
+    proxy.swallowing = True
+    start = time.monotonic()
+    until("near to give the link up", lambda: connections(near) == set(), 40)
+    near_after = time.monotonic() - start
+    until("far to give the link up", lambda: connections(far) == set(), 40)
+    far_after = time.monotonic() - start
+    # The limit is 21 s since something was last heard, which may have been up to 10 s before the hole opened.
+    assert 10 < near_after < 26 and 10 < far_after < 26, (near_after, far_after)
+    before = proxy.accepted
+    until("near to dial again", lambda: proxy.accepted > before, 25)
+    proxy.swallowing = False
+    start = time.monotonic()
+    # The attempt under way fails or succeeds on its own; the next follows within the longest pause.
+    until("a link", lambda: connections(near) == {"far"}, 25)
+    until("a route", lambda: near.reaches("far"), 1)
+    unit, output = near.run("far", "cat", b"healed")
+    assert output == b"healed", unit
+
+
+def test_a_stopped_peer_is_torn_down_and_comes_back(line):
+    execution, hop, control = line["execution"], line["hop"], line["control"]
+    execution.stop(signal.SIGSTOP)
+    start = time.monotonic()
+    until("hop to give the link up", lambda: connections(hop) == {"control"}, 40)
+    assert 10 < time.monotonic() - start < 26
+    assert control.reaches("hop")
+    execution.process.send_signal(signal.SIGCONT)
+    until("the way back", lambda: control.reaches("execution"), 25)
+
+
+def test_a_job_goes_on_through_a_black_hole(proxied):
+    proxy, near, far = proxied
+    gate = near.mesh.dir / "gate"
+    with near.control() as control:
+        script = f"'echo one; while [ ! -e {gate} ]; do sleep 0.05; done; echo two'"
+        unit = control.submit("far", "sh", params=script)["unitid"]
+    until("the first line", lambda: near.unit(unit)["StdoutSize"] == 4)
+    proxy.swallowing = True
+    gate.touch()
+    until("near to give the link up", lambda: connections(near) == set(), 40)
+    proxy.swallowing = False
+    assert near.results(unit) == b"one\ntwo\n"
+    until("the end", lambda: near.unit(unit)["StateName"] == "Succeeded", 60)
+
+
+def test_two_nodes_that_dial_each_other_have_one_link(mesh):
+    mesh.ports["a"] = free_port()
+    a = mesh.node("a", peers=[], work=harness.WORK, extra=[listener(mesh.ports["a"])])
+    mesh.ports["b"] = free_port()
+    mesh.node("b", peers=["a"], work=harness.WORK, extra=[listener(mesh.ports["b"])])
+    a.directives.append({"tcp-peer": {"address": f"127.0.0.1:{mesh.ports['b']}"}})
+    a.write_config()
+    for node in mesh.nodes.values():
+        node.spawn()
+    for node in mesh.nodes.values():
+        until("an answer", node.answers)
+    mesh.wait_for_routes()
+    for node, other in (("a", "b"), ("b", "a")):
+        assert [entry["NodeID"] for entry in mesh[node].status()["Connections"]] == [other]
+    payload = bytes(range(256)) * 40_000
+    assert mesh["a"].run("b", "cat", payload)[1] == payload
+    assert mesh["b"].run("a", "cat", payload)[1] == payload
+
+
+def listener(port):
+    return {"tcp-listener": {"bindaddr": "127.0.0.1", "port": port}}
+
+
+def test_a_killed_hop_comes_back(line):
+    control, hop = line["control"], line["hop"]
+    for _ in range(3):
+        hop.restart(signal.SIGKILL)
+        until("the way", lambda: control.reaches("execution"), 15)
+        assert control.run("execution", "cat", b"again")[1] == b"again"
+
+
+def test_the_happy_path_logs_no_warning(line):
+    """A job, a cancelled one, pings, a traceroute, a polite end: nothing a person should look at."""
+    control = line["control"]
+    unit, _ = control.run("execution", "cat", b"x" * 1_000_000)
+    control.command(f"work release {unit}")
+    with control.control() as client:
+        unit = client.submit("execution", "sh", params="'exec sleep 1000'")["unitid"]
+    until("the unit to run", lambda: control.unit(unit)["StateName"] == "Running")
+    control.command(f"work cancel {unit}")
+    control.command(f"work release {unit}")
+    assert control.reaches("execution")
+    control.command("traceroute execution")
+    for name in ("control", "execution", "hop"):
+        line[name].stop(signal.SIGTERM)
+        assert line[name].process.returncode == 0
+    for name, log in line.logs().items():
+        for word in (" WARN", " ERROR", "panicked"):
+            assert word not in log, (name, log)

@@ -1,0 +1,223 @@
+//! Bounds of work types: output, time, number at once, surroundings, retention; and types of Python plugins.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use meshd::work::limits::{Limits, MaxStdout, WhenFull};
+use meshd::work::{Options, Outcome, PythonPlugin, State};
+
+use crate::harness::*;
+
+/// An engine whose shell type has these bounds.
+async fn bounded(limits: Limits) -> Engine {
+    Engine::with(move |options| set(options, limits)).await
+}
+
+fn set(options: &mut Options, limits: Limits) {
+    let shell = options.work_types.iter_mut().find(|kind| kind.name == "sh").unwrap();
+    shell.limits = limits;
+}
+
+fn output(bytes: u64, when_full: WhenFull) -> Limits {
+    Limits { max_stdout: Some(MaxStdout { bytes, when_full }), ..Limits::default() }
+}
+
+#[tokio::test]
+async fn too_much_output_does_what_the_type_says() {
+    let script = "seq 100000; echo err >&2; exit 3";
+    let all: String = (1..=100_000).map(|n| format!("{n}\n")).chain(["err\n".to_owned()]).collect();
+    let over = all.len() - 1000;
+    for (when_full, wanted, detail) in [
+        (WhenFull::Fail, &all[..1000], "Killed: it wrote more than 1000 bytes (maxstdout)".to_owned()),
+        (
+            WhenFull::Stop,
+            &all[..1000],
+            format!("exit status 3 (the last {over} bytes of its output were discarded (maxstdout))"),
+        ),
+        (
+            WhenFull::TruncateHead,
+            &all[over..],
+            format!("exit status 3 (the first {over} bytes of its output were discarded (maxstdout))"),
+        ),
+    ] {
+        let engine = bounded(output(1000, when_full)).await;
+        let id = run(&engine.registry, script).await;
+        assert_eq!(collect(&engine.registry, &id, 0).await, wanted.as_bytes(), "{when_full:?}");
+        let report = finished(&engine.registry, &id).await;
+        assert_eq!((report.state, report.detail, report.stdout_size), (State::Failed, detail, 1000));
+        // Exactly as much is not too much.
+        let id = run(&engine.registry, "printf %01000d 7").await;
+        assert_eq!(collect(&engine.registry, &id, 0).await.len(), 1000);
+        assert_eq!(finished(&engine.registry, &id).await.detail, "exit status 0");
+    }
+}
+
+#[tokio::test]
+async fn a_bounded_job_can_be_cancelled_and_does_not_wait_for_who_holds_its_output() {
+    let engine = bounded(output(1 << 20, WhenFull::Stop)).await;
+    let id = run(&engine.registry, "echo x; exec sleep 1000").await;
+    until(&engine.registry, &id, |report| report.stdout_size == 2).await;
+    assert_eq!(within(engine.registry.cancel(&id, &me())).await.unwrap(), Outcome::Done);
+    assert_eq!(finished(&engine.registry, &id).await.detail, "Canceled");
+    let id = run(&engine.registry, "(sleep 1000 & echo $!); echo done").await;
+    let output = String::from_utf8(collect(&engine.registry, &id, 0).await).unwrap();
+    assert!(output.ends_with("done\n"), "{output}");
+    let child: u32 = output.lines().next().unwrap().parse().unwrap();
+    signal(child, rustix::process::Signal::KILL);
+}
+
+#[tokio::test]
+async fn a_job_that_takes_too_long_fails() {
+    let limits = Limits { timeout: Some(Duration::from_millis(300)), ..Limits::default() };
+    let engine = bounded(limits).await;
+    let id = run(&engine.registry, "echo $$; exec sleep 1000").await;
+    let report = finished(&engine.registry, &id).await;
+    assert_eq!(
+        (report.state, report.detail.as_str()),
+        (State::Failed, "Killed: it ran longer than 300ms (timeout)")
+    );
+    let pid = String::from_utf8(collect(&engine.registry, &id, 0).await).unwrap();
+    assert!(!lives(pid.trim().parse().unwrap()));
+}
+
+#[tokio::test]
+async fn units_beyond_the_bound_wait_in_order_and_across_a_restart() {
+    let one = || Limits { max_units: Some(1), ..Limits::default() };
+    let engine = bounded(one()).await;
+    let log = engine.temp.path().join("log");
+    let fifo = engine.temp.path().join("fifo");
+    let script = |name: &str| format!("echo {name} >>{}", log.display());
+    let first =
+        run(&engine.registry, &format!("mkfifo {0}; read x <{0}; {1}", fifo.display(), script("first")))
+            .await;
+    let mut waiting = Vec::new();
+    for name in ["second", "cancelled", "third", "fourth"] {
+        waiting.push(run(&engine.registry, &script(name)).await);
+        let report = engine.registry.status(waiting.last().unwrap()).await.unwrap();
+        assert_eq!(
+            (report.state, report.detail.as_str()),
+            (State::Pending, "Queued: 1 units of its work type run already")
+        );
+    }
+    assert_eq!(engine.registry.cancel(&waiting[1], &me()).await.unwrap(), Outcome::Done);
+    let Engine { registry, temp } = engine;
+    drop(registry);
+    let mut options = options(temp.path().join("data"), "n1");
+    set(&mut options, one());
+    let registry = open(options).await;
+    assert_eq!(registry.status(&first).await.unwrap().state, State::Running);
+    assert_eq!(registry.status(&waiting[0]).await.unwrap().state, State::Pending);
+    let writer = fifo.clone();
+    tokio::task::spawn_blocking(move || std::fs::write(writer, "go\n").unwrap()).await.unwrap();
+    for (id, state) in
+        waiting.iter().zip([State::Succeeded, State::Canceled, State::Succeeded, State::Succeeded])
+    {
+        assert_eq!(finished(&registry, id).await.state, state);
+    }
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "first\nsecond\nthird\nfourth\n");
+    // A place is free again.
+    let last = run(&registry, "exit 0").await;
+    assert_eq!(finished(&registry, &last).await.state, State::Succeeded);
+    drop(registry);
+}
+
+#[tokio::test]
+async fn surroundings_are_those_of_the_type() {
+    let temp = Scratch::new();
+    std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let root = rustix::process::geteuid().is_root();
+    let mut limits = Limits { cwd: Some(temp.path().to_owned()), ..Limits::default() };
+    limits.env.insert("GREETING".into(), "a b".into());
+    limits.user = root.then(|| "nobody".to_owned());
+    let engine = bounded(limits.clone()).await;
+    let id = run(&engine.registry, "echo \"$GREETING\"; pwd; id -un; cat; echo $USER; id -G | wc -w").await;
+    let output = String::from_utf8(collect(&engine.registry, &id, 0).await).unwrap();
+    let lines: Vec<&str> = output.lines().collect();
+    assert_eq!(lines[..2], ["a b", temp.path().to_str().unwrap()]);
+    match root {
+        true => assert_eq!(lines[2..], ["nobody", "nobody", "1"]),
+        false => eprintln!("SKIPPED: becoming another user needs root"),
+    }
+    // The death of its runner reaches a command with other rights too.
+    let id = run(&engine.registry, "echo $$; exec sleep 1000").await;
+    let report = running(&engine.registry, &id).await;
+    let command: u32 = report.detail.strip_prefix("Running: PID ").unwrap().parse().unwrap();
+    signal(u32::try_from(report.extra_data["Pid"].as_u64().unwrap()).unwrap(), rustix::process::Signal::KILL);
+    finished(&engine.registry, &id).await;
+    assert!(!lives(command));
+    for (change, cause) in [
+        (
+            Limits { user: Some("no-such-user".into()), ..Limits::default() },
+            "there is no user no-such-user on this system",
+        ),
+        (
+            Limits { cwd: Some("/nonexistent".into()), ..Limits::default() },
+            "the working directory /nonexistent (cwd) is not there",
+        ),
+    ] {
+        let engine = bounded(change).await;
+        let submission = engine.registry.submit(request("n1", "sh", "true")).await.unwrap();
+        assert_eq!(submission.finish().await.unwrap_err().to_string(), cause);
+    }
+}
+
+#[tokio::test]
+async fn finished_units_are_released_after_their_time() {
+    let limits = Limits { release_after: Some(Duration::from_millis(200)), ..Limits::default() };
+    let engine = bounded(limits).await;
+    let running = run(&engine.registry, "exec sleep 1000").await;
+    let short = run(&engine.registry, "exit 3").await;
+    let kept = run_as(&engine.registry, request("n1", "cat", ""), b"").await;
+    finished(&engine.registry, &short).await;
+    within(async {
+        while engine.registry.status(&short).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    assert!(!engine.dir(&short).exists());
+    let ids = engine.registry.list(None).await.unwrap();
+    assert!(ids.len() == 2 && ids.keys().all(|id| [&running, &kept].contains(&&id.to_string())));
+}
+
+/// Does what `receptor-python-worker` does to the files of a unit.
+const WORKER: &str = r#"#!/bin/sh
+echo "$1 $3"
+cat "$2/stdin"
+printf '{"State": %s, "Detail": "%s", "StdoutSize": 0, "WorkType": "py", "ExtraData": null}' $END >"$2/status"
+"#;
+
+#[tokio::test]
+async fn a_python_plugin_says_itself_how_it_ended() {
+    for (end, state, detail) in [
+        ("2 Complete", State::Succeeded, "Complete"),
+        ("3 Broken", State::Failed, "Broken"),
+        ("1 Running", State::Succeeded, "exit status 0"),
+    ] {
+        let engine = Engine::with(|options| {
+            let config = serde_json::from_str(r#"{"a": [1, "x y"]}"#).unwrap();
+            let plugin = PythonPlugin { plugin: "space".into(), function: "call".into(), config };
+            let mut kind = meshd::work::CommandType::python("py", plugin);
+            let bin = options.data_dir.parent().unwrap().join("bin");
+            std::fs::create_dir(&bin).unwrap();
+            std::fs::write(bin.join("receptor-python-worker"), WORKER).unwrap();
+            std::fs::set_permissions(
+                bin.join("receptor-python-worker"),
+                std::fs::Permissions::from_mode(0o755),
+            )
+            .unwrap();
+            kind.limits.env.insert("PATH".into(), format!("{}:/usr/bin:/bin", bin.display()));
+            kind.limits.env.insert("END".into(), end.into());
+            options.work_types.push(kind);
+        })
+        .await;
+        let id = run_as(&engine.registry, request("n1", "py", ""), b"payload").await;
+        let output = String::from_utf8(collect(&engine.registry, &id, 0).await).unwrap();
+        assert_eq!(output, "space:call {\"a\":[1,\"x y\"],\"params\":\"\"}\npayload");
+        let report = finished(&engine.registry, &id).await;
+        assert_eq!(
+            (report.state, report.detail.as_str(), report.stdout_size),
+            (state, detail, output.len() as u64)
+        );
+    }
+}
