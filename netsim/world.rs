@@ -354,6 +354,8 @@ impl World {
             Event::RoutesChanged(_) => self.last_change = (self.now, self.counts),
             Event::WeAreDuplicate => self.nodes[node].told_to_stop = true,
             Event::Malformed { error, .. } => panic!("a node sent what is no message: {error}"),
+            Event::Refused { node, .. } => panic!("no room for {node}"),
+            Event::Loud { .. } => panic!("a node floods its neighbour"),
             Event::CannotTell(error) => panic!("a node has too much to tell: {error}"),
             Event::DuplicateNode { .. } | Event::NodeRestarted(_) => {}
         }

@@ -105,7 +105,10 @@ async fn execute(
     request: Request,
 ) -> io::Result<Next> {
     let answer = match request {
-        Request::Status { fields } => status::answer(context, fields).await,
+        Request::Status { fields } => {
+            let line = status::answer(context, fields).await;
+            return channel.send(&line).await.map(|()| Next::Command);
+        }
         Request::Ping { target } => ping::answer(context, &target).await,
         Request::Traceroute { target } => traceroute::answer(context, &target).await,
         Request::Reload => reload::answer(context).await,

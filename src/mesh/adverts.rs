@@ -64,8 +64,10 @@ pub(super) struct Adverts {
 /// What a received advertisement asks of this node.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reception {
-    /// Known already, or beyond the bounds.
+    /// Known already.
     Ignore,
+    /// Beyond the bounds.
+    NoRoom,
     /// To be passed on as it came.
     PassOn,
     /// Somebody still believes in a service of ours that we do not offer, or not like that: all own
@@ -121,7 +123,7 @@ impl Adverts {
         }
         let full = services.map_or(self.heard.len() >= self.max_nodes, |s| s.len() >= self.max_per_node);
         if current.is_none() && (full || self.bytes + message.len() > self.max_bytes) {
-            return Reception::Ignore;
+            return Reception::NoRoom;
         }
         self.withdrawn.remove(&key);
         let of_the_past = born.is_some_and(|born| advertisement.time < born);

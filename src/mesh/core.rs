@@ -20,7 +20,7 @@ use super::repair::Digest;
 use super::seen::Seen;
 use super::session::{Phase, Session};
 use super::status::Neighbour;
-use super::{CloseReason, Counters, LinkPolicy, Now, Options, Routes, SessionId, Status, Tick, paths};
+use super::{CloseReason, Counters, LinkPolicy, Now, Options, Routes, SessionId, Status, Tick, Told, paths};
 use crate::wire::{
     Cost, MessageType, NameHash, NodeId, REJECT, ServiceName, Unreachable, WireError, WorkCommand,
 };
@@ -85,6 +85,20 @@ pub enum Event {
         session: SessionId,
         /// What is wrong.
         error: Arc<WireError>,
+    },
+    /// A neighbour tells of a node or a service for which there is no room any more.
+    Refused {
+        /// From where.
+        session: SessionId,
+        /// The node that was told of.
+        node: NodeId,
+    },
+    /// A neighbour floods this node: that many updates and advertisements came within seconds.
+    Loud {
+        /// From where.
+        session: SessionId,
+        /// How many.
+        messages: u32,
     },
     /// Another node uses our ID; it was told so.
     DuplicateNode {
@@ -230,10 +244,12 @@ impl Mesh {
     /// The established sessions in detail.
     pub fn neighbours(&self) -> BTreeMap<NodeId, Neighbour> {
         let neighbour = |(peer, &session): (&NodeId, &SessionId)| {
-            let e = self.sessions.get(&session)?.established()?;
+            let state = self.sessions.get(&session)?;
+            let (e, told) = (state.established()?, state.told);
             let life = &e.life;
             let (rtt, loss, kind) = (life.rtt(), life.loss(), life.kind());
-            Some((peer.clone(), Neighbour { session, cost: e.cost, ours: kind == Kind::Ours, rtt, loss }))
+            let ours = kind == Kind::Ours;
+            Some((peer.clone(), Neighbour { session, cost: e.cost, ours, rtt, loss, told }))
         };
         self.by_peer.iter().filter_map(neighbour).collect()
     }
@@ -264,6 +280,7 @@ impl Mesh {
         state.hears(now.tick);
         if let Err(error) = self.dispatch(session, message, now) {
             self.counters.malformed += 1;
+            self.note(session, |told| told.malformed += 1);
             self.events.push_back(Event::Malformed { session, error: Arc::new(error) });
         }
     }
@@ -285,6 +302,18 @@ impl Mesh {
             MessageType::Advertisement => {}
         }
         Ok(())
+    }
+
+    /// Keeps account of what a session's peer tells.
+    pub(super) fn note(&mut self, session: SessionId, what: impl FnOnce(&mut Told)) {
+        if let Some(state) = self.sessions.get_mut(&session) {
+            what(&mut state.told);
+        }
+    }
+
+    /// The neighbour on a session, once it has introduced itself.
+    pub fn peer(&self, session: SessionId) -> Option<&NodeId> {
+        self.sessions.get(&session)?.established().map(|established| &established.peer)
     }
 
     /// Time has passed: does all that is due.

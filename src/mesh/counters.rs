@@ -18,6 +18,8 @@ pub struct Counters {
     pub unintroduced: u64,
     /// Routing updates of nodes for which there was no room.
     pub no_room: u64,
+    /// Advertisements for which there was no room.
+    pub no_room_for_services: u64,
     /// Routing updates that came in.
     pub updates_heard: u64,
     /// Of those, the ones that were news.
@@ -50,4 +52,21 @@ pub struct Counters {
     pub late_wakeups: u64,
     /// Nodes forgotten.
     pub forgotten: u64,
+}
+
+/// What one neighbour has told since its session began, and how much of that was of no use: whom a flood comes
+/// from is seen here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Told {
+    /// Routing updates.
+    pub updates: u64,
+    /// Nodes of which nothing was known before.
+    pub new_nodes: u64,
+    /// Advertisements.
+    pub advertisements: u64,
+    /// Updates and advertisements for which there was no room.
+    pub refused: u64,
+    /// Messages that could not be read.
+    pub malformed: u64,
 }

@@ -14,7 +14,7 @@ use super::core::{Class, Event, Mesh};
 use super::life::Life;
 use super::links::News;
 use super::repair::Comparison;
-use super::session::{Established, Phase, Session, Use};
+use super::session::{Established, LOUD, Phase, Session, Use};
 use super::{CloseReason, Now, SessionId, Tick};
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::name::MAX_NODE_ID;
@@ -186,6 +186,8 @@ impl Mesh {
 
     fn take_update(&mut self, session: SessionId, update: RoutingUpdate, size: usize, now: Now) {
         self.counters.updates_heard += 1;
+        self.note(session, |told| told.updates += 1);
+        self.beware_of_floods(session, now.tick);
         // A sender without a name is still starting.
         let Some(node) = update.node_id.clone() else { return };
         if node == self.id {
@@ -204,7 +206,7 @@ impl Mesh {
                 News::Distrusted => false,
                 News::NoRoom => {
                     self.counters.no_room += 1;
-                    return;
+                    return self.refuse(session, node);
                 }
                 News::Update { new_node, new_life, links_changed } => {
                     self.counters.updates_accepted += 1;
@@ -216,6 +218,7 @@ impl Mesh {
                         self.events.push_back(Event::NodeRestarted(node.hash()));
                     }
                     if new_node {
+                        self.note(session, |told| told.new_nodes += 1);
                         self.learn_name(&node);
                         self.update_pace.request(now.tick);
                     }
@@ -234,6 +237,21 @@ impl Mesh {
             self.links.keep_message(&node, &message);
         }
         self.flood(&message, Some(session));
+    }
+
+    /// Says whose word found no room. The word of others is still heard: what is known already stays, and moves.
+    fn refuse(&mut self, session: SessionId, node: NodeId) {
+        self.note(session, |told| told.refused += 1);
+        self.events.push_back(Event::Refused { session, node });
+    }
+
+    /// A flood is not held back here, since a mesh that starts looks alike: tables are bounded, and links are
+    /// read as fast as their messages are worked off. But it is told whom it comes from.
+    fn beware_of_floods(&mut self, session: SessionId, now: Tick) {
+        let Some(state) = self.sessions.get_mut(&session) else { return };
+        if state.is_getting_loud(now) {
+            self.events.push_back(Event::Loud { session, messages: LOUD });
+        }
     }
 
     /// A node has begun a new life: what it offered in an earlier one ends unless it renews it.
@@ -345,8 +363,14 @@ impl Mesh {
         let node = heard.advertisement.node_id.clone();
         let born = self.links.born(&node);
         self.counters.advertisements_heard += 1;
+        self.note(session, |told| told.advertisements += 1);
+        self.beware_of_floods(session, now.tick);
         match self.adverts.receive(heard, message.clone(), born, now) {
             Reception::Ignore => {}
+            Reception::NoRoom => {
+                self.counters.no_room_for_services += 1;
+                self.refuse(session, node);
+            }
             Reception::PassOn => {
                 self.counters.advertisements_accepted += 1;
                 self.digest = None;

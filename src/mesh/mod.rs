@@ -36,7 +36,7 @@ mod status;
 pub use self::adverts::Offer;
 pub use self::clock::{Now, Tick};
 pub use self::core::{Class, Event, Mesh, Transmit, Wakeup};
-pub use self::counters::Counters;
+pub use self::counters::{Counters, Told};
 pub use self::datagram::{Datagram, SendError};
 pub use self::forget::ForgetError;
 pub use self::options::Options;

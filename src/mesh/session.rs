@@ -7,10 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use super::Tick;
 use super::life::Life;
 use super::repair::Comparison;
+use super::{Tick, Told};
 use crate::wire::{Cost, MAX_MESSAGE, NodeId, RoutingUpdate};
+
+/// Updates and advertisements within [`LOUD_WINDOW`] that an operator should know of: several times what a
+/// neighbour passes on while a mesh of a thousand nodes starts at once.
+pub(super) const LOUD: u32 = 30_000;
+const LOUD_WINDOW: Duration = Duration::from_secs(10);
 
 /// Names one session for ever: a number is never used again, so what comes late for an old session can
 /// never hit a newer one with the same neighbour.
@@ -218,11 +223,25 @@ pub(super) struct Session {
     pub(super) policy: LinkPolicy,
     pub(super) phase: Phase,
     pub(super) last_heard: Tick,
+    pub(super) told: Told,
+    /// Since when its updates and advertisements are counted, and how many there were.
+    recent: (Tick, u32),
 }
 
 impl Session {
     pub(super) fn new(policy: LinkPolicy, now: Tick) -> Self {
-        Self { policy, phase: Phase::Greeting { sent: 0, next: now, contests: None }, last_heard: now }
+        let phase = Phase::Greeting { sent: 0, next: now, contests: None };
+        Self { policy, phase, last_heard: now, told: Told::default(), recent: (now, 0) }
+    }
+
+    /// An update or an advertisement came in. True once in each window in which the peer is [`LOUD`].
+    pub(super) fn is_getting_loud(&mut self, now: Tick) -> bool {
+        let (since, count) = &mut self.recent;
+        if now.since(*since) >= LOUD_WINDOW {
+            (*since, *count) = (now, 0);
+        }
+        *count = count.saturating_add(1);
+        *count == LOUD
     }
 
     /// Something was heard at `when`.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Counters, LinkCosts, SessionId};
+use super::{Counters, LinkCosts, SessionId, Told};
 use crate::wire::{Advertisement, Cost, NodeId};
 
 /// An established session, as its probes show it.
@@ -20,6 +20,8 @@ pub struct Neighbour {
     pub rtt: Option<Duration>,
     /// Share of the last 32 probes that stayed without an answer, from 0 to 1.
     pub loss: f64,
+    /// What it has told so far.
+    pub told: Told,
 }
 
 /// One consistent view. Its large parts are shared with the core, so taking it costs little.

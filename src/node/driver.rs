@@ -18,6 +18,7 @@ use super::clock::Clock;
 use super::handle::StopCause;
 use super::port::{Notice, Port};
 use super::queue::IfFull;
+use super::ration::Ration;
 use super::session::{Channel, Surroundings};
 use super::switch::{Forwarding, Switch};
 use super::traffic::LinkStatus;
@@ -28,10 +29,10 @@ use crate::mesh::{
 };
 use crate::wire::{DataHeader, NodeId, Problem, ServiceName, Unreachable, WorkCommand};
 
-/// Inputs handled between two looks at the timers.
-const BATCH: usize = 256;
-/// Malformed messages logged per second and node; the others are counted only.
-const MALFORMED_PER_SECOND: u32 = 10;
+/// Inputs handled between two looks at the timers and at what this node's own rooms ask.
+const BATCH: usize = 64;
+/// Asks answered between two looks at the inputs.
+const ASKS: usize = 16;
 
 /// What reaches the driver from links and sockets, in a bounded channel.
 #[derive(Debug)]
@@ -91,7 +92,8 @@ pub(super) struct Driver {
     pub(super) next_session: u64,
     pub(super) stop: CancellationToken,
     pub(super) stop_cause: Option<oneshot::Sender<StopCause>>,
-    pub(super) malformed: (Option<Instant>, u32),
+    /// For lines that a neighbour can cause as fast as it can write.
+    pub(super) complaints: Ration,
 }
 
 impl Driver {
@@ -118,6 +120,11 @@ impl Driver {
                     batch.drain(..).for_each(|input| self.take(input));
                 }
                 () = timer => {}
+            }
+            // A flood of inputs must not delay clients by more than a batch.
+            for _ in 0..ASKS {
+                let Ok(ask) = asks.try_recv() else { break };
+                self.answer(ask);
             }
             if wakeup.is_some_and(|at| at <= Instant::now()) {
                 self.tell_activity();
@@ -284,6 +291,11 @@ impl Driver {
                 }
             }
             Event::Malformed { session, error } => self.on_malformed(session, &error),
+            Event::Refused { session, node } => self.on_refused(session, &node),
+            Event::Loud { session, messages } => {
+                let peer = self.peer(session);
+                warn!(%session, peer, messages, "flooded with updates and advertisements: see status --links");
+            }
             // Nobody listens where nothing is connected.
             Event::NodeRestarted(node) => drop(self.switch.restarted.send(node)),
             Event::DuplicateNode { epoch } => {
@@ -322,15 +334,21 @@ impl Driver {
     }
 
     fn on_malformed(&mut self, session: SessionId, error: &crate::wire::WireError) {
-        let (since, count) = &mut self.malformed;
-        let now = Instant::now();
-        if since.is_none_or(|since| now - since >= Duration::from_secs(1)) {
-            (*since, *count) = (Some(now), 0);
+        if let Some(unsaid) = self.complaints.take(Instant::now()) {
+            let peer = self.peer(session);
+            warn!(%session, peer, %error, unsaid, "message dropped");
         }
-        *count += 1;
-        if *count <= MALFORMED_PER_SECOND {
-            warn!(%session, %error, "message dropped");
+    }
+
+    fn on_refused(&mut self, session: SessionId, node: &NodeId) {
+        if let Some(unsaid) = self.complaints.take(Instant::now()) {
+            let peer = self.peer(session);
+            warn!(%session, peer, %node, unsaid, "no room for what a neighbour tells of");
         }
+    }
+
+    fn peer(&self, session: SessionId) -> &str {
+        self.mesh.peer(session).map_or("unknown", NodeId::as_str)
     }
 
     /// Replaces the table that readers and senders go by.

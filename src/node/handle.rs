@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::clock::Clock;
 use super::driver::{Ask, Driver, Input, SendAsk};
 use super::port::Port;
+use super::ration::Ration;
 use super::socket::{BindError, OverlaySocket};
 use super::switch::Switch;
 use super::traffic::LinkStatus;
@@ -92,7 +93,7 @@ impl NodeHandle {
             next_session: 1,
             stop: stop.clone(),
             stop_cause: Some(stop_cause),
-            malformed: (None, 0),
+            complaints: Ration::default(),
         };
         tokio::spawn(driver.run(inbox_receiver, asks_receiver));
         let inner = Inner { switch, inbox, asks, stop };

@@ -17,6 +17,7 @@ mod link;
 mod ping;
 mod port;
 mod queue;
+mod ration;
 mod session;
 mod socket;
 mod switch;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::session::Channel;
-use crate::mesh::Neighbour;
+use crate::mesh::{Neighbour, Told};
 use crate::wire::{Cost, NodeId};
 
 /// Counts of messages in both directions.
@@ -66,6 +66,8 @@ pub struct LinkStatus {
     pub packets_out: u64,
     /// Bytes sent, without framing.
     pub bytes_out: u64,
+    /// What the neighbour has told of the mesh, and how much of that was of no use.
+    pub told: Told,
 }
 
 fn nanoseconds<S: serde::Serializer>(time: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
@@ -91,6 +93,7 @@ impl LinkStatus {
             bytes_in: read(&channel.traffic.bytes_in),
             packets_out: read(&channel.traffic.packets_out),
             bytes_out: read(&channel.traffic.bytes_out),
+            told: neighbour.told,
         }
     }
 }

@@ -27,6 +27,17 @@ struct Link {
     bytes_in: u64,
     packets_out: u64,
     bytes_out: u64,
+    told: Told,
+}
+
+/// What the neighbour has told of the mesh.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Told {
+    updates: u64,
+    advertisements: u64,
+    refused: u64,
+    malformed: u64,
 }
 
 pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
@@ -57,10 +68,24 @@ fn render(links: &[Link]) -> String {
             link.dropped.to_string(),
             format!("{} ({})", table::size(link.bytes_in), link.packets_in),
             format!("{} ({})", table::size(link.bytes_out), link.packets_out),
+            (link.told.updates + link.told.advertisements).to_string(),
+            (link.told.refused + link.told.malformed).to_string(),
         ]
     });
     table::render(
-        ["NODE", "LINK", "COST", "RTT", "LOSS", "QUEUED", "DROPPED", "IN (PACKETS)", "OUT (PACKETS)"],
+        [
+            "NODE",
+            "LINK",
+            "COST",
+            "RTT",
+            "LOSS",
+            "QUEUED",
+            "DROPPED",
+            "IN (PACKETS)",
+            "OUT (PACKETS)",
+            "TOLD",
+            "BAD",
+        ],
         rows,
     )
 }
@@ -74,7 +99,8 @@ mod tests {
         let links: Vec<Link> = serde_json::from_value(json!([
             {"NodeID": "hop", "Transport": "tcp", "Address": "10.0.0.1:27199", "Cost": 1.5, "RTT": 1_234_000,
              "ProbeLoss": 0.25, "QueuedBytes": 2048, "Dropped": 7, "PacketsIn": 10, "BytesIn": 999,
-             "PacketsOut": 11, "BytesOut": 1_048_576},
+             "PacketsOut": 11, "BytesOut": 1_048_576,
+             "Told": {"Updates": 5, "Advertisements": 2, "Malformed": 3, "Refused": 1}},
             {"NodeID": "old", "RTT": null}]))
         .unwrap();
         let text = render(&links);
@@ -92,6 +118,8 @@ mod tests {
             "7",
             "999 B (10)",
             "1.0 MiB (11)",
+            "7",
+            "4",
         ];
         assert_eq!(rows[1], hop);
         assert_eq!(rows[2][3], "0 %", "{text}");

@@ -4,6 +4,8 @@
 //! Each function also checks what must hold for whatever was accepted, as a rule that printing it and
 //! reading it again gives the same.
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -13,16 +15,18 @@ use rand::rngs::SmallRng;
 
 use meshd::control::request::Request;
 use meshd::mesh::{LinkPolicy, Mesh, Now, Offer, Options, SessionId, Tick};
+use meshd::tls::{Facts, Names};
 use meshd::wire::advertisement::AdvertisementMessage;
 use meshd::wire::frame;
 use meshd::wire::{ConnType, DataHeader, MessageType, NodeId, RoutingUpdate, ServiceName};
+use meshd::work::signing::{Subject, Verifier};
 use meshd::work::status::Status;
 
 /// What is done with some bytes.
 pub type Target = fn(&[u8]);
 
 /// All targets by name: also the names of the corpus' folders.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("frame", frame),
     ("data_header", data_header),
     ("routing_update", routing_update),
@@ -30,6 +34,8 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("control_line", control_line),
     ("configuration", configuration),
     ("status_file", status_file),
+    ("token", token),
+    ("certificate_names", certificate_names),
     ("operations", operations),
 ];
 
@@ -114,6 +120,43 @@ pub fn status_file(data: &[u8]) {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
+}
+
+/// Signatures are accepted or refused in words; what is accepted twice names no ID of its own.
+pub fn token(data: &[u8]) {
+    static VERIFIER: LazyLock<Verifier> = LazyLock::new(|| {
+        let folder = tempfile::tempdir().expect("room for a file");
+        let file = folder.path().join("work.pub");
+        std::fs::write(&file, include_str!("../../../certs/work.pub")).expect("room for a file");
+        Verifier::open(&file, NodeId::new("execution").expect("valid")).expect("a good key")
+    });
+    let text = String::from_utf8_lossy(data);
+    let params = BTreeMap::from([("params".to_owned(), "x".to_owned())]);
+    let submission = Subject { work_type: Some("cat"), params: Some(&params), payload: None, unit: None };
+    let about_unit = Subject { unit: Some("abcdefgh"), ..Subject::default() };
+    for subject in [submission, about_unit] {
+        if let Err(refusal) = VERIFIER.verify(&text, &subject) {
+            assert!(!refusal.to_string().is_empty());
+        }
+    }
+}
+
+/// What a certificate, or a request for one, says of itself can be shown on a terminal, and is the same whoever
+/// asks.
+pub fn certificate_names(data: &[u8]) {
+    if let Ok(facts) = Facts::of(data) {
+        assert_eq!(Names::of(data).as_ref(), Ok(&facts.names));
+        shown(&facts.names);
+        assert!(!facts.issuer.contains(char::is_control));
+    }
+    if let Ok(names) = Names::of_request(data) {
+        shown(&names);
+    }
+}
+
+fn shown(names: &Names) {
+    assert_eq!(names.is_empty(), names.to_string().starts_with("none"), "{names}");
+    assert!(!names.to_string().contains(char::is_control), "{names:?}");
 }
 
 /// The bytes are a little program over the core: sessions, messages, time, services. The core must stay
