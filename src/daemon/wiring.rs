@@ -29,6 +29,7 @@ use crate::work::{CommandType, Dialer, Dialing, Duplex, PythonPlugin};
 pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
         id: config.node.id.clone(),
+        epoch: None,
         mesh: Options { max_idle: config.node.max_idle, ..Options::default() },
         firewall: config.node.firewall_rules.clone(),
     }
