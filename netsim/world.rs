@@ -319,7 +319,7 @@ impl World {
             Event::WeAreDuplicate => self.nodes[node].told_to_stop = true,
             Event::Malformed { error, .. } => panic!("a node sent what is no message: {error}"),
             Event::CannotTell(error) => panic!("a node has too much to tell: {error}"),
-            Event::DuplicateNode { .. } | Event::NodeRestarted(_) => {}
+            Event::DuplicateNode { .. } | Event::NodeRestarted(_) | Event::OffersChanged => {}
         }
     }
 

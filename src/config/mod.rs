@@ -26,7 +26,7 @@ mod yaml;
 
 use std::path::{Path, PathBuf};
 
-pub use address::{HostPort, IpNetwork, WsUrl};
+pub use address::{HostPort, WsUrl};
 pub use directives::DIRECTIVES;
 pub use error::{ConfigError, ConfigErrors, Fault, Place, Warning};
 pub use help::help;

@@ -29,6 +29,7 @@ const IMPLEMENTED: &[(&str, &[&str])] = &[
     ("udp-client", &[]),
     ("unix-socket-server", &[]),
     ("unix-socket-client", &[]),
+    ("ip-router", &[]),
     ("work-command", &[]),
     ("work-signing", &[]),
     ("work-verification", &[]),

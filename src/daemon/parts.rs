@@ -16,7 +16,7 @@ use crate::config::typed::parts::{Claim, ControlDoor, Part};
 use crate::config::typed::services::Remote;
 use crate::control::{self, Limits, Server};
 use crate::node::LinkHandle;
-use crate::service::{CommandOut, FlowLimits, TcpIn, TcpOut, UdpIn, UdpOut, UnixIn, UnixOut};
+use crate::service::{CommandOut, FlowLimits, IpRouter, TcpIn, TcpOut, UdpIn, UdpOut, UnixIn, UnixOut};
 use crate::tls::{ClientProfile, ServerProfile, UnknownProfile};
 use crate::wire::{NodeId, ServiceName};
 
@@ -147,7 +147,10 @@ impl Parts {
                 let service = CommandOut::listen(&streams(), command.service, &command.command, tls).await?;
                 Ok(self.run(|stop| service.run(stop)))
             }
-            Part::IpRouter(_) => Err("this kind of service is not supported".into()),
+            Part::IpRouter(router) => {
+                let router = IpRouter::open(node, wiring::ip_router(router)).await?;
+                Ok(self.run(|stop| router.run(stop)))
+            }
             Part::TcpServer(server) => {
                 let (to, service) = self.target(&server.remote);
                 let tls =

@@ -9,7 +9,7 @@ use crate::backend::{
     UdpDialOptions, UdpListenOptions, WsDialOptions, WsListenOptions,
 };
 use crate::config::typed::backends::{Backend, DialTerms, ListenTerms, WsPeer};
-use crate::config::typed::services::RemoteNode;
+use crate::config::typed::services::{IpRouter, RemoteNode};
 use crate::config::typed::tls::{TlsClient, TlsServer};
 use crate::config::typed::work::{
     MaxStdoutAction, WorkCommand, WorkLimits, WorkPython, WorkSigning, WorkVerification,
@@ -17,6 +17,7 @@ use crate::config::typed::work::{
 use crate::config::{Config, HostPort};
 use crate::mesh::{LinkPolicy, Options};
 use crate::node::{LinkSpec, NodeOptions};
+use crate::service::IpRouterOptions;
 use crate::stream::Streams;
 use crate::tls::{
     ClientOptions, ClientProfile, Files, ProfileError, Profiles, ServerOptions, ServerProfile, UnknownProfile,
@@ -232,6 +233,11 @@ pub(super) fn remote_node(remote: &RemoteNode, own: &NodeId) -> NodeId {
         RemoteNode::Local => own.clone(),
         RemoteNode::Named(node) => node.clone(),
     }
+}
+
+pub(super) fn ip_router(configured: &IpRouter) -> IpRouterOptions {
+    let IpRouter { network, interface, local_net, routes } = configured.clone();
+    IpRouterOptions { network, interface, local_net, routes }
 }
 
 /// Lets the work engine reach other nodes.

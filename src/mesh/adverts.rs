@@ -59,7 +59,10 @@ pub(super) enum Reception {
     /// Known already, or beyond the bounds.
     Ignore,
     /// To be passed on as it came.
-    PassOn,
+    PassOn {
+        /// True if it says more than that the service is still there.
+        news: bool,
+    },
     /// Somebody still believes in a service of ours that we do not offer, or not like that: all own
     /// services are to be told soon.
     Correct,
@@ -98,15 +101,18 @@ impl Adverts {
         if cancel {
             self.forget(&key);
             self.remember_withdrawal(key, advertisement.time, now.tick);
-            return Reception::PassOn;
+            return Reception::PassOn { news: current.is_some() };
         }
         let full = services.map_or(self.heard.len() >= self.max_nodes, |s| s.len() >= self.max_per_node);
         if current.is_none() && full {
             return Reception::Ignore;
         }
         self.withdrawn.remove(&key);
-        self.heard.entry(key.0).or_default().insert(key.1, Heard { advertisement, message });
-        Reception::PassOn
+        let (conn_type, tags) = (advertisement.conn_type, advertisement.tags.clone());
+        let before = self.heard.entry(key.0).or_default().insert(key.1, Heard { advertisement, message });
+        let same =
+            |heard: &Heard| heard.advertisement.conn_type == conn_type && heard.advertisement.tags == tags;
+        Reception::PassOn { news: !before.as_ref().is_some_and(same) }
     }
 
     fn receive_own(&mut self, heard: &Advertisement, cancel: bool) -> Reception {

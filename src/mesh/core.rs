@@ -74,6 +74,8 @@ pub enum Event {
     },
     /// The forwarding table has changed.
     RoutesChanged(Arc<Routes>),
+    /// What other nodes offer has changed.
+    OffersChanged,
     /// A node has started anew: whatever it held in memory is gone.
     NodeRestarted(NameHash),
     /// A neighbour sent what is no message.

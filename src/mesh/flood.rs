@@ -249,7 +249,12 @@ impl Mesh {
         self.has_shown_life(session);
         match self.adverts.receive(heard, message.clone(), now) {
             Reception::Ignore => {}
-            Reception::PassOn => self.flood(&message, Some(session)),
+            Reception::PassOn { news } => {
+                if news {
+                    self.events.push_back(Event::OffersChanged);
+                }
+                self.flood(&message, Some(session));
+            }
             // In good time, not at once: of two nodes with our ID each would go on correcting the other.
             Reception::Correct => self.advertise_pace.request(now.tick),
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::paths;
 use crate::wire::{Advertisement, Cost, NodeId};
 
 /// One consistent view.
@@ -15,4 +16,11 @@ pub struct Status {
     pub advertisements: Vec<Advertisement>,
     /// Known links: from, to, cost.
     pub known_connection_costs: BTreeMap<NodeId, BTreeMap<NodeId, Cost>>,
+}
+
+impl Status {
+    /// What the shortest path from that node to each other one costs, over the known links.
+    pub fn path_costs(&self, from: &NodeId) -> BTreeMap<NodeId, f64> {
+        paths::costs(from, &self.known_connection_costs)
+    }
 }

@@ -265,6 +265,9 @@ impl Driver {
                 }
             }
             Event::Malformed { session, error } => self.on_malformed(session, &error),
+            Event::OffersChanged => {
+                self.switch.offers.send_replace(());
+            }
             // Nobody listens where nothing is connected.
             Event::NodeRestarted(node) => drop(self.switch.restarted.send(node)),
             Event::DuplicateNode { epoch } => {

@@ -21,7 +21,7 @@ mod session;
 mod socket;
 mod switch;
 
-pub use handle::{NodeHandle, NodeOptions, StopCause};
+pub use handle::{Changes, NodeHandle, NodeOptions, StopCause};
 pub use link::{LinkHandle, LinkSpec};
 pub use ping::{PingError, PingReply};
 pub use socket::{BindError, Blocked, OverlaySocket, Received};
