@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rand::rngs::SmallRng;
@@ -237,6 +238,11 @@ impl Mesh {
     /// A link has gone down by itself.
     pub fn handle_session_closed(&mut self, session: SessionId, now: Now) {
         self.close(session, CloseReason::LinkClosed, now);
+    }
+
+    /// How long a session may be silent from now on.
+    pub fn set_max_idle(&mut self, limit: Duration) {
+        self.options.max_idle = limit;
     }
 
     /// Datagrams were heard on a session at `when`, by a reader that forwarded them without the core.

@@ -61,6 +61,7 @@ pub(super) enum Ask {
     Advertise(ServiceName, Offer),
     WorkCommands(Vec<WorkCommand>),
     Firewall(Vec<Rule>),
+    MaxIdle(Duration),
     Send(SendAsk, oneshot::Sender<Result<(), SendError>>),
     Status(oneshot::Sender<Status>),
 }
@@ -200,6 +201,10 @@ impl Driver {
             Ask::Advertise(service, offer) => self.mesh.advertise(service, offer, now),
             Ask::WorkCommands(commands) => self.mesh.set_work_commands(commands, now),
             Ask::Firewall(rules) => self.mesh.set_firewall(rules),
+            Ask::MaxIdle(limit) => {
+                self.max_idle = limit;
+                self.mesh.set_max_idle(limit);
+            }
             Ask::Send(ask, reply) => {
                 let SendAsk { from_service, to_node, to_service, payload, hops } = ask;
                 let sent = self.mesh.send(from_service, &to_node, to_service, &payload, hops, now);

@@ -202,6 +202,11 @@ impl NodeHandle {
         self.tell(Ask::Firewall(rules));
     }
 
+    /// How long a link may be silent from now on.
+    pub fn set_max_idle(&self, limit: Duration) {
+        self.tell(Ask::MaxIdle(limit));
+    }
+
     /// Stops the node: links are closed in order, services end.
     pub fn stop(&self) {
         self.inner.stop.cancel();

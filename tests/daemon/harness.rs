@@ -102,6 +102,10 @@ impl Node {
         node
     }
 
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.process)
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("s")
     }
