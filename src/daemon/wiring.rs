@@ -268,7 +268,7 @@ impl Dialer for MeshDialer {
         let (streams, profiles) = (self.streams.clone(), self.tls.clone());
         Box::pin(async move {
             let tls = client_profile(&profiles, tls.as_deref()).map_err(std::io::Error::other)?;
-            Ok(Box::new(streams.dial_with(&node, service, tls.as_ref()).await?) as Box<dyn Duplex>)
+            Ok(Box::new(streams.dial_shared(&node, service, tls.as_ref()).await?) as Box<dyn Duplex>)
         })
     }
 

@@ -4,7 +4,7 @@
 //! Whoever has been away for half of the time until it is forgotten is no longer told to new neighbours,
 //! so that nodes whose clocks differ do not remind each other for ever.
 
-use super::core::Mesh;
+use super::core::{Event, Mesh};
 use super::{Now, Tick};
 use crate::wire::NodeId;
 
