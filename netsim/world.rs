@@ -357,7 +357,7 @@ impl World {
             Event::Refused { node, .. } => panic!("no room for {node}"),
             Event::Loud { .. } => panic!("a node floods its neighbour"),
             Event::CannotTell(error) => panic!("a node has too much to tell: {error}"),
-            Event::DuplicateNode { .. } | Event::NodeRestarted(_) => {}
+            Event::DuplicateNode { .. } | Event::NodeRestarted(_) | Event::OffersChanged => {}
         }
     }
 

@@ -7,6 +7,7 @@
 mod certificates;
 mod check;
 mod epoch;
+mod memory;
 mod parts;
 mod reload;
 mod watch;
@@ -108,7 +109,8 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     if config.backends().is_empty() && !config.local_only {
         return Err(Failure::NoBackends);
     }
-    let tls = wiring::tls_profiles(&config).map_err(Failure::start("TLS"))?;
+    let tls = Profiles::default();
+    tls.swap(wiring::tls_profiles(&config, &tls).map_err(Failure::start("TLS"))?);
     let options = NodeOptions { epoch: Some(next_epoch(&config)), ..wiring::node_options(&config) };
     let (node, stopped) = NodeHandle::start(options);
     info!(node = %node.id(), version = VERSION, "starting");
@@ -119,12 +121,13 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let profiles = tls.clone();
     tokio::spawn(tls.watch(stop.clone()));
     let watched = sources.watched().to_vec();
-    let backends = Node { handle: node.clone(), work: work.clone(), log: log.clone() };
-    let reloader = Reloader::new(backends, config, sources);
+    let inner = Node { handle: node.clone(), work: work.clone(), tls: profiles.clone(), log: log.clone() };
+    let reloader = Reloader::new(inner, config, sources, &warnings);
     let (reload, log) = (reloader.clone(), Arc::new(log));
     let context = Context { node: node.clone(), streams, tls: profiles, work, reload, log, version: VERSION };
     reloader.start(Parts::new(context, stop.clone())).await?;
     watch::spawn(watched, reloader.clone(), stop);
+    memory::give_back_code();
     // Without systemd there is nobody to tell.
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     info!(node = %node.id(), "ready");
@@ -149,7 +152,7 @@ fn next_epoch(config: &Config) -> u64 {
 
 async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result<Registry, Failure> {
     let what = || format!("the work engine in {}", config.node.data_dir.display());
-    let types = wiring::work_types(&config.work_commands, &config.work_python);
+    let types = wiring::work_types(config);
     let mut options = work::Options::new(config.node.data_dir.clone(), config.node.id.clone(), types)
         .map_err(Failure::start(what()))?;
     options.signer = wiring::signer(config).map_err(Failure::start("work-signing"))?;

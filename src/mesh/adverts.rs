@@ -69,7 +69,10 @@ pub(super) enum Reception {
     /// Beyond the bounds.
     NoRoom,
     /// To be passed on as it came.
-    PassOn,
+    PassOn {
+        /// True if it says more than that the service is still there.
+        news: bool,
+    },
     /// Somebody still believes in a service of ours that we do not offer, or not like that: all own
     /// services are to be told soon.
     Correct,
@@ -119,7 +122,7 @@ impl Adverts {
         if cancel {
             self.forget(&key);
             self.remember_withdrawal(key, advertisement.time, now.tick);
-            return Reception::PassOn;
+            return Reception::PassOn { news: current.is_some() };
         }
         let full = services.map_or(self.heard.len() >= self.max_nodes, |s| s.len() >= self.max_per_node);
         if current.is_none() && (full || self.bytes + message.len() > self.max_bytes) {
@@ -130,10 +133,15 @@ impl Adverts {
         let expires = of_the_past.then(|| now.tick + self.unrenewed_time);
         self.bytes += message.len();
         let heard = Heard { advertisement: advertisement.into(), message, expires };
-        if let Some(old) = self.heard.entry(key.0).or_default().insert(key.1, heard) {
+        let said = heard.advertisement.clone();
+        let before = self.heard.entry(key.0).or_default().insert(key.1, heard);
+        if let Some(old) = &before {
             self.bytes -= old.message.len();
         }
-        Reception::PassOn
+        let same = |old: &Heard| {
+            old.advertisement.conn_type == said.conn_type && old.advertisement.tags == said.tags
+        };
+        Reception::PassOn { news: !before.as_ref().is_some_and(same) }
     }
 
     fn receive_own(&mut self, heard: &Advertisement, cancel: bool) -> Reception {
@@ -177,14 +185,15 @@ impl Adverts {
         }
     }
 
-    /// Drops what has not been renewed in time; when the next one is due.
-    pub(super) fn expire(&mut self, now: Tick) -> Option<Tick> {
+    /// Drops what has not been renewed in time; whether anything was, and when the next one is due.
+    pub(super) fn expire(&mut self, now: Tick) -> (bool, Option<Tick>) {
         let all = || self.heard.iter().flat_map(|(node, services)| services.iter().map(move |s| (node, s)));
         let dated = || all().filter_map(|(node, (service, heard))| Some((heard.expires?, node, service)));
         let next = dated().map(|(due, ..)| due).filter(|due| *due > now).min();
         let due: Vec<_> = dated().filter(|(due, ..)| *due <= now).map(|(_, n, s)| (n.clone(), *s)).collect();
+        let any = !due.is_empty();
         due.into_iter().for_each(|key| self.drop_heard(key, now));
-        next
+        (any, next)
     }
 
     /// Drops all services of a node that is gone for good.

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rand::rngs::SmallRng;
@@ -77,6 +78,8 @@ pub enum Event {
     },
     /// The forwarding table has changed.
     RoutesChanged(Arc<Routes>),
+    /// What other nodes offer has changed.
+    OffersChanged,
     /// A node has started anew: whatever it held in memory is gone.
     NodeRestarted(NameHash),
     /// A neighbour sent what is no message.
@@ -281,6 +284,11 @@ impl Mesh {
     /// A link has gone down by itself.
     pub fn handle_session_closed(&mut self, session: SessionId, now: Now) {
         self.close(session, CloseReason::LinkClosed, now);
+    }
+
+    /// How long a session may be silent from now on.
+    pub fn set_max_idle(&mut self, limit: Duration) {
+        self.options.max_idle = limit;
     }
 
     /// Datagrams were heard on a session at `when`, by a reader that forwarded them without the core.

@@ -371,10 +371,13 @@ impl Mesh {
                 self.counters.no_room_for_services += 1;
                 self.refuse(session, node);
             }
-            Reception::PassOn => {
+            Reception::PassOn { news } => {
                 self.counters.advertisements_accepted += 1;
                 self.digest = None;
                 self.note_if_absent(&node, now.tick);
+                if news {
+                    self.events.push_back(Event::OffersChanged);
+                }
                 if born.is_some() {
                     self.sweep_by(Some(now.tick + self.options.unrenewed_time));
                 }

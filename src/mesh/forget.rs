@@ -4,7 +4,7 @@
 //! Whoever has been away for half of the time until it is forgotten is no longer told to new neighbours,
 //! so that nodes whose clocks differ do not remind each other for ever.
 
-use super::core::Mesh;
+use super::core::{Event, Mesh};
 use super::{Now, Tick};
 use crate::wire::NodeId;
 
@@ -86,7 +86,10 @@ impl Mesh {
     /// Forgets everything whose time has come.
     pub(super) fn sweep(&mut self, now: Tick) {
         self.next_sweep = None;
-        let next = self.adverts.expire(now);
+        let (expired, next) = self.adverts.expire(now);
+        if expired {
+            self.events.push_back(Event::OffersChanged);
+        }
         self.sweep_by(next);
         let forget_time = self.options.forget_time;
         let gone: Vec<NodeId> = self

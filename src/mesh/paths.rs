@@ -54,6 +54,16 @@ pub(super) fn next_hops(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, 
         .collect()
 }
 
+/// What the shortest path from `origin` to each reachable node costs.
+pub(super) fn costs(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, f64> {
+    let Some((graph, names, origin)) = graph_of(origin, links) else {
+        return BTreeMap::new();
+    };
+    let distance = dijkstra(&graph, origin, None, |edge| *edge.weight());
+    let named = |(node, cost): (NodeIndex, f64)| (names[node.index()].clone(), cost);
+    distance.into_iter().map(named).collect()
+}
+
 /// The table as a graph whose indices follow the names' order; `None` if `origin` has no links at all.
 fn graph_of<'a>(
     origin: &NodeId,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Counters, LinkCosts, SessionId, Told};
+use super::{Counters, LinkCosts, SessionId, Told, paths};
 use crate::wire::{Advertisement, Cost, NodeId};
 
 /// An established session, as its probes show it.
@@ -65,4 +65,11 @@ pub struct Status {
     pub advertisements: Vec<Arc<Advertisement>>,
     /// Known links: from, to, cost.
     pub known_connection_costs: Arc<LinkCosts>,
+}
+
+impl Status {
+    /// What the shortest path from that node to each other one costs, over the known links.
+    pub fn path_costs(&self, from: &NodeId) -> BTreeMap<NodeId, f64> {
+        paths::costs(from, &self.known_connection_costs)
+    }
 }

@@ -63,6 +63,7 @@ pub(super) enum Ask {
     Advertise(ServiceName, Offer),
     WorkCommands(Vec<WorkCommand>),
     Firewall(Vec<Rule>),
+    MaxIdle(Duration),
     Send(SendAsk, oneshot::Sender<Result<(), SendError>>),
     Status(oneshot::Sender<Status>),
     Links(oneshot::Sender<Vec<LinkStatus>>),
@@ -211,6 +212,10 @@ impl Driver {
             Ask::Advertise(service, offer) => self.mesh.advertise(service, offer, now),
             Ask::WorkCommands(commands) => self.mesh.set_work_commands(commands, now),
             Ask::Firewall(rules) => self.mesh.set_firewall(rules, now),
+            Ask::MaxIdle(limit) => {
+                self.max_idle = limit;
+                self.mesh.set_max_idle(limit);
+            }
             Ask::Links(reply) => {
                 let _gone = reply.send(self.links());
             }
@@ -294,6 +299,9 @@ impl Driver {
             Event::Loud { session, messages } => {
                 let peer = self.peer(session);
                 warn!(%session, peer, messages, "flooded with updates and advertisements: see status --links");
+            }
+            Event::OffersChanged => {
+                self.switch.offers.send_replace(());
             }
             // Nobody listens where nothing is connected.
             Event::NodeRestarted(node) => drop(self.switch.restarted.send(node)),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rand::SeedableRng;
 use rand::distr::{Alphanumeric, SampleString};
 use rand::rngs::SmallRng;
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
@@ -145,6 +145,12 @@ impl NodeHandle {
         self.inner.switch.restarted.subscribe()
     }
 
+    /// Tells of changes of routes and of what other nodes offer, from now on.
+    pub fn changes(&self) -> Changes {
+        let switch = &self.inner.switch;
+        Changes { routes: switch.replaced.subscribe(), offers: switch.offers.subscribe() }
+    }
+
     /// Ends when no way to that node is known; at once if there is none now.
     pub async fn disappears(&self, node: NameHash) {
         let mut replaced = self.inner.switch.replaced.subscribe();
@@ -209,6 +215,11 @@ impl NodeHandle {
         self.tell(Ask::Firewall(rules));
     }
 
+    /// How long a link may be silent from now on.
+    pub fn set_max_idle(&self, limit: Duration) {
+        self.tell(Ask::MaxIdle(limit));
+    }
+
     /// Stops the node: links are closed in order, services end.
     pub fn stop(&self) {
         self.inner.stop.cancel();
@@ -253,6 +264,26 @@ impl NodeHandle {
         let (reply, answer) = oneshot::channel();
         self.tell(ask(reply));
         answer.await.ok()
+    }
+}
+
+/// Word of changes of what [`NodeHandle::status`] says.
+#[derive(Debug)]
+pub struct Changes {
+    routes: watch::Receiver<()>,
+    offers: watch::Receiver<()>,
+}
+
+impl Changes {
+    /// Ends when something may have changed since the last call ended. For ever once the node is gone.
+    pub async fn next(&mut self) {
+        let changed = tokio::select! {
+            changed = self.routes.changed() => changed,
+            changed = self.offers.changed() => changed,
+        };
+        if changed.is_err() {
+            std::future::pending().await
+        }
     }
 }
 

@@ -24,7 +24,7 @@ mod socket;
 mod switch;
 mod traffic;
 
-pub use handle::{NodeHandle, NodeOptions, StopCause, epoch};
+pub use handle::{Changes, NodeHandle, NodeOptions, StopCause, epoch};
 pub use link::{LinkHandle, LinkSpec};
 pub use ping::{PingError, PingReply};
 pub use socket::{BindError, Blocked, OverlaySocket, Received};
