@@ -143,6 +143,46 @@ fn tables_are_bounded_in_bytes() {
 }
 
 #[test]
+fn what_found_no_room_is_put_down_to_who_told_it() {
+    let mut solo = Solo::with("a", Options { max_nodes: 10, ..Options::default() });
+    let (b, c) = (solo.neighbour("b"), solo.neighbour("c"));
+    solo.events();
+    for i in 0..20 {
+        let name = format!("made-up-{i}");
+        solo.say(b, &via_b(update(&name, &format!("u{i:07}"), 5, 1, &[])));
+        solo.packet(b, Bytes::from_static(b"\x01{"));
+    }
+    let told = |peer: &str| solo.mesh.neighbours()[&node(peer)].told;
+    let [by_b, by_c] = ["b", "c"].map(told);
+    assert_eq!((by_b.updates - by_c.updates, by_b.malformed, by_c.malformed), (20, 20, 0));
+    assert_eq!((by_b.new_nodes - by_c.new_nodes, by_b.refused, by_c.refused), (8, 12, 0));
+    let refused =
+        solo.events().into_iter().filter(|e| matches!(e, Event::Refused { session, .. } if *session == b));
+    assert_eq!(refused.count(), 12);
+    assert!(solo.mesh.peer(c).is_some_and(|peer| *peer == node("c")));
+}
+
+#[test]
+fn a_flood_is_told_of_once_in_each_of_its_windows() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    solo.events();
+    let mut loud = 0;
+    for sequence in 0..80_000 {
+        solo.packet(b, ad("b"));
+        if sequence % 40_000 == 39_999 {
+            loud += solo
+                .events()
+                .iter()
+                .filter(|event| matches!(event, Event::Loud { session, .. } if *session == b))
+                .count();
+            assert_eq!(loud, sequence / 40_000 + 1);
+            solo.advance(secs(11));
+        }
+    }
+}
+
+#[test]
 fn a_neighbour_too_many_is_refused_before_the_update_is_too_large() {
     let mut solo = Solo::with("a", Options { max_own_message: 1_000, ..Options::default() });
     let mut refused = None;
