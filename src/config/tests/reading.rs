@@ -116,6 +116,22 @@ fn the_worked_examples_load() {
     }
 }
 
+/// So is every file of `tests/configs`, which others write; only what is loaded without effect gets a warning.
+#[test]
+fn what_others_write_loads() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs");
+    let mut count = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let loaded =
+            load_args(&format!("--config {}", path.display())).unwrap_or_else(|errors| panic!("{errors}"));
+        let kubernetes = !loaded.config.work_kubernetes.is_empty();
+        assert_eq!(loaded.warnings.is_empty(), !kubernetes, "{}: {:?}", path.display(), loaded.warnings);
+        count += 1;
+    }
+    assert!(count >= 10, "{count} files");
+}
+
 #[test]
 fn version_2_says_the_same_as_version_1() {
     let directory = tempfile::tempdir().unwrap();
