@@ -31,6 +31,7 @@ use crate::work::{CommandType, Dialer, Dialing, Duplex, PythonPlugin};
 pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
         id: config.node.id.clone(),
+        epoch: None,
         mesh: Options { max_idle: config.node.max_idle, ..Options::default() },
         firewall: config.node.firewall_rules.clone(),
     }
@@ -267,7 +268,7 @@ impl Dialer for MeshDialer {
         let (streams, profiles) = (self.streams.clone(), self.tls.clone());
         Box::pin(async move {
             let tls = client_profile(&profiles, tls.as_deref()).map_err(std::io::Error::other)?;
-            Ok(Box::new(streams.dial_with(&node, service, tls.as_ref()).await?) as Box<dyn Duplex>)
+            Ok(Box::new(streams.dial_shared(&node, service, tls.as_ref()).await?) as Box<dyn Duplex>)
         })
     }
 

@@ -127,7 +127,7 @@ impl Link {
     }
 
     async fn keep_dialled(self, spec: DialSpec, mut redial: Redial, policy: LinkPolicy) {
-        let mut quiet = false;
+        let mut told = String::new();
         loop {
             let dialled = tokio::select! {
                 () = self.stop.cancelled() => return,
@@ -135,17 +135,19 @@ impl Link {
             };
             let wait = match dialled {
                 Ok(session) => {
-                    quiet = false;
+                    told.clear();
                     let start = Instant::now();
                     self.run(session, policy.clone()).await;
                     redial.after_session(start.elapsed(), rand::random())
                 }
                 Err(failure) => {
-                    // A peer that stays away is told of once, and in detail for those who look.
-                    if std::mem::replace(&mut quiet, true) {
+                    // A peer that stays away is told of once for each reason, and in detail for those who look.
+                    let reason = failure.to_string();
+                    if told == reason {
                         debug!(%failure, "still cannot reach peer");
                     } else {
                         warn!(%failure, "cannot reach peer, will go on trying");
+                        told = reason;
                     }
                     redial.after_failed_dial(rand::random())
                 }

@@ -17,7 +17,8 @@ use super::clock::Clock;
 use super::driver::Input;
 use super::queue::Queue;
 use super::switch::Switch;
-use crate::backend::{Reader, Session, SessionEnd, Writer};
+use super::traffic::Traffic;
+use crate::backend::{Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::mesh::{SessionId, Tick};
 use crate::wire::MessageType;
 
@@ -33,6 +34,10 @@ pub(super) struct Channel {
     pub(super) established: AtomicBool,
     /// When a datagram was last heard, in nanoseconds of the node's clock.
     heard: AtomicU64,
+    /// What carries it, and the other end's address.
+    pub(super) transport: &'static str,
+    pub(super) address: String,
+    pub(super) traffic: Traffic,
     /// Cancelled by the driver: no more is to be read, what is queued is still to be written.
     pub(super) closing: CancellationToken,
     /// Cancelled by the writer when all is over.
@@ -40,12 +45,15 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub(super) fn new(id: SessionId, now: Tick) -> Self {
+    pub(super) fn new(id: SessionId, info: &SessionInfo, now: Tick) -> Self {
         Self {
             id,
             queue: Arc::default(),
             established: AtomicBool::new(false),
             heard: AtomicU64::new(nanos(now)),
+            transport: info.transport,
+            address: info.peer.clone(),
+            traffic: Traffic::default(),
             closing: CancellationToken::new(),
             done: CancellationToken::new(),
         }
@@ -102,6 +110,7 @@ async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings
     let mut batch: Vec<BytesMut> = Vec::new();
     loop {
         reader.read_batch(&mut batch).await?;
+        channel.traffic.heard(batch.len(), batch.iter().map(|message| message.len()).sum());
         let carries = channel.established.load(Ordering::Acquire);
         // The core sees everything else by itself; only data is proof of a living peer.
         if carries && batch.iter().any(|message| is_data(message)) {
@@ -127,10 +136,12 @@ fn is_data(message: &[u8]) -> bool {
 async fn write(mut writer: Writer, channel: Arc<Channel>, around: Surroundings) {
     let mut batch = VecDeque::new();
     while channel.queue.take(&mut batch).await {
+        let (packets, bytes) = (batch.len(), batch.iter().map(Bytes::len).sum());
         if let Err(end) = write_in_time(&mut writer, &mut batch, &channel, around.max_idle).await {
             let _stopped = around.inbox.send(Input::Ended(channel.id, end)).await;
             break;
         }
+        channel.traffic.sent(packets, bytes);
     }
     let _in_time = tokio::time::timeout(FAREWELL, writer.close()).await;
     channel.done.cancel();

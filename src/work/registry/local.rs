@@ -167,6 +167,9 @@ impl Inner {
     /// Shows the final status that a runner left, or gives the unit one, once nothing of it runs any more.
     async fn settle(&self, entry: &Arc<Entry>, runner: Option<Identity>) {
         let mut writer = entry.writer(&self.store).await;
+        if let Some(left) = entry.dir.final_status() {
+            return writer.show(left);
+        }
         let (dir, had_runner) = (entry.dir.clone(), runner.is_some());
         let found = self.store.blocking(move || Remains::of(&dir, runner.as_ref())).await;
         let Remains { cancelled, killed, stdout_size } = match found {
