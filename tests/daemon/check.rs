@@ -75,6 +75,7 @@ fn certificates_keys_and_claims_are_looked_at() {
     let listener = |host: &str| json!({"tcp-listener": {"port": port, "bindaddr": host}});
     let socket = dir.path().join("twice");
     let server = json!({"filename": socket, "remotenode": "b", "remoteservice": "c"});
+    let both = format!("is in use: tcp-listener on 127.0.0.1:{port} has the port");
     let cases = [
         (
             json!([{"tls-server": {"name": "s", "cert": cert("hop.crt"), "key": cert("hop.key")}}]),
@@ -93,13 +94,7 @@ fn certificates_keys_and_claims_are_looked_at() {
             json!([{"work-verification": cert("work.key")}]),
             vec!["work-verification: ", "holds a private key"],
         ),
-        (
-            json!([listener("127.0.0.1"), listener("0.0.0.0")]),
-            vec![
-                "tcp-listener on 0.0.0.0",
-                &format!("is in use: tcp-listener on 127.0.0.1:{port} has the port"),
-            ],
-        ),
+        (json!([listener("127.0.0.1"), listener("0.0.0.0")]), vec!["tcp-listener on 0.0.0.0", &both]),
         (
             json!([{"unix-socket-server": server}, {"unix-socket-server": server}]),
             vec!["twice belongs to unix-socket-server "],

@@ -93,6 +93,8 @@ pub(super) fn destination(packet: &[u8]) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::wire::{Advertisement, ConnType, Cost, ServiceName};
 
@@ -124,11 +126,12 @@ mod tests {
             links.entry(node(name)).or_default().insert(node("me"), cost);
         }
         let hops = neighbours.iter().map(|(name, _)| (node(name), node(name)));
+        let links = links.into_iter().map(|(from, to)| (from, Arc::new(to)));
         Status {
-            connections: BTreeMap::new(),
-            routing_table: hops.collect(),
-            advertisements,
-            known_connection_costs: links,
+            routing_table: Arc::new(hops.collect()),
+            advertisements: advertisements.into_iter().map(Arc::new).collect(),
+            known_connection_costs: Arc::new(links.collect()),
+            ..Status::default()
         }
     }
 
