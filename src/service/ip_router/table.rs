@@ -126,12 +126,11 @@ mod tests {
             links.entry(node(name)).or_default().insert(node("me"), cost);
         }
         let hops = neighbours.iter().map(|(name, _)| (node(name), node(name)));
+        let links = links.into_iter().map(|(from, to)| (from, Arc::new(to)));
         Status {
             routing_table: Arc::new(hops.collect()),
             advertisements: advertisements.into_iter().map(Arc::new).collect(),
-            known_connection_costs: Arc::new(
-                links.into_iter().map(|(from, to)| (from, Arc::new(to))).collect(),
-            ),
+            known_connection_costs: Arc::new(links.collect()),
             ..Status::default()
         }
     }
