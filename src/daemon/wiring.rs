@@ -217,6 +217,9 @@ fn limits(configured: &WorkLimits) -> Limits {
         env: configured.env.clone(),
         cwd: configured.cwd.clone(),
         user: configured.user.clone(),
+        cpu_millis: configured.cpu_millis,
+        memory: configured.memory,
+        pids: configured.pids,
     }
 }
 
