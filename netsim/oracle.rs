@@ -156,6 +156,22 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
+    /// No node remembers more than there ever was: each name, each service and, for an hour, each update once.
+    pub fn memory_is_bounded(&self) -> Result<(), String> {
+        let nodes = self.world.nodes.len() as u64;
+        for node in self.adjacent.keys() {
+            let mesh = self.world.nodes[*node].mesh.as_ref().expect("alive");
+            let tables = mesh.tables();
+            let [names, services] = [tables.nodes.max(tables.names), tables.services + tables.withdrawn];
+            let bytes = tables.node_bytes + tables.service_bytes;
+            let links = 2 * self.world.links.len() as u64;
+            if names > nodes || services > nodes || bytes > 500 * nodes + 50 * links || tables.seen > 65_536 {
+                return Err(format!("{} remembers too much: {tables:?}", self.name(*node)));
+            }
+        }
+        Ok(())
+    }
+
     /// Routing and advertisement messages that floods need at most in `seconds` at rest, if each node tells of
     /// its links once in `round` seconds.
     pub fn most_messages_at_rest(&self, seconds: u64, round: u64) -> u64 {

@@ -257,6 +257,8 @@ impl Case {
         truth.tables_are_true()?;
         truth.services_are_known()?;
         self.one_change_costs_little(world, before.1)?;
+        self.floods_are_bounded(world, before)?;
+        truth.memory_is_bounded()?;
         self.floods_have_stopped(world)?;
         self.datagrams_arrive(world)?;
         Ok(Report { convergence, messages_per_node, trace: world.trace() })
@@ -279,6 +281,21 @@ impl Case {
         let most = 2 * 2 * 2 * world.links.len() as u64 + Truth::of(world).most_messages_at_rest(10, 54);
         if self.scenario == Scenario::LinkReset && !self.is_mixed() && sent > most {
             return Err(format!("{sent} messages for the reset of one link, {most} are enough"));
+        }
+        Ok(())
+    }
+
+    /// Whatever has happened, no node floods its links more than a few times for it, and each flood goes over
+    /// each link twice at most.
+    fn floods_are_bounded(&self, world: &World, before: (Duration, Counts)) -> Result<(), String> {
+        const FLOODS: u64 = 12;
+        let sent = world.counts.control - before.1.control;
+        let seconds = (world.now - before.0).as_secs();
+        let round = if self.is_mixed() || self.scenario == Scenario::Twin { 9 } else { 54 };
+        let most = FLOODS * world.nodes.len() as u64 * 2 * world.links.len() as u64;
+        let most = most + Truth::of(world).most_messages_at_rest(seconds, round);
+        if sent > most {
+            return Err(format!("{sent} messages in {seconds} s, {most} are enough"));
         }
         Ok(())
     }

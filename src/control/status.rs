@@ -1,7 +1,7 @@
 //! `status`: what the node knows of itself, its machine and the mesh, in the keys that AWX and clients read.
 //!
-//! Lists and maps are never null: clients iterate them unguarded. `Links` and `Counters` are told only to those
-//! who ask for them: other clients would show them as something unknown. The large tables are printed as they
+//! Lists and maps are never null: clients iterate them unguarded. `Links`, `Counters` and `Tables` are told only
+//! to those who ask for them: other clients would show them as something unknown. The large tables are printed as they
 //! stand, and only if they are asked for: a mesh of a thousand nodes has a megabyte of them.
 
 use serde::{Serialize, Serializer};
@@ -57,6 +57,7 @@ async fn value(context: &Context, mesh: &Status, field: &str) -> Option<Box<RawV
         "Advertisements" => to_raw_value(&mesh.advertisements),
         "KnownConnectionCosts" => to_raw_value(&mesh.known_connection_costs),
         "Counters" => to_raw_value(&mesh.counters),
+        "Tables" => to_raw_value(&mesh.tables),
         "Links" => to_raw_value(&context.node.links().await),
         _unknown => return None,
     };

@@ -212,6 +212,12 @@ impl Adverts {
         }
     }
 
+    /// Services known of others, bytes of their advertisements, withdrawals remembered.
+    pub(super) fn sizes(&self) -> (usize, usize, usize) {
+        let services = self.heard.values().map(BTreeMap::len).sum();
+        (services, self.bytes, self.withdrawn.len())
+    }
+
     /// The nodes that offered something.
     pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeId> {
         self.heard.keys()

@@ -20,7 +20,7 @@ use super::pace::{BackOff, Pace};
 use super::repair::Digest;
 use super::seen::Seen;
 use super::session::{Phase, Session};
-use super::status::Neighbour;
+use super::status::{Neighbour, Tables};
 use super::{CloseReason, Counters, LinkPolicy, Now, Options, Routes, SessionId, Status, Tick, Told, paths};
 use crate::wire::{
     Cost, MessageType, NameHash, NodeId, REJECT, ServiceName, Unreachable, WireError, WorkCommand,
@@ -238,9 +238,27 @@ impl Mesh {
                 .collect(),
             neighbours: self.neighbours(),
             counters: self.counters,
+            tables: self.tables(),
             routing_table: self.routes.by_name().clone(),
             advertisements: self.adverts.list(now.wall),
             known_connection_costs: self.links.costs().clone(),
+        }
+    }
+
+    /// How much is remembered at the moment.
+    pub fn tables(&self) -> Tables {
+        let (nodes, node_bytes, forgotten) = self.links.sizes();
+        let (services, service_bytes, withdrawn) = self.adverts.sizes();
+        Tables {
+            nodes: nodes as u64,
+            node_bytes: node_bytes as u64,
+            absent: self.absent.len() as u64,
+            forgotten: forgotten as u64,
+            services: services as u64,
+            service_bytes: service_bytes as u64,
+            withdrawn: withdrawn as u64,
+            names: self.names.len() as u64,
+            seen: self.seen.len() as u64,
         }
     }
 

@@ -209,6 +209,11 @@ impl LinkTable {
         known
     }
 
+    /// Nodes known, bytes of their updates, nodes remembered as forgotten.
+    pub(super) fn sizes(&self) -> (usize, usize, usize) {
+        (self.known.len(), self.bytes, self.forgotten.len())
+    }
+
     /// The nodes that are known, this one aside.
     pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeId> {
         self.known.keys()

@@ -43,7 +43,7 @@ pub use self::options::Options;
 pub use self::paths::LinkCosts;
 pub use self::routes::{Decision, Routes};
 pub use self::session::{CloseReason, LinkPolicy, SessionId};
-pub use self::status::{Neighbour, Status};
+pub use self::status::{Neighbour, Status, Tables};
 
 #[cfg(test)]
 mod tests;

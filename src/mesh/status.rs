@@ -24,6 +24,30 @@ pub struct Neighbour {
     pub told: Told,
 }
 
+/// How much is remembered at the moment. Each of these is bounded, whatever neighbours tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Tables {
+    /// Nodes whose links are known, this one aside.
+    pub nodes: u64,
+    /// Bytes of their updates.
+    pub node_bytes: u64,
+    /// Of those nodes, and of those whose services are known, the ones that cannot be reached.
+    pub absent: u64,
+    /// Nodes that were forgotten and are not believed again by an echo.
+    pub forgotten: u64,
+    /// Services of other nodes.
+    pub services: u64,
+    /// Bytes of their advertisements.
+    pub service_bytes: u64,
+    /// Services that were withdrawn and are not believed again by an echo.
+    pub withdrawn: u64,
+    /// Names known by their hashes.
+    pub names: u64,
+    /// Updates that are not to be processed again.
+    pub seen: u64,
+}
+
 /// One consistent view. Its large parts are shared with the core, so taking it costs little.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Status {
@@ -33,6 +57,8 @@ pub struct Status {
     pub neighbours: BTreeMap<NodeId, Neighbour>,
     /// What was counted since birth.
     pub counters: Counters,
+    /// How much is remembered.
+    pub tables: Tables,
     /// Each reachable node with the neighbour towards it.
     pub routing_table: Arc<BTreeMap<NodeId, NodeId>>,
     /// Services on offer, by node; a node's control service stands before its others.

@@ -29,10 +29,8 @@ use crate::mesh::{
 };
 use crate::wire::{DataHeader, NodeId, Problem, ServiceName, Unreachable, WorkCommand};
 
-/// Inputs handled between two looks at the timers and at what this node's own rooms ask.
-const BATCH: usize = 64;
-/// Asks answered between two looks at the inputs.
-const ASKS: usize = 16;
+/// Inputs handled between two looks at the timers.
+const BATCH: usize = 256;
 
 /// What reaches the driver from links and sockets, in a bounded channel.
 #[derive(Debug)]
@@ -118,14 +116,15 @@ impl Driver {
                 Some(ask) = asks.recv() => self.answer(ask),
                 count = inbox.recv_many(&mut batch, BATCH) => {
                     debug_assert!(count > 0, "the driver holds a sender itself");
-                    batch.drain(..).for_each(|input| self.take(input));
+                    for input in batch.drain(..) {
+                        self.take(input);
+                        // A flood of inputs must not keep this node's own clients waiting.
+                        if let Ok(ask) = asks.try_recv() {
+                            self.answer(ask);
+                        }
+                    }
                 }
                 () = timer => {}
-            }
-            // A flood of inputs must not delay clients by more than a batch.
-            for _ in 0..ASKS {
-                let Ok(ask) = asks.try_recv() else { break };
-                self.answer(ask);
             }
             if wakeup.is_some_and(|at| at <= Instant::now()) {
                 self.tell_activity();

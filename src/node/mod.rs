@@ -5,7 +5,7 @@
 //!   by the immutable forwarding table, and never meets the driver.
 //! - `queue` is what a link's writer drains: bounded, protocol messages first, sources in turn (`flows`).
 //! - `link` keeps listeners open and peers dialled.
-//! - `port` and `socket` are services' ends of the mesh; `ping` asks who is there; `traffic` counts.
+//! - `port` and `socket` are services' ends of the mesh; `ping` asks who is there; `traffic` counts, `metrics` tells.
 //!
 //! This room has never heard of work, control sockets or configuration files.
 
@@ -14,6 +14,7 @@ mod driver;
 mod flows;
 mod handle;
 mod link;
+pub mod metrics;
 mod ping;
 mod port;
 mod queue;

@@ -7,9 +7,9 @@ times, for a release build on a quiet machine: MESHD_TEST_BINARIES=target/releas
 import contextlib
 import json
 import os
+import re
 import resource
 import socket
-import struct
 import threading
 import time
 
@@ -26,9 +26,9 @@ MIB = 1024 * 1024
 PROMPT = 0.010 if FULL else 0.25
 #: What the allocator may keep of a flood of malformed frames.
 MALFORMED_ROOM = (2 if FULL else 8) * MIB
-MALFORMED = 5_000_000 if FULL else 100_000
-NAMES = 10_000 if FULL else 3_000
-TOLD = 200_000 if FULL else 20_000
+MALFORMED = 5_000_000 if FULL else 1_000_000
+NAMES = 10_000
+TOLD = 200_000 if FULL else 50_000
 CLIENTS = 10_000 if FULL else 1_000
 #: A second in which ten lines end may overlap one in which ten begin.
 LINES_PER_SECOND = 10
@@ -49,7 +49,10 @@ def hop(nodes):
 
 
 class Watch:
-    """Asks a node for its whole status again and again, and keeps the times that the answers took."""
+    """Asks a node for its whole status again and again, and keeps the times that the answers took.
+
+    What is to be written meanwhile is made before: this process has one interpreter.
+    """
 
     def __init__(self, node):
         self.node, self.times, self.over, self.failure = node, [], threading.Event(), None
@@ -58,7 +61,7 @@ class Watch:
     def ask(self):
         try:
             with self.node.control() as control:
-                while not self.over.wait(0.01):
+                while not self.over.wait(0.002):
                     control.send("status")
                     start = time.perf_counter()
                     assert control.reader.readline().endswith(b"}\n")
@@ -131,16 +134,17 @@ def lines_by_second(log):
 def malformed():
     """Half a thousand frames that are no messages, of every kind, as one piece."""
     lies = [b"\7", b"\1{", b"\1[]", b'\1{"NodeID": 7}', b"\2{}", b'\2{"Time": "x"}', bytes([DATA]) + b"\x1e" * 9]
-    return b"".join(frame(lie + b"!" * (n % 40)) for n in range(70) for lie in lies), 70 * len(lies)
+    return b"".join(frame(lie + b"!" * (n % 25)) for n in range(70) for lie in lies), 70 * len(lies)
 
 
 def test_malformed_frames_cost_no_memory_and_few_lines(hop):
     frames, count = malformed()
     with Flood(hop, "garbler") as peer:
         # Buffers and caches grow once.
+        logged = len(hop.log())
         peer.raw(frames * 20)
         peer.all_taken_in("Malformed", 20 * count)
-        before, logged = hop.rss(), len(hop.log())
+        before = hop.rss()
         with Watch(hop) as watch:
             for _ in range(MALFORMED // count):
                 peer.raw(frames)
@@ -149,8 +153,10 @@ def test_malformed_frames_cost_no_memory_and_few_lines(hop):
         print(f"{MALFORMED} malformed frames: {grown} bytes more")
         assert grown < MALFORMED_ROOM, grown
         watch.check("malformed frames")
+        # The next line says how many were left out.
+        again = lambda: peer.raw(frame(b"\7")) or re.search(r'peer="garbler".*unsaid=[1-9]', hop.log()[logged:])
+        until("a line that says who did it", again)
     lines = hop.log()[logged:]
-    assert "garbler" in lines and "unsaid" in lines, "who did it is not told"
     busiest = max(lines_by_second(lines).values())
     assert busiest <= 2 * LINES_PER_SECOND, f"{busiest} lines in a second"
 
@@ -158,10 +164,9 @@ def test_malformed_frames_cost_no_memory_and_few_lines(hop):
 def test_a_flood_of_names_is_told_of(hop):
     with Flood(hop, "inventor") as peer:
         before = hop.rss()
+        flood = b"".join(peer.update_of(f"imaginary-{n}", 1, {"inventor": 1.0}) for n in range(NAMES))
         with Watch(hop) as watch:
-            for n in range(0, NAMES, 500):
-                names = (f"imaginary-{i}" for i in range(n, n + 500))
-                peer.raw(b"".join(peer.update_of(name, 1, {"inventor": 1.0}) for name in names))
+            peer.raw(flood)
             peer.all_taken_in("NewNodes", NAMES)
             grown = hop.rss() - before
         print(f"{NAMES} names: {grown / NAMES:.0f} bytes each")
@@ -175,10 +180,13 @@ def test_a_flood_of_updates_is_held_to_what_it_says_last(hop):
         peer.raw(b"".join(peer.update_of(f"moving-{n}", 1, {}) for n in range(50)))
         peer.all_taken_in("NewNodes", 50)
         before, logged = hop.rss(), len(hop.log())
+        flood = b"".join(
+            peer.update_of(f"moving-{n}", sequence, {f"moving-{sequence % 50}": 1.0, "chatterer": 1.0})
+            for sequence in range(2, TOLD // 50 + 2)
+            for n in range(50)
+        )
         with Watch(hop) as watch:
-            for sequence in range(2, TOLD // 50 + 2):
-                links = {f"moving-{sequence % 50}": 1.0, "chatterer": 1.0}
-                peer.raw(b"".join(peer.update_of(f"moving-{n}", sequence, links) for n in range(50)))
+            peer.raw(flood)
             peer.all_taken_in("Updates", TOLD)
         assert hop.rss() - before < 32 * MIB, hop.rss() - before
         watch.check("updates")
@@ -190,13 +198,13 @@ def test_a_flood_of_advertisements_has_an_end(hop):
     """More services than a node may have are refused, and it is told whose."""
     with Flood(hop, "vendor") as peer:
         before = hop.rss()
+        same = {"NodeID": "vendor", "Time": "2026-01-01T00:00:00Z", "ConnType": 1, "Tags": {"much": "x" * 200}}
+        ads = ({**same, "Service": f"s{n}", "WorkCommands": None, "Cancel": False} for n in range(TOLD // 2))
+        flood = b"".join(frame(bytes([ADVERTISEMENT]) + json.dumps(ad).encode()) for ad in ads)
         with Watch(hop) as watch:
-            for n in range(TOLD // 10):
-                body = {"NodeID": "vendor", "Service": f"s{n}"[:8], "Time": "2026-01-01T00:00:00Z", "ConnType": 1}
-                body |= {"Tags": {"much": "x" * 200}, "WorkCommands": None, "Cancel": False}
-                peer.raw(frame(bytes([ADVERTISEMENT]) + json.dumps(body).encode()))
-            peer.all_taken_in("Advertisements", TOLD // 10)
-        assert peer.told()["Refused"] >= TOLD // 10 - 1024
+            peer.raw(flood)
+            peer.all_taken_in("Advertisements", TOLD // 2)
+        assert peer.told()["Refused"] >= TOLD // 2 - 1024
         assert hop.rss() - before < 32 * MIB, hop.rss() - before
         watch.check("advertisements")
     assert "no room for what a neighbour tells of" in hop.log() and "vendor" in hop.log()
