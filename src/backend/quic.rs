@@ -18,15 +18,14 @@ use quinn::{
 };
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
-use tracing::debug;
 
 pub use self::half::{QuicReader, QuicWriter};
 use super::tcp::{bind_first, cannot_listen, join, resolve};
 use super::udp::bind_again;
 use super::{AcceptError, DIAL_LIMIT, DialFailure, Direction, Session, SessionInfo};
-use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, ServerProfile, Verdict};
+use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, Handshakes, ServerProfile, Verdict};
 
 const TRANSPORT: &str = "quic";
 
@@ -38,9 +37,6 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long one address has to answer: a host that is up and does not listen says nothing that QUIC hears.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-
-/// Handshakes under way at once on one listener; more are refused.
-const MOST_HANDSHAKES: usize = 1_024;
 
 /// From so many on, a client has to show first that it is where it says.
 const SUSPICIOUS_HANDSHAKES: usize = 64;
@@ -141,25 +137,29 @@ async fn serve(
 ) {
     let local = endpoint.local_addr().map_or_else(|error| error.to_string(), |local| local.to_string());
     let name = format!("{TRANSPORT} {local}");
-    let mut handshakes = JoinSet::new();
-    while let Some(incoming) = endpoint.accept().await {
-        while handshakes.try_join_next().is_some() {}
-        if handshakes.len() >= MOST_HANDSHAKES {
-            incoming.refuse();
-        } else if handshakes.len() >= SUSPICIOUS_HANDSHAKES && !incoming.remote_address_validated() {
+    let mut handshakes = Handshakes::default();
+    loop {
+        let incoming = tokio::select! {
+            incoming = endpoint.accept() => match incoming {
+                Some(incoming) => incoming,
+                None => return,
+            },
+            ended = handshakes.next() => {
+                if sessions.send(ended).await.is_err() {
+                    return;
+                }
+                continue;
+            }
+        };
+        if handshakes.under_way() >= SUSPICIOUS_HANDSHAKES && !incoming.remote_address_validated() {
             // Only a client that was asked already may not be asked again, and this one was not.
             let _asked = incoming.retry();
         } else {
-            let (profile, sessions, address) = (profile.clone(), sessions.clone(), name.clone());
-            handshakes.spawn(async move {
-                let peer = incoming.remote_address();
-                match shake_hands(incoming, &profile).await {
-                    Ok(session) => drop(sessions.send(Ok(session)).await),
-                    Err(source) => {
-                        debug!(%peer, error = %source, "no QUIC connection");
-                        drop(sessions.send(Err(AcceptError::Tls { address, source })).await);
-                    }
-                }
+            let (profile, address) = (profile.clone(), name.clone());
+            handshakes.begin(async move {
+                let peer = incoming.remote_address().to_string();
+                let shaken = shake_hands(incoming, &profile).await;
+                shaken.map_err(|source| AcceptError::Tls { address, peer, source })
             });
         }
     }

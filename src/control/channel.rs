@@ -22,7 +22,10 @@ use crate::tls::Secured;
 /// The longest command line, in bytes, its newline not counted.
 pub(super) const MAX_LINE: usize = 1024 * 1024;
 
-/// Room made for each read of a line.
+/// Room made for the first read of a line, and so what a silent client costs.
+const FIRST_READ: usize = 256;
+
+/// Room made for each further one.
 const READ: usize = 4096;
 
 /// A connection of any kind.
@@ -142,9 +145,10 @@ impl Channel {
     /// Reads ahead, one byte beyond the longest line at most.
     async fn fill(&mut self) -> io::Result<usize> {
         if self.ahead.is_empty() {
-            self.ahead = BytesMut::new();
+            self.ahead = BytesMut::with_capacity(FIRST_READ);
+        } else {
+            self.ahead.reserve(READ);
         }
-        self.ahead.reserve(READ);
         let room = (MAX_LINE + 1).saturating_sub(self.ahead.len());
         self.link.read_buf(&mut (&mut self.ahead).limit(room)).await
     }
@@ -205,7 +209,7 @@ impl Channel {
     pub(super) async fn close(mut self, limit: Duration) {
         let drained = async {
             self.link.shutdown().await?;
-            let mut waste = vec![0; READ];
+            let mut waste = vec![0; FIRST_READ];
             while self.link.read(&mut waste).await? > 0 {}
             io::Result::Ok(())
         };

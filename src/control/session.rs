@@ -74,7 +74,8 @@ async fn converse(
             Err(_) => return channel.refuse(&format!("no command within {} s", patience.as_secs())).await,
         };
         let next = match line {
-            Line::Text(line) => command(context, channel, peer, &line).await?,
+            // In memory of its own, which a client that asks for nothing does not cost.
+            Line::Text(line) => Box::pin(command(context, channel, peer, &line)).await?,
             Line::TooLong => return channel.refuse(&format!("control line exceeds {MAX_LINE} bytes")).await,
             Line::End => Next::Close,
         };

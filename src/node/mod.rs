@@ -14,6 +14,7 @@ mod driver;
 mod flows;
 mod handle;
 mod link;
+mod newcomers;
 mod ping;
 mod port;
 mod queue;

@@ -73,7 +73,7 @@ def test_a_bad_certificate(mesh, pki, neighbour, dials, wrong):
 def test_a_certificate_for_another_node(mesh, pki, neighbour, dials):
     theirs = pki.profiles("somebody", skipreceptornamescheck=True)
     us, _ = joined(mesh, neighbour, pki.profiles("us"), theirs, dials)
-    refused(us, None, "the peer calls itself them, but its certificate is for somebody")
+    refused(us, None, "it calls itself them, and its certificate names somebody")
 
 
 @pytest.mark.parametrize("neighbour", NEIGHBOURS)
