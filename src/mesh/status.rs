@@ -1,18 +1,49 @@
 //! What a node knows of its mesh, as its clients ask for it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
+use super::{Counters, LinkCosts, SessionId, Told, paths};
 use crate::wire::{Advertisement, Cost, NodeId};
 
-/// One consistent view.
+/// An established session, as its probes show it.
 #[derive(Debug, Clone, PartialEq)]
+pub struct Neighbour {
+    /// The session.
+    pub session: SessionId,
+    /// Cost of the link.
+    pub cost: Cost,
+    /// It answers our probes: liveness and repair go by them.
+    pub ours: bool,
+    /// Smoothed time from a probe to its answer.
+    pub rtt: Option<Duration>,
+    /// Share of the last 32 probes that stayed without an answer, from 0 to 1.
+    pub loss: f64,
+    /// What it has told so far.
+    pub told: Told,
+}
+
+/// One consistent view. Its large parts are shared with the core, so taking it costs little.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Status {
     /// Established sessions: neighbour and cost.
     pub connections: BTreeMap<NodeId, Cost>,
+    /// The same sessions in more detail.
+    pub neighbours: BTreeMap<NodeId, Neighbour>,
+    /// What was counted since birth.
+    pub counters: Counters,
     /// Each reachable node with the neighbour towards it.
-    pub routing_table: BTreeMap<NodeId, NodeId>,
+    pub routing_table: Arc<BTreeMap<NodeId, NodeId>>,
     /// Services on offer, by node; a node's control service stands before its others.
-    pub advertisements: Vec<Advertisement>,
+    pub advertisements: Vec<Arc<Advertisement>>,
     /// Known links: from, to, cost.
-    pub known_connection_costs: BTreeMap<NodeId, BTreeMap<NodeId, Cost>>,
+    pub known_connection_costs: Arc<LinkCosts>,
+}
+
+impl Status {
+    /// What the shortest path from that node to each other one costs, over the known links.
+    pub fn path_costs(&self, from: &NodeId) -> BTreeMap<NodeId, f64> {
+        paths::costs(from, &self.known_connection_costs)
+    }
 }

@@ -18,17 +18,21 @@ use super::clock::Clock;
 use super::handle::StopCause;
 use super::port::{Notice, Port};
 use super::queue::IfFull;
+use super::ration::Ration;
 use super::session::{Channel, Surroundings};
 use super::switch::{Forwarding, Switch};
+use super::traffic::LinkStatus;
 use crate::backend::{self, Direction};
 use crate::mesh::firewall::Rule;
-use crate::mesh::{Class, CloseReason, Event, LinkPolicy, Mesh, Offer, SendError, SessionId, Status};
+use crate::mesh::{
+    Class, CloseReason, Event, ForgetError, LinkPolicy, Mesh, Neighbour, Offer, SendError, SessionId, Status,
+};
 use crate::wire::{DataHeader, NodeId, Problem, ServiceName, Unreachable, WorkCommand};
 
-/// Inputs handled between two looks at the timers.
-const BATCH: usize = 256;
-/// Malformed messages logged per second and node; the others are counted only.
-const MALFORMED_PER_SECOND: u32 = 10;
+/// Inputs handled between two looks at the timers and at what this node's own rooms ask.
+const BATCH: usize = 64;
+/// Asks answered between two looks at the inputs.
+const ASKS: usize = 16;
 
 /// What reaches the driver from links and sockets, in a bounded channel.
 #[derive(Debug)]
@@ -61,8 +65,11 @@ pub(super) enum Ask {
     Advertise(ServiceName, Offer),
     WorkCommands(Vec<WorkCommand>),
     Firewall(Vec<Rule>),
+    MaxIdle(Duration),
     Send(SendAsk, oneshot::Sender<Result<(), SendError>>),
     Status(oneshot::Sender<Status>),
+    Links(oneshot::Sender<Vec<LinkStatus>>),
+    Forget(NodeId, oneshot::Sender<Result<(), ForgetError>>),
 }
 
 /// A datagram whose sender wants to know whether it could be sent.
@@ -86,7 +93,8 @@ pub(super) struct Driver {
     pub(super) next_session: u64,
     pub(super) stop: CancellationToken,
     pub(super) stop_cause: Option<oneshot::Sender<StopCause>>,
-    pub(super) malformed: (Option<Instant>, u32),
+    /// For lines that a neighbour can cause as fast as it can write.
+    pub(super) complaints: Ration,
 }
 
 impl Driver {
@@ -113,6 +121,11 @@ impl Driver {
                     batch.drain(..).for_each(|input| self.take(input));
                 }
                 () = timer => {}
+            }
+            // A flood of inputs must not delay clients by more than a batch.
+            for _ in 0..ASKS {
+                let Ok(ask) = asks.try_recv() else { break };
+                self.answer(ask);
             }
             if wakeup.is_some_and(|at| at <= Instant::now()) {
                 self.tell_activity();
@@ -203,7 +216,17 @@ impl Driver {
             Ask::Unbind(service) => self.unbind(service),
             Ask::Advertise(service, offer) => self.mesh.advertise(service, offer, now),
             Ask::WorkCommands(commands) => self.mesh.set_work_commands(commands, now),
-            Ask::Firewall(rules) => self.mesh.set_firewall(rules),
+            Ask::Firewall(rules) => self.mesh.set_firewall(rules, now),
+            Ask::MaxIdle(limit) => {
+                self.max_idle = limit;
+                self.mesh.set_max_idle(limit);
+            }
+            Ask::Links(reply) => {
+                let _gone = reply.send(self.links());
+            }
+            Ask::Forget(node, reply) => {
+                let _gone = reply.send(self.mesh.forget(&node, now));
+            }
             Ask::Send(ask, reply) => {
                 let SendAsk { from_service, to_node, to_service, payload, hops } = ask;
                 let sent = self.mesh.send(from_service, &to_node, to_service, &payload, hops, now);
@@ -213,6 +236,14 @@ impl Driver {
                 let _gone = reply.send(self.mesh.status(now));
             }
         }
+    }
+
+    fn links(&self) -> Vec<LinkStatus> {
+        let status = |(peer, neighbour): (NodeId, Neighbour)| {
+            let channel = self.channels.get(&neighbour.session)?;
+            Some(LinkStatus::of(peer, &neighbour, channel))
+        };
+        self.mesh.neighbours().into_iter().filter_map(status).collect()
     }
 
     fn unbind(&mut self, service: ServiceName) {
@@ -269,6 +300,14 @@ impl Driver {
                 }
             }
             Event::Malformed { session, error } => self.on_malformed(session, &error),
+            Event::Refused { session, node } => self.on_refused(session, &node),
+            Event::Loud { session, messages } => {
+                let peer = self.peer(session);
+                warn!(%session, peer, messages, "flooded with updates and advertisements: see status --links");
+            }
+            Event::OffersChanged => {
+                self.switch.offers.send_replace(());
+            }
             // Nobody listens where nothing is connected.
             Event::NodeRestarted(node) => drop(self.switch.restarted.send(node)),
             Event::DuplicateNode { epoch } => {
@@ -278,7 +317,7 @@ impl Driver {
                 error!(node = %self.switch.id, "another node was here first under our ID: stopping");
                 self.stop_for(StopCause::Duplicate);
             }
-            Event::CannotTell(error) => error!(%error, "our links cannot be told to the mesh"),
+            Event::CannotTell(error) => error!(%error, "too much to tell the mesh"),
         }
     }
 
@@ -289,7 +328,7 @@ impl Driver {
         match reason {
             CloseReason::LinkClosed => tell_of_end(session, peer, channel.as_deref()),
             CloseReason::NoIntroduction => debug!(%session, peer, address, %reason, "disconnected"),
-            CloseReason::Idle(_) | CloseReason::Superseded => {
+            CloseReason::Idle(_) | CloseReason::Silent(_) | CloseReason::Superseded => {
                 warn!(%session, peer, address, %reason, "disconnected");
             }
             CloseReason::OwnId
@@ -298,6 +337,7 @@ impl Driver {
             | CloseReason::AlreadyConnected(_)
             | CloseReason::PeerChanged { .. }
             | CloseReason::CostDisagreement { .. }
+            | CloseReason::TooManyLinks { .. }
             | CloseReason::NoLongerListsUs
             | CloseReason::RejectedByPeer => warn!(%session, peer, address, %reason, "connection refused"),
         }
@@ -308,15 +348,21 @@ impl Driver {
     }
 
     fn on_malformed(&mut self, session: SessionId, error: &crate::wire::WireError) {
-        let (since, count) = &mut self.malformed;
-        let now = Instant::now();
-        if since.is_none_or(|since| now - since >= Duration::from_secs(1)) {
-            (*since, *count) = (Some(now), 0);
+        if let Some(unsaid) = self.complaints.take(Instant::now()) {
+            let peer = self.peer(session);
+            warn!(%session, peer, %error, unsaid, "message dropped");
         }
-        *count += 1;
-        if *count <= MALFORMED_PER_SECOND {
-            warn!(%session, %error, "message dropped");
+    }
+
+    fn on_refused(&mut self, session: SessionId, node: &NodeId) {
+        if let Some(unsaid) = self.complaints.take(Instant::now()) {
+            let peer = self.peer(session);
+            warn!(%session, peer, %node, unsaid, "no room for what a neighbour tells of");
         }
+    }
+
+    fn peer(&self, session: SessionId) -> &str {
+        self.mesh.peer(session).map_or("unknown", NodeId::as_str)
     }
 
     /// Replaces the table that readers and senders go by.

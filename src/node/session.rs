@@ -17,6 +17,7 @@ use super::clock::Clock;
 use super::driver::Input;
 use super::queue::Queue;
 use super::switch::Switch;
+use super::traffic::Traffic;
 use crate::backend::{Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::mesh::{SessionId, Tick};
 use crate::wire::MessageType;
@@ -28,14 +29,16 @@ const FAREWELL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) id: SessionId,
-    /// The other end's address, for logs.
-    pub(super) address: String,
     pub(super) direction: Direction,
     pub(super) queue: Arc<Queue>,
     /// Set by the driver once the peer is known: from then on datagrams are carried.
     pub(super) established: AtomicBool,
     /// When a datagram was last heard, in nanoseconds of the node's clock.
     heard: AtomicU64,
+    /// What carries it, and the other end's address.
+    pub(super) transport: &'static str,
+    pub(super) address: String,
+    pub(super) traffic: Traffic,
     /// Cancelled by the driver: no more is to be read, what is queued is still to be written.
     pub(super) closing: CancellationToken,
     /// Cancelled by the writer when all is over.
@@ -48,11 +51,13 @@ impl Channel {
     pub(super) fn new(id: SessionId, info: &SessionInfo, now: Tick) -> Self {
         Self {
             id,
-            address: info.peer.clone(),
             direction: info.direction,
             queue: Arc::default(),
             established: AtomicBool::new(false),
             heard: AtomicU64::new(nanos(now)),
+            transport: info.transport,
+            address: info.peer.clone(),
+            traffic: Traffic::default(),
             closing: CancellationToken::new(),
             done: CancellationToken::new(),
             cause: OnceLock::new(),
@@ -115,6 +120,7 @@ async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings
     let mut batch: Vec<BytesMut> = Vec::new();
     loop {
         reader.read_batch(&mut batch).await?;
+        channel.traffic.heard(batch.len(), batch.iter().map(|message| message.len()).sum());
         let carries = channel.established.load(Ordering::Acquire);
         // The core sees everything else by itself; only data is proof of a living peer.
         if carries && batch.iter().any(|message| is_data(message)) {
@@ -140,10 +146,12 @@ fn is_data(message: &[u8]) -> bool {
 async fn write(mut writer: Writer, channel: Arc<Channel>, around: Surroundings) {
     let mut batch = VecDeque::new();
     while channel.queue.take(&mut batch).await {
+        let (packets, bytes) = (batch.len(), batch.iter().map(Bytes::len).sum());
         if let Err(end) = write_in_time(&mut writer, &mut batch, &channel, around.max_idle).await {
             let _stopped = around.inbox.send(Input::Ended(channel.id, end)).await;
             break;
         }
+        channel.traffic.sent(packets, bytes);
     }
     // In memory of its own: this task waits for most of its life, and there is one for each session.
     let _in_time = tokio::time::timeout(FAREWELL, Box::pin(writer.close())).await;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use quinn::{Connection, RecvStream, SendStream, VarInt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::shared::Lease;
 use super::socket::service_at;
 use super::watch::Gone;
 use crate::tls::Guard;
@@ -44,7 +45,11 @@ pub struct MeshStream {
     /// Taken when the stream is dropped.
     halves: Option<(SendStream, RecvStream)>,
     /// Keeps the watch on the far end alive.
-    _gone: Gone,
+    _gone: Option<Gone>,
+    /// The place on a connection that has other streams too, which is then not this one's to close.
+    lease: Option<Lease>,
+    /// Whether anything has come.
+    heard: bool,
 }
 
 impl MeshStream {
@@ -56,7 +61,18 @@ impl MeshStream {
         guard: Option<Guard>,
     ) -> Self {
         tokio::spawn(end_when_gone(connection.clone(), gone.clone(), guard));
-        Self { connection, side, halves: Some(halves), _gone: gone }
+        Self { connection, side, halves: Some(halves), _gone: Some(gone), lease: None, heard: false }
+    }
+
+    /// One stream of several on a connection, which somebody else watches over.
+    pub(super) fn shared(
+        connection: Connection,
+        side: Side,
+        halves: (SendStream, RecvStream),
+        gone: Option<Gone>,
+        lease: Lease,
+    ) -> Self {
+        Self { connection, side, halves: Some(halves), _gone: gone, lease: Some(lease), heard: false }
     }
 
     /// Where the other end is: the hash of its node and its service.
@@ -64,19 +80,41 @@ impl MeshStream {
         service_at(self.connection.remote_address())
     }
 
-    /// Ready once the connection is no more, for whatever reason. Does not borrow the stream.
+    /// Ready once the connection is no more, for whatever reason, or nobody at the other end reads this stream of
+    /// it. Does not borrow the stream.
     pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
         let connection = self.connection.clone();
+        let stopped = self.halves.as_ref().filter(|_| self.lease.is_some()).map(|(send, _)| send.stopped());
         async move {
-            let _cause = connection.closed().await;
+            let refused = async {
+                let told = match stopped {
+                    Some(stopped) => stopped.await,
+                    None => std::future::pending().await,
+                };
+                // Everything has arrived, or the connection says the rest.
+                if !matches!(told, Ok(Some(_))) {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                _cause = connection.closed() => {}
+                () = refused => {}
+            }
         }
     }
 
     /// Ends the connection at once, so that the other side does not take it for complete. What it has not
     /// received yet is lost.
     pub fn abort(mut self, reason: &str) {
-        self.halves = None;
-        self.connection.close(ABORTED, reason.as_bytes());
+        let halves = self.halves.take();
+        match (&self.lease, halves) {
+            (None, _) => self.connection.close(ABORTED, reason.as_bytes()),
+            (Some(_), Some((mut send, mut recv))) => {
+                let _already = send.reset(ABORTED);
+                let _ended = recv.stop(ABORTED);
+            }
+            (Some(_), None) => {}
+        }
     }
 
     fn halves(&mut self) -> io::Result<&mut (SendStream, RecvStream)> {
@@ -84,8 +122,13 @@ impl MeshStream {
     }
 }
 
+/// Closes a connection that has served its purpose.
+pub(super) fn close(connection: &Connection) {
+    connection.close(NORMAL_CLOSE.0, NORMAL_CLOSE.1);
+}
+
 /// Ends a connection when its far end is known not to be there, or its certificate is no longer accepted.
-async fn end_when_gone(connection: Connection, gone: Gone, guard: Option<Guard>) {
+pub(super) async fn end_when_gone(connection: Connection, gone: Gone, guard: Option<Guard>) {
     let cut = async {
         match &guard {
             Some(guard) => guard.cut().cancelled().await,
@@ -106,8 +149,11 @@ impl AsyncRead for MeshStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
         let (_, recv) = self.halves()?;
-        AsyncRead::poll_read(Pin::new(recv), cx, buf)
+        let read = AsyncRead::poll_read(Pin::new(recv), cx, buf);
+        self.heard |= buf.filled().len() > before;
+        read
     }
 }
 
@@ -133,10 +179,15 @@ impl Drop for MeshStream {
     fn drop(&mut self) {
         let Some((send, recv)) = self.halves.take() else { return };
         let (connection, side) = (self.connection.clone(), self.side);
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(end(connection, side, send, recv));
-        } else {
-            connection.close(NORMAL_CLOSE.0, NORMAL_CLOSE.1);
+        match (tokio::runtime::Handle::try_current(), self.lease.take()) {
+            (Ok(runtime), Some(lease)) => {
+                if side == Side::Dialer && !self.heard {
+                    lease.retire_connection();
+                }
+                runtime.spawn(end_shared(connection, send, recv, lease));
+            }
+            (Ok(runtime), None) => drop(runtime.spawn(end(connection, side, send, recv))),
+            (Err(_), _) => close(&connection),
         }
     }
 }
@@ -156,5 +207,17 @@ async fn end(connection: Connection, side: Side, mut send: SendStream, mut recv:
         () = said_all => {}
         () = tokio::time::sleep(LINGER) => {}
     }
-    connection.close(NORMAL_CLOSE.0, NORMAL_CLOSE.1);
+    close(&connection);
+}
+
+/// The same for one stream of several: its place is free once what was written has arrived.
+async fn end_shared(connection: Connection, mut send: SendStream, mut recv: RecvStream, lease: Lease) {
+    let _already = send.finish();
+    let _ended = recv.stop(READ_CANCELLED);
+    tokio::select! {
+        _ended = connection.closed() => {}
+        _acknowledged = send.stopped() => {}
+        () = tokio::time::sleep(LINGER) => {}
+    }
+    drop(lease);
 }

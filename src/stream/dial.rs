@@ -3,19 +3,19 @@
 use std::io;
 use std::sync::Arc;
 
-use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ClientConfig, ConnectionError, Endpoint, TokioRuntime};
-use tokio::sync::OnceCell;
+use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, TokioRuntime};
+use tokio::sync::{OnceCell, watch};
 use tokio::time::timeout;
 
-use super::connection::{MeshStream, Side};
+use super::connection::{MeshStream, Side, end_when_gone};
 use super::secured;
 use super::settings;
+use super::shared::{self, Found, Lease, Opening, Pool, Shared};
 use super::socket::{MeshSocket, address};
 use super::trust::{self, TrustError};
-use super::watch::Watches;
+use super::watch::{Gone, Watches};
 use crate::node::{BindError, NodeHandle};
-use crate::tls::{ClientProfile, Expected, HandshakeError, Verdict};
+use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, Verdict};
 use crate::wire::{NodeId, ServiceName};
 
 /// Why a stream could not be opened.
@@ -31,6 +31,16 @@ pub enum DialError {
         node: NodeId,
         /// The service dialled.
         service: ServiceName,
+    },
+    /// A firewall on the way turned the connection away.
+    #[error("connection to {node}:{service} blocked by the firewall of node {by}")]
+    Blocked {
+        /// The node dialled.
+        node: NodeId,
+        /// The service dialled.
+        service: ServiceName,
+        /// The node whose rule it was.
+        by: NodeId,
     },
     /// Nothing came back in time.
     #[error("no answer from {node}:{service} within {} s", settings::HANDSHAKE_LIMIT.as_secs())]
@@ -84,6 +94,7 @@ impl From<DialError> for io::Error {
         let kind = match &error {
             DialError::NoRoute(_) => io::ErrorKind::HostUnreachable,
             DialError::ServiceUnknown { .. } => io::ErrorKind::ConnectionRefused,
+            DialError::Blocked { .. } => io::ErrorKind::PermissionDenied,
             DialError::Timeout { .. } => io::ErrorKind::TimedOut,
             DialError::Handshake { .. } | DialError::Rejected { .. } => io::ErrorKind::ConnectionAborted,
             DialError::Setup(_) => io::ErrorKind::Other,
@@ -109,7 +120,24 @@ struct Inner {
 struct Dialer {
     endpoint: Endpoint,
     watches: Arc<Watches>,
-    config: ClientConfig,
+    /// For connections that nobody shares, and for those that may be.
+    configs: [ClientConfig; 2],
+    pool: Arc<Pool>,
+}
+
+/// Where a dial leads, and how.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    node: &'a NodeId,
+    service: ServiceName,
+    tls: Option<&'a ClientProfile>,
+}
+
+/// A connection that was just opened.
+struct Opened {
+    connection: Connection,
+    gone: Gone,
+    guard: Option<Guard>,
 }
 
 impl Streams {
@@ -126,7 +154,8 @@ impl Streams {
     /// Opens a stream to a service that has no TLS profile.
     ///
     /// # Errors
-    /// [`DialError`], within the handshake's limit; at once if there is no route or no such service.
+    /// [`DialError`], within the handshake's limit; at once if there is no route or no such service, or a firewall
+    /// rejects it.
     pub async fn dial(&self, node: &NodeId, service: ServiceName) -> Result<MeshStream, DialError> {
         self.dial_with(node, service, None).await
     }
@@ -142,12 +171,43 @@ impl Streams {
         service: ServiceName,
         tls: Option<&ClientProfile>,
     ) -> Result<MeshStream, DialError> {
+        self.open(Target { node, service, tls }, false).await
+    }
+
+    /// The same for many short streams: where the other end is one of our own nodes, they share a connection, which
+    /// costs one handshake for all of them and one silence for all if it breaks.
+    ///
+    /// # Errors
+    /// As [`Self::dial`].
+    pub async fn dial_shared(
+        &self,
+        node: &NodeId,
+        service: ServiceName,
+        tls: Option<&ClientProfile>,
+    ) -> Result<MeshStream, DialError> {
+        self.open(Target { node, service, tls }, true).await
+    }
+
+    /// Connections that were dialled and are open.
+    #[cfg(test)]
+    pub(super) fn connections(&self) -> usize {
+        self.inner.dialer.get().map_or(0, |dialer| dialer.endpoint.open_connections())
+    }
+
+    async fn open(&self, target: Target<'_>, share: bool) -> Result<MeshStream, DialError> {
+        let node = target.node;
         if !self.inner.node.reaches(node.hash()) {
             return Err(DialError::NoRoute(node.clone()));
         }
         let dialer = self.inner.dialer.get_or_try_init(|| Dialer::new(&self.inner.node)).await?;
+        let dial = async {
+            match share {
+                true => dialer.dial_shared(target).await,
+                false => dialer.dial(target).await,
+            }
+        };
         tokio::select! {
-            dialed = dialer.dial(node, service, tls) => dialed,
+            dialed = dial => dialed,
             // Its last hop has just told that it is gone; whoever can wait for it is told when it appears.
             () = self.inner.node.disappears(node.hash()) => Err(DialError::NoRoute(node.clone())),
         }
@@ -160,60 +220,157 @@ impl Dialer {
         let runtime = Arc::new(TokioRuntime);
         let endpoint =
             Endpoint::new_with_abstract_socket(settings::endpoint(), None, socket.clone(), runtime)?;
-        let crypto = QuicClientConfig::try_from(trust::client()?).map_err(TrustError::new)?;
-        let mut config = ClientConfig::new(Arc::new(crypto));
-        config.transport_config(settings::transport(true));
+        let crypto = trust::client()?;
+        let configs = [secured::dialer(crypto.clone(), false)?, secured::dialer(crypto, true)?];
         let watches = Arc::new(Watches::default());
         let listening = watches.clone();
         tokio::spawn(async move { listening.listen(&socket).await });
-        Ok(Self { endpoint, watches, config })
+        Ok(Self { endpoint, watches, configs, pool: Arc::default() })
     }
 
-    async fn dial(
+    async fn dial(&self, target: Target<'_>) -> Result<MeshStream, DialError> {
+        let opened = self.connect(target, false).await?;
+        self.only_stream(target, opened).await
+    }
+
+    async fn dial_shared(&self, target: Target<'_>) -> Result<MeshStream, DialError> {
+        let key = (target.node.hash(), target.service, target.tls.map(|tls| tls.name().to_owned()));
+        // Whoever has waited for another's attempt in vain goes by itself: attempts that fail take long, and a
+        // node that knows nothing of sharing has every stream on a connection of its own.
+        let mut waited = false;
+        loop {
+            match self.pool.find(&key, target.tls) {
+                Found::Open(shared, lease) => return self.another_stream(target, &shared, lease).await,
+                Found::Wait(mut ended) if !waited => {
+                    waited = true;
+                    let _dropped = ended.changed().await;
+                }
+                Found::Wait(_) => return self.first_stream(target, None).await,
+                Found::Nothing(opening) => return self.first_stream(target, Some(opening)).await,
+            }
+        }
+    }
+
+    /// Opens a connection for this stream, and for others if the other end agrees and nobody else has.
+    async fn first_stream(
         &self,
-        node: &NodeId,
-        service: ServiceName,
-        tls: Option<&ClientProfile>,
+        target: Target<'_>,
+        opening: Option<Opening>,
     ) -> Result<MeshStream, DialError> {
+        let opened = self.connect(target, true).await?;
+        if !shared::is_agreed(&opened.connection) {
+            drop(opening);
+            return self.only_stream(target, opened).await;
+        }
+        let Opened { connection, gone, guard } = opened;
+        tokio::spawn(end_when_gone(connection.clone(), gone.clone(), guard));
+        let shared = Shared::new(connection, gone, target.tls.cloned());
+        let lease = shared.lease(target.tls);
+        if let Some(opening) = opening {
+            opening.succeed(shared.clone());
+        }
+        match lease {
+            Some(lease) => self.another_stream(target, &shared, lease).await,
+            None => Err(target.failed(shared.connection.close_reason())),
+        }
+    }
+
+    async fn another_stream(
+        &self,
+        target: Target<'_>,
+        shared: &Shared,
+        lease: Lease,
+    ) -> Result<MeshStream, DialError> {
+        let halves = self.begin(target, &shared.connection).await;
+        let halves = halves.inspect_err(|_| lease.retire_connection())?;
+        let (connection, gone) = (shared.connection.clone(), shared.gone.clone());
+        Ok(MeshStream::shared(connection, Side::Dialer, halves, Some(gone), lease))
+    }
+
+    async fn only_stream(&self, target: Target<'_>, opened: Opened) -> Result<MeshStream, DialError> {
+        let halves = self.begin(target, &opened.connection).await?;
+        Ok(MeshStream::new(opened.connection, Side::Dialer, halves, opened.gone, opened.guard))
+    }
+
+    /// Begins a stream.
+    async fn begin(
+        &self,
+        target: Target<'_>,
+        connection: &Connection,
+    ) -> Result<(SendStream, RecvStream), DialError> {
+        let begin = async {
+            let (mut send, recv) = connection.open_bi().await?;
+            // Streams are not announced before something is written; what, the contract says.
+            let wrote = send.write_all(&[0]).await;
+            wrote.map_err(|_| connection.close_reason().unwrap_or(ConnectionError::LocallyClosed))?;
+            Ok((send, recv))
+        };
+        match timeout(settings::HANDSHAKE_LIMIT, begin).await {
+            Ok(Ok(halves)) => Ok(halves),
+            Ok(Err(source)) => Err(target.failed(Some(source))),
+            Err(_elapsed) => Err(target.timeout()),
+        }
+    }
+
+    /// Opens a connection; with `share`, one that may carry many streams if the other end agrees.
+    async fn connect(&self, target: Target<'_>, share: bool) -> Result<Opened, DialError> {
+        let Target { node, service, tls } = target;
         let (config, verdict) = match tls {
-            Some(profile) => secured::client(profile, node).map_err(SetupError::from)?,
-            None => (self.config.clone(), Verdict::default()),
+            Some(profile) => secured::client(profile, node, share).map_err(SetupError::from)?,
+            None => (self.configs[usize::from(share)].clone(), Verdict::default()),
         };
         let address = address(node.hash(), service);
         let gone = self.watches.watch(address);
+        let mut rejections = gone.blocked.subscribe();
         // The name is not sent; it keeps apart what TLS remembers of each node.
         let name = format!("n{}.mesh", node.hash());
         let connecting = self
             .endpoint
             .connect_with(config, address, &name)
             .map_err(|error| SetupError::Quic(io::Error::other(error)))?;
-        let open = async {
-            let connection = connecting.await?;
-            let (mut send, recv) = connection.open_bi().await?;
-            // Streams are not announced before something is written; what, the contract says.
-            let wrote = send.write_all(&[0]).await;
-            wrote.map_err(|_| connection.close_reason().unwrap_or(ConnectionError::LocallyClosed))?;
-            Ok((connection, send, recv))
-        };
         let opened = tokio::select! {
-            opened = timeout(settings::HANDSHAKE_LIMIT, open) => opened,
+            opened = timeout(settings::HANDSHAKE_LIMIT, connecting) => opened,
             () = gone.unknown.cancelled() => return Err(DialError::ServiceUnknown { node: node.clone(), service }),
+            by = blocked(&mut rejections) => return Err(DialError::Blocked { node: node.clone(), service, by }),
         };
         match opened {
-            Ok(Ok((connection, send, recv))) => {
+            Ok(Ok(connection)) => {
                 // What answered is what has started since.
                 let gone = if gone.restarted.is_cancelled() { self.watches.watch(address) } else { gone };
                 let expected = || Expected::Node(node.clone());
                 let guard = tls.map(|tls| tls.admit(secured::peer_chain(&connection), expected()));
-                Ok(MeshStream::new(connection, Side::Dialer, (send, recv), gone, guard))
+                Ok(Opened { connection, gone, guard })
             }
             Ok(Err(_)) if let (Some(tls), Some(rejection)) = (tls, verdict.rejection()) => {
                 let profile = tls.name().to_owned();
                 let source = HandshakeError::Rejected { profile, rejection: Box::new(rejection.clone()) };
                 Err(DialError::Rejected { node: node.clone(), service, source })
             }
-            Ok(Err(source)) => Err(DialError::Handshake { node: node.clone(), service, source }),
-            Err(_elapsed) => Err(DialError::Timeout { node: node.clone(), service }),
+            Ok(Err(source)) => Err(target.failed(Some(source))),
+            Err(_elapsed) => Err(target.timeout()),
         }
+    }
+}
+
+/// The node whose firewall turns the attempt away, once one does.
+async fn blocked(rejections: &mut watch::Receiver<Option<NodeId>>) -> NodeId {
+    loop {
+        if rejections.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        if let Some(by) = rejections.borrow_and_update().clone() {
+            return by;
+        }
+    }
+}
+
+impl Target<'_> {
+    fn failed(self, source: Option<ConnectionError>) -> DialError {
+        let source = source.unwrap_or(ConnectionError::LocallyClosed);
+        DialError::Handshake { node: self.node.clone(), service: self.service, source }
+    }
+
+    fn timeout(self) -> DialError {
+        DialError::Timeout { node: self.node.clone(), service: self.service }
     }
 }

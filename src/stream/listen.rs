@@ -5,20 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::crypto::rustls::QuicServerConfig;
-use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime, VarInt};
+use quinn::{Connection, Endpoint, Incoming, RecvStream, SendStream, ServerConfig, TokioRuntime, VarInt};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
-use super::connection::{MeshStream, Side};
+use super::connection::{self, MeshStream, Side, end_when_gone};
 use super::dial::{SetupError, Streams};
 use super::secured;
 use super::settings;
+use super::shared;
 use super::socket::{MeshSocket, service_at};
 use super::trust::{self, TrustError};
-use super::watch::Watches;
+use super::watch::{Gone, Watches};
 use crate::mesh::Offer;
 use crate::tls::{Expected, Guard, Rejection, ServerProfile};
 use crate::wire::{ConnType, ServiceName};
@@ -45,6 +46,8 @@ pub struct StreamListener {
     notices: AbortHandle,
     accepting: AbortHandle,
     released: CancellationToken,
+    /// Tells connections with many streams that no more of them begin.
+    _closing: DropGuard,
 }
 
 impl Streams {
@@ -74,7 +77,9 @@ impl Streams {
         let config = match &tls {
             Some(profile) => secured::server(profile, Expected::Anyone)?.0,
             None => {
-                let crypto = QuicServerConfig::try_from(trust::server()?).map_err(TrustError::new)?;
+                let mut config = trust::server()?;
+                config.alpn_protocols = secured::protocols(true);
+                let crypto = QuicServerConfig::try_from(config).map_err(TrustError::new)?;
                 ServerConfig::with_crypto(Arc::new(crypto))
             }
         };
@@ -90,10 +95,14 @@ impl Streams {
         let released = socket.released();
         let watches = Arc::new(Watches::default());
         let (accepted_sender, accepted) = mpsc::channel(BACKLOG);
-        let accepting = tokio::spawn(accept_all(endpoint.clone(), watches.clone(), accepted_sender, tls));
+        let closing = CancellationToken::new();
+        let door =
+            Door { watches: watches.clone(), accepted: accepted_sender, tls, closing: closing.clone() };
+        let accepting = tokio::spawn(accept_all(endpoint.clone(), door));
         let notices = tokio::spawn(async move { watches.listen(&socket).await });
         let (accepting, notices) = (accepting.abort_handle(), notices.abort_handle());
-        Ok(StreamListener { accepted, endpoint, notices, accepting, released })
+        let closing = closing.drop_guard();
+        Ok(StreamListener { accepted, endpoint, notices, accepting, released, _closing: closing })
     }
 }
 
@@ -139,21 +148,27 @@ fn limited(mut config: ServerConfig) -> ServerConfig {
     config
 }
 
-async fn accept_all(
-    endpoint: Endpoint,
+/// What streams come in by.
+#[derive(Clone)]
+struct Door {
     watches: Arc<Watches>,
     accepted: mpsc::Sender<MeshStream>,
     tls: Option<ServerProfile>,
-) {
+    /// The service is closed: no more streams begin.
+    closing: CancellationToken,
+}
+
+async fn accept_all(endpoint: Endpoint, door: Door) {
     while let Some(incoming) = endpoint.accept().await {
-        let (watches, accepted, tls) = (watches.clone(), accepted.clone(), tls.clone());
+        let door = door.clone();
         // One slow handshake must not hold up the others.
         tokio::spawn(async move {
             let from = incoming.remote_address();
-            match timeout(settings::HANDSHAKE_LIMIT, accept(incoming, &watches, tls.as_ref())).await {
-                Ok(Ok(stream)) => {
-                    let _closed = accepted.send(stream).await;
+            match timeout(settings::HANDSHAKE_LIMIT, door.accept(incoming)).await {
+                Ok(Ok(Accepted::Stream(stream))) => {
+                    let _closed = door.accepted.send(stream).await;
                 }
+                Ok(Ok(Accepted::Many(connection, gone))) => door.accept_streams(connection, gone).await,
                 Ok(Err(error @ Refusal::Certificate { .. })) => warn!(%from, %error, "stream refused"),
                 Ok(Err(error)) => debug!(%from, %error, "stream refused"),
                 Err(_elapsed) => debug!(%from, "stream refused: the handshake took too long"),
@@ -175,32 +190,75 @@ enum Refusal {
     FirstByte,
 }
 
-async fn accept(
-    incoming: Incoming,
-    watches: &Watches,
-    tls: Option<&ServerProfile>,
-) -> Result<MeshStream, Refusal> {
-    let gone = watches.watch(incoming.remote_address());
-    let (connection, guard) = match tls {
-        None => (incoming.await?, None),
-        Some(profile) => {
-            let (connection, guard) = accept_secured(incoming, profile).await?;
-            (connection, Some(guard))
-        }
-    };
-    let (send, mut recv) = connection.accept_bi().await?;
-    let mut first = [0xff];
-    if recv.read_exact(&mut first).await.is_err() || first != [0] {
-        connection.close(PROTOCOL_ERROR, b"Read Data Error");
-        return Err(Refusal::FirstByte);
-    }
-    Ok(MeshStream::new(connection, Side::Listener, (send, recv), gone, guard))
+/// What came in.
+enum Accepted {
+    /// The one stream of its connection.
+    Stream(MeshStream),
+    /// A connection that streams will come on.
+    Many(Connection, Gone),
 }
 
-async fn accept_secured(
-    incoming: Incoming,
-    profile: &ServerProfile,
-) -> Result<(quinn::Connection, Guard), Refusal> {
+impl Door {
+    async fn accept(&self, incoming: Incoming) -> Result<Accepted, Refusal> {
+        let gone = self.watches.watch(incoming.remote_address());
+        let (connection, guard) = match &self.tls {
+            None => (incoming.await?, None),
+            Some(profile) => {
+                let (connection, guard) = accept_secured(incoming, profile).await?;
+                (connection, Some(guard))
+            }
+        };
+        if shared::is_agreed(&connection) {
+            shared::allow_streams(&connection);
+            tokio::spawn(end_when_gone(connection.clone(), gone.clone(), guard));
+            return Ok(Accepted::Many(connection, gone));
+        }
+        let halves = connection.accept_bi().await?;
+        match first_byte(halves).await {
+            Ok(halves) => {
+                Ok(Accepted::Stream(MeshStream::new(connection, Side::Listener, halves, gone, guard)))
+            }
+            Err(refusal) => {
+                connection.close(PROTOCOL_ERROR, b"Read Data Error");
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Takes the streams of one connection in until it is closed or the service is.
+    async fn accept_streams(&self, connection: Connection, gone: Gone) {
+        let streams = shared::Streams::new();
+        loop {
+            let halves = tokio::select! {
+                halves = connection.accept_bi() => halves,
+                () = self.closing.cancelled() => break,
+            };
+            // The dialer is bound to fewer than this.
+            let (Ok(halves), Some(lease)) = (halves, streams.lease(usize::MAX)) else { return };
+            let (connection, gone, accepted) = (connection.clone(), gone.clone(), self.accepted.clone());
+            tokio::spawn(async move {
+                if let Ok(Ok(halves)) = timeout(settings::HANDSHAKE_LIMIT, first_byte(halves)).await {
+                    let stream = MeshStream::shared(connection, Side::Listener, halves, Some(gone), lease);
+                    let _closed = accepted.send(stream).await;
+                }
+            });
+        }
+        streams.retire();
+        streams.ended().await;
+        connection::close(&connection);
+    }
+}
+
+/// Takes the byte that every stream begins with.
+async fn first_byte((send, mut recv): (SendStream, RecvStream)) -> Result<(SendStream, RecvStream), Refusal> {
+    let mut first = [0xff];
+    match recv.read_exact(&mut first).await {
+        Ok(()) if first == [0] => Ok((send, recv)),
+        Ok(()) | Err(_) => Err(Refusal::FirstByte),
+    }
+}
+
+async fn accept_secured(incoming: Incoming, profile: &ServerProfile) -> Result<(Connection, Guard), Refusal> {
     let from = service_at(incoming.remote_address()).map(|(node, _)| node);
     let expected = secured::expected_client(profile, from);
     let (config, verdict) = secured::server(profile, expected.clone())?;

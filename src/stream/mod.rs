@@ -5,7 +5,10 @@
 //! - `secured` is the TLS of streams with a profile: node IDs, checked against the node at the other end.
 //! - `dial` and `listen` open connections; `connection` is one, as a plain byte stream.
 //!
-//! One connection carries one bidirectional stream, which begins with a zero byte (contract section 5).
+//! - `shared` lets many streams of our own nodes use one connection.
+//!
+//! One connection carries one bidirectional stream, which begins with a zero byte (contract section 5); only our
+//! own nodes agree on more of them.
 //! This room does not know who uses it.
 
 mod connection;
@@ -13,6 +16,7 @@ mod dial;
 mod listen;
 mod secured;
 mod settings;
+mod shared;
 mod socket;
 mod trust;
 mod watch;

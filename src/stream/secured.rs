@@ -10,6 +10,7 @@ use quinn::{ClientConfig, Connection, ServerConfig};
 use rustls::pki_types::CertificateDer;
 
 use super::settings;
+use super::shared;
 use super::trust::{ALPN, TrustError};
 use crate::tls::{ClientProfile, Expected, ServerProfile, Verdict};
 use crate::wire::{NameHash, NodeId};
@@ -27,21 +28,40 @@ pub(super) fn server(
     profile: &ServerProfile,
     expected: Expected,
 ) -> Result<(ServerConfig, Verdict), TrustError> {
-    let (config, verdict) = profile.quic_config(expected, ALPN).map_err(TrustError::new)?;
+    let (mut config, verdict) = profile.quic_config(expected, ALPN).map_err(TrustError::new)?;
+    config.alpn_protocols = protocols(true);
     let crypto = QuicServerConfig::try_from(config).map_err(TrustError::new)?;
     Ok((ServerConfig::with_crypto(Arc::new(crypto)), verdict))
 }
 
-/// A dialer's side of one handshake.
-pub(super) fn client(profile: &ClientProfile, node: &NodeId) -> Result<(ClientConfig, Verdict), TrustError> {
+/// A dialer's side of one handshake; with `share`, for a connection that may carry many streams.
+pub(super) fn client(
+    profile: &ClientProfile,
+    node: &NodeId,
+    share: bool,
+) -> Result<(ClientConfig, Verdict), TrustError> {
     let (mut config, verdict) =
         profile.quic_config(Expected::Node(node.clone()), ALPN).map_err(TrustError::new)?;
     // Node IDs are no DNS names.
     config.enable_sni = false;
+    Ok((dialer(config, share)?, verdict))
+}
+
+/// A dialer's side, whatever it trusts.
+pub(super) fn dialer(mut config: rustls::ClientConfig, share: bool) -> Result<ClientConfig, TrustError> {
+    config.alpn_protocols = protocols(share);
     let crypto = QuicClientConfig::try_from(config).map_err(TrustError::new)?;
     let mut config = ClientConfig::new(Arc::new(crypto));
     config.transport_config(settings::transport(true));
-    Ok((config, verdict))
+    Ok(config)
+}
+
+/// The protocol's names, best first.
+pub(super) fn protocols(share: bool) -> Vec<Vec<u8>> {
+    match share {
+        true => vec![shared::ALPN.to_vec(), ALPN.to_vec()],
+        false => vec![ALPN.to_vec()],
+    }
 }
 
 /// The certificates that the other end has shown.

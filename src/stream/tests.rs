@@ -100,6 +100,96 @@ async fn a_closed_service_ends_its_streams() {
 }
 
 #[tokio::test]
+async fn our_own_nodes_share_a_connection_and_each_stream_ends_by_itself() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b", "c"]).await;
+    let mut listener = Streams::new(nodes[2].clone()).listen(service("many"), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    let dial = || streams.dial_shared(nodes[2].id(), service("many"), None);
+    let (one, two, three) = tokio::join!(dial(), dial(), dial());
+    assert_eq!(streams.connections(), 1, "all of them wait for the first one's");
+    let mut there = Vec::new();
+    for _ in 0..3 {
+        there.push(timeout(LIMIT, listener.accept()).await.unwrap().unwrap());
+    }
+    let mut here = Vec::new();
+    for (number, stream) in [one, two, three].into_iter().enumerate() {
+        let mut stream = stream.unwrap();
+        stream.write_all(&[number as u8; 4]).await.unwrap();
+        stream.shutdown().await.unwrap();
+        here.push(stream);
+    }
+    let mut seen = Vec::new();
+    for stream in &mut there {
+        let mut received = Vec::new();
+        timeout(LIMIT, stream.read_to_end(&mut received)).await.unwrap().unwrap();
+        assert_eq!(received.len(), 4);
+        seen.push(received[0]);
+        stream.write_all(&received).await.unwrap();
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [0, 1, 2]);
+    for (number, stream) in here.iter_mut().enumerate() {
+        assert_eq!(usize::from(timeout(LIMIT, stream.read_u8()).await.unwrap().unwrap()), number);
+    }
+    // A stream that is given up ends alone.
+    drop(here);
+    there.pop().unwrap().abort("for no reason");
+    let mut fourth = dial().await.unwrap();
+    let mut accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+    accepted.write_all(b"x").await.unwrap();
+    assert_eq!(timeout(LIMIT, fourth.read_u8()).await.unwrap().unwrap(), b'x');
+    accepted.abort("for no reason");
+    assert!(
+        timeout(LIMIT, fourth.read_u8()).await.unwrap().is_err(),
+        "a stream given up does not look complete"
+    );
+    // A stream of its own is another connection.
+    let _own = streams.dial(nodes[2].id(), service("many")).await.unwrap();
+    assert_eq!(streams.connections(), 2);
+}
+
+#[tokio::test]
+async fn a_shared_connection_on_which_nothing_came_back_is_not_used_again() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("mute"), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    drop(streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap());
+    let mut stream = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
+    for _ in 0..2 {
+        // The first of them is gone by now.
+        let mut accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+        let _gone = accepted.write_all(b"y").await;
+    }
+    assert_eq!(timeout(LIMIT, stream.read_u8()).await.unwrap().unwrap(), b'y');
+    eventually("the first connection is closed", || async { streams.connections() == 1 }).await;
+    let _third = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
+    assert_eq!(streams.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_service_that_closes_lets_shared_streams_end_and_begins_no_more() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("brief"), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    let mut stream = streams.dial_shared(nodes[1].id(), service("brief"), None).await.unwrap();
+    let mut accepted = listener.accept().await.unwrap();
+    let begun = Instant::now();
+    drop(listener);
+    accepted.write_all(b"the end").await.unwrap();
+    drop(accepted);
+    let mut received = Vec::new();
+    timeout(LIMIT, stream.read_to_end(&mut received)).await.unwrap().unwrap();
+    assert_eq!(received, b"the end");
+    eventually("the connection is closed", || async { streams.connections() == 0 }).await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "nobody has to wait for its end");
+    let error = streams.dial_shared(nodes[1].id(), service("brief"), None).await.unwrap_err();
+    assert!(matches!(error, DialError::ServiceUnknown { .. }), "{error}");
+}
+
+#[tokio::test]
 async fn a_stream_survives_the_loss_of_a_link() {
     let mut lab = Lab::new();
     let nodes = lab.line(&["a", "b", "c"]).await;

@@ -34,7 +34,7 @@ pub use live::Guard;
 pub use material::Files;
 pub use names::{Facts, NODE_ID_OID, Names};
 pub use profile::{ClientOptions, ClientProfile, ServerOptions, ServerProfile};
-pub use profiles::{Profiles, UnknownProfile};
+pub use profiles::{ProfileSet, Profiles, UnknownProfile};
 pub use verify::{Expected, Verdict};
 
 #[cfg(test)]

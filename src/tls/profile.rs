@@ -97,6 +97,11 @@ impl Core {
         verify::check(&material.trust, &self.demands, self.role, expected, chain, Timestamp::now())
     }
 
+    /// True if a connection lives that this profile has let in.
+    pub(super) fn has_let_in(&self) -> bool {
+        !self.live.is_empty()
+    }
+
     pub(super) fn admit(&self, chain: Vec<CertificateDer<'static>>, expected: Expected) -> Guard {
         self.live.admit(chain, expected)
     }

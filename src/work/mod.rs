@@ -31,6 +31,7 @@ pub use error::{OpenError, WorkError};
 pub use registry::{Caller, Options, Outcome, Registry, Started, Submission, Submit};
 pub use results::ResultStream;
 pub use status::UnitReport;
+pub(crate) use store::node_directory;
 pub use unit::{State, UnitId};
 
 #[cfg(test)]

@@ -2,10 +2,18 @@
 //! as Go nodes keep them, and the private files `runner`, `cancel` and `queued`. Owns safe modes, atomic replacement and
 //! durability; every call blocks, so callers on the runtime go through [`Store::blocking`].
 //! Knows nothing of what a state means.
+//!
+//! `disk` has the steps that make a crash harmless.
+
+mod disk;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -39,18 +47,7 @@ pub(crate) struct Store {
 impl Store {
     /// Checks the data directory, or makes it, and makes the node's own one in it.
     pub(crate) fn open(data_dir: &Path, node: &NodeId) -> Result<Self, OpenError> {
-        let name = node.as_str();
-        if name.contains('/') || name == "." || name == ".." {
-            return Err(OpenError::NodeId(name.to_owned()));
-        }
-        let data_dir = &std::path::absolute(data_dir).map_err(|source| OpenError::Io {
-            what: "find",
-            path: data_dir.to_owned(),
-            source,
-        })?;
-        own_directory(data_dir)?;
-        let root = data_dir.join(name);
-        own_directory(&root)?;
+        let root = node_directory(data_dir, node)?;
         Ok(Self { root, slots: Arc::new(Semaphore::new(CONCURRENT)), names: Arc::default() })
     }
 
@@ -90,32 +87,15 @@ impl Store {
 
     /// Makes a unit that survives a power loss from here on; gives the open, empty `stdin`.
     pub(crate) fn create(&self, id: &UnitId, status: &Status) -> Result<File, WorkError> {
-        let unit = self.unit(id);
-        // Fails, harming nothing, when there is such a unit already.
-        let made = DirBuilder::new().mode(0o700).create(&unit.path);
-        made.map_err(|e| WorkError::io("make", &unit.path, e))?;
-        let made = self.create_files(&unit, status);
-        if made.is_err() {
-            let _ = fs::remove_dir_all(&unit.path);
-        }
-        made
+        let unit = self.unit(id).path;
+        let sync_root = || self.names.sync(&self.root);
+        disk::make_unit(&disk::System, &unit, &status.to_line(), sync_root)
+            .map_err(|e| WorkError::io("make", unit, e))
     }
 
-    fn create_files(&self, unit: &UnitDir, status: &Status) -> Result<File, WorkError> {
-        let make = |path: &Path, e| WorkError::io("make", path, e);
-        let new = |name: &str| {
-            let path = unit.path.join(name);
-            private().create_new(true).open(&path).map_err(|e| make(&path, e))
-        };
-        new("status.lock")?;
-        let stdin = new("stdin")?;
-        // Nobody knows the ID yet, so nobody can see this one half-written.
-        let mut file = new("status")?;
-        let sync = |path: &Path, e| WorkError::io("write", path, e);
-        file.write_all(&status.to_line()).and_then(|()| file.sync_all()).map_err(|e| sync(&unit.path, e))?;
-        sync_directory(&unit.path).map_err(|e| sync(&unit.path, e))?;
-        self.names.sync(&self.root).map_err(|e| sync(&self.root, e))?;
-        Ok(stdin)
+    /// Adds a piece to the open `stdin` of a unit; after the `last` one all of it survives a power loss.
+    pub(crate) fn add_payload(stdin: &mut File, piece: &[u8], last: bool) -> io::Result<()> {
+        disk::add_payload(&disk::System, stdin, piece, last)
     }
 
     /// Removes a unit: at once for everybody who looks, then file by file.
@@ -198,12 +178,18 @@ impl UnitDir {
     /// Reads `status`. What is replaced in one step needs no lock, and neither does what nobody writes any more;
     /// anything else is read again under the lock, as a Go runner may be rewriting it in place.
     pub(crate) fn read_status(&self) -> Result<Status, ReadError> {
-        match fs::read(self.file("status")).map(|bytes| Status::parse(&bytes)) {
-            Ok(Ok(status)) if status.life.state.is_final() => return Ok(status),
-            Ok(Ok(_) | Err(_)) | Err(_) => {}
+        if let Some(status) = self.final_status() {
+            return Ok(status);
         }
         let _lock = self.lock(FlockOperation::LockShared);
         Ok(Status::parse(&fs::read(self.file("status"))?)?)
+    }
+
+    /// The status if it is final: a file that nobody writes any more, and mostly one just written, so that no disk is
+    /// waited for.
+    pub(crate) fn final_status(&self) -> Option<Status> {
+        let status = Status::parse(&fs::read(self.file("status")).ok()?).ok()?;
+        status.life.state.is_final().then_some(status)
     }
 
     /// Replaces `status` in one step: a power loss leaves the earlier one or this one, whole. With `durable` it
@@ -215,30 +201,7 @@ impl UnitDir {
 
     fn replace(&self, status: &Status, durable: bool) -> io::Result<()> {
         let _lock = self.lock(FlockOperation::LockExclusive)?;
-        let new = self.file(".status.new");
-        let mut file = private().create(true).truncate(true).open(&new)?;
-        let written = file.write_all(&status.to_line()).and_then(|()| file.sync_all());
-        if let Err(error) = written.and_then(|()| fs::rename(&new, self.file("status"))) {
-            let _ = fs::remove_file(&new);
-            let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-            return if full { self.overwrite(status) } else { Err(error) };
-        }
-        if durable { sync_directory(&self.path) } else { Ok(()) }
-    }
-
-    /// For a disk without room for a second copy: what filled it may be the unit's own output, and a unit that
-    /// has ended must not go on running in the books. The file keeps its blocks, so what fits into them can be
-    /// written; the lock keeps readers from seeing half of it.
-    fn overwrite(&self, status: &Status) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(self.file("status"))?;
-        let line = status.to_line();
-        // st_blocks counts units of 512 bytes, whatever the file system's own are.
-        if line.len() as u64 > file.metadata()?.blocks() * 512 {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        file.write_all_at(&line, 0)?;
-        file.set_len(line.len() as u64)?;
-        file.sync_all()
+        disk::replace_status(&disk::System, &self.path, &status.to_line(), durable)
     }
 
     fn lock(&self, how: FlockOperation) -> io::Result<File> {
@@ -298,9 +261,24 @@ fn private() -> OpenOptions {
     options
 }
 
-/// Makes the names in a directory durable.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
+/// The directory of a node within `data_dir`, made if it is missing, and under nobody else's control.
+///
+/// # Errors
+/// [`OpenError`] says what is wrong with it.
+pub(crate) fn node_directory(data_dir: &Path, node: &NodeId) -> Result<PathBuf, OpenError> {
+    let name = node.as_str();
+    if name.contains('/') || name == "." || name == ".." {
+        return Err(OpenError::NodeId(name.to_owned()));
+    }
+    let data_dir = &std::path::absolute(data_dir).map_err(|source| OpenError::Io {
+        what: "find",
+        path: data_dir.to_owned(),
+        source,
+    })?;
+    own_directory(data_dir)?;
+    let root = data_dir.join(name);
+    own_directory(&root)?;
+    Ok(root)
 }
 
 /// Makes a directory that only we can enter, or checks that one which exists is ours alone to write.
@@ -331,7 +309,7 @@ fn own_directory(path: &Path) -> Result<(), OpenError> {
 }
 
 #[cfg(test)]
-mod tests {
+mod on_disk {
     use super::*;
     use crate::work::status::{CommandExtra, Extra};
 

@@ -5,3 +5,4 @@ mod firewall;
 mod harness;
 mod proxies;
 mod reload;
+mod router;

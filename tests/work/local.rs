@@ -166,9 +166,11 @@ async fn a_killed_runner_fails_its_unit_and_takes_all_of_it_along() {
 #[tokio::test]
 async fn a_second_cancel_within_the_grace_changes_nothing() {
     let engine = Engine::with(|options| options.cancel_grace = Duration::from_millis(300)).await;
-    let id =
-        run(&engine.registry, "trap 'echo asked' INT; trap '' TERM; echo $$; while :; do sleep 1000; done")
-            .await;
+    let id = run(
+        &engine.registry,
+        "trap 'echo asked' INT; trap '' TERM; echo $$; while :; do sleep 1000 & wait; done",
+    )
+    .await;
     until(&engine.registry, &id, |report| report.stdout_size > 0).await;
     let caller = me();
     let (one, two) = tokio::join!(engine.registry.cancel(&id, &caller), async {

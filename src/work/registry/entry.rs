@@ -1,7 +1,7 @@
 //! One unit in memory: its status as everybody sees it, and the one place through which it is changed.
 //! A change is judged by the pure state machine, written to disk, and only then shown.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -16,6 +16,11 @@ use crate::work::unit::{Event, UnitId};
 /// Between attempts to write a status.
 const REWRITE: Duration = Duration::from_secs(1);
 
+/// A power loss keeps the status; it may bring an earlier one back; the one on disk lacks a deferred change.
+const DURABLE: u8 = 0;
+const CACHED: u8 = 1;
+const UNSAVED: u8 = 2;
+
 /// A unit that exists.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -29,6 +34,8 @@ pub(crate) struct Entry {
     link: OnceLock<Box<Link>>,
     /// The status on disk is behind, and a task tries to bring it up.
     behind: AtomicBool,
+    /// How sure the status is on disk: one of the three below.
+    sureness: AtomicU8,
 }
 
 /// The right to change a unit.
@@ -47,6 +54,8 @@ pub(crate) enum Durability {
     Durable,
     /// Survives the daemon's end; a power loss may bring the earlier status back.
     Cached,
+    /// Is in memory at once, and on disk with the next write; the unit's driver sees to one.
+    Deferred,
     /// Stays in memory.
     Memory,
 }
@@ -61,6 +70,7 @@ impl Entry {
             writer: Arc::default(),
             link: OnceLock::new(),
             behind: AtomicBool::new(false),
+            sureness: AtomicU8::new(DURABLE),
         })
     }
 
@@ -88,6 +98,47 @@ impl Entry {
     /// Applies one event, durably. Says whether it changed anything.
     pub(crate) async fn apply(self: &Arc<Self>, store: &Store, event: Event) -> bool {
         self.writer(store).await.apply(event, Durability::Durable).await
+    }
+
+    /// Makes the status as sure on disk as asked, if it is not.
+    ///
+    /// # Errors
+    /// The failed write.
+    pub(crate) async fn save(self: &Arc<Self>, store: &Store, how: Durability) -> Result<(), WorkError> {
+        let enough = match how {
+            Durability::Durable => DURABLE,
+            Durability::Cached => CACHED,
+            Durability::Deferred | Durability::Memory => return Ok(()),
+        };
+        if self.sureness.load(Ordering::Relaxed) <= enough {
+            return Ok(());
+        }
+        let mut writer = self.writer(store).await;
+        match self.sureness.load(Ordering::Relaxed) <= enough {
+            true => Ok(()),
+            false => writer.put(Status::clone(&writer.status()), how).await,
+        }
+    }
+
+    /// The unit is deleted: nothing needs to be written any more.
+    pub(crate) fn forget_unsaved(&self) {
+        self.sureness.store(DURABLE, Ordering::Relaxed);
+    }
+
+    /// Ready when a deferred change has waited for so long.
+    pub(crate) async fn unsaved_for(&self, pause: Duration) {
+        let mut status = self.subscribe();
+        loop {
+            if self.sureness.load(Ordering::Relaxed) == UNSAVED {
+                tokio::time::sleep(pause).await;
+                if self.sureness.load(Ordering::Relaxed) == UNSAVED {
+                    return;
+                }
+            } else {
+                // The sender lives in self, so this cannot fail.
+                let _ = status.changed().await;
+            }
+        }
     }
 
     /// Waits until the unit is final.
@@ -133,9 +184,16 @@ impl Writer {
     /// # Errors
     /// The failed write.
     pub(crate) async fn put(&mut self, status: Status, how: Durability) -> Result<(), WorkError> {
-        if how == Durability::Memory {
-            self.show(status);
-            return Ok(());
+        match how {
+            Durability::Durable | Durability::Cached => {}
+            Durability::Deferred | Durability::Memory => {
+                if how == Durability::Deferred {
+                    // First, so that whoever sees the change sees that it is not saved.
+                    self.entry.sureness.store(UNSAVED, Ordering::Relaxed);
+                }
+                self.show(status);
+                return Ok(());
+            }
         }
         let written = self.write(status, how).await;
         let was_behind = self.entry.behind.swap(written.is_err(), Ordering::Relaxed);
@@ -149,6 +207,10 @@ impl Writer {
         let (entry, turn) = (self.entry.clone(), self.turn.take());
         let write = move || {
             let written = entry.dir.write_status(&status, how == Durability::Durable);
+            if written.is_ok() {
+                let sure = if how == Durability::Durable { DURABLE } else { CACHED };
+                entry.sureness.store(sure, Ordering::Relaxed);
+            }
             entry.status.send_replace(Arc::new(status));
             (turn, written)
         };

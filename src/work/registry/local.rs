@@ -86,6 +86,9 @@ impl Inner {
         let Some(kind) = self.types.load().get(&status.work_type).cloned() else {
             return Err(WorkError::UnknownType(status.work_type.clone()));
         };
+        if let Some(why) = kind.cannot_run {
+            return Err(WorkError::CannotRun { work_type: kind.name, why });
+        }
         writer.apply(Event::PayloadComplete, Durability::Memory).await;
         let job = self.job(entry, &kind);
         match self.spawner.spawn(job).await {
@@ -164,6 +167,9 @@ impl Inner {
     /// Shows the final status that a runner left, or gives the unit one, once nothing of it runs any more.
     async fn settle(&self, entry: &Arc<Entry>, runner: Option<Identity>) {
         let mut writer = entry.writer(&self.store).await;
+        if let Some(left) = entry.dir.final_status() {
+            return writer.show(left);
+        }
         let (dir, had_runner) = (entry.dir.clone(), runner.is_some());
         let found = self.store.blocking(move || Remains::of(&dir, runner.as_ref())).await;
         let Remains { cancelled, killed, stdout_size } = match found {

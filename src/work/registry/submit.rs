@@ -6,7 +6,6 @@ use std::fs::File;
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
-use tokio::io::AsyncWriteExt;
 
 use super::entry::{Durability, Entry};
 use super::{Caller, Inner, Registry, detached};
@@ -15,7 +14,11 @@ use crate::wire::NodeId;
 use crate::work::WorkError;
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{CommandExtra, Extra, REMOTE, RemoteExtra, Status, is_secret};
+use crate::work::store::Store;
 use crate::work::unit::{Event, UnitId};
+
+/// Bytes of payload that are written at a time.
+const AHEAD: usize = 128 * 1024;
 
 /// What a client wants done.
 #[derive(Debug, Clone, Default)]
@@ -50,8 +53,12 @@ pub enum Started {
 pub struct Submission {
     inner: Arc<Inner>,
     entry: Arc<Entry>,
-    stdin: Option<tokio::fs::File>,
-    written: u64,
+    /// Away while a piece is being written, and for good once that has failed.
+    stdin: Option<File>,
+    /// Not yet in the file: a small payload is written and made durable in one go.
+    ahead: Vec<u8>,
+    /// Something is in the file.
+    wrote: bool,
     /// The payload that a signature was made for.
     promised: Option<Promised>,
     done: bool,
@@ -93,12 +100,12 @@ impl Registry {
         let mut status = if here { inner.local_status(&request)? } else { inner.remote_status(request)? };
         status.life.apply(&Event::PayloadAwaited);
         let (entry, stdin) = detached(inner.clone().allocate(status)).await?;
-        let stdin = Some(tokio::fs::File::from_std(stdin));
         Ok(Submission {
             inner: inner.clone(),
             entry,
-            stdin,
-            written: 0,
+            stdin: Some(stdin),
+            ahead: Vec::new(),
+            wrote: false,
             promised: promised.map(Promised::new),
             done: false,
         })
@@ -113,6 +120,9 @@ impl Inner {
         let unknown = || WorkError::UnknownType(request.work_type.clone());
         let types = self.types.load();
         let kind = types.get(&request.work_type).ok_or_else(unknown)?;
+        if let Some(why) = kind.cannot_run {
+            return Err(WorkError::CannotRun { work_type: request.work_type.clone(), why });
+        }
         let params = kind.arguments(&request.params)?;
         Ok(Status::new(&request.work_type, Extra::Command(CommandExtra { pid: 0, params })))
     }
@@ -126,7 +136,7 @@ impl Inner {
         if tls_client.is_empty() && request.params.keys().any(|name| is_secret(name)) {
             return Err(WorkError::SecretsWithoutTls);
         }
-        if request.sign_work && self.signer.is_none() {
+        if request.sign_work && self.signer.load().is_none() {
             return Err(WorkError::NoSigningKey);
         }
         let expiration = match request.ttl.as_deref() {
@@ -172,12 +182,11 @@ impl Submission {
     /// # Errors
     /// A failed write; the unit is best aborted then.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), WorkError> {
-        let Some(stdin) = &mut self.stdin else { return Ok(()) };
-        self.written += bytes.len() as u64;
         if let Some(promised) = &mut self.promised {
             promised.so_far.update(bytes);
         }
-        stdin.write_all(bytes).await.map_err(|e| self.stdin_error(e))
+        self.ahead.extend_from_slice(bytes);
+        if self.ahead.len() < AHEAD { Ok(()) } else { self.write_out(false).await }
     }
 
     /// Ends the payload, which is durable from here on, and starts the unit.
@@ -217,16 +226,24 @@ impl Submission {
     }
 
     async fn close_stdin(&mut self) -> Result<(), WorkError> {
-        let Some(mut stdin) = self.stdin.take() else { return Ok(()) };
-        let flushed = match stdin.flush().await {
-            Ok(()) if self.written == 0 => Ok(()),
-            Ok(()) => {
-                let stdin = stdin.into_std().await;
-                self.inner.store.blocking(move || stdin.sync_all()).await
-            }
-            Err(error) => Err(error),
+        let empty = self.stdin.is_some() && !self.wrote && self.ahead.is_empty();
+        if empty { Ok(()) } else { self.write_out(true).await }
+    }
+
+    /// Writes what is ahead to the file; with `last`, durably.
+    async fn write_out(&mut self, last: bool) -> Result<(), WorkError> {
+        let broken = || std::io::Error::other("an earlier piece could not be written");
+        let Some(mut stdin) = self.stdin.take() else { return Err(self.stdin_error(broken())) };
+        self.wrote = true;
+        let mut ahead = std::mem::take(&mut self.ahead);
+        let write = move || {
+            Store::add_payload(&mut stdin, &ahead, last)?;
+            ahead.clear();
+            Ok((stdin, ahead))
         };
-        flushed.map_err(|e| self.stdin_error(e))
+        let (stdin, ahead) = self.inner.store.blocking(write).await.map_err(|e| self.stdin_error(e))?;
+        (self.stdin, self.ahead) = (Some(stdin), ahead);
+        Ok(())
     }
 
     fn stdin_error(&self, error: std::io::Error) -> WorkError {

@@ -26,6 +26,8 @@ const SHORT_PAUSES_APART: Duration = Duration::from_secs(5);
 /// How long a connection that has outlived the way to its node may be silent: the node may have been started anew
 /// and know nothing of it.
 const SILENCE: Duration = Duration::from_secs(1);
+/// How long a deferred change waits for another one to be written with: a short job's next one comes sooner.
+const SAVE_AFTER: Duration = Duration::from_millis(20);
 /// How long the other node's part of a unit released by force is asked after.
 const FORGET: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -73,6 +75,24 @@ fn next_step(status: &Status, cancelled: bool) -> Step {
 
 /// Works on a unit until nothing is left to do.
 pub(super) async fn drive(inner: Arc<Inner>, entry: Arc<Entry>) {
+    // What has come to be known is written beside all else.
+    let saver = async {
+        loop {
+            entry.unsaved_for(SAVE_AFTER).await;
+            if let Err(error) = entry.save(&inner.store, Durability::Cached).await {
+                tracing::error!(unit = %entry.id, %error, "a change of status is known in memory only");
+                tokio::time::sleep(FIRST_PAUSE).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = steps(&inner, &entry) => {}
+        () = saver => {}
+    }
+}
+
+/// Takes one step after the other.
+async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let link = entry.link();
     let mut wishes = link.wishes.subscribe();
     let mut pauses = Pauses::new();
@@ -90,29 +110,31 @@ pub(super) async fn drive(inner: Arc<Inner>, entry: Arc<Entry>) {
         }
         let before = link.progress.load(Ordering::Relaxed);
         let done = tokio::select! {
-            done = inner.perform(&entry, step) => done,
-            () = stalls(&inner, &entry) => Err(StepError::Connection(
+            done = inner.perform(entry, step) => done,
+            () = stalls(inner, entry) => Err(StepError::Connection(
                 "the way to the node was lost and found again, and the connection did not go on".into(),
             )),
             _ = wishes.changed() => continue,
-            () = expiry(&entry) => {
-                expire(&inner, &entry).await;
+            () = expiry(entry) => {
+                expire(inner, entry).await;
                 continue;
             }
         };
         match done {
             Ok(()) => pauses.begin_anew(),
             Err(error) => {
-                inner.note_failure(&entry, step, &error).await;
+                inner.note_failure(entry, step, &error).await;
                 if link.progress.load(Ordering::Relaxed) != before {
                     pauses.note_progress();
                 }
                 let pause = pauses.next(&error);
+                // A failed write is tried again beside.
+                let _ = entry.save(&inner.store, Durability::Cached).await;
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    () = appears(&inner, &entry) => pauses.begin_anew(),
+                    () = appears(inner, entry) => pauses.begin_anew(),
                     _ = wishes.changed() => pauses.begin_anew(),
-                    () = expiry(&entry) => expire(&inner, &entry).await,
+                    () = expiry(entry) => expire(inner, entry).await,
                 }
             }
         }
@@ -199,7 +221,7 @@ impl Inner {
             }
             Step::Tidy => {
                 self.tell(entry, "release").await?;
-                self.note(entry, |remote| remote.remote_unit_id.clear()).await
+                self.note(entry, Durability::Durable, |remote| remote.remote_unit_id.clear()).await
             }
             Step::Delete => self.delete(entry).await,
             Step::Rest => Ok(()),
@@ -209,6 +231,7 @@ impl Inner {
     async fn delete(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
         // A reader of results shall see an end.
         entry.writer(&self.store).await.apply(Event::CancelledLocally, Durability::Memory).await;
+        entry.forget_unsaved();
         self.remove(entry).await?;
         entry.link().news.send_modify(|news| news.released = true);
         Ok(())

@@ -66,7 +66,7 @@ pub(crate) fn has_work(status: &Status) -> bool {
 impl Inner {
     /// Starts a unit whose payload is complete; waits a little for the first attempt.
     pub(crate) async fn start_remote(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Started, WorkError> {
-        let begun = entry.writer(&self.store).await.apply(Event::PayloadComplete, Durability::Durable).await;
+        let begun = entry.writer(&self.store).await.apply(Event::PayloadComplete, Durability::Deferred).await;
         if !begun {
             return Err(WorkError::EndedEarly(entry.id.to_string()));
         }
@@ -94,7 +94,16 @@ impl Inner {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, first).await.unwrap_or(Ok(Started::Submitted))
+        let started = match tokio::time::timeout(PATIENCE, first).await {
+            // What the other node's ID was written down with is enough.
+            Ok(Ok(Started::Started)) => return Ok(Started::Started),
+            Ok(ended) => ended,
+            Err(_) => Ok(Started::Submitted),
+        };
+        if let Err(error) = entry.save(&self.store, Durability::Durable).await {
+            tracing::error!(unit = %entry.id, %error, "a complete payload is known in memory only");
+        }
+        started
     }
 
     /// Takes an unfinished unit up after a restart.
@@ -113,7 +122,8 @@ impl Inner {
         }
         self.wish(entry, |remote| remote.local_cancelled = true).await?;
         let done = |entry: &Entry, news: &News| news.cancelled || entry.status().life.state.is_final();
-        Ok(self.wait_for(entry, CLEANUP_PATIENCE, done).await)
+        let outcome = self.wait_for(entry, CLEANUP_PATIENCE, done).await;
+        self.promise(entry, outcome).await
     }
 
     /// Releases a unit here and there; with `force`, here in any case.
@@ -132,6 +142,14 @@ impl Inner {
             tracing::info!(unit = %entry.id, "released by force: the other node is told as soon as it can be reached");
             self.abandon(entry).await?;
             return Ok(Outcome::Done);
+        }
+        self.promise(entry, outcome).await
+    }
+
+    /// What is told to be pending is durable first.
+    async fn promise(&self, entry: &Arc<Entry>, outcome: Outcome) -> Result<Outcome, WorkError> {
+        if outcome == Outcome::Pending {
+            entry.save(&self.store, Durability::Durable).await?;
         }
         Ok(outcome)
     }
@@ -153,6 +171,7 @@ impl Inner {
             false => None,
         };
         drop(writer);
+        entry.forget_unsaved();
         entry.link().news.send_modify(|news| news.released = true);
         entry.writer(&self.store).await.apply(Event::CancelledLocally, Durability::Memory).await;
         self.remove(entry).await?;
@@ -168,7 +187,7 @@ impl Inner {
         self.ensure_driver(entry);
     }
 
-    /// Writes a wish down and wakes the driver.
+    /// Takes a wish in and wakes the driver. It is on disk soon, and durable before anybody is told that it waits.
     async fn wish(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -179,7 +198,7 @@ impl Inner {
         if let Some(remote) = status.remote_mut() {
             change(remote);
         }
-        let written = writer.put(status, Durability::Durable).await;
+        let written = writer.put(status, Durability::Deferred).await;
         drop(writer);
         entry.link().wishes.send_modify(|wish| *wish += 1);
         self.ensure_driver(entry);

@@ -30,18 +30,20 @@ impl Inner {
         let remote = extra(entry);
         let mut session = Session::connect(&*self.dialer, &remote).await?;
         if !remote.remote_unit_id.is_empty() && self.is_there(entry, &mut session).await? {
-            return self.note(entry, |remote| remote.remote_started = true).await;
+            return self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await;
         }
         let signature = self.sign_submission(entry, &remote).await?;
         let answer = session.ask(&submit_line(&remote, signature.as_deref())).await?;
         let bad = || StepError::Refused(format!("could not parse response: {answer}"));
         let id = parse_created(&answer).ok_or_else(bad)?.to_owned();
         entry.link().note_progress();
-        self.note(entry, |remote| remote.remote_unit_id = id).await?;
+        // Before it can start over there, so that it is never given a second time.
+        self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = id).await?;
         self.send_payload(entry, &mut session).await?;
         session.shut_down().await?;
         session.answer().await?;
-        self.note(entry, |remote| remote.remote_started = true).await
+        // Whoever finds the ID alone asks over there what has become of it.
+        self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await
     }
 
     /// Whether an earlier attempt, whose answer was lost, brought the unit over.
@@ -115,7 +117,7 @@ impl Inner {
         if !remote.sign_work {
             return Ok(None);
         }
-        let signer = self.signer.as_ref().ok_or(StepError::Local(WorkError::NoSigningKey))?;
+        let signer = self.signer.load_full().ok_or(StepError::Local(WorkError::NoSigningKey))?;
         let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::Refused(e.to_string()))?;
         signer.sign(&node, about).map(Some).map_err(StepError::Connection)
     }
@@ -262,16 +264,17 @@ impl Inner {
     /// Shows how the unit stands over there; says whether that is its end.
     async fn report_here(&self, entry: &Arc<Entry>, report: RemoteReport, have: u64) -> bool {
         let end = report.state.is_final();
-        let how = if end { Durability::Durable } else { Durability::Cached };
+        let how = if end { Durability::Durable } else { Durability::Deferred };
         let event = Event::Reported(report.state, report.detail, have);
         entry.writer(&self.store).await.apply(event, how).await;
         end
     }
 
-    /// Writes down what is known of the other side.
+    /// Notes what is known of the other side.
     pub(super) async fn note(
         &self,
         entry: &Arc<Entry>,
+        how: Durability,
         change: impl FnOnce(&mut RemoteExtra),
     ) -> Result<(), StepError> {
         let mut writer = entry.writer(&self.store).await;
@@ -279,7 +282,7 @@ impl Inner {
         if let Some(remote) = status.remote_mut() {
             change(remote);
         }
-        Ok(writer.put(status, Durability::Durable).await?)
+        Ok(writer.put(status, how).await?)
     }
 }
 

@@ -30,6 +30,9 @@ const AFTER_KILL: Duration = Duration::from_secs(4);
 const KILL_AGAIN: Duration = Duration::from_millis(50);
 /// Between attempts to write the final status on a full disk.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long a command runs before its status says so on disk: most commands have ended by then, and the daemon knows
+/// by itself.
+const SHORT: Duration = Duration::from_millis(20);
 /// Between looks where signals cannot be waited for.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -97,16 +100,20 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running) {
     let Running { pid, stdout, pump } = running;
     let mut ears = Ears { signals: own_signals(), pump };
     let mut ended = reap(pid);
-    if ended.is_none() && job.plugin.is_none() {
-        // After a power loss the unit counts as failed whatever stands here, so long as it is whole. A plugin
-        // writes for itself.
-        let _ = dir.write_status(&status, false);
-    }
     let mut killed = None;
-    let deadline = job.limits.timeout.map(|limit| Instant::now() + limit);
+    let begun = Instant::now();
+    let deadline = job.limits.timeout.map(|limit| begun + limit);
+    // A plugin writes for itself.
+    let mut unwritten = (job.plugin.is_none()).then(|| begun + SHORT);
     while ended.is_none() {
-        let asked = ears.wait(deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())));
+        let next = [deadline, unwritten].into_iter().flatten().min();
+        let asked = ears.wait(next.map(|next| next.saturating_duration_since(Instant::now())));
         ended = reap(pid);
+        if ended.is_none() && unwritten.is_some_and(|when| Instant::now() >= when) {
+            unwritten = None;
+            // After a power loss the unit counts as failed whatever stands here, so long as it is whole.
+            let _ = dir.write_status(&status, false);
+        }
         let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let cause = match (asked, ears.must_end()) {
             (true, _) => Some("Killed".to_owned()),

@@ -1,0 +1,179 @@
+//! The steps by which a unit's files are made and replaced so that a crash at any moment leaves something whole, and
+//! the few operations on files that they consist of. Owns the order of writes, fsyncs and renames; the operations are
+//! an argument, so that tests can fail them one by one and ask what a power loss would have left.
+//! Knows nothing of what is in the files.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Whether a file may be there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Make {
+    /// It may not.
+    New,
+    /// It may, and loses what is in it.
+    Emptied,
+}
+
+/// Operations on files, as the system offers them.
+pub(super) trait Disk {
+    /// An open file.
+    type File;
+    /// Makes a directory that only we can enter.
+    fn make_dir(&self, path: &Path) -> io::Result<()>;
+    /// Opens a file that only we can read, for writing at its end.
+    fn make(&self, path: &Path, how: Make) -> io::Result<Self::File>;
+    /// Writes some of the bytes; says how many.
+    fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
+    /// Makes the contents of a file durable.
+    fn sync(&self, file: &Self::File) -> io::Result<()>;
+    /// Makes the names in a directory durable.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// Gives a file another name, in place of the one that had it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Replaces the contents of a file in the room that it has, durably; fails, changing nothing, without enough.
+    fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Removes a directory with all in it.
+    fn remove_all(&self, path: &Path) -> io::Result<()>;
+}
+
+/// Makes a unit's directory with its first files, durable but for its name in the root, which `sync_root` sees to.
+/// Gives the empty `stdin`. Nothing is left of one that fails.
+pub(super) fn make_unit<D: Disk>(
+    disk: &D,
+    unit: &Path,
+    status: &[u8],
+    sync_root: impl FnOnce() -> io::Result<()>,
+) -> io::Result<D::File> {
+    // Fails, harming nothing, when there is such a unit already.
+    disk.make_dir(unit)?;
+    let make = || {
+        disk.make(&unit.join("status.lock"), Make::New)?;
+        let stdin = disk.make(&unit.join("stdin"), Make::New)?;
+        // Nobody knows the ID yet, so nobody can see this one half-written.
+        let mut file = disk.make(&unit.join("status"), Make::New)?;
+        write_all(disk, &mut file, status)?;
+        disk.sync(&file)?;
+        disk.sync_dir(unit)?;
+        sync_root()?;
+        Ok(stdin)
+    };
+    let made = make();
+    if made.is_err() {
+        let _ = disk.remove_all(unit);
+    }
+    made
+}
+
+/// Adds a piece to a payload; after the `last` one all of it is durable.
+pub(super) fn add_payload<D: Disk>(
+    disk: &D,
+    stdin: &mut D::File,
+    piece: &[u8],
+    last: bool,
+) -> io::Result<()> {
+    write_all(disk, stdin, piece)?;
+    if last { disk.sync(stdin) } else { Ok(()) }
+}
+
+/// Replaces `status` in one step: a crash leaves the earlier one or this one, whole. With `durable` it leaves this one
+/// once this returns.
+pub(super) fn replace_status<D: Disk>(disk: &D, unit: &Path, status: &[u8], durable: bool) -> io::Result<()> {
+    let (old, new) = (unit.join("status"), unit.join(".status.new"));
+    let replace = || {
+        let mut file = disk.make(&new, Make::Emptied)?;
+        write_all(disk, &mut file, status)?;
+        disk.sync(&file)?;
+        disk.rename(&new, &old)
+    };
+    if let Err(error) = replace() {
+        let _ = disk.remove(&new);
+        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        // For a disk without room for a second copy: what filled it may be the unit's own output, and a unit that
+        // has ended must not go on running in the books.
+        if !full {
+            return Err(error);
+        }
+        disk.overwrite(&old, status)?;
+    }
+    // After an overwriting too: the name may be one that an earlier replacement left in memory alone.
+    if durable { disk.sync_dir(unit) } else { Ok(()) }
+}
+
+fn write_all<D: Disk>(disk: &D, file: &mut D::File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match disk.write(file, bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The operating system's files.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct System;
+
+impl Disk for System {
+    type File = File;
+
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).create(path)
+    }
+
+    fn make(&self, path: &Path, how: Make) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.write(true).mode(0o600);
+        match how {
+            Make::New => options.create_new(true),
+            Make::Emptied => options.create(true).truncate(true),
+        };
+        options.open(path)
+    }
+
+    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+        file.write(bytes)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_all()
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        // The file keeps its blocks, so what fits into them can be written; a lock keeps readers from seeing half
+        // of it.
+        let file = OpenOptions::new().write(true).open(path)?;
+        let found = file.metadata()?;
+        // In one write, so that nobody's end leaves half of it: what is left of a longer line becomes blanks.
+        let mut bytes = bytes.to_vec();
+        bytes.resize(bytes.len().max(found.len() as usize), b' ');
+        // st_blocks counts units of 512 bytes, whatever the file system's own are.
+        if bytes.len() as u64 > found.blocks() * 512 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.write_all_at(&bytes, 0)?;
+        file.sync_all()
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn remove_all(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir_all(path)
+    }
+}

@@ -1,0 +1,284 @@
+//! A disk in memory that knows which bytes and names a power loss would leave, and fails operations on request.
+//! Adversarial within what POSIX allows: of a file's contents that were not synced any part may be there, and of the
+//! changes of names in a directory that were not synced any first few. Only a rename is one step, and so is the
+//! overwriting of less than a block.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rand::RngExt as _;
+use rand::rngs::SmallRng;
+
+use super::disk::{Disk, Make};
+
+/// What goes wrong at an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// There is no room, from here on for so many operations.
+    Full(u32),
+    /// The device fails once.
+    Broken,
+    /// Only a part is written, once.
+    Short,
+    /// The machine stops before the operation, and with it everything after.
+    Crash,
+}
+
+type Names = BTreeMap<PathBuf, usize>;
+
+/// A change of one directory's names, by whole paths.
+#[derive(Debug, Clone)]
+enum Change {
+    AddDir(PathBuf),
+    AddFile(PathBuf, usize),
+    Remove(PathBuf),
+    Rename(PathBuf, PathBuf),
+}
+
+#[derive(Debug, Default, Clone)]
+struct Inode {
+    now: Vec<u8>,
+    /// Left by a power loss.
+    durable: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    inodes: Vec<Inode>,
+    files: Names,
+    durable_files: Names,
+    dirs: BTreeSet<PathBuf>,
+    durable_dirs: BTreeSet<PathBuf>,
+    /// Changes of names since the directory was synced, in order.
+    pending: BTreeMap<PathBuf, Vec<Change>>,
+}
+
+/// The disk.
+pub(super) struct Model {
+    state: RefCell<State>,
+    /// What goes wrong at which operation, counted from the start.
+    faults: BTreeMap<u32, Fault>,
+    done: Cell<u32>,
+    full_until: Cell<u32>,
+    crashed: Cell<bool>,
+    rng: RefCell<SmallRng>,
+}
+
+impl Model {
+    pub(super) fn new(faults: BTreeMap<u32, Fault>, rng: SmallRng) -> Self {
+        Self {
+            state: RefCell::default(),
+            faults,
+            done: Cell::new(0),
+            full_until: Cell::new(0),
+            crashed: Cell::new(false),
+            rng: RefCell::new(rng),
+        }
+    }
+
+    pub(super) fn has_crashed(&self) -> bool {
+        self.crashed.get()
+    }
+
+    /// Operations so far.
+    pub(super) fn operations(&self) -> u32 {
+        self.done.get()
+    }
+
+    /// What is in a file.
+    pub(super) fn read(&self, path: &Path) -> Option<Vec<u8>> {
+        let state = self.state.borrow();
+        state.files.get(path).map(|&inode| state.inodes[inode].now.clone())
+    }
+
+    /// The machine stops now and starts again, without further faults.
+    pub(super) fn power_loss(&mut self) {
+        let (state, rng) = (self.state.get_mut(), self.rng.get_mut());
+        let pending = std::mem::take(&mut state.pending);
+        for changes in pending.into_values() {
+            let kept = rng.random_range(0..=changes.len());
+            for change in changes.into_iter().take(kept) {
+                change.apply(&mut state.durable_files, &mut state.durable_dirs);
+            }
+        }
+        for inode in &mut state.inodes {
+            if inode.now != inode.durable {
+                inode.durable = torn(inode, rng);
+            }
+            inode.now.clone_from(&inode.durable);
+        }
+        let dirs = state.durable_dirs.clone();
+        // What is in a directory whose own name was lost is lost with it.
+        state.durable_files.retain(|path, _| path.parent().is_none_or(|dir| dirs.contains(dir)));
+        state.files.clone_from(&state.durable_files);
+        state.dirs.clone_from(&state.durable_dirs);
+        self.faults.clear();
+        self.full_until.set(0);
+        self.crashed.set(false);
+    }
+
+    /// Counts an operation and lets it fail if that was asked for; says whether it is to be cut short.
+    fn begin(&self, grows: bool) -> io::Result<bool> {
+        let number = self.done.get();
+        self.done.set(number + 1);
+        let fault = self.faults.get(&number).copied();
+        if self.crashed.get() || fault == Some(Fault::Crash) {
+            self.crashed.set(true);
+            return Err(io::Error::other("the machine has stopped"));
+        }
+        if let Some(Fault::Full(operations)) = fault {
+            self.full_until.set(number + operations);
+        }
+        if grows && number < self.full_until.get() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        match fault {
+            Some(Fault::Broken) => Err(io::Error::from_raw_os_error(5)),
+            Some(Fault::Short) => Ok(true),
+            Some(Fault::Full(_) | Fault::Crash) | None => Ok(false),
+        }
+    }
+
+    fn change(&self, dir: &Path, change: Change) {
+        let mut state = self.state.borrow_mut();
+        let State { files, dirs, pending, .. } = &mut *state;
+        change.apply(files, dirs);
+        pending.entry(dir.to_owned()).or_default().push(change);
+    }
+}
+
+/// Some of the old contents, or some of the new.
+fn torn(inode: &Inode, rng: &mut SmallRng) -> Vec<u8> {
+    let part = |bytes: &[u8], rng: &mut SmallRng| bytes[..rng.random_range(0..=bytes.len())].to_vec();
+    match rng.random_range(0..4) {
+        0 => inode.durable.clone(),
+        1 => inode.now.clone(),
+        2 => part(&inode.now, rng),
+        _ => vec![0; inode.now.len()],
+    }
+}
+
+impl Change {
+    fn apply(&self, files: &mut Names, dirs: &mut BTreeSet<PathBuf>) {
+        match self {
+            Self::AddDir(path) => drop(dirs.insert(path.clone())),
+            Self::AddFile(path, inode) => drop(files.insert(path.clone(), *inode)),
+            Self::Remove(path) => {
+                files.remove(path);
+                dirs.remove(path);
+            }
+            Self::Rename(from, to) => {
+                if let Some(inode) = files.remove(from) {
+                    files.insert(to.clone(), inode);
+                }
+            }
+        }
+    }
+}
+
+fn parent(path: &Path) -> PathBuf {
+    path.parent().map(Path::to_owned).unwrap_or_default()
+}
+
+impl Disk for Model {
+    type File = usize;
+
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        self.begin(true)?;
+        if self.state.borrow().dirs.contains(path) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.change(&parent(path), Change::AddDir(path.to_owned()));
+        Ok(())
+    }
+
+    fn make(&self, path: &Path, how: Make) -> io::Result<usize> {
+        self.begin(true)?;
+        let found = self.state.borrow().files.get(path).copied();
+        match (found, how) {
+            (Some(_), Make::New) => Err(io::ErrorKind::AlreadyExists.into()),
+            (Some(inode), Make::Emptied) => {
+                self.state.borrow_mut().inodes[inode].now.clear();
+                Ok(inode)
+            }
+            (None, _) => {
+                let mut state = self.state.borrow_mut();
+                state.inodes.push(Inode::default());
+                let inode = state.inodes.len() - 1;
+                drop(state);
+                self.change(&parent(path), Change::AddFile(path.to_owned(), inode));
+                Ok(inode)
+            }
+        }
+    }
+
+    fn write(&self, file: &mut usize, bytes: &[u8]) -> io::Result<usize> {
+        let short = self.begin(true)?;
+        let length = if short { bytes.len() / 2 } else { bytes.len() }.max(1);
+        self.state.borrow_mut().inodes[*file].now.extend_from_slice(&bytes[..length]);
+        Ok(length)
+    }
+
+    fn sync(&self, file: &usize) -> io::Result<()> {
+        self.begin(false)?;
+        let inode = &mut self.state.borrow_mut().inodes[*file];
+        inode.durable.clone_from(&inode.now);
+        Ok(())
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.begin(false)?;
+        let mut state = self.state.borrow_mut();
+        let State { durable_files, durable_dirs, pending, .. } = &mut *state;
+        for change in pending.remove(path).unwrap_or_default() {
+            change.apply(durable_files, durable_dirs);
+        }
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.begin(false)?;
+        if !self.state.borrow().files.contains_key(from) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        self.change(&parent(from), Change::Rename(from.to_owned(), to.to_owned()));
+        Ok(())
+    }
+
+    fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.begin(false)?;
+        let mut state = self.state.borrow_mut();
+        let inode = *state.files.get(path).ok_or(io::ErrorKind::NotFound)?;
+        state.inodes[inode] = Inode { now: bytes.to_vec(), durable: bytes.to_vec() };
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.begin(false)?;
+        if !self.state.borrow().files.contains_key(path) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        self.change(&parent(path), Change::Remove(path.to_owned()));
+        Ok(())
+    }
+
+    fn remove_all(&self, path: &Path) -> io::Result<()> {
+        let inside: Vec<PathBuf> =
+            self.state.borrow().files.keys().filter(|file| file.parent() == Some(path)).cloned().collect();
+        for file in inside {
+            self.remove(&file)?;
+        }
+        self.begin(false)?;
+        self.change(&parent(path), Change::Remove(path.to_owned()));
+        Ok(())
+    }
+}
+
+/// The names of the directories there are.
+pub(super) fn units(model: &Model) -> Vec<String> {
+    let state = model.state.borrow();
+    state.dirs.iter().filter_map(|dir| dir.file_name().and_then(OsStr::to_str).map(str::to_owned)).collect()
+}
