@@ -132,7 +132,11 @@ impl TcpListener {
                     self.handshakes.begin(async move {
                         let accepting = super::tls::accept(profile, stream, peer.clone());
                         let address = || format!("{} {local}", super::tls::TRANSPORT);
-                        accepting.await.map_err(|source| AcceptError::Tls { address: address(), peer, source })
+                        accepting.await.map_err(|source| AcceptError::Tls {
+                            address: address(),
+                            peer,
+                            source,
+                        })
                     });
                 }
             }

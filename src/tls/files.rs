@@ -66,9 +66,9 @@ pub(super) fn revocation_lists(path: &Path) -> Result<Vec<CertRevocationList<'st
         return Err(wrong(path, FileProblem::Nothing { wanted: "revocation list", found: sections(&bytes) }));
     }
     let parse = |(at, list): (usize, &CertificateRevocationListDer<'_>)| {
-        OwnedCertRevocationList::from_der(list).map(CertRevocationList::from).map_err(|e| {
-            wrong(path, FileProblem::RevocationList { number: at + 1, reason: crl_reason(&e) })
-        })
+        OwnedCertRevocationList::from_der(list)
+            .map(CertRevocationList::from)
+            .map_err(|e| wrong(path, FileProblem::RevocationList { number: at + 1, reason: crl_reason(&e) }))
     };
     found.iter().enumerate().map(parse).collect()
 }

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use super::ahead::Ahead;
 use super::error::HandshakeError;
 use super::live::Cuttable;
 use super::profile::{ClientProfile, Core, ServerProfile};
@@ -25,7 +26,7 @@ pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// A stream past its handshake. It ends with an error when the peer's certificate is revoked.
 #[derive(Debug)]
 pub struct Secured<IO> {
-    stream: Cuttable<TlsStream<IO>>,
+    stream: Cuttable<TlsStream<Ahead<IO>>>,
     certified_nodes: Option<Vec<String>>,
     ends_like_tcp: bool,
 }
@@ -47,10 +48,10 @@ impl<IO> Secured<IO> {
 
     /// The stream below.
     pub fn io(&self) -> &IO {
-        self.stream.inner().get_ref().0
+        self.stream.inner().get_ref().0.io()
     }
 
-    fn new(core: &Core, stream: TlsStream<IO>, expected: Expected) -> Self {
+    fn new(core: &Core, stream: TlsStream<Ahead<IO>>, expected: Expected) -> Self {
         let chain: Vec<CertificateDer<'static>> = match stream.get_ref().1.peer_certificates() {
             Some(chain) => chain.iter().map(|certificate| certificate.clone().into_owned()).collect(),
             None => Vec::new(),
@@ -72,7 +73,7 @@ impl ServerProfile {
     {
         let (config, verdict) =
             self.config(Expected::Anyone).map_err(|error| failed(&self.core, error.to_string()))?;
-        let accepting = TlsAcceptor::from(Arc::new(config)).accept(io);
+        let accepting = TlsAcceptor::from(Arc::new(config)).accept(Ahead::new(io));
         let stream = finish(&self.core, accepting, &verdict).await?;
         Ok(Secured::new(&self.core, TlsStream::Server(stream), Expected::Anyone))
     }
@@ -94,7 +95,7 @@ impl ClientProfile {
         let expected = Expected::Host(name.clone());
         let (config, verdict) =
             self.config(expected.clone()).map_err(|error| failed(&self.core, error.to_string()))?;
-        let connecting = TlsConnector::from(Arc::new(config)).connect(name, io);
+        let connecting = TlsConnector::from(Arc::new(config)).connect(name, Ahead::new(io));
         let stream = finish(&self.core, connecting, &verdict).await?;
         Ok(Secured::new(&self.core, TlsStream::Client(stream), expected))
     }

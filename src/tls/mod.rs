@@ -5,12 +5,14 @@
 //! - `verify`: whether a peer's certificate is accepted, as one function. `live`: who was let in.
 //! - [`make`]: keys, authorities, requests, certificates; [`commands`] does so from files to files.
 //! - [`inspect`]: what is in certificate files, and whether a node would accept it.
-//! - [`handshake`]: TLS over any byte stream; `handshakes`: many of them, on a listener. Streams of the mesh take their settings from the profile.
+//! - [`handshake`]: TLS over any byte stream; `handshakes`: many of them, on a listener; `ahead`: few system
+//!   calls for much. Streams of the mesh take their settings from the profile.
 //! - [`error`]: what can be wrong, in words.
 //!
 //! This room opens files and speaks TLS over what it is handed. It has never heard of links, streams,
 //! services or configuration.
 
+mod ahead;
 pub mod commands;
 pub mod error;
 mod files;

@@ -8,9 +8,9 @@ import threading
 class Echo:
     """Gives back what comes, and ends its direction when the other side has ended its own."""
 
-    def __init__(self, path=None):
+    def __init__(self, path=None, port=0):
         if path is None:
-            self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+            self.listener = socket.create_server(("127.0.0.1", port), backlog=128)
             self.port = self.listener.getsockname()[1]
         else:
             self.listener = socket.socket(socket.AF_UNIX)
