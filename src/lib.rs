@@ -18,6 +18,7 @@
 //! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
 //! - [`daemon`] wires all of them into a node; [`telemetry`] is its log; [`cli`] is `meshctl`.
 //! - [`unix_socket`] owns binding of Unix sockets: permissions, lock, removal.
+//! - [`descriptors`] owns how many files may be open, here and in programs that are started.
 //! - [`duration`] owns Go's notation of durations, which users type and clients read.
 //!
 //! # The way of a packet, and of a job
@@ -36,6 +37,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod descriptors;
 pub mod duration;
 pub mod mesh;
 pub mod node;

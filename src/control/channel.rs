@@ -151,7 +151,6 @@ impl Channel {
             self.ahead.extend_from_slice(&first[..count]);
             return Ok(count);
         }
-        self.ahead.reserve(READ);
         let room = (MAX_LINE + 1).saturating_sub(self.ahead.len());
         self.link.read_buf(&mut (&mut self.ahead).limit(room)).await
     }
@@ -212,7 +211,7 @@ impl Channel {
     pub(super) async fn close(mut self, limit: Duration) {
         let drained = async {
             self.link.shutdown().await?;
-            let mut waste = vec![0; READ];
+            let mut waste = vec![0; FIRST_READ];
             while self.link.read(&mut waste).await? > 0 {}
             io::Result::Ok(())
         };
