@@ -11,7 +11,7 @@
 //! - [`backend`] owns links to neighbours: dial, listen, redial, sessions of whole packets.
 //! - [`node`] owns the running node: the task around `mesh`, its links, queues and datagram sockets.
 //! - [`stream`] owns byte streams between services, QUIC above the mesh's datagrams.
-//! - [`service`] owns proxies between services of the mesh and sockets outside it.
+//! - [`service`] owns proxies between services of the mesh and sockets outside it, and the IP router.
 //! - [`tls`] owns trust: profiles, whose certificate is accepted, and making certificates.
 //! - [`work`] owns units of work: their life, their directories, their processes, their results.
 //! - [`control`] owns the line protocol that clients speak: the service, and its client's half.

@@ -73,8 +73,7 @@ fn certificates_keys_and_claims_are_looked_at() {
     let cert = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("certs").join(name);
     let port = free_port();
     let listener = |host: &str| json!({"tcp-listener": {"port": port, "bindaddr": host}});
-    let socket = dir.path().join("twice");
-    let server = json!({"filename": socket, "remotenode": "b", "remoteservice": "c"});
+    let router = |name: &str| json!({"networkname": name, "localnet": "10.0.0.0/30", "interface": "mesh9"});
     let both = format!("is in use: tcp-listener on 127.0.0.1:{port} has the port");
     let cases = [
         (
@@ -96,8 +95,8 @@ fn certificates_keys_and_claims_are_looked_at() {
         ),
         (json!([listener("127.0.0.1"), listener("0.0.0.0")]), vec!["tcp-listener on 0.0.0.0", &both]),
         (
-            json!([{"unix-socket-server": server}, {"unix-socket-server": server}]),
-            vec!["twice belongs to unix-socket-server "],
+            json!([{"ip-router": router("one")}, {"ip-router": router("two")}]),
+            vec!["ip-router two: interface mesh9 belongs to ip-router one already"],
         ),
         (
             json!([{"work-command": {"worktype": "x", "command": "sh", "cwd": "/nonexistent"}}]),

@@ -164,17 +164,18 @@ impl Findings {
         }
     }
 
-    /// What is no port and can be had only once.
+    /// Interfaces, of which there is one of each name.
     fn claim(&mut self, part: &Part) {
         for claim in part.claims() {
-            let what = match &claim {
-                Claim::File(path) => path.display().to_string(),
-                Claim::Interface(name) => format!("interface {name}"),
-                // Ports are tried out, services are the configuration's business, neighbours turn out later.
-                Claim::Tcp(_) | Claim::Udp(_) | Claim::Service(_) | Claim::Neighbour => continue,
+            let name = match &claim {
+                Claim::Interface(name) => name.clone(),
+                // Ports are tried out, names and files are the configuration's business, neighbours turn out later.
+                Claim::Tcp(_) | Claim::Udp(_) | Claim::File(_) | Claim::Service(_) | Claim::Neighbour => {
+                    continue;
+                }
             };
             if let Some(first) = self.claimed.get(&claim) {
-                let problem = format!("{what} belongs to {first} already");
+                let problem = format!("interface {name} belongs to {first} already");
                 self.add(part, problem);
             } else {
                 self.claimed.insert(claim, part.to_string());
