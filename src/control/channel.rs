@@ -25,7 +25,7 @@ pub(super) const MAX_LINE: usize = 1024 * 1024;
 /// Room made for each further read of a line.
 const READ: usize = 4096;
 /// Room held ready while nothing comes.
-const FIRST_READ: usize = 128;
+const FIRST_READ: usize = 256;
 
 /// A connection of any kind.
 pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
@@ -151,6 +151,7 @@ impl Channel {
             self.ahead.extend_from_slice(&first[..count]);
             return Ok(count);
         }
+        self.ahead.reserve(READ);
         let room = (MAX_LINE + 1).saturating_sub(self.ahead.len());
         self.link.read_buf(&mut (&mut self.ahead).limit(room)).await
     }
