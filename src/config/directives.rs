@@ -218,6 +218,9 @@ const WORK_COMMAND: &[P] = &[
     P::new("maxstdout", Kind::Int, "most bytes of output kept"),
     P::text("maxstdoutaction", "for more: fail, stop or truncate-head").or("fail"),
     P::text("releaseafter", "how long finished units are kept, as in 72h"),
+    P::new("cpu", Kind::Float, "processors that a unit may use, as in 1.5"),
+    P::new("memory", Kind::Int, "bytes of memory that a unit may use"),
+    P::new("pids", Kind::Int, "processes and threads that a unit may have"),
 ];
 
 const WORK_KUBERNETES: &[P] = &[

@@ -25,7 +25,7 @@ pub(super) const MAX_LINE: usize = 1024 * 1024;
 /// Room made for each further read of a line.
 const READ: usize = 4096;
 /// Room held ready while nothing comes.
-const FIRST_READ: usize = 128;
+const FIRST_READ: usize = 256;
 
 /// A connection of any kind.
 pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
@@ -212,7 +212,7 @@ impl Channel {
     pub(super) async fn close(mut self, limit: Duration) {
         let drained = async {
             self.link.shutdown().await?;
-            let mut waste = vec![0; READ];
+            let mut waste = vec![0; FIRST_READ];
             while self.link.read(&mut waste).await? > 0 {}
             io::Result::Ok(())
         };

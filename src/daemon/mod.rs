@@ -83,6 +83,7 @@ pub fn main(args: Vec<String>) -> ExitCode {
         return certificates::run(command);
     }
     let log = telemetry::start(loaded.config.log_level, loaded.config.trace);
+    crate::descriptors::raise();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -128,7 +128,7 @@ pub(super) fn tls_profiles(config: &Config, in_use: &Profiles) -> Result<Arc<Pro
     in_use.prepare(servers, clients, &config.node.id).map(Arc::new)
 }
 
-fn tls_server(configured: &TlsServer) -> ServerOptions {
+pub(super) fn tls_server(configured: &TlsServer) -> ServerOptions {
     ServerOptions {
         name: configured.name.clone(),
         files: Files {
@@ -144,7 +144,7 @@ fn tls_server(configured: &TlsServer) -> ServerOptions {
     }
 }
 
-fn tls_client(configured: &TlsClient) -> ClientOptions {
+pub(super) fn tls_client(configured: &TlsClient) -> ClientOptions {
     let identity = configured.identity.as_ref();
     ClientOptions {
         name: configured.name.clone(),
@@ -217,6 +217,9 @@ fn limits(configured: &WorkLimits) -> Limits {
         env: configured.env.clone(),
         cwd: configured.cwd.clone(),
         user: configured.user.clone(),
+        cpu_millis: configured.cpu_millis,
+        memory: configured.memory,
+        pids: configured.pids,
     }
 }
 

@@ -22,7 +22,7 @@ use super::ration::Ration;
 use super::session::{Channel, Surroundings};
 use super::switch::{Forwarding, Switch};
 use super::traffic::LinkStatus;
-use crate::backend;
+use crate::backend::{self, Direction};
 use crate::mesh::firewall::Rule;
 use crate::mesh::{
     Class, CloseReason, Event, ForgetError, LinkPolicy, Mesh, Neighbour, Offer, SendError, SessionId, Status,
@@ -51,8 +51,8 @@ pub(super) struct NewSession {
     pub(super) session: backend::Session,
     pub(super) policy: LinkPolicy,
     pub(super) link: CancellationToken,
-    /// Told the token that says when the session is over.
-    pub(super) reply: oneshot::Sender<CancellationToken>,
+    /// Told what says when the session is over.
+    pub(super) reply: oneshot::Sender<Arc<Channel>>,
 }
 
 /// What this node's own rooms ask for.
@@ -149,6 +149,10 @@ impl Driver {
             Input::Opened(new) => self.open(*new),
             Input::Ended(session, cause) => {
                 debug!(%session, %cause, "link ended");
+                if let Some(channel) = self.channels.get(&session) {
+                    // The first one is the true one.
+                    let _told = channel.cause.set(cause);
+                }
                 self.mesh.handle_session_closed(session, now);
             }
             Input::Originate(header, payload) => {
@@ -181,7 +185,7 @@ impl Driver {
         self.next_session += 1;
         let now = self.clock.now();
         let channel = Arc::new(Channel::new(id, &new.session.info, now.tick));
-        if new.reply.send(channel.done.clone()).is_err() {
+        if new.reply.send(channel.clone()).is_err() {
             return;
         }
         self.channels.insert(id, channel.clone());
@@ -318,11 +322,13 @@ impl Driver {
 
     fn on_close(&mut self, session: SessionId, peer: Option<&NodeId>, reason: &CloseReason) {
         let peer = peer.map_or("unknown", NodeId::as_str);
+        let channel = self.channels.remove(&session);
+        let address = channel.as_ref().map_or("", |channel| &channel.address);
         match reason {
-            CloseReason::LinkClosed => info!(%session, peer, "disconnected"),
-            CloseReason::NoIntroduction => debug!(%session, peer, %reason, "disconnected"),
+            CloseReason::LinkClosed => tell_of_end(session, peer, channel.as_deref()),
+            CloseReason::NoIntroduction => debug!(%session, peer, address, %reason, "disconnected"),
             CloseReason::Idle(_) | CloseReason::Silent(_) | CloseReason::Superseded => {
-                warn!(%session, peer, %reason, "disconnected");
+                warn!(%session, peer, address, %reason, "disconnected");
             }
             CloseReason::OwnId
             | CloseReason::NotAllowed(_)
@@ -332,9 +338,9 @@ impl Driver {
             | CloseReason::CostDisagreement { .. }
             | CloseReason::TooManyLinks { .. }
             | CloseReason::NoLongerListsUs
-            | CloseReason::RejectedByPeer => warn!(%session, peer, %reason, "connection refused"),
+            | CloseReason::RejectedByPeer => warn!(%session, peer, address, %reason, "connection refused"),
         }
-        if let Some(channel) = self.channels.remove(&session) {
+        if let Some(channel) = channel {
             channel.close();
         }
         self.publish();
@@ -380,5 +386,20 @@ impl Driver {
         }
         self.switch.close_ports();
         self.stop_for(StopCause::Asked);
+    }
+}
+
+/// A link's end, as loud as it matters: anybody can connect to a listener and leave, but a neighbour that was
+/// dialled and leaves before it has said who it is has a reason.
+fn tell_of_end(session: SessionId, peer: &str, channel: Option<&Channel>) {
+    let Some(channel) = channel else { return };
+    let address = &channel.address;
+    let cause = channel.cause.get().map_or("", String::as_str);
+    match (channel.established.load(Ordering::Acquire), channel.direction) {
+        (true, _) => info!(%session, peer, address, cause, "disconnected"),
+        (false, Direction::Inbound) => debug!(%session, peer, address, cause, "disconnected"),
+        (false, Direction::Outbound) => {
+            warn!(%session, peer, address, cause, "disconnected before the neighbour introduced itself");
+        }
     }
 }

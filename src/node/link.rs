@@ -11,6 +11,7 @@ use tracing::{debug, error, info, warn};
 
 use super::driver::{Input, NewSession};
 use super::handle::NodeHandle;
+use super::newcomers::Newcomers;
 use crate::backend::{self, AcceptError, DialSpec, ListenSpec, Listener, Redial, Session};
 use crate::mesh::LinkPolicy;
 
@@ -67,7 +68,7 @@ impl NodeHandle {
     /// again.
     pub async fn add_link(&self, spec: LinkSpec) -> io::Result<LinkHandle> {
         let stop = self.stop_token().child_token();
-        let link = Link { node: self.clone(), stop: stop.clone() };
+        let link = Link { node: self.clone(), stop: stop.clone(), newcomers: Newcomers::default() };
         let (task, local_addr) = match spec {
             LinkSpec::Listen { spec, policy } => {
                 let listener = Listener::bind(&spec).await?;
@@ -86,6 +87,7 @@ impl NodeHandle {
 struct Link {
     node: NodeHandle,
     stop: CancellationToken,
+    newcomers: Newcomers,
 }
 
 impl Link {
@@ -168,8 +170,14 @@ impl Link {
         if self.node.inbox().send(Input::Opened(Box::new(new))).await.is_err() {
             return;
         }
-        if let Ok(done) = answer.await {
-            done.cancelled().await;
+        let Ok(channel) = answer.await else { return };
+        if let Some(displaced) = self.newcomers.admit(&channel) {
+            let cause = "made room for newer connections before it introduced itself".to_owned();
+            let _stopped = self.node.inbox().send(Input::Ended(displaced.id, cause)).await;
         }
+        // Of the session itself nothing is kept here, and the wait is all that a session costs this task.
+        let done = channel.done.clone();
+        drop(channel);
+        done.cancelled_owned().await;
     }
 }

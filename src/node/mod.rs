@@ -15,6 +15,7 @@ mod flows;
 mod handle;
 mod link;
 pub mod metrics;
+mod newcomers;
 mod ping;
 mod port;
 mod queue;

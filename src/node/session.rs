@@ -4,8 +4,8 @@
 //! the queue, or because the link broke.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -18,7 +18,7 @@ use super::driver::Input;
 use super::queue::Queue;
 use super::switch::Switch;
 use super::traffic::Traffic;
-use crate::backend::{Reader, Session, SessionEnd, SessionInfo, Writer};
+use crate::backend::{Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::mesh::{SessionId, Tick};
 use crate::wire::MessageType;
 
@@ -29,6 +29,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) id: SessionId,
+    pub(super) direction: Direction,
     pub(super) queue: Arc<Queue>,
     /// Set by the driver once the peer is known: from then on datagrams are carried.
     pub(super) established: AtomicBool,
@@ -42,12 +43,15 @@ pub(super) struct Channel {
     pub(super) closing: CancellationToken,
     /// Cancelled by the writer when all is over.
     pub(super) done: CancellationToken,
+    /// Why the link itself ended, if it did.
+    pub(super) cause: OnceLock<String>,
 }
 
 impl Channel {
     pub(super) fn new(id: SessionId, info: &SessionInfo, now: Tick) -> Self {
         Self {
             id,
+            direction: info.direction,
             queue: Arc::default(),
             established: AtomicBool::new(false),
             heard: AtomicU64::new(nanos(now)),
@@ -56,7 +60,13 @@ impl Channel {
             traffic: Traffic::default(),
             closing: CancellationToken::new(),
             done: CancellationToken::new(),
+            cause: OnceLock::new(),
         }
+    }
+
+    /// Whether its peer has not introduced itself, and still may.
+    pub(super) fn is_newcomer(&self) -> bool {
+        !self.established.load(Ordering::Acquire) && !self.closing.is_cancelled() && !self.done.is_cancelled()
     }
 
     /// When a datagram was last heard.
@@ -143,7 +153,8 @@ async fn write(mut writer: Writer, channel: Arc<Channel>, around: Surroundings) 
         }
         channel.traffic.sent(packets, bytes);
     }
-    let _in_time = tokio::time::timeout(FAREWELL, writer.close()).await;
+    // In memory of its own: this task waits for most of its life, and there is one for each session.
+    let _in_time = tokio::time::timeout(FAREWELL, Box::pin(writer.close())).await;
     channel.done.cancel();
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use super::error::ProfileError;
 use super::profile::{ClientOptions, ClientProfile, Core, ServerOptions, ServerProfile};
@@ -116,13 +117,24 @@ impl Profiles {
         found.ok_or_else(|| UnknownProfile(name.to_owned()))
     }
 
-    /// The `tls-client` of that name.
+    /// The `tls-client` of that name. One called `default` is always there: unless it is configured, it trusts
+    /// the system's authorities and shows no certificate.
     ///
     /// # Errors
     /// If there is none.
     pub fn client(&self, name: &str) -> Result<ClientProfile, UnknownProfile> {
-        let found = self.set.load().clients.get(name).map(|(_, profile)| profile.clone());
-        found.ok_or_else(|| UnknownProfile(name.to_owned()))
+        let unknown = || UnknownProfile(name.to_owned());
+        match self.set.load().clients.get(name) {
+            Some((_, profile)) => Ok(profile.clone()),
+            None if name == "default" => {
+                let options = ClientOptions { name: name.to_owned(), ..ClientOptions::default() };
+                ClientProfile::open(options, None).map_err(|error| {
+                    warn!(%error, "no default TLS profile");
+                    unknown()
+                })
+            }
+            None => Err(unknown()),
+        }
     }
 
     /// Takes changed files up, cuts connections whose certificate is no longer accepted, and warns of
@@ -142,13 +154,16 @@ impl Profiles {
     }
 
     async fn look(&self) {
-        let set = self.set.load_full();
+        let profiles = self.clone();
         // Files may lie on a file system that hangs: the node must not.
-        let looked = tokio::task::spawn_blocking(move || {
-            let retired = set.retired.iter().filter(|core| core.has_let_in());
-            set.current().chain(retired).for_each(|core| core.refresh());
-        });
+        let looked = tokio::task::spawn_blocking(move || profiles.refresh());
         let _panicked_only = looked.await;
+    }
+
+    pub(super) fn refresh(&self) {
+        let set = self.set.load_full();
+        let retired = set.retired.iter().filter(|core| core.has_let_in());
+        set.current().chain(retired).for_each(|core| core.refresh());
     }
 }
 

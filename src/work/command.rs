@@ -40,8 +40,8 @@ pub struct PythonPlugin {
     pub config: serde_json::Map<String, serde_json::Value>,
 }
 
-/// The program that calls plugins.
-const PYTHON_WORKER: &str = "receptor-python-worker";
+/// The program that calls plugins, looked up on PATH.
+pub const PYTHON_WORKER: &str = "receptor-python-worker";
 
 impl CommandType {
     /// A type that runs a program, without arguments, bounds or signatures.

@@ -35,6 +35,27 @@ pub struct Limits {
     /// The user whose rights the command has. Only a node that runs as root can give it those of another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// Thousandths of a processor that the command and all it starts may use together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_millis: Option<u32>,
+    /// Bytes of memory, likewise; more ends the unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Processes and threads, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u64>,
+}
+
+impl Limits {
+    /// The bounds that only a control group can keep, by name.
+    pub fn of_group(&self) -> Vec<&'static str> {
+        let given = [
+            ("cpu", self.cpu_millis.is_some()),
+            ("memory", self.memory.is_some()),
+            ("pids", self.pids.is_some()),
+        ];
+        given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
+    }
 }
 
 /// A bound on a unit's output.

@@ -7,9 +7,10 @@
 //! - [`status`]: the status file's shape. `store`: where the files lie and how they survive a crash.
 //! - [`runner`]: spawner and runner processes. `command`: the arguments they get.
 //! - `registry`: one entry per unit, its one writer, submission, cancel, release, restart.
-//! - [`limits`]: what bounds the units of a type. [`signing`]: signatures of requests between nodes.
+//! - [`limits`]: what bounds the units of a type. `cgroup`: how the kernel is told. [`signing`]: signatures of requests between nodes.
 //! - `results` and `watch`: output as it grows. [`follow`] and `remote`: units on other nodes.
 
+mod cgroup;
 mod command;
 mod error;
 pub mod follow;
@@ -26,7 +27,7 @@ mod store;
 pub mod unit;
 mod watch;
 
-pub use command::{CommandType, PythonPlugin};
+pub use command::{CommandType, PYTHON_WORKER, PythonPlugin};
 pub use error::{OpenError, WorkError};
 pub use registry::{Caller, Options, Outcome, Registry, Started, Submission, Submit};
 pub use results::ResultStream;

@@ -234,7 +234,7 @@ fn a_changed_profile_restarts_its_links_and_no_others() {
 fn keys_and_limits_change_at_run_time() {
     let port = free_port();
     let listener = json!({"tcp-listener": {"port": port, "bindaddr": "127.0.0.1"}});
-    let work = json!({"work-command": {"worktype": "say", "command": "echo", "params": "done", "verifysignature": true}});
+    let work = json!({"work-command": {"worktype": "say", "command": "echo", "params": "done"}});
     let execution = Node::start("execution", json!([listener, work]));
     let peer = json!({"tcp-peer": format!("127.0.0.1:{port}")});
     let control = Node::start("control", json!([peer]));
@@ -257,10 +257,12 @@ fn keys_and_limits_change_at_run_time() {
     assert_eq!(control.reload(), success());
     assert!(!submit().contains("done"), "nobody verifies yet");
     let verification = json!({"work-verification": {"publickey": cert("work.pub")}});
+    let mut verified = work.clone();
+    verified["work-command"]["verifysignature"] = json!(true);
     execution.configure(
         "execution",
         json!({"maxidleconnectiontimeout": "1m"}),
-        json!([listener, work, verification]),
+        json!([listener, verified, verification]),
     );
     assert_eq!(execution.reload(), success());
     assert!(submit().contains("done"), "{}", submit());

@@ -221,3 +221,68 @@ async fn a_python_plugin_says_itself_how_it_ended() {
         );
     }
 }
+
+/// Where the kernel shows the control groups of this machine's units, if there can be any.
+fn groups() -> Option<std::path::PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let point = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?;
+    let probe = std::path::Path::new(point).join(format!("meshd-probe-{}", std::process::id()));
+    let usable = std::fs::create_dir(&probe).is_ok() && probe.join("cgroup.kill").exists();
+    let _ = std::fs::remove_dir(probe);
+    usable.then(|| point.into())
+}
+
+/// The group that a process is in.
+fn group_of(pid: u32) -> String {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_unit_with_limits_has_a_group_that_ends_with_it() {
+    let Some(groups) = groups() else {
+        println!("SKIPPED: no control group (cgroup v2) can be made here");
+        return;
+    };
+    let engine = bounded(Limits { pids: Some(500), ..Limits::default() }).await;
+    let pids = engine.temp.path().join("pids");
+    // One in the command's own session, and one that has left it and its parents.
+    let script =
+        format!("setsid sh -c 'sleep 1000 & echo $! >{0}'; echo $$ >>{0}; exec sleep 1000", pids.display());
+    let both = || {
+        let text = std::fs::read_to_string(&pids).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<u32>>()
+    };
+    for kill_the_runner in [false, true] {
+        let _ = std::fs::remove_file(&pids);
+        let id = run(&engine.registry, &script).await;
+        eventually("both run", || both().len() == 2).await;
+        let found = both();
+        let group = group_of(found[0]);
+        assert!(group.ends_with(&format!("meshd-units/n1.{id}")), "{group}");
+        assert_eq!(group, group_of(found[1]));
+        if kill_the_runner {
+            let runner = std::fs::read_to_string(engine.dir(&id).join("runner")).unwrap();
+            let runner: serde_json::Value = serde_json::from_str(&runner).unwrap();
+            let runner = u32::try_from(runner["pid"].as_u64().unwrap()).unwrap();
+            assert!(
+                !group_of(runner).contains("meshd-units"),
+                "what kills the group must not kill the runner"
+            );
+            signal(runner, rustix::process::Signal::KILL);
+            assert_eq!(finished(&engine.registry, &id).await.state, State::Failed);
+        } else {
+            assert_eq!(within(engine.registry.cancel(&id, &me())).await.unwrap(), Outcome::Done);
+        }
+        assert!(found.iter().all(|&pid| !lives(pid)), "{found:?}");
+        assert!(!groups.join(group.trim_start_matches('/')).exists());
+    }
+    // Whoever goes on after the command's end goes on until the release.
+    let _ = std::fs::remove_file(&pids);
+    let id = run(&engine.registry, &format!("sleep 1000 >/dev/null & echo $! >{}", pids.display())).await;
+    assert_eq!(finished(&engine.registry, &id).await.detail, "exit status 0");
+    let left = both()[0];
+    assert!(lives(left));
+    assert_eq!(within(engine.registry.release(&id, false, &me())).await.unwrap(), Outcome::Done);
+    eventually("nothing is left after a release", || !lives(left)).await;
+}

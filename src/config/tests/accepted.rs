@@ -303,7 +303,7 @@ fn what_awx_writes_parses() {
     assert!(config.ws_peers[1].address.secure, "a TLS profile makes it wss");
     let (_, warnings) = load_text(AWX).unwrap();
     let [warning] = &warnings[..] else { panic!("one for all: {warnings:?}") };
-    assert!(warning.to_string().starts_with("x.yml:22: work-kubernetes (used 2 times): "), "{warning}");
+    assert!(warning.to_string().starts_with("x.yml:21: work-kubernetes (used 2 times): "), "{warning}");
     let (_, warnings) = load_text("- node: {id: a, receptorkubeclientsetqps: 5}\n- local-only\n").unwrap();
     assert_eq!(warnings[0].text, "node: this version of meshd makes no use of receptorkubeclientsetqps");
 }
@@ -313,6 +313,7 @@ fn work_types_may_be_bounded() {
     let config = parse_text(
         "- work-command: {worktype: a, command: sh, maxUnits: '20', timeout: 1h30m, cancelgrace: 0, \
          maxstdout: 1000, maxstdoutaction: Truncate-Head, releaseafter: 72h, cwd: /srv, user: jobs, \
+         cpu: 1.5, memory: 1073741824, pids: 100, \
          env: {A: b c, NUM: 7, YES_: true}}\n- work-command: {worktype: b, command: sh}\n",
     );
     let [bounded, free] = &config.work_commands[..] else { panic!() };
@@ -327,6 +328,9 @@ fn work_types_may_be_bounded() {
         max_stdout: Some(1000),
         max_stdout_action: MaxStdoutAction::TruncateHead,
         release_after: Some(Duration::from_secs(72 * 3600)),
+        cpu_millis: Some(1500),
+        memory: Some(1 << 30),
+        pids: Some(100),
     };
     assert_eq!((&bounded.limits, &free.limits), (&wanted, &WorkLimits::default()));
 }

@@ -47,6 +47,12 @@ pub struct WorkLimits {
     pub max_stdout_action: MaxStdoutAction,
     /// How long finished units are kept.
     pub release_after: Option<Duration>,
+    /// Thousandths of a processor.
+    pub cpu_millis: Option<u32>,
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
 }
 
 /// What happens when a unit's output is longer than it may be.
@@ -168,6 +174,9 @@ fn limits(fields: &mut Fields<'_>) -> Option<WorkLimits> {
     let max_stdout = fields.number("maxstdout", 0, i64::MAX, "a number of bytes is 0 or more");
     let max_stdout_action = fields.must_parse("maxstdoutaction", max_stdout_action);
     let release_after = some_time(fields, "releaseafter");
+    let cpu_millis = cpu(fields);
+    let memory = fields.number("memory", 1 << 20, i64::MAX, "a unit needs at least 1048576 bytes of memory");
+    let pids = fields.number("pids", 1, i64::from(u32::MAX), "a unit is at least one process");
     Some(WorkLimits {
         env: env?,
         cwd: fields.path("cwd"),
@@ -178,7 +187,21 @@ fn limits(fields: &mut Fields<'_>) -> Option<WorkLimits> {
         max_stdout: max_stdout?,
         max_stdout_action: max_stdout_action?,
         release_after: release_after?,
+        cpu_millis: cpu_millis?,
+        memory: memory?,
+        pids: pids?,
     })
+}
+
+/// A number of processors, in thousandths.
+fn cpu(fields: &mut Fields<'_>) -> Optional<u32> {
+    let Some(given) = fields.float("cpu") else { return Some(None) };
+    let millis = (given * 1000.0).round();
+    if (10.0..=1_000_000.0).contains(&millis) {
+        return Some(Some(millis as u32));
+    }
+    fields.refuse("cpu", given.to_string(), "a number of processors is 0.01 to 1000");
+    None
 }
 
 /// A duration that is longer than none.

@@ -225,9 +225,14 @@ async fn out_of_mesh(device: &AsyncDevice, overlay: &OverlaySocket) -> io::Error
 async fn follow(node: &NodeHandle, options: &IpRouterOptions, kernel: &mut Kernel, table: &ArcSwap<Table>) {
     let own: BTreeSet<IpNet> = options.routes.iter().copied().chain([IpNet::V4(options.local_net)]).collect();
     let mut changes = node.changes();
+    let mut cut = false;
     loop {
         let status = node.status().await;
         let new = Table::of(&status, node.id(), &options.network.to_string(), &own);
+        if let Some((net, by)) = new.left_out.as_ref().filter(|_| !cut) {
+            warn!(%net, %by, limit = table::MOST, "more networks in the mesh than are followed, this one is not");
+        }
+        cut = new.left_out.is_some();
         kernel.follow(&new.networks()).await;
         table.store(new.into());
         // Nothing new is a reason to look, too.

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use tracing::warn;
 
 use crate::mesh::Status;
 use crate::wire::{NameHash, NodeId};
@@ -18,19 +17,22 @@ pub(super) const TYPE: &str = "IP Router";
 /// How the names of the tags begin that hold a network.
 const ROUTE: &str = "route";
 /// Most networks that are followed: others choose how many they tell, and each is a route in the kernel.
-const MOST: usize = 4096;
+pub(super) const MOST: usize = 4096;
 
 /// All networks in reach.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     /// Narrow networks first.
     routes: Vec<(IpNet, NameHash)>,
+    /// A network that was left out because there are too many, and the node that offers it.
+    pub(super) left_out: Option<(IpNet, NodeId)>,
 }
 
 impl Table {
     /// The networks that other nodes in reach offer under that name, without those that this node offers itself.
     pub(super) fn of(status: &Status, own: &NodeId, network: &str, own_nets: &BTreeSet<IpNet>) -> Self {
         let costs = status.path_costs(own);
+        let mut left_out = None;
         let mut best: BTreeMap<IpNet, (f64, &NodeId)> = BTreeMap::new();
         for (node, net) in offered(status, network) {
             let Some(&cost) = costs.get(node).filter(|_| status.routing_table.contains_key(node)) else {
@@ -40,7 +42,7 @@ impl Table {
                 continue;
             }
             if best.len() >= MOST && !best.contains_key(&net) {
-                warn!(%node, %net, limit = MOST, "more networks in the mesh than are followed");
+                left_out = Some((net, node.clone()));
                 break;
             }
             let nearest = best.entry(net).or_insert((cost, node));
@@ -50,7 +52,7 @@ impl Table {
         }
         let mut routes: Vec<_> = best.into_iter().map(|(net, (_, node))| (net, node.hash())).collect();
         routes.sort_by_key(|(net, _)| (Reverse(net.prefix_len()), *net));
-        Self { routes }
+        Self { routes, left_out }
     }
 
     /// The networks.
@@ -126,12 +128,11 @@ mod tests {
             links.entry(node(name)).or_default().insert(node("me"), cost);
         }
         let hops = neighbours.iter().map(|(name, _)| (node(name), node(name)));
+        let links = links.into_iter().map(|(from, to)| (from, Arc::new(to)));
         Status {
             routing_table: Arc::new(hops.collect()),
             advertisements: advertisements.into_iter().map(Arc::new).collect(),
-            known_connection_costs: Arc::new(
-                links.into_iter().map(|(from, to)| (from, Arc::new(to))).collect(),
-            ),
+            known_connection_costs: Arc::new(links.collect()),
             ..Status::default()
         }
     }
@@ -185,7 +186,9 @@ mod tests {
             .collect();
         let mut tags: Vec<_> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         tags.extend([ROUTER, ("network", "net")]);
-        assert_eq!(table(&status(&[("a", 1.0)], vec![ad("a", &tags)])).networks().len(), MOST);
+        let table = table(&status(&[("a", 1.0)], vec![ad("a", &tags)]));
+        assert_eq!(table.networks().len(), MOST);
+        assert_eq!(table.left_out.unwrap().1, node("a"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Units that run here: starting them through the spawner, noticing their end, cancelling them, and picking them
 //! up after a restart. While a runner lives the unit's files are its own; the daemon only watches it.
 
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio::io::Interest;
 
 use super::entry::{Durability, Entry, Writer};
 use super::{Inner, Outcome};
+use crate::work::cgroup::Cgroups;
 use crate::work::runner::identity::Identity;
 use crate::work::runner::{Job, Started, kill_leftovers};
 use crate::work::status::{Extra, Status};
@@ -128,7 +130,33 @@ impl Inner {
             plugin: kind.plugin.clone(),
             grace_ms: u64::try_from(self.grace_of(&kind.name).as_millis()).unwrap_or(u64::MAX),
             limits: kind.limits.clone(),
+            cgroup: self.cgroup_for(entry, kind),
         }
+    }
+
+    /// The control group for a unit, if its type has limits that need one and this system has groups.
+    fn cgroup_for(&self, entry: &Entry, kind: &CommandType) -> Option<PathBuf> {
+        let limits = kind.limits.of_group();
+        if limits.is_empty() {
+            return None;
+        }
+        let found = self.cgroups.get_or_init(|| {
+            let found = Cgroups::find();
+            match &found {
+                Ok(groups) if groups.missing.is_empty() => {}
+                Ok(groups) => tracing::warn!(
+                    missing = groups.missing.join(" "),
+                    "limits of work types are not kept: the daemon's own cgroup does not offer these controllers; \
+                     with systemd, set Delegate=yes"
+                ),
+                Err(error) => tracing::warn!(
+                    %error,
+                    "limits of work types (cpu, memory, pids) are not kept: no control groups (cgroup v2) can be used"
+                ),
+            }
+            found.ok()
+        });
+        found.as_ref().map(|groups| groups.unit(&self.node_id, &entry.id))
     }
 
     /// Time between SIGINT and SIGTERM for units of a type.

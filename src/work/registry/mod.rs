@@ -13,12 +13,13 @@ pub use submit::{Started, Submission, Submit};
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
 use self::queue::Queues;
+use super::cgroup::{Cgroup, Cgroups};
 use super::results::ResultStream;
 use super::runner::SpawnerHandle;
 use super::signing::{PayloadHash, Refusal, Signer, Subject, Verifier};
@@ -102,6 +103,8 @@ pub(crate) struct Inner {
     spawner: SpawnerHandle,
     watcher: Watcher,
     queues: Queues,
+    /// Looked for when the first unit needs one.
+    cgroups: OnceLock<Option<Cgroups>>,
     pub(crate) dialer: Arc<dyn Dialer>,
     grace: Duration,
     pub(crate) signer: ArcSwapOption<Signer>,
@@ -136,6 +139,7 @@ impl Registry {
             spawner,
             watcher: Watcher::new(),
             queues: Queues::default(),
+            cgroups: OnceLock::new(),
             dialer,
             grace: cancel_grace,
             signer: signer.into(),
@@ -321,7 +325,13 @@ impl Inner {
     /// Deletes a unit that nothing runs for any more.
     pub(crate) async fn remove(&self, entry: &Entry) -> Result<(), WorkError> {
         let (store, dir) = (self.store.clone(), entry.dir.clone());
-        self.store.blocking(move || store.remove(&dir)).await?;
+        let remove = move || {
+            if let Some(group) = Cgroup::of(&dir) {
+                group.end();
+            }
+            store.remove(&dir)
+        };
+        self.store.blocking(remove).await?;
         let mut units = self.units_mut();
         if !entry.dir.is_hidden() && units.remove(&entry.id).is_some() {
             self.remember_release(entry.id.clone());

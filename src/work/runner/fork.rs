@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -35,10 +36,14 @@ pub(super) fn fork() -> io::Result<Side> {
     }
 }
 
-/// Makes the command start with no signal blocked, whatever this process blocks; with the rights given; and end
-/// with this process: a runner that is killed cannot end it any more.
-pub(super) fn prepare(command: &mut Command, rights: Option<Rights>) -> &mut Command {
+/// Makes the command start with no signal blocked, whatever this process blocks; in the control group behind `door`;
+/// with the rights given; and end with this process: a runner that is killed cannot end it any more.
+pub(super) fn prepare(command: &mut Command, rights: Option<Rights>, door: Option<OwnedFd>) -> &mut Command {
     let hook = move || {
+        // Before anything can be started, and while there is a right to.
+        if let Some(door) = &door {
+            rustix::io::write(door, b"0")?;
+        }
         if let Some(Rights { user, group, groups }) = &rights
             && nix::unistd::geteuid().is_root()
         {

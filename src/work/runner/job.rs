@@ -19,6 +19,7 @@ use super::spawner::reply;
 use super::start::{Running, start};
 use super::{Job, Outcome, Reply};
 use crate::duration;
+use crate::work::cgroup::Cgroup;
 use crate::work::status::{CommandExtra, Extra, Status};
 use crate::work::store::UnitDir;
 use crate::work::unit::{Event, State};
@@ -97,7 +98,7 @@ fn number(pid: Pid) -> u32 {
 
 /// Waits for the command's end and writes it down.
 fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running) {
-    let Running { pid, stdout, pump } = running;
+    let Running { pid, stdout, group, pump } = running;
     let mut ears = Ears { signals: own_signals(), pump };
     let mut ended = reap(pid);
     let mut killed = None;
@@ -127,7 +128,7 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running) {
         };
         if let Some(cause) = cause.filter(|_| ended.is_none()) {
             killed = Some(cause);
-            ended = end_tree(pid, &mut ears, Duration::from_millis(job.grace_ms));
+            ended = end_tree(pid, group.as_ref(), &mut ears, Duration::from_millis(job.grace_ms));
             break;
         }
     }
@@ -138,12 +139,29 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running) {
         (None, Some(end)) => own_words(job, dir).unwrap_or_else(|| describe(end)),
     };
     let (state, detail) = ears.finish(dir, state, detail);
+    let (state, detail) = match group {
+        Some(group) => explain(&group, job, state, detail),
+        None => (state, detail),
+    };
     let size = stdout.metadata().map_or(0, |m| m.len());
     status.life.apply(&Event::Reported(state, detail, size));
     status.extra = Extra::None;
     // A full disk heals; a directory that is gone was released.
     while dir.write_status(&status, true).is_err() && dir.path().exists() {
         std::thread::sleep(RETRY);
+    }
+}
+
+/// Adds what the kernel did because of the unit's limits, and removes its control group unless something of it goes on.
+fn explain(group: &Cgroup, job: &Job, state: State, detail: String) -> (State, String) {
+    let told = group.told(&job.limits).filter(|_| state != State::Canceled);
+    match state {
+        State::Canceled => group.end(),
+        State::Pending | State::Running | State::Succeeded | State::Failed => drop(group.remove_if_empty()),
+    }
+    match told {
+        Some(told) => (state, format!("{detail} ({told})")),
+        None => (state, detail),
     }
 }
 
@@ -233,7 +251,7 @@ fn reap(command: Pid) -> Option<WaitStatus> {
 
 /// Ends the command and everything below it: politely, and after the grace for good. Being asked again changes
 /// nothing.
-fn end_tree(command: Pid, ears: &mut Ears, grace: Duration) -> Option<WaitStatus> {
+fn end_tree(command: Pid, group: Option<&Cgroup>, ears: &mut Ears, grace: Duration) -> Option<WaitStatus> {
     let mut ended = None;
     let steps = [
         (Signal::INT, grace, None),
@@ -242,7 +260,7 @@ fn end_tree(command: Pid, ears: &mut Ears, grace: Duration) -> Option<WaitStatus
     ];
     for (signal, limit, again) in steps {
         let deadline = Instant::now() + limit;
-        signal_tree(command, signal);
+        signal_tree(command, group, signal);
         while has_children(command, &mut ended) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -250,7 +268,7 @@ fn end_tree(command: Pid, ears: &mut Ears, grace: Duration) -> Option<WaitStatus
             }
             ears.wait(Some(again.map_or(left, |again| left.min(again))));
             if again.is_some() {
-                signal_tree(command, signal);
+                signal_tree(command, group, signal);
             }
         }
     }

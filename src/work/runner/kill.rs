@@ -1,17 +1,26 @@
 //! Ending a command with everything it started. The runner adopts orphans (it is their subreaper), so the tree
 //! below it is complete: processes that left the group or the session are found by their parents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::identity::Stat;
+use crate::work::cgroup::Cgroup;
 
-/// Sends a signal to the command's process group and to every descendant of this process outside it.
-pub(super) fn signal_tree(group: Pid, signal: Signal) {
-    let others: Vec<(u32, u64)> =
-        descendants().into_iter().filter(|&(pid, _)| !in_group(pid, group)).collect();
+/// Sends a signal to the command's process group, to every descendant of this process outside it, and to whatever is
+/// in the unit's control group, which is killed at once.
+pub(super) fn signal_tree(group: Pid, cgroup: Option<&Cgroup>, signal: Signal) {
+    let mut others: BTreeSet<(u32, u64)> = descendants().into_iter().collect();
+    if let Some(cgroup) = cgroup {
+        let members = cgroup.members().into_iter();
+        others.extend(members.filter_map(|pid| Some((pid, Stat::read(pid).ok()?.start))));
+        if signal == Signal::KILL {
+            cgroup.kill();
+        }
+    }
+    others.retain(|&(pid, _)| !in_group(pid, group));
     let _ = rustix::process::kill_process_group(group, signal);
     for (pid, start) in others {
         signal_one(pid, start, signal);

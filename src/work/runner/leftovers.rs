@@ -11,6 +11,7 @@ use rustix::process::Signal;
 
 use super::identity::Stat;
 use super::kill::signal_one;
+use crate::work::cgroup::Cgroup;
 use crate::work::store::UnitDir;
 
 /// The variable that names the unit's directory to whatever the unit starts.
@@ -24,6 +25,11 @@ const LOOK: Duration = Duration::from_millis(2);
 pub(crate) fn kill_leftovers(dir: &UnitDir) -> usize {
     let deadline = Instant::now() + LIMIT;
     let mut killed = BTreeSet::new();
+    if let Some(group) = Cgroup::of(dir) {
+        let members = group.members().into_iter();
+        killed.extend(members.filter_map(|pid| Some((pid, Stat::read(pid).ok()?.start))));
+        group.end();
+    }
     loop {
         let found = leftovers(dir);
         if found.is_empty() || Instant::now() >= deadline {

@@ -63,6 +63,9 @@ pub(crate) struct Job {
     /// Those that concern one unit.
     #[serde(default)]
     pub(crate) limits: Limits,
+    /// The control group that it shall have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cgroup: Option<PathBuf>,
 }
 
 /// What a runner, or the spawner for it, answers.

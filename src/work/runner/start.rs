@@ -3,6 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -12,6 +13,7 @@ use rustix::process::Pid;
 
 use super::output::Pump;
 use super::{Job, fork, leftovers};
+use crate::work::cgroup::Cgroup;
 use crate::work::command;
 use crate::work::store::UnitDir;
 
@@ -20,6 +22,8 @@ pub(super) struct Running {
     pub(super) pid: Pid,
     /// The unit's output file.
     pub(super) stdout: File,
+    /// Its control group, if it has one.
+    pub(super) group: Option<Cgroup>,
     /// What moves the output there, when the command does not write there itself.
     pub(super) pump: Option<Pump>,
 }
@@ -43,10 +47,13 @@ pub(super) fn start(job: &Job, dir: &UnitDir, params: &str) -> Result<Running, S
     let pump = direct_output(&mut command, job, dir, &stdout)
         .map_err(|e| format!("cannot connect the command with the unit's stdout: {e}"))?;
     let rights = surroundings(&mut command, job, dir)?;
-    let child = fork::prepare(&mut command, rights).spawn().map_err(|e| start_error(job, &e))?;
+    let (group, door) = group(job, dir)
+        .map_err(|e| format!("cannot put the command into a control group (cpu, memory, pids): {e}"))?
+        .unzip();
+    let child = fork::prepare(&mut command, rights, door).spawn().map_err(|e| start_error(job, &e))?;
     let pid =
         i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("the command has no process ID")?;
-    Ok(Running { pid, stdout, pump })
+    Ok(Running { pid, stdout, group, pump })
 }
 
 fn arguments(job: &Job, dir: &UnitDir, params: &str) -> Result<Vec<String>, String> {
@@ -57,6 +64,14 @@ fn arguments(job: &Job, dir: &UnitDir, params: &str) -> Result<Vec<String>, Stri
     config.insert("params".into(), params.into());
     let function = format!("{}:{}", plugin.plugin, plugin.function);
     Ok(vec![function, dir.path().display().to_string(), serde_json::Value::Object(config).to_string()])
+}
+
+/// The unit's group and the way in, if it shall have one.
+fn group(job: &Job, dir: &UnitDir) -> io::Result<Option<(Cgroup, OwnedFd)>> {
+    let Some(path) = &job.cgroup else { return Ok(None) };
+    let group = Cgroup::make(path, &job.limits, dir)?;
+    let door = group.door()?;
+    Ok(Some((group, door)))
 }
 
 fn direct_output(command: &mut Command, job: &Job, dir: &UnitDir, stdout: &File) -> io::Result<Option<Pump>> {

@@ -1,0 +1,304 @@
+//! Control groups (version 2) for units whose type bounds processors, memory or processes: where this node may make
+//! them, one unit's limits, what the kernel counted, and an end for everything in it. The group's path stands in the
+//! private file `cgroup` of the unit directory, so that whoever comes later finds it.
+//! Where the system has no such groups, or not the controllers, units run without; one warning says so.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::limits::Limits;
+use super::store::UnitDir;
+use super::unit::UnitId;
+use crate::wire::NodeId;
+
+/// What limits need, each with the limit's name.
+const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+/// Below the daemon's own group: the units' groups, and the daemon itself where it has to make room for them.
+const UNITS: &str = "meshd-units";
+const MAIN: &str = "meshd-main";
+/// Microseconds over which a share of processors is measured.
+const PERIOD: u64 = 100_000;
+/// The file in a unit directory.
+const FILE: &str = "cgroup";
+/// How long a killed group gets to become empty, and between looks.
+const LIMIT: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Where the units' groups of a node are.
+#[derive(Debug, Clone)]
+pub(crate) struct Cgroups {
+    units: PathBuf,
+    /// Controllers that are not to be had there.
+    pub(crate) missing: Vec<&'static str>,
+}
+
+impl Cgroups {
+    /// Finds this process's own group and gets it ready.
+    ///
+    /// # Errors
+    /// Why there can be no groups, for people.
+    pub(crate) fn find() -> Result<Self, String> {
+        let read = |path: &str| fs::read_to_string(path).map_err(|e| format!("{path}: {e}"));
+        let own = own_group(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?)
+            .ok_or("no cgroup2 file system is mounted that has this process in it")?;
+        Self::prepare(&own).map_err(|e| format!("{}: {e}", own.display()))
+    }
+
+    /// Makes the directory of units below a group, with what controllers there are.
+    fn prepare(own: &Path) -> io::Result<Self> {
+        let units = own.join(UNITS);
+        match fs::create_dir(&units) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        if enable(own) == Err(Errno::BUSY) && is_delegated(own) {
+            make_room(own)?;
+            let _ = enable(own);
+        }
+        let _ = enable(&units);
+        let enabled = words(&units.join("cgroup.subtree_control"));
+        let missing = CONTROLLERS.into_iter().filter(|name| !enabled.iter().any(|word| word == name));
+        let missing = missing.collect();
+        // Of units that were released while something of them still ran.
+        for group in fs::read_dir(&units)?.flatten() {
+            let _ = fs::remove_dir(group.path());
+        }
+        Ok(Self { units, missing })
+    }
+
+    /// The path of a unit's group.
+    pub(crate) fn unit(&self, node: &NodeId, id: &UnitId) -> PathBuf {
+        self.units.join(format!("{node}.{id}"))
+    }
+}
+
+/// The directory of the group that a process is in, from its `mountinfo` and `cgroup`.
+fn own_group(mountinfo: &str, own: &str) -> Option<PathBuf> {
+    let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    mountinfo.lines().find_map(|line| {
+        let (mount, file_system) = line.split_once(" - ")?;
+        if file_system.split(' ').next() != Some("cgroup2") {
+            return None;
+        }
+        let mut fields = mount.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        // In a container the mount may show a part of the tree only.
+        let below = Path::new(own).strip_prefix(root).ok()?;
+        Some(Path::new(point).join(below))
+    })
+}
+
+/// Lets a group's children have controllers, as far as it has them itself.
+fn enable(group: &Path) -> Result<(), Errno> {
+    let (there, enabled) =
+        (words(&group.join("cgroup.controllers")), words(&group.join("cgroup.subtree_control")));
+    let has = |words: &[String], name: &str| words.iter().any(|word| word == name);
+    let wanted: Vec<String> = CONTROLLERS
+        .into_iter()
+        .filter(|name| has(&there, name) && !has(&enabled, name))
+        .map(|name| format!("+{name}"))
+        .collect();
+    // The root group, which alone has no type, is the whole system's and not ours to change.
+    if wanted.is_empty() || !group.join("cgroup.type").exists() {
+        return Ok(());
+    }
+    let written = put(&group.join("cgroup.subtree_control"), &wanted.join(" "));
+    written.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+/// Whether a group was given to us: by systemd's word, or because we may write to it without being root.
+fn is_delegated(group: &Path) -> bool {
+    let says = |name: &str| {
+        let mut value = [0; 8];
+        rustix::fs::getxattr(group, name, &mut value).is_ok_and(|length| value[..length] == *b"1")
+    };
+    !rustix::process::geteuid().is_root() || says("trusted.delegate") || says("user.delegate")
+}
+
+/// A group whose children have controllers may hold no processes itself: ours move into one of them.
+fn make_room(own: &Path) -> io::Result<()> {
+    let main = own.join(MAIN);
+    fs::create_dir(&main)
+        .or_else(|e| if e.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(e) })?;
+    for pid in words(&own.join("cgroup.procs")) {
+        // One that has just ended needs no move.
+        let _ = put(&main.join("cgroup.procs"), &pid);
+    }
+    Ok(())
+}
+
+fn words(path: &Path) -> Vec<String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Writes in one piece, as the kernel's files want it.
+fn put(path: &Path, text: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).create(true).truncate(true).open(path)?.write_all(text.as_bytes())
+}
+
+/// The group of one unit.
+#[derive(Debug, Clone)]
+pub(crate) struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// Makes a unit's group, with its limits as far as there are controllers for them.
+    pub(crate) fn make(path: &Path, limits: &Limits, dir: &UnitDir) -> io::Result<Self> {
+        // First, so that no group is ever without somebody who knows of it.
+        fs::write(dir.file(FILE), path.as_os_str().as_encoded_bytes())?;
+        match fs::create_dir(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        let group = Self { path: path.to_owned() };
+        let cpu = limits.cpu_millis.map(|millis| format!("{} {PERIOD}", u64::from(millis) * PERIOD / 1000));
+        let memory = limits.memory.map(|bytes| bytes.to_string());
+        // Swapping would only put the end off, and half a job is worse than none.
+        let (swap, whole) =
+            (memory.as_ref().map(|_| "0".to_owned()), memory.as_ref().map(|_| "1".to_owned()));
+        let pids = limits.pids.map(|most| most.to_string());
+        for (file, value) in [
+            ("cpu.max", cpu),
+            ("memory.max", memory),
+            ("memory.swap.max", swap),
+            ("memory.oom.group", whole),
+            ("pids.max", pids),
+        ] {
+            match value.map(|value| put(&path.join(file), &value)) {
+                // There is no such controller: the daemon has warned of that.
+                Some(Err(error))
+                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
+                Some(written) => written?,
+                None => {}
+            }
+        }
+        Ok(group)
+    }
+
+    /// The group that a unit was put into, if it was.
+    pub(crate) fn of(dir: &UnitDir) -> Option<Self> {
+        use std::os::unix::ffi::OsStringExt;
+        let path = PathBuf::from(std::ffi::OsString::from_vec(fs::read(dir.file(FILE)).ok()?));
+        path.parent().is_some_and(|units| units.ends_with(UNITS)).then_some(Self { path })
+    }
+
+    /// What a process writes `0` to in order to enter.
+    pub(crate) fn door(&self) -> io::Result<OwnedFd> {
+        Ok(OpenOptions::new().write(true).open(self.path.join("cgroup.procs"))?.into())
+    }
+
+    /// The processes in it.
+    pub(crate) fn members(&self) -> Vec<u32> {
+        words(&self.path.join("cgroup.procs")).iter().filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    /// What the kernel has done because of the limits, in words for Detail.
+    pub(crate) fn told(&self, limits: &Limits) -> Option<String> {
+        let killed = self.count("memory.events", "oom_kill");
+        if let (Some(bytes), 1..) = (limits.memory, killed) {
+            return Some(format!(
+                "out of memory: the kernel killed {killed} of its processes, as they used more than {bytes} bytes (memory)"
+            ));
+        }
+        let refused = self.count("pids.events", "max");
+        let most = limits.pids.filter(|_| refused > 0)?;
+        Some(format!("it was kept {refused} times from having more than {most} processes and threads (pids)"))
+    }
+
+    fn count(&self, file: &str, name: &str) -> u64 {
+        let text = fs::read_to_string(self.path.join(file)).unwrap_or_default();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        value.unwrap_or(0)
+    }
+
+    /// Kills everything in it at once, so that nothing being born escapes.
+    pub(crate) fn kill(&self) {
+        let _ = put(&self.path.join("cgroup.kill"), "1");
+    }
+
+    /// Removes it if nothing is left in it.
+    pub(crate) fn remove_if_empty(&self) -> bool {
+        match fs::remove_dir(&self.path) {
+            Ok(()) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
+    /// Kills and removes it; blocks for a limited time.
+    pub(crate) fn end(&self) {
+        let deadline = Instant::now() + LIMIT;
+        while !self.remove_if_empty() && Instant::now() < deadline {
+            self.kill();
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_group_is_found_in_every_arrangement() {
+        let unified = "24 30 0:22 / /sys rw - sysfs sysfs rw\n\
+            29 24 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+        let service = "0::/system.slice/meshd.service\n";
+        let wanted = Path::new("/sys/fs/cgroup/system.slice/meshd.service");
+        assert_eq!(own_group(unified, service).as_deref(), Some(wanted));
+        let hybrid = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+            41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+        let own = "9:name=systemd:/\n4:memory:/x\n0::/\n";
+        assert_eq!(own_group(hybrid, own).as_deref(), Some(Path::new("/sys/fs/cgroup/unified/")));
+        let container = "41 31 0:38 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
+        let inside = own_group(container, "0::/docker/abc/inner\n");
+        assert_eq!(inside.as_deref(), Some(Path::new("/sys/fs/cgroup/inner")));
+        assert_eq!(own_group(container, "0::/elsewhere\n"), None);
+        assert_eq!(own_group("32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n", own), None);
+    }
+
+    #[test]
+    fn controllers_are_handed_down_and_missing_ones_named() {
+        let temp = tempfile::tempdir().unwrap();
+        let own = temp.path();
+        fs::write(own.join("cgroup.type"), "domain\n").unwrap();
+        fs::write(own.join("cgroup.controllers"), "cpuset cpu io memory\n").unwrap();
+        fs::create_dir_all(own.join(UNITS).join("old.unit")).unwrap();
+        // What the kernel does when the parent hands them down.
+        fs::write(own.join(UNITS).join("cgroup.controllers"), "cpu memory\n").unwrap();
+        fs::write(own.join(UNITS).join("cgroup.subtree_control"), "cpu memory\n").unwrap();
+        let groups = Cgroups::prepare(own).unwrap();
+        assert_eq!(fs::read_to_string(own.join("cgroup.subtree_control")).unwrap(), "+cpu +memory");
+        assert_eq!(groups.missing, ["pids"]);
+        assert!(!own.join(UNITS).join("old.unit").exists(), "an empty group that was left is removed");
+    }
+
+    #[test]
+    fn a_unit_s_limits_are_written_and_its_end_is_explained() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = UnitDir::at(temp.path().to_owned());
+        let path = temp.path().join(UNITS).join("n1.abcd");
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        let limits =
+            Limits { cpu_millis: Some(1500), memory: Some(1 << 20), pids: Some(7), ..Limits::default() };
+        let group = Cgroup::make(&path, &limits, &dir).unwrap();
+        let written = |file: &str| fs::read_to_string(path.join(file)).unwrap();
+        assert_eq!(written("cpu.max"), "150000 100000");
+        assert_eq!((written("memory.max"), written("memory.swap.max")), ("1048576".into(), "0".into()));
+        assert_eq!((written("memory.oom.group"), written("pids.max")), ("1".into(), "7".into()));
+        assert_eq!(group.told(&limits), None);
+        fs::write(path.join("pids.events"), "max 3\n").unwrap();
+        assert!(group.told(&limits).unwrap().contains("3 times from having more than 7 processes"));
+        fs::write(path.join("memory.events"), "low 0\nmax 9\noom 1\noom_kill 2\n").unwrap();
+        assert!(group.told(&limits).unwrap().starts_with("out of memory: the kernel killed 2"));
+        assert_eq!(Cgroup::of(&dir).unwrap().path, path);
+        fs::write(dir.file(FILE), "/sys/fs/cgroup/system.slice").unwrap();
+        assert!(Cgroup::of(&dir).is_none(), "only groups of units are taken for one");
+    }
+}
