@@ -101,7 +101,11 @@ async fn submit(
     match payload(channel, &mut submission, &id).await {
         Ok(()) => {}
         Err(Broken::Client(error)) => {
-            abort(submission, &id, &error).await;
+            // A node of ours that comes back submits it again, and may not even know this one's ID.
+            match channel.leads_to_our_own() {
+                true => submission.discard(error.to_string()).await,
+                false => abort(submission, &id, &error).await,
+            }
             return Err(error);
         }
         Err(Broken::Unit(error)) => {
