@@ -12,8 +12,9 @@ use rand::rngs::SmallRng;
 pub enum Kind {
     /// In order and without loss, as TCP: a break ends the session.
     Stream,
-    /// Nothing, as UDP: chances of loss and duplication, and up to so much more delay for each message.
-    Datagram { loss: f64, duplication: f64, jitter: Duration },
+    /// Nothing, as UDP: chances of loss in each direction and of duplication, and up to so much more delay for
+    /// each message.
+    Datagram { loss: [f64; 2], duplication: f64, jitter: Duration },
 }
 
 /// Whether a link carries anything.
@@ -39,15 +40,15 @@ pub struct Link {
 }
 
 impl Link {
-    /// After which times the copies of a message arrive: none if it is lost.
-    pub fn copies(&self, rng: &mut SmallRng) -> Vec<Duration> {
+    /// After which times the copies of a message from one of its nodes arrive: none if it is lost.
+    pub fn copies(&self, from: usize, rng: &mut SmallRng) -> Vec<Duration> {
         match self.kind {
             Kind::Stream => vec![self.delay],
             Kind::Datagram { loss, duplication, jitter } => {
                 let copies = if rng.random_bool(duplication) { 2 } else { 1 };
                 (0..copies)
                     .filter_map(|_| {
-                        let lost = rng.random_bool(loss);
+                        let lost = rng.random_bool(loss[usize::from(self.nodes[1] == from)]);
                         let late = jitter.mul_f64(rng.random());
                         (!lost).then_some(self.delay + late)
                     })

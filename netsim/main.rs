@@ -2,7 +2,8 @@
 //! break. Every choice comes from a seed, so every failure can be run again.
 //!
 //! - `topology`, `link`: what the mesh looks like; `world`: what happens to it; `wires`: its connections; `ledger`: what became of
-//!   each datagram; `oracle`: what must be true; `scenario`: the stories; `replay`: which runs there are.
+//!   each datagram; `oracle`: what must be true; `scenario`: the stories; `replay`: which runs there are;
+//!   `scaling`: what a mesh costs as it grows.
 
 #![allow(missing_docs, reason = "a test target: its items are explained where the name does not")]
 
@@ -10,6 +11,7 @@ mod ledger;
 mod link;
 mod oracle;
 mod replay;
+mod scaling;
 mod scenario;
 mod topology;
 mod wires;
@@ -39,6 +41,21 @@ fn every_scenario_comes_to_rest() {
     }
     assert!(failures.is_empty(), "{} runs failed:\n{}", failures.len(), failures.join("\n"));
     assert!(reports.len() >= Scenario::ALL.len());
+}
+
+/// Up to `NETSIM_NODES` nodes, or 1,000: memory grows with the square, 1,000 nodes take about a gigabyte.
+#[test]
+fn a_growing_mesh_stays_cheap() {
+    let largest = std::env::var("NETSIM_NODES").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000);
+    let sizes = [10, 30, 100, 300, 1_000, 3_000, 10_000].into_iter().filter(|&size| size <= largest);
+    let rows: Vec<scaling::Row> =
+        sizes.map(|size| scaling::measure(size).unwrap_or_else(|e| panic!("{size} nodes: {e}"))).collect();
+    println!("{}", scaling::table(&rows));
+    for row in &rows {
+        let ends = 2 * row.links as u64;
+        assert!(row.change_messages <= 2 * 2 * ends, "{row:?}");
+        assert!(row.change.as_secs_f64() < 1.0 && row.cold_start.as_secs_f64() < 6.0, "{row:?}");
+    }
 }
 
 #[test]

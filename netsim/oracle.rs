@@ -129,7 +129,7 @@ impl<'a> Truth<'a> {
                 let links: BTreeMap<NodeId, Cost> =
                     links.iter().map(|(&to, &cost)| (self.name(to).clone(), cost)).collect();
                 let told = status.known_connection_costs.get(self.name(of)).cloned().unwrap_or_default();
-                if told != links {
+                if *told != links {
                     let (node, of) = (self.name(node), self.name(of));
                     return Err(format!("{node} knows of {of}: {told:?}, true is {links:?}"));
                 }
@@ -156,12 +156,29 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
-    /// Routing and advertisement messages that floods need at most in `seconds` at rest.
-    pub fn most_messages_at_rest(&self, seconds: u64) -> u64 {
+    /// No node remembers more than there ever was: each name, each service and, for an hour, each update once.
+    pub fn memory_is_bounded(&self) -> Result<(), String> {
+        let nodes = self.world.nodes.len() as u64;
+        for node in self.adjacent.keys() {
+            let mesh = self.world.nodes[*node].mesh.as_ref().expect("alive");
+            let tables = mesh.tables();
+            let [names, services] = [tables.nodes.max(tables.names), tables.services + tables.withdrawn];
+            let bytes = tables.node_bytes + tables.service_bytes;
+            let links = 2 * self.world.links.len() as u64;
+            if names > nodes || services > nodes || bytes > 500 * nodes + 50 * links || tables.seen > 65_536 {
+                return Err(format!("{} remembers too much: {tables:?}", self.name(*node)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Routing and advertisement messages that floods need at most in `seconds` at rest, if each node tells of
+    /// its links once in `round` seconds.
+    pub fn most_messages_at_rest(&self, seconds: u64, round: u64) -> u64 {
         let nodes = self.adjacent.len() as u64;
         let ends: u64 = self.adjacent.values().map(|links| links.len() as u64).sum();
-        let updates = nodes * (seconds / 10 + 1);
-        let ads = nodes * (seconds / 60 + 1);
+        let updates = nodes * (seconds / round + 1);
+        let ads = nodes * (seconds / 54 + 1);
         // Over datagrams a dialer cannot tell that nobody is there, and goes on greeting.
         let alive = |node: &usize| self.adjacent.contains_key(node);
         let vain = |link: &&Link| link.state != State::Up || !link.nodes.iter().all(alive);

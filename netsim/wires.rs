@@ -87,7 +87,7 @@ impl World {
         state.sessions[side] = Some(session);
         self.ends.insert(session, (wire, side));
         let policy = LinkPolicy { cost: self.links[link].cost, ..LinkPolicy::default() };
-        let now = self.clock();
+        let now = self.clock_of(node);
         self.with_mesh(node, |mesh| mesh.handle_session_opened(session, policy, now));
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::Timestamp;
 use meshd::mesh::{Class, Event, Mesh, Now, Offer, Options, SessionId, Tick, Transmit};
-use meshd::wire::{ConnType, NodeId, ServiceName};
+use meshd::wire::{ConnType, MessageType, NodeId, ServiceName};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
@@ -30,6 +30,10 @@ pub struct Node {
     pub mesh: Option<Mesh>,
     /// Whether it tells the mesh of its service.
     pub advertises: bool,
+    /// It does what receptor nodes do, and no more.
+    pub receptor_like: bool,
+    /// What its clock is wrong by, in seconds.
+    pub skew: i64,
     wake: Option<Duration>,
     pub told_to_stop: bool,
 }
@@ -45,8 +49,14 @@ pub enum Happening {
 /// What was counted so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// Routing and advertisements.
     pub control: u64,
+    /// Probes and their answers.
+    pub probes: u64,
     pub data: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+    pub probe_bytes: u64,
 }
 
 /// The whole simulation.
@@ -91,8 +101,18 @@ impl World {
         self.trace.finish()
     }
 
+    /// True time.
     pub fn clock(&self) -> Now {
-        let wall = Timestamp::from_second(START).expect("in range");
+        self.clock_ahead(0)
+    }
+
+    /// Time as a node sees it.
+    pub(crate) fn clock_of(&self, node: usize) -> Now {
+        self.clock_ahead(self.nodes[node].skew)
+    }
+
+    fn clock_ahead(&self, seconds: i64) -> Now {
+        let wall = Timestamp::from_second(START + seconds).expect("in range");
         Now { tick: Tick::at(self.now), wall: wall.checked_add(self.now).expect("in range") }
     }
 
@@ -108,17 +128,27 @@ impl World {
 
     /// Adds a node that does not live yet.
     pub fn add_node(&mut self, id: NodeId, advertises: bool) -> usize {
-        self.nodes.push(Node { id, mesh: None, advertises, wake: None, told_to_stop: false });
+        self.nodes.push(Node {
+            id,
+            mesh: None,
+            advertises,
+            receptor_like: false,
+            skew: 0,
+            wake: None,
+            told_to_stop: false,
+        });
         self.nodes.len() - 1
     }
 
     /// Starts a node; `clock_ahead` is what its clock is wrong by when it makes its epoch, in seconds.
     pub fn start(&mut self, node: usize, clock_ahead: i64) {
-        let seconds = START + clock_ahead + self.now.as_secs() as i64;
+        let seconds = START + clock_ahead + self.nodes[node].skew + self.now.as_secs() as i64;
         let epoch = (seconds as u64) << 24 | u64::from(self.rng.next_u32() >> 8);
         let rng = SmallRng::seed_from_u64(self.rng.next_u64());
-        let now = self.clock();
-        let mut mesh = Mesh::new(self.nodes[node].id.clone(), epoch, Options::default(), rng, now);
+        let now = self.clock_of(node);
+        let receptor_like = self.nodes[node].receptor_like;
+        let options = Options { receptor_like, ..Options::default() };
+        let mut mesh = Mesh::new(self.nodes[node].id.clone(), epoch, options, rng, now);
         assert!(mesh.bind(service()));
         if self.nodes[node].advertises {
             let offer = Offer { conn_type: ConnType::DATAGRAM, tags: BTreeMap::new() };
@@ -157,7 +187,7 @@ impl World {
     /// Sends a datagram in the books; its number.
     pub fn send(&mut self, from: usize, to: usize, service: ServiceName) -> usize {
         let (id, from_service) = self.ledger.open();
-        let (now, to) = (self.clock(), self.nodes[to].id.clone());
+        let (now, to) = (self.clock_of(from), self.nodes[to].id.clone());
         match self.nodes[from].mesh.as_mut().map(|m| m.send(from_service, &to, service, b"sim", 30, now)) {
             Some(Ok(())) => self.settle(from),
             Some(Err(_)) | None => self.ledger.end(id, Fate::Counted),
@@ -186,7 +216,8 @@ impl World {
             Happening::Arrive { wire, side, message } => self.arrive(wire, side, message),
             Happening::Closed { wire, side } => {
                 if let Some(session) = self.wires.get(&wire).and_then(|w| w.sessions[side]) {
-                    let (node, now) = (self.wires[&wire].nodes[side], self.clock());
+                    let node = self.wires[&wire].nodes[side];
+                    let now = self.clock_of(node);
                     self.with_mesh(node, |mesh| mesh.handle_session_closed(session, now));
                 }
             }
@@ -196,7 +227,7 @@ impl World {
     fn wake(&mut self, node: usize) {
         if self.nodes[node].wake == Some(self.now) {
             self.nodes[node].wake = None;
-            let now = self.clock();
+            let now = self.clock_of(node);
             self.with_mesh(node, |mesh| mesh.handle_timeout(now));
         }
     }
@@ -222,7 +253,7 @@ impl World {
         if let Some((datagram, header)) = &booked {
             self.ledger.visit(*datagram, node, header);
         }
-        let now = self.clock();
+        let now = self.clock_of(node);
         let Some(mesh) = &mut self.nodes[node].mesh else { return };
         let silent = |mesh: &Mesh| {
             let counters = mesh.counters();
@@ -270,16 +301,21 @@ impl World {
         let Some(&(id, side)) = self.ends.get(&session) else { return self.lose(&message) };
         (self.now, session, &message).hash(&mut self.trace);
         match class {
+            Class::Control if MessageType::of(&message).ok() == Some(MessageType::Data) => {
+                self.counts.probes += 1;
+                self.counts.probe_bytes += message.len() as u64;
+            }
             Class::Control => self.counts.control += 1,
             Class::Data => self.counts.data += 1,
         }
+        self.counts.bytes += message.len() as u64;
         let wire = &self.wires[&id];
         let link = &self.links[wire.link];
         if wire.dead || link.state != State::Up {
             return self.lose(&message);
         }
         let stream = link.kind == Kind::Stream;
-        let copies = link.copies(&mut self.rng);
+        let copies = link.copies(wire.nodes[side], &mut self.rng);
         if copies.is_empty() {
             self.lose(&message);
         }
@@ -318,8 +354,10 @@ impl World {
             Event::RoutesChanged(_) => self.last_change = (self.now, self.counts),
             Event::WeAreDuplicate => self.nodes[node].told_to_stop = true,
             Event::Malformed { error, .. } => panic!("a node sent what is no message: {error}"),
+            Event::Refused { node, .. } => panic!("no room for {node}"),
+            Event::Loud { .. } => panic!("a node floods its neighbour"),
             Event::CannotTell(error) => panic!("a node has too much to tell: {error}"),
-            Event::DuplicateNode { .. } | Event::NodeRestarted(_) => {}
+            Event::DuplicateNode { .. } | Event::NodeRestarted(_) | Event::OffersChanged => {}
         }
     }
 

@@ -11,13 +11,14 @@
 //! - [`backend`] owns links to neighbours: dial, listen, redial, sessions of whole packets.
 //! - [`node`] owns the running node: the task around `mesh`, its links, queues and datagram sockets.
 //! - [`stream`] owns byte streams between services, QUIC above the mesh's datagrams.
-//! - [`service`] owns proxies between services of the mesh and sockets outside it.
+//! - [`service`] owns proxies between services of the mesh and sockets outside it, and the IP router.
 //! - [`tls`] owns trust: profiles, whose certificate is accepted, and making certificates.
 //! - [`work`] owns units of work: their life, their directories, their processes, their results.
 //! - [`control`] owns the line protocol that clients speak: the service, and its client's half.
 //! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
 //! - [`daemon`] wires all of them into a node; [`telemetry`] is its log; [`cli`] is `meshctl`.
 //! - [`unix_socket`] owns binding of Unix sockets: permissions, lock, removal.
+//! - [`descriptors`] owns how many files may be open, here and in programs that are started.
 //! - [`duration`] owns Go's notation of durations, which users type and clients read.
 //!
 //! # The way of a packet, and of a job
@@ -36,6 +37,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod descriptors;
 pub mod duration;
 pub mod mesh;
 pub mod node;

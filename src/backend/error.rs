@@ -44,10 +44,12 @@ pub enum AcceptError {
         source: io::Error,
     },
     /// One client and this node could not agree on TLS. Accept again at once.
-    #[error("connection to {address} refused: {source}")]
+    #[error("connection from {peer} to {address} refused: {source}")]
     Tls {
         /// The listener's address.
         address: String,
+        /// The client's address.
+        peer: String,
         /// Why.
         source: HandshakeError,
     },

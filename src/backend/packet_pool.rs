@@ -9,10 +9,15 @@ use bytes::BytesMut;
 /// Bytes allocated at once.
 const CHUNK: usize = 32 * 1024;
 
+/// And for the first packet: many a session has no second one. Each further chunk is twice as large.
+const FIRST_CHUNK: usize = 512;
+
 /// Gives packets memory.
 #[derive(Debug, Default)]
 pub(super) struct PacketPool {
     chunk: BytesMut,
+    /// Of the last chunk.
+    size: usize,
 }
 
 impl PacketPool {
@@ -20,7 +25,8 @@ impl PacketPool {
     pub(super) fn copy(&mut self, bytes: &[u8]) -> BytesMut {
         if self.chunk.capacity() < bytes.len() {
             // This takes the old chunk again if all of its packets are gone.
-            self.chunk.reserve(CHUNK.max(bytes.len()));
+            self.size = (self.size * 2).clamp(FIRST_CHUNK, CHUNK);
+            self.chunk.reserve(self.size.max(bytes.len()));
         }
         self.chunk.extend_from_slice(bytes);
         self.chunk.split()
@@ -45,6 +51,8 @@ mod tests {
     #[test]
     fn packets_that_are_let_go_cost_no_allocation() {
         let mut pool = PacketPool::default();
+        let grown: Vec<_> = (0..100).map(|_| pool.copy(&[0; 1_000])).collect();
+        drop(grown);
         let home = pool.copy(&[0; 1_000]).as_ptr() as usize;
         for _ in 0..1_000 {
             let at = pool.copy(&[1; 1_000]).as_ptr() as usize;

@@ -13,20 +13,19 @@ use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{
-    ClientConfig, Connection, Endpoint, EndpointConfig, IdleTimeout, Incoming, ServerConfig, TokioRuntime,
-    TransportConfig, VarInt,
+    ClientConfig, Connection, Endpoint, EndpointConfig, IdleTimeout, Incoming, MtuDiscoveryConfig,
+    ServerConfig, TokioRuntime, TransportConfig, VarInt,
 };
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
-use tracing::debug;
 
 pub use self::half::{QuicReader, QuicWriter};
 use super::tcp::{bind_first, cannot_listen, join, resolve};
 use super::udp::bind_again;
 use super::{AcceptError, DIAL_LIMIT, DialFailure, Direction, Session, SessionInfo};
-use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, ServerProfile, Verdict};
+use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, Handshakes, ServerProfile, Verdict};
 
 const TRANSPORT: &str = "quic";
 
@@ -38,9 +37,6 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long one address has to answer: a host that is up and does not listen says nothing that QUIC hears.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-
-/// Handshakes under way at once on one listener; more are refused.
-const MOST_HANDSHAKES: usize = 1_024;
 
 /// From so many on, a client has to show first that it is where it says.
 const SUSPICIOUS_HANDSHAKES: usize = 64;
@@ -56,6 +52,10 @@ const REBIND_LIMIT: Duration = Duration::from_secs(3);
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 /// Keeps the way through firewalls open, and finds a new address out soon.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// The largest packet that is tried on a path, in bytes: less work for as much data where an Ethernet has jumbo frames
+/// and on one host. The kernel sends up to ten with one call, and no more than 64 KiB.
+const LARGEST_PACKET: u16 = 6_000;
 
 /// Bytes of the stream that may be under way to us.
 const RECEIVE_WINDOW: u32 = 4 << 20;
@@ -106,8 +106,7 @@ impl QuicListener {
         let candidates = resolve(address).await.map_err(failed)?;
         let binding = bind_again(REBIND_LIMIT, || bind_first(candidates.clone(), std::net::UdpSocket::bind));
         let socket = binding.await.map_err(failed)?;
-        let endpoint =
-            Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).map_err(failed)?;
+        let endpoint = endpoint(socket).map_err(failed)?;
         // One for all handshakes is enough to find out whether the profile can be used at all.
         endpoint.set_server_config(Some(server_config(&options.tls).map_err(failed)?.0));
         let local = endpoint.local_addr().map_err(failed)?;
@@ -141,25 +140,29 @@ async fn serve(
 ) {
     let local = endpoint.local_addr().map_or_else(|error| error.to_string(), |local| local.to_string());
     let name = format!("{TRANSPORT} {local}");
-    let mut handshakes = JoinSet::new();
-    while let Some(incoming) = endpoint.accept().await {
-        while handshakes.try_join_next().is_some() {}
-        if handshakes.len() >= MOST_HANDSHAKES {
-            incoming.refuse();
-        } else if handshakes.len() >= SUSPICIOUS_HANDSHAKES && !incoming.remote_address_validated() {
+    let mut handshakes = Handshakes::default();
+    loop {
+        let incoming = tokio::select! {
+            incoming = endpoint.accept() => match incoming {
+                Some(incoming) => incoming,
+                None => return,
+            },
+            ended = handshakes.next() => {
+                if sessions.send(ended).await.is_err() {
+                    return;
+                }
+                continue;
+            }
+        };
+        if handshakes.under_way() >= SUSPICIOUS_HANDSHAKES && !incoming.remote_address_validated() {
             // Only a client that was asked already may not be asked again, and this one was not.
             let _asked = incoming.retry();
         } else {
-            let (profile, sessions, address) = (profile.clone(), sessions.clone(), name.clone());
-            handshakes.spawn(async move {
-                let peer = incoming.remote_address();
-                match shake_hands(incoming, &profile).await {
-                    Ok(session) => drop(sessions.send(Ok(session)).await),
-                    Err(source) => {
-                        debug!(%peer, error = %source, "no QUIC connection");
-                        drop(sessions.send(Err(AcceptError::Tls { address, source })).await);
-                    }
-                }
+            let (profile, address) = (profile.clone(), name.clone());
+            handshakes.begin(async move {
+                let peer = incoming.remote_address().to_string();
+                let shaken = shake_hands(incoming, &profile).await;
+                shaken.map_err(|source| AcceptError::Tls { address, peer, source })
             });
         }
     }
@@ -233,7 +236,7 @@ async fn connect_to(peer: SocketAddr, host: &str, config: &ClientConfig) -> io::
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     };
     // Not bound to an address of this host: when that changes, the connection goes on from the new one.
-    let endpoint = Endpoint::client(any)?;
+    let endpoint = endpoint(std::net::UdpSocket::bind(any)?)?;
     let connecting = endpoint.connect_with(config.clone(), peer, host).map_err(io::Error::other)?;
     connecting.await.map_err(io::Error::from)
 }
@@ -269,10 +272,19 @@ fn client_config(profile: &ClientProfile, expected: Expected) -> io::Result<(Cli
     Ok((config, verdict))
 }
 
+fn endpoint(socket: std::net::UdpSocket) -> io::Result<Endpoint> {
+    let mut config = EndpointConfig::default();
+    config.max_udp_payload_size(LARGEST_PACKET).map_err(io::Error::other)?;
+    Endpoint::new(config, None, socket, Arc::new(TokioRuntime))
+}
+
 /// The same on both sides: each opens one stream, for the packets that no datagram carries.
 fn transport() -> Arc<TransportConfig> {
+    let mut discovery = MtuDiscoveryConfig::default();
+    discovery.upper_bound(LARGEST_PACKET);
     let mut config = TransportConfig::default();
     config
+        .mtu_discovery_config(Some(discovery))
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .max_concurrent_uni_streams(VarInt::from_u32(1))
         .max_idle_timeout(Some(idle_limit()))

@@ -11,6 +11,9 @@ use bytes::BytesMut;
 
 use crate::wire::frame;
 
+/// Room for the first read of a session: who connects and says nothing costs no more.
+const FIRST: usize = 256;
+
 /// Room for reading in a session that is idle or carries only routing traffic.
 pub(super) const SMALL: usize = 4 * 1024;
 
@@ -27,7 +30,7 @@ const SMALL_READS: u32 = 32;
 #[derive(Debug)]
 pub(super) struct ReadBuffer {
     bytes: BytesMut,
-    /// What the next allocation has room for, [`SMALL`] to [`LARGE`].
+    /// What the next allocation has room for: [`FIRST`], then [`SMALL`] to [`LARGE`].
     size: usize,
     small_reads: u32,
 }
@@ -35,7 +38,7 @@ pub(super) struct ReadBuffer {
 impl ReadBuffer {
     /// An empty buffer; nothing is allocated before the first read.
     pub(super) fn new() -> Self {
-        Self { bytes: BytesMut::new(), size: SMALL, small_reads: 0 }
+        Self { bytes: BytesMut::new(), size: FIRST, small_reads: 0 }
     }
 
     /// The next whole packet.
@@ -70,7 +73,7 @@ impl ReadBuffer {
     /// Notes that a read into a buffer with `room` brought `count` bytes, and adapts the size to it.
     pub(super) fn on_read(&mut self, room: usize, count: usize) {
         if count >= room {
-            self.size = (self.size * STEP).min(LARGE);
+            self.size = (self.size * STEP).clamp(SMALL, LARGE);
             self.small_reads = 0;
         } else if count >= self.size / 16 {
             self.small_reads = 0;
@@ -152,7 +155,7 @@ mod tests {
     fn a_silent_session_holds_little() {
         let mut buffer = ReadBuffer::new();
         assert_eq!(buffer.room(), 0);
-        assert_eq!(buffer.for_reading().capacity(), SMALL);
+        assert_eq!(buffer.for_reading().capacity(), FIRST);
     }
 
     #[test]

@@ -99,7 +99,7 @@ pub struct TcpListener {
     socket: tokio::net::TcpListener,
     local: SocketAddr,
     tls: Option<ServerProfile>,
-    handshakes: Handshakes<Session>,
+    handshakes: Handshakes<Result<Session, AcceptError>>,
 }
 
 impl TcpListener {
@@ -119,18 +119,25 @@ impl TcpListener {
     pub(super) async fn accept(&mut self) -> Result<Session, AcceptError> {
         loop {
             let (stream, peer) = tokio::select! {
-                accepted = self.socket.accept(), if self.handshakes.have_room() => accepted
+                accepted = self.socket.accept() => accepted
                     .map_err(|source| AcceptError::sort(format!("{TRANSPORT} {}", self.local), source))?,
-                ended = self.handshakes.next() => return ended.map_err(|source| {
-                    AcceptError::Tls { address: format!("tls {}", self.local), source }
-                }),
+                ended = self.handshakes.next() => return ended,
             };
             let peer = peer.to_string();
             match &self.tls {
                 None => return Ok(session(stream, peer, Direction::Inbound)),
                 Some(profile) => {
                     tune(&stream, &peer);
-                    self.handshakes.begin(super::tls::accept(profile.clone(), stream, peer));
+                    let (profile, local) = (profile.clone(), self.local);
+                    self.handshakes.begin(async move {
+                        let accepting = super::tls::accept(profile, stream, peer.clone());
+                        let address = || format!("{} {local}", super::tls::TRANSPORT);
+                        accepting.await.map_err(|source| AcceptError::Tls {
+                            address: address(),
+                            peer,
+                            source,
+                        })
+                    });
                 }
             }
         }
@@ -312,10 +319,10 @@ impl TcpWriter {
     /// Reads and forgets what the peer sends; 0 at its end.
     async fn discard(&self) -> io::Result<usize> {
         let stream: &TcpStream = self.frames.io().as_ref();
-        let mut scratch = [0; 4096];
         loop {
             stream.readable().await?;
-            match stream.try_read(&mut scratch) {
+            // Not kept across the wait: every session's task would be that much larger.
+            match stream.try_read(&mut [0; 4096]) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tracing::debug;
 
@@ -25,13 +25,10 @@ use self::upgrade::Refused;
 use super::tcp::{self, bind_first, cannot_listen, join, resolve};
 use super::udp::bind_again;
 use super::{AcceptError, DIAL_LIMIT, DialFailure, Session};
-use crate::tls::{ClientProfile, ServerProfile};
+use crate::tls::{ClientProfile, Handshakes, ServerProfile};
 
 /// How long a client may take from its connection to the end of its upgrade.
 const UPGRADE_LIMIT: Duration = Duration::from_secs(10);
-
-/// Upgrades under way at once on one listener; more wait in the kernel.
-const MOST_UPGRADES: usize = 1_024;
 
 /// Sessions that wait to be accepted.
 const BACKLOG: usize = 64;
@@ -142,22 +139,20 @@ async fn serve(
 ) {
     let local = socket.local_addr().map_or_else(|error| error.to_string(), |local| local.to_string());
     let name = format!("{} {local}", options.transport());
-    let mut upgrades = JoinSet::new();
+    let mut upgrades = Handshakes::default();
     loop {
-        while upgrades.try_join_next().is_some() {}
-        if upgrades.len() >= MOST_UPGRADES {
-            upgrades.join_next().await;
-            continue;
-        }
-        match socket.accept().await {
+        let accepted = tokio::select! {
+            accepted = socket.accept() => accepted,
+            ended = upgrades.next() => {
+                if let Some(outcome) = ended && sessions.send(outcome).await.is_err() {
+                    return;
+                }
+                continue;
+            }
+        };
+        match accepted {
             Ok((stream, peer)) => {
-                let upgrading = upgrade_in_time(stream, peer.to_string(), options.clone(), name.clone());
-                let sessions = sessions.clone();
-                upgrades.spawn(async move {
-                    if let Some(outcome) = upgrading.await {
-                        let _closed = sessions.send(outcome).await;
-                    }
-                });
+                upgrades.begin(upgrade_in_time(stream, peer.to_string(), options.clone(), name.clone()));
             }
             Err(source) => {
                 let error = AcceptError::sort(name.clone(), source);
@@ -183,7 +178,7 @@ async fn upgrade_in_time(
 ) -> Option<Result<Session, AcceptError>> {
     match timeout(UPGRADE_LIMIT, upgrade::accept(stream, &options, &peer)).await {
         Ok(Ok(session)) => Some(Ok(session)),
-        Ok(Err(Refused::Tls(source))) => Some(Err(AcceptError::Tls { address: name, source })),
+        Ok(Err(Refused::Tls(source))) => Some(Err(AcceptError::Tls { address: name, peer, source })),
         Ok(Err(Refused::Http(error))) => {
             debug!(%peer, %error, "no WebSocket");
             None

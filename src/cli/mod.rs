@@ -8,6 +8,7 @@ mod demo;
 mod embedded;
 pub mod exit;
 mod loglevel;
+mod node;
 mod output;
 mod ping;
 mod reload;
@@ -59,6 +60,9 @@ enum Verb {
     Loglevel(loglevel::LogLevel),
     /// Show the versions of meshctl and of the node
     Version(version::Version),
+    /// Change what the node remembers of other nodes
+    #[command(subcommand)]
+    Node(node::Node),
     /// Submit jobs and look after them
     #[command(subcommand)]
     Work(work::Work),
@@ -121,6 +125,7 @@ async fn dispatch(cli: Cli, output: Output) -> Result<Exit, Failure> {
         Verb::Connect(connect) => connect.run(&context()?).await,
         Verb::Reload(reload) => reload.run(&context()?).await,
         Verb::Loglevel(level) => level.run(&context()?).await,
+        Verb::Node(node) => node.run(&context()?).await,
         Verb::Version(version) => version.run(&context()?).await,
         Verb::Work(work) => work.run(&context()?).await,
         Verb::Cert(cert) => cert.run(output),

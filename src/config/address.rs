@@ -6,6 +6,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 /// A host, by name or address, and a port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostPort {
@@ -125,33 +127,8 @@ impl WsUrl {
     }
 }
 
-/// An IP network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IpNetwork {
-    /// An address of it, as configured.
-    pub address: IpAddr,
-    /// The length of the prefix in bits.
-    pub prefix: u8,
-}
-
-impl fmt::Display for IpNetwork {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix)
-    }
-}
-
-impl std::str::FromStr for IpNetwork {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WANTED: &str = "a network is address/bits, such as 10.0.0.0/30";
-        let (address, prefix) = text.split_once('/').ok_or(WANTED)?;
-        let address: IpAddr = address.parse().map_err(|_| WANTED)?;
-        let longest = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = parse_port(prefix).ok().and_then(|prefix| u8::try_from(prefix).ok());
-        match prefix.filter(|prefix| *prefix <= longest) {
-            Some(prefix) => Ok(Self { address, prefix }),
-            None => Err(WANTED),
-        }
-    }
+/// Reads an IP network; bits behind the prefix are set to 0.
+pub(super) fn network(text: &str) -> Result<IpNet, &'static str> {
+    let network: IpNet = text.parse().map_err(|_| "a network is address/bits, such as 10.0.0.0/30")?;
+    Ok(network.trunc())
 }

@@ -150,9 +150,6 @@ pub enum Fault {
     /// There is no place for the node's data.
     #[error("no data directory: neither HOME nor XDG_STATE_HOME is set; set `datadir`")]
     NoDataDir,
-    /// Right, but not implemented.
-    #[error("not supported by this version of meshd: remove it")]
-    Unsupported,
 }
 
 /// Help for a wrong name: the nearest right one, else all of them.

@@ -53,16 +53,14 @@ pub fn help() -> String {
     text
 }
 
-const MISSING: &str = " [not in this version]";
+const MISSING: &str = " [no effect yet]";
 
 /// Writing to a text cannot fail, so the results are dropped.
 fn write_directive(text: &mut String, directive: &Directive) {
-    let implemented = support::is_implemented(directive.name);
-    let note = if implemented { "" } else { MISSING };
+    let note = if support::does_nothing(directive.name) { MISSING } else { "" };
     let _ = writeln!(text, "\n  --{}: {}{note}", directive.name, directive.help);
     for parameter in directive.parameters {
-        let missing = implemented && support::is_missing(directive.name, parameter.name);
-        let note = if missing { MISSING } else { "" };
+        let note = if support::has_no_effect(directive.name, parameter.name) { MISSING } else { "" };
         let name = format!("{}={}", parameter.name, placeholder(parameter.kind));
         let _ = writeln!(text, "      {name:<32} {}{}{note}", parameter.help, notes(parameter));
     }

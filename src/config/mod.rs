@@ -2,7 +2,7 @@
 //!
 //! The way of a directive: a notation (`yaml` with `version2`, `cmdline`) yields it as written (`raw`, `value`); the
 //! schema (`schema`, `directives`) decides names, types, defaults and references (`check`); `typed`
-//! gives every value its own type; `support` refuses what is not implemented. `reload` compares two
+//! gives every value its own type; `support` warns of what this version loads without doing it. `reload` compares two
 //! configurations, `help` prints the grammar. This room opens configuration files and nothing else: no
 //! sockets, no keys, no clock; machine and caller are described to it by [`Environment`].
 
@@ -26,7 +26,7 @@ mod yaml;
 
 use std::path::{Path, PathBuf};
 
-pub use address::{HostPort, IpNetwork, WsUrl};
+pub use address::{HostPort, WsUrl};
 pub use directives::DIRECTIVES;
 pub use error::{ConfigError, ConfigErrors, Fault, Place, Warning};
 pub use help::help;
@@ -143,8 +143,7 @@ impl Sources {
 /// Reads a configuration from the arguments after the program's name. No arguments ask for help.
 ///
 /// # Errors
-/// Everything that is wrong with the command line and the files it names; settings that this version does
-/// not implement count as wrong.
+/// Everything that is wrong with the command line and the files it names.
 pub fn load(
     args: impl IntoIterator<Item = String>,
     environment: &Environment,
@@ -182,7 +181,7 @@ fn load_parts(
 fn assemble(raw: Vec<RawItem>, environment: &Environment, report: &mut Report) -> Option<Config> {
     let items = check::check(raw, report);
     let config = typed::build(&items, environment, report);
-    report.errors.extend(support::refusals(&items));
+    report.warnings.extend(support::warnings(&items));
     config
 }
 

@@ -1,11 +1,14 @@
 //! What a changed configuration means for a running node.
 //!
 //! Owns the rule what can change while a node runs, and the comparison: it is made on typed values, so that
-//! order, spelling and defaults written out do not count as changes. It refuses to start or stop anything.
+//! order, spelling and defaults written out do not count as changes. A part whose TLS profile changes is a part
+//! that changes. It refuses to start or stop anything.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::typed::node::Node;
-use super::typed::parts::Part;
-use super::typed::work::WorkCommand;
+use super::typed::parts::{Part, Profile};
 use super::typed::{Config, LogLevel};
 use crate::mesh::firewall::Rule;
 
@@ -22,19 +25,39 @@ pub struct ReloadPlan {
     pub firewall: Option<Vec<Rule>>,
     /// Another log level, and whether packets are logged.
     pub log: Option<(LogLevel, bool)>,
-    /// Other work types.
-    pub work_commands: Option<Vec<WorkCommand>>,
+    /// Another limit for silent links.
+    pub max_idle: Option<Duration>,
+    /// True if the work types of the new configuration are others.
+    pub work_types: bool,
+    /// True if its TLS profiles are others.
+    pub tls: bool,
+    /// True if it signs with another key, or in another way.
+    pub signing: bool,
+    /// True if it verifies with another key.
+    pub verification: bool,
 }
 
 impl ReloadPlan {
     /// True if there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        let Self { added, removed, unchanged: _, firewall, log, work_commands } = self;
+        let Self {
+            added,
+            removed,
+            unchanged: _,
+            firewall,
+            log,
+            max_idle,
+            work_types,
+            tls,
+            signing,
+            verification,
+        } = self;
         added.is_empty()
             && removed.is_empty()
             && firewall.is_none()
             && log.is_none()
-            && work_commands.is_none()
+            && max_idle.is_none()
+            && !(*work_types || *tls || *signing || *verification)
     }
 }
 
@@ -51,11 +74,6 @@ pub enum NotReloadable {
         "a non-reloadable config action 'node' was modified or added. Must restart receptor for these changes to take effect: {0} cannot change while the node runs"
     )]
     Node(&'static str),
-    /// A directive that is gone.
-    #[error(
-        "a non-reloadable config action '{0}' was removed. Must restart receptor for changes to take effect"
-    )]
-    Removed(&'static str),
 }
 
 /// Compares two configurations.
@@ -64,10 +82,12 @@ pub enum NotReloadable {
 /// [`NotReloadable`] names the first directive that differs and cannot change; the node must then go on unchanged.
 pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
     check_fixed(old, new)?;
+    let changed = changed_profiles(old, new);
+    let same_profiles = |part: &Part| !part.profiles().iter().any(|profile| changed.contains(profile));
     let mut before = old.parts();
     let (mut added, mut unchanged) = (Vec::new(), Vec::new());
     for part in new.parts() {
-        match before.iter().position(|known| *known == part) {
+        match before.iter().position(|known| *known == part && same_profiles(&part)) {
             Some(index) => unchanged.push(before.remove(index)),
             None => added.push(part),
         }
@@ -75,18 +95,34 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
     let firewall =
         (old.node.firewall_rules != new.node.firewall_rules).then(|| new.node.firewall_rules.clone());
     let logs = (old.log_level, old.trace) != (new.log_level, new.trace);
-    let works = same("work-command", &old.work_commands, &new.work_commands).is_err();
     Ok(ReloadPlan {
         added,
         removed: before,
         unchanged,
         firewall,
         log: logs.then_some((new.log_level, new.trace)),
-        work_commands: works.then(|| new.work_commands.clone()),
+        max_idle: (old.node.max_idle != new.node.max_idle).then_some(new.node.max_idle),
+        work_types: !same(&old.work_commands, &new.work_commands)
+            || !same(&old.work_kubernetes, &new.work_kubernetes)
+            || !same(&old.work_python, &new.work_python),
+        tls: !same(&old.tls_servers, &new.tls_servers) || !same(&old.tls_clients, &new.tls_clients),
+        signing: old.work_signing != new.work_signing,
+        verification: old.work_verification != new.work_verification,
     })
 }
 
-/// Compares what cannot change. The pattern names each field, so that a new one cannot be forgotten.
+/// The profiles that are new, gone, or have other settings. What is in their files is not looked at: that is
+/// followed without a reload.
+fn changed_profiles<'a>(old: &'a Config, new: &'a Config) -> BTreeSet<Profile<'a>> {
+    let servers = old.tls_servers.iter().filter(|server| !new.tls_servers.contains(server));
+    let servers = servers.chain(new.tls_servers.iter().filter(|server| !old.tls_servers.contains(server)));
+    let clients = old.tls_clients.iter().filter(|client| !new.tls_clients.contains(client));
+    let clients = clients.chain(new.tls_clients.iter().filter(|client| !old.tls_clients.contains(client)));
+    let servers = servers.map(|server| Profile::Server(&server.name));
+    servers.chain(clients.map(|client| Profile::Client(&client.name))).collect()
+}
+
+/// Compares what cannot change. The patterns name each field, so that a new one cannot be forgotten.
 fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
     let Config {
         node,
@@ -111,46 +147,30 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
         unix_socket_clients: _,
         ip_routers: _,
         work_commands: _,
-        work_kubernetes,
-        work_python,
-        work_signing,
-        work_verification,
-        tls_servers,
-        tls_clients,
+        work_kubernetes: _,
+        work_python: _,
+        work_signing: _,
+        work_verification: _,
+        tls_servers: _,
+        tls_clients: _,
         certificate,
     } = new;
-    check_node(&old.node, node)?;
-    same("work-kubernetes", &old.work_kubernetes, work_kubernetes)?;
-    same("work-python", &old.work_python, work_python)?;
-    same("work-signing", old.work_signing.as_slice(), work_signing.as_slice())?;
-    same("work-verification", old.work_verification.as_slice(), work_verification.as_slice())?;
-    same("tls-server", &old.tls_servers, tls_servers)?;
-    same("tls-client", &old.tls_clients, tls_clients)?;
-    same("cert-init", old.certificate.as_slice(), certificate.as_slice())
-}
-
-fn check_node(old: &Node, new: &Node) -> Result<(), NotReloadable> {
-    let Node { id, data_dir, firewall_rules: _, max_idle, kubernetes } = new;
-    let fixed = [
-        ("id", old.id == *id),
-        ("datadir", old.data_dir == *data_dir),
-        ("maxidleconnectiontimeout", old.max_idle == *max_idle),
-        ("a setting of Kubernetes", old.kubernetes == *kubernetes),
-    ];
-    match fixed.iter().find(|(_, same)| !same) {
-        Some((parameter, _)) => Err(NotReloadable::Node(parameter)),
-        None => Ok(()),
+    // The last has no effect yet.
+    let Node { id, data_dir, firewall_rules: _, max_idle: _, kubernetes: _ } = node;
+    if old.node.id != *id {
+        return Err(NotReloadable::Node("id"));
+    }
+    if old.node.data_dir != *data_dir {
+        return Err(NotReloadable::Node("datadir"));
+    }
+    match (&old.certificate, certificate) {
+        (None, Some(_)) => Err(NotReloadable::ModifiedOrAdded("cert-init")),
+        (_, None) | (Some(_), Some(_)) => Ok(()),
     }
 }
 
-/// True order does not matter, and of each value there must be as many.
-fn same<T: PartialEq>(directive: &'static str, old: &[T], new: &[T]) -> Result<(), NotReloadable> {
-    let mut rest: Vec<&T> = old.iter().collect();
-    for item in new {
-        match rest.iter().position(|known| *known == item) {
-            Some(index) => rest.swap_remove(index),
-            None => return Err(NotReloadable::ModifiedOrAdded(directive)),
-        };
-    }
-    if rest.is_empty() { Ok(()) } else { Err(NotReloadable::Removed(directive)) }
+/// True if each value occurs as often on both sides, in whatever order.
+fn same<T: PartialEq>(old: &[T], new: &[T]) -> bool {
+    let count = |all: &[T], wanted: &T| all.iter().filter(|item| *item == wanted).count();
+    old.len() == new.len() && old.iter().all(|item| count(old, item) == count(new, item))
 }

@@ -1,44 +1,13 @@
-//! What of the grammar this version implements.
+//! What of the grammar this version loads without doing it, so that a configuration written for receptor loads.
 //!
-//! Owns one list, to be lengthened as features arrive: everything else parses and is checked in full, and is
-//! then refused by name. Ignoring a setting is never an answer: an operator who sets `tls` must not get a
-//! link without it.
+//! Owns one list, to be shortened as features arrive, and the warning that each use of it gets: what is loaded
+//! and not done must be told, and must never look as if it worked.
 
 use super::check::Item;
-use super::error::{ConfigError, Fault};
+use super::error::Warning;
 
-/// The directives that are implemented, each with the parameters that are not.
-const IMPLEMENTED: &[(&str, &[&str])] = &[
-    ("node", &KUBERNETES_TUNING),
-    ("local-only", &[]),
-    ("trace", &[]),
-    ("log-level", &[]),
-    ("control-service", &[]),
-    ("tcp-listener", &[]),
-    ("tcp-peer", &[]),
-    ("udp-listener", &[]),
-    ("udp-peer", &[]),
-    ("ws-listener", &[]),
-    ("ws-peer", &[]),
-    ("quic-listener", &[]),
-    ("quic-peer", &[]),
-    ("tcp-server", &[]),
-    ("tcp-client", &[]),
-    ("command-service", &[]),
-    ("udp-server", &[]),
-    ("udp-client", &[]),
-    ("unix-socket-server", &[]),
-    ("unix-socket-client", &[]),
-    ("work-command", &[]),
-    ("work-signing", &[]),
-    ("work-verification", &[]),
-    ("work-python", &[]),
-    ("tls-server", &[]),
-    ("tls-client", &[]),
-    ("cert-init", &[]),
-    ("cert-makereq", &[]),
-    ("cert-signreq", &[]),
-];
+/// Directives with the parameters that have no effect; no parameters stand for all of it.
+const WITHOUT_EFFECT: &[(&str, &[&str])] = &[("work-kubernetes", &[]), ("node", &KUBERNETES_TUNING)];
 
 const KUBERNETES_TUNING: [&str; 4] = [
     "receptorkubesupportreconnect",
@@ -47,33 +16,39 @@ const KUBERNETES_TUNING: [&str; 4] = [
     "receptorkubeclientsetratelimiter",
 ];
 
-/// One error for each directive and parameter that is used and not implemented.
-pub(super) fn refusals(items: &[Item]) -> Vec<ConfigError> {
-    items.iter().flat_map(refusals_of).collect()
+/// One warning for each directive of the list that is used.
+pub(super) fn warnings(items: &[Item]) -> Vec<Warning> {
+    WITHOUT_EFFECT
+        .iter()
+        .filter_map(|(directive, parameters)| warning(items, directive, parameters))
+        .collect()
 }
 
-fn refusals_of(item: &Item) -> Vec<ConfigError> {
-    match missing_parameters(item.directive.name) {
-        None => vec![item.error(None, Fault::Unsupported)],
-        Some(missing) => {
-            let used =
-                |name: &&&str| item.settings.get(**name).is_some_and(|given| !given.setting.is_blank());
-            missing.iter().filter(used).map(|name| item.error(Some(name), Fault::Unsupported)).collect()
-        }
-    }
+fn warning(items: &[Item], directive: &str, parameters: &[&str]) -> Option<Warning> {
+    let uses: Vec<&Item> = items.iter().filter(|item| item.directive.name == directive).collect();
+    let given =
+        |item: &Item, name: &str| item.settings.get(name).is_some_and(|given| !given.setting.is_blank());
+    let first =
+        uses.iter().find(|item| parameters.is_empty() || parameters.iter().any(|name| given(item, name)))?;
+    let text = if parameters.is_empty() {
+        format!(
+            "{directive} (used {} times): this version of meshd does not run such work; the types are not \
+             advertised, and submissions to them are refused",
+            uses.len()
+        )
+    } else {
+        let names: Vec<&str> = parameters.iter().copied().filter(|name| given(first, name)).collect();
+        format!("{directive}: this version of meshd makes no use of {}", names.join(", "))
+    };
+    Some(Warning { at: first.at.clone(), text })
 }
 
-/// True if any use of the directive is implemented.
-pub(super) fn is_implemented(directive: &str) -> bool {
-    missing_parameters(directive).is_some()
+/// True if setting this parameter has no effect.
+pub(super) fn has_no_effect(directive: &str, parameter: &str) -> bool {
+    WITHOUT_EFFECT.iter().any(|(name, parameters)| *name == directive && parameters.contains(&parameter))
 }
 
-/// True if setting this parameter is refused.
-pub(super) fn is_missing(directive: &str, parameter: &str) -> bool {
-    missing_parameters(directive).is_none_or(|missing| missing.contains(&parameter))
-}
-
-/// The refused parameters of a directive; nothing if all of it is refused.
-fn missing_parameters(directive: &str) -> Option<&'static [&'static str]> {
-    IMPLEMENTED.iter().find(|(name, _)| *name == directive).map(|(_, missing)| *missing)
+/// True if nothing of the directive has an effect.
+pub(super) fn does_nothing(directive: &str) -> bool {
+    WITHOUT_EFFECT.iter().any(|(name, parameters)| *name == directive && parameters.is_empty())
 }

@@ -71,6 +71,10 @@ fn item(name: &str, value: Written, report: &mut Report) -> Option<RawItem> {
         Value::Flag(on) if takes_nothing => {
             return on.then(|| RawItem { at, name: name.to_owned(), params: Vec::new() });
         }
+        // The same in the words of receptor's own examples.
+        Value::Map(map) if takes_nothing && local_switch(&map).is_some() => {
+            return local_switch(&map)?.then(|| RawItem { at, name: name.to_owned(), params: Vec::new() });
+        }
         Value::Map(map) => map.into_iter().map(|(name, value)| param(Some(name), value)).collect(),
         Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => vec![param(None, value)],
         Value::List(_) => {
@@ -78,6 +82,14 @@ fn item(name: &str, value: Written, report: &mut Report) -> Option<RawItem> {
         }
     };
     Some(RawItem { at, name: name.to_owned(), params })
+}
+
+/// What `local: true` or `local: false` alone says.
+fn local_switch(map: &[(String, Written)]) -> Option<bool> {
+    match map {
+        [(name, Written { value: Value::Flag(on), .. })] if name.eq_ignore_ascii_case("local") => Some(*on),
+        _ => None,
+    }
 }
 
 fn param(name: Option<String>, value: Written) -> RawParam {

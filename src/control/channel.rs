@@ -22,8 +22,10 @@ use crate::tls::Secured;
 /// The longest command line, in bytes, its newline not counted.
 pub(super) const MAX_LINE: usize = 1024 * 1024;
 
-/// Room made for each read of a line.
+/// Room made for each further read of a line.
 const READ: usize = 4096;
+/// Room held ready while nothing comes.
+const FIRST_READ: usize = 256;
 
 /// A connection of any kind.
 pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
@@ -156,7 +158,12 @@ impl Channel {
     /// Reads ahead, one byte beyond the longest line at most.
     async fn fill(&mut self) -> io::Result<usize> {
         if self.ahead.is_empty() {
+            // There may be thousands of clients that wait.
             self.ahead = BytesMut::new();
+            let mut first = [0; FIRST_READ];
+            let count = self.link.read(&mut first).await?;
+            self.ahead.extend_from_slice(&first[..count]);
+            return Ok(count);
         }
         self.ahead.reserve(READ);
         let room = (MAX_LINE + 1).saturating_sub(self.ahead.len());
@@ -219,7 +226,7 @@ impl Channel {
     pub(super) async fn close(mut self, limit: Duration) {
         let drained = async {
             self.link.shutdown().await?;
-            let mut waste = vec![0; READ];
+            let mut waste = vec![0; FIRST_READ];
             while self.link.read(&mut waste).await? > 0 {}
             io::Result::Ok(())
         };

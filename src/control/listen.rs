@@ -7,16 +7,20 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 
 use super::channel::Link;
 use super::session::Peer;
 use crate::stream::{self, StreamListener};
-use crate::tls::{Handshakes, ServerProfile};
+use crate::tls::{HandshakeError, Handshakes, ServerProfile};
 use crate::unix_socket::{self, UnixSocket};
 
 /// After how much silence the kernel asks a TCP client whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Clients that the kernel holds for us between two accepts; it cuts this down to `somaxconn`. One that finds no room
+/// may think that it is connected, and is not.
+const BACKLOG: u32 = 4096;
 
 /// Why no clients can be heard.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +73,23 @@ pub(super) async fn bind_tcp(address: &str) -> Result<TcpListener, ListenError> 
         Some(("", port)) => format!("[::]:{port}"),
         Some(_) => address.to_owned(),
     };
-    TcpListener::bind(&full).await.map_err(|source| ListenError::Tcp { address: address.to_owned(), source })
+    let failed = |source| ListenError::Tcp { address: address.to_owned(), source };
+    let mut last = io::ErrorKind::AddrNotAvailable.into();
+    for candidate in lookup_host(&full).await.map_err(failed)? {
+        match listen(candidate) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(failed(last))
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A restarted daemon must not wait for the old one's connections to leave TIME_WAIT.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 impl Accept for TcpListener {
@@ -84,7 +104,7 @@ impl Accept for TcpListener {
 pub(super) struct TlsPort {
     listener: TcpListener,
     profile: ServerProfile,
-    handshakes: Handshakes<Client>,
+    handshakes: Handshakes<Result<Client, HandshakeError>>,
 }
 
 impl TlsPort {
@@ -110,7 +130,7 @@ impl Accept for TlsPort {
     async fn accept(&mut self) -> io::Result<Option<Client>> {
         loop {
             tokio::select! {
-                accepted = self.listener.accept(), if self.handshakes.have_room() => {
+                accepted = self.listener.accept() => {
                     let (stream, address) = accepted?;
                     self.begin(stream, address);
                 }

@@ -9,6 +9,7 @@ pub mod client;
 mod connect;
 pub mod listen;
 mod loglevel;
+mod node;
 mod ping;
 pub mod reload;
 pub mod request;
@@ -20,6 +21,7 @@ mod work;
 
 use std::sync::Arc;
 
+use crate::mesh::ForgetError;
 use crate::node::NodeHandle;
 use crate::stream::{DialError, Streams};
 use crate::tls::{Profiles, UnknownProfile};
@@ -67,6 +69,8 @@ enum Refusal {
     Request(#[from] request::RequestError),
     #[error(transparent)]
     Work(#[from] WorkError),
+    #[error(transparent)]
+    Forget(#[from] ForgetError),
     #[error(transparent)]
     Dial(#[from] DialError),
     #[error(transparent)]

@@ -38,6 +38,11 @@ pub enum Request {
     },
     /// Read the configuration again.
     Reload,
+    /// Forget a node that is gone for good.
+    NodeForget {
+        /// The node, as the client wrote it.
+        node: String,
+    },
     /// Tell how much is logged, or change it.
     LogLevel {
         /// The new level, as the client wrote it.
@@ -211,6 +216,7 @@ impl Request {
             Self::Traceroute { .. } => "traceroute",
             Self::Connect { .. } => "connect",
             Self::Reload => "reload",
+            Self::NodeForget { .. } => "node forget",
             Self::LogLevel { .. } => "loglevel",
             Self::Work(WorkRequest::Submit(_)) => "work submit",
             Self::Work(WorkRequest::List { .. }) => "work list",

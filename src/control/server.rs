@@ -44,7 +44,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 20_000,
-            first_command: Duration::from_secs(60),
+            first_command: Duration::from_secs(20),
             idle: Duration::from_secs(30 * 60),
             linger: Duration::from_secs(2),
             grace: Duration::from_secs(5),

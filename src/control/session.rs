@@ -12,7 +12,7 @@ use tracing::Instrument;
 use super::channel::{Channel, Line, Link, MAX_LINE};
 use super::request::Request;
 use super::server::Limits;
-use super::{Context, connect, loglevel, ping, reload, status, traceroute, work};
+use super::{Context, connect, loglevel, node, ping, reload, status, traceroute, work};
 
 /// What follows a command on its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +74,8 @@ async fn converse(
             Err(_) => return channel.refuse(&format!("no command within {} s", patience.as_secs())).await,
         };
         let next = match line {
-            Line::Text(line) => command(context, channel, peer, &line).await?,
+            // On the heap while it lasts: a client that waits is not to hold room for the largest command.
+            Line::Text(line) => Box::pin(command(context, channel, peer, &line)).await?,
             Line::TooLong => return channel.refuse(&format!("control line exceeds {MAX_LINE} bytes")).await,
             Line::End => Next::Close,
         };
@@ -105,13 +106,20 @@ async fn execute(
     request: Request,
 ) -> io::Result<Next> {
     let answer = match request {
-        Request::Status { fields } => status::answer(context, fields).await,
+        Request::Status { fields } => {
+            let line = status::answer(context, fields).await;
+            return channel.send(&line).await.map(|()| Next::Command);
+        }
         Request::Ping { target } => ping::answer(context, &target).await,
         Request::Traceroute { target } => traceroute::answer(context, &target).await,
         Request::Reload => reload::answer(context).await,
+        Request::NodeForget { node } => {
+            let answer = node::forget(context, &node).await;
+            return channel.answer(answer).await.map(|()| Next::Command);
+        }
         Request::LogLevel { level } => {
-            channel.answer(loglevel::answer(context, level.as_deref())).await?;
-            return Ok(Next::Command);
+            let answer = loglevel::answer(context, level.as_deref());
+            return channel.answer(answer).await.map(|()| Next::Command);
         }
         Request::Work(request) => return work::execute(context, channel, peer.local, request).await,
         Request::Connect { node, service, tls } => {

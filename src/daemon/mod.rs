@@ -6,6 +6,8 @@
 
 mod certificates;
 mod check;
+mod epoch;
+mod memory;
 mod parts;
 mod reload;
 mod watch;
@@ -21,7 +23,7 @@ use tracing::{error, info, warn};
 
 use crate::config::{self, Config, Environment, Invocation, Loaded};
 use crate::control::{Context, Reload};
-use crate::node::{NodeHandle, StopCause};
+use crate::node::{self, NodeHandle, NodeOptions, StopCause};
 use crate::stream::Streams;
 use crate::telemetry::{self, Log};
 use crate::tls::Profiles;
@@ -81,6 +83,7 @@ pub fn main(args: Vec<String>) -> ExitCode {
         return certificates::run(command);
     }
     let log = telemetry::start(loaded.config.log_level, loaded.config.trace);
+    crate::descriptors::raise();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -107,8 +110,10 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     if config.backends().is_empty() && !config.local_only {
         return Err(Failure::NoBackends);
     }
-    let tls = wiring::tls_profiles(&config).map_err(Failure::start("TLS"))?;
-    let (node, stopped) = NodeHandle::start(wiring::node_options(&config));
+    let tls = Profiles::default();
+    tls.swap(wiring::tls_profiles(&config, &tls).map_err(Failure::start("TLS"))?);
+    let options = NodeOptions { epoch: Some(next_epoch(&config)), ..wiring::node_options(&config) };
+    let (node, stopped) = NodeHandle::start(options);
     info!(node = %node.id(), version = VERSION, "starting");
     let streams = Streams::new(node.clone());
     let work = open_work(&config, &streams, &tls).await?;
@@ -117,12 +122,13 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let profiles = tls.clone();
     tokio::spawn(tls.watch(stop.clone()));
     let watched = sources.watched().to_vec();
-    let backends = Node { handle: node.clone(), work: work.clone(), log: log.clone() };
-    let reloader = Reloader::new(backends, config, sources);
+    let inner = Node { handle: node.clone(), work: work.clone(), tls: profiles.clone(), log: log.clone() };
+    let reloader = Reloader::new(inner, config, sources, &warnings);
     let (reload, log) = (reloader.clone(), Arc::new(log));
     let context = Context { node: node.clone(), streams, tls: profiles, work, reload, log, version: VERSION };
     reloader.start(Parts::new(context, stop.clone())).await?;
     watch::spawn(watched, reloader.clone(), stop);
+    memory::give_back_code();
     // Without systemd there is nobody to tell.
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     info!(node = %node.id(), "ready");
@@ -133,9 +139,21 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     end
 }
 
+/// The number of this life. Without a place to keep it, it is as good as the clock.
+fn next_epoch(config: &Config) -> u64 {
+    let clock = node::epoch(jiff::Timestamp::now());
+    // A directory that cannot be had ends the start a moment later, with the reason.
+    let Ok(directory) = work::node_directory(&config.node.data_dir, &config.node.id) else { return clock };
+    epoch::next(&directory, clock).unwrap_or_else(|error| {
+        let directory = directory.display();
+        warn!(%directory, %error, "cannot keep the epoch: after a clock set back other nodes will distrust us for a while");
+        clock
+    })
+}
+
 async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result<Registry, Failure> {
     let what = || format!("the work engine in {}", config.node.data_dir.display());
-    let types = wiring::work_types(&config.work_commands, &config.work_python);
+    let types = wiring::work_types(config);
     let mut options = work::Options::new(config.node.data_dir.clone(), config.node.id.clone(), types)
         .map_err(Failure::start(what()))?;
     options.signer = wiring::signer(config).map_err(Failure::start("work-signing"))?;

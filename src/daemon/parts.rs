@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,8 +17,8 @@ use crate::config::typed::parts::{Claim, ControlDoor, Part};
 use crate::config::typed::services::Remote;
 use crate::control::{self, Limits, Server};
 use crate::node::LinkHandle;
-use crate::service::{CommandOut, FlowLimits, TcpIn, TcpOut, UdpIn, UdpOut, UnixIn, UnixOut};
-use crate::tls::{ClientProfile, ServerProfile, UnknownProfile};
+use crate::service::{CommandOut, FlowLimits, IpRouter, TcpIn, TcpOut, UdpIn, UdpOut, UnixIn, UnixOut};
+use crate::tls::{ClientProfile, ProfileSet, ServerProfile, UnknownProfile};
 use crate::wire::{NodeId, ServiceName};
 
 /// Why a part did not start.
@@ -73,9 +74,28 @@ impl Parts {
         }
     }
 
-    /// Stops what is `removed` and starts what is `added`. After an error everything runs as before, as far as the
-    /// system lets it.
-    pub(super) async fn change(&mut self, removed: &[Part], added: &[Part]) -> Result<(), StartError> {
+    /// Stops what is `removed` and starts what is `added`, by these TLS profiles if others are given. After an
+    /// error everything runs as before, as far as the system lets it.
+    pub(super) async fn change(
+        &mut self,
+        removed: &[Part],
+        added: &[Part],
+        tls: Option<Arc<ProfileSet>>,
+    ) -> Result<(), StartError> {
+        let former = tls.map(|new| self.context.tls.swap(new));
+        let changed = self.change_parts(removed, added, former.as_ref()).await;
+        if let (Err(_), Some(former)) = (&changed, former) {
+            self.context.tls.swap(former);
+        }
+        changed
+    }
+
+    async fn change_parts(
+        &mut self,
+        removed: &[Part],
+        added: &[Part],
+        former: Option<&Arc<ProfileSet>>,
+    ) -> Result<(), StartError> {
         let held: BTreeSet<Claim> = removed.iter().flat_map(Part::claims).collect();
         let in_the_way = |part: &&Part| part.claims().iter().any(|claim| held.contains(claim));
         let (late, early): (Vec<&Part>, Vec<&Part>) = added.iter().partition(in_the_way);
@@ -83,6 +103,8 @@ impl Parts {
         self.start_or_undo(&early, &mut started).await?;
         self.stop_some(removed).await;
         if let Err(error) = self.start_or_undo(&late, &mut started).await {
+            // What was running goes on by the profiles that it had.
+            former.map(|former| self.context.tls.swap(former.clone()));
             self.put_back(removed).await;
             return Err(error);
         }
@@ -147,7 +169,10 @@ impl Parts {
                 let service = CommandOut::listen(&streams(), command.service, &command.command, tls).await?;
                 Ok(self.run(|stop| service.run(stop)))
             }
-            Part::IpRouter(_) => Err("this kind of service is not supported".into()),
+            Part::IpRouter(router) => {
+                let router = IpRouter::open(node, wiring::ip_router(router)).await?;
+                Ok(self.run(|stop| router.run(stop)))
+            }
             Part::TcpServer(server) => {
                 let (to, service) = self.target(&server.remote);
                 let tls =

@@ -3,6 +3,7 @@
 //! Owns the rule that a reload happens as a whole or not at all: everything is read, checked and compared before
 //! anything is touched, and what can fail comes before what cannot. How parts start and stop is `parts`' business.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
@@ -12,17 +13,19 @@ use tracing::{info, warn};
 use super::parts::{Parts, StartError};
 use super::wiring;
 use crate::config::typed::LogLevel;
-use crate::config::typed::work::WorkCommand;
-use crate::config::{self, Config, Loaded, ReloadPlan, Sources};
+use crate::config::{self, Config, Loaded, ReloadPlan, Sources, Warning};
 use crate::control::{LogLevels, Reload, ReloadError};
 use crate::node::NodeHandle;
 use crate::telemetry::Log;
+use crate::tls::{ProfileSet, Profiles};
 use crate::work::Registry;
+use crate::work::signing::{Signer, Verifier};
 
 /// What of a node a configuration can change.
 pub(super) struct Node {
     pub(super) handle: NodeHandle,
     pub(super) work: Registry,
+    pub(super) tls: Profiles,
     pub(super) log: Log,
 }
 
@@ -36,14 +39,17 @@ pub(super) struct Reloader {
 struct State {
     config: Config,
     sources: Sources,
+    /// What has been warned of, so that it is not said again at each reload.
+    warned: BTreeSet<String>,
     /// None before the start and after the end.
     parts: Option<Parts>,
 }
 
 impl Reloader {
     /// A node of which no part runs yet.
-    pub(super) fn new(node: Node, config: Config, sources: Sources) -> Arc<Self> {
-        let state = Mutex::new(State { config, sources, parts: None });
+    pub(super) fn new(node: Node, config: Config, sources: Sources, warnings: &[Warning]) -> Arc<Self> {
+        let warned = warnings.iter().map(Warning::to_string).collect();
+        let state = Mutex::new(State { config, sources, warned, parts: None });
         Arc::new_cyclic(|me| Self { me: me.clone(), node, state })
     }
 
@@ -78,38 +84,57 @@ impl Reloader {
         let Loaded { config, warnings, sources } = read(&state.sources).await?;
         let plan =
             config::plan(&state.config, &config).map_err(|e| ReloadError::NotReloadable(e.to_string()))?;
-        for warning in &warnings {
+        self.apply(parts, &plan, &state.config, &config).await.map_err(ReloadError::Invalid)?;
+        let warnings: BTreeSet<String> = warnings.iter().map(Warning::to_string).collect();
+        for warning in warnings.difference(&state.warned) {
             warn!(%warning, "configuration");
         }
-        self.apply(parts, &plan, &state.config).await.map_err(ReloadError::Invalid)?;
         info!(
             added = plan.added.len(),
             removed = plan.removed.len(),
             unchanged = plan.unchanged.len(),
             firewall = plan.firewall.is_some(),
-            work_types = plan.work_commands.is_some(),
+            work_types = plan.work_types,
+            tls = plan.tls,
+            keys = plan.signing || plan.verification,
             "reloaded"
         );
-        (state.config, state.sources) = (config, sources);
+        (state.config, state.sources, state.warned) = (config, sources, warnings);
         Ok(())
     }
 
     /// Steps that can fail come first; each later failure takes back the steps before it.
-    async fn apply(&self, parts: &mut Parts, plan: &ReloadPlan, old: &Config) -> Result<(), String> {
-        if let Some(commands) = &plan.work_commands {
-            self.set_work_types(commands, old)?;
+    async fn apply(
+        &self,
+        parts: &mut Parts,
+        plan: &ReloadPlan,
+        old: &Config,
+        new: &Config,
+    ) -> Result<(), String> {
+        let trust = self.read_trust(plan, new).await?;
+        if plan.work_types {
+            self.set_work_types(new)?;
         }
-        if let Err(error) = parts.change(&plan.removed, &plan.added).await {
-            if plan.work_commands.is_some() {
-                self.set_work_types(&old.work_commands, old)?;
+        if let Err(error) = parts.change(&plan.removed, &plan.added, trust.tls).await {
+            if plan.work_types {
+                self.set_work_types(old)?;
             }
             return Err(error.to_string());
         }
-        if plan.work_commands.is_some() {
+        if let Some(signer) = trust.signer {
+            self.node.work.set_signer(signer);
+        }
+        if let Some(verifier) = trust.verifier {
+            self.node.work.set_verifier(verifier);
+        }
+        if plan.work_types {
             self.node.handle.set_work_commands(self.node.work.work_commands());
         }
         if let Some(rules) = &plan.firewall {
             self.node.handle.set_firewall(rules.clone());
+        }
+        if let Some(limit) = plan.max_idle {
+            self.node.handle.set_max_idle(limit);
         }
         if let Some((level, trace)) = plan.log {
             self.node.log.set(level, trace);
@@ -117,11 +142,34 @@ impl Reloader {
         Ok(())
     }
 
-    /// Those of `old` that no reload changes stay.
-    fn set_work_types(&self, commands: &[WorkCommand], old: &Config) -> Result<(), String> {
-        let types = wiring::work_types(commands, &old.work_python);
-        self.node.work.set_work_types(types).map_err(|error| error.to_string())
+    /// Reads the files of what is new in it, on a thread of its own.
+    async fn read_trust(&self, plan: &ReloadPlan, new: &Config) -> Result<Trust, String> {
+        let (plan, new, tls) = (plan.clone(), new.clone(), self.node.tls.clone());
+        let read = move || {
+            let profiles = plan.tls.then(|| wiring::tls_profiles(&new, &tls)).transpose();
+            let signer = plan.signing.then(|| wiring::signer(&new)).transpose();
+            let verifier = plan.verification.then(|| wiring::verifier(&new)).transpose();
+            Ok(Trust {
+                tls: profiles.map_err(|error| error.to_string())?,
+                signer: signer.map_err(|error| format!("work-signing: {error}"))?,
+                verifier: verifier.map_err(|error| format!("work-verification: {error}"))?,
+            })
+        };
+        tokio::task::spawn_blocking(read)
+            .await
+            .unwrap_or_else(|error| Err(format!("reading failed: {error}")))
     }
+
+    fn set_work_types(&self, config: &Config) -> Result<(), String> {
+        self.node.work.set_work_types(wiring::work_types(config)).map_err(|error| error.to_string())
+    }
+}
+
+/// Whom to trust and what to show, as far as it changes.
+struct Trust {
+    tls: Option<Arc<ProfileSet>>,
+    signer: Option<Option<Arc<Signer>>>,
+    verifier: Option<Option<Arc<Verifier>>>,
 }
 
 /// Reads files on a thread of its own: a file system may take its time.

@@ -9,7 +9,7 @@ use crate::backend::{
     UdpDialOptions, UdpListenOptions, WsDialOptions, WsListenOptions,
 };
 use crate::config::typed::backends::{Backend, DialTerms, ListenTerms, WsPeer};
-use crate::config::typed::services::RemoteNode;
+use crate::config::typed::services::{IpRouter, RemoteNode};
 use crate::config::typed::tls::{TlsClient, TlsServer};
 use crate::config::typed::work::{
     MaxStdoutAction, WorkCommand, WorkLimits, WorkPython, WorkSigning, WorkVerification,
@@ -17,9 +17,11 @@ use crate::config::typed::work::{
 use crate::config::{Config, HostPort};
 use crate::mesh::{LinkPolicy, Options};
 use crate::node::{LinkSpec, NodeOptions};
+use crate::service::IpRouterOptions;
 use crate::stream::Streams;
 use crate::tls::{
-    ClientOptions, ClientProfile, Files, ProfileError, Profiles, ServerOptions, ServerProfile, UnknownProfile,
+    ClientOptions, ClientProfile, Files, ProfileError, ProfileSet, Profiles, ServerOptions, ServerProfile,
+    UnknownProfile,
 };
 use crate::wire::{NodeId, ServiceName};
 use crate::work::limits::{Limits, MaxStdout, WhenFull};
@@ -29,6 +31,7 @@ use crate::work::{CommandType, Dialer, Dialing, Duplex, PythonPlugin};
 pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
         id: config.node.id.clone(),
+        epoch: None,
         mesh: Options { max_idle: config.node.max_idle, ..Options::default() },
         firewall: config.node.firewall_rules.clone(),
     }
@@ -118,13 +121,14 @@ pub(super) fn client_profile(
     name.map(|name| profiles.client(name)).transpose()
 }
 
-/// Reads the files of all TLS profiles.
-pub(super) fn tls_profiles(config: &Config) -> Result<Profiles, ProfileError> {
+/// Reads the files of all TLS profiles that are not in use as they are configured.
+pub(super) fn tls_profiles(config: &Config, in_use: &Profiles) -> Result<Arc<ProfileSet>, ProfileError> {
     let servers = config.tls_servers.iter().map(tls_server);
-    Profiles::open(servers, config.tls_clients.iter().map(tls_client), &config.node.id)
+    let clients = config.tls_clients.iter().map(tls_client);
+    in_use.prepare(servers, clients, &config.node.id).map(Arc::new)
 }
 
-fn tls_server(configured: &TlsServer) -> ServerOptions {
+pub(super) fn tls_server(configured: &TlsServer) -> ServerOptions {
     ServerOptions {
         name: configured.name.clone(),
         files: Files {
@@ -140,7 +144,7 @@ fn tls_server(configured: &TlsServer) -> ServerOptions {
     }
 }
 
-fn tls_client(configured: &TlsClient) -> ClientOptions {
+pub(super) fn tls_client(configured: &TlsClient) -> ClientOptions {
     let identity = configured.identity.as_ref();
     ClientOptions {
         name: configured.name.clone(),
@@ -172,13 +176,20 @@ fn dial_policy(terms: &DialTerms) -> LinkPolicy {
     LinkPolicy { cost: terms.cost, allowed_peers, ..LinkPolicy::default() }
 }
 
+/// What a submission to such a type is told.
+const NO_KUBERNETES: &str = "this version of meshd does not run Kubernetes work";
+
 /// All work types of the configuration.
-pub(super) fn work_types(commands: &[WorkCommand], python: &[WorkPython]) -> Vec<CommandType> {
-    let python = python.iter().map(|configured| {
+pub(super) fn work_types(config: &Config) -> Vec<CommandType> {
+    let kubernetes = config.work_kubernetes.iter().map(|configured| CommandType {
+        verify_signature: configured.verify_signature,
+        ..CommandType::unavailable(&configured.work_type, NO_KUBERNETES)
+    });
+    let python = config.work_python.iter().map(|configured| {
         let WorkPython { work_type, plugin, function, config } = configured.clone();
         CommandType::python(work_type, PythonPlugin { plugin, function, config })
     });
-    commands.iter().map(command_type).chain(python).collect()
+    config.work_commands.iter().map(command_type).chain(python).chain(kubernetes).collect()
 }
 
 fn command_type(configured: &WorkCommand) -> CommandType {
@@ -235,6 +246,11 @@ pub(super) fn remote_node(remote: &RemoteNode, own: &NodeId) -> NodeId {
         RemoteNode::Local => own.clone(),
         RemoteNode::Named(node) => node.clone(),
     }
+}
+
+pub(super) fn ip_router(configured: &IpRouter) -> IpRouterOptions {
+    let IpRouter { network, interface, local_net, routes } = configured.clone();
+    IpRouterOptions { network, interface, local_net, routes }
 }
 
 /// Lets the work engine reach other nodes.

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rand::rngs::SmallRng;
@@ -13,11 +14,14 @@ use super::adverts::{Adverts, Offer};
 use super::datagram::Datagram;
 use super::firewall::Rule;
 use super::flood::DUPLICATE_NOTICE_INTERVAL;
+use super::life::Kind;
 use super::links::LinkTable;
-use super::pace::Pace;
+use super::pace::{BackOff, Pace};
+use super::repair::Digest;
 use super::seen::Seen;
-use super::session::{Established, Phase, Session};
-use super::{CloseReason, LinkPolicy, Now, Options, Routes, SessionId, Status, Tick, paths};
+use super::session::{Phase, Session};
+use super::status::{Neighbour, Tables};
+use super::{CloseReason, Counters, LinkPolicy, Now, Options, Routes, SessionId, Status, Tick, Told, paths};
 use crate::wire::{
     Cost, MessageType, NameHash, NodeId, REJECT, ServiceName, Unreachable, WireError, WorkCommand,
 };
@@ -74,6 +78,8 @@ pub enum Event {
     },
     /// The forwarding table has changed.
     RoutesChanged(Arc<Routes>),
+    /// What other nodes offer has changed.
+    OffersChanged,
     /// A node has started anew: whatever it held in memory is gone.
     NodeRestarted(NameHash),
     /// A neighbour sent what is no message.
@@ -82,6 +88,20 @@ pub enum Event {
         session: SessionId,
         /// What is wrong.
         error: Arc<WireError>,
+    },
+    /// A neighbour tells of a node or a service for which there is no room any more.
+    Refused {
+        /// From where.
+        session: SessionId,
+        /// The node that was told of.
+        node: NodeId,
+    },
+    /// A neighbour floods this node: that many updates and advertisements came within seconds.
+    Loud {
+        /// From where.
+        session: SessionId,
+        /// How many.
+        messages: u32,
     },
     /// Another node uses our ID; it was told so.
     DuplicateNode {
@@ -105,25 +125,8 @@ pub enum Wakeup {
     OwnUpdate,
     /// The own services have to be told.
     Advertise,
-}
-
-/// Counts of what went wrong, since birth.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Messages that could not be read.
-    pub malformed: u64,
-    /// Datagrams for which there was no route.
-    pub no_route: u64,
-    /// Datagrams whose hops ran out here.
-    pub expired: u64,
-    /// Datagrams that the firewall held back.
-    pub blocked: u64,
-    /// Datagrams from or to nodes whose names are unknown.
-    pub unknown_name: u64,
-    /// Datagrams on sessions whose peers had not introduced themselves, or whose other session stands.
-    pub unintroduced: u64,
-    /// Routing updates of nodes for which there was no room.
-    pub no_room: u64,
+    /// Something is to be forgotten.
+    Sweep,
 }
 
 /// A node's part of the mesh protocol.
@@ -144,14 +147,22 @@ pub struct Mesh {
     pub(super) ports: BTreeSet<ServiceName>,
     pub(super) firewall: Vec<Rule>,
     pub(super) routes: Arc<Routes>,
-    pub(super) route_pace: Pace,
-    pub(super) update_pace: Pace,
+    pub(super) route_pace: BackOff,
+    pub(super) update_pace: BackOff,
     pub(super) next_update: Tick,
     pub(super) advertise_pace: Pace,
     pub(super) next_advertise: Tick,
     pub(super) duplicate_pace: Pace,
     /// The epoch of the node that uses our ID, if it has to be told so.
     pub(super) duplicate: Option<u64>,
+    /// Nodes that are known but cannot be reached, and since when.
+    pub(super) absent: BTreeMap<NodeId, Tick>,
+    pub(super) next_sweep: Option<Tick>,
+    /// The own update as neighbours were last told it.
+    pub(super) told_sequence: u64,
+    pub(super) told_message: Bytes,
+    /// What is known, for comparison; `None` after a change.
+    pub(super) digest: Option<Digest>,
     pub(super) counters: Counters,
     pub(super) transmits: VecDeque<Transmit>,
     pub(super) events: VecDeque<Event>,
@@ -168,20 +179,25 @@ impl Mesh {
             sequence: 0,
             sessions: BTreeMap::new(),
             by_peer: BTreeMap::new(),
-            links: LinkTable::new(id.clone(), options.max_nodes),
+            links: LinkTable::new(id.clone(), &options),
             seen: Seen::new(options.seen_time),
             names: HashMap::from([(own, id.clone())]),
             adverts: Adverts::new(id.clone(), &options),
             ports: BTreeSet::new(),
             firewall: Vec::new(),
             routes: Arc::new(Routes::new(own, false, BTreeMap::new(), &BTreeMap::new())),
-            route_pace: Pace::new(options.route_hold),
-            update_pace: Pace::new(options.update_hold),
+            route_pace: BackOff::new(options.route_hold, options.route_hold_long),
+            update_pace: BackOff::new(options.update_hold, options.update_hold_long),
             next_update: now.tick + options.update_interval,
             advertise_pace: Pace::new(options.advertise_hold),
             next_advertise: now.tick + options.advertise_interval,
             duplicate_pace: Pace::new(DUPLICATE_NOTICE_INTERVAL),
             duplicate: None,
+            absent: BTreeMap::new(),
+            next_sweep: None,
+            told_sequence: 0,
+            told_message: Bytes::new(),
+            digest: None,
             counters: Counters::default(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
@@ -220,10 +236,43 @@ impl Mesh {
                 .iter()
                 .filter_map(|(peer, session)| Some((peer.clone(), cost(session)?)))
                 .collect(),
+            neighbours: self.neighbours(),
+            counters: self.counters,
+            tables: self.tables(),
             routing_table: self.routes.by_name().clone(),
             advertisements: self.adverts.list(now.wall),
             known_connection_costs: self.links.costs().clone(),
         }
+    }
+
+    /// How much is remembered at the moment.
+    pub fn tables(&self) -> Tables {
+        let (nodes, node_bytes, forgotten) = self.links.sizes();
+        let (services, service_bytes, withdrawn) = self.adverts.sizes();
+        Tables {
+            nodes: nodes as u64,
+            node_bytes: node_bytes as u64,
+            absent: self.absent.len() as u64,
+            forgotten: forgotten as u64,
+            services: services as u64,
+            service_bytes: service_bytes as u64,
+            withdrawn: withdrawn as u64,
+            names: self.names.len() as u64,
+            seen: self.seen.len() as u64,
+        }
+    }
+
+    /// The established sessions in detail.
+    pub fn neighbours(&self) -> BTreeMap<NodeId, Neighbour> {
+        let neighbour = |(peer, &session): (&NodeId, &SessionId)| {
+            let state = self.sessions.get(&session)?;
+            let (e, told) = (state.established()?, state.told);
+            let life = &e.life;
+            let (rtt, loss, kind) = (life.rtt(), life.loss(), life.kind());
+            let ours = kind == Kind::Ours;
+            Some((peer.clone(), Neighbour { session, cost: e.cost, ours, rtt, loss, told }))
+        };
+        self.by_peer.iter().filter_map(neighbour).collect()
     }
 
     /// A link has come up, dialled or accepted: introduces this node on it.
@@ -237,10 +286,16 @@ impl Mesh {
         self.close(session, CloseReason::LinkClosed, now);
     }
 
+    /// How long a session may be silent from now on.
+    pub fn set_max_idle(&mut self, limit: Duration) {
+        self.options.max_idle = limit;
+    }
+
     /// Datagrams were heard on a session at `when`, by a reader that forwarded them without the core.
     pub fn handle_activity(&mut self, session: SessionId, when: Tick) {
-        if let Some(state) = self.sessions.get_mut(&session) {
-            state.last_heard = state.last_heard.max(when);
+        let Some(state) = self.sessions.get_mut(&session) else { return };
+        if state.last_heard < when {
+            state.hears(when);
             self.has_shown_life(session);
         }
     }
@@ -248,9 +303,10 @@ impl Mesh {
     /// A message has come in on a session. What is no message is dropped and counted.
     pub fn handle_packet(&mut self, session: SessionId, message: Bytes, now: Now) {
         let Some(state) = self.sessions.get_mut(&session) else { return };
-        state.last_heard = state.last_heard.max(now.tick);
+        state.hears(now.tick);
         if let Err(error) = self.dispatch(session, message, now) {
             self.counters.malformed += 1;
+            self.note(session, |told| told.malformed += 1);
             self.events.push_back(Event::Malformed { session, error: Arc::new(error) });
         }
     }
@@ -274,8 +330,23 @@ impl Mesh {
         Ok(())
     }
 
+    /// Keeps account of what a session's peer tells.
+    pub(super) fn note(&mut self, session: SessionId, what: impl FnOnce(&mut Told)) {
+        if let Some(state) = self.sessions.get_mut(&session) {
+            what(&mut state.told);
+        }
+    }
+
+    /// The neighbour on a session, once it has introduced itself.
+    pub fn peer(&self, session: SessionId) -> Option<&NodeId> {
+        self.sessions.get(&session)?.established().map(|established| &established.peer)
+    }
+
     /// Time has passed: does all that is due.
     pub fn handle_timeout(&mut self, now: Now) {
+        if let Some((due, _)) = self.poll_timeout() {
+            self.forgive_lateness(due, now.tick);
+        }
         let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
         for session in sessions {
             // Asked one by one: the end of one session may give another one its place.
@@ -284,7 +355,7 @@ impl Mesh {
             }
         }
         if self.route_pace.take(now.tick) {
-            self.recompute_routes();
+            self.recompute_routes(now.tick);
         }
         if self.duplicate_pace.take(now.tick) {
             self.give_duplicate_notice(now.tick);
@@ -294,6 +365,9 @@ impl Mesh {
         }
         if self.advertise_pace.take(now.tick) || self.next_advertise <= now.tick {
             self.flood_own_advertisements(now);
+        }
+        if self.next_sweep.is_some_and(|due| due <= now.tick) {
+            self.sweep(now.tick);
         }
     }
 
@@ -308,6 +382,7 @@ impl Mesh {
             (self.advertise_pace.due(), Wakeup::Advertise),
             (Some(self.next_update), Wakeup::OwnUpdate),
             (Some(self.next_advertise), Wakeup::Advertise),
+            (self.next_sweep, Wakeup::Sweep),
         ];
         sessions.chain(paced.into_iter().filter_map(|(due, why)| Some((due?, why)))).min()
     }
@@ -335,22 +410,30 @@ impl Mesh {
         }
     }
 
-    /// Tells the mesh of a service of this node.
+    /// Tells the mesh of a service of this node. One whose description no link could carry is refused, with
+    /// an [`Event::CannotTell`].
     pub fn advertise(&mut self, service: ServiceName, offer: Offer, now: Now) {
-        self.adverts.offer(service, offer);
-        self.advertise_pace.request(now.tick);
+        match self.adverts.offer(service, offer, now.wall) {
+            Ok(()) => self.advertise_pace.request(now.tick),
+            Err(error) => self.events.push_back(Event::CannotTell(error.into())),
+        }
+        self.digest = None;
     }
 
-    /// Replaces the work types that the control service's advertisement tells of.
+    /// Replaces the work types that the control service's advertisement tells of; refused, with an
+    /// [`Event::CannotTell`], if no link could carry them.
     pub fn set_work_commands(&mut self, commands: Vec<WorkCommand>, now: Now) {
-        self.adverts.set_work_commands(commands);
-        self.advertise_pace.request(now.tick);
+        match self.adverts.set_work_commands(commands, now.wall) {
+            Ok(()) => self.advertise_pace.request(now.tick),
+            Err(error) => self.events.push_back(Event::CannotTell(error.into())),
+        }
+        self.digest = None;
     }
 
     /// Replaces the firewall's rules.
-    pub fn set_firewall(&mut self, rules: Vec<Rule>) {
+    pub fn set_firewall(&mut self, rules: Vec<Rule>, now: Now) {
         self.firewall = rules;
-        self.recompute_routes();
+        self.recompute_routes(now.tick);
     }
 
     fn session_wakeup(&self, session: SessionId) -> Option<Tick> {
@@ -360,7 +443,8 @@ impl Mesh {
             Phase::Established(e) => {
                 let idle = state.last_heard + self.options.max_idle;
                 let probe = e.next_probe.max(state.last_heard + self.options.max_idle / 2);
-                Some(e.prove_alive_by.map_or(idle, |by| by.min(idle)).min(probe))
+                let alive = self.liveness_due(state, e);
+                [Some(idle), Some(probe), e.prove_alive_by, alive].into_iter().flatten().min()
             }
         }
     }
@@ -378,6 +462,9 @@ impl Mesh {
             Phase::Established(_) if now.tick.since(state.last_heard) >= self.options.max_idle => {
                 let silence = now.tick.since(state.last_heard);
                 self.close(session, CloseReason::Idle(silence), now);
+            }
+            Phase::Established(e) if self.liveness_due(state, e).is_some_and(|due| due <= now.tick) => {
+                self.check_life(session, now);
             }
             Phase::Established(_) => self.probe(session, now.tick),
         }
@@ -403,10 +490,12 @@ impl Mesh {
         }
         let peer = match state.phase {
             Phase::Greeting { .. } => None,
-            Phase::Established(Established { peer, .. }) => Some(peer),
+            Phase::Established(established) => Some(established.peer),
         };
         if let Some(peer) = &peer {
             self.by_peer.remove(peer);
+            self.counters.sessions_ended += 1;
+            self.digest = None;
             if !self.links.disconnect(peer) {
                 self.names.remove(&peer.hash());
             }
@@ -425,7 +514,9 @@ impl Mesh {
 
     /// To every established session but `except`.
     pub(super) fn flood(&mut self, message: &Bytes, except: Option<SessionId>) {
+        self.counters.floods += 1;
         let to: Vec<SessionId> = self.by_peer.values().copied().filter(|&s| Some(s) != except).collect();
+        self.counters.flood_copies += to.len() as u64;
         for session in to {
             self.transmit(session, message.clone(), Class::Control);
         }
@@ -435,10 +526,19 @@ impl Mesh {
         self.names.entry(node.hash()).or_insert_with(|| node.clone());
     }
 
-    fn recompute_routes(&mut self) {
+    fn recompute_routes(&mut self, now: Tick) {
         let by_name = paths::next_hops(&self.id, self.links.costs());
+        let nodes = u32::try_from(by_name.len()).unwrap_or(u32::MAX);
+        self.route_pace.set_long(self.options.route_hold_long + self.options.route_hold_per_node * nodes);
         let firewall = !self.firewall.is_empty();
-        self.routes = Arc::new(Routes::new(self.own, firewall, by_name, &self.by_peer));
-        self.events.push_back(Event::RoutesChanged(self.routes.clone()));
+        let routes = Routes::new(self.own, firewall, by_name, &self.by_peer);
+        self.counters.route_computations += 1;
+        if routes != *self.routes {
+            self.counters.route_changes += 1;
+            self.routes = Arc::new(routes);
+            self.digest = None;
+            self.events.push_back(Event::RoutesChanged(self.routes.clone()));
+        }
+        self.note_absences(now);
     }
 }

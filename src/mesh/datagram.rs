@@ -50,10 +50,15 @@ impl Mesh {
         hops: u8,
         now: Now,
     ) -> Result<(), SendError> {
-        self.learn_name(to_node);
-        let header =
-            DataHeader { hops, from_node: self.own, to_node: to_node.hash(), from_service, to_service };
-        self.originate(header, payload, now)
+        let to = to_node.hash();
+        // For the firewall and for notices; a name that nobody but a user knows is not kept.
+        let known = self.names.insert(to, to_node.clone()).is_some();
+        let header = DataHeader { hops, from_node: self.own, to_node: to, from_service, to_service };
+        let sent = self.originate(header, payload, now);
+        if !known {
+            self.names.remove(&to);
+        }
+        sent
     }
 
     /// The same by hashes: `header` names this node as the sender.
@@ -80,6 +85,9 @@ impl Mesh {
     ) -> Result<(), WireError> {
         let header = DataHeader::parse(&message)?;
         self.has_shown_life(session);
+        if self.take_link_datagram(session, &header, &message, now) {
+            return Ok(());
+        }
         // Where there is no route, the sender is not told: receptor nodes stay silent as well.
         let _counted = self.route(header, message, now);
         Ok(())

@@ -6,15 +6,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rand::RngExt;
 use rand::distr::{Alphanumeric, SampleString};
 
 use super::adverts::Reception;
 use super::core::{Class, Event, Mesh};
+use super::life::Life;
 use super::links::News;
-use super::session::{Established, Phase, Session, Use};
+use super::repair::Comparison;
+use super::session::{Established, LOUD, Phase, Session, Use};
 use super::{CloseReason, Now, SessionId, Tick};
 use crate::wire::advertisement::AdvertisementMessage;
-use crate::wire::{NodeId, RoutingUpdate, ServiceName, WireError};
+use crate::wire::name::MAX_NODE_ID;
+use crate::wire::{Cost, NodeId, RoutingUpdate, ServiceName, WireError};
 
 /// Between two notices to a node that uses our ID.
 pub(super) const DUPLICATE_NOTICE_INTERVAL: Duration = Duration::from_secs(1);
@@ -41,14 +45,16 @@ impl Mesh {
             self.contest(session, other, &peer, now);
             // The other end may have established this session, and floods over it what it hears.
             if update.node_id.as_ref() != Some(&peer) {
-                self.take_update(session, update, now);
+                self.take_update(session, update, message.len(), now);
             }
+        } else if let Some(bytes) = self.bytes_beyond(&peer) {
+            self.close(session, CloseReason::TooManyLinks { bytes }, now);
         } else {
             let lists_us = update.connections.contains_key(&self.id);
             self.establish(session, peer, now);
             // The peer was faster: this is more than a greeting.
             if lists_us {
-                self.use_update(session, update, now);
+                self.use_update(session, update, message.len(), now);
             }
         }
         Ok(())
@@ -63,37 +69,76 @@ impl Mesh {
             listed: None,
             prove_alive_by: None,
             next_probe: now.tick,
+            life: Life::new(now.tick),
+            comparison: Comparison::default(),
         };
-        state.phase = Phase::Established(established);
+        state.phase = Phase::Established(Box::new(established));
         self.by_peer.insert(peer.clone(), session);
         self.learn_name(&peer);
         self.links.connect(&peer, cost);
         self.update_pace.request(now.tick);
         self.route_pace.request(now.tick);
-        self.tell_links(session);
+        self.counters.sessions_established += 1;
+        self.digest = None;
+        self.tell_links(session, now.tick);
         self.events.push_back(Event::SessionUp { session, peer, cost });
     }
 
     /// A new neighbour hears at once which links are known, as ordinary updates, rather than waiting for the
     /// next round of each node. What is known of itself is included: it may have come back with its clock
     /// set back, and only it can correct what its past has told.
-    fn tell_links(&mut self, session: SessionId) {
-        let own = self.own_update(0);
-        let all: Vec<Bytes> = std::iter::once(&own).chain(self.links.messages()).cloned().collect();
-        for message in all {
+    fn tell_links(&mut self, session: SessionId, now: Tick) {
+        let own = self.told_update(0);
+        let known = self.links.messages().filter(|(node, _)| self.is_worth_telling(node, now));
+        let mut known: Vec<Bytes> = known.map(|(_, message)| message.clone()).collect();
+        if self.options.receptor_like {
+            known.clear();
+        }
+        for message in std::iter::once(own).chain(known) {
             self.transmit(session, message, Class::Control);
         }
     }
 
-    /// A new neighbour hears of all services once it has got to know us: before, it would not listen. Its own
-    /// ones are included, for it may have come back without them.
+    /// A new neighbour hears of all services once it has got to know us: before, it would not listen. Never
+    /// of its own ones: a receptor node would believe what it said in an earlier life, and flood it.
     pub(super) fn tell_services(&mut self, session: SessionId, now: Now) {
-        let own = self.adverts.standing_messages(now.wall);
-        let own = own.iter().filter_map(|ad| self.told(ad.message())).collect::<Vec<_>>();
-        let all: Vec<Bytes> = self.adverts.messages().chain(&own).cloned().collect();
-        for message in all {
+        if self.options.receptor_like {
+            return;
+        }
+        let peer = self.sessions.get(&session).and_then(|s| Some(s.established()?.peer.clone()));
+        let theirs = |node: &NodeId| Some(node) == peer.as_ref();
+        let known = self.adverts.messages();
+        let known = known.filter(|(node, _)| !theirs(node) && self.is_worth_telling(node, now.tick));
+        let known: Vec<Bytes> = known.map(|(_, message)| message.clone()).collect();
+        for message in known.into_iter().chain(self.standing_services(now)) {
             self.transmit(session, message, Class::Control);
         }
+    }
+
+    /// The own services as they were last told.
+    pub(super) fn standing_services(&mut self, now: Now) -> Vec<Bytes> {
+        let own = self.adverts.standing_messages(now.wall);
+        self.digest = None;
+        own.iter().filter_map(|ad| self.told(ad.message())).collect()
+    }
+
+    /// The size that the own update would have with one more neighbour, if that is too much. Refused early:
+    /// others have to pass it on under names longer than ours.
+    fn bytes_beyond(&self, peer: &NodeId) -> Option<usize> {
+        // Each link takes a name of at most 255 bytes and some for its cost.
+        const MOST_PER_LINK: usize = 2 * MAX_NODE_ID + 40;
+        let links = self.links.costs().get(&self.id)?;
+        if (links.len() + 2) * MOST_PER_LINK < self.options.max_own_message {
+            return None;
+        }
+        let mut connections = (**links).clone();
+        connections.insert(peer.clone(), Cost::DEFAULT);
+        let bytes = match self.own_update_with(connections, String::from("8letters"), 0).message() {
+            Ok(message) => message.len(),
+            Err(WireError::TooLarge { len, .. }) => len,
+            Err(_) => return None,
+        };
+        (bytes > self.options.max_own_message).then_some(bytes)
     }
 
     /// A message of our own making, or a complaint that it does not fit.
@@ -110,11 +155,11 @@ impl Mesh {
         now: Now,
     ) -> Result<(), WireError> {
         let update = RoutingUpdate::parse(message)?;
-        self.use_update(session, update, now);
+        self.use_update(session, update, message.len(), now);
         Ok(())
     }
 
-    fn use_update(&mut self, session: SessionId, update: RoutingUpdate, now: Now) {
+    fn use_update(&mut self, session: SessionId, update: RoutingUpdate, size: usize, now: Now) {
         let Some(Session { phase: Phase::Established(established), .. }) = self.sessions.get_mut(&session)
         else {
             return;
@@ -127,11 +172,11 @@ impl Mesh {
                 } else if !was_listed {
                     self.tell_services(session, now);
                 }
-                self.take_update(session, update, now);
+                self.take_update(session, update, size, now);
             }
             // Our introduction was lost, and the next round is far away.
             Ok(Use::NotIntroduced) => {
-                let own = self.own_update(0);
+                let own = self.told_update(0);
                 self.transmit(session, own, Class::Control);
             }
             Ok(Use::Overtaken) => {}
@@ -139,7 +184,10 @@ impl Mesh {
         }
     }
 
-    fn take_update(&mut self, session: SessionId, update: RoutingUpdate, now: Now) {
+    fn take_update(&mut self, session: SessionId, update: RoutingUpdate, size: usize, now: Now) {
+        self.counters.updates_heard += 1;
+        self.note(session, |told| told.updates += 1);
+        self.beware_of_floods(session, now.tick);
         // A sender without a name is still starting.
         let Some(node) = update.node_id.clone() else { return };
         if node == self.id {
@@ -150,26 +198,34 @@ impl Mesh {
         }
         let believed = if update.suspected_duplicate != 0 {
             self.links.correct(&node, &update);
+            self.digest = None;
             false
         } else {
-            match self.links.apply(&node, &update) {
+            match self.links.apply(&node, &update, size) {
                 News::Nothing => return,
                 News::Distrusted => false,
                 News::NoRoom => {
                     self.counters.no_room += 1;
-                    return;
+                    return self.refuse(session, node);
                 }
-                News::Update { new_node, links_changed, restarted } => {
-                    if restarted {
+                News::Update { new_node, new_life, links_changed } => {
+                    self.counters.updates_accepted += 1;
+                    self.digest = None;
+                    if new_life {
+                        self.outlive(&node, now.tick);
+                    }
+                    if new_life && !new_node {
                         self.events.push_back(Event::NodeRestarted(node.hash()));
                     }
                     if new_node {
+                        self.note(session, |told| told.new_nodes += 1);
                         self.learn_name(&node);
                         self.update_pace.request(now.tick);
                     }
                     if links_changed {
                         self.route_pace.request(now.tick);
                     }
+                    self.note_if_absent(&node, now.tick);
                     true
                 }
             }
@@ -181,6 +237,29 @@ impl Mesh {
             self.links.keep_message(&node, &message);
         }
         self.flood(&message, Some(session));
+    }
+
+    /// Says whose word found no room. The word of others is still heard: what is known already stays, and moves.
+    fn refuse(&mut self, session: SessionId, node: NodeId) {
+        self.note(session, |told| told.refused += 1);
+        self.events.push_back(Event::Refused { session, node });
+    }
+
+    /// A flood is not held back here, since a mesh that starts looks alike: tables are bounded, and links are
+    /// read as fast as their messages are worked off. But it is told whom it comes from.
+    fn beware_of_floods(&mut self, session: SessionId, now: Tick) {
+        let Some(state) = self.sessions.get_mut(&session) else { return };
+        if state.is_getting_loud(now) {
+            self.events.push_back(Event::Loud { session, messages: LOUD });
+        }
+    }
+
+    /// A node has begun a new life: what it offered in an earlier one ends unless it renews it.
+    fn outlive(&mut self, node: &NodeId, now: Tick) {
+        if let Some(born) = self.links.born(node) {
+            self.adverts.outlive(node, born, now);
+            self.sweep_by(Some(now + self.options.unrenewed_time));
+        }
     }
 
     /// Somebody speaks in our name: an echo, our own past, or a node with the same ID.
@@ -210,17 +289,10 @@ impl Mesh {
     /// The next version of our own list of links, as a message. Should the list not fit into a message,
     /// it is told empty: the node stays reachable by its neighbours' word, and says so.
     pub(super) fn own_update(&mut self, suspected_duplicate: u64) -> Bytes {
-        let connections = self.links.costs().get(&self.id).cloned().unwrap_or_default();
+        let connections = self.links.costs().get(&self.id).map(|links| (**links).clone()).unwrap_or_default();
         self.sequence += 1;
-        let mut update = RoutingUpdate {
-            node_id: Some(self.id.clone()),
-            update_id: Alphanumeric.sample_string(&mut self.rng, 8),
-            epoch: self.epoch,
-            sequence: self.sequence,
-            connections,
-            forwarding_node: self.id.clone(),
-            suspected_duplicate,
-        };
+        let update_id = Alphanumeric.sample_string(&mut self.rng, 8);
+        let mut update = self.own_update_with(connections, update_id, suspected_duplicate);
         update.message().unwrap_or_else(|error| {
             self.events.push_back(Event::CannotTell(error.into()));
             update.connections = BTreeMap::new();
@@ -228,13 +300,54 @@ impl Mesh {
         })
     }
 
+    fn own_update_with(
+        &self,
+        connections: BTreeMap<NodeId, Cost>,
+        update_id: String,
+        suspected_duplicate: u64,
+    ) -> RoutingUpdate {
+        RoutingUpdate {
+            node_id: Some(self.id.clone()),
+            update_id,
+            epoch: self.epoch,
+            sequence: self.sequence,
+            connections,
+            forwarding_node: self.id.clone(),
+            suspected_duplicate,
+        }
+    }
+
+    /// The same for neighbours that take it in, unlike a greeting.
+    fn told_update(&mut self, suspected_duplicate: u64) -> Bytes {
+        let message = self.own_update(suspected_duplicate);
+        self.told_sequence = self.sequence;
+        self.told_message = message.clone();
+        self.digest = None;
+        message
+    }
+
+    /// How long until the next own update if nothing changes.
+    fn update_round(&mut self) -> Duration {
+        let options = &self.options;
+        let nodes = u32::try_from(self.routes.by_name().len()).unwrap_or(u32::MAX);
+        let relaxed =
+            (options.relaxed_interval + options.relaxed_per_node * nodes).max(options.update_interval);
+        let round = if self.is_among_its_kind() { relaxed } else { options.update_interval };
+        self.jittered(round)
+    }
+
+    fn jittered(&mut self, time: Duration) -> Duration {
+        time.mul_f64(self.rng.random_range(0.9..1.0))
+    }
+
     pub(super) fn flood_own_update(&mut self, suspected_duplicate: u64, now: Tick) {
         self.update_pace.served(now);
-        self.next_update = now + self.options.update_interval;
+        self.next_update = now + self.update_round();
         if self.by_peer.is_empty() {
             return;
         }
-        let message = self.own_update(suspected_duplicate);
+        let message = self.told_update(suspected_duplicate);
+        self.counters.own_updates += 1;
         self.flood(&message, None);
     }
 
@@ -247,9 +360,29 @@ impl Mesh {
     ) -> Result<(), WireError> {
         let heard = AdvertisementMessage::parse(&message)?;
         self.has_shown_life(session);
-        match self.adverts.receive(heard, message.clone(), now) {
+        let node = heard.advertisement.node_id.clone();
+        let born = self.links.born(&node);
+        self.counters.advertisements_heard += 1;
+        self.note(session, |told| told.advertisements += 1);
+        self.beware_of_floods(session, now.tick);
+        match self.adverts.receive(heard, message.clone(), born, now) {
             Reception::Ignore => {}
-            Reception::PassOn => self.flood(&message, Some(session)),
+            Reception::NoRoom => {
+                self.counters.no_room_for_services += 1;
+                self.refuse(session, node);
+            }
+            Reception::PassOn { news } => {
+                self.counters.advertisements_accepted += 1;
+                self.digest = None;
+                self.note_if_absent(&node, now.tick);
+                if news {
+                    self.events.push_back(Event::OffersChanged);
+                }
+                if born.is_some() {
+                    self.sweep_by(Some(now.tick + self.options.unrenewed_time));
+                }
+                self.flood(&message, Some(session));
+            }
             // In good time, not at once: of two nodes with our ID each would go on correcting the other.
             Reception::Correct => self.advertise_pace.request(now.tick),
         }
@@ -258,6 +391,7 @@ impl Mesh {
 
     pub(super) fn flood_advertisement_of(&mut self, service: ServiceName, now: Now) {
         let message = self.adverts.own_message(service, now.wall).message();
+        self.digest = None;
         if let Some(message) = self.told(message) {
             self.flood(&message, None);
         }
@@ -265,7 +399,8 @@ impl Mesh {
 
     pub(super) fn flood_own_advertisements(&mut self, now: Now) {
         self.advertise_pace.served(now.tick);
-        self.next_advertise = now.tick + self.options.advertise_interval;
+        self.next_advertise = now.tick + self.jittered(self.options.advertise_interval);
+        self.digest = None;
         for ad in self.adverts.own_messages(now.wall) {
             if let Some(message) = self.told(ad.message()) {
                 self.flood(&message, None);

@@ -6,6 +6,7 @@
 //!
 //! - `core`: the state and its inputs and outputs; `flood`: how knowledge spreads; `session`: one neighbour's handshake and checks;
 //! - `rivals`: two sessions with one neighbour, and whether a silent one lives;
+//! - `liveness`, `life`: probes between nodes of our kind; `repair`: what floods have missed; `forget`: what is gone for good;
 //! - `links`: who is linked to whom, by routing updates; `paths`: shortest paths over that;
 //! - `routes`: the immutable table that forwards packets, shared with the fast path;
 //! - `datagram`: what happens to a data message; `firewall`: the rules that it meets first;
@@ -14,13 +15,18 @@
 mod adverts;
 mod clock;
 mod core;
+mod counters;
 mod datagram;
 pub mod firewall;
 mod flood;
+mod forget;
+mod life;
 mod links;
+mod liveness;
 mod options;
 mod pace;
 mod paths;
+mod repair;
 mod rivals;
 mod routes;
 mod seen;
@@ -29,12 +35,15 @@ mod status;
 
 pub use self::adverts::Offer;
 pub use self::clock::{Now, Tick};
-pub use self::core::{Class, Counters, Event, Mesh, Transmit, Wakeup};
+pub use self::core::{Class, Event, Mesh, Transmit, Wakeup};
+pub use self::counters::{Counters, Told};
 pub use self::datagram::{Datagram, SendError};
+pub use self::forget::ForgetError;
 pub use self::options::Options;
+pub use self::paths::LinkCosts;
 pub use self::routes::{Decision, Routes};
 pub use self::session::{CloseReason, LinkPolicy, SessionId};
-pub use self::status::Status;
+pub use self::status::{Neighbour, Status, Tables};
 
 #[cfg(test)]
 mod tests;

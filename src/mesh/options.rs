@@ -2,16 +2,29 @@
 
 use std::time::Duration;
 
+use crate::wire::MAX_MESSAGE;
+
 /// What a [`super::Mesh`] may be told at birth about its timing and its bounds.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Between own routing updates when nothing changes (contract section 3).
+    /// Between own routing updates when nothing changes (contract section 3), at most: each is up to a tenth
+    /// earlier, so that the nodes' rounds do not meet.
     pub update_interval: Duration,
+    /// The same where all neighbours are of our kind and find out by themselves what they have missed.
+    pub relaxed_interval: Duration,
+    /// ... and so much more for each node of the mesh, so that a large one is no louder.
+    pub relaxed_per_node: Duration,
     /// Between two own updates when much changes: the first change is told at once, the next wait this long.
     pub update_hold: Duration,
+    /// Between two own updates once changes go on.
+    pub update_hold_long: Duration,
     /// Between two computations of the routes, likewise.
     pub route_hold: Duration,
-    /// Between advertisements of the own services when nothing changes.
+    /// Between two computations of the routes once changes go on.
+    pub route_hold_long: Duration,
+    /// ... and so much more for each node of the mesh.
+    pub route_hold_per_node: Duration,
+    /// Between advertisements of the own services when nothing changes, up to a tenth earlier.
     pub advertise_interval: Duration,
     /// Between two rounds of own advertisements when services change.
     pub advertise_hold: Duration,
@@ -23,12 +36,29 @@ pub struct Options {
     pub max_greetings: u32,
     /// How long a contested session has to show that it lives.
     pub probe_time: Duration,
+    /// Between probes of a neighbour of our kind.
+    pub probe_interval: Duration,
+    /// Between probes of one that does not answer.
+    pub probe_retry: Duration,
+    /// Silence after which a neighbour of our kind is gone, on a link that is short and loses nothing.
+    pub peer_silence: Duration,
+    /// Do nothing beyond receptor's protocol: no probes, nothing told to new neighbours. For simulations of
+    /// mixed meshes.
+    pub receptor_like: bool,
+    /// How long an unreachable node and its services are remembered.
+    pub forget_time: Duration,
+    /// How long an advertisement from an earlier life of its node holds unless it is renewed.
+    pub unrenewed_time: Duration,
     /// How long an update's ID is remembered.
     pub seen_time: Duration,
     /// How long a withdrawn service is remembered, so that its withdrawal is flooded once only.
     pub withdrawn_time: Duration,
     /// Nodes that may be known at once; what comes beyond is ignored and counted.
     pub max_nodes: usize,
+    /// Bytes of routing updates, and of advertisements, that may be known at once.
+    pub max_table_bytes: usize,
+    /// Bytes that an own update or advertisement may have: well below what a link can carry.
+    pub max_own_message: usize,
     /// Services that one node may advertise.
     pub max_services_per_node: usize,
 }
@@ -37,17 +67,30 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             update_interval: Duration::from_secs(10),
+            relaxed_interval: Duration::from_secs(60),
+            relaxed_per_node: Duration::from_millis(100),
             update_hold: Duration::from_millis(100),
+            update_hold_long: Duration::from_millis(500),
             route_hold: Duration::from_millis(20),
+            route_hold_long: Duration::from_millis(200),
+            route_hold_per_node: Duration::from_micros(50),
             advertise_interval: Duration::from_secs(60),
             advertise_hold: Duration::from_millis(100),
             max_idle: Duration::from_secs(21),
             greeting_interval: Duration::from_secs(1),
             max_greetings: 11,
             probe_time: Duration::from_secs(2),
+            probe_interval: Duration::from_secs(1),
+            probe_retry: Duration::from_millis(400),
+            peer_silence: Duration::from_millis(2_750),
+            receptor_like: false,
+            forget_time: Duration::from_secs(600),
+            unrenewed_time: Duration::from_secs(180),
             seen_time: Duration::from_secs(3600),
             withdrawn_time: Duration::from_secs(600),
             max_nodes: 65_536,
+            max_table_bytes: 128 << 20,
+            max_own_message: MAX_MESSAGE / 10 * 9,
             max_services_per_node: 1_024,
         }
     }

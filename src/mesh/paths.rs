@@ -4,6 +4,7 @@
 //! table gives the same routes on every run.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use petgraph::algo::dijkstra;
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -12,7 +13,16 @@ use petgraph::visit::EdgeRef;
 use crate::wire::{Cost, NodeId};
 
 /// Known links: from, to, cost. Only nodes that are keys of the outer map can be reached.
-pub(super) type LinkCosts = BTreeMap<NodeId, BTreeMap<NodeId, Cost>>;
+pub type LinkCosts = BTreeMap<NodeId, Arc<BTreeMap<NodeId, Cost>>>;
+
+/// One node's links, to be changed.
+pub(super) fn links_of<'a>(links: &'a mut LinkCosts, node: &NodeId) -> &'a mut BTreeMap<NodeId, Cost> {
+    if !links.contains_key(node) {
+        links.insert(node.clone(), Arc::default());
+    }
+    // Just made sure of.
+    Arc::make_mut(links.get_mut(node).expect("the node is listed"))
+}
 
 /// The neighbour through which each reachable node is reached, by Dijkstra over `links` from `origin`.
 pub(super) fn next_hops(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, NodeId> {
@@ -44,6 +54,16 @@ pub(super) fn next_hops(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, 
         .collect()
 }
 
+/// What the shortest path from `origin` to each reachable node costs.
+pub(super) fn costs(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, f64> {
+    let Some((graph, names, origin)) = graph_of(origin, links) else {
+        return BTreeMap::new();
+    };
+    let distance = dijkstra(&graph, origin, None, |edge| *edge.weight());
+    let named = |(node, cost): (NodeIndex, f64)| (names[node.index()].clone(), cost);
+    distance.into_iter().map(named).collect()
+}
+
 /// The table as a graph whose indices follow the names' order; `None` if `origin` has no links at all.
 fn graph_of<'a>(
     origin: &NodeId,
@@ -52,7 +72,7 @@ fn graph_of<'a>(
     let names: Vec<&NodeId> = links.keys().collect();
     let index = |name: &NodeId| names.binary_search(&name).ok().map(NodeIndex::new);
     let edges = links.iter().flat_map(|(from, to)| to.iter().map(move |(to, cost)| (from, to, cost)));
-    let mut graph = DiGraph::with_capacity(names.len(), links.values().map(BTreeMap::len).sum());
+    let mut graph = DiGraph::with_capacity(names.len(), links.values().map(|to| to.len()).sum());
     for _ in &names {
         graph.add_node(());
     }
@@ -78,8 +98,8 @@ mod tests {
         let mut links = LinkCosts::new();
         for &(a, b, cost) in edges {
             let cost = Cost::new(cost).unwrap();
-            links.entry(node(a)).or_default().insert(node(b), cost);
-            links.entry(node(b)).or_default().insert(node(a), cost);
+            links_of(&mut links, &node(a)).insert(node(b), cost);
+            links_of(&mut links, &node(b)).insert(node(a), cost);
         }
         links
     }
@@ -103,9 +123,9 @@ mod tests {
     #[test]
     fn links_count_in_their_own_direction_only() {
         let mut links = table(&[("a", "b", 1.0)]);
-        links.entry(node("b")).or_default().insert(node("c"), Cost::DEFAULT);
+        links_of(&mut links, &node("b")).insert(node("c"), Cost::DEFAULT);
         assert_eq!(hops("a", &links), pairs(&[("b", "b")]), "c itself has told nothing");
-        links.insert(node("c"), BTreeMap::new());
+        links.insert(node("c"), Arc::default());
         assert_eq!(hops("a", &links), pairs(&[("b", "b"), ("c", "b")]));
         assert_eq!(hops("c", &links), pairs(&[]));
     }
@@ -125,8 +145,8 @@ mod tests {
             for &(a, b, cost) in edges.iter().filter(|(a, b, _)| a != b) {
                 let (a, b) = (node(format!("n{a:02}")), node(format!("n{b:02}")));
                 let cost = Cost::new(f64::from(cost)).unwrap();
-                links.entry(a.clone()).or_default().insert(b.clone(), cost);
-                links.entry(b).or_default().insert(a, cost);
+                links_of(&mut links, &a).insert(b.clone(), cost);
+                links_of(&mut links, &b).insert(a, cost);
             }
             for origin in links.keys() {
                 let (graph, names, from) = graph_of(origin, &links).unwrap();

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 
 use super::SessionId;
 use crate::wire::{DataHeader, NameHash, NodeId};
@@ -39,12 +40,12 @@ impl Hasher for HashIsKey {
 }
 
 /// Next hops, by the hash that stands in a header.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub struct Routes {
     own: Option<NameHash>,
     firewall: bool,
     next: HashMap<NameHash, SessionId, BuildHasherDefault<HashIsKey>>,
-    by_name: BTreeMap<NodeId, NodeId>,
+    by_name: Arc<BTreeMap<NodeId, NodeId>>,
 }
 
 impl Routes {
@@ -60,7 +61,7 @@ impl Routes {
             .iter()
             .filter_map(|(dest, hop)| sessions.get(hop).map(|&session| (dest.hash(), session)))
             .collect();
-        Self { own: Some(own), firewall, next, by_name }
+        Self { own: Some(own), firewall, next, by_name: by_name.into() }
     }
 
     /// What becomes of a message with this header.
@@ -83,7 +84,7 @@ impl Routes {
     }
 
     /// The same by names, for people: each reachable node with the neighbour towards it.
-    pub fn by_name(&self) -> &BTreeMap<NodeId, NodeId> {
+    pub fn by_name(&self) -> &Arc<BTreeMap<NodeId, NodeId>> {
         &self.by_name
     }
 }

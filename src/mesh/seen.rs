@@ -26,6 +26,11 @@ impl Seen {
         Self { keep, ids: HashSet::new(), order: VecDeque::new() }
     }
 
+    /// IDs remembered at the moment.
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+
     /// Notes `id`; false if it was known.
     pub(super) fn insert(&mut self, id: &str, now: Tick) -> bool {
         while let Some(&(when, old)) = self.order.front() {

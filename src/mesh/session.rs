@@ -7,8 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use super::Tick;
-use crate::wire::{Cost, NodeId, RoutingUpdate};
+use super::life::Life;
+use super::repair::Comparison;
+use super::{Tick, Told};
+use crate::wire::{Cost, MAX_MESSAGE, NodeId, RoutingUpdate};
+
+/// Updates and advertisements within [`LOUD_WINDOW`] that an operator should know of: several times what a
+/// neighbour passes on while a mesh of a thousand nodes starts at once.
+pub(super) const LOUD: u32 = 30_000;
+const LOUD_WINDOW: Duration = Duration::from_secs(10);
 
 /// Names one session for ever: a number is never used again, so what comes late for an old session can
 /// never hit a newer one with the same neighbour.
@@ -93,6 +100,13 @@ pub enum CloseReason {
     RejectedByPeer,
     /// Nothing was heard for this long.
     Idle(Duration),
+    /// A neighbour of our kind did not answer any more; nothing was heard for this long.
+    Silent(Duration),
+    /// With one more neighbour, the list of our links would not fit into a message any more.
+    TooManyLinks {
+        /// The size that our update would have, in bytes.
+        bytes: usize,
+    },
     /// The peer never introduced itself.
     NoIntroduction,
     /// The peer has come back on another session while this one was dead.
@@ -111,9 +125,11 @@ impl CloseReason {
             | Self::AlreadyConnected(_)
             | Self::PeerChanged { .. }
             | Self::CostDisagreement { .. }
+            | Self::TooManyLinks { .. }
             | Self::NoLongerListsUs => true,
             Self::RejectedByPeer
             | Self::Idle(_)
+            | Self::Silent(_)
             | Self::NoIntroduction
             | Self::Superseded
             | Self::LinkClosed => false,
@@ -142,6 +158,12 @@ impl fmt::Display for CloseReason {
             Self::NoLongerListsUs => f.write_str("it no longer lists us as its neighbour"),
             Self::RejectedByPeer => f.write_str("it rejected us; its log says why"),
             Self::Idle(time) => write!(f, "nothing was heard for {} s", time.as_secs_f32()),
+            Self::Silent(time) => write!(f, "it did not answer for {:.1} s", time.as_secs_f32()),
+            Self::TooManyLinks { bytes } => write!(
+                f,
+                "this node has too many neighbours: with one more, telling them would take {bytes} bytes, and a \
+                 message holds {MAX_MESSAGE}; let some of them link to another node"
+            ),
             Self::NoIntroduction => f.write_str("it never introduced itself"),
             Self::Superseded => {
                 f.write_str("it was dead, and the same node has come back on another session")
@@ -164,7 +186,7 @@ pub(super) enum Phase {
         contests: Option<SessionId>,
     },
     /// The peer is known.
-    Established(Established),
+    Established(Box<Established>),
 }
 
 /// An established session's knowledge.
@@ -177,8 +199,11 @@ pub(super) struct Established {
     pub(super) listed: Option<(u64, u64)>,
     /// Another session claims to be this peer: until when this one has time to show that it lives.
     pub(super) prove_alive_by: Option<Tick>,
-    /// Before this, the peer is not asked again whether it lives.
+    /// Before this, the peer is not pinged again.
     pub(super) next_probe: Tick,
+    /// What the probes between nodes of our kind tell.
+    pub(super) life: Life,
+    pub(super) comparison: Comparison,
 }
 
 /// What an update from the peer is good for.
@@ -198,11 +223,33 @@ pub(super) struct Session {
     pub(super) policy: LinkPolicy,
     pub(super) phase: Phase,
     pub(super) last_heard: Tick,
+    pub(super) told: Told,
+    /// Since when its updates and advertisements are counted, and how many there were.
+    recent: (Tick, u32),
 }
 
 impl Session {
     pub(super) fn new(policy: LinkPolicy, now: Tick) -> Self {
-        Self { policy, phase: Phase::Greeting { sent: 0, next: now, contests: None }, last_heard: now }
+        let phase = Phase::Greeting { sent: 0, next: now, contests: None };
+        Self { policy, phase, last_heard: now, told: Told::default(), recent: (now, 0) }
+    }
+
+    /// An update or an advertisement came in. True once in each window in which the peer is [`LOUD`].
+    pub(super) fn is_getting_loud(&mut self, now: Tick) -> bool {
+        let (since, count) = &mut self.recent;
+        if now.since(*since) >= LOUD_WINDOW {
+            (*since, *count) = (now, 0);
+        }
+        *count = count.saturating_add(1);
+        *count == LOUD
+    }
+
+    /// Something was heard at `when`.
+    pub(super) fn hears(&mut self, when: Tick) {
+        self.last_heard = self.last_heard.max(when);
+        if let Phase::Established(established) = &mut self.phase {
+            established.life.hears();
+        }
     }
 
     /// True if this session waits for the end of `other`, which has the same peer.
@@ -212,7 +259,7 @@ impl Session {
 
     pub(super) fn established(&self) -> Option<&Established> {
         match &self.phase {
-            Phase::Established(established) => Some(established),
+            Phase::Established(established) => Some(&**established),
             Phase::Greeting { .. } => None,
         }
     }

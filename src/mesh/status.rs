@@ -1,18 +1,75 @@
 //! What a node knows of its mesh, as its clients ask for it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
+use super::{Counters, LinkCosts, SessionId, Told, paths};
 use crate::wire::{Advertisement, Cost, NodeId};
 
-/// One consistent view.
+/// An established session, as its probes show it.
 #[derive(Debug, Clone, PartialEq)]
+pub struct Neighbour {
+    /// The session.
+    pub session: SessionId,
+    /// Cost of the link.
+    pub cost: Cost,
+    /// It answers our probes: liveness and repair go by them.
+    pub ours: bool,
+    /// Smoothed time from a probe to its answer.
+    pub rtt: Option<Duration>,
+    /// Share of the last 32 probes that stayed without an answer, from 0 to 1.
+    pub loss: f64,
+    /// What it has told so far.
+    pub told: Told,
+}
+
+/// How much is remembered at the moment. Each of these is bounded, whatever neighbours tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Tables {
+    /// Nodes whose links are known, this one aside.
+    pub nodes: u64,
+    /// Bytes of their updates.
+    pub node_bytes: u64,
+    /// Of those nodes, and of those whose services are known, the ones that cannot be reached.
+    pub absent: u64,
+    /// Nodes that were forgotten and are not believed again by an echo.
+    pub forgotten: u64,
+    /// Services of other nodes.
+    pub services: u64,
+    /// Bytes of their advertisements.
+    pub service_bytes: u64,
+    /// Services that were withdrawn and are not believed again by an echo.
+    pub withdrawn: u64,
+    /// Names known by their hashes.
+    pub names: u64,
+    /// Updates that are not to be processed again.
+    pub seen: u64,
+}
+
+/// One consistent view. Its large parts are shared with the core, so taking it costs little.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Status {
     /// Established sessions: neighbour and cost.
     pub connections: BTreeMap<NodeId, Cost>,
+    /// The same sessions in more detail.
+    pub neighbours: BTreeMap<NodeId, Neighbour>,
+    /// What was counted since birth.
+    pub counters: Counters,
+    /// How much is remembered.
+    pub tables: Tables,
     /// Each reachable node with the neighbour towards it.
-    pub routing_table: BTreeMap<NodeId, NodeId>,
+    pub routing_table: Arc<BTreeMap<NodeId, NodeId>>,
     /// Services on offer, by node; a node's control service stands before its others.
-    pub advertisements: Vec<Advertisement>,
+    pub advertisements: Vec<Arc<Advertisement>>,
     /// Known links: from, to, cost.
-    pub known_connection_costs: BTreeMap<NodeId, BTreeMap<NodeId, Cost>>,
+    pub known_connection_costs: Arc<LinkCosts>,
+}
+
+impl Status {
+    /// What the shortest path from that node to each other one costs, over the known links.
+    pub fn path_costs(&self, from: &NodeId) -> BTreeMap<NodeId, f64> {
+        paths::costs(from, &self.known_connection_costs)
+    }
 }

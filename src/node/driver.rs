@@ -18,17 +18,19 @@ use super::clock::Clock;
 use super::handle::StopCause;
 use super::port::{Notice, Port};
 use super::queue::IfFull;
+use super::ration::Ration;
 use super::session::{Channel, Surroundings};
 use super::switch::{Forwarding, Switch};
-use crate::backend;
+use super::traffic::LinkStatus;
+use crate::backend::{self, Direction};
 use crate::mesh::firewall::Rule;
-use crate::mesh::{Class, CloseReason, Event, LinkPolicy, Mesh, Offer, SendError, SessionId, Status};
+use crate::mesh::{
+    Class, CloseReason, Event, ForgetError, LinkPolicy, Mesh, Neighbour, Offer, SendError, SessionId, Status,
+};
 use crate::wire::{DataHeader, NodeId, Problem, ServiceName, Unreachable, WorkCommand};
 
 /// Inputs handled between two looks at the timers.
 const BATCH: usize = 256;
-/// Malformed messages logged per second and node; the others are counted only.
-const MALFORMED_PER_SECOND: u32 = 10;
 
 /// What reaches the driver from links and sockets, in a bounded channel.
 #[derive(Debug)]
@@ -49,8 +51,8 @@ pub(super) struct NewSession {
     pub(super) session: backend::Session,
     pub(super) policy: LinkPolicy,
     pub(super) link: CancellationToken,
-    /// Told the token that says when the session is over.
-    pub(super) reply: oneshot::Sender<CancellationToken>,
+    /// Told what says when the session is over.
+    pub(super) reply: oneshot::Sender<Arc<Channel>>,
 }
 
 /// What this node's own rooms ask for.
@@ -61,8 +63,11 @@ pub(super) enum Ask {
     Advertise(ServiceName, Offer),
     WorkCommands(Vec<WorkCommand>),
     Firewall(Vec<Rule>),
+    MaxIdle(Duration),
     Send(SendAsk, oneshot::Sender<Result<(), SendError>>),
     Status(oneshot::Sender<Status>),
+    Links(oneshot::Sender<Vec<LinkStatus>>),
+    Forget(NodeId, oneshot::Sender<Result<(), ForgetError>>),
 }
 
 /// A datagram whose sender wants to know whether it could be sent.
@@ -86,7 +91,8 @@ pub(super) struct Driver {
     pub(super) next_session: u64,
     pub(super) stop: CancellationToken,
     pub(super) stop_cause: Option<oneshot::Sender<StopCause>>,
-    pub(super) malformed: (Option<Instant>, u32),
+    /// For lines that a neighbour can cause as fast as it can write.
+    pub(super) complaints: Ration,
 }
 
 impl Driver {
@@ -110,7 +116,13 @@ impl Driver {
                 Some(ask) = asks.recv() => self.answer(ask),
                 count = inbox.recv_many(&mut batch, BATCH) => {
                     debug_assert!(count > 0, "the driver holds a sender itself");
-                    batch.drain(..).for_each(|input| self.take(input));
+                    for input in batch.drain(..) {
+                        self.take(input);
+                        // A flood of inputs must not keep this node's own clients waiting.
+                        if let Ok(ask) = asks.try_recv() {
+                            self.answer(ask);
+                        }
+                    }
                 }
                 () = timer => {}
             }
@@ -137,6 +149,10 @@ impl Driver {
             Input::Opened(new) => self.open(*new),
             Input::Ended(session, cause) => {
                 debug!(%session, %cause, "link ended");
+                if let Some(channel) = self.channels.get(&session) {
+                    // The first one is the true one.
+                    let _told = channel.cause.set(cause);
+                }
                 self.mesh.handle_session_closed(session, now);
             }
             Input::Originate(header, payload) => {
@@ -168,8 +184,8 @@ impl Driver {
         let id = SessionId(self.next_session);
         self.next_session += 1;
         let now = self.clock.now();
-        let channel = Arc::new(Channel::new(id, now.tick));
-        if new.reply.send(channel.done.clone()).is_err() {
+        let channel = Arc::new(Channel::new(id, &new.session.info, now.tick));
+        if new.reply.send(channel.clone()).is_err() {
             return;
         }
         self.channels.insert(id, channel.clone());
@@ -199,7 +215,17 @@ impl Driver {
             Ask::Unbind(service) => self.unbind(service),
             Ask::Advertise(service, offer) => self.mesh.advertise(service, offer, now),
             Ask::WorkCommands(commands) => self.mesh.set_work_commands(commands, now),
-            Ask::Firewall(rules) => self.mesh.set_firewall(rules),
+            Ask::Firewall(rules) => self.mesh.set_firewall(rules, now),
+            Ask::MaxIdle(limit) => {
+                self.max_idle = limit;
+                self.mesh.set_max_idle(limit);
+            }
+            Ask::Links(reply) => {
+                let _gone = reply.send(self.links());
+            }
+            Ask::Forget(node, reply) => {
+                let _gone = reply.send(self.mesh.forget(&node, now));
+            }
             Ask::Send(ask, reply) => {
                 let SendAsk { from_service, to_node, to_service, payload, hops } = ask;
                 let sent = self.mesh.send(from_service, &to_node, to_service, &payload, hops, now);
@@ -209,6 +235,14 @@ impl Driver {
                 let _gone = reply.send(self.mesh.status(now));
             }
         }
+    }
+
+    fn links(&self) -> Vec<LinkStatus> {
+        let status = |(peer, neighbour): (NodeId, Neighbour)| {
+            let channel = self.channels.get(&neighbour.session)?;
+            Some(LinkStatus::of(peer, &neighbour, channel))
+        };
+        self.mesh.neighbours().into_iter().filter_map(status).collect()
     }
 
     fn unbind(&mut self, service: ServiceName) {
@@ -265,6 +299,14 @@ impl Driver {
                 }
             }
             Event::Malformed { session, error } => self.on_malformed(session, &error),
+            Event::Refused { session, node } => self.on_refused(session, &node),
+            Event::Loud { session, messages } => {
+                let peer = self.peer(session);
+                warn!(%session, peer, messages, "flooded with updates and advertisements: see status --links");
+            }
+            Event::OffersChanged => {
+                self.switch.offers.send_replace(());
+            }
             // Nobody listens where nothing is connected.
             Event::NodeRestarted(node) => drop(self.switch.restarted.send(node)),
             Event::DuplicateNode { epoch } => {
@@ -274,17 +316,19 @@ impl Driver {
                 error!(node = %self.switch.id, "another node was here first under our ID: stopping");
                 self.stop_for(StopCause::Duplicate);
             }
-            Event::CannotTell(error) => error!(%error, "our links cannot be told to the mesh"),
+            Event::CannotTell(error) => error!(%error, "too much to tell the mesh"),
         }
     }
 
     fn on_close(&mut self, session: SessionId, peer: Option<&NodeId>, reason: &CloseReason) {
         let peer = peer.map_or("unknown", NodeId::as_str);
+        let channel = self.channels.remove(&session);
+        let address = channel.as_ref().map_or("", |channel| &channel.address);
         match reason {
-            CloseReason::LinkClosed => info!(%session, peer, "disconnected"),
-            CloseReason::NoIntroduction => debug!(%session, peer, %reason, "disconnected"),
-            CloseReason::Idle(_) | CloseReason::Superseded => {
-                warn!(%session, peer, %reason, "disconnected");
+            CloseReason::LinkClosed => tell_of_end(session, peer, channel.as_deref()),
+            CloseReason::NoIntroduction => debug!(%session, peer, address, %reason, "disconnected"),
+            CloseReason::Idle(_) | CloseReason::Silent(_) | CloseReason::Superseded => {
+                warn!(%session, peer, address, %reason, "disconnected");
             }
             CloseReason::OwnId
             | CloseReason::NotAllowed(_)
@@ -292,25 +336,32 @@ impl Driver {
             | CloseReason::AlreadyConnected(_)
             | CloseReason::PeerChanged { .. }
             | CloseReason::CostDisagreement { .. }
+            | CloseReason::TooManyLinks { .. }
             | CloseReason::NoLongerListsUs
-            | CloseReason::RejectedByPeer => warn!(%session, peer, %reason, "connection refused"),
+            | CloseReason::RejectedByPeer => warn!(%session, peer, address, %reason, "connection refused"),
         }
-        if let Some(channel) = self.channels.remove(&session) {
+        if let Some(channel) = channel {
             channel.close();
         }
         self.publish();
     }
 
     fn on_malformed(&mut self, session: SessionId, error: &crate::wire::WireError) {
-        let (since, count) = &mut self.malformed;
-        let now = Instant::now();
-        if since.is_none_or(|since| now - since >= Duration::from_secs(1)) {
-            (*since, *count) = (Some(now), 0);
+        if let Some(unsaid) = self.complaints.take(Instant::now()) {
+            let peer = self.peer(session);
+            warn!(%session, peer, %error, unsaid, "message dropped");
         }
-        *count += 1;
-        if *count <= MALFORMED_PER_SECOND {
-            warn!(%session, %error, "message dropped");
+    }
+
+    fn on_refused(&mut self, session: SessionId, node: &NodeId) {
+        if let Some(unsaid) = self.complaints.take(Instant::now()) {
+            let peer = self.peer(session);
+            warn!(%session, peer, %node, unsaid, "no room for what a neighbour tells of");
         }
+    }
+
+    fn peer(&self, session: SessionId) -> &str {
+        self.mesh.peer(session).map_or("unknown", NodeId::as_str)
     }
 
     /// Replaces the table that readers and senders go by.
@@ -335,5 +386,20 @@ impl Driver {
         }
         self.switch.close_ports();
         self.stop_for(StopCause::Asked);
+    }
+}
+
+/// A link's end, as loud as it matters: anybody can connect to a listener and leave, but a neighbour that was
+/// dialled and leaves before it has said who it is has a reason.
+fn tell_of_end(session: SessionId, peer: &str, channel: Option<&Channel>) {
+    let Some(channel) = channel else { return };
+    let address = &channel.address;
+    let cause = channel.cause.get().map_or("", String::as_str);
+    match (channel.established.load(Ordering::Acquire), channel.direction) {
+        (true, _) => info!(%session, peer, address, cause, "disconnected"),
+        (false, Direction::Inbound) => debug!(%session, peer, address, cause, "disconnected"),
+        (false, Direction::Outbound) => {
+            warn!(%session, peer, address, cause, "disconnected before the neighbour introduced itself");
+        }
     }
 }

@@ -46,6 +46,11 @@ impl Flows {
         self.bytes <= LIMIT / 2
     }
 
+    /// Bytes that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.bytes
+    }
+
     /// Adds a datagram of the source with that hash if there is room.
     pub(super) fn push(&mut self, source: u64, datagram: Bytes) -> Result<(), NoRoom> {
         if self.bytes + datagram.len() > LIMIT {

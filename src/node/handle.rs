@@ -8,16 +8,18 @@ use bytes::Bytes;
 use rand::SeedableRng;
 use rand::distr::{Alphanumeric, SampleString};
 use rand::rngs::SmallRng;
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
 use super::driver::{Ask, Driver, Input, SendAsk};
 use super::port::Port;
+use super::ration::Ration;
 use super::socket::{BindError, OverlaySocket};
 use super::switch::Switch;
+use super::traffic::LinkStatus;
 use crate::mesh::firewall::Rule;
-use crate::mesh::{Mesh, Offer, Options, SendError, Status};
+use crate::mesh::{ForgetError, Mesh, Offer, Options, SendError, Status};
 use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand};
 
 /// Messages that may wait for the driver; beyond that, links are read more slowly.
@@ -28,6 +30,8 @@ const INBOX: usize = 1024;
 pub struct NodeOptions {
     /// The node's ID.
     pub id: NodeId,
+    /// The number of its life, greater than that of any earlier one; made from the clock if absent.
+    pub epoch: Option<u64>,
     /// The protocol's timers.
     pub mesh: Options,
     /// Firewall rules.
@@ -37,7 +41,7 @@ pub struct NodeOptions {
 impl NodeOptions {
     /// A node with that ID and everything else by default.
     pub fn new(id: NodeId) -> Self {
-        Self { id, mesh: Options::default(), firewall: Vec::new() }
+        Self { id, epoch: None, mesh: Options::default(), firewall: Vec::new() }
     }
 }
 
@@ -70,10 +74,10 @@ impl NodeHandle {
         let clock = Clock::start();
         let now = clock.now();
         let rng: SmallRng = SmallRng::from_rng(&mut rand::rng());
-        let epoch = epoch(now.wall);
+        let epoch = options.epoch.unwrap_or_else(|| epoch(now.wall));
         let max_idle = options.mesh.max_idle;
         let mut mesh = Mesh::new(options.id.clone(), epoch, options.mesh, rng, now);
-        mesh.set_firewall(options.firewall);
+        mesh.set_firewall(options.firewall, now);
         let switch = Arc::new(Switch::new(options.id));
         let (inbox, inbox_receiver) = mpsc::channel(INBOX);
         let (asks, asks_receiver) = mpsc::unbounded_channel();
@@ -89,7 +93,7 @@ impl NodeHandle {
             next_session: 1,
             stop: stop.clone(),
             stop_cause: Some(stop_cause),
-            malformed: (None, 0),
+            complaints: Ration::default(),
         };
         tokio::spawn(driver.run(inbox_receiver, asks_receiver));
         let inner = Inner { switch, inbox, asks, stop };
@@ -114,12 +118,21 @@ impl NodeHandle {
 
     /// What the node knows of its mesh. Empty once it has stopped.
     pub async fn status(&self) -> Status {
-        self.ask(Ask::Status).await.unwrap_or(Status {
-            connections: BTreeMap::new(),
-            routing_table: BTreeMap::new(),
-            advertisements: Vec::new(),
-            known_connection_costs: BTreeMap::new(),
-        })
+        self.ask(Ask::Status).await.unwrap_or_default()
+    }
+
+    /// The sessions with neighbours, by name. Empty once the node has stopped.
+    pub async fn links(&self) -> Vec<LinkStatus> {
+        self.ask(Ask::Links).await.unwrap_or_default()
+    }
+
+    /// Forgets a node that cannot be reached any more.
+    ///
+    /// # Errors
+    /// [`ForgetError`] says why not; `Unknown` also once this node has stopped.
+    pub async fn forget(&self, node: &NodeId) -> Result<(), ForgetError> {
+        let forgotten = self.ask(|reply| Ask::Forget(node.clone(), reply)).await;
+        forgotten.unwrap_or_else(|| Err(ForgetError::Unknown(node.clone())))
     }
 
     /// True if a way to that node is known at the moment.
@@ -130,6 +143,12 @@ impl NodeHandle {
     /// Tells of other nodes that have started anew, from now on.
     pub fn restarts(&self) -> broadcast::Receiver<NameHash> {
         self.inner.switch.restarted.subscribe()
+    }
+
+    /// Tells of changes of routes and of what other nodes offer, from now on.
+    pub fn changes(&self) -> Changes {
+        let switch = &self.inner.switch;
+        Changes { routes: switch.replaced.subscribe(), offers: switch.offers.subscribe() }
     }
 
     /// Ends when no way to that node is known; at once if there is none now.
@@ -196,6 +215,11 @@ impl NodeHandle {
         self.tell(Ask::Firewall(rules));
     }
 
+    /// How long a link may be silent from now on.
+    pub fn set_max_idle(&self, limit: Duration) {
+        self.tell(Ask::MaxIdle(limit));
+    }
+
     /// Stops the node: links are closed in order, services end.
     pub fn stop(&self) {
         self.inner.stop.cancel();
@@ -243,10 +267,32 @@ impl NodeHandle {
     }
 }
 
+/// Word of changes of what [`NodeHandle::status`] says.
+#[derive(Debug)]
+pub struct Changes {
+    routes: watch::Receiver<()>,
+    offers: watch::Receiver<()>,
+}
+
+impl Changes {
+    /// Ends when something may have changed since the last call ended. For ever once the node is gone.
+    pub async fn next(&mut self) {
+        let changed = tokio::select! {
+            changed = self.routes.changed() => changed,
+            changed = self.offers.changed() => changed,
+        };
+        if changed.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// The number of a life that begins now.
+///
 /// By contract: seconds since 1970 shifted left by 24 bits, plus a number of 24 bits. Where the contract takes a
 /// random one, this is the fraction of the second: a node that is started again within the same second must
 /// not look older than its former self, which nobody would listen to.
-fn epoch(wall: jiff::Timestamp) -> u64 {
+pub fn epoch(wall: jiff::Timestamp) -> u64 {
     let nanoseconds = u128::try_from(wall.as_nanosecond()).unwrap_or(0);
     u64::try_from((nanoseconds << 24) / 1_000_000_000).unwrap_or(u64::MAX)
 }

@@ -11,6 +11,7 @@ use tracing::{debug, error, info, warn};
 
 use super::driver::{Input, NewSession};
 use super::handle::NodeHandle;
+use super::newcomers::Newcomers;
 use crate::backend::{self, AcceptError, DialSpec, ListenSpec, Listener, Redial, Session};
 use crate::mesh::LinkPolicy;
 
@@ -67,7 +68,7 @@ impl NodeHandle {
     /// again.
     pub async fn add_link(&self, spec: LinkSpec) -> io::Result<LinkHandle> {
         let stop = self.stop_token().child_token();
-        let link = Link { node: self.clone(), stop: stop.clone() };
+        let link = Link { node: self.clone(), stop: stop.clone(), newcomers: Newcomers::default() };
         let (task, local_addr) = match spec {
             LinkSpec::Listen { spec, policy } => {
                 let listener = Listener::bind(&spec).await?;
@@ -86,6 +87,7 @@ impl NodeHandle {
 struct Link {
     node: NodeHandle,
     stop: CancellationToken,
+    newcomers: Newcomers,
 }
 
 impl Link {
@@ -127,7 +129,7 @@ impl Link {
     }
 
     async fn keep_dialled(self, spec: DialSpec, mut redial: Redial, policy: LinkPolicy) {
-        let mut quiet = false;
+        let mut told = String::new();
         loop {
             let dialled = tokio::select! {
                 () = self.stop.cancelled() => return,
@@ -135,17 +137,19 @@ impl Link {
             };
             let wait = match dialled {
                 Ok(session) => {
-                    quiet = false;
+                    told.clear();
                     let start = Instant::now();
                     self.run(session, policy.clone()).await;
                     redial.after_session(start.elapsed(), rand::random())
                 }
                 Err(failure) => {
-                    // A peer that stays away is told of once, and in detail for those who look.
-                    if std::mem::replace(&mut quiet, true) {
+                    // A peer that stays away is told of once for each reason, and in detail for those who look.
+                    let reason = failure.to_string();
+                    if told == reason {
                         debug!(%failure, "still cannot reach peer");
                     } else {
                         warn!(%failure, "cannot reach peer, will go on trying");
+                        told = reason;
                     }
                     redial.after_failed_dial(rand::random())
                 }
@@ -166,8 +170,14 @@ impl Link {
         if self.node.inbox().send(Input::Opened(Box::new(new))).await.is_err() {
             return;
         }
-        if let Ok(done) = answer.await {
-            done.cancelled().await;
+        let Ok(channel) = answer.await else { return };
+        if let Some(displaced) = self.newcomers.admit(&channel) {
+            let cause = "made room for newer connections before it introduced itself".to_owned();
+            let _stopped = self.node.inbox().send(Input::Ended(displaced.id, cause)).await;
         }
+        // Of the session itself nothing is kept here, and the wait is all that a session costs this task.
+        let done = channel.done.clone();
+        drop(channel);
+        done.cancelled_owned().await;
     }
 }

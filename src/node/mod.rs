@@ -5,7 +5,7 @@
 //!   by the immutable forwarding table, and never meets the driver.
 //! - `queue` is what a link's writer drains: bounded, protocol messages first, sources in turn (`flows`).
 //! - `link` keeps listeners open and peers dialled.
-//! - `port` and `socket` are services' ends of the mesh; `ping` asks who is there.
+//! - `port` and `socket` are services' ends of the mesh; `ping` asks who is there; `traffic` counts, `metrics` tells.
 //!
 //! This room has never heard of work, control sockets or configuration files.
 
@@ -14,17 +14,22 @@ mod driver;
 mod flows;
 mod handle;
 mod link;
+pub mod metrics;
+mod newcomers;
 mod ping;
 mod port;
 mod queue;
+mod ration;
 mod session;
 mod socket;
 mod switch;
+mod traffic;
 
-pub use handle::{NodeHandle, NodeOptions, StopCause};
+pub use handle::{Changes, NodeHandle, NodeOptions, StopCause, epoch};
 pub use link::{LinkHandle, LinkSpec};
 pub use ping::{PingError, PingReply};
 pub use socket::{BindError, Blocked, OverlaySocket, Received};
+pub use traffic::LinkStatus;
 
 #[cfg(test)]
 pub(crate) mod tests;

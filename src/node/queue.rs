@@ -134,6 +134,12 @@ impl Queue {
         self.filled.notify_one();
     }
 
+    /// Bytes that wait, and datagrams that found no room so far.
+    pub(super) fn stand(&self) -> (usize, u64) {
+        let lanes = self.lock();
+        (lanes.control_bytes + lanes.express_bytes + lanes.data.waiting(), lanes.dropped)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Lanes> {
         // No code that can panic runs under this lock.
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)

@@ -4,8 +4,8 @@
 //! the queue, or because the link broke.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -17,7 +17,8 @@ use super::clock::Clock;
 use super::driver::Input;
 use super::queue::Queue;
 use super::switch::Switch;
-use crate::backend::{Reader, Session, SessionEnd, Writer};
+use super::traffic::Traffic;
+use crate::backend::{Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::mesh::{SessionId, Tick};
 use crate::wire::MessageType;
 
@@ -28,27 +29,44 @@ const FAREWELL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) id: SessionId,
+    pub(super) direction: Direction,
     pub(super) queue: Arc<Queue>,
     /// Set by the driver once the peer is known: from then on datagrams are carried.
     pub(super) established: AtomicBool,
     /// When a datagram was last heard, in nanoseconds of the node's clock.
     heard: AtomicU64,
+    /// What carries it, and the other end's address.
+    pub(super) transport: &'static str,
+    pub(super) address: String,
+    pub(super) traffic: Traffic,
     /// Cancelled by the driver: no more is to be read, what is queued is still to be written.
     pub(super) closing: CancellationToken,
     /// Cancelled by the writer when all is over.
     pub(super) done: CancellationToken,
+    /// Why the link itself ended, if it did.
+    pub(super) cause: OnceLock<String>,
 }
 
 impl Channel {
-    pub(super) fn new(id: SessionId, now: Tick) -> Self {
+    pub(super) fn new(id: SessionId, info: &SessionInfo, now: Tick) -> Self {
         Self {
             id,
+            direction: info.direction,
             queue: Arc::default(),
             established: AtomicBool::new(false),
             heard: AtomicU64::new(nanos(now)),
+            transport: info.transport,
+            address: info.peer.clone(),
+            traffic: Traffic::default(),
             closing: CancellationToken::new(),
             done: CancellationToken::new(),
+            cause: OnceLock::new(),
         }
+    }
+
+    /// Whether its peer has not introduced itself, and still may.
+    pub(super) fn is_newcomer(&self) -> bool {
+        !self.established.load(Ordering::Acquire) && !self.closing.is_cancelled() && !self.done.is_cancelled()
     }
 
     /// When a datagram was last heard.
@@ -102,6 +120,7 @@ async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings
     let mut batch: Vec<BytesMut> = Vec::new();
     loop {
         reader.read_batch(&mut batch).await?;
+        channel.traffic.heard(batch.len(), batch.iter().map(|message| message.len()).sum());
         let carries = channel.established.load(Ordering::Acquire);
         // The core sees everything else by itself; only data is proof of a living peer.
         if carries && batch.iter().any(|message| is_data(message)) {
@@ -127,12 +146,15 @@ fn is_data(message: &[u8]) -> bool {
 async fn write(mut writer: Writer, channel: Arc<Channel>, around: Surroundings) {
     let mut batch = VecDeque::new();
     while channel.queue.take(&mut batch).await {
+        let (packets, bytes) = (batch.len(), batch.iter().map(Bytes::len).sum());
         if let Err(end) = write_in_time(&mut writer, &mut batch, &channel, around.max_idle).await {
             let _stopped = around.inbox.send(Input::Ended(channel.id, end)).await;
             break;
         }
+        channel.traffic.sent(packets, bytes);
     }
-    let _in_time = tokio::time::timeout(FAREWELL, writer.close()).await;
+    // In memory of its own: this task waits for most of its life, and there is one for each session.
+    let _in_time = tokio::time::timeout(FAREWELL, Box::pin(writer.close())).await;
     channel.done.cancel();
 }
 

@@ -34,6 +34,8 @@ pub(super) struct Switch {
     pub(super) forwarding: ArcSwap<Forwarding>,
     /// Told whenever the table was replaced.
     pub(super) replaced: watch::Sender<()>,
+    /// Told whenever other nodes offer something else.
+    pub(super) offers: watch::Sender<()>,
     /// Told which node has started anew. Whoever lags behind misses some.
     pub(super) restarted: broadcast::Sender<NameHash>,
     ports: RwLock<HashMap<ServiceName, Arc<Port>>>,
@@ -46,6 +48,7 @@ impl Switch {
             id,
             forwarding: ArcSwap::default(),
             replaced: watch::Sender::new(()),
+            offers: watch::Sender::new(()),
             restarted: broadcast::Sender::new(RESTARTS),
             ports: RwLock::default(),
         }

@@ -2,11 +2,13 @@
 //!
 //! Each carries bytes and nothing else: both directions with their own end, nothing lost at the close. `tcp` and
 //! `unix` carry streams, by `relay` (connections) and `carry` (bytes); `udp` carries datagrams, by `flows`;
-//! `command` gives each stream a terminal. This room knows nodes and streams, and has never heard of work.
+//! `command` gives each stream a terminal; `ip_router` carries the IP packets of a tun device. This room knows nodes
+//! and streams, and has never heard of work.
 
 mod carry;
 mod command;
 mod flows;
+mod ip_router;
 mod relay;
 mod tcp;
 mod udp;
@@ -14,6 +16,7 @@ mod unix;
 
 pub use command::{CommandError, CommandOut};
 pub use flows::FlowLimits;
+pub use ip_router::{IpRouter, IpRouterError, IpRouterOptions};
 pub use tcp::{TcpIn, TcpOut};
 pub use udp::{UdpIn, UdpOut};
 pub use unix::{UnixIn, UnixOut};

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, TokioRuntime};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 use tokio::time::timeout;
 
 use super::connection::{MeshStream, Side, end_when_gone};
@@ -31,6 +31,16 @@ pub enum DialError {
         node: NodeId,
         /// The service dialled.
         service: ServiceName,
+    },
+    /// A firewall on the way turned the connection away.
+    #[error("connection to {node}:{service} blocked by the firewall of node {by}")]
+    Blocked {
+        /// The node dialled.
+        node: NodeId,
+        /// The service dialled.
+        service: ServiceName,
+        /// The node whose rule it was.
+        by: NodeId,
     },
     /// Nothing came back in time.
     #[error("no answer from {node}:{service} within {} s", settings::HANDSHAKE_LIMIT.as_secs())]
@@ -84,6 +94,7 @@ impl From<DialError> for io::Error {
         let kind = match &error {
             DialError::NoRoute(_) => io::ErrorKind::HostUnreachable,
             DialError::ServiceUnknown { .. } => io::ErrorKind::ConnectionRefused,
+            DialError::Blocked { .. } => io::ErrorKind::PermissionDenied,
             DialError::Timeout { .. } => io::ErrorKind::TimedOut,
             DialError::Handshake { .. } | DialError::Rejected { .. } => io::ErrorKind::ConnectionAborted,
             DialError::Setup(_) => io::ErrorKind::Other,
@@ -143,7 +154,8 @@ impl Streams {
     /// Opens a stream to a service that has no TLS profile.
     ///
     /// # Errors
-    /// [`DialError`], within the handshake's limit; at once if there is no route or no such service.
+    /// [`DialError`], within the handshake's limit; at once if there is no route or no such service, or a firewall
+    /// rejects it.
     pub async fn dial(&self, node: &NodeId, service: ServiceName) -> Result<MeshStream, DialError> {
         self.dial_with(node, service, None).await
     }
@@ -310,6 +322,7 @@ impl Dialer {
         };
         let address = address(node.hash(), service);
         let gone = self.watches.watch(address);
+        let mut rejections = gone.blocked.subscribe();
         // The name is not sent; it keeps apart what TLS remembers of each node.
         let name = format!("n{}.mesh", node.hash());
         let connecting = self
@@ -319,6 +332,7 @@ impl Dialer {
         let opened = tokio::select! {
             opened = timeout(settings::HANDSHAKE_LIMIT, connecting) => opened,
             () = gone.unknown.cancelled() => return Err(DialError::ServiceUnknown { node: node.clone(), service }),
+            by = blocked(&mut rejections) => return Err(DialError::Blocked { node: node.clone(), service, by }),
         };
         match opened {
             Ok(Ok(connection)) => {
@@ -335,6 +349,18 @@ impl Dialer {
             }
             Ok(Err(source)) => Err(target.failed(Some(source))),
             Err(_elapsed) => Err(target.timeout()),
+        }
+    }
+}
+
+/// The node whose firewall turns the attempt away, once one does.
+async fn blocked(rejections: &mut watch::Receiver<Option<NodeId>>) -> NodeId {
+    loop {
+        if rejections.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        if let Some(by) = rejections.borrow_and_update().clone() {
+            return by;
         }
     }
 }

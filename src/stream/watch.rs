@@ -1,15 +1,17 @@
 //! Connections whose far end is known to be gone: a notice `service unknown`, or word that the node has started
-//! anew, ends them at once, instead of when they have been silent for long enough.
+//! anew, ends them at once, instead of when they have been silent for long enough. A notice `blocked by firewall`
+//! ends attempts to connect only: rules may change back under a connection that stands.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::socket::{MeshSocket, address, service_at};
-use crate::wire::{NameHash, Problem};
+use crate::wire::{NameHash, NodeId, Problem, Unreachable};
 
 /// What ends connections to an address. Shared by all of them.
 pub(super) type Gone = Arc<Ends>;
@@ -21,6 +23,8 @@ pub(super) struct Ends {
     pub(super) unknown: CancellationToken,
     /// The node has started anew and knows of no connection. One that is being opened may well succeed.
     pub(super) restarted: CancellationToken,
+    /// Told the node whose firewall has turned a packet away. Attempts to connect that are under way fail.
+    pub(super) blocked: watch::Sender<Option<NodeId>>,
 }
 
 /// The addresses that somebody is connected to.
@@ -52,6 +56,14 @@ impl Watches {
         }
     }
 
+    /// A packet for that address was turned away by a firewall.
+    fn report_blocked(&self, address: SocketAddr, by: NodeId) {
+        let watches = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gone) = watches.get(&address).and_then(Weak::upgrade) {
+            gone.blocked.send_replace(Some(by));
+        }
+    }
+
     /// That node has started anew.
     fn report_restart(&self, node: NameHash) {
         let mut watches = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,17 +76,23 @@ impl Watches {
         });
     }
 
+    fn take(&self, notice: &Unreachable, by: NodeId) {
+        let address = address(notice.to_node.hash(), notice.to_service);
+        match notice.problem {
+            Problem::ServiceUnknown => self.report(address),
+            Problem::BlockedByFirewall => self.report_blocked(address, by),
+            // A node that is merely out of reach may come back.
+            Problem::MessageExpired | Problem::Other(_) => {}
+        }
+    }
+
     /// Takes the notices that come to a socket, and word of restarts, until its node stops.
     pub(super) async fn listen(&self, socket: &MeshSocket) {
         let mut restarts = socket.overlay().node().restarts();
         loop {
             tokio::select! {
                 notice = socket.overlay().unreachable() => match notice {
-                    // A node that is merely out of reach may come back; a service that is not there ends the talk.
-                    Some((notice, _)) if notice.problem == Problem::ServiceUnknown => {
-                        self.report(address(notice.to_node.hash(), notice.to_service));
-                    }
-                    Some(_) => {}
+                    Some((notice, by)) => self.take(&notice, by),
                     None => return,
                 },
                 restarted = restarts.recv() => match restarted {

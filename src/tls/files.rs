@@ -66,11 +66,22 @@ pub(super) fn revocation_lists(path: &Path) -> Result<Vec<CertRevocationList<'st
         return Err(wrong(path, FileProblem::Nothing { wanted: "revocation list", found: sections(&bytes) }));
     }
     let parse = |(at, list): (usize, &CertificateRevocationListDer<'_>)| {
-        OwnedCertRevocationList::from_der(list).map(CertRevocationList::from).map_err(|e| {
-            wrong(path, FileProblem::RevocationList { number: at + 1, reason: format!("{e:?}") })
-        })
+        OwnedCertRevocationList::from_der(list)
+            .map(CertRevocationList::from)
+            .map_err(|e| wrong(path, FileProblem::RevocationList { number: at + 1, reason: crl_reason(&e) }))
     };
     found.iter().enumerate().map(parse).collect()
+}
+
+/// What is wrong with a revocation list. OpenSSL makes lists of version 1 unless it is told otherwise.
+fn crl_reason(error: &webpki::Error) -> String {
+    match error {
+        webpki::Error::UnsupportedCrlVersion | webpki::Error::MalformedExtensions => {
+            "it must be of version 2, with a CRL number and the authority's key identifier (openssl: set crl_extensions)"
+                .to_owned()
+        }
+        other => format!("{other:?}"),
+    }
 }
 
 /// The fingerprints in a blocklist: one on a line, `#` begins a comment. An empty list is a list.

@@ -1,7 +1,6 @@
 //! TLS over any byte stream: the handshake, and the stream that comes of it.
 //!
-//! Owns the time that a handshake may take, how many may be under way at once, and what its failures are
-//! called. It refuses to know sockets, and what is said over the stream.
+//! Owns the time that a handshake may take, and what its failures are called. It refuses to know sockets, and what is said over the stream.
 
 use std::future::Future;
 use std::io;
@@ -12,10 +11,10 @@ use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use super::ahead::Ahead;
 use super::error::HandshakeError;
 use super::live::Cuttable;
 use super::profile::{ClientProfile, Core, ServerProfile};
@@ -27,7 +26,7 @@ pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// A stream past its handshake. It ends with an error when the peer's certificate is revoked.
 #[derive(Debug)]
 pub struct Secured<IO> {
-    stream: Cuttable<TlsStream<IO>>,
+    stream: Cuttable<TlsStream<Ahead<IO>>>,
     certified_nodes: Option<Vec<String>>,
     ends_like_tcp: bool,
 }
@@ -49,10 +48,10 @@ impl<IO> Secured<IO> {
 
     /// The stream below.
     pub fn io(&self) -> &IO {
-        self.stream.inner().get_ref().0
+        self.stream.inner().get_ref().0.io()
     }
 
-    fn new(core: &Core, stream: TlsStream<IO>, expected: Expected) -> Self {
+    fn new(core: &Core, stream: TlsStream<Ahead<IO>>, expected: Expected) -> Self {
         let chain: Vec<CertificateDer<'static>> = match stream.get_ref().1.peer_certificates() {
             Some(chain) => chain.iter().map(|certificate| certificate.clone().into_owned()).collect(),
             None => Vec::new(),
@@ -74,7 +73,7 @@ impl ServerProfile {
     {
         let (config, verdict) =
             self.config(Expected::Anyone).map_err(|error| failed(&self.core, error.to_string()))?;
-        let accepting = TlsAcceptor::from(Arc::new(config)).accept(io);
+        let accepting = TlsAcceptor::from(Arc::new(config)).accept(Ahead::new(io));
         let stream = finish(&self.core, accepting, &verdict).await?;
         Ok(Secured::new(&self.core, TlsStream::Server(stream), Expected::Anyone))
     }
@@ -96,7 +95,7 @@ impl ClientProfile {
         let expected = Expected::Host(name.clone());
         let (config, verdict) =
             self.config(expected.clone()).map_err(|error| failed(&self.core, error.to_string()))?;
-        let connecting = TlsConnector::from(Arc::new(config)).connect(name, io);
+        let connecting = TlsConnector::from(Arc::new(config)).connect(name, Ahead::new(io));
         let stream = finish(&self.core, connecting, &verdict).await?;
         Ok(Secured::new(&self.core, TlsStream::Client(stream), expected))
     }
@@ -136,6 +135,14 @@ fn explain(profile: &str, error: &io::Error, verdict: &Verdict) -> HandshakeErro
         None => error.to_string(),
     };
     HandshakeError::Failed { profile, reason }
+}
+
+/// The same error with what to do about it, where TLS is its cause.
+fn in_plain_words(error: io::Error) -> io::Error {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(tls) => io::Error::new(error.kind(), advice(tls)),
+        None => error,
+    }
 }
 
 /// What rustls found, and what to do about it.
@@ -179,6 +186,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<IO> {
             Poll::Ready(Err(e)) if self.ends_like_tcp && e.kind() == io::ErrorKind::UnexpectedEof => {
                 Poll::Ready(Ok(()))
             }
+            // A client of TLS 1.3 hears only now that the server does not accept its certificate.
+            Poll::Ready(Err(error)) => Poll::Ready(Err(in_plain_words(error))),
             read => read,
         }
     }
@@ -207,44 +216,5 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<IO> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-/// Handshakes under way at once on one listener; more wait in the kernel.
-const MOST_HANDSHAKES: usize = 4096;
-
-/// Handshakes of a listener, beside each other: a silent client never keeps others from being accepted.
-#[derive(Debug)]
-pub struct Handshakes<T> {
-    running: JoinSet<Result<T, HandshakeError>>,
-}
-
-impl<T> Default for Handshakes<T> {
-    fn default() -> Self {
-        Self { running: JoinSet::new() }
-    }
-}
-
-impl<T: Send + 'static> Handshakes<T> {
-    /// Whether one more may begin.
-    pub fn have_room(&self) -> bool {
-        self.running.len() < MOST_HANDSHAKES
-    }
-
-    /// Begins one.
-    pub fn begin(&mut self, handshake: impl Future<Output = Result<T, HandshakeError>> + Send + 'static) {
-        self.running.spawn(handshake);
-    }
-
-    /// The next that ends; pending while there are none. Cancel safe.
-    pub async fn next(&mut self) -> Result<T, HandshakeError> {
-        loop {
-            match self.running.join_next().await {
-                Some(Ok(ended)) => return ended,
-                // One that panicked is gone; the listener goes on.
-                Some(Err(_panicked)) => {}
-                None => return std::future::pending().await,
-            }
-        }
     }
 }

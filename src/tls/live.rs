@@ -65,6 +65,11 @@ impl Live {
         Guard { list: self.inner.clone(), number, cut }
     }
 
+    /// True if there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.inner).admitted.is_empty()
+    }
+
     /// All of them.
     pub(super) fn all(&self) -> Vec<Admitted> {
         lock(&self.inner).admitted.values().cloned().collect()

@@ -5,17 +5,20 @@
 //! - `verify`: whether a peer's certificate is accepted, as one function. `live`: who was let in.
 //! - [`make`]: keys, authorities, requests, certificates; [`commands`] does so from files to files.
 //! - [`inspect`]: what is in certificate files, and whether a node would accept it.
-//! - [`handshake`]: TLS over any byte stream. Streams of the mesh take their settings from the profile.
+//! - [`handshake`]: TLS over any byte stream; `handshakes`: many of them, on a listener; `ahead`: few system
+//!   calls for much. Streams of the mesh take their settings from the profile.
 //! - [`error`]: what can be wrong, in words.
 //!
 //! This room opens files and speaks TLS over what it is handed. It has never heard of links, streams,
 //! services or configuration.
 
+mod ahead;
 pub mod commands;
 pub mod error;
 mod files;
 mod fingerprint;
 pub mod handshake;
+mod handshakes;
 pub mod inspect;
 mod live;
 pub mod make;
@@ -27,12 +30,13 @@ mod verify;
 
 pub use error::{HandshakeError, ProfileError, Rejection};
 pub use fingerprint::Fingerprint;
-pub use handshake::{Handshakes, Secured};
+pub use handshake::Secured;
+pub use handshakes::Handshakes;
 pub use live::Guard;
 pub use material::Files;
 pub use names::{Facts, NODE_ID_OID, Names};
 pub use profile::{ClientOptions, ClientProfile, ServerOptions, ServerProfile};
-pub use profiles::{Profiles, UnknownProfile};
+pub use profiles::{ProfileSet, Profiles, UnknownProfile};
 pub use verify::{Expected, Verdict};
 
 #[cfg(test)]

@@ -142,8 +142,8 @@ impl fmt::Display for Names {
     /// All names on one line, for messages.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
-        parts.extend(self.node_ids.iter().map(|name| format!("node {name}")));
-        parts.extend(self.dns.iter().map(|name| format!("host {name}")));
+        parts.extend(self.node_ids.iter().map(|name| format!("node {}", printable(name))));
+        parts.extend(self.dns.iter().map(|name| format!("host {}", printable(name))));
         parts.extend(self.addresses.iter().map(|address| format!("address {address}")));
         if parts.is_empty() {
             return write!(f, "none (subject {})", self.subject);
@@ -160,8 +160,11 @@ fn utf8_string(value: &[u8]) -> Option<String> {
 
 fn display(name: &x509_parser::x509::X509Name<'_>) -> String {
     let common = name.iter_common_name().next().and_then(|name| name.as_str().ok());
-    let text = common.map_or_else(|| name.to_string(), str::to_owned);
-    // It ends up in logs and on terminals.
+    printable(&common.map_or_else(|| name.to_string(), str::to_owned))
+}
+
+/// For logs and terminals.
+fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 

@@ -97,6 +97,11 @@ impl Core {
         verify::check(&material.trust, &self.demands, self.role, expected, chain, Timestamp::now())
     }
 
+    /// True if a connection lives that this profile has let in.
+    pub(super) fn has_let_in(&self) -> bool {
+        !self.live.is_empty()
+    }
+
     pub(super) fn admit(&self, chain: Vec<CertificateDer<'static>>, expected: Expected) -> Guard {
         self.live.admit(chain, expected)
     }
@@ -295,6 +300,11 @@ impl ServerProfile {
         Ok((config, verdict))
     }
 
+    /// What a person should do about the own certificate, if it ends soon.
+    pub fn expiry_warning(&self) -> Option<String> {
+        self.core.expiry_warning()
+    }
+
     /// The node IDs that a client's certificate names; `None` if it names none or they are not looked at.
     pub fn certified_nodes(&self, chain: &[CertificateDer<'_>]) -> Option<Vec<String>> {
         self.core.certified_nodes(chain)
@@ -390,6 +400,11 @@ impl ClientProfile {
             .with_client_cert_resolver(Arc::new(OwnCertificate(self.core.clone())));
         config.resumption = Resumption::disabled();
         Ok((config, verdict))
+    }
+
+    /// What a person should do about the own certificate, if it ends soon.
+    pub fn expiry_warning(&self) -> Option<String> {
+        self.core.expiry_warning()
     }
 
     /// The node IDs that a server's certificate names; `None` if it names none or they are not looked at.

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use super::error::ProfileError;
 use super::profile::{ClientOptions, ClientProfile, Core, ServerOptions, ServerProfile};
@@ -25,11 +27,19 @@ const EXPIRY_LOOK: Duration = Duration::from_secs(24 * 3600);
 #[error("unknown TLS config {0}")]
 pub struct UnknownProfile(pub String);
 
-/// The profiles of a node. Clones are the same.
+/// The profiles of a node. Clones are the same, also after a change.
 #[derive(Debug, Clone, Default)]
 pub struct Profiles {
-    servers: Arc<BTreeMap<String, ServerProfile>>,
-    clients: Arc<BTreeMap<String, ClientProfile>>,
+    set: Arc<ArcSwap<ProfileSet>>,
+}
+
+/// All profiles at one time, with the settings that they were made of.
+#[derive(Debug, Default)]
+pub struct ProfileSet {
+    servers: BTreeMap<String, (ServerOptions, ServerProfile)>,
+    clients: BTreeMap<String, (ClientOptions, ClientProfile)>,
+    /// Of profiles that are no more: connections that they let in live on, and must still be cut when revoked.
+    retired: Vec<Arc<Core>>,
 }
 
 impl Profiles {
@@ -42,18 +52,60 @@ impl Profiles {
         clients: impl IntoIterator<Item = ClientOptions>,
         node: &NodeId,
     ) -> Result<Self, ProfileError> {
-        let servers = servers.into_iter().map(|options| {
-            ServerProfile::open(options, Some(node)).map(|profile| (profile.name().to_owned(), profile))
-        });
-        let clients = clients.into_iter().map(|options| {
-            ClientProfile::open(options, Some(node)).map(|profile| (profile.name().to_owned(), profile))
-        });
-        let profiles = Self {
-            servers: Arc::new(servers.collect::<Result<_, _>>()?),
-            clients: Arc::new(clients.collect::<Result<_, _>>()?),
-        };
-        profiles.all().for_each(Core::warn_of_expiry);
+        let profiles = Self::default();
+        let set = profiles.prepare(servers, clients, node)?;
+        profiles.swap(Arc::new(set));
         Ok(profiles)
+    }
+
+    /// Reads the files of those profiles that are not in use with these very settings; those stay the same.
+    /// Nothing changes before [`Self::swap`].
+    ///
+    /// # Errors
+    /// The first profile that cannot be used, with the file and what is wrong with it.
+    pub fn prepare(
+        &self,
+        servers: impl IntoIterator<Item = ServerOptions>,
+        clients: impl IntoIterator<Item = ClientOptions>,
+        node: &NodeId,
+    ) -> Result<ProfileSet, ProfileError> {
+        let now = self.set.load();
+        let mut set = ProfileSet::default();
+        for options in servers {
+            let kept = now.servers.get(&options.name).filter(|(known, _)| *known == options);
+            let profile = match kept {
+                Some((_, profile)) => profile.clone(),
+                None => warned(ServerProfile::open(options.clone(), Some(node))?, |made| &made.core),
+            };
+            set.servers.insert(options.name.clone(), (options, profile));
+        }
+        for options in clients {
+            let kept = now.clients.get(&options.name).filter(|(known, _)| *known == options);
+            let profile = match kept {
+                Some((_, profile)) => profile.clone(),
+                None => warned(ClientProfile::open(options.clone(), Some(node))?, |made| &made.core),
+            };
+            set.clients.insert(options.name.clone(), (options, profile));
+        }
+        Ok(set)
+    }
+
+    /// Puts other profiles in the place of these, which are given back. Whoever asks from now on gets the new
+    /// ones; whoever holds an old one keeps it.
+    pub fn swap(&self, new: Arc<ProfileSet>) -> Arc<ProfileSet> {
+        let old = self.set.load_full();
+        let kept: Vec<&Arc<Core>> = new.current().collect();
+        let gone = old.current().chain(&old.retired).chain(&new.retired);
+        let mut retired: Vec<Arc<Core>> = Vec::new();
+        for core in gone.filter(|core| core.has_let_in()) {
+            let known = |other: &&Arc<Core>| Arc::ptr_eq(other, core);
+            if !kept.iter().any(known) && !retired.iter().any(|other| known(&other)) {
+                retired.push(core.clone());
+            }
+        }
+        let (servers, clients) = (new.servers.clone(), new.clients.clone());
+        self.set.store(Arc::new(ProfileSet { servers, clients, retired }));
+        old
     }
 
     /// The `tls-server` of that name.
@@ -61,20 +113,28 @@ impl Profiles {
     /// # Errors
     /// If there is none.
     pub fn server(&self, name: &str) -> Result<ServerProfile, UnknownProfile> {
-        self.servers.get(name).cloned().ok_or_else(|| UnknownProfile(name.to_owned()))
+        let found = self.set.load().servers.get(name).map(|(_, profile)| profile.clone());
+        found.ok_or_else(|| UnknownProfile(name.to_owned()))
     }
 
-    /// The `tls-client` of that name.
+    /// The `tls-client` of that name. One called `default` is always there: unless it is configured, it trusts
+    /// the system's authorities and shows no certificate.
     ///
     /// # Errors
     /// If there is none.
     pub fn client(&self, name: &str) -> Result<ClientProfile, UnknownProfile> {
-        self.clients.get(name).cloned().ok_or_else(|| UnknownProfile(name.to_owned()))
-    }
-
-    fn all(&self) -> impl Iterator<Item = &Core> {
-        let servers = self.servers.values().map(|profile| &*profile.core);
-        servers.chain(self.clients.values().map(|profile| &*profile.core))
+        let unknown = || UnknownProfile(name.to_owned());
+        match self.set.load().clients.get(name) {
+            Some((_, profile)) => Ok(profile.clone()),
+            None if name == "default" => {
+                let options = ClientOptions { name: name.to_owned(), ..ClientOptions::default() };
+                ClientProfile::open(options, None).map_err(|error| {
+                    warn!(%error, "no default TLS profile");
+                    unknown()
+                })
+            }
+            None => Err(unknown()),
+        }
     }
 
     /// Takes changed files up, cuts connections whose certificate is no longer accepted, and warns of
@@ -88,7 +148,7 @@ impl Profiles {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = looks.tick() => self.look().await,
-                _ = dates.tick() => self.all().for_each(Core::warn_of_expiry),
+                _ = dates.tick() => self.set.load().current().for_each(|core| core.warn_of_expiry()),
             }
         }
     }
@@ -96,7 +156,25 @@ impl Profiles {
     async fn look(&self) {
         let profiles = self.clone();
         // Files may lie on a file system that hangs: the node must not.
-        let looked = tokio::task::spawn_blocking(move || profiles.all().for_each(Core::refresh));
+        let looked = tokio::task::spawn_blocking(move || profiles.refresh());
         let _panicked_only = looked.await;
     }
+
+    pub(super) fn refresh(&self) {
+        let set = self.set.load_full();
+        let retired = set.retired.iter().filter(|core| core.has_let_in());
+        set.current().chain(retired).for_each(|core| core.refresh());
+    }
+}
+
+impl ProfileSet {
+    fn current(&self) -> impl Iterator<Item = &Arc<Core>> {
+        let servers = self.servers.values().map(|(_, profile)| &profile.core);
+        servers.chain(self.clients.values().map(|(_, profile)| &profile.core))
+    }
+}
+
+fn warned<P>(profile: P, core: impl FnOnce(&P) -> &Arc<Core>) -> P {
+    core(&profile).warn_of_expiry();
+    profile
 }

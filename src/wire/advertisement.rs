@@ -85,7 +85,8 @@ struct Wire {
 }
 
 impl AdvertisementMessage {
-    const WHAT: &str = "service advertisement";
+    /// What errors call it.
+    pub const WHAT: &str = "service advertisement";
 
     /// Reads a whole message, type byte included.
     ///

@@ -49,7 +49,7 @@ pub enum WireError {
         source: serde_json::Error,
     },
     /// A body that would not fit a link's frame.
-    #[error("{what} of {len} bytes exceeds the {MAX_MESSAGE} bytes that a link can carry")]
+    #[error("{what} of {len} bytes is too large: a link carries {MAX_MESSAGE} bytes")]
     TooLarge {
         /// Which kind of body.
         what: &'static str,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{NodeId, ServiceName, WireError};
 
@@ -62,12 +62,24 @@ pub struct Unreachable {
     pub from_node: NodeId,
     /// Where it should have gone.
     pub to_node: NodeId,
-    /// The sender's service: the notice is for whoever listens there.
+    /// The sender's service: the notice is for whoever listens there. It may be one that no user can have.
+    #[serde(deserialize_with = "as_in_header")]
     pub from_service: ServiceName,
-    /// The service that it was for.
+    /// The service that it was for, likewise.
+    #[serde(deserialize_with = "as_in_header")]
     pub to_service: ServiceName,
     /// Why it was given up.
     pub problem: Problem,
+}
+
+/// A notice repeats names from a header, where any 8 bytes may stand.
+fn as_in_header<'de, D: Deserializer<'de>>(d: D) -> Result<ServiceName, D::Error> {
+    let name = std::borrow::Cow::<str>::deserialize(d)?;
+    let mut bytes = [0; 8];
+    let room = bytes.get_mut(..name.len());
+    let room = room.ok_or_else(|| serde::de::Error::custom("a service name has at most 8 bytes"))?;
+    room.copy_from_slice(name.as_bytes());
+    Ok(ServiceName::from_wire(bytes))
 }
 
 impl Unreachable {

@@ -25,6 +25,8 @@ pub struct CommandType {
     pub plugin: Option<PythonPlugin>,
     /// Bounds and surroundings of its units.
     pub limits: Limits,
+    /// Why nothing of this type can run here: it is known, not advertised, and submissions are refused.
+    pub cannot_run: Option<&'static str>,
 }
 
 /// A function of a plugin that `receptor-python-worker` loads.
@@ -38,8 +40,8 @@ pub struct PythonPlugin {
     pub config: serde_json::Map<String, serde_json::Value>,
 }
 
-/// The program that calls plugins.
-const PYTHON_WORKER: &str = "receptor-python-worker";
+/// The program that calls plugins, looked up on PATH.
+pub const PYTHON_WORKER: &str = "receptor-python-worker";
 
 impl CommandType {
     /// A type that runs a program, without arguments, bounds or signatures.
@@ -52,12 +54,18 @@ impl CommandType {
             verify_signature: false,
             plugin: None,
             limits: Limits::default(),
+            cannot_run: None,
         }
     }
 
     /// A type that calls a function of a Python plugin.
     pub fn python(name: impl Into<String>, plugin: PythonPlugin) -> Self {
         Self { plugin: Some(plugin), ..Self::new(name, PYTHON_WORKER) }
+    }
+
+    /// A type that is configured and cannot run here, and why.
+    pub fn unavailable(name: impl Into<String>, why: &'static str) -> Self {
+        Self { cannot_run: Some(why), ..Self::new(name, "") }
     }
 
     /// The arguments of one unit, still in shell quoting: the configured ones, then the client's.

@@ -11,6 +11,14 @@ pub enum WorkError {
     /// No such work type is configured here.
     #[error("unknown work type {0}")]
     UnknownType(String),
+    /// The work type is configured here, and cannot run here.
+    #[error("cannot run work type {work_type}: {why}")]
+    CannotRun {
+        /// The type.
+        work_type: String,
+        /// What is missing.
+        why: &'static str,
+    },
     /// No unit of that ID exists here, or it has been released.
     #[error("unknown work unit {0}")]
     UnknownUnit(String),

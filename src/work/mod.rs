@@ -27,11 +27,12 @@ mod store;
 pub mod unit;
 mod watch;
 
-pub use command::{CommandType, PythonPlugin};
+pub use command::{CommandType, PYTHON_WORKER, PythonPlugin};
 pub use error::{OpenError, WorkError};
 pub use registry::{Caller, Options, Outcome, Registry, Started, Submission, Submit};
 pub use results::ResultStream;
 pub use status::UnitReport;
+pub(crate) use store::node_directory;
 pub use unit::{State, UnitId};
 
 #[cfg(test)]

@@ -47,18 +47,7 @@ pub(crate) struct Store {
 impl Store {
     /// Checks the data directory, or makes it, and makes the node's own one in it.
     pub(crate) fn open(data_dir: &Path, node: &NodeId) -> Result<Self, OpenError> {
-        let name = node.as_str();
-        if name.contains('/') || name == "." || name == ".." {
-            return Err(OpenError::NodeId(name.to_owned()));
-        }
-        let data_dir = &std::path::absolute(data_dir).map_err(|source| OpenError::Io {
-            what: "find",
-            path: data_dir.to_owned(),
-            source,
-        })?;
-        own_directory(data_dir)?;
-        let root = data_dir.join(name);
-        own_directory(&root)?;
+        let root = node_directory(data_dir, node)?;
         Ok(Self { root, slots: Arc::new(Semaphore::new(CONCURRENT)), names: Arc::default() })
     }
 
@@ -270,6 +259,26 @@ fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600);
     options
+}
+
+/// The directory of a node within `data_dir`, made if it is missing, and under nobody else's control.
+///
+/// # Errors
+/// [`OpenError`] says what is wrong with it.
+pub(crate) fn node_directory(data_dir: &Path, node: &NodeId) -> Result<PathBuf, OpenError> {
+    let name = node.as_str();
+    if name.contains('/') || name == "." || name == ".." {
+        return Err(OpenError::NodeId(name.to_owned()));
+    }
+    let data_dir = &std::path::absolute(data_dir).map_err(|source| OpenError::Io {
+        what: "find",
+        path: data_dir.to_owned(),
+        source,
+    })?;
+    own_directory(data_dir)?;
+    let root = data_dir.join(name);
+    own_directory(&root)?;
+    Ok(root)
 }
 
 /// Makes a directory that only we can enter, or checks that one which exists is ours alone to write.

@@ -50,7 +50,7 @@ fn what_is_missing_is_found() {
         &format!("error: tcp-listener on 127.0.0.1:{taken}: 127.0.0.1:{taken} is in use"),
         "error: tcp-server on 192.0.2.1:1: 192.0.2.1:1 cannot be listened on",
         "the path exists and is not a socket",
-        "error: tls-client t: /nonexistent/ca.pem cannot be read",
+        "error: tls-client t: rootcas /nonexistent/ca.pem: cannot be read",
         "error: command-service t: there is no program \"/nonexistent/shell\"",
         "error: work-command x: there is no program \"no-such-program\"",
     ] {
@@ -63,6 +63,72 @@ fn what_is_missing_is_found() {
     let (code, text) = check(&[&config]);
     assert_eq!((code, text.lines().count()), (Some(1), 2), "{text}");
     assert!(text.contains("c.yml:3: tcp-listener: tls: there is no tls-server named \"missing\""), "{text}");
+}
+
+/// Each line of a table: an entry of the configuration, and what is said of it.
+#[test]
+fn certificates_keys_and_claims_are_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("c.yml");
+    let cert = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("certs").join(name);
+    let port = free_port();
+    let listener = |host: &str| json!({"tcp-listener": {"port": port, "bindaddr": host}});
+    let router = |name: &str| json!({"networkname": name, "localnet": "10.0.0.0/30", "interface": "mesh9"});
+    let both = format!("is in use: tcp-listener on 127.0.0.1:{port} has the port");
+    let cases = [
+        (
+            json!([{"tls-server": {"name": "s", "cert": cert("hop.crt"), "key": cert("hop.key")}}]),
+            vec!["tls-server s: cert ", "does not name this node: expected node control, found"],
+        ),
+        (
+            json!([{"tls-server": {"name": "s", "cert": cert("control.crt"), "key": cert("hop.key")}}]),
+            vec!["tls-server s: key ", "does not belong to the certificate"],
+        ),
+        (
+            json!([{"tls-client": {"name": "c", "rootcas": cert("hop.key")}}]),
+            vec!["tls-client c: rootcas ", "holds no certificate"],
+        ),
+        (json!([{"work-signing": cert("work.pub")}]), vec!["work-signing: ", "holds a public key"]),
+        (
+            json!([{"work-verification": cert("work.key")}]),
+            vec!["work-verification: ", "holds a private key"],
+        ),
+        (json!([listener("127.0.0.1"), listener("0.0.0.0")]), vec!["tcp-listener on 0.0.0.0", &both]),
+        (
+            json!([{"ip-router": router("one")}, {"ip-router": router("two")}]),
+            vec!["ip-router two: interface mesh9 belongs to ip-router one already"],
+        ),
+        (
+            json!([{"work-command": {"worktype": "x", "command": "sh", "cwd": "/nonexistent"}}]),
+            vec!["work-command x: cwd: /nonexistent is not a directory"],
+        ),
+        (
+            json!([{"work-kubernetes": {"worktype": "k", "namespace": "n", "pod": "/nonexistent/pod.yml"}}]),
+            vec!["work-kubernetes k: /nonexistent/pod.yml cannot be read"],
+        ),
+        (
+            json!([{"ip-router": {"networkname": "n", "localnet": "10.0.0.0/30", "interface": "lo"}}]),
+            vec!["ip-router n: there is an interface lo"],
+        ),
+    ];
+    for (items, parts) in cases {
+        fs::write(&config, configuration(dir.path(), "control", json!({}), items)).unwrap();
+        let (code, text) = check(&[&config]);
+        let errors: Vec<&str> = text.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!((code, errors.len()), (Some(1), 1), "{text}");
+        for part in parts {
+            assert!(errors[0].contains(part), "{part} is not in\n{text}");
+        }
+    }
+    let fine = json!([
+        {"tls-server": {"name": "s", "cert": cert("control.crt"), "key": cert("control.key"),
+            "clientcas": cert("ca.crt"), "requireclientcert": true}},
+        {"work-signing": cert("work.key")}, {"work-verification": cert("work.pub")},
+        {"tcp-listener": {"port": port, "bindaddr": "127.0.0.1", "tls": "s"}},
+        {"tcp-listener": {"port": port, "bindaddr": "127.0.0.2"}}]);
+    fs::write(&config, configuration(dir.path(), "control", json!({}), fine)).unwrap();
+    let (code, text) = check(&[&config]);
+    assert_eq!(code, Some(0), "{text}");
 }
 
 #[test]

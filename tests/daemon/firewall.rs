@@ -93,3 +93,49 @@ fn a_go_node_sees_that_it_is_blocked() {
     // And the other way round: towards the Go node nothing is closed.
     assert_eq!(control.ask_json("ping go")["Success"], true);
 }
+
+/// An attempt to connect that a rule turns away fails at once, in words that name whose rule it was.
+fn rejected_at_once(from: &Node, line: &str, says: &str) {
+    until(says, || {
+        let began = std::time::Instant::now();
+        let answer = from.ask(line);
+        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{answer} took as long as silence");
+        answer.contains(says).then_some(())
+    });
+}
+
+#[test]
+fn a_rejected_connection_fails_at_once() {
+    let port = free_port();
+    let other = Node::start("other", listener(port));
+    let (dir, config) = example(port);
+    let control = Node::spawn(Path::new(env!("CARGO_BIN_EXE_meshd")), dir, &config);
+    control.reaches("other");
+    other.reaches("control");
+    let blocked =
+        |node: &str, by: &str| format!("connection to {node}:control blocked by the firewall of node {by}");
+    rejected_at_once(&other, "connect control control", &blocked("control", "control"));
+    assert_eq!(control.ask("connect other control"), "Connecting", "the other way is open");
+
+    // A rule of one's own counts as well, and one that is gone is forgotten.
+    let rules = json!({"firewallrules": [reject(json!({"tonode": "control", "toservice": "control"}))]});
+    other.configure("other", rules, listener(port));
+    assert_eq!(other.reload(), json!({"Success": true}));
+    rejected_at_once(&other, "connect control control", &blocked("control", "other"));
+}
+
+#[test]
+fn a_go_node_that_rejects_fails_our_connection_at_once() {
+    let Some(program) = receptor_go() else { return };
+    let port = free_port();
+    let rules = json!({"firewallrules": [{"action": "reject", "tonode": "go", "toservice": "control"}]});
+    let go = Node::run(&program, "go", rules, json!([{"tcp-listener": {"port": port}}]));
+    let ours = Node::start("ours", json!([{"tcp-peer": format!("127.0.0.1:{port}")}]));
+    ours.reaches("go");
+    go.reaches("ours");
+    rejected_at_once(
+        &ours,
+        "connect go control",
+        "connection to go:control blocked by the firewall of node go",
+    );
+}

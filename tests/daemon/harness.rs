@@ -71,10 +71,22 @@ impl Node {
         Self::spawn(program, dir, &config)
     }
 
+    /// The same by a command that becomes the program.
+    pub fn run_by(command: Command, program: &Path, id: &str, items: Value) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("c.yml");
+        fs::write(&config, configuration(dir.path(), id, json!({}), items)).unwrap();
+        Self::spawn_by(command, program, dir, &config)
+    }
+
     /// A node with the configuration file `config`, whose control socket is `s` in `dir`.
     pub fn spawn(program: &Path, dir: tempfile::TempDir, config: &Path) -> Self {
+        Self::spawn_by(Command::new(program), program, dir, config)
+    }
+
+    fn spawn_by(mut command: Command, program: &Path, dir: tempfile::TempDir, config: &Path) -> Self {
         let log = fs::File::create(dir.path().join("log")).unwrap();
-        let process = Command::new(program)
+        let process = command
             .arg("--config")
             .arg(config)
             .stdin(Stdio::null())
@@ -88,6 +100,10 @@ impl Node {
             until("the node is ready", || node.log().contains("ready").then_some(()));
         }
         node
+    }
+
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.process)
     }
 
     pub fn socket(&self) -> PathBuf {

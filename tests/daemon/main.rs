@@ -1,7 +1,10 @@
 //! The daemon from outside: its real binary, its configuration files, its control socket, and Go nodes beside it.
 
 mod check;
+mod examples;
 mod firewall;
 mod harness;
 mod proxies;
 mod reload;
+mod router;
+mod secured;

@@ -171,3 +171,114 @@ fn a_version_2_file_is_followed_without_being_asked() {
     until("the complaint", || node.log().contains("reload failed, nothing was changed").then_some(()));
     assert_eq!(node.ask_json("loglevel"), json!({"Level": "debug"}));
 }
+
+/// A certificate of the development set, as a profile names it.
+fn cert(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("certs").join(name).display().to_string()
+}
+
+fn times_connected(node: &Node, peer: &str) -> usize {
+    let peer = format!("peer={peer}");
+    node.log().lines().filter(|line| line.contains(" connected") && line.contains(&peer)).count()
+}
+
+#[test]
+fn a_changed_profile_restarts_its_links_and_no_others() {
+    let (secured, plain) = (free_port(), free_port());
+    let server = |more: Value| {
+        let mut profile = json!({"name": "srv", "cert": cert("hop.crt"), "key": cert("hop.key"),
+            "clientcas": cert("ca.crt"), "requireclientcert": true});
+        profile.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"tls-server": profile})
+    };
+    let links = [
+        json!({"tcp-listener": {"port": secured, "bindaddr": "127.0.0.1", "tls": "srv"}}),
+        json!({"tcp-listener": {"port": plain, "bindaddr": "127.0.0.1"}}),
+    ];
+    let with = |more: Value| json!([server(more), links[0], links[1]]);
+    let hop = Node::start("hop", with(json!({})));
+    let client = json!({"tls-client": {"name": "cli", "rootcas": cert("ca.crt"), "cert": cert("control.crt"),
+        "key": cert("control.key")}});
+    let _control = Node::start(
+        "control",
+        json!([client, {"tcp-peer": {"address": format!("127.0.0.1:{secured}"), "tls": "cli"}}]),
+    );
+    let _execution = Node::start("execution", json!([{"tcp-peer": format!("127.0.0.1:{plain}")}]));
+    let connected = || (times_connected(&hop, "control"), times_connected(&hop, "execution"));
+    until("both links", || (connected() == (1, 1)).then_some(()));
+
+    hop.configure("hop", json!({}), with(json!({"mintls13": true})));
+    assert_eq!(hop.reload(), success());
+    until("the link with the changed profile again", || (connected() == (2, 1)).then_some(()));
+
+    // A profile that cannot be used changes nothing, not even what else is new.
+    let mut broken = with(json!({"cert": "/nonexistent/hop.crt"}));
+    broken.as_array_mut().unwrap().push(json!({"log-level": "debug"}));
+    hop.configure("hop", json!({}), broken);
+    let answer = hop.reload()["Error"].as_str().unwrap().to_owned();
+    assert!(answer.contains("/nonexistent/hop.crt") && answer.ends_with("ERRORCODE 4"), "{answer}");
+    assert_eq!(hop.ask_json("loglevel"), json!({"Level": "info"}));
+    // A certificate that those who connect do not trust is taken, and one that is good again as well.
+    hop.configure("hop", json!({}), with(json!({"pinnedclientcert": ["00".repeat(32)]})));
+    assert_eq!(hop.reload(), success());
+    until("the link is refused", || {
+        hop.ask_json("status")["RoutingTable"].get("control").is_none().then_some(())
+    });
+    hop.configure("hop", json!({}), with(json!({})));
+    assert_eq!(hop.reload(), success());
+    hop.reaches("control");
+    assert_eq!(connected().1, 1, "the other link was never touched");
+}
+
+#[test]
+fn keys_and_limits_change_at_run_time() {
+    let port = free_port();
+    let listener = json!({"tcp-listener": {"port": port, "bindaddr": "127.0.0.1"}});
+    let work = json!({"work-command": {"worktype": "say", "command": "echo", "params": "done"}});
+    let execution = Node::start("execution", json!([listener, work]));
+    let peer = json!({"tcp-peer": format!("127.0.0.1:{port}")});
+    let control = Node::start("control", json!([peer]));
+    control.reaches("execution");
+    let submit = || {
+        let mut command = Command::cargo_bin("meshctl").unwrap();
+        let socket = control.socket();
+        command.env_clear().arg("--socket").arg(socket);
+        let output =
+            command.args(["work", "submit", "say", "--node", "execution", "--signwork", "-n", "-f"]).output();
+        let output = output.unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    assert!(submit().contains("signing key is empty"), "{}", submit());
+    let signing = |key: String| json!({"work-signing": {"privatekey": key}});
+    control.configure("control", json!({}), json!([peer, signing("/nonexistent/key".to_owned())]));
+    let answer = control.reload()["Error"].as_str().unwrap().to_owned();
+    assert!(answer.contains("work-signing") && answer.contains("/nonexistent/key"), "{answer}");
+    control.configure("control", json!({}), json!([peer, signing(cert("work.key"))]));
+    assert_eq!(control.reload(), success());
+    assert!(!submit().contains("done"), "nobody verifies yet");
+    let verification = json!({"work-verification": {"publickey": cert("work.pub")}});
+    let mut verified = work.clone();
+    verified["work-command"]["verifysignature"] = json!(true);
+    execution.configure(
+        "execution",
+        json!({"maxidleconnectiontimeout": "1m"}),
+        json!([listener, verified, verification]),
+    );
+    assert_eq!(execution.reload(), success());
+    assert!(submit().contains("done"), "{}", submit());
+    assert_eq!(times_connected(&execution, "control"), 1, "one link all the time");
+}
+
+#[test]
+fn a_hang_up_signal_reloads() {
+    let node = Node::start("node", json!([]));
+    let hang_up = || rustix::process::kill_process(node.pid(), rustix::process::Signal::HUP).unwrap();
+    node.configure("node", json!({}), json!([{"log-level": "debug"}]));
+    hang_up();
+    until("the new level", || (node.ask_json("loglevel") == json!({"Level": "debug"})).then_some(()));
+    node.configure("other", json!({}), json!([{"log-level": "error"}]));
+    hang_up();
+    until("the refusal", || node.log().contains("reload failed, nothing was changed").then_some(()));
+    assert!(node.log().contains("id cannot change while the node runs"));
+    assert_eq!(node.ask_json("loglevel"), json!({"Level": "debug"}));
+}

@@ -71,8 +71,10 @@ WORK = [
 class Node:
     """One node: a process of ours or of the Go implementation, named by `program`."""
 
-    def __init__(self, mesh, name, program, directives):
+    def __init__(self, mesh, name, program, directives, service=None):
         self.mesh, self.name, self.program = mesh, name, program
+        #: More parameters of the control service.
+        self.service = service or {}
         self.dir = mesh.dir / name
         self.dir.mkdir()
         self.socket = self.dir / "s"
@@ -91,7 +93,7 @@ class Node:
         """Writes the configuration anew. JSON is YAML."""
         own = [
             {"node": {"id": self.name, "datadir": str(self.datadir)}},
-            {"control-service": {"service": "control", "filename": str(self.socket)}},
+            {"control-service": {"service": "control", "filename": str(self.socket), **self.service}},
         ]
         self.config.write_text(json.dumps(own + self.directives, indent=1))
 
@@ -212,6 +214,11 @@ class Mesh:
         if not listen and not peers:
             directives.append({"local-only": None})
         self.nodes[name] = Node(self, name, program, directives)
+        return self.nodes[name]
+
+    def add(self, name, directives, program=MESHD, service=None):
+        """Adds a node that has just these directives, besides those that every node has."""
+        self.nodes[name] = Node(self, name, program, directives, service)
         return self.nodes[name]
 
     def __getitem__(self, name):

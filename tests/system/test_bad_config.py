@@ -44,20 +44,6 @@ def test_a_file_with_a_mistake(tmp_path, text, line, parts):
         assert part in said, said
 
 
-@pytest.mark.parametrize(
-    "directive",
-    [
-        "work-kubernetes: {worktype: x, namespace: y, image: z, authmethod: incluster}",
-        "ip-router: {networkname: x, localnet: 10.0.0.0/30}",
-    ],
-)
-def test_a_directive_that_is_known_and_not_implemented_is_refused_by_name(tmp_path, directive):
-    path = tmp_path / "early.yml"
-    path.write_text(f"{NODE}- {directive}\n")
-    said = refused("--config", str(path))
-    assert directive.partition(":")[0] in said and "early.yml:4" in said, said
-
-
 def test_a_file_that_is_not_there():
     assert "/nonexistent/x.yml" in refused("--config", "/nonexistent/x.yml")
 

@@ -7,7 +7,6 @@ import json
 import random
 import socket
 import struct
-import time
 
 import pytest
 
@@ -16,11 +15,8 @@ from conftest import scoped_mesh
 from mesh import until
 from peer import ADVERTISEMENT, DATA, ROUTING, Peer, frame
 
-#: What one hostile neighbour may cost for good: what the allocator keeps of 3,000 sessions at once included.
+#: What one hostile neighbour may cost for good: what the allocator keeps included.
 ROOM = 60_000_000
-
-#: What a connection that has not introduced itself may cost while it lasts, kernel memory aside.
-PER_SESSION = 20_000
 
 
 @pytest.fixture(scope="module")
@@ -219,19 +215,3 @@ def test_a_neighbour_that_reads_nothing(hop):
         except TimeoutError:
             pass
         check_others(hop.mesh)
-
-
-def test_3000_silent_connections_are_cut(hop):
-    before, port = hop.rss(), hop.mesh.ports["hop"]
-    start = time.monotonic()
-    silent = [socket.create_connection(("127.0.0.1", port), 20) for _ in range(3000)]
-    try:
-        check_others(hop.mesh)
-        assert hop.rss() < before + 3000 * PER_SESSION, f"{before} bytes became {hop.rss()}"
-        for one in silent:
-            one.settimeout(max(0.1, start + 30 - time.monotonic()))
-            while one.recv(65536):
-                pass
-    finally:
-        for one in silent:
-            one.close()

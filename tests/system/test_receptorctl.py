@@ -1,4 +1,4 @@
-"""Every subcommand of the real receptorctl against our node, over the Unix socket and over TCP."""
+"""Every subcommand of the real receptorctl against our node, over the Unix socket, over TCP and over TLS."""
 
 import json
 import os
@@ -10,31 +10,38 @@ import pytest
 import mesh as harness
 from conftest import scoped_mesh
 from mesh import RECEPTORCTL, command_type, environment, free_port, until
+from trust import Pki
 
 
 @pytest.fixture(scope="module")
-def nodes(request):
-    """control - hop - execution, whose control node also listens on TCP."""
+def nodes(request, tmp_path_factory):
+    """control - hop - execution, whose control node also listens on TCP, and on another port with TLS."""
     with scoped_mesh(request.node) as mesh:
-        mesh.tcp = free_port()
+        mesh.tcp, mesh.tls, mesh.pki = free_port(), free_port(), Pki(tmp_path_factory.mktemp("pki"))
+        mesh.pki.issue("control", ["control"])
         mesh.node("hop", listen=True)
         tcp = {"control-service": {"service": "tcpctl", "tcplisten": f"127.0.0.1:{mesh.tcp}"}}
-        mesh.node("control", peers=["hop"], work=harness.WORK, extra=[tcp])
+        tls = {"service": "tlsctl", "tcplisten": f"127.0.0.1:{mesh.tls}", "tcptls": "server"}
+        extra = [tcp, {"control-service": tls}, *mesh.pki.profiles("control")]
+        mesh.node("control", peers=["hop"], work=harness.WORK, extra=extra)
         mesh.node("execution", peers=["hop"], work=[*harness.WORK, command_type("both", "echo", "one", True)])
         yield mesh.start()
 
 
-@pytest.fixture(params=["unix", "tcp"])
+@pytest.fixture(params=["unix", "tcp", "tls"])
 def ctl(request, nodes):
     """Runs receptorctl; gives its exit code, output and errors as text."""
-    where = {"unix": f"unix:{nodes['control'].socket}", "tcp": f"tcp://127.0.0.1:{nodes.tcp}"}[request.param]
+    sockets = {"unix": f"unix:{nodes['control'].socket}", "tcp": f"tcp://127.0.0.1:{nodes.tcp}"}
+    where = {**sockets, "tls": f"tls://127.0.0.1:{nodes.tls}"}[request.param]
+    files = {"--rootcas": "ca.crt", "--cert": "control.crt", "--key": "control.key"}
+    options = [part for flag, name in files.items() for part in (flag, str(nodes.pki.path(name)))]
 
     def run(*args, payload=b""):
-        command = [RECEPTORCTL, "--socket", where, *args]
+        command = [RECEPTORCTL, "--socket", where, *(options if request.param == "tls" else []), *args]
         done = subprocess.run(command, input=payload, capture_output=True, env=environment(), timeout=60)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
-    run.where = where
+    run.where, run.options = where, options if request.param == "tls" else []
     yield run
     nodes["control"].release_all()
 
@@ -91,7 +98,7 @@ def test_connect_from_a_terminal(ctl):
     """The client insists on a terminal; the service is another node's control service."""
     terminal, theirs = pty.openpty()
     process = subprocess.Popen(
-        [RECEPTORCTL, "--socket", ctl.where, "connect", "execution", "control"],
+        [RECEPTORCTL, "--socket", ctl.where, *ctl.options, "connect", "execution", "control"],
         stdin=theirs,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -134,7 +141,8 @@ def test_submit_without_payload_and_with_params(ctl):
 def test_submit_with_a_payload_from_a_file(ctl, tmp_path):
     (tmp_path / "payload").write_bytes(bytes(range(256)) * 1000)
     path = str(tmp_path / "payload")
-    command = [RECEPTORCTL, "--socket", ctl.where, "work", "submit", "cat", "--node", "execution", "-p", path, "-f"]
+    submit = ["work", "submit", "cat", "--node", "execution", "-p", path, "-f"]
+    command = [RECEPTORCTL, "--socket", ctl.where, *ctl.options, *submit]
     done = subprocess.run(command, capture_output=True, env=environment(), timeout=60)
     assert done.returncode == 0 and done.stdout == bytes(range(256)) * 1000, done.stderr
 

@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 
 use super::inbox::Inbox;
 use super::socket::{DatagramSocket, Route, Slots};
-use super::table::Table;
+use super::table::{MAX_NEW, Table};
 use crate::wire::{MessageType, RoutingUpdate};
 
 /// Sessions that wait to be accepted; beyond that, sources have to try again.
@@ -78,6 +78,10 @@ impl Hub {
         now: Instant,
     ) {
         let Ok(permit) = newcomers.try_reserve() else { return };
+        // Every session holds this. Those that were displaced and have not ended yet are to be few as well.
+        if Arc::strong_count(self) > self.table().len() + MAX_NEW {
+            return;
+        }
         let place = self.table().admit(route.to, now);
         let Some(place) = place else {
             warn!(source = %route.to, "no room for another UDP session: limit the port to known neighbours");

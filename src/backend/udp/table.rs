@@ -93,7 +93,7 @@ impl Table {
         }
     }
 
-    #[cfg(test)]
+    /// How many have a place.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }

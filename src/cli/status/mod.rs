@@ -1,5 +1,6 @@
 //! `meshctl status`: the mesh as one node sees it.
 
+mod links;
 mod report;
 mod tables;
 
@@ -18,10 +19,17 @@ pub use tables::render;
 
 /// Arguments of `meshctl status`.
 #[derive(Debug, Args)]
-pub struct Status {}
+pub struct Status {
+    /// Show each link to a neighbour with its round trip, queue and traffic instead
+    #[arg(long)]
+    links: bool,
+}
 
 impl Status {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        if self.links {
+            return links::run(context).await;
+        }
         let answer = context.client.command(&Command::words("status")?).await?;
         if context.output.json {
             context.output.value(&answer)?;

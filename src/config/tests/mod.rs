@@ -21,7 +21,7 @@ fn environment() -> Environment {
     }
 }
 
-/// Reads the text of a file; what is not implemented counts as an error.
+/// Reads the text of a file, with the warnings.
 fn load_text(text: &str) -> Result<(Config, Vec<Warning>), ConfigErrors> {
     let mut report = Report::default();
     let raw = yaml::read(&Arc::from(Path::new("x.yml")), text, &mut report).items;
@@ -32,7 +32,7 @@ fn load_text(text: &str) -> Result<(Config, Vec<Warning>), ConfigErrors> {
     }
 }
 
-/// Reads the text of a file; what is not implemented is no error.
+/// Reads the text of a file that holds no error.
 fn parse_text(text: &str) -> Config {
     let mut report = Report::default();
     let raw = yaml::read(&Arc::from(Path::new("x.yml")), text, &mut report).items;

@@ -16,7 +16,7 @@ fn the_help_text_names_everything_and_fits_the_terminal() {
     for line in [
         "\n  --udp-peer: Connects to a neighbour over UDP\n",
         "\n      tls=TEXT                         tls-client profile\n",
-        "\n      receptorkubesupportreconnect=TEXT Kubernetes: resume broken logs [not in this version]\n",
+        "\n      receptorkubesupportreconnect=TEXT Kubernetes: resume broken logs [no effect yet]\n",
     ] {
         assert!(help.contains(line), "{line}");
     }
@@ -114,6 +114,22 @@ fn the_worked_examples_load() {
         assert_eq!(loaded.warnings, [], "{}", path.display());
         assert!(!loaded.config.control_services.is_empty(), "{}", path.display());
     }
+}
+
+/// So is every file of `tests/configs`, which others write; only what is loaded without effect gets a warning.
+#[test]
+fn what_others_write_loads() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs");
+    let mut count = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let loaded =
+            load_args(&format!("--config {}", path.display())).unwrap_or_else(|errors| panic!("{errors}"));
+        let kubernetes = !loaded.config.work_kubernetes.is_empty();
+        assert_eq!(loaded.warnings.is_empty(), !kubernetes, "{}: {:?}", path.display(), loaded.warnings);
+        count += 1;
+    }
+    assert!(count >= 10, "{count} files");
 }
 
 #[test]

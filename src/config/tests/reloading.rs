@@ -98,31 +98,85 @@ fn rules_levels_and_work_types_change() {
     assert_eq!(planned("log-level: info", "log-level: debug").log, Some((LogLevel::Debug, false)));
     let trace = planned("- log-level: info", "- log-level: info\n- trace");
     assert_eq!(trace.log, Some((LogLevel::Info, true)));
-    for (from, to, count) in [
-        ("worktype: two, command: sh", "worktype: two, command: bash", 2),
-        ("- tcp-listener: 1", "- work-command: {worktype: three, command: sh}", 3),
-        ("- work-command: {worktype: two, command: sh}\n", "", 1),
+    for (from, to) in [
+        ("worktype: two, command: sh", "worktype: two, command: bash"),
+        ("- tcp-listener: 1", "- work-command: {worktype: three, command: sh}"),
+        ("- tcp-listener: 1", "- work-kubernetes: {worktype: k, namespace: n, image: i}"),
+        ("- tcp-listener: 1", "- work-python: {worktype: p, plugin: m, function: f}"),
+        ("- work-command: {worktype: two, command: sh}\n", ""),
     ] {
-        assert_eq!(planned(from, to).work_commands.map(|types| types.len()), Some(count), "{to}");
+        assert!(planned(from, to).work_types, "{to}");
+    }
+    assert_eq!(
+        planned("id: a", "id: a, maxidleconnectiontimeout: 1m").max_idle,
+        Some(std::time::Duration::from_secs(60))
+    );
+}
+
+const SECURED: &str = "
+- node: a
+- tls-server: {name: one, cert: c, key: k}
+- tls-server: {name: two, cert: c, key: k}
+- tls-client: {name: one, rootcas: ca}
+- tls-client: {name: two, rootcas: ca}
+- tcp-listener: {port: 1, tls: one}
+- tcp-listener: {port: 2, tls: two}
+- tcp-listener: {port: 3}
+- quic-peer: {address: 'b:1', tls: one}
+- ws-peer: {address: 'wss://b', tls: two}
+- tcp-server: {port: 4, remotenode: b, remoteservice: c, tlsserver: two, tlsclient: two}
+- control-service: {filename: /run/x, tls: one, tcplisten: 5, tcptls: two}
+- command-service: {service: s, command: sh, tls: two}
+- unix-socket-server: {filename: /run/y, remotenode: b, remoteservice: c, tls: one}
+- unix-socket-client: {service: t, filename: /run/y, tls: one}
+";
+
+#[test]
+fn parts_whose_profile_changes_start_again_and_no_others() {
+    let old = parse_text(SECURED);
+    let plan = |from: &str, to: &str| {
+        assert!(SECURED.contains(from), "{from}");
+        plan(&old, &parse_text(&SECURED.replace(from, to))).unwrap()
+    };
+    let server = plan("tls-server: {name: one,", "tls-server: {name: one, mintls13: yes,");
+    let restarted = ["control-service control", "tcp-listener on 0.0.0.0:1", "unix-socket-client t"];
+    assert_eq!(
+        (names(&server.added), names(&server.removed)),
+        (restarted.map(str::to_owned).to_vec(), names(&server.added))
+    );
+    assert!(server.tls && !server.signing);
+    let client = plan("tls-client: {name: one,", "tls-client: {name: one, insecureskipverify: yes,");
+    assert_eq!(names(&client.removed), ["quic-peer b:1", "unix-socket-server /run/y"]);
+    let both = plan("{name: two,", "{name: two, mintls13: yes,");
+    assert_eq!(names(&both.added).len(), 5, "{both:?}");
+    let unused = plan("- tcp-listener: {port: 3}", "- tcp-listener: {port: 3}\n- tls-client: {name: three}");
+    assert!(unused.tls && unused.added.is_empty() && unused.removed.is_empty());
+    assert!(!plan("- node: a", "- node: a").tls);
+}
+
+#[test]
+fn keys_change() {
+    for (item, signing, verification) in
+        [("work-signing: key", true, false), ("work-verification: key", false, true)]
+    {
+        let more = BEFORE.replace("- tcp-listener: 1", &format!("- {item}"));
+        for (old, new) in [(BEFORE, more.as_str()), (more.as_str(), BEFORE)] {
+            let plan = plan(&parse_text(old), &parse_text(new)).unwrap();
+            assert_eq!((plan.signing, plan.verification), (signing, verification), "{item}");
+        }
     }
 }
 
 #[test]
-fn everything_else_needs_a_restart() {
+fn node_and_data_need_a_restart() {
     let old = parse_text(BEFORE);
     for (from, to, error) in [
         ("id: a", "id: b", NotReloadable::Node("id")),
         ("id: a", "id: a, datadir: /x", NotReloadable::Node("datadir")),
-        ("id: a", "id: a, maxidleconnectiontimeout: 1m", NotReloadable::Node("maxidleconnectiontimeout")),
-        ("- tcp-listener: 1", "- tls-client: {name: a}", NotReloadable::ModifiedOrAdded("tls-client")),
-        ("- tcp-listener: 1", "- work-signing: key", NotReloadable::ModifiedOrAdded("work-signing")),
     ] {
         assert!(BEFORE.contains(from));
         assert_eq!(plan(&old, &parse_text(&BEFORE.replace(from, to))).unwrap_err(), error, "{to}");
     }
-    let more = BEFORE.replace("- tcp-listener: 1", "- work-signing: key");
-    let error = plan(&parse_text(&more), &old).unwrap_err();
-    assert_eq!(error, NotReloadable::Removed("work-signing"));
 }
 
 #[test]
@@ -132,9 +186,5 @@ fn the_words_are_those_that_controllers_know() {
     assert_eq!(
         NotReloadable::Node("id").to_string(),
         format!("{known}: id cannot change while the node runs")
-    );
-    assert_eq!(
-        NotReloadable::Removed("trace").to_string(),
-        "a non-reloadable config action 'trace' was removed. Must restart receptor for changes to take effect"
     );
 }

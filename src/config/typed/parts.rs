@@ -52,6 +52,15 @@ pub enum Part {
     IpRouter(IpRouter),
 }
 
+/// A TLS profile that a part goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Profile<'a> {
+    /// The `tls-server` of that name.
+    Server(&'a str),
+    /// The `tls-client` of that name.
+    Client(&'a str),
+}
+
 /// Something that only one part can have at a time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Claim {
@@ -119,6 +128,49 @@ impl Part {
                 std::iter::once(Claim::Service(router.network)).chain(interface).collect()
             }
         }
+    }
+}
+
+impl Part {
+    /// The TLS profiles that the part takes when it starts.
+    pub fn profiles(&self) -> Vec<Profile<'_>> {
+        match self {
+            Self::Control(ControlDoor::Unix(..))
+            | Self::UdpServer(_)
+            | Self::UdpClient(_)
+            | Self::IpRouter(_) => Vec::new(),
+            Self::Control(ControlDoor::Tcp(_, tls) | ControlDoor::Mesh(_, tls)) => {
+                server(tls).into_iter().collect()
+            }
+            Self::Link(backend) => link_profile(backend).into_iter().collect(),
+            Self::Command(command) => server(&command.tls).into_iter().collect(),
+            Self::TcpServer(TcpServer { tls_server, tls_client, .. })
+            | Self::TcpClient(TcpClient { tls_server, tls_client, .. }) => {
+                server(tls_server).into_iter().chain(client(tls_client)).collect()
+            }
+            Self::UnixSocketServer(proxy) => client(&proxy.tls).into_iter().collect(),
+            Self::UnixSocketClient(proxy) => server(&proxy.tls).into_iter().collect(),
+        }
+    }
+}
+
+fn server(name: &Option<String>) -> Option<Profile<'_>> {
+    name.as_deref().map(Profile::Server)
+}
+
+fn client(name: &Option<String>) -> Option<Profile<'_>> {
+    name.as_deref().map(Profile::Client)
+}
+
+fn link_profile(backend: &Backend) -> Option<Profile<'_>> {
+    match backend {
+        Backend::TcpListener(listener) => server(&listener.tls),
+        Backend::WsListener(listener) => server(&listener.tls),
+        Backend::QuicListener(listener) => Some(Profile::Server(&listener.tls)),
+        Backend::TcpPeer(peer) => client(&peer.tls),
+        Backend::WsPeer(peer) => client(&peer.tls),
+        Backend::QuicPeer(peer) => Some(Profile::Client(&peer.tls)),
+        Backend::UdpListener(_) | Backend::UdpPeer(_) => None,
     }
 }
 

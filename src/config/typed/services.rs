@@ -5,7 +5,9 @@
 
 use std::path::PathBuf;
 
-use super::super::address::{HostPort, IpNetwork};
+use ipnet::{IpNet, Ipv4Net};
+
+use super::super::address::{HostPort, network};
 use super::super::fields::Fields;
 use super::backends::bind;
 use crate::wire::{NodeId, ServiceName};
@@ -132,9 +134,9 @@ pub struct IpRouter {
     /// Name of the tun interface.
     pub interface: Option<String>,
     /// The local network, of 4 addresses.
-    pub local_net: IpNetwork,
+    pub local_net: Ipv4Net,
     /// Networks to advertise.
-    pub routes: Vec<IpNetwork>,
+    pub routes: Vec<IpNet>,
 }
 
 pub(super) fn control_service(fields: &mut Fields<'_>) -> Option<ControlService> {
@@ -201,15 +203,15 @@ pub(super) fn unix_socket_client(fields: &mut Fields<'_>) -> Option<UnixSocketCl
 }
 
 pub(super) fn ip_router(fields: &mut Fields<'_>) -> Option<IpRouter> {
-    let network = fields.own_service("networkname");
+    let name = fields.own_service("networkname");
     let interface = fields.parse("interface", interface_name);
     let local_net = fields.must_parse("localnet", local_net);
     let routes = fields.parse("routes", |text| {
         let networks = text.split(',').map(str::trim).filter(|network| !network.is_empty());
-        networks.map(str::parse).collect::<Result<Vec<_>, _>>()
+        networks.map(network).collect::<Result<Vec<_>, _>>()
     });
     Some(IpRouter {
-        network: network?,
+        network: name?,
         interface: interface?,
         local_net: local_net?,
         routes: routes?.unwrap_or_default(),
@@ -239,11 +241,9 @@ fn interface_name(text: &str) -> Result<String, &'static str> {
     }
 }
 
-fn local_net(text: &str) -> Result<IpNetwork, &'static str> {
-    let network: IpNetwork = text.parse()?;
-    if network.address.is_ipv4() && network.prefix == 30 {
-        Ok(network)
-    } else {
-        Err("an IPv4 network with /30 is needed")
+fn local_net(text: &str) -> Result<Ipv4Net, &'static str> {
+    match network(text)? {
+        IpNet::V4(network) if network.prefix_len() == 30 => Ok(network),
+        IpNet::V4(_) | IpNet::V6(_) => Err("an IPv4 network with /30 is needed"),
     }
 }

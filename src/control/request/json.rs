@@ -25,6 +25,10 @@ pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
         "traceroute" => Ok(Request::Traceroute { target: target(&object, "traceroute")? }),
         "connect" => connect(&object),
         "reload" => Ok(Request::Reload),
+        "node" => match text(&object, "subcommand")?.to_lowercase().as_str() {
+            "forget" => Ok(Request::NodeForget { node: text(&object, "node")? }),
+            _ => Err(RequestError::BadSubcommand),
+        },
         "loglevel" => log_level(&object),
         "work" => work(object).map(Request::Work),
         _ => Err(RequestError::UnknownCommand),

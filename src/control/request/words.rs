@@ -18,6 +18,12 @@ pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
         }
         "connect" => connect(rest),
         "reload" => Ok(Request::Reload),
+        "node" => match rest.split_once(' ') {
+            Some((forget, node)) if forget.eq_ignore_ascii_case("forget") => {
+                Ok(Request::NodeForget { node: node.to_owned() })
+            }
+            Some(_) | None => Err(RequestError::BadSubcommand),
+        },
         "loglevel" if rest.contains(' ') => Err(RequestError::TooManyParameters),
         "loglevel" => Ok(Request::LogLevel { level: given(rest) }),
         "work" => work(rest).map(Request::Work),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 
 use super::net::Net;
-use super::solo::{EPOCH, Solo, as_advert, millis, node, secs, service, update};
+use super::solo::{Solo, as_advert, at, millis, node, secs, service, update};
 use crate::mesh::{LinkPolicy, Offer, Options};
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::{Advertisement, ConnType};
@@ -45,10 +45,15 @@ fn own_services_are_told_at_once_and_every_minute() {
     assert!(!told[0].cancel && told[0].advertisement.tags == Some(offer().tags));
     let mut last = told[0].advertisement.time;
     for _ in 0..3 {
-        solo.advance(secs(59));
-        assert_eq!(solo.sent_to(b).iter().filter_map(as_advert).count(), 0);
-        solo.advance(secs(1));
-        let again: Vec<_> = solo.sent_to(b).iter().filter_map(as_advert).collect();
+        let told = solo.time;
+        let again: Vec<_> = loop {
+            solo.advance(millis(100));
+            let again: Vec<_> = solo.sent_to(b).iter().filter_map(as_advert).collect();
+            if !again.is_empty() {
+                break again;
+            }
+        };
+        assert!((secs(53)..=secs(60)).contains(&(solo.time - told)), "{:?}", solo.time - told);
         assert_eq!(again.len(), 1);
         assert!(again[0].advertisement.time > last);
         last = again[0].advertisement.time;
@@ -124,20 +129,58 @@ fn a_service_of_our_past_is_withdrawn() {
     assert_eq!(solo.sent(), []);
 }
 
+/// The life of a node that starts at that time after the test.
+fn life(since_start: std::time::Duration) -> u64 {
+    (u64::try_from(at(since_start).wall.as_second()).unwrap()) << 24
+}
+
 #[test]
-fn a_node_that_came_back_without_a_service_withdraws_it() {
+fn a_service_that_a_node_does_not_renew_in_its_new_life_is_dropped() {
     let mut net = Net::of(&["a", "b", "c"], &[("a", "b"), ("b", "c")]);
     let now = net.now();
     net.mesh("c").advertise(service("svc"), offer(), now);
     net.run(secs(1));
     net.remove("c");
     net.run(secs(30));
-    net.add("c", EPOCH + 1);
+    let now = net.now();
+    assert_eq!(net.mesh("a").status(now).advertisements.len(), 1, "absent nodes stay listed");
+    net.log.clear();
+    net.add("c", life(now.tick.since_origin()));
     net.join("b", "c");
-    net.run(secs(2));
+    net.run(secs(170));
+    let to_c = net.log.iter().filter(|sent| sent.from == "b");
+    assert_eq!(to_c.filter_map(|sent| as_advert(&sent.message)).count(), 0, "nobody is told of itself");
+    net.run(secs(20));
     let now = net.now();
     assert_eq!(net.mesh("a").status(now).advertisements, []);
     assert_eq!(net.mesh("b").status(now).advertisements, []);
+}
+
+#[test]
+fn a_service_that_is_renewed_in_a_new_life_stays() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    let wall = solo.now().wall.as_second();
+    solo.packet(b, ad("b", "kept", wall - 100, false));
+    solo.packet(b, ad("b", "lost", wall - 100, false));
+    let links = [("a", 1.0)];
+    solo.mesh.handle_session_closed(b, at(solo.time));
+    let b = solo.open_with(LinkPolicy::default());
+    solo.say(b, &update("b", "new_life", life(solo.time), 1, &links));
+    solo.refuse_probe(b, "b");
+    for _ in 0..19 {
+        assert_eq!(listed(&solo).len(), 2);
+        solo.say(b, &update("b", "", life(solo.time), 1, &links));
+        solo.advance(secs(9));
+        let wall = solo.now().wall.as_second();
+        solo.packet(b, ad("b", "kept", wall, false));
+    }
+    solo.packet(b, ad("b", "kept", wall + 500, false));
+    solo.advance(secs(10));
+    assert_eq!(listed(&solo), ["b:kept"]);
+    solo.advance(secs(10));
+    solo.packet(b, ad("b", "lost", wall - 100, false));
+    assert_eq!(listed(&solo), ["b:kept"], "an echo does not bring it back");
 }
 
 #[test]

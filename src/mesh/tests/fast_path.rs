@@ -49,7 +49,8 @@ proptest! {
             let rule = Rule {
                 action: Action::Drop, from_node: None, to_node: None, from_service: None, to_service: None,
             };
-            solo.mesh.set_firewall(vec![rule]);
+            let now = solo.now();
+            solo.mesh.set_firewall(vec![rule], now);
         }
         solo.sent();
         solo.events();

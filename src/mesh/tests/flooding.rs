@@ -115,7 +115,8 @@ fn own_updates_come_every_ten_seconds_with_rising_sequence() {
     }
     assert!(told.len() >= 9);
     for pair in told.windows(2) {
-        assert_eq!(pair[1].0 - pair[0].0, secs(10));
+        let apart = pair[1].0 - pair[0].0;
+        assert!((secs(9)..=secs(10)).contains(&apart), "{apart:?}");
         assert!(pair[1].1 > pair[0].1);
     }
 }
@@ -170,13 +171,14 @@ fn floods_in_a_ring_stop() {
     }
     net.log.clear();
     net.run(secs(60));
-    // Each update enters each node by one link and leaves by the other, and starts on both.
+    // Nodes of our kind tell each other once a minute. Each update enters each node by one link and leaves by
+    // the other, and starts on both.
     let updates = net.log.iter().filter(|sent| kind(&sent.message) == MessageType::RoutingUpdate);
-    let most = 6 * 5 * (2 + 4);
+    let most = 2 * 5 * (2 + 4);
     let count = updates.count();
     assert!((1..=most).contains(&count), "{count} of at most {most}");
     for sent in &net.log {
-        let update = as_update(&sent.message).unwrap();
+        let Some(update) = as_update(&sent.message) else { continue };
         assert_eq!(update.forwarding_node.as_str(), sent.from);
     }
 }
@@ -191,4 +193,17 @@ fn a_broken_ring_is_walked_the_other_way_round() {
     net.run(secs(1));
     assert_eq!(net.routes("a")["b"], "c");
     assert_eq!(net.routes("b")["a"], "c");
+}
+
+#[test]
+fn a_link_that_one_end_denied_and_lists_again_is_back_at_once() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    solo.say(b, &via("b", update("x", "x_to_y__", 5, 1, &[("b", 1.0), ("y", 2.0)])));
+    solo.say(b, &via("b", update("y", "y_to_x__", 5, 1, &[("x", 2.0)])));
+    solo.say(b, &via("b", update("x", "x_denies", 5, 2, &[("b", 1.0)])));
+    assert!(!solo.mesh.status(solo.now()).known_connection_costs["y"].contains_key("x"));
+    solo.say(b, &via("b", update("x", "x_again_", 5, 3, &[("b", 1.0), ("y", 2.0)])));
+    let known = solo.mesh.status(solo.now()).known_connection_costs;
+    assert!(known["y"].contains_key("x"), "y has said nothing else: {known:?}");
 }

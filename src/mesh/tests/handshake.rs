@@ -190,7 +190,7 @@ fn a_silent_peer_is_asked_whether_it_lives() {
     assert!(solo.sent_to(session).iter().all(|message| as_data(message).is_none()));
     solo.advance(millis(10_500));
     let probes = solo.sent_to(session).iter().filter_map(as_data).count();
-    assert_eq!(probes, 11, "each second after half the time that it may be silent");
+    assert_eq!(probes, 10, "each second after half the time that it may be silent");
     let now = solo.now();
     solo.mesh.handle_activity(session, now.tick);
     solo.advance(secs(10));

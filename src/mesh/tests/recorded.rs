@@ -53,7 +53,8 @@ fn every_recorded_exchange_is_answered_as_recorded() {
         from_service: None,
         to_service: blocked,
     };
-    solo.mesh.set_firewall(vec![rule]);
+    let now = solo.now();
+    solo.mesh.set_firewall(vec![rule], now);
     let exchanges = recorded["exchanges"].as_array().unwrap();
     assert!(exchanges.len() >= 5);
     for exchange in exchanges {

@@ -103,5 +103,5 @@ fn crossing_sessions_leave_one() {
     let rejects = net.log.iter().filter(|sent| kind(&sent.message) == MessageType::Reject).count();
     assert_eq!(rejects, 0);
     let updates = net.log.iter().filter(|sent| kind(&sent.message) == MessageType::RoutingUpdate).count();
-    assert_eq!(updates, 12, "two nodes, every ten seconds");
+    assert!((2..=5).contains(&updates), "two nodes, once a minute: {updates}");
 }

@@ -85,9 +85,26 @@ impl Solo {
         self.say(session, &update(peer, &format!("i{peer:.>7}"), 1, 1, &[]));
         self.say(session, &update(peer, &format!("j{peer:.>7}"), 1, 2, &[(&own, 1.0)]));
         self.advance(millis(500));
+        self.refuse_probe(session, peer);
         self.sent();
         self.events();
         session
+    }
+
+    /// Answers a probe as a receptor node does, which knows no such service.
+    pub(super) fn refuse_probe(&mut self, session: SessionId, peer: &str) {
+        let notice = format!(
+            r#"{{"FromNode":"{}","ToNode":"{peer}","FromService":"\u0001probe","ToService":"\u0001alive","Problem":"service unknown"}}"#,
+            self.mesh.id()
+        );
+        let header = DataHeader {
+            hops: 30,
+            from_node: node(peer).hash(),
+            to_node: self.mesh.id().hash(),
+            from_service: ServiceName::UNREACH,
+            to_service: ServiceName::UNREACH,
+        };
+        self.packet(session, header.message(notice.as_bytes()));
     }
 
     pub(super) fn say(&mut self, session: SessionId, update: &RoutingUpdate) {

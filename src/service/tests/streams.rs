@@ -286,7 +286,7 @@ async fn a_service_says_what_is_behind_it() {
     crate::node::tests::eventually("both are known", || async {
         let mut tags: Vec<String> = Vec::new();
         for advertisement in near.node().status().await.advertisements {
-            tags.push(format!("{:?}", advertisement.tags.unwrap_or_default()));
+            tags.push(format!("{:?}", advertisement.tags.clone().unwrap_or_default()));
         }
         tags.sort();
         tags == [

@@ -135,3 +135,42 @@ async fn connections_that_ended_are_forgotten() {
     drop(pair);
     assert_eq!(server.core.living(), 0);
 }
+
+#[tokio::test]
+async fn profiles_change_one_by_one_and_those_that_are_gone_still_cut() {
+    let pki = Pki::new();
+    for node in ["a", "b"] {
+        pki.node(node);
+    }
+    pki.write("blocklist", "");
+    let named = |name: &str, min_tls13| {
+        let mut options = ServerOptions { name: name.to_owned(), min_tls13, ..pki.server_options("a") };
+        options.files.blocklist = Some(pki.path("blocklist"));
+        options
+    };
+    let node = NodeId::new("a").unwrap();
+    let profiles = Profiles::open([named("one", false), named("two", false)], [], &node).unwrap();
+    let [one, two] = ["one", "two"].map(|name| profiles.server(name).unwrap());
+    let (mut served, _far) = match meet(&one, &pki.client("b")).await {
+        (Ok(served), Ok(far)) => (served, far),
+        other => panic!("{other:?}"),
+    };
+
+    let new = profiles.prepare([named("one", true), named("two", false)], [], &node).unwrap();
+    assert!(profiles.server("one").unwrap() == one, "nothing has changed yet");
+    let former = profiles.swap(new.into());
+    assert!(profiles.server("two").unwrap() == two, "what is configured as before is the same");
+    assert!(profiles.server("one").unwrap() != one);
+    assert!(profiles.prepare([named("none", false), pki.server_options("nobody")], [], &node).is_err());
+
+    pki.write("blocklist", format!("{}\n", Fingerprint::sha256(&chain(&pki, "b")[0])));
+    let reading = tokio::spawn(async move { served.read_u8().await });
+    tokio::task::yield_now().await;
+    profiles.refresh();
+    profiles.refresh();
+    let error = reading.await.unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "the peer's certificate is no longer accepted");
+
+    profiles.swap(former);
+    assert!(profiles.server("one").unwrap() == one, "a change can be taken back");
+}

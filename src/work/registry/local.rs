@@ -88,6 +88,9 @@ impl Inner {
         let Some(kind) = self.types.load().get(&status.work_type).cloned() else {
             return Err(WorkError::UnknownType(status.work_type.clone()));
         };
+        if let Some(why) = kind.cannot_run {
+            return Err(WorkError::CannotRun { work_type: kind.name, why });
+        }
         writer.apply(Event::PayloadComplete, Durability::Memory).await;
         let job = self.job(entry, &kind);
         match self.spawner.spawn(job).await {

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 
 use self::queue::Queues;
 use super::cgroup::{Cgroup, Cgroups};
@@ -107,8 +107,8 @@ pub(crate) struct Inner {
     cgroups: OnceLock<Option<Cgroups>>,
     pub(crate) dialer: Arc<dyn Dialer>,
     grace: Duration,
-    pub(crate) signer: Option<Arc<Signer>>,
-    verifier: Option<Arc<Verifier>>,
+    pub(crate) signer: ArcSwapOption<Signer>,
+    verifier: ArcSwapOption<Verifier>,
     /// A plain lock, held for single map operations and never across a wait.
     units: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
     /// Released lately, oldest first. Likewise.
@@ -142,8 +142,8 @@ impl Registry {
             cgroups: OnceLock::new(),
             dialer,
             grace: cancel_grace,
-            signer,
-            verifier,
+            signer: signer.into(),
+            verifier: verifier.into(),
             units: RwLock::default(),
             released: Mutex::default(),
         });
@@ -152,11 +152,12 @@ impl Registry {
         Ok(Self { inner })
     }
 
-    /// The work types, as advertisements list them.
+    /// The work types that can run, as advertisements list them.
     pub fn work_commands(&self) -> Vec<WorkCommand> {
         let types = self.inner.types.load();
         types
             .values()
+            .filter(|kind| kind.cannot_run.is_none())
             .map(|kind| WorkCommand { work_type: kind.name.clone(), secure: kind.verify_signature })
             .collect()
     }
@@ -168,6 +169,16 @@ impl Registry {
     pub fn set_work_types(&self, work_types: Vec<CommandType>) -> Result<(), OpenError> {
         self.inner.types.store(Arc::new(type_table(work_types)?));
         Ok(())
+    }
+
+    /// Replaces the key that signs requests to other nodes. Units under way are signed with it from now on.
+    pub fn set_signer(&self, signer: Option<Arc<Signer>>) {
+        self.inner.signer.store(signer);
+    }
+
+    /// Replaces the key by which signatures are verified.
+    pub fn set_verifier(&self, verifier: Option<Arc<Verifier>>) {
+        self.inner.verifier.store(verifier);
     }
 
     /// All units, or the one asked for.
@@ -293,7 +304,7 @@ impl Inner {
             (false, _, _) => Err(WorkError::UnexpectedSignature),
             (true, false, "") => Err(Refusal::Empty.into()),
             (true, false, given) => {
-                let verifier = self.verifier.as_ref().ok_or(Refusal::NoKey)?;
+                let verifier = self.verifier.load_full().ok_or(Refusal::NoKey)?;
                 Ok(verifier.verify(given, about)?)
             }
         }

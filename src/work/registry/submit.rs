@@ -120,6 +120,9 @@ impl Inner {
         let unknown = || WorkError::UnknownType(request.work_type.clone());
         let types = self.types.load();
         let kind = types.get(&request.work_type).ok_or_else(unknown)?;
+        if let Some(why) = kind.cannot_run {
+            return Err(WorkError::CannotRun { work_type: request.work_type.clone(), why });
+        }
         let params = kind.arguments(&request.params)?;
         Ok(Status::new(&request.work_type, Extra::Command(CommandExtra { pid: 0, params })))
     }
@@ -133,7 +136,7 @@ impl Inner {
         if tls_client.is_empty() && request.params.keys().any(|name| is_secret(name)) {
             return Err(WorkError::SecretsWithoutTls);
         }
-        if request.sign_work && self.signer.is_none() {
+        if request.sign_work && self.signer.load().is_none() {
             return Err(WorkError::NoSigningKey);
         }
         let expiration = match request.ttl.as_deref() {

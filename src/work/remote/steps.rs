@@ -117,7 +117,7 @@ impl Inner {
         if !remote.sign_work {
             return Ok(None);
         }
-        let signer = self.signer.as_ref().ok_or(StepError::Local(WorkError::NoSigningKey))?;
+        let signer = self.signer.load_full().ok_or(StepError::Local(WorkError::NoSigningKey))?;
         let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::Refused(e.to_string()))?;
         signer.sign(&node, about).map(Some).map_err(StepError::Connection)
     }

@@ -87,10 +87,11 @@ impl Process {
         rustix::io::ioctl_fionbio(&ours, true)?;
         let mut command = Command::new(executable);
         command.arg(SPAWNER_ARGUMENT).stdin(Stdio::from(theirs)).stdout(Stdio::null());
-        Ok(Self {
-            socket: Arc::new(readiness::register(ours, Interest::READABLE | Interest::WRITABLE)?),
-            child: command.spawn()?,
-        })
+        let socket = Arc::new(readiness::register(ours, Interest::READABLE | Interest::WRITABLE)?);
+        let child = command.spawn()?;
+        // Before it is asked for anything.
+        crate::descriptors::give_back(child.id());
+        Ok(Self { socket, child })
     }
 }
 

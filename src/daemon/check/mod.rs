@@ -1,19 +1,23 @@
 //! `meshd check`: says what is wrong with a configuration, and what it needs and does not find on this machine.
 //!
 //! Owns the findings and their words. It starts nothing and leaves nothing behind: ports are opened for a moment,
-//! files are opened for reading. What the configuration itself gets wrong is `config`'s to say.
+//! files are opened for reading. What the configuration itself gets wrong is `config`'s to say; certificates and keys
+//! are `trust`'s part.
 
+mod trust;
+
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use rustix::fs::{Access, FlockOperation, access, flock};
 
 use crate::config::typed::backends::Backend;
-use crate::config::typed::parts::{ControlDoor, Part};
+use crate::config::typed::parts::{Claim, ControlDoor, Part};
 use crate::config::{self, Config, Environment, HostPort, Invocation};
 
 /// The rest of the arguments, if they ask for a check.
@@ -39,11 +43,14 @@ pub(super) fn main(args: &[String]) -> ExitCode {
     for warning in &loaded.warnings {
         println!("warning: {warning}");
     }
-    let findings = findings(&loaded.config, running);
-    for finding in &findings {
+    let Findings { list, warnings, .. } = findings(&loaded.config, running);
+    for warning in &warnings {
+        println!("warning: {warning}");
+    }
+    for finding in &list {
         println!("error: {finding}");
     }
-    if findings.is_empty() {
+    if list.is_empty() {
         println!("fine: {}", summary(&loaded.config));
         ExitCode::SUCCESS
     } else {
@@ -73,10 +80,10 @@ fn summary(config: &Config) -> String {
 }
 
 /// Everything that would keep the configuration from working here. With `running`, what its own node holds is free.
-fn findings(config: &Config, running: bool) -> Vec<String> {
-    let mut findings = Findings { running, list: Vec::new() };
+fn findings(config: &Config, running: bool) -> Findings {
+    let mut findings = Findings { running, ..Findings::default() };
     if config.certificate.is_some() {
-        return findings.list;
+        return findings;
     }
     if config.backends().is_empty() && !config.local_only {
         findings.add("nothing to do", "there is no listener, no peer and no `local-only`");
@@ -84,17 +91,33 @@ fn findings(config: &Config, running: bool) -> Vec<String> {
     findings.data_dir(&config.node.data_dir);
     for part in config.parts() {
         findings.part(&part);
+        findings.claim(&part);
     }
     for command in &config.work_commands {
-        findings.program(&format!("work-command {}", command.work_type), &command.command);
+        let what = format!("work-command {}", command.work_type);
+        findings.program(&what, &command.command);
+        if let Some(cwd) = command.limits.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
+            findings.add(&what, format!("cwd: {} is not a directory", cwd.display()));
+        }
     }
-    findings.files(config);
-    findings.list
+    for python in &config.work_python {
+        findings.program(&format!("work-python {}", python.work_type), crate::work::PYTHON_WORKER);
+    }
+    findings.profiles(config);
+    findings.keys(config);
+    findings
 }
 
+#[derive(Default)]
 struct Findings {
     running: bool,
     list: Vec<String>,
+    warnings: Vec<String>,
+    /// Who wants what only one part can have, without what is told by opening it.
+    claimed: BTreeMap<Claim, String>,
+    /// Ports stay open until the end, so that no two parts find the same one free.
+    tcp: Vec<TcpListener>,
+    udp: Vec<UdpSocket>,
 }
 
 impl Findings {
@@ -123,7 +146,13 @@ impl Findings {
                     None => self.add(part, "the command does not split into words"),
                 }
             }
-            Part::IpRouter(_) => {
+            Part::IpRouter(router) => {
+                let taken = |name: &&String| Path::new("/sys/class/net").join(name).exists();
+                if let Some(name) = router.interface.as_ref().filter(taken).filter(|_| !self.running) {
+                    let problem =
+                        format!("there is an interface {name}; if by this very node, check with --running");
+                    self.add(part, problem);
+                }
                 if let Err(error) = File::options().read(true).write(true).open("/dev/net/tun") {
                     self.add(part, format!("/dev/net/tun cannot be opened: {error}"));
                 }
@@ -135,27 +164,64 @@ impl Findings {
         }
     }
 
+    /// Interfaces, of which there is one of each name.
+    fn claim(&mut self, part: &Part) {
+        for claim in part.claims() {
+            let name = match &claim {
+                Claim::Interface(name) => name.clone(),
+                // Ports are tried out, names and files are the configuration's business, neighbours turn out later.
+                Claim::Tcp(_) | Claim::Udp(_) | Claim::File(_) | Claim::Service(_) | Claim::Neighbour => {
+                    continue;
+                }
+            };
+            if let Some(first) = self.claimed.get(&claim) {
+                let problem = format!("interface {name} belongs to {first} already");
+                self.add(part, problem);
+            } else {
+                self.claimed.insert(claim, part.to_string());
+            }
+        }
+    }
+
     fn tcp(&mut self, part: &Part, address: &HostPort) {
-        self.port(part, address, || TcpListener::bind((address.host.as_str(), address.port)).map(drop));
+        let bound = TcpListener::bind((address.host.as_str(), address.port));
+        let other = self.same_port(part, Claim::Tcp(address.port));
+        let held = self.port(part, address, other, bound);
+        self.tcp.extend(held);
     }
 
     fn udp(&mut self, part: &Part, address: &HostPort) {
-        self.port(part, address, || UdpSocket::bind((address.host.as_str(), address.port)).map(drop));
+        let bound = UdpSocket::bind((address.host.as_str(), address.port));
+        let other = self.same_port(part, Claim::Udp(address.port));
+        let held = self.port(part, address, other, bound);
+        self.udp.extend(held);
     }
 
-    fn port(&mut self, part: &Part, address: &HostPort, bind: impl FnOnce() -> io::Result<()>) {
-        match bind() {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                if !self.running {
-                    self.add(
-                        part,
-                        format!("{address} is in use; if by this very node, check with --running"),
-                    );
+    /// The part before this one that has the same port, on whatever address.
+    fn same_port(&mut self, part: &Part, claim: Claim) -> Option<String> {
+        let first = self.claimed.entry(claim).or_insert_with(|| part.to_string());
+        Some(first.clone()).filter(|first| *first != part.to_string())
+    }
+
+    fn port<T>(
+        &mut self,
+        part: &Part,
+        address: &HostPort,
+        other: Option<String>,
+        bound: io::Result<T>,
+    ) -> Option<T> {
+        match bound {
+            Ok(socket) => return Some(socket),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match other {
+                Some(other) => self.add(part, format!("{address} is in use: {other} has the port")),
+                None if self.running => {}
+                None => {
+                    self.add(part, format!("{address} is in use; if by this very node, check with --running"))
                 }
-            }
+            },
             Err(error) => self.add(part, format!("{address} cannot be listened on: {error}")),
         }
+        None
     }
 
     fn socket(&mut self, part: &Part, path: &Path) {
@@ -213,35 +279,6 @@ impl Findings {
         };
         if !found {
             self.add(what, format!("there is no program {program:?} that can be run"));
-        }
-    }
-
-    fn files(&mut self, config: &Config) {
-        for server in &config.tls_servers {
-            let identity =
-                [Some(&server.identity.cert), Some(&server.identity.key), server.client_cas.as_ref()];
-            self.readable(&format!("tls-server {}", server.name), identity);
-        }
-        for client in &config.tls_clients {
-            let identity = client.identity.as_ref();
-            let files =
-                [identity.map(|own| &own.cert), identity.map(|own| &own.key), client.root_cas.as_ref()];
-            self.readable(&format!("tls-client {}", client.name), files);
-        }
-        self.readable("work-signing", [config.work_signing.as_ref().map(|signing| &signing.private_key)]);
-        let verification = config.work_verification.as_ref();
-        self.readable("work-verification", [verification.map(|verification| &verification.public_key)]);
-        for kubernetes in &config.work_kubernetes {
-            let files = [kubernetes.kube_config.as_ref(), kubernetes.pod.as_ref()];
-            self.readable(&format!("work-kubernetes {}", kubernetes.work_type), files);
-        }
-    }
-
-    fn readable<const N: usize>(&mut self, what: &str, files: [Option<&PathBuf>; N]) {
-        for path in files.into_iter().flatten() {
-            if let Err(error) = File::open(path).and_then(|mut file| io::Read::read(&mut file, &mut [0])) {
-                self.add(what, format!("{} cannot be read: {error}", path.display()));
-            }
         }
     }
 }

@@ -1,0 +1,162 @@
+//! What a mesh costs as it grows: messages and bytes of a cold start, of one change and of an hour's rest,
+//! the virtual time until all tables are right, and the real time of one computation of the routes.
+
+use std::time::{Duration, Instant};
+
+use meshd::wire::Cost;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::link::{Kind, Link, State};
+use crate::oracle::Truth;
+use crate::topology::{self, Topology};
+use crate::world::{Counts, World};
+
+/// One row of the table. Counts are for the whole mesh unless they say otherwise.
+#[derive(Debug)]
+pub struct Row {
+    pub nodes: usize,
+    pub links: usize,
+    /// From the first start until no table changed any more, in virtual time.
+    pub cold_start: Duration,
+    pub cold_messages_per_node: f64,
+    pub cold_bytes_per_node: f64,
+    /// From the reset of one link until no table changed any more.
+    pub change: Duration,
+    pub change_messages: u64,
+    pub change_bytes: u64,
+    /// Messages and bytes per node and second at rest, probes included.
+    pub rest_messages: f64,
+    pub rest_bytes: f64,
+    pub recompute: Duration,
+    /// Real time that a status takes the core, and printing it anybody.
+    pub status: Duration,
+    pub printing: Duration,
+    /// Real time of the whole simulation.
+    pub real: Duration,
+}
+
+/// Grows a random mesh of `nodes` nodes with twice as many links.
+///
+/// # Errors
+/// What was wrong with its tables, in words.
+pub fn measure(nodes: usize) -> Result<Row, String> {
+    let began = Instant::now();
+    let mut world = World::new(nodes as u64);
+    let mut rng = SmallRng::seed_from_u64(nodes as u64);
+    for i in 0..nodes {
+        let id = topology::name(i, &mut rng);
+        world.add_node(id, i % 3 == 0);
+    }
+    for (a, b) in Topology::Random.edges(nodes, &mut rng) {
+        let delay = Duration::from_millis(rng.random_range(1..=20));
+        let (cost, kind, state) = (Cost::DEFAULT, Kind::Stream, State::Up);
+        world.links.push(Link { nodes: [a, b], cost, delay, kind, state, dials: [true, false] });
+    }
+    (0..nodes).for_each(|node| world.start(node, 0));
+    world.run(Duration::from_secs(10));
+    let (cold_start, cold) = world.last_change;
+    right(&world)?;
+
+    let (start, before) = (world.now, world.counts);
+    let last = world.links.len() - 1;
+    world.set_link(last, State::Down);
+    world.run(Duration::from_secs(3));
+    let change = world.last_change.0.saturating_sub(start);
+    let cost = floods(world.last_change.1, before);
+    right(&world)?;
+
+    let before = world.counts;
+    let seconds = 20;
+    world.run(Duration::from_secs(seconds));
+    let rest = |now: u64, before: u64| (now - before) as f64 / nodes as f64 / seconds as f64;
+    let (status, printing) = status(&world);
+    let row = Row {
+        nodes,
+        links: world.links.len(),
+        cold_start,
+        cold_messages_per_node: (cold.control + cold.probes) as f64 / nodes as f64,
+        cold_bytes_per_node: cold.bytes as f64 / nodes as f64,
+        change,
+        change_messages: cost.0,
+        change_bytes: cost.1,
+        rest_messages: rest(world.counts.control + world.counts.probes, before.control + before.probes),
+        rest_bytes: rest(world.counts.bytes, before.bytes),
+        recompute: recompute(&mut world),
+        status,
+        printing,
+        real: began.elapsed(),
+    };
+    Ok(row)
+}
+
+/// Messages and bytes of floods alone.
+fn floods(after: Counts, before: Counts) -> (u64, u64) {
+    (after.control - before.control, (after.bytes - after.probe_bytes) - (before.bytes - before.probe_bytes))
+}
+
+fn right(world: &World) -> Result<(), String> {
+    let truth = Truth::of(world);
+    truth.routes_are_shortest()?;
+    truth.tables_are_true()
+}
+
+/// Real time of one computation of the routes: the quickest of a few, since other tests run beside this one.
+fn recompute(world: &mut World) -> Duration {
+    let now = world.clock();
+    let Some(mesh) = world.nodes.iter_mut().find_map(|node| node.mesh.as_mut()) else {
+        return Duration::ZERO;
+    };
+    let mut time = || {
+        let start = Instant::now();
+        mesh.set_firewall(Vec::new(), now);
+        start.elapsed()
+    };
+    (0..10).map(|_| time()).min().unwrap_or_default()
+}
+
+/// Real time of taking a status and of printing its large parts, the quickest of a few.
+fn status(world: &World) -> (Duration, Duration) {
+    let now = world.clock();
+    let Some(mesh) = world.nodes.iter().find_map(|node| node.mesh.as_ref()) else {
+        return Default::default();
+    };
+    let taken = (0..10).map(|_| {
+        let start = Instant::now();
+        let status = mesh.status(now);
+        let taken = start.elapsed();
+        let parts = (&status.routing_table, &status.advertisements, &status.known_connection_costs);
+        let printed = serde_json::to_string(&parts).map_or(0, |text| text.len());
+        assert!(printed > 0);
+        (taken, start.elapsed() - taken)
+    });
+    taken.min().unwrap_or_default()
+}
+
+/// The rows as a Markdown table.
+pub fn table(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "| nodes | links | cold start s | messages/node | KiB/node | change s | messages | KiB | rest msg/s/node \
+         | rest B/s/node | recompute ms | status ms | printed ms | real s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for r in rows {
+        text += &format!(
+            "| {} | {} | {:.2} | {:.0} | {:.0} | {:.2} | {} | {:.0} | {:.1} | {:.0} | {:.2} | {:.3} | {:.2} | {:.1} |\n",
+            r.nodes,
+            r.links,
+            r.cold_start.as_secs_f64(),
+            r.cold_messages_per_node,
+            r.cold_bytes_per_node / 1024.0,
+            r.change.as_secs_f64(),
+            r.change_messages,
+            r.change_bytes as f64 / 1024.0,
+            r.rest_messages,
+            r.rest_bytes,
+            r.recompute.as_secs_f64() * 1e3,
+            r.status.as_secs_f64() * 1e3,
+            r.printing.as_secs_f64() * 1e3,
+            r.real.as_secs_f64(),
+        );
+    }
+    text
+}

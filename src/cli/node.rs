@@ -1,0 +1,38 @@
+//! `meshctl node`: what one node remembers of others.
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::{
+    Context,
+    exit::{Exit, Failure},
+};
+use crate::control::client::Command;
+
+/// Subcommands of `meshctl node`.
+#[derive(Debug, Subcommand)]
+pub enum Node {
+    /// Have the node forget an unreachable one at once: its links, services and name
+    Forget(Forget),
+}
+
+/// Arguments of `meshctl node forget`.
+#[derive(Debug, Args)]
+pub struct Forget {
+    /// Node to forget
+    node: String,
+}
+
+impl Node {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let Self::Forget(Forget { node }) = self;
+        let command = json!({"command": "node", "subcommand": "forget", "node": node});
+        let answer = context.client.command(&Command::json(&command)).await?;
+        if context.output.json {
+            context.output.value(&answer)?;
+        } else {
+            context.output.line(&format!("Forgotten: {node}"))?;
+        }
+        Ok(Exit::Success)
+    }
+}

@@ -1,0 +1,12 @@
+//! `node forget`: has this node forget one that is gone for good.
+
+use serde_json::{Value, json};
+
+use super::{Context, Refusal};
+
+pub(super) async fn forget(context: &Context, name: &str) -> Result<Value, Refusal> {
+    let node = context.node_named(name).ok_or(Refusal::NoSuchNode)?;
+    context.node.forget(&node).await?;
+    tracing::info!(%node, "forgotten on demand");
+    Ok(json!({ "forgotten": node }))
+}

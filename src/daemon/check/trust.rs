@@ -1,0 +1,57 @@
+//! The part of `meshd check` that is about certificates and keys: each profile is made as a node would make it, so
+//! what is told here is what a start would tell.
+//!
+//! Owns no rule of its own: what a file must hold is `tls`'s and `work::signing`'s business.
+
+use std::path::PathBuf;
+
+use super::Findings;
+use crate::config::Config;
+use crate::daemon::wiring;
+use crate::tls::{ClientProfile, ServerProfile};
+
+impl Findings {
+    /// Profiles: files readable and whole, certificates in force and for this node.
+    pub(super) fn profiles(&mut self, config: &Config) {
+        for configured in &config.tls_servers {
+            match ServerProfile::open(wiring::tls_server(configured), Some(&config.node.id)) {
+                Ok(made) => self.expiry(&format!("tls-server {}", made.name()), made.expiry_warning()),
+                Err(error) => self.list.push(error.to_string()),
+            }
+        }
+        for configured in &config.tls_clients {
+            match ClientProfile::open(wiring::tls_client(configured), Some(&config.node.id)) {
+                Ok(made) => self.expiry(&format!("tls-client {}", made.name()), made.expiry_warning()),
+                Err(error) => self.list.push(error.to_string()),
+            }
+        }
+    }
+
+    fn expiry(&mut self, profile: &str, warning: Option<String>) {
+        self.warnings.extend(warning.map(|warning| format!("{profile}: the certificate {warning}")));
+    }
+
+    /// Keys that sign and verify work, and the files of Kubernetes work.
+    pub(super) fn keys(&mut self, config: &Config) {
+        if let Err(error) = wiring::signer(config) {
+            self.add("work-signing", error);
+        }
+        if let Err(error) = wiring::verifier(config) {
+            self.add("work-verification", error);
+        }
+        for kubernetes in &config.work_kubernetes {
+            let files = [kubernetes.kube_config.as_ref(), kubernetes.pod.as_ref()];
+            self.readable(&format!("work-kubernetes {}", kubernetes.work_type), files);
+        }
+    }
+
+    fn readable<const N: usize>(&mut self, what: &str, files: [Option<&PathBuf>; N]) {
+        for path in files.into_iter().flatten() {
+            let read =
+                std::fs::File::open(path).and_then(|mut file| std::io::Read::read(&mut file, &mut [0]));
+            if let Err(error) = read {
+                self.add(what, format!("{} cannot be read: {error}", path.display()));
+            }
+        }
+    }
+}

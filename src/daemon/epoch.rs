@@ -1,0 +1,56 @@
+//! The number of a node's life, kept across restarts: other nodes believe the greatest one they have heard.
+//!
+//! By contract it is made of the clock, which may have been set back since the last start. The last number
+//! is therefore kept in a file beside the node's units, and the next one always exceeds it. It knows nothing
+//! of what the number is for.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The file's name; no unit has a name like it.
+const FILE: &str = ".epoch";
+
+/// The number for a life that begins now, durable in `directory` before it is returned: `clock`, or one more than the last
+/// one if the clock has fallen behind that. What is in the file and is no number counts as nothing.
+///
+/// # Errors
+/// If the number cannot be made durable. The caller may go on with `clock`.
+pub(super) fn next(directory: &Path, clock: u64) -> io::Result<u64> {
+    let path = directory.join(FILE);
+    let last = match fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse::<u64>().unwrap_or(0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(error),
+    };
+    let epoch = clock.max(last.saturating_add(1));
+    let fresh = directory.join(".epoch.new");
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    writeln!(file, "{epoch}")?;
+    file.sync_all()?;
+    fs::rename(&fresh, &path)?;
+    File::open(directory)?.sync_all()?;
+    Ok(epoch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_always_grows() {
+        let temp = tempfile::tempdir().unwrap();
+        let started: Vec<u64> = [50, 90, 40, 40, 91].map(|clock| next(temp.path(), clock).unwrap()).into();
+        assert_eq!(started, [50, 90, 91, 92, 93]);
+    }
+
+    #[test]
+    fn what_is_no_number_is_replaced_and_what_cannot_be_written_is_told() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::write(temp.path().join(FILE), "\0garbage").unwrap();
+        assert_eq!(next(temp.path(), 7).unwrap(), 7);
+        assert_eq!(next(temp.path(), 7).unwrap(), 8);
+        assert!(next(&temp.path().join("missing"), 7).is_err());
+    }
+}

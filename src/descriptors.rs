@@ -1,0 +1,38 @@
+//! How many files this process may have open at once.
+//!
+//! Most systems start a service with a soft limit of 1,024, which a few hundred strangers can use up on a public
+//! port, and let it ask for many more. Programs that a node starts get the limit that the node itself was started
+//! with: some of them depend on small numbers. Owns that limit, and knows nothing of who opens files.
+
+use std::sync::OnceLock;
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
+use tracing::debug;
+
+/// The limit that this process was started with, once it has been raised.
+static ORIGINAL: OnceLock<Rlimit> = OnceLock::new();
+
+/// Takes as many as the system allows.
+pub fn raise() {
+    let original = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: original.maximum, maximum: original.maximum };
+    if original.current == original.maximum {
+        return;
+    }
+    match setrlimit(Resource::Nofile, most) {
+        Ok(()) => {
+            debug!(from = original.current, to = most.current, "raised the number of open files");
+            let _raised_before = ORIGINAL.set(original);
+        }
+        Err(error) => debug!(%error, "cannot raise the number of open files"),
+    }
+}
+
+/// Gives a program that this process has just started the limit from before [`raise`].
+pub fn give_back(child: u32) {
+    let Some(original) = ORIGINAL.get() else { return };
+    let Some(pid) = i32::try_from(child).ok().and_then(Pid::from_raw) else { return };
+    if let Err(error) = prlimit(Some(pid), Resource::Nofile, original.clone()) {
+        debug!(child, %error, "cannot give a program its number of open files back");
+    }
+}

@@ -1,0 +1,194 @@
+//! Neighbours of our kind: asked, missed, forgiven, and told what floods have lost.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::net::Net;
+use super::solo::{Solo, as_data, millis, node, secs, service, update};
+use crate::mesh::{CloseReason, Event, LinkPolicy, SessionId};
+use crate::wire::{DATA_HEADER_LEN, DataHeader, ServiceName};
+
+const PROBE: ServiceName = ServiceName::from_wire(*b"\x01probe\0\0");
+const ALIVE: ServiceName = ServiceName::from_wire(*b"\x01alive\0\0");
+
+/// A neighbour that has introduced itself and not refused to answer probes.
+fn silent_neighbour(solo: &mut Solo, peer: &str) -> SessionId {
+    let session = solo.open_with(LinkPolicy::default());
+    let own = solo.mesh.id().to_string();
+    solo.say(session, &update(peer, "greeting", 1, 1, &[]));
+    solo.say(session, &update(peer, "lists_us", 1, 2, &[(&own, 1.0)]));
+    session
+}
+
+/// The probes that were sent on a session.
+fn probes(solo: &mut Solo, session: SessionId) -> Vec<Bytes> {
+    let is_probe = |m: &Bytes| as_data(m).is_some_and(|header| header.to_service == ALIVE);
+    solo.sent_to(session).into_iter().filter(is_probe).collect()
+}
+
+fn answer(solo: &mut Solo, session: SessionId, peer: &str, probe: &Bytes) {
+    let header = DataHeader {
+        hops: 30,
+        from_node: node(peer).hash(),
+        to_node: solo.mesh.id().hash(),
+        from_service: ALIVE,
+        to_service: PROBE,
+    };
+    solo.packet(session, header.message(&probe[DATA_HEADER_LEN..]));
+}
+
+/// Lets time pass while the neighbour answers every probe for which `lives` says so.
+fn answering(solo: &mut Solo, session: SessionId, time: Duration, mut lives: impl FnMut(usize) -> bool) {
+    let (end, mut count) = (solo.time + time, 0);
+    while solo.time < end {
+        solo.advance(millis(50));
+        for probe in probes(solo, session) {
+            count += 1;
+            if lives(count) {
+                answer(solo, session, "b", &probe);
+            }
+        }
+    }
+    assert!(count > 0, "it was never asked");
+}
+
+#[test]
+fn a_neighbour_of_our_kind_that_falls_silent_is_gone_within_three_seconds() {
+    for gone in ["a", "b"] {
+        let mut net = Net::of(&["a", "b"], &[("a", "b")]);
+        net.run(secs(10));
+        net.nodes.remove(gone);
+        let left = if gone == "a" { "b" } else { "a" };
+        let start = net.now().tick;
+        net.run(millis(1_600));
+        let now = net.now();
+        assert!(net.mesh(left).status(now).connections.contains_key(gone), "too early");
+        net.run(millis(1_400));
+        let now = net.now();
+        assert!(net.mesh(left).status(now).connections.is_empty(), "{left} still believes in {gone}");
+        assert!(now.tick.since(start) <= secs(3));
+        let silent = |(_, event): &(String, Event)| {
+            matches!(event, Event::CloseSession { reason: CloseReason::Silent(_), .. })
+        };
+        assert!(net.events.iter().any(silent));
+    }
+}
+
+#[test]
+fn round_trips_are_measured() {
+    let mut net = Net::of(&["a", "b"], &[("a", "b")]);
+    net.run(secs(5));
+    let now = net.now();
+    let link = net.mesh("a").status(now).neighbours[&node("b")].clone();
+    assert_eq!((link.ours, link.rtt, link.loss), (true, Some(millis(2)), 0.0));
+}
+
+#[test]
+fn an_idle_link_between_our_nodes_carries_two_small_messages_a_second() {
+    let mut net = Net::of(&["a", "b"], &[("a", "b")]);
+    net.run(secs(20));
+    net.log.clear();
+    net.run(secs(60));
+    assert!((100..=140).contains(&net.log.len()), "{}", net.log.len());
+    let bytes: usize = net.log.iter().map(|sent| sent.message.len()).sum();
+    assert!(bytes < 60 * 300, "{bytes} bytes in a minute");
+}
+
+#[test]
+fn a_receptor_node_is_asked_once_and_then_left_to_its_own_timers() {
+    let mut solo = Solo::new("a");
+    let b = silent_neighbour(&mut solo, "b");
+    solo.advance(millis(10));
+    assert_eq!(probes(&mut solo, b).len(), 1);
+    solo.refuse_probe(b, "b");
+    assert!(solo.events().iter().all(|event| !matches!(event, Event::Unreachable { .. })));
+    solo.advance(secs(20));
+    assert_eq!(probes(&mut solo, b).len(), 0);
+    assert_eq!(solo.closed(), [], "receptor's own rounds may be that far apart");
+    assert!(!solo.mesh.status(solo.now()).neighbours[&node("b")].ours);
+}
+
+#[test]
+fn who_says_nothing_about_probes_is_asked_a_few_times() {
+    let mut solo = Solo::new("a");
+    let b = silent_neighbour(&mut solo, "b");
+    solo.advance(secs(20));
+    assert_eq!(probes(&mut solo, b).len(), 3);
+    assert_eq!(solo.closed(), []);
+}
+
+#[test]
+fn a_node_that_was_busy_itself_blames_nobody() {
+    let mut solo = Solo::new("a");
+    let b = silent_neighbour(&mut solo, "b");
+    answering(&mut solo, b, secs(30), |_| true);
+    // Whatever moment of a probe's life it is, not a single wake-up happens for a long time.
+    for stall in (500..40_000).step_by(1_700) {
+        solo.time += millis(stall);
+        answering(&mut solo, b, secs(3), |_| true);
+        assert_eq!(solo.closed(), [], "after {stall} ms");
+    }
+    solo.time += secs(60);
+    solo.advance(millis(3_100));
+    assert!(matches!(&solo.closed()[..], [(_, CloseReason::Silent(_))]), "but the dead are dead");
+}
+
+#[test]
+fn a_lossy_link_is_not_a_dead_one() {
+    let mut solo = Solo::new("a");
+    let b = silent_neighbour(&mut solo, "b");
+    // Three of four answers get lost, at first none in a row.
+    answering(&mut solo, b, secs(20), |count| count % 2 == 0);
+    answering(&mut solo, b, secs(300), |count| count % 7 == 0);
+    assert_eq!(solo.closed(), []);
+    let loss = solo.mesh.status(solo.now()).neighbours[&node("b")].loss;
+    assert!((0.8..0.9).contains(&loss), "{loss}");
+    solo.advance(secs(22));
+    assert_eq!(solo.closed().len(), 1);
+}
+
+#[test]
+fn what_a_flood_has_missed_is_told_again() {
+    let mut net = Net::of(&["a", "b", "c"], &[("a", "b"), ("b", "c")]);
+    net.run(secs(5));
+    let now = net.now();
+    let x = SessionId(1_000);
+    net.mesh("a").handle_session_opened(x, LinkPolicy::default(), now);
+    for said in [update("x", "greeting", 1, 1, &[]), update("x", "lists_us", 1, 2, &[("a", 1.0)])] {
+        net.mesh("a").handle_packet(x, said.message().unwrap(), now);
+        net.mesh("a").handle_timeout(now);
+    }
+    // The link loses all of it.
+    while net.mesh("a").poll_transmit().is_some() {}
+    net.run(millis(300));
+    assert!(!net.routes("c").contains_key("x"));
+    net.run(secs(4));
+    assert_eq!(net.routes("c").get("x").map(String::as_str), Some("b"));
+    net.log.clear();
+    net.run(secs(20));
+    let known: usize = net.log.iter().filter(|sent| as_data(&sent.message).is_none()).count();
+    assert!(known < 20, "and then there is peace: {known}");
+}
+
+#[test]
+fn probes_of_strangers_are_nothing_special() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    let header = DataHeader {
+        hops: 30,
+        from_node: node("stranger").hash(),
+        to_node: node("a").hash(),
+        from_service: service("x"),
+        to_service: ALIVE,
+    };
+    for payload in [&b""[..], b"123", &[0; 68], &[255; 200]] {
+        solo.packet(b, header.message(payload));
+        solo.packet(b, DataHeader { from_node: node("b").hash(), ..header }.message(payload));
+        solo.packet(
+            b,
+            DataHeader { to_service: PROBE, from_node: node("b").hash(), ..header }.message(payload),
+        );
+    }
+    assert_eq!(solo.closed(), []);
+}

@@ -1,0 +1,99 @@
+//! What one link has carried, and how it stands: for operators. Plain atomic counters, counted by batch.
+//!
+//! Nobody decides by these numbers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::session::Channel;
+use crate::mesh::{Neighbour, Told};
+use crate::wire::{Cost, NodeId};
+
+/// Counts of messages in both directions.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    packets_in: AtomicU64,
+    bytes_in: AtomicU64,
+    packets_out: AtomicU64,
+    bytes_out: AtomicU64,
+}
+
+impl Traffic {
+    pub(super) fn heard(&self, packets: usize, bytes: usize) {
+        self.packets_in.fetch_add(packets as u64, Ordering::Relaxed);
+        self.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn sent(&self, packets: usize, bytes: usize) {
+        self.packets_out.fetch_add(packets as u64, Ordering::Relaxed);
+        self.bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// One session with a neighbour, as it stands. Names are spelt as clients see them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct LinkStatus {
+    /// The neighbour.
+    #[serde(rename = "NodeID")]
+    pub node_id: NodeId,
+    /// The session's number; a new one has a new number.
+    pub session: u64,
+    /// What carries it.
+    pub transport: &'static str,
+    /// The other end's address.
+    pub address: String,
+    /// Its cost.
+    pub cost: Cost,
+    /// The neighbour answers our probes: its silence is noticed within seconds.
+    pub probed: bool,
+    /// Round trip in nanoseconds, if it is known.
+    #[serde(rename = "RTT", serialize_with = "nanoseconds")]
+    pub rtt: Option<Duration>,
+    /// Share of the latest probes that stayed without an answer, from 0 to 1.
+    pub probe_loss: f64,
+    /// Bytes that wait to be sent.
+    pub queued_bytes: u64,
+    /// Datagrams that found no room in the queue.
+    pub dropped: u64,
+    /// Messages received.
+    pub packets_in: u64,
+    /// Bytes received, without framing.
+    pub bytes_in: u64,
+    /// Messages sent.
+    pub packets_out: u64,
+    /// Bytes sent, without framing.
+    pub bytes_out: u64,
+    /// What the neighbour has told of the mesh, and how much of that was of no use.
+    pub told: Told,
+}
+
+fn nanoseconds<S: serde::Serializer>(time: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
+    time.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)).serialize(s)
+}
+
+impl LinkStatus {
+    pub(super) fn of(node_id: NodeId, neighbour: &Neighbour, channel: &Channel) -> Self {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (queued, dropped) = channel.queue.stand();
+        Self {
+            node_id,
+            session: neighbour.session.0,
+            transport: channel.transport,
+            address: channel.address.clone(),
+            cost: neighbour.cost,
+            probed: neighbour.ours,
+            rtt: neighbour.rtt,
+            probe_loss: neighbour.loss,
+            queued_bytes: queued as u64,
+            dropped,
+            packets_in: read(&channel.traffic.packets_in),
+            bytes_in: read(&channel.traffic.bytes_in),
+            packets_out: read(&channel.traffic.packets_out),
+            bytes_out: read(&channel.traffic.bytes_out),
+            told: neighbour.told,
+        }
+    }
+}

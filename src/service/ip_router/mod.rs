@@ -1,0 +1,242 @@
+//! The IP router: a tun device whose packets travel over the mesh, to the node that offers their network.
+//!
+//! Each node tells the mesh its networks in the tags of its service, as receptor nodes do, and gives the kernel a
+//! route for each network that another node tells. Owns the two ways of a packet and the life of the device:
+//! `table` decides who gets a packet, `kernel` owns what the kernel is told. A packet is lost where a link is
+//! full or nobody offers its network, as on any IP network.
+
+mod kernel;
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use ipnet::{IpNet, Ipv4Net};
+use tokio::task::coop::consume_budget;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+use tun_rs::{AsyncDevice, DeviceBuilder};
+
+use crate::mesh::Offer;
+use crate::node::{BindError, NodeHandle, OverlaySocket};
+use crate::wire::{ConnType, MAX_PAYLOAD, ServiceName};
+
+use kernel::{Kernel, KernelError};
+use table::{Table, destination};
+
+/// How long a burst of news is waited out before routes follow.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Between looks whether the kernel still has its routes: whoever takes the interface down takes them away.
+const PATROL: Duration = Duration::from_secs(10);
+/// Between attempts to make a device again that somebody has taken away.
+const REST: Duration = Duration::from_secs(2);
+
+/// How a router is set up.
+#[derive(Debug, Clone)]
+pub struct IpRouterOptions {
+    /// The network's name, and its service's.
+    pub network: ServiceName,
+    /// Name of the interface; the kernel chooses if there is none.
+    pub interface: Option<String>,
+    /// A /30: its first host is this node, its second the rest of the mesh.
+    pub local_net: Ipv4Net,
+    /// Networks that this node leads to.
+    pub routes: Vec<IpNet>,
+}
+
+/// Why a router cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum IpRouterError {
+    /// The service is not free.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The local network has no two hosts.
+    #[error("the local network {0} is no /30")]
+    LocalNet(Ipv4Net),
+    /// No device: as a rule a lack of rights, or an interface of that name.
+    #[error("failed to make the tun device {name} (it takes /dev/net/tun and CAP_NET_ADMIN): {source}")]
+    Device {
+        /// The name that was asked for.
+        name: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The kernel does not take routes.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// A running router.
+#[derive(Debug)]
+pub struct IpRouter {
+    options: IpRouterOptions,
+    node: NodeHandle,
+    overlay: OverlaySocket,
+    tunnel: Tunnel,
+}
+
+/// A device and what the kernel knows of it; the kernel forgets both with the last handle of the device.
+struct Tunnel {
+    device: AsyncDevice,
+    kernel: Kernel,
+}
+
+impl std::fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tunnel").field("kernel", &self.kernel).finish_non_exhaustive()
+    }
+}
+
+impl IpRouter {
+    /// Makes the device, opens the service and tells the mesh of it.
+    ///
+    /// # Errors
+    /// [`IpRouterError`]; nothing is left then.
+    pub async fn open(node: &NodeHandle, options: IpRouterOptions) -> Result<Self, IpRouterError> {
+        let overlay = node.bind(options.network).await?;
+        let tunnel = Tunnel::open(&options)?;
+        node.advertise(options.network, Offer { conn_type: ConnType::DATAGRAM, tags: tags(&options) });
+        Ok(Self { options, node: node.clone(), overlay, tunnel })
+    }
+
+    /// Carries packets until `stop`; service, interface and routes are gone once this returns.
+    pub async fn run(mut self, stop: CancellationToken) {
+        while let Some(error) = stop.run_until_cancelled(self.carry()).await {
+            warn!(network = %self.options.network, %error, "the tun device is lost, making it again");
+            if stop.run_until_cancelled(self.reopen()).await.is_none() {
+                break;
+            }
+        }
+        self.tunnel.kernel.clear().await;
+    }
+
+    /// Carries packets both ways until the device fails.
+    async fn carry(&mut self) -> io::Error {
+        let table = ArcSwap::from_pointee(Table::default());
+        let Tunnel { device, kernel } = &mut self.tunnel;
+        tokio::select! {
+            error = into_mesh(device, &self.overlay, &table) => error,
+            error = out_of_mesh(device, &self.overlay) => error,
+            () = follow(&self.node, &self.options, kernel, &table) => io::ErrorKind::BrokenPipe.into(),
+        }
+    }
+
+    async fn reopen(&mut self) {
+        let mut complained = false;
+        loop {
+            sleep(REST).await;
+            match Tunnel::open(&self.options) {
+                Ok(tunnel) => {
+                    self.tunnel = tunnel;
+                    return;
+                }
+                Err(error) if !complained => {
+                    warn!(network = %self.options.network, %error, "will go on trying");
+                    complained = true;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Tunnel {
+    fn open(options: &IpRouterOptions) -> Result<Self, IpRouterError> {
+        let failed = |source| {
+            let name = options.interface.clone().unwrap_or_else(|| "(of any name)".to_owned());
+            IpRouterError::Device { name, source }
+        };
+        let (own, others) = hosts(options.local_net)?;
+        let builder = DeviceBuilder::new().ipv4(own, 32, Some(others));
+        let builder = match &options.interface {
+            Some(name) => builder.name(name),
+            None => builder,
+        };
+        let device = builder.build_async().map_err(failed)?;
+        let index = device.if_index().map_err(failed)?;
+        let kernel = Kernel::new(index)?;
+        let interface = device.name().map_err(failed)?;
+        info!(network = %options.network, interface, address = %own, "IP router open");
+        Ok(Self { device, kernel })
+    }
+}
+
+/// This node's address on the interface, and the one that stands for the mesh behind it.
+fn hosts(net: Ipv4Net) -> Result<(Ipv4Addr, Ipv4Addr), IpRouterError> {
+    let mut hosts = net.hosts();
+    match (net.prefix_len(), hosts.next(), hosts.next()) {
+        (30, Some(own), Some(others)) => Ok((own, others)),
+        _ => Err(IpRouterError::LocalNet(net)),
+    }
+}
+
+/// What the mesh is told, in the words of receptor nodes.
+fn tags(options: &IpRouterOptions) -> BTreeMap<String, String> {
+    let mut tags = BTreeMap::from([
+        ("type".to_owned(), table::TYPE.to_owned()),
+        ("network".to_owned(), options.network.to_string()),
+        ("route_local".to_owned(), options.local_net.to_string()),
+    ]);
+    tags.extend(options.routes.iter().enumerate().map(|(i, net)| (format!("route_{i}"), net.to_string())));
+    tags
+}
+
+/// Packets from the kernel. Ends when the device fails.
+async fn into_mesh(device: &AsyncDevice, overlay: &OverlaySocket, table: &ArcSwap<Table>) -> io::Error {
+    let mut buffer = vec![0; MAX_PAYLOAD + 1];
+    loop {
+        let packet = match device.recv(&mut buffer).await {
+            Ok(size) if size <= MAX_PAYLOAD => &buffer[..size],
+            Ok(size) => {
+                debug!(size, "a packet too large for the mesh is dropped: the interface's MTU was raised");
+                continue;
+            }
+            Err(error) => return error,
+        };
+        let Some(to) = destination(packet).and_then(|to| table.load().node_for(to)) else { continue };
+        // A full link drops packets.
+        let _dropped = overlay.try_send_to(to, overlay.service(), packet);
+        consume_budget().await;
+    }
+}
+
+/// Packets from the mesh. Ends when the device fails.
+async fn out_of_mesh(device: &AsyncDevice, overlay: &OverlaySocket) -> io::Error {
+    loop {
+        let Some(received) = overlay.receive().await else {
+            // A node that has stopped stops its services, too.
+            return std::future::pending().await;
+        };
+        if destination(&received.payload).is_none() {
+            debug!("what is no IP packet is dropped");
+        } else if let Err(error) = device.send(&received.payload).await {
+            // An interface that is down takes nothing; one that is gone is noticed by whoever reads from it.
+            debug!(%error, "a packet from the mesh is dropped");
+        }
+        consume_budget().await;
+    }
+}
+
+/// Keeps routes as the mesh tells them, and the kernel's with them.
+async fn follow(node: &NodeHandle, options: &IpRouterOptions, kernel: &mut Kernel, table: &ArcSwap<Table>) {
+    let own: BTreeSet<IpNet> = options.routes.iter().copied().chain([IpNet::V4(options.local_net)]).collect();
+    let mut changes = node.changes();
+    let mut cut = false;
+    loop {
+        let status = node.status().await;
+        let new = Table::of(&status, node.id(), &options.network.to_string(), &own);
+        if let Some((net, by)) = new.left_out.as_ref().filter(|_| !cut) {
+            warn!(%net, %by, limit = table::MOST, "more networks in the mesh than are followed, this one is not");
+        }
+        cut = new.left_out.is_some();
+        kernel.follow(&new.networks()).await;
+        table.store(new.into());
+        // Nothing new is a reason to look, too.
+        let _quiet = timeout(PATROL, changes.next()).await;
+        sleep(SETTLE).await;
+    }
+}

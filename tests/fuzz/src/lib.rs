@@ -1,0 +1,222 @@
+//! What is done with arbitrary bytes: one function for each reader of what a peer, a client or a file can
+//! contain. The fuzzer and the property tests of CI call the same functions; a panic is a finding.
+//!
+//! Each function also checks what must hold for whatever was accepted, as a rule that printing it and
+//! reading it again gives the same.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use jiff::Timestamp;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use meshd::control::request::Request;
+use meshd::mesh::{LinkPolicy, Mesh, Now, Offer, Options, SessionId, Tick};
+use meshd::tls::{Facts, Names};
+use meshd::wire::advertisement::AdvertisementMessage;
+use meshd::wire::frame;
+use meshd::wire::{ConnType, DataHeader, MessageType, NodeId, RoutingUpdate, ServiceName};
+use meshd::work::signing::{Subject, Verifier};
+use meshd::work::status::Status;
+
+/// What is done with some bytes.
+pub type Target = fn(&[u8]);
+
+/// All targets by name: also the names of the corpus' folders.
+pub const TARGETS: [(&str, Target); 10] = [
+    ("frame", frame),
+    ("data_header", data_header),
+    ("routing_update", routing_update),
+    ("advertisement", advertisement),
+    ("control_line", control_line),
+    ("configuration", configuration),
+    ("status_file", status_file),
+    ("token", token),
+    ("certificate_names", certificate_names),
+    ("operations", operations),
+];
+
+/// Frames come out of a buffer whole, whatever the pieces in which it was filled.
+pub fn frame(data: &[u8]) {
+    let cut = data.len() / 2;
+    let mut whole = BytesMut::from(data);
+    let mut pieces = BytesMut::from(&data[..cut]);
+    let mut first: Vec<BytesMut> = std::iter::from_fn(|| frame::next_message(&mut pieces)).collect();
+    pieces.extend_from_slice(&data[cut..]);
+    first.extend(std::iter::from_fn(|| frame::next_message(&mut pieces)));
+    let all: Vec<BytesMut> = std::iter::from_fn(|| frame::next_message(&mut whole)).collect();
+    assert_eq!(all, first);
+    assert_eq!(whole, pieces);
+    let used: usize = all.iter().map(|message| message.len() + frame::PREFIX_LEN).sum();
+    assert_eq!(used + whole.len(), data.len());
+    for message in all {
+        assert_eq!(
+            frame::prefix(message.len()).map(|p| usize::from(u16::from_le_bytes(p))),
+            Some(message.len())
+        );
+    }
+}
+
+/// A header is printed as it was read.
+pub fn data_header(data: &[u8]) {
+    let kind = MessageType::of(data);
+    if let Ok(header) = DataHeader::parse(data) {
+        let printed = header.message(&data[meshd::wire::DATA_HEADER_LEN..]);
+        assert_eq!(DataHeader::parse(&printed).expect("just printed"), header);
+        assert!(kind.is_err() || printed[36..] == data[36..]);
+        let _shown = (header.from_service.to_text(), header.to_service.to_text());
+    }
+}
+
+/// An update that is accepted means the same when it is passed on.
+pub fn routing_update(data: &[u8]) {
+    if let Ok(update) = RoutingUpdate::parse(data)
+        && let Ok(message) = update.message()
+    {
+        assert_eq!(RoutingUpdate::parse(&message).expect("just printed"), update);
+    }
+}
+
+/// An advertisement likewise.
+pub fn advertisement(data: &[u8]) {
+    if let Ok(ad) = AdvertisementMessage::parse(data)
+        && let Ok(message) = ad.message()
+    {
+        assert_eq!(AdvertisementMessage::parse(&message).expect("just printed"), ad);
+    }
+}
+
+/// Lines become requests or errors that fit on a line.
+pub fn control_line(data: &[u8]) {
+    match Request::parse(data) {
+        Ok(request) => assert!(!request.name().is_empty()),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// Files become configurations or errors.
+pub fn configuration(data: &[u8]) {
+    let folder = tempfile::tempdir().expect("room for a file");
+    let file = folder.path().join("fuzz.yml");
+    std::fs::write(&file, data).expect("room for a file");
+    let args = vec!["--config".to_owned(), file.display().to_string()];
+    match meshd::config::load(args, &meshd::config::Environment::of_process()) {
+        Ok(_) => {}
+        Err(errors) => assert!(!errors.to_string().is_empty()),
+    }
+}
+
+/// A status that is accepted is written and read again as the same.
+pub fn status_file(data: &[u8]) {
+    match Status::parse(data) {
+        Ok(status) => {
+            let line = status.to_line();
+            let again = Status::parse(&line).expect("just printed");
+            assert_eq!(again.to_line(), line);
+            let _shown = (status.report(true), status.report(false));
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// Signatures are accepted or refused in words; what is accepted twice names no ID of its own.
+pub fn token(data: &[u8]) {
+    static VERIFIER: LazyLock<Verifier> = LazyLock::new(|| {
+        let folder = tempfile::tempdir().expect("room for a file");
+        let file = folder.path().join("work.pub");
+        std::fs::write(&file, include_str!("../../../certs/work.pub")).expect("room for a file");
+        Verifier::open(&file, NodeId::new("execution").expect("valid")).expect("a good key")
+    });
+    let text = String::from_utf8_lossy(data);
+    let params = BTreeMap::from([("params".to_owned(), "x".to_owned())]);
+    let submission = Subject { work_type: Some("cat"), params: Some(&params), payload: None, unit: None };
+    let about_unit = Subject { unit: Some("abcdefgh"), ..Subject::default() };
+    for subject in [submission, about_unit] {
+        if let Err(refusal) = VERIFIER.verify(&text, &subject) {
+            assert!(!refusal.to_string().is_empty());
+        }
+    }
+}
+
+/// What a certificate, or a request for one, says of itself can be shown on a terminal, and is the same whoever
+/// asks.
+pub fn certificate_names(data: &[u8]) {
+    if let Ok(facts) = Facts::of(data) {
+        assert_eq!(Names::of(data).as_ref(), Ok(&facts.names));
+        shown(&facts.names);
+        assert!(!facts.issuer.contains(char::is_control));
+    }
+    if let Ok(names) = Names::of_request(data) {
+        shown(&names);
+    }
+}
+
+fn shown(names: &Names) {
+    assert_eq!(names.is_empty(), names.to_string().starts_with("none"), "{names}");
+    assert!(!names.to_string().contains(char::is_control), "{names:?}");
+}
+
+/// The bytes are a little program over the core: sessions, messages, time, services. The core must stay
+/// bounded in what it sends and must always know when it wants to be woken.
+pub fn operations(data: &[u8]) {
+    let mut time = Duration::ZERO;
+    let now = |time: Duration| {
+        let wall = Timestamp::from_second(1_800_000_000).expect("in range");
+        Now { tick: Tick::at(time), wall: wall.checked_add(time).expect("in range") }
+    };
+    let id = NodeId::new("fuzzed").expect("valid");
+    let mut mesh = Mesh::new(id, 5 << 24, Options::default(), SmallRng::seed_from_u64(1), now(time));
+    let mut rest = data;
+    for _ in 0..200 {
+        let Some((&operation, tail)) = rest.split_first() else { break };
+        let (argument, tail) = tail.split_at(tail.len().min(1));
+        let argument = argument.first().copied().unwrap_or_default();
+        rest = tail;
+        let session = SessionId(u64::from(argument % 8));
+        match operation % 8 {
+            0 => mesh.handle_session_opened(session, LinkPolicy::default(), now(time)),
+            1 => mesh.handle_session_closed(session, now(time)),
+            2..=4 => {
+                let length = rest.len().min(usize::from(operation) * 4);
+                let (message, tail) = rest.split_at(length);
+                rest = tail;
+                mesh.handle_packet(session, Bytes::copy_from_slice(message), now(time));
+            }
+            5 => mesh.handle_packet(session, said(argument, operation), now(time)),
+            6 => {
+                time += Duration::from_millis(u64::from(argument) * 100);
+                mesh.handle_timeout(now(time));
+            }
+            _ => {
+                let service = ServiceName::from_wire([argument; 8]);
+                let offer = Offer { conn_type: ConnType::DATAGRAM, tags: Default::default() };
+                mesh.advertise(service, offer, now(time));
+                mesh.unbind(service, now(time));
+            }
+        }
+        let sent = std::iter::from_fn(|| mesh.poll_transmit()).count();
+        assert!(sent < 2_000, "{sent} messages after one operation");
+        while mesh.poll_event().is_some() {}
+        assert!(mesh.poll_timeout().is_some());
+        let _status = mesh.status(now(time));
+    }
+}
+
+/// A well-formed message of one of a few neighbours.
+fn said(who: u8, what: u8) -> Bytes {
+    let name = |i: u8| NodeId::new(format!("n{}", i % 5)).expect("valid");
+    let links = (what & 64 != 0).then(|| NodeId::new("fuzzed").expect("valid"));
+    let update = RoutingUpdate {
+        node_id: Some(name(who ^ what >> 3)),
+        update_id: format!("{who:04}{what:04}"),
+        epoch: u64::from(what >> 6),
+        sequence: u64::from(who),
+        connections: links.into_iter().map(|node| (node, meshd::wire::Cost::DEFAULT)).collect(),
+        forwarding_node: name(who),
+        suspected_duplicate: if what & 32 == 0 { 0 } else { 5 << 24 },
+    };
+    update.message().expect("short")
+}

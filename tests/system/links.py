@@ -1,0 +1,52 @@
+"""Links of every kind as directives, and lines of nodes that are joined by one kind.
+
+Knows how either implementation is told to listen and to dial; not what travels over the links.
+"""
+
+import mesh as harness
+from mesh import free_port
+
+#: Kinds of links that both implementations have: (backend, mutual TLS).
+SHARED = {"tcp": ("tcp", False), "tcp-mtls": ("tcp", True), "udp": ("udp", False), "ws": ("ws", False), "wss-mtls": ("ws", True)}
+#: And all that ours has.
+OWN = {**SHARED, "quic-mtls": ("quic", True)}
+LINE = ("control", "hop", "execution")
+
+
+def listener(kind, port):
+    backend, tls = OWN[kind]
+    options = {"bindaddr": "127.0.0.1", "port": port, **({"tls": "server"} if tls else {})}
+    return {f"{backend}-listener": options}
+
+
+def peer(kind, port):
+    backend, tls = OWN[kind]
+    address = f"127.0.0.1:{port}"
+    if backend == "ws":
+        address = f"{'wss' if tls else 'ws'}://{address}/"
+    return {f"{backend}-peer": {"address": address, **({"tls": "client"} if tls else {})}}
+
+
+def joined(kind, dials):
+    """Directives that join LINE: `dials(left, right)` says whether the left one of two does."""
+    links = {name: [] for name in LINE}
+    for left, right in zip(LINE, LINE[1:], strict=False):
+        port = free_port()
+        dialer, other = (left, right) if dials(left, right) else (right, left)
+        links[other].append(listener(kind, port))
+        links[dialer].append(peer(kind, port))
+    return links
+
+
+def start(mesh, directives, programs, service=None):
+    """Starts LINE, those that only listen first: a Go node that was refused waits for 5 s."""
+    only_listens = lambda name: any("-peer" in key for one in directives[name] for key in one)  # noqa: E731
+    for name in sorted(LINE, key=only_listens):
+        mesh.add(name, [{"log-level": "info"}, *directives[name]], programs[name], service)
+    return mesh.start()
+
+
+def work_types():
+    """`cat` for everybody, and `safecat` for those who sign for it."""
+    safe = {"worktype": "safecat", "command": "cat", "verifysignature": True}
+    return [harness.command_type("cat", "cat"), {"work-command": safe}]

@@ -1,0 +1,235 @@
+"""Floods from a neighbour and from clients: memory, log and `status` stay as they were, and it is told who did it.
+
+The counts are small enough for every change. ABUSE=full makes them those that are promised, with the promised
+times, for a release build on a quiet machine: MESHD_TEST_BINARIES=target/release.
+"""
+
+import contextlib
+import json
+import os
+import re
+import resource
+import socket
+import threading
+import time
+
+import pytest
+
+import mesh as harness
+from conftest import scoped_mesh
+from mesh import until
+from peer import ADVERTISEMENT, DATA, ROUTING, Peer, frame
+
+FULL = os.environ.get("ABUSE") == "full"
+MIB = 1024 * 1024
+#: `status` at p99 while something is going on, in seconds. Debug builds on a busy machine are slower by far.
+PROMPT = 0.010 if FULL else 0.25
+#: What the allocator may keep of a flood of malformed frames.
+MALFORMED_ROOM = (2 if FULL else 8) * MIB
+MALFORMED = 5_000_000 if FULL else 1_000_000
+NAMES = 10_000
+TOLD = 200_000 if FULL else 50_000
+CLIENTS = 10_000 if FULL else 1_000
+#: A second in which ten lines end may overlap one in which ten begin.
+LINES_PER_SECOND = 10
+
+
+@pytest.fixture(scope="module")
+def nodes(request):
+    """One mesh for all tests of this file: it has to survive every one of them."""
+    with scoped_mesh(request.node) as mesh:
+        yield harness.line(mesh).start()
+
+
+@pytest.fixture
+def hop(nodes):
+    yield nodes["hop"]
+    until("a ping", lambda: nodes["control"].reaches("execution"))
+    nodes.check_sane()
+
+
+class Watch:
+    """Asks a node for its whole status again and again, and keeps the times that the answers took.
+
+    What is to be written meanwhile is made before: this process has one interpreter.
+    """
+
+    def __init__(self, node):
+        self.node, self.times, self.over, self.failure = node, [], threading.Event(), None
+        self.thread = threading.Thread(target=self.ask)
+
+    def ask(self):
+        try:
+            with self.node.control() as control:
+                while not self.over.wait(0.002):
+                    control.send("status")
+                    start = time.perf_counter()
+                    assert control.reader.readline().endswith(b"}\n")
+                    self.times.append(time.perf_counter() - start)
+        except Exception as failure:
+            self.failure = failure
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+    def check(self, what):
+        assert self.failure is None, self.failure
+        times = sorted(self.times)
+        assert len(times) >= 10, f"{len(times)} answers tell nothing"
+        half, most = times[len(times) // 2], times[len(times) * 99 // 100]
+        print(f"{what}: {len(times)} answers, p50 {half * 1e3:.1f} ms, p99 {most * 1e3:.1f} ms")
+        assert most < PROMPT, f"p99 of status is {most * 1e3:.1f} ms"
+
+
+class Flood(Peer):
+    """A neighbour that writes much at a time, and takes in whatever it is sent."""
+
+    def __init__(self, node, name):
+        super().__init__(node.mesh.ports[node.name], name)
+        self.node = node
+        self.introduce(node.name)
+        self.socket.settimeout(None)
+        self.drain = threading.Thread(target=self.read_away, daemon=True)
+        self.drain.start()
+
+    def read_away(self):
+        with contextlib.suppress(OSError, ValueError):
+            while self.reader.read1(1 << 16):
+                pass
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.drain.join()
+        super().close()
+
+    def update_of(self, node, sequence, connections, epoch=5 << 24):
+        body = {"NodeID": node, "UpdateID": f"{hash((self.name, node, sequence)) & 0xFFFFFFFF:08x}", "UpdateEpoch": epoch}
+        body |= {"UpdateSequence": sequence, "Connections": connections, "ForwardingNode": self.name}
+        return frame(bytes([ROUTING]) + json.dumps(body | {"SuspectedDuplicate": 0}).encode())
+
+    def told(self):
+        """What the node says that this neighbour has told."""
+        question = {"command": "status", "requested_fields": ["Links"]}
+        links = self.node.command(question)["Links"]
+        return next(link["Told"] for link in links if link["NodeID"] == self.name)
+
+    def all_taken_in(self, what, count):
+        until(f"{count} {what}", lambda: self.told()[what] >= count, 600 if FULL else 120)
+
+
+def lines_by_second(log):
+    """How many lines the log has of each second."""
+    counts = {}
+    for line in log.splitlines():
+        counts[line[:19]] = counts.get(line[:19], 0) + 1
+    return counts
+
+
+def malformed():
+    """Half a thousand frames that are no messages, of every kind, as one piece."""
+    lies = [b"\7", b"\1{", b"\1[]", b'\1{"NodeID": 7}', b"\2{}", b'\2{"Time": "x"}', bytes([DATA]) + b"\x1e" * 9]
+    return b"".join(frame(lie + b"!" * (n % 25)) for n in range(70) for lie in lies), 70 * len(lies)
+
+
+def test_malformed_frames_cost_no_memory_and_few_lines(hop):
+    frames, count = malformed()
+    with Flood(hop, "garbler") as peer:
+        # Buffers and caches grow once.
+        logged = len(hop.log())
+        peer.raw(frames * 20)
+        peer.all_taken_in("Malformed", 20 * count)
+        before = hop.rss()
+        with Watch(hop) as watch:
+            for _ in range(MALFORMED // count):
+                peer.raw(frames)
+            peer.all_taken_in("Malformed", (MALFORMED // count + 20) * count)
+        grown = hop.rss() - before
+        print(f"{MALFORMED} malformed frames: {grown} bytes more")
+        assert grown < MALFORMED_ROOM, grown
+        watch.check("malformed frames")
+        # The next line says how many were left out.
+        again = lambda: peer.raw(frame(b"\7")) or re.search(r'peer="garbler".*unsaid=[1-9]', hop.log()[logged:])
+        until("a line that says who did it", again)
+    lines = hop.log()[logged:]
+    busiest = max(lines_by_second(lines).values())
+    assert busiest <= 2 * LINES_PER_SECOND, f"{busiest} lines in a second"
+
+
+def test_a_flood_of_names_is_told_of(hop):
+    with Flood(hop, "inventor") as peer:
+        before = hop.rss()
+        flood = b"".join(peer.update_of(f"imaginary-{n}", 1, {"inventor": 1.0}) for n in range(NAMES))
+        with Watch(hop) as watch:
+            peer.raw(flood)
+            peer.all_taken_in("NewNodes", NAMES)
+            grown = hop.rss() - before
+        print(f"{NAMES} names: {grown / NAMES:.0f} bytes each")
+        assert grown < NAMES * 6_000 + 4 * MIB, grown
+        watch.check("new names")
+
+
+def test_a_flood_of_updates_is_held_to_what_it_says_last(hop):
+    """The same few nodes say something else each time."""
+    with Flood(hop, "chatterer") as peer:
+        peer.raw(b"".join(peer.update_of(f"moving-{n}", 1, {}) for n in range(50)))
+        peer.all_taken_in("NewNodes", 50)
+        before, logged = hop.rss(), len(hop.log())
+        flood = b"".join(
+            peer.update_of(f"moving-{n}", sequence, {f"moving-{sequence % 50}": 1.0, "chatterer": 1.0})
+            for sequence in range(2, TOLD // 50 + 2)
+            for n in range(50)
+        )
+        with Watch(hop) as watch:
+            peer.raw(flood)
+            peer.all_taken_in("Updates", TOLD)
+        assert hop.rss() - before < 32 * MIB, hop.rss() - before
+        watch.check("updates")
+        if FULL:
+            assert "flooded with updates" in hop.log()[logged:], "nobody is told of it"
+
+
+def test_a_flood_of_advertisements_has_an_end(hop):
+    """More services than a node may have are refused, and it is told whose."""
+    with Flood(hop, "vendor") as peer:
+        before = hop.rss()
+        same = {"NodeID": "vendor", "Time": "2026-01-01T00:00:00Z", "ConnType": 1, "Tags": {"much": "x" * 200}}
+        ads = ({**same, "Service": f"s{n}", "WorkCommands": None, "Cancel": False} for n in range(TOLD // 2))
+        flood = b"".join(frame(bytes([ADVERTISEMENT]) + json.dumps(ad).encode()) for ad in ads)
+        with Watch(hop) as watch:
+            peer.raw(flood)
+            peer.all_taken_in("Advertisements", TOLD // 2)
+        assert peer.told()["Refused"] >= TOLD // 2 - 1024
+        assert hop.rss() - before < 32 * MIB, hop.rss() - before
+        watch.check("advertisements")
+    assert "no room for what a neighbour tells of" in hop.log() and "vendor" in hop.log()
+
+
+def test_idle_clients_are_cheap(nodes, hop):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2 * CLIENTS + 1_000)), hard))
+    node = nodes["control"]
+    # What the process allocates once is not a connection's.
+    warm = [node.control() for _ in range(50)]
+    before, silent = node.rss(), []
+    try:
+        with Watch(node) as watch:
+            for _ in range(CLIENTS):
+                silent.append(node.control())
+            each = (node.rss() - before) / CLIENTS
+        print(f"{CLIENTS} clients: {each:.0f} bytes each")
+        assert each <= 4096, each
+        watch.check("idle clients")
+        if FULL:
+            # The first command has to come within a minute.
+            for one in silent:
+                one.socket.settimeout(90)
+                assert b"no command within" in one.reader.read()
+    finally:
+        for one in warm + silent:
+            one.close()

@@ -1,0 +1,118 @@
+"""Proxies and `connect` across the border between implementations, and among our own nodes, both ways at once.
+
+Half-closes too: a client that has sent all and still waits for the answer. Ours keep them, also behind a Go node's
+entrance; a Go node's exit does not.
+"""
+
+import contextlib
+import socket
+
+import pytest
+
+import go
+from echo import Echo, alive, exchange, receive
+from mesh import MESHD, free_port, until
+
+SIZE = 5_000_000
+#: Who has the entrance, and who the exit.
+BORDERS = [
+    pytest.param((True, True), id="ours-to-ours"),
+    pytest.param((True, False), id="ours-to-go", marks=go.needs_go),
+    pytest.param((False, True), id="go-to-ours", marks=go.needs_go),
+]
+
+
+@pytest.fixture(params=BORDERS)
+def border(request, mesh):
+    programs = [MESHD if ours else go.program() for ours in request.param]
+    yield start(mesh, *programs)
+    end(mesh)
+
+
+def end(mesh):
+    for echo in mesh.echoes:
+        echo.close()
+
+
+def start(mesh, near, far):
+    """`near` with the entrances, `far` with the exits; each exit leads to an echo."""
+    mesh.echoes = [Echo(), Echo(mesh.dir / "behind")]
+    link, mesh.tcp, mesh.unix = free_port(), free_port(), mesh.dir / "in"
+    exits = [
+        {"tcp-client": {"service": "tcp", "address": f"127.0.0.1:{mesh.echoes[0].port}"}},
+        {"unix-socket-client": {"service": "unix", "filename": str(mesh.dir / "behind")}},
+    ]
+    to = {"remotenode": "far", "remoteservice": "tcp"}
+    entrances = [
+        {"tcp-server": {"port": mesh.tcp, "bindaddr": "127.0.0.1", **to}},
+        {"unix-socket-server": {"filename": str(mesh.unix), **to, "remoteservice": "unix"}},
+    ]
+    mesh.add("far", [{"tcp-listener": {"bindaddr": "127.0.0.1", "port": link}}, *exits], far)
+    mesh.add("near", [{"tcp-peer": {"address": f"127.0.0.1:{link}"}}, *entrances], near)
+    return mesh.start()
+
+
+def through(mesh, kind):
+    if kind == "tcp":
+        connection = socket.create_connection(("127.0.0.1", mesh.tcp), 60)
+    elif kind == "unix":
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(mesh.unix))
+    else:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(mesh["near"].socket))
+        connection.settimeout(60)
+        greeting = b"Receptor Control, node near\n"
+        assert receive_line(connection) == greeting
+        connection.sendall(b"connect far tcp\n")
+        assert receive_line(connection) == b"Connecting\n"
+    connection.settimeout(60)
+    return connection
+
+
+def receive_line(connection):
+    line = b""
+    while not line.endswith(b"\n") and (byte := connection.recv(1)):
+        line += byte
+    return line
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix", "connect"])
+def test_both_directions_at_once(border, kind):
+    payload = bytes(range(256)) * (SIZE // 256)
+    with through(border, kind) as connection:
+        assert exchange(connection, payload) == payload
+        assert alive(connection), "the connection stands when all has gone through"
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_the_end_of_one_direction(border, kind):
+    """All that was sent before it arrives; among ours, so does all that comes back after it."""
+    payload = b"x" * 200_000
+    with through(border, kind) as connection:
+        connection.sendall(payload)
+        connection.shutdown(socket.SHUT_WR)
+        received = receive(connection, len(payload) + 1)
+    if border["far"].is_go:
+        # Its exit lets go of both directions when one has ended.
+        assert payload.startswith(received)
+    else:
+        assert received == payload
+
+
+def test_an_exit_without_a_server(mesh):
+    """Nobody listens behind the exit any more: clients are told by an end; and later they get through again."""
+
+    def gets_through():
+        with contextlib.suppress(ConnectionError), through(mesh, "tcp") as connection:
+            return alive(connection)
+        return False
+
+    start(mesh, MESHD, MESHD)
+    assert gets_through()
+    behind = mesh.echoes[0]
+    behind.close()
+    assert not gets_through()
+    mesh.echoes[0] = Echo(port=behind.port)
+    until("a way through", gets_through)
+    end(mesh)

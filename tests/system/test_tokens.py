@@ -1,0 +1,218 @@
+"""Signatures of work between real nodes, and somebody in between who changes what they were made for.
+
+The honest ones are our own control node and a verifying execution node. Between them sits a relay that sees every
+line in the clear, as a hop of the mesh or whoever has taken one over would.
+"""
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import socket
+import threading
+import time
+
+import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding
+
+from client import Control, ControlError
+from conftest import scoped_mesh
+from mesh import free_port, until
+from trust import Pki
+
+WORK = [
+    {"work-command": {"worktype": kind, "command": "sh", "params": "-c cat", "allowruntimeparams": True, "verifysignature": True}}
+    for kind in ("signed", "other")
+]
+
+
+class Relay:
+    """Takes the place of the execution node's control service; `change` gets each request and each payload."""
+
+    def __init__(self, target):
+        self.target, self.requests = target, []
+        self.change = lambda request, payload: (request, payload)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.listener.accept()
+                threading.Thread(target=self.serve, args=(near,), daemon=True).start()
+
+    def serve(self, near):
+        with near, contextlib.suppress(OSError, ControlError), Control(("127.0.0.1", self.target), 60) as far:
+            near.sendall(far.greeting.encode() + b"\n")
+            reader = near.makefile("rb")
+            while line := reader.readline():
+                if b'"submit"' in line:
+                    self.submit(near, reader, far, json.loads(line))
+                    return
+                far.socket.sendall(line)
+                near.sendall(far.reader.readline())
+                if b'"results"' in line or b'"follow"' in line:
+                    while data := far.reader.read1(65536):
+                        near.sendall(data)
+                    return
+
+    def submit(self, near, reader, far, request):
+        """The payload is taken in whole before it is passed on: it may have to be changed."""
+        request, _ = self.change(request, b"")
+        self.requests.append(request)
+        far.socket.sendall(json.dumps(request).encode() + b"\n")
+        answer = far.reader.readline()
+        near.sendall(answer)
+        if not answer.startswith(b"ERROR"):
+            _, payload = self.change(request, reader.read())
+            far.socket.sendall(payload)
+            far.socket.shutdown(socket.SHUT_WR)
+            near.sendall(far.reader.readline())
+
+
+@pytest.fixture(scope="module")
+def nodes(request, tmp_path_factory):
+    """control, the relay's own node under the name of `execution`, and the real one, out of reach of the mesh."""
+    pki = Pki(tmp_path_factory.mktemp("pki"))
+    signer, verifier = pki.signing_keys()
+    with scoped_mesh(request.node) as mesh, scoped_mesh(request.node) as real:
+        port = free_port()
+        tcp = {"control-service": {"service": "tcpctl", "tcplisten": f"127.0.0.1:{port}"}}
+        real.node("execution", extra=[*verifier, *WORK, tcp]).start()
+        mesh.relay, mesh.pki, mesh.real, mesh.port = Relay(port), pki, real, port
+        link = {"tcp-listener": {"bindaddr": "127.0.0.1", "port": free_port()}}
+        exit = {"tcp-client": {"service": "control", "address": f"127.0.0.1:{mesh.relay.port}"}}
+        mesh.add("execution", [link, exit], service={"service": "notused"})
+        peer = {"tcp-peer": {"address": f"127.0.0.1:{link['tcp-listener']['port']}"}}
+        mesh.add("control", [peer, *signer])
+        yield mesh.start()
+
+
+@pytest.fixture
+def relay(nodes):
+    before = nodes.relay.change
+    yield nodes.relay
+    nodes.relay.change = before
+    for unit in nodes["control"].command("work list"):
+        nodes["control"].command(f"work force-release {unit}")
+
+
+def submit(nodes, payload=b"the payload"):
+    """A signed job through the relay: (unit's last status, output)."""
+    node = nodes["control"]
+    with node.control() as control:
+        unit = control.begin("execution", "signed", signwork="true", params="''")
+        control.socket.sendall(payload)
+        control.socket.shutdown(socket.SHUT_WR)
+        control.reader.readline()
+    status = until("the end", lambda: final(node.unit(unit)))
+    return status, node.results(unit) if status["StateName"] == "Succeeded" else b""
+
+
+def final(status):
+    return status if status["StateName"] in ("Succeeded", "Failed", "Canceled") else None
+
+
+def test_what_is_not_changed_arrives(nodes, relay):
+    status, output = submit(nodes)
+    assert (status["StateName"], output) == ("Succeeded", b"the payload"), status
+
+
+@pytest.mark.parametrize(
+    "name, value, reason",
+    [
+        ("params", "'; touch /tmp/owned'", "the token was made for another set of parameters"),
+        ("secret_more", "x", "the token was made for another set of parameters"),
+        ("worktype", "other", "the token was made for another work type"),
+    ],
+)
+def test_altered_requests_are_refused(nodes, relay, name, value, reason):
+    relay.change = lambda request, payload: ({**request, name: value}, payload)
+    status, _ = submit(nodes)
+    assert status["StateName"] == "Failed" and reason in status["Detail"], status
+
+
+@pytest.mark.parametrize("altered", [b"", b"the paylaod", b"the payload and more", b"the paylo"])
+def test_an_altered_payload_is_refused(nodes, relay, altered):
+    relay.change = lambda request, payload: (request, altered if payload else payload)
+    status, _ = submit(nodes)
+    assert status["StateName"] == "Failed" and "the payload is not the one that was signed" in status["Detail"], status
+
+
+def test_a_token_is_good_once(nodes, relay):
+    submit(nodes)
+    assert answer(nodes, relay.requests[-1]) == "could not verify signature: the token was used before"
+
+
+def test_a_stolen_token_does_nothing_else(nodes, relay):
+    """Refused at the payload, the token of a submission is no key to what exists already."""
+    relay.change = lambda request, payload: (request, b"x" if payload else payload)
+    submit(nodes)
+    token = relay.requests[-1]["signature"]
+    (unit, *_) = nodes.real["execution"].command("work list")
+    for verb in ("cancel", "release", "results"):
+        request = {"command": "work", "subcommand": verb, "unitid": unit, "signature": token, "startpos": 0}
+        assert "could not verify signature" in answer(nodes, request), verb
+
+
+def answer(nodes, request):
+    """What the verifying node says to a request that comes over TCP; the payload is empty."""
+    with Control(("127.0.0.1", nodes.port)) as control:
+        control.send(request)
+        first = control.reader.readline().decode()
+        if first.startswith("ERROR: "):
+            return first.removeprefix("ERROR: ").strip()
+        control.socket.shutdown(socket.SHUT_WR)
+        return first + control.reader.read().decode()
+
+
+def encoded(part):
+    data = part if isinstance(part, bytes) else json.dumps(part).encode()
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+def rs512(pki, claims, header=None):
+    """A token made with the true key, whatever it says."""
+    key = serialization.load_pem_private_key(pki.path("work.key").read_bytes(), None)
+    text = encoded(header or {"alg": "RS512", "typ": "JWT"}) + b"." + encoded(claims)
+    return text + b"." + encoded(key.sign(text, padding.PKCS1v15(), hashes.SHA512()))
+
+
+def hs256_with_the_public_key(pki, claims):
+    text = encoded({"alg": "HS256", "typ": "JWT"}) + b"." + encoded(claims)
+    return text + b"." + encoded(hmac.new(pki.path("work.pub").read_bytes(), text, hashlib.sha256).digest())
+
+
+def unsigned(_, claims):
+    return encoded({"alg": "none", "typ": "JWT"}) + b"." + encoded(claims) + b"."
+
+
+HOUR = 3600
+TOKENS = {
+    "expired": (rs512, {"exp": -120, "aud": ["execution"]}, "token is expired by 12"),
+    "no expiry": (rs512, {"aud": ["execution"]}, "the token has no expiry"),
+    "wrong audience": (rs512, {"exp": HOUR, "aud": ["control"]}, "token audience did not match node ID: it is for control"),
+    "no audience": (rs512, {"exp": HOUR}, "token audience did not match node ID: it is for nobody"),
+    "none": (unsigned, {"exp": HOUR, "aud": ["execution"]}, "the token is malformed"),
+    "HS256 with the public key": (hs256_with_the_public_key, {"exp": HOUR, "aud": ["execution"]}, "signed with another algorithm than RS512"),
+}
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_bad_tokens(nodes, kind):
+    make, claims, reason = TOKENS[kind]
+    claims = {**claims, "exp": int(time.time()) + claims["exp"]} if "exp" in claims else claims
+    token = make(nodes.pki, claims).decode()
+    request = {"command": "work", "subcommand": "submit", "node": "execution", "worktype": "signed", "signature": token}
+    assert reason in answer(nodes, request)
+    assert "signature is empty" in answer(nodes, {**request, "signature": ""})
+
+
+def test_a_good_token_of_a_receptor_node(nodes):
+    """The same way to make one, so that the refusals above are for their reasons."""
+    token = rs512(nodes.pki, {"exp": int(time.time()) + HOUR, "aud": ["execution"]}).decode()
+    request = {"command": "work", "subcommand": "submit", "node": "execution", "worktype": "signed", "signature": token}
+    assert "Job Started" in answer(nodes, request)

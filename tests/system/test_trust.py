@@ -1,0 +1,129 @@
+"""Neighbours whose certificates are not in order: none of them gets in, and our log says why.
+
+The neighbour is ours, and the Go implementation's where RECEPTOR_GO names it. Certificates that either program made
+are good for the other.
+"""
+
+import pytest
+
+import go
+import links
+from mesh import MESHCTL, MESHD, free_port, until
+from trust import Pki, run
+
+NEIGHBOURS = [pytest.param("meshd"), pytest.param("receptor", marks=go.needs_go)]
+
+#: What is wrong with the neighbour's certificate: how it is made, and what our log says of it.
+WRONG = {
+    "wrong-ca": (
+        {"authority": "stranger"},
+        "the certificate of wrong-ca is signed by stranger, which is not among the authorities in",
+    ),
+    "expired": ({"start": -3, "end": -1}, "the certificate of expired has expired on"),
+    "not-yet": ({"start": 1, "end": 3}, "the certificate of not-yet is valid from"),
+}
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory):
+    pki = Pki(tmp_path_factory.mktemp("pki"))
+    pki.authority("stranger")
+    pki.issue("us", ["us"])
+    pki.issue("them", ["them"])
+    pki.issue("somebody", ["somebody"])
+    for name, (how, _) in WRONG.items():
+        pki.issue(name, ["them"], **how)
+    return pki
+
+
+def program(neighbour):
+    return MESHD if neighbour == "meshd" else go.program()
+
+
+def joined(mesh, neighbour, ours, theirs, who_dials, backend="tcp-mtls"):
+    """Two nodes and a link between them; the directives are profiles."""
+    port = free_port()
+    ends = {True: links.peer(backend, port), False: links.listener(backend, port)}
+    us = mesh.add("us", [{"log-level": "info"}, *ours, ends[who_dials == "us"]])
+    them = mesh.add("them", [{"log-level": "info"}, *theirs, ends[who_dials == "them"]], program(neighbour))
+    for node in (us, them):
+        node.start()
+    return us, them
+
+
+def refused(us, them, reason):
+    until(f"the words {reason!r}", lambda: reason in us.log())
+    assert us.status()["Connections"] == []
+    return them
+
+
+@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+@pytest.mark.parametrize("dials", ["us", "them"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_bad_certificate(mesh, pki, neighbour, dials, wrong):
+    theirs = pki.profiles(wrong, skipreceptornamescheck=True)
+    us, them = joined(mesh, neighbour, pki.profiles("us"), theirs, dials)
+    refused(us, them, WRONG[wrong][1])
+    if neighbour == "meshd":
+        until("the other side to say whose log has the reason", lambda: "does not accept our certificate" in them.log())
+
+
+@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+@pytest.mark.parametrize("dials", ["us", "them"])
+def test_a_certificate_for_another_node(mesh, pki, neighbour, dials):
+    theirs = pki.profiles("somebody", skipreceptornamescheck=True)
+    us, _ = joined(mesh, neighbour, pki.profiles("us"), theirs, dials)
+    refused(us, None, "it calls itself them, and its certificate names somebody")
+
+
+@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+def test_a_missing_client_certificate(mesh, pki, neighbour):
+    # A Go node does not start without these two, and takes them empty.
+    none = {} if neighbour == "meshd" else {"cert": "", "key": ""}
+    theirs = [{"tls-client": {"name": "client", "rootcas": str(pki.path("ca.crt")), **none}}]
+    us, them = joined(mesh, neighbour, pki.profiles("us"), theirs, "them")
+    refused(us, them, "the client shows no certificate: set cert and key in its tls-client")
+    if neighbour == "meshd":
+        until("the other side's reason", lambda: "set cert and key in the tls-client" in them.log())
+
+
+@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+@pytest.mark.parametrize("dials", ["us", "them"])
+def test_one_end_without_tls(mesh, pki, neighbour, dials):
+    port = free_port()
+    ours = links.peer("tcp-mtls", port) if dials == "us" else links.listener("tcp-mtls", port)
+    theirs = links.listener("tcp", port) if dials == "us" else links.peer("tcp", port)
+    us = mesh.add("us", [{"log-level": "info"}, *pki.profiles("us"), ours]).start()
+    mesh.add("them", [{"log-level": "info"}, theirs], program(neighbour)).start()
+    refused(us, None, "the peer does not speak TLS")
+
+
+@go.needs_go
+@pytest.mark.parametrize("dials", ["us", "them"])
+def test_certificates_made_by_the_go_program(mesh, tmp_path, dials):
+    theirs = Pki(tmp_path / "pki", go.program())
+    for name in ("us", "them"):
+        theirs.issue(name, [name])
+    run(MESHCTL, "cert", "verify", theirs.path("us.crt"), "--ca", theirs.path("ca.crt"), "--node", "us")
+    joined(mesh, "receptor", theirs.profiles("us"), theirs.profiles("them"), dials)
+    mesh.wait_for_routes()
+
+
+@go.needs_go
+@pytest.mark.parametrize("dials", ["us", "them"])
+def test_a_request_of_one_program_signed_by_the_other(mesh, tmp_path, dials):
+    """Authorities of both, who sign what the other has asked for, in one bundle."""
+    files = Pki(tmp_path / "pki", MESHD)
+    ours, theirs = MESHD, go.program()
+    files.program = theirs
+    files.authority("goca")
+    names = ["dnsname=localhost", "ipaddress=127.0.0.1"]
+    for name, asks, signs, authority in (("us", ours, theirs, "goca"), ("them", theirs, ours, "ca")):
+        files.program = asks
+        files.cert("makereq", f"commonname={name}", "bits=2048", *names, f"nodeid={name}", f"outreq={name}.req", f"outkey={name}.key")
+        files.program = signs
+        files.cert("signreq", f"req={name}.req", f"cacert={authority}.crt", f"cakey={authority}.key", f"outcert={name}.crt", "verify=true")
+    bundle = files.path("bundle.crt")
+    bundle.write_text(files.path("ca.crt").read_text() + files.path("goca.crt").read_text())
+    joined(mesh, "receptor", files.profiles("us", "bundle"), files.profiles("them", "bundle"), dials)
+    mesh.wait_for_routes()
