@@ -32,7 +32,7 @@ pub fn raise() {
 pub fn give_back(child: u32) {
     let Some(original) = ORIGINAL.get() else { return };
     let Some(pid) = i32::try_from(child).ok().and_then(Pid::from_raw) else { return };
-    if let Err(error) = prlimit(Some(pid), Resource::Nofile, original.clone()) {
+    if let Err(error) = prlimit(Some(pid), Resource::Nofile, *original) {
         debug!(child, %error, "cannot give a program its number of open files back");
     }
 }
