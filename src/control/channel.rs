@@ -33,6 +33,11 @@ pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
     fn watch(&self) -> Option<Watch> {
         None
     }
+
+    /// Whether one of our own nodes is at the other end, as far as that is known.
+    fn leads_to_our_own(&self) -> bool {
+        false
+    }
 }
 
 impl Link for UnixStream {
@@ -53,7 +58,11 @@ impl Link for Secured<TcpStream> {
     }
 }
 
-impl Link for MeshStream {}
+impl Link for MeshStream {
+    fn leads_to_our_own(&self) -> bool {
+        MeshStream::leads_to_our_own(self)
+    }
+}
 
 #[cfg(test)]
 impl Link for tokio::io::DuplexStream {}
@@ -108,6 +117,11 @@ impl Channel {
     /// A channel that gives a client `patience` to take in each answer.
     pub(super) fn new(link: Box<dyn Link>, patience: Duration) -> Self {
         Self { link, ahead: BytesMut::new(), ended: false, watch: None, patience }
+    }
+
+    /// Whether one of our own nodes speaks, as far as that is known.
+    pub(super) fn leads_to_our_own(&self) -> bool {
+        self.link.leads_to_our_own()
     }
 
     /// The next line; empty ones are skipped. What stands before the end counts as a line without a newline.

@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::io;
 
 use bytes::BytesMut;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::channel::Channel;
@@ -30,7 +30,13 @@ pub(super) async fn execute(
         WorkRequest::Submit(request) => return submit(context, channel, local, request).await,
         WorkRequest::Results(what) => return results(context, channel, local, what).await,
         WorkRequest::Follow(what) => return follow(context, channel, local, what).await,
-        WorkRequest::List { unit } => list(context, unit.as_deref()).await,
+        WorkRequest::List { unit } => {
+            match list(context, unit.as_deref()).await {
+                Ok(text) => channel.send(&text).await?,
+                Err(refusal) => channel.answer(Err(refusal)).await?,
+            }
+            return Ok(Next::Command);
+        }
         WorkRequest::Status { unit } => status(context, &unit).await,
         WorkRequest::Cancel { unit, signature } => {
             let outcome = context.work.cancel(&unit, &Caller { local, signature }).await;
@@ -52,12 +58,9 @@ fn done(outcome: Outcome, unit: &str, now: &str, later: &str) -> Value {
     }
 }
 
-async fn list(context: &Context, unit: Option<&str>) -> Result<Value, Refusal> {
-    let mut all = Map::new();
-    for (id, report) in context.work.list(unit).await? {
-        all.insert(id.to_string(), serde_json::to_value(report)?);
-    }
-    Ok(Value::Object(all))
+/// The answer as text: of ten thousand units, a tree of values would cost far more than the rest.
+async fn list(context: &Context, unit: Option<&str>) -> Result<String, Refusal> {
+    Ok(serde_json::to_string(&context.work.list(unit).await?)? + "\n")
 }
 
 async fn status(context: &Context, unit: &str) -> Result<Value, Refusal> {
@@ -101,7 +104,11 @@ async fn submit(
     match payload(channel, &mut submission, &id).await {
         Ok(()) => {}
         Err(Broken::Client(error)) => {
-            abort(submission, &id, &error).await;
+            // A node of ours that comes back submits it again, and may not even know this one's ID.
+            match channel.leads_to_our_own() {
+                true => submission.discard(error.to_string()).await,
+                false => abort(submission, &id, &error).await,
+            }
             return Err(error);
         }
         Err(Broken::Unit(error)) => {

@@ -37,7 +37,8 @@ pub(super) enum Side {
 }
 
 /// A byte stream to a service on another node. Shutting it down ends the direction of writing only;
-/// dropping it ends both in good order.
+/// dropping it ends both: in good order, or, if it is strict and was not shut down, so that the other side
+/// cannot take what it has for all.
 #[derive(Debug)]
 pub struct MeshStream {
     connection: Connection,
@@ -50,6 +51,9 @@ pub struct MeshStream {
     lease: Option<Lease>,
     /// Whether anything has come.
     heard: bool,
+    /// Given up, not ended, when it is dropped before it was shut down.
+    strict: bool,
+    shut: bool,
 }
 
 impl MeshStream {
@@ -61,7 +65,19 @@ impl MeshStream {
         guard: Option<Guard>,
     ) -> Self {
         tokio::spawn(end_when_gone(connection.clone(), gone.clone(), guard));
-        Self { connection, side, halves: Some(halves), _gone: Some(gone), lease: None, heard: false }
+        let (_gone, lease, halves) = (Some(gone), None, Some(halves));
+        Self { connection, side, halves, _gone, lease, heard: false, strict: false, shut: false }
+    }
+
+    /// Makes it strict, as streams that share a connection are.
+    pub(super) fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// Whether the other end is one of our own nodes, as far as that is known.
+    pub fn leads_to_our_own(&self) -> bool {
+        self.lease.is_some()
     }
 
     /// One stream of several on a connection, which somebody else watches over.
@@ -72,7 +88,8 @@ impl MeshStream {
         gone: Option<Gone>,
         lease: Lease,
     ) -> Self {
-        Self { connection, side, halves: Some(halves), _gone: gone, lease: Some(lease), heard: false }
+        let (_gone, lease, halves) = (gone, Some(lease), Some(halves));
+        Self { connection, side, halves, _gone, lease, heard: false, strict: true, shut: false }
     }
 
     /// Where the other end is: the hash of its node and its service.
@@ -171,13 +188,18 @@ impl AsyncWrite for MeshStream {
         let (send, _) = self.halves()?;
         // Ended twice, or stopped by the peer: either way nothing more is written.
         let _already = send.finish();
+        self.shut = true;
         Poll::Ready(Ok(()))
     }
 }
 
 impl Drop for MeshStream {
     fn drop(&mut self) {
-        let Some((send, recv)) = self.halves.take() else { return };
+        let Some((mut send, recv)) = self.halves.take() else { return };
+        let given_up = self.strict && !self.shut;
+        if given_up {
+            let _already = send.reset(ABORTED);
+        }
         let (connection, side) = (self.connection.clone(), self.side);
         match (tokio::runtime::Handle::try_current(), self.lease.take()) {
             (Ok(runtime), Some(lease)) => {
@@ -186,6 +208,7 @@ impl Drop for MeshStream {
                 }
                 runtime.spawn(end_shared(connection, send, recv, lease));
             }
+            (Ok(_), None) if given_up => connection.close(ABORTED, b"given up"),
             (Ok(runtime), None) => drop(runtime.spawn(end(connection, side, send, recv))),
             (Err(_), _) => close(&connection),
         }

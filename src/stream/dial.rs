@@ -175,7 +175,8 @@ impl Streams {
     }
 
     /// The same for many short streams: where the other end is one of our own nodes, they share a connection, which
-    /// costs one handshake for all of them and one silence for all if it breaks.
+    /// costs one handshake for all of them and one silence for all if it breaks. A stream that is dropped before it
+    /// was shut down does not look complete to the other end.
     ///
     /// # Errors
     /// As [`Self::dial`].
@@ -260,7 +261,7 @@ impl Dialer {
         let opened = self.connect(target, true).await?;
         if !shared::is_agreed(&opened.connection) {
             drop(opening);
-            return self.only_stream(target, opened).await;
+            return Ok(self.only_stream(target, opened).await?.strict());
         }
         let Opened { connection, gone, guard } = opened;
         tokio::spawn(end_when_gone(connection.clone(), gone.clone(), guard));

@@ -150,18 +150,37 @@ async fn our_own_nodes_share_a_connection_and_each_stream_ends_by_itself() {
 }
 
 #[tokio::test]
+async fn a_shared_stream_that_is_dropped_half_way_does_not_look_complete() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("sink"), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    for whole in [true, false] {
+        let mut stream = streams.dial_shared(nodes[1].id(), service("sink"), None).await.unwrap();
+        stream.write_all(b"some").await.unwrap();
+        let mut accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+        let mut received = [0; 4];
+        timeout(LIMIT, accepted.read_exact(&mut received)).await.unwrap().unwrap();
+        if whole {
+            stream.shutdown().await.unwrap();
+        }
+        drop(stream);
+        let end = timeout(LIMIT, accepted.read(&mut received)).await.unwrap();
+        assert_eq!(end.is_ok(), whole, "{end:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_shared_connection_on_which_nothing_came_back_is_not_used_again() {
     let mut lab = Lab::new();
     let nodes = lab.line(&["a", "b"]).await;
     let mut listener = Streams::new(nodes[1].clone()).listen(service("mute"), None).await.unwrap();
     let streams = Streams::new(nodes[0].clone());
-    drop(streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap());
+    let unheard = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
+    drop((timeout(LIMIT, listener.accept()).await.unwrap().unwrap(), unheard));
     let mut stream = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
-    for _ in 0..2 {
-        // The first of them is gone by now.
-        let mut accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
-        let _gone = accepted.write_all(b"y").await;
-    }
+    let mut accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+    accepted.write_all(b"y").await.unwrap();
     assert_eq!(timeout(LIMIT, stream.read_u8()).await.unwrap().unwrap(), b'y');
     eventually("the first connection is closed", || async { streams.connections() == 1 }).await;
     let _third = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
@@ -179,6 +198,7 @@ async fn a_service_that_closes_lets_shared_streams_end_and_begins_no_more() {
     let begun = Instant::now();
     drop(listener);
     accepted.write_all(b"the end").await.unwrap();
+    accepted.shutdown().await.unwrap();
     drop(accepted);
     let mut received = Vec::new();
     timeout(LIMIT, stream.read_to_end(&mut received)).await.unwrap().unwrap();

@@ -220,6 +220,15 @@ impl Submission {
         self.fail(Event::PayloadCut(cause)).await;
     }
 
+    /// The same, and nothing is kept of it: whoever submitted it does so again.
+    pub async fn discard(mut self, cause: String) {
+        self.fail(Event::PayloadCut(cause)).await;
+        let (inner, entry) = (self.inner.clone(), self.entry.clone());
+        if let Err(error) = detached(async move { inner.remove(&entry).await }).await {
+            tracing::warn!(unit = %self.entry.id, %error, "what is left of a broken submission cannot be removed");
+        }
+    }
+
     async fn fail(&mut self, event: Event) {
         self.entry.apply(&self.inner.store, event).await;
         self.done = true;
