@@ -43,7 +43,7 @@ fn every_scenario_comes_to_rest() {
     assert!(reports.len() >= Scenario::ALL.len());
 }
 
-/// Up to `NETSIM_NODES` nodes, or 1,000: memory grows with the square, 1,000 nodes take about a gigabyte.
+/// Up to `NETSIM_NODES` nodes, or 1,000: memory grows with the square, 1,000 nodes take about two gigabytes.
 #[test]
 fn a_growing_mesh_stays_cheap() {
     let largest = std::env::var("NETSIM_NODES").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000);
