@@ -208,7 +208,12 @@ impl Job {
             assert!(failed, "{context}");
         }
         if let Some(reader) = self.reader.take() {
-            assert!(reader.join().unwrap() == output, "the reader saw something else: {context}");
+            let read = reader.join().unwrap();
+            // Killing the shell leaves its last child, which may write on for a moment: a reader that follows may
+            // have been given that before the end was known.
+            let survivor = self.harmed.contains(&"command killed") && read.starts_with(&output);
+            let same = read == output || survivor && wanted.starts_with(&read);
+            assert!(same, "the reader saw something else, {} bytes: {context}", read.len());
         }
         let again = nodes.ask(Which::Near, &format!("work status {}", self.id));
         assert_eq!(again, status, "a final status has changed");
@@ -265,7 +270,7 @@ fn follow(nodes: &Nodes, id: String) -> JoinHandle<Vec<u8>> {
             }
             let status = node.try_ask(&format!("work status {id}")).unwrap_or_default();
             let ended = status["State"].as_u64().is_some_and(|state| state >= 2);
-            if ended && status["StdoutSize"].as_u64() == Some(output.len() as u64) {
+            if ended && status["StdoutSize"].as_u64().is_some_and(|size| size <= output.len() as u64) {
                 return output;
             }
             std::thread::sleep(Duration::from_millis(5));

@@ -166,6 +166,10 @@ impl Nodes {
         let mut left = processes_of(&units);
         for entry in std::fs::read_dir(&units).unwrap().flatten() {
             let id = entry.file_name().to_string_lossy().into_owned();
+            // The node's own, not a unit's.
+            if id == ".epoch" {
+                continue;
+            }
             let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
             // Its submission was cut before the ID arrived, so nobody can ask for its release.
             let orphan =
