@@ -79,7 +79,7 @@ impl Hub {
     ) {
         let Ok(permit) = newcomers.try_reserve() else { return };
         // Every session holds this. Those that were displaced and have not ended yet are to be few as well.
-        if Arc::strong_count(self) > self.table().len() + MAX_NEW {
+        if Arc::strong_count(self) > self.table().len() + 2 * MAX_NEW {
             return;
         }
         let place = self.table().admit(route.to, now);
