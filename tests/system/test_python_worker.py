@@ -1,7 +1,7 @@
 """Work types of kind work-python with the program that calls plugins, as its project distributes it.
 
-It is on no package index that can be counted on, so RECEPTOR_PYTHON_WORKER names the directory that holds its package
-`receptor_python_worker`; the tests beside the Go implementation have the same gap, and the same word for it.
+It is on no package index, so RECEPTOR_PYTHON_WORKER names the directory that holds its package
+`receptor_python_worker`, as RECEPTOR_GO names the program of the Go implementation that it belongs to.
 """
 
 import json
@@ -13,7 +13,7 @@ import pytest
 import mesh as harness
 
 WORKER = os.environ.get("RECEPTOR_PYTHON_WORKER")
-pytestmark = pytest.mark.skipif(not WORKER, reason="RECEPTOR_GO is not set: RECEPTOR_PYTHON_WORKER neither")
+pytestmark = pytest.mark.skipif(not WORKER, reason="RECEPTOR_PYTHON_WORKER is not set")
 
 PLUGIN = '''
 import time
