@@ -75,7 +75,7 @@ async fn converse(
         };
         let next = match line {
             // On the heap while it lasts: a client that waits is not to hold room for the largest command.
-            Line::Text(line) => Box::pin(command(context, channel, peer, &line)).await?,
+            Line::Text(line) => Box::pin(command(context, channel, peer, &line, stop)).await?,
             Line::TooLong => return channel.refuse(&format!("control line exceeds {MAX_LINE} bytes")).await,
             Line::End => Next::Close,
         };
@@ -86,7 +86,13 @@ async fn converse(
     }
 }
 
-async fn command(context: &Context, channel: &mut Channel, peer: &Peer, line: &[u8]) -> io::Result<Next> {
+async fn command(
+    context: &Context,
+    channel: &mut Channel,
+    peer: &Peer,
+    line: &[u8],
+    stop: &CancellationToken,
+) -> io::Result<Next> {
     let request = match Request::parse(line) {
         Ok(request) => request,
         Err(error) => {
@@ -96,7 +102,7 @@ async fn command(context: &Context, channel: &mut Channel, peer: &Peer, line: &[
     };
     // The command's name only: parameters may be secrets.
     let span = tracing::info_span!("command", name = request.name());
-    execute(context, channel, peer, request).instrument(span).await
+    execute(context, channel, peer, request, stop).instrument(span).await
 }
 
 async fn execute(
@@ -104,14 +110,21 @@ async fn execute(
     channel: &mut Channel,
     peer: &Peer,
     request: Request,
+    stop: &CancellationToken,
 ) -> io::Result<Next> {
     let answer = match request {
         Request::Status { fields } => {
             let line = status::answer(context, fields).await;
             return channel.send(&line).await.map(|()| Next::Command);
         }
-        Request::Ping { target } => ping::answer(context, &target).await,
-        Request::Traceroute { target } => traceroute::answer(context, &target).await,
+        Request::Ping { target } => tokio::select! {
+            answer = ping::answer(context, &target) => answer,
+            () = stop.cancelled() => return stopping(channel).await,
+        },
+        Request::Traceroute { target } => tokio::select! {
+            answer = traceroute::answer(context, &target) => answer,
+            () = stop.cancelled() => return stopping(channel).await,
+        },
         Request::Reload => reload::answer(context).await,
         Request::NodeForget { node } => {
             let answer = node::forget(context, &node).await;
@@ -131,4 +144,10 @@ async fn execute(
     };
     channel.answer(Ok(answer)).await?;
     Ok(Next::Command)
+}
+
+/// A probe, which may have seconds to wait and does nothing, does not hold up the end.
+async fn stopping(channel: &mut Channel) -> io::Result<Next> {
+    channel.refuse("the control service is stopping").await?;
+    Ok(Next::Close)
 }

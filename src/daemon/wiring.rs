@@ -284,6 +284,11 @@ impl Dialer for MeshDialer {
         Box::pin(async move { handle.appears(node.hash()).await })
     }
 
+    fn disappears(&self, node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let handle = self.streams.node().clone();
+        Box::pin(async move { handle.disappears(node.hash()).await })
+    }
+
     fn node_id(&self) -> &NodeId {
         self.streams.node().id()
     }

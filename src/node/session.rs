@@ -110,7 +110,7 @@ async fn read(mut reader: Reader, channel: Arc<Channel>, around: Surroundings) {
         end = carry_all(&mut reader, &channel, &around) => end.map_or_else(|e| e.to_string(), |()| "node stopped".into()),
         () = channel.closing.cancelled() => return,
         () = channel.done.cancelled() => return,
-        () = around.link.cancelled() => "removed from the configuration".to_owned(),
+        () = around.link.cancelled() => "closed by this node".to_owned(),
     };
     let _stopped = around.inbox.send(Input::Ended(channel.id, end)).await;
 }

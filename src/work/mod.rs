@@ -68,6 +68,12 @@ pub trait Dialer: Send + Sync + 'static {
         Box::pin(std::future::pending())
     }
 
+    /// Ends when no way to a node is known, at once if there is none: what waits for the node's answer may wait for
+    /// nothing. Never ends where that cannot be told.
+    fn disappears(&self, _node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
+    }
+
     /// This node.
     fn node_id(&self) -> &NodeId;
 }

@@ -72,6 +72,16 @@ def test_a_job_goes_on_through_a_black_hole(proxied):
     until("the end", lambda: near.unit(unit)["StateName"] == "Succeeded", 60)
 
 
+def test_a_ping_without_an_answer_does_not_hold_up_the_end(proxied):
+    proxy, near, _ = proxied
+    proxy.swallowing = True
+    with near.control() as client:
+        client.send("ping far")
+        near.stop(signal.SIGTERM, seconds=4)
+        answer = client.reader.readline()
+    assert answer == b"ERROR: the control service is stopping\n", answer
+
+
 def test_two_nodes_that_dial_each_other_have_one_link(mesh):
     mesh.ports["a"] = free_port()
     a = mesh.node("a", peers=[], work=harness.WORK, extra=[listener(mesh.ports["a"])])

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::{Caller, Dialer, Dialing, Duplex, Outcome, Registry, Started, Submit, WorkError, follow};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 use crate::harness::node;
@@ -16,6 +18,9 @@ use crate::harness::node;
 pub struct Mesh {
     name: NodeId,
     state: Mutex<State>,
+    /// Nobody answers, as if the way to all nodes were lost; the other half says whether that is known.
+    lost: watch::Sender<(bool, bool)>,
+    in_vain: Notify,
 }
 
 #[derive(Default)]
@@ -28,13 +33,23 @@ struct State {
 
 impl Mesh {
     pub fn new(name: &str) -> Arc<Self> {
-        Arc::new(Self { name: node(name), state: Mutex::default() })
+        Arc::new(Self {
+            name: node(name),
+            state: Mutex::default(),
+            lost: watch::Sender::default(),
+            in_vain: Notify::new(),
+        })
     }
 
     /// The same mesh without any node in it.
     pub fn renewed(&self) -> Arc<Self> {
         self.cut();
-        Arc::new(Self { name: self.name.clone(), state: Mutex::default() })
+        Arc::new(Self {
+            name: self.name.clone(),
+            state: Mutex::default(),
+            lost: watch::Sender::default(),
+            in_vain: Notify::new(),
+        })
     }
 
     pub fn set(&self, name: &str, registry: Registry) {
@@ -55,6 +70,16 @@ impl Mesh {
         self.state.lock().unwrap().stalled = stalled;
     }
 
+    /// From now on nobody answers; `known` says that routes are gone, too.
+    pub fn lose(&self, known: bool) {
+        self.lost.send_replace((true, known));
+    }
+
+    /// Ready once somebody waits for an answer that will not come.
+    pub async fn dialled_in_vain(&self) {
+        self.in_vain.notified().await;
+    }
+
     pub fn pretend_go(&self, go: bool) {
         self.state.lock().unwrap().go = go;
     }
@@ -68,6 +93,15 @@ impl Dialer for Mesh {
             return Box::pin(async move { Err(io::Error::other(format!("no route to {node}"))) });
         };
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        if self.lost.borrow().0 {
+            let silent = async move {
+                std::future::pending::<()>().await;
+                drop(theirs);
+            };
+            state.links.push(tokio::spawn(silent).abort_handle());
+            self.in_vain.notify_one();
+            return Box::pin(async move { Ok(Box::new(ours) as Box<dyn Duplex>) });
+        }
         let (go, stalled) = (state.go, state.stalled);
         let task = tokio::spawn(async move { drop(serve(theirs, node, registry, (go, stalled)).await) });
         state.links.push(task.abort_handle());
@@ -76,6 +110,11 @@ impl Dialer for Mesh {
 
     fn knows_profile(&self, _name: &str) -> bool {
         false
+    }
+
+    fn disappears(&self, _node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let mut lost = self.lost.subscribe();
+        Box::pin(async move { drop(lost.wait_for(|(_, known)| *known).await) })
     }
 
     fn node_id(&self) -> &NodeId {

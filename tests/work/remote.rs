@@ -163,6 +163,21 @@ async fn cancel_reaches_the_other_node() {
 }
 
 #[tokio::test]
+async fn a_release_does_not_wait_for_an_answer_once_the_way_is_known_to_be_lost() {
+    let pair = Pair::new().await;
+    let id = pair.run("exec sleep 1000").await;
+    pair.far_id(&id).await;
+    pair.mesh.lose(false);
+    let (near, unit) = (pair.near.clone(), id.clone());
+    let release = tokio::spawn(async move { near.release(&unit, false, &me()).await });
+    pair.mesh.dialled_in_vain().await;
+    pair.mesh.lose(true);
+    // Well below the time for which a node that is there is listened to.
+    let released = tokio::time::timeout(std::time::Duration::from_secs(2), release).await;
+    assert_eq!(released.expect("an answer in time").unwrap().unwrap(), Outcome::Pending);
+}
+
+#[tokio::test]
 async fn cancel_and_release_wait_for_a_node_that_is_away() {
     let pair = Pair::new().await;
     let id = pair.run("exec sleep 1000").await;

@@ -41,6 +41,13 @@ fn spelling_order_and_defaults_are_no_change() {
 }
 
 #[test]
+fn doors_on_the_host_open_last_and_the_one_on_the_mesh_first() {
+    let parts = names(&parse_text(BEFORE).parts());
+    assert_eq!(parts.first().unwrap(), "control-service control");
+    assert_eq!(parts[parts.len() - 2..], ["control-service on /run/x", "control-service on 0.0.0.0:7"]);
+}
+
+#[test]
 fn links_come_and_go() {
     let after = BEFORE.replace("c:1", "d:1").replace("tcp-listener: 1", "tcp-listener: 2")
         + "- local-only\n- udp-peer: e:1\n";

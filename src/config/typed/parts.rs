@@ -79,10 +79,14 @@ pub enum Claim {
 }
 
 impl Config {
-    /// All parts, in the order in which they are started.
+    /// All parts, in the order in which they are started: the mesh can reach the control service as soon as there
+    /// is a link, and the doors on this host open last, so that whoever gets an answer finds a node that is up.
     pub fn parts(&self) -> Vec<Part> {
         let mut all: Vec<Part> = Vec::new();
-        all.extend(self.control_services.iter().flat_map(doors).map(Part::Control));
+        let on_the_mesh = |door: &ControlDoor| matches!(door, ControlDoor::Mesh(..));
+        let (mesh, host): (Vec<_>, Vec<_>) =
+            self.control_services.iter().flat_map(doors).partition(on_the_mesh);
+        all.extend(mesh.into_iter().map(Part::Control));
         all.extend(self.backends().into_iter().map(Part::Link));
         all.extend(self.command_services.iter().cloned().map(Part::Command));
         all.extend(self.tcp_servers.iter().cloned().map(Part::TcpServer));
@@ -92,6 +96,7 @@ impl Config {
         all.extend(self.unix_socket_servers.iter().cloned().map(Part::UnixSocketServer));
         all.extend(self.unix_socket_clients.iter().cloned().map(Part::UnixSocketClient));
         all.extend(self.ip_routers.iter().cloned().map(Part::IpRouter));
+        all.extend(host.into_iter().map(Part::Control));
         all
     }
 }

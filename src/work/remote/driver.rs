@@ -52,6 +52,17 @@ enum Step {
     Rest,
 }
 
+impl Step {
+    /// One line and its answer, for which a client waits: worth a fresh attempt once the way is back. The others
+    /// move bytes, and go on over a connection that outlives a change of routes.
+    fn is_brief(self) -> bool {
+        match self {
+            Self::Release | Self::Cancel | Self::Tidy => true,
+            Self::Delete | Self::CancelHere | Self::Start | Self::Follow | Self::Rest => false,
+        }
+    }
+}
+
 /// Whether anything is to be done about a unit.
 pub(super) fn has_work(status: &Status) -> bool {
     next_step(status, false) != Step::Rest
@@ -113,6 +124,9 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
             done = inner.perform(entry, step) => done,
             () = stalls(inner, entry) => Err(StepError::Connection(
                 "the way to the node was lost and found again, and the connection did not go on".into(),
+            )),
+            () = disappears(inner, entry), if step.is_brief() => Err(StepError::Connection(
+                "the way to the node was lost".into(),
             )),
             _ = wishes.changed() => continue,
             () = expiry(entry) => {
@@ -194,11 +208,22 @@ async fn stalls(inner: &Inner, entry: &Entry) {
 
 /// Ends when a way to the node appears.
 async fn appears(inner: &Inner, entry: &Entry) {
-    let status = entry.status();
-    match status.remote().and_then(|remote| NodeId::new(&remote.remote_node).ok()) {
+    match node_of(entry) {
         Some(node) => inner.dialer.appears(node).await,
         None => std::future::pending().await,
     }
+}
+
+/// Ends when there is no way to the node.
+async fn disappears(inner: &Inner, entry: &Entry) {
+    match node_of(entry) {
+        Some(node) => inner.dialer.disappears(node).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn node_of(entry: &Entry) -> Option<NodeId> {
+    entry.status().remote().and_then(|remote| NodeId::new(&remote.remote_node).ok())
 }
 
 impl Inner {
