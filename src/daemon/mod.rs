@@ -128,7 +128,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let context = Context { node: node.clone(), streams, tls: profiles, work, reload, log, version: VERSION };
     reloader.start(Parts::new(context, stop.clone())).await?;
     watch::spawn(watched, reloader.clone(), stop);
-    memory::give_back_code();
+    memory::give_back();
     // Without systemd there is nobody to tell.
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     info!(node = %node.id(), "ready");
