@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::channel::Channel;
 use super::request::{Follow, SubmitRequest, WorkRequest};
 use super::session::Next;
-use super::{Context, Refusal};
+use super::{Context, Refusal, payload_trace};
 use crate::work::{self, Caller, Outcome, ResultStream, Started, Submission, Submit, WorkError};
 
 /// Payload bytes handed on at a time.
@@ -101,7 +101,9 @@ async fn submit(
         Err(error) => return refuse(channel, &error).await,
     };
     let id = submission.id().to_string();
-    match payload(channel, &mut submission, &id).await {
+    let trace = payload_trace::Level::asked();
+    trace.begins(&id, local);
+    match payload(channel, &mut submission, &id, trace).await {
         Ok(()) => {}
         Err(Broken::Client(error)) => {
             // A node of ours that comes back submits it again, and may not even know this one's ID.
@@ -139,11 +141,17 @@ enum Broken {
 }
 
 /// Asks for the payload and hands it on until the client has closed its writing side.
-async fn payload(channel: &mut Channel, submission: &mut Submission, id: &str) -> Result<(), Broken> {
+async fn payload(
+    channel: &mut Channel,
+    submission: &mut Submission,
+    id: &str,
+    trace: payload_trace::Level,
+) -> Result<(), Broken> {
     let greeting = format!("Work unit created with ID {id}. Send stdin data and EOF.\n");
     channel.send(&greeting).await.map_err(Broken::Client)?;
     let mut chunk = BytesMut::with_capacity(CHUNK);
     while channel.read_buf(&mut chunk).await.map_err(Broken::Client)? > 0 {
+        trace.piece(id, &chunk);
         submission.write(&chunk).await.map_err(Broken::Unit)?;
         chunk.clear();
     }

@@ -2,9 +2,11 @@
 //! reach each other through memory. Nothing here sleeps for time to pass: every wait is for a condition.
 
 mod control;
+mod details;
 mod harness;
 mod limits;
 mod local;
+mod promises;
 mod remote;
 mod restart;
 mod soak;

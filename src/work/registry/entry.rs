@@ -34,8 +34,10 @@ pub(crate) struct Entry {
     link: OnceLock<Box<Link>>,
     /// The status on disk is behind, and a task tries to bring it up.
     behind: AtomicBool,
-    /// How sure the status is on disk: one of the three below.
+    /// How sure the status is on disk: one of the three above.
     sureness: AtomicU8,
+    /// The number of the furthest state that a power loss would leave.
+    reached: AtomicU8,
 }
 
 /// The right to change a unit.
@@ -62,6 +64,7 @@ pub(crate) enum Durability {
 
 impl Entry {
     pub(crate) fn new(id: UnitId, dir: UnitDir, status: Status) -> Arc<Self> {
+        let reached = AtomicU8::new(status.life.state as u8);
         let status = watch::Sender::new(Arc::new(status));
         Arc::new(Self {
             id,
@@ -71,6 +74,7 @@ impl Entry {
             link: OnceLock::new(),
             behind: AtomicBool::new(false),
             sureness: AtomicU8::new(DURABLE),
+            reached,
         })
     }
 
@@ -118,6 +122,13 @@ impl Entry {
             true => Ok(()),
             false => writer.put(Status::clone(&writer.status()), how).await,
         }
+    }
+
+    /// Whether a restart might find an earlier state than the one that is shown. Of units that run here the runner's
+    /// own files tell.
+    pub(crate) fn is_ahead(&self) -> bool {
+        let status = self.status.borrow();
+        status.remote().is_some() && status.life.state as u8 > self.reached.load(Ordering::Relaxed)
     }
 
     /// The unit is deleted: nothing needs to be written any more.
@@ -210,6 +221,9 @@ impl Writer {
             if written.is_ok() {
                 let sure = if how == Durability::Durable { DURABLE } else { CACHED };
                 entry.sureness.store(sure, Ordering::Relaxed);
+            }
+            if written.is_ok() && how == Durability::Durable {
+                entry.reached.store(status.life.state as u8, Ordering::Relaxed);
             }
             entry.status.send_replace(Arc::new(status));
             (turn, written)

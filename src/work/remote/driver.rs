@@ -280,7 +280,8 @@ impl Inner {
         let node = entry.status().remote().map(|remote| remote.remote_node.clone()).unwrap_or_default();
         if final_here {
             entry.link().news.send_modify(|news| news.refused = Some(error.to_string()));
-            entry.apply(&self.store, Event::StartFailed(error.to_string())).await;
+            let cause = format!("{error} ({})", advice(error, &node));
+            entry.apply(&self.store, Event::StartFailed(cause)).await;
         } else if let StepError::Local(error) = error {
             entry
                 .writer(&self.store)
@@ -292,6 +293,25 @@ impl Inner {
             entry.writer(&self.store).await.apply(Event::Waiting(cause), Durability::Memory).await;
         }
         entry.link().news.send_modify(|news| news.failures += 1);
+    }
+}
+
+/// What to do about a start that a node refused.
+fn advice(error: &StepError, node: &str) -> String {
+    match error {
+        StepError::Tls(_) => format!(
+            "see that the TLS profile named at submission fits the one of the control service on node {node}"
+        ),
+        StepError::Refused(text) if text.contains("unknown work type") => {
+            format!("add it on node {node}, or name one that node advertises")
+        }
+        StepError::Refused(text) if text.contains("signature") => format!(
+            "see that work-signing here and work-verification on node {node} name keys of one pair, and that the work \
+             type verifies signatures if and only if the unit is signed"
+        ),
+        StepError::Refused(_) | StepError::Connection(_) | StepError::Local(_) => {
+            format!("node {node} refused the job: put that right there, then submit it again")
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::work::follow::{self, Frame, RemoteReport};
 use crate::work::registry::{Durability, Entry, Inner};
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::RemoteExtra;
-use crate::work::unit::{Event, Life, PENDING_AT_RESTART, State};
+use crate::work::unit::{Event, INPUT_CUT, Life, PENDING_AT_RESTART, State};
 
 /// Bytes moved at a time.
 const CHUNK: usize = 128 * 1024;
@@ -60,8 +60,8 @@ impl Inner {
             ));
         }
         let never_ran = life.state == State::Failed
-            && (life.detail.starts_with("Error reading input data")
-                || life.detail == PENDING_AT_RESTART && self.is_our_kind(&extra(entry)).await?);
+            && (life.detail.starts_with(INPUT_CUT)
+                || life.detail.starts_with(PENDING_AT_RESTART) && self.is_our_kind(&extra(entry)).await?);
         if never_ran {
             let signature = self.sign_request(&extra(entry))?;
             session.ask(&unit_line("release", &id, signature.as_deref())).await?;
@@ -257,7 +257,8 @@ impl Inner {
         if !error.is_unknown_unit() {
             return Err(error);
         }
-        entry.apply(&self.store, Event::RemoteGone).await;
+        let node = extra(entry).remote_node;
+        entry.apply(&self.store, Event::RemoteGone(node)).await;
         Ok(())
     }
 
