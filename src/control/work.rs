@@ -14,7 +14,7 @@ use super::channel::Channel;
 use super::request::{Follow, SubmitRequest, WorkRequest};
 use super::session::Next;
 use super::{Context, Refusal, payload_trace};
-use crate::work::{self, Caller, Outcome, ResultStream, Started, Submission, Submit, WorkError};
+use crate::work::{self, Caller, Listing, Outcome, ResultStream, Started, Submission, Submit, WorkError};
 
 /// Payload bytes handed on at a time.
 const CHUNK: usize = 64 * 1024;
@@ -30,13 +30,10 @@ pub(super) async fn execute(
         WorkRequest::Submit(request) => return submit(context, channel, local, request).await,
         WorkRequest::Results(what) => return results(context, channel, local, what).await,
         WorkRequest::Follow(what) => return follow(context, channel, local, what).await,
-        WorkRequest::List { unit } => {
-            match list(context, unit.as_deref()).await {
-                Ok(text) => channel.send(&text).await?,
-                Err(refusal) => channel.answer(Err(refusal)).await?,
-            }
-            return Ok(Next::Command);
-        }
+        WorkRequest::List { unit } => match context.work.listing(unit.as_deref()).await {
+            Ok(listing) => return list(channel, listing).await,
+            Err(error) => Err(error.into()),
+        },
         WorkRequest::Status { unit } => status(context, &unit).await,
         WorkRequest::Cancel { unit, signature } => {
             let outcome = context.work.cancel(&unit, &Caller { local, signature }).await;
@@ -58,9 +55,11 @@ fn done(outcome: Outcome, unit: &str, now: &str, later: &str) -> Value {
     }
 }
 
-/// The answer as text: of ten thousand units, a tree of values would cost far more than the rest.
-async fn list(context: &Context, unit: Option<&str>) -> Result<String, Refusal> {
-    Ok(serde_json::to_string(&context.work.list(unit).await?)? + "\n")
+async fn list(channel: &mut Channel, mut listing: Listing) -> io::Result<Next> {
+    while let Some(piece) = listing.piece()? {
+        channel.send(&piece).await?;
+    }
+    Ok(Next::Command)
 }
 
 async fn status(context: &Context, unit: &str) -> Result<Value, Refusal> {

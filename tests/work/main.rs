@@ -3,7 +3,9 @@
 
 mod control;
 mod details;
+mod fields;
 mod harness;
+mod kept;
 mod limits;
 mod local;
 mod promises;

@@ -9,7 +9,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::io::Interest;
 
-use super::entry::{Durability, Entry, Writer};
+use super::entry::Entry;
+use super::writer::{Durability, Writer};
 use super::{Inner, Outcome};
 use crate::work::cgroup::Cgroups;
 use crate::work::runner::identity::Identity;

@@ -2,15 +2,19 @@
 //! each unit's own state is its `entry`'s, processes are `local`'s and other nodes `remote`'s business.
 
 mod entry;
+mod listing;
 mod local;
 mod queue;
 mod released;
 mod restart;
 mod retention;
 mod submit;
+mod writer;
 
-pub(crate) use entry::{Durability, Entry};
+pub(crate) use entry::{Entry, Follower};
+pub use listing::Listing;
 pub use submit::{Started, Submission, Submit};
+pub(crate) use writer::Durability;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -189,12 +193,19 @@ impl Registry {
     /// # Errors
     /// [`WorkError::UnknownUnit`] or [`WorkError::Released`] for the one asked for.
     pub async fn list(&self, id: Option<&str>) -> Result<BTreeMap<UnitId, UnitReport>, WorkError> {
-        let entries: Vec<_> = match id {
-            Some(id) => vec![self.inner.find(id)?],
-            None => self.inner.units().values().cloned().collect(),
-        };
+        let entries = self.inner.listed(id)?;
         self.inner.make_sure(&entries).await;
         Ok(entries.into_iter().map(|entry| (entry.id.clone(), self.inner.report(&entry))).collect())
+    }
+
+    /// The same as one line of JSON, piece by piece.
+    ///
+    /// # Errors
+    /// Those of [`Self::list`].
+    pub async fn listing(&self, id: Option<&str>) -> Result<Listing, WorkError> {
+        let entries = self.inner.listed(id)?;
+        self.inner.make_sure(&entries).await;
+        Ok(Listing::new(self.inner.clone(), entries))
     }
 
     /// One unit.
@@ -281,6 +292,14 @@ impl Inner {
         })
     }
 
+    /// All units, in the order of their IDs, or the one asked for.
+    fn listed(&self, id: Option<&str>) -> Result<Vec<Arc<Entry>>, WorkError> {
+        Ok(match id {
+            Some(id) => vec![self.find(id)?],
+            None => self.units().values().cloned().collect(),
+        })
+    }
+
     /// The unit as clients see it; what runs is as large as its file.
     pub(crate) fn report(&self, entry: &Entry) -> UnitReport {
         let status = entry.status();
@@ -353,6 +372,7 @@ impl Inner {
             store.remove(&dir)
         };
         self.store.blocking(remove).await?;
+        entry.retire();
         let mut units = self.units_mut();
         if !entry.dir.is_hidden() && units.remove(&entry.id).is_some() {
             self.released.remember(entry.id.as_str());

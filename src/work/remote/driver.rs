@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::session::StepError;
@@ -120,23 +121,23 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
             continue;
         }
         let before = link.progress.load(Ordering::Relaxed);
-        let done = tokio::select! {
-            done = inner.perform(entry, step) => done,
-            () = stalls(inner, entry) => Err(StepError::Connection(
-                "the way to the node was lost and found again, and the connection did not go on".into(),
-            )),
-            () = disappears(inner, entry), if step.is_brief() => Err(StepError::Connection(
-                "the way to the node was lost".into(),
-            )),
-            _ = wishes.changed() => continue,
-            () = expiry(entry) => {
-                expire(inner, entry).await;
-                continue;
+        // From before the attempt on: a way that comes back while one fails is no news afterwards.
+        let mut way_back = std::pin::pin!(appears(inner, entry));
+        let mut is_back = false;
+        let done = {
+            let mut attempt = std::pin::pin!(attempt(inner, entry, step, &mut wishes));
+            loop {
+                tokio::select! {
+                    biased;
+                    () = &mut way_back, if !is_back => is_back = true,
+                    done = &mut attempt => break done,
+                }
             }
         };
         match done {
-            Ok(()) => pauses.begin_anew(),
-            Err(error) => {
+            Attempt::Overtaken => {}
+            Attempt::Done(Ok(())) => pauses.begin_anew(),
+            Attempt::Done(Err(error)) => {
                 inner.note_failure(entry, step, &error).await;
                 if link.progress.load(Ordering::Relaxed) != before {
                     pauses.note_progress();
@@ -146,11 +147,39 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
                 let _ = entry.save(&inner.store, Durability::Cached).await;
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    () = appears(inner, entry) => pauses.begin_anew(),
+                    () = &mut way_back, if !is_back => pauses.begin_anew(),
+                    () = tokio::time::sleep(SHORT_PAUSE), if is_back => pauses.begin_anew(),
                     _ = wishes.changed() => pauses.begin_anew(),
                     () = expiry(entry) => expire(inner, entry).await,
                 }
             }
+        }
+    }
+}
+
+/// What came of an attempt.
+enum Attempt {
+    Done(Result<(), StepError>),
+    /// Something else is to be done now.
+    Overtaken,
+}
+
+/// Takes a step, for as long as it is the one to take and its connection is alive.
+async fn attempt(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    step: Step,
+    wishes: &mut watch::Receiver<u64>,
+) -> Attempt {
+    let lost = |text: &str| Attempt::Done(Err(StepError::Connection(text.into())));
+    tokio::select! {
+        done = inner.perform(entry, step) => Attempt::Done(done),
+        () = stalls(inner, entry) => lost("the way to the node was lost and found again, and the connection did not go on"),
+        () = disappears(inner, entry), if step.is_brief() => lost("the way to the node was lost"),
+        _ = wishes.changed() => Attempt::Overtaken,
+        () = expiry(entry) => {
+            expire(inner, entry).await;
+            Attempt::Overtaken
         }
     }
 }
@@ -246,7 +275,7 @@ impl Inner {
             }
             Step::Tidy => {
                 self.tell(entry, "release").await?;
-                self.note(entry, Durability::Durable, |remote| remote.remote_unit_id.clear()).await
+                self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = Box::default()).await
             }
             Step::Delete => self.delete(entry).await,
             Step::Rest => Ok(()),
@@ -277,7 +306,7 @@ impl Inner {
             entry.link().news.send_modify(|news| news.released = true);
             return;
         }
-        let node = entry.status().remote().map(|remote| remote.remote_node.clone()).unwrap_or_default();
+        let node = entry.status().remote().map(|remote| remote.remote_node.to_string()).unwrap_or_default();
         if final_here {
             entry.link().news.send_modify(|news| news.refused = Some(error.to_string()));
             let cause = format!("{error} ({})", advice(error, &node));

@@ -38,7 +38,7 @@ impl Inner {
         let id = parse_created(&answer).ok_or_else(bad)?.to_owned();
         entry.link().note_progress();
         // Before it can start over there, so that it is never given a second time.
-        self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = id).await?;
+        self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = id.into()).await?;
         self.send_payload(entry, &mut session).await?;
         session.shut_down().await?;
         session.answer().await?;
@@ -101,7 +101,7 @@ impl Inner {
             remote,
             &Subject {
                 work_type: Some(&remote.remote_work_type),
-                params: Some(&remote.remote_params),
+                params: Some(&remote.remote_params.to_map()),
                 payload,
                 unit: None,
             },
@@ -258,7 +258,7 @@ impl Inner {
             return Err(error);
         }
         let node = extra(entry).remote_node;
-        entry.apply(&self.store, Event::RemoteGone(node)).await;
+        entry.apply(&self.store, Event::RemoteGone(node.into())).await;
         Ok(())
     }
 
