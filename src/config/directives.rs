@@ -209,19 +209,29 @@ const WORK_COMMAND: &[P] = &[
     P::text("params", "its arguments"),
     P::flag("allowruntimeparams", "let submissions add arguments"),
     VERIFY_SIGNATURE,
-    P::new("env", Kind::FreeMap, "variables for its environment"),
-    P::text("cwd", "working directory; the node's own if not given"),
+    ENVIRONMENT,
+    DIRECTORY,
     P::text("user", "user whose rights it has; needs a node that runs as root"),
-    P::new("maxunits", Kind::Int, "most units running at once; others wait in order"),
-    P::text("timeout", "longest run, as in 3h30m"),
-    P::text("cancelgrace", "time between SIGINT and harder signals; 10s if not given"),
+    MAX_UNITS,
+    TIMEOUT,
+    CANCEL_GRACE,
     P::new("maxstdout", Kind::Int, "most bytes of output kept"),
     P::text("maxstdoutaction", "for more: fail, stop or truncate-head").or("fail"),
-    P::text("releaseafter", "how long finished units are kept, as in 72h"),
-    P::new("cpu", Kind::Float, "processors that a unit may use, as in 1.5"),
-    P::new("memory", Kind::Int, "bytes of memory that a unit may use"),
-    P::new("pids", Kind::Int, "processes and threads that a unit may have"),
+    RELEASE_AFTER,
+    CPU,
+    MEMORY,
+    PIDS,
 ];
+
+const ENVIRONMENT: P = P::new("env", Kind::FreeMap, "variables for its environment");
+const DIRECTORY: P = P::text("cwd", "working directory; the node's own if not given");
+const MAX_UNITS: P = P::new("maxunits", Kind::Int, "most units running at once; others wait in order");
+const TIMEOUT: P = P::text("timeout", "longest run, as in 3h30m");
+const CANCEL_GRACE: P = P::text("cancelgrace", "time between SIGINT and harder signals; 10s if not given");
+const RELEASE_AFTER: P = P::text("releaseafter", "how long finished units are kept, as in 72h");
+const CPU: P = P::new("cpu", Kind::Float, "processors that a unit may use, as in 1.5");
+const MEMORY: P = P::new("memory", Kind::Int, "bytes of memory that a unit may use");
+const PIDS: P = P::new("pids", Kind::Int, "processes and threads that a unit may have");
 
 const WORK_KUBERNETES: &[P] = &[
     WORK_TYPE_NAME,
@@ -246,6 +256,15 @@ const WORK_PYTHON: &[P] = &[
     P::text("plugin", "Python module").required(),
     P::text("function", "function to call").required(),
     P::new("config", Kind::FreeMap, "settings of the plugin"),
+    ENVIRONMENT,
+    DIRECTORY,
+    MAX_UNITS,
+    TIMEOUT,
+    CANCEL_GRACE,
+    RELEASE_AFTER,
+    CPU,
+    MEMORY,
+    PIDS,
 ];
 
 const WORK_SIGNING: &[P] = &[

@@ -10,6 +10,7 @@ mod connect;
 pub mod listen;
 mod loglevel;
 mod node;
+mod payload_trace;
 mod ping;
 pub mod reload;
 pub mod request;

@@ -13,8 +13,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::channel::Channel;
 use super::request::{Follow, SubmitRequest, WorkRequest};
 use super::session::Next;
-use super::{Context, Refusal};
-use crate::work::{self, Caller, Outcome, ResultStream, Started, Submission, Submit, WorkError};
+use super::{Context, Refusal, payload_trace};
+use crate::work::{self, Caller, Listing, Outcome, ResultStream, Started, Submission, Submit, WorkError};
 
 /// Payload bytes handed on at a time.
 const CHUNK: usize = 64 * 1024;
@@ -30,13 +30,10 @@ pub(super) async fn execute(
         WorkRequest::Submit(request) => return submit(context, channel, local, request).await,
         WorkRequest::Results(what) => return results(context, channel, local, what).await,
         WorkRequest::Follow(what) => return follow(context, channel, local, what).await,
-        WorkRequest::List { unit } => {
-            match list(context, unit.as_deref()).await {
-                Ok(text) => channel.send(&text).await?,
-                Err(refusal) => channel.answer(Err(refusal)).await?,
-            }
-            return Ok(Next::Command);
-        }
+        WorkRequest::List { unit } => match context.work.listing(unit.as_deref()).await {
+            Ok(listing) => return list(channel, listing).await,
+            Err(error) => Err(error.into()),
+        },
         WorkRequest::Status { unit } => status(context, &unit).await,
         WorkRequest::Cancel { unit, signature } => {
             let outcome = context.work.cancel(&unit, &Caller { local, signature }).await;
@@ -58,9 +55,11 @@ fn done(outcome: Outcome, unit: &str, now: &str, later: &str) -> Value {
     }
 }
 
-/// The answer as text: of ten thousand units, a tree of values would cost far more than the rest.
-async fn list(context: &Context, unit: Option<&str>) -> Result<String, Refusal> {
-    Ok(serde_json::to_string(&context.work.list(unit).await?)? + "\n")
+async fn list(channel: &mut Channel, mut listing: Listing) -> io::Result<Next> {
+    while let Some(piece) = listing.piece()? {
+        channel.send(&piece).await?;
+    }
+    Ok(Next::Command)
 }
 
 async fn status(context: &Context, unit: &str) -> Result<Value, Refusal> {
@@ -101,7 +100,9 @@ async fn submit(
         Err(error) => return refuse(channel, &error).await,
     };
     let id = submission.id().to_string();
-    match payload(channel, &mut submission, &id).await {
+    let trace = payload_trace::Level::asked();
+    trace.begins(&id, local);
+    match payload(channel, &mut submission, &id, trace).await {
         Ok(()) => {}
         Err(Broken::Client(error)) => {
             // A node of ours that comes back submits it again, and may not even know this one's ID.
@@ -139,11 +140,17 @@ enum Broken {
 }
 
 /// Asks for the payload and hands it on until the client has closed its writing side.
-async fn payload(channel: &mut Channel, submission: &mut Submission, id: &str) -> Result<(), Broken> {
+async fn payload(
+    channel: &mut Channel,
+    submission: &mut Submission,
+    id: &str,
+    trace: payload_trace::Level,
+) -> Result<(), Broken> {
     let greeting = format!("Work unit created with ID {id}. Send stdin data and EOF.\n");
     channel.send(&greeting).await.map_err(Broken::Client)?;
     let mut chunk = BytesMut::with_capacity(CHUNK);
     while channel.read_buf(&mut chunk).await.map_err(Broken::Client)? > 0 {
+        trace.piece(id, &chunk);
         submission.write(&chunk).await.map_err(Broken::Unit)?;
         chunk.clear();
     }

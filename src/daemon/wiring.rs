@@ -186,8 +186,9 @@ pub(super) fn work_types(config: &Config) -> Vec<CommandType> {
         ..CommandType::unavailable(&configured.work_type, NO_KUBERNETES)
     });
     let python = config.work_python.iter().map(|configured| {
-        let WorkPython { work_type, plugin, function, config } = configured.clone();
-        CommandType::python(work_type, PythonPlugin { plugin, function, config })
+        let WorkPython { work_type, plugin, function, config, limits: bounds } = configured.clone();
+        let kind = CommandType::python(work_type, PythonPlugin { plugin, function, config });
+        CommandType { limits: limits(&bounds), ..kind }
     });
     config.work_commands.iter().map(command_type).chain(python).chain(kubernetes).collect()
 }

@@ -19,9 +19,17 @@ pub enum WorkError {
         /// What is missing.
         why: &'static str,
     },
-    /// No unit of that ID exists here, or it has been released.
+    /// No unit of that ID exists here.
     #[error("unknown work unit {0}")]
     UnknownUnit(String),
+    /// A unit of that ID was here until a moment ago. The words are those for an unknown one, and more.
+    #[error("unknown work unit {unit}: it was released {seconds} s ago")]
+    Released {
+        /// The unit.
+        unit: String,
+        /// Seconds since its release.
+        seconds: u64,
+    },
     /// A signature came with a request for a type that verifies none.
     #[error("work type did not expect a signature")]
     UnexpectedSignature,
@@ -110,14 +118,14 @@ impl WorkError {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory is a symbolic link, which another user may turn elsewhere.
-    #[error("data directory {0} is a symbolic link: name the real directory instead")]
+    #[error("directory {0} is a symbolic link: name the real directory instead")]
     Symlink(PathBuf),
     /// The path exists and is no directory.
-    #[error("data directory {0} is not a directory")]
+    #[error("directory {0} is not a directory")]
     NotADirectory(PathBuf),
     /// Somebody else owns it.
     #[error(
-        "data directory {path} belongs to user {owner}, not to user {user} who runs this node: chown it or set another datadir"
+        "directory {path} belongs to user {owner}, not to user {user} who runs this node: chown it or set another datadir"
     )]
     ForeignOwner {
         /// The directory.
@@ -128,7 +136,7 @@ pub enum OpenError {
         user: u32,
     },
     /// Others may write into it.
-    #[error("data directory {path} is writable by others (mode {mode:04o}): run chmod go-w on it")]
+    #[error("directory {path} is writable by others (mode {mode:04o}): run chmod go-w on it")]
     WritableByOthers {
         /// The directory.
         path: PathBuf,

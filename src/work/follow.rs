@@ -68,7 +68,7 @@ async fn send_all(
 ) -> Result<(), WorkError> {
     let entry = registry.inner.find(unit)?;
     let mut changes = entry.subscribe();
-    let report = registry.inner.report(&entry);
+    let report = registry.status(unit).await?;
     if !report.state.is_final() {
         send_status(&report, writer).await?;
     }
@@ -81,6 +81,7 @@ async fn send_all(
             },
             _ = changes.changed() => {
                 changes.mark_unchanged();
+                registry.inner.make_sure(std::slice::from_ref(&entry)).await;
                 let report = registry.inner.report(&entry);
                 // A final status has to wait for the output.
                 if !report.state.is_final() {

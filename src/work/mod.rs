@@ -29,7 +29,7 @@ mod watch;
 
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin};
 pub use error::{OpenError, WorkError};
-pub use registry::{Caller, Options, Outcome, Registry, Started, Submission, Submit};
+pub use registry::{Caller, Listing, Options, Outcome, Registry, Started, Submission, Submit};
 pub use results::ResultStream;
 pub use status::UnitReport;
 pub(crate) use store::node_directory;

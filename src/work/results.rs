@@ -9,10 +9,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rustix::io::ReadWriteFlags;
-use tokio::sync::watch;
 
 use super::WorkError;
-use super::status::Status;
+use super::registry::Follower;
 use super::store::{Store, UnitDir};
 use super::unit::UnitId;
 use super::watch::Subscription;
@@ -27,7 +26,7 @@ pub struct ResultStream {
     pub(super) dir: UnitDir,
     pub(super) store: Store,
     pub(super) position: u64,
-    pub(super) status: watch::Receiver<Arc<Status>>,
+    pub(super) status: Follower,
     pub(super) changes: Subscription,
     pub(super) file: Option<Arc<File>>,
 }
@@ -37,8 +36,8 @@ impl ResultStream {
     /// loses nothing.
     ///
     /// # Errors
-    /// [`WorkError::UnknownUnit`] when the unit is released meanwhile, [`WorkError::StdoutTruncated`] when the
-    /// file is shorter than the final status says, and failures of reading.
+    /// [`WorkError::StdoutTruncated`] when the file is shorter than the final status says, as that of a unit which
+    /// was released meanwhile may be, and failures of reading.
     pub async fn next(&mut self) -> Result<Option<Bytes>, WorkError> {
         loop {
             // The status first: what a final status counts is in the file by then.
@@ -57,9 +56,8 @@ impl ResultStream {
             }
             tokio::select! {
                 () = self.changes.changed() => {}
-                changed = self.status.changed() => {
-                    changed.map_err(|_| WorkError::UnknownUnit(self.id.to_string()))?;
-                }
+                // The follower keeps the sender, so this cannot fail.
+                _ = self.status.changed() => {}
             }
         }
     }

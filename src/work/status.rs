@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::unit::{Life, State};
@@ -34,7 +35,7 @@ pub enum Extra {
     /// A unit on another node.
     Remote(Box<RemoteExtra>),
     /// Anything else, kept as it was read.
-    Other(Value),
+    Other(Box<Value>),
 }
 
 /// ExtraData of a command unit while it waits or runs.
@@ -52,15 +53,15 @@ pub struct CommandExtra {
 #[serde(rename_all = "PascalCase", default)]
 pub struct RemoteExtra {
     /// The node that shall run it.
-    pub remote_node: String,
+    pub remote_node: Box<str>,
     /// The work type over there.
-    pub remote_work_type: String,
+    pub remote_work_type: Box<str>,
     /// Its parameters, secrets included.
     #[serde(deserialize_with = "null_is_empty")]
-    pub remote_params: BTreeMap<String, String>,
+    pub remote_params: Params,
     /// The unit's ID over there, empty until known.
     #[serde(rename = "RemoteUnitID")]
-    pub remote_unit_id: String,
+    pub remote_unit_id: Box<str>,
     /// The other node has said that it has everything.
     pub remote_started: bool,
     /// A client asked for cancellation.
@@ -71,13 +72,69 @@ pub struct RemoteExtra {
     pub sign_work: bool,
     /// TLS profile for the way there, empty for none.
     #[serde(rename = "TLSClient")]
-    pub tls_client: String,
+    pub tls_client: Box<str>,
     /// Latest time of start.
     #[serde(with = "go_time")]
     pub expiration: Option<Timestamp>,
     /// Fields of newer nodes, kept.
     #[serde(flatten)]
-    pub rest: Map<String, Value>,
+    pub rest: Rest,
+}
+
+/// Fields that have no meaning here.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Rest(Option<Box<Map<String, Value>>>);
+
+impl Serialize for Rest {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_map(self.0.iter().flat_map(|fields| fields.iter()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Rest {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let fields = Map::deserialize(d)?;
+        Ok(Self((!fields.is_empty()).then(|| Box::new(fields))))
+    }
+}
+
+/// Parameters by name, in the room that they need: many units may be kept.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Params(Box<[(Box<str>, Box<str>)]>);
+
+impl Params {
+    /// All of them, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    /// A map of them.
+    pub fn to_map(&self) -> BTreeMap<String, String> {
+        self.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    /// Those that may be shown.
+    fn without_secrets(&self) -> Self {
+        Self(self.0.iter().filter(|(name, _)| !is_secret(name)).cloned().collect())
+    }
+}
+
+impl From<BTreeMap<String, String>> for Params {
+    fn from(map: BTreeMap<String, String>) -> Self {
+        Self(map.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+}
+
+impl Serialize for Params {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Params {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        BTreeMap::deserialize(d).map(Self::from)
+    }
 }
 
 fn null_is_empty<'de, D, T>(d: D) -> Result<T, D::Error>
@@ -110,9 +167,10 @@ mod go_time {
     }
 }
 
+/// ExtraData stays text until it is known what it is.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Raw {
+struct Raw<E> {
     state: u64,
     #[serde(default)]
     detail: String,
@@ -121,7 +179,7 @@ struct Raw {
     #[serde(default)]
     work_type: String,
     #[serde(default)]
-    extra_data: Value,
+    extra_data: E,
     /// Ours alone, and only while Detail, by which Go nodes go, says something else; they skip it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     payload_awaited: bool,
@@ -149,12 +207,12 @@ impl Status {
     /// # Errors
     /// [`BadStatus`] when it is not a whole status.
     pub fn parse(bytes: &[u8]) -> Result<Self, BadStatus> {
-        let raw: Raw = serde_json::from_slice(bytes)?;
+        let raw: Raw<Option<Box<RawValue>>> = serde_json::from_slice(bytes)?;
         let state = State::from_number(raw.state).ok_or(BadStatus::State(raw.state))?;
         let stdout_size = u64::try_from(raw.stdout_size).unwrap_or(0);
         let mut life = Life::told(state, raw.detail, stdout_size);
         life.awaits_payload |= raw.payload_awaited && state == State::Pending;
-        let extra = Extra::parse(&raw.work_type, raw.extra_data)?;
+        let extra = Extra::parse(&raw.work_type, raw.extra_data.as_deref())?;
         Ok(Self { life, work_type: raw.work_type, extra })
     }
 
@@ -203,14 +261,16 @@ impl Status {
 }
 
 impl Extra {
-    fn parse(work_type: &str, value: Value) -> Result<Self, serde_json::Error> {
-        if value.is_null() {
-            return Ok(if work_type == REMOTE { Self::Remote(Box::default()) } else { Self::None });
+    fn parse(work_type: &str, text: Option<&RawValue>) -> Result<Self, serde_json::Error> {
+        match (text.map_or("null", RawValue::get), work_type == REMOTE) {
+            ("null", true) => Ok(Self::Remote(Box::default())),
+            ("null", false) => Ok(Self::None),
+            (text, true) => serde_json::from_str(text).map(Self::Remote),
+            (text, false) => match serde_json::from_str(text) {
+                Ok(command) => Ok(Self::Command(command)),
+                Err(_) => serde_json::from_str(text).map(Self::Other),
+            },
         }
-        if work_type == REMOTE {
-            return serde_json::from_value(value).map(|remote| Self::Remote(Box::new(remote)));
-        }
-        Ok(CommandExtra::deserialize(&value).map_or(Self::Other(value), Self::Command))
     }
 
     fn to_value(&self) -> Value {
@@ -218,7 +278,7 @@ impl Extra {
             Self::None => Value::Null,
             Self::Command(command) => serde_json::json!({"Pid": command.pid, "Params": command.params}),
             Self::Remote(remote) => serde_json::to_value(remote).unwrap_or_default(),
-            Self::Other(value) => value.clone(),
+            Self::Other(value) => Value::clone(value),
         }
     }
 
@@ -226,7 +286,7 @@ impl Extra {
         match self {
             Self::Remote(remote) => {
                 let mut shown = remote.clone();
-                shown.remote_params.retain(|name, _| !is_secret(name));
+                shown.remote_params = shown.remote_params.without_secrets();
                 Self::Remote(shown).to_value()
             }
             Self::None | Self::Command(_) | Self::Other(_) => self.to_value(),
@@ -278,7 +338,7 @@ mod tests {
 
     #[test]
     fn files_of_a_go_node_come_back_byte_for_byte() {
-        assert_eq!(round(REMOTE_LINE).remote().unwrap().remote_node, "nowhere");
+        assert_eq!(&*round(REMOTE_LINE).remote().unwrap().remote_node, "nowhere");
         assert_eq!(
             round(COMMAND_LINE).extra,
             Extra::Command(CommandExtra { pid: 15357, params: "-c 'echo hi; sleep 2'".into() })

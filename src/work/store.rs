@@ -1,6 +1,6 @@
 //! Units on disk: one directory each, named by the unit's ID, with `status`, `status.lock`, `stdin` and `stdout`
-//! as Go nodes keep them, and the private files `runner`, `cancel` and `queued`. Owns safe modes, atomic replacement and
-//! durability; every call blocks, so callers on the runtime go through [`Store::blocking`].
+//! as Go nodes keep them, and the private files `runner`, `cancel`, `queued` and `group`. Owns safe modes, atomic
+//! replacement and durability; every call blocks, so callers on the runtime go through [`Store::blocking`].
 //! Knows nothing of what a state means.
 //!
 //! `disk` has the steps that make a crash harmless.
@@ -12,7 +12,7 @@ mod model;
 mod tests;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +31,8 @@ use crate::wire::NodeId;
 /// one group, so many callers share each commit; more than this only adds threads. Those of the one directory that
 /// all units are in share a call.
 const CONCURRENT: usize = 32;
+/// The private file that names a process group.
+const GROUP: &str = "group";
 const TRASH: &str = ".trash-";
 /// In front of a unit that is released here and not yet on its other node.
 const HIDDEN: &str = ".release-";
@@ -158,6 +160,16 @@ impl UnitDir {
         &self.path
     }
 
+    /// Checks that the directory is one, and nobody else's to change.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is wrong with it.
+    pub(crate) fn check_owner(&self) -> Result<(), OpenError> {
+        let found = fs::symlink_metadata(&self.path);
+        let fail = |source| OpenError::Io { what: "look at", path: self.path.clone(), source };
+        check_ours(&self.path, &found.map_err(fail)?)
+    }
+
     /// Whether the unit was hidden.
     pub(crate) fn is_hidden(&self) -> bool {
         self.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(HIDDEN))
@@ -242,6 +254,16 @@ impl UnitDir {
         self.file("queued").exists()
     }
 
+    /// Writes down the process group of a command of which something lives on.
+    pub(crate) fn note_group(&self, group: u32) -> io::Result<()> {
+        private().create(true).truncate(true).open(self.file(GROUP))?.write_all(group.to_string().as_bytes())
+    }
+
+    /// The process group that [`Self::note_group`] noted.
+    pub(crate) fn noted_group(&self) -> Option<u32> {
+        fs::read_to_string(self.file(GROUP)).ok()?.parse().ok()
+    }
+
     /// Whether [`Self::mark_cancelled`] was called.
     pub(crate) fn is_marked_cancelled(&self) -> bool {
         self.file("cancel").exists()
@@ -295,6 +317,11 @@ fn own_directory(path: &Path) -> Result<(), OpenError> {
         }
         found => found.map_err(fail("look at"))?,
     };
+    check_ours(path, &found)
+}
+
+/// Checks that what is at a path is a directory that nobody else may change.
+fn check_ours(path: &Path, found: &fs::Metadata) -> Result<(), OpenError> {
     let user = rustix::process::geteuid().as_raw();
     let mode = found.permissions().mode() & 0o7777;
     if found.is_symlink() {

@@ -9,8 +9,13 @@ use std::sync::Arc;
 use rand::RngExt as _;
 use serde::{Serialize, Serializer};
 
-/// The Detail of a unit that its daemon's end kept from being started (contract section 7).
+/// How the Detail of a unit begins that its daemon's end kept from being started (contract section 7).
 pub(crate) const PENDING_AT_RESTART: &str = "Pending at restart";
+/// How the Detail of a unit begins whose payload did not come to its end.
+pub(crate) const INPUT_CUT: &str = "Error reading input data";
+
+/// The Detail of a unit whose command's process ID is not known yet.
+pub(crate) const RUNNING: &str = "Running";
 
 /// Longest unit ID taken, in bytes: as long as a file name may be.
 const MAX_UNIT_ID: usize = 255;
@@ -129,6 +134,8 @@ pub enum Event {
     Waiting(String),
     /// The command runs under this process ID.
     Started(u32),
+    /// A runner has the unit; its command's process ID is not known yet.
+    Claimed,
     /// The command could not be started, for this cause.
     StartFailed(String),
     /// The runner or the remote node says how things stand.
@@ -150,8 +157,8 @@ pub enum Event {
     CancelledEarly,
     /// A remote unit was cancelled before the remote node had it.
     CancelledLocally,
-    /// The remote node does not know the unit any more.
-    RemoteGone,
+    /// The remote node, which is named, does not know the unit any more.
+    RemoteGone(String),
     /// The time to live ran out at the time given, before a start.
     Expired(String),
 }
@@ -198,12 +205,15 @@ impl Life {
         let (state, detail, stdout_size) = match event {
             Event::PayloadAwaited => (State::Pending, WAITING_FOR_INPUT.into(), size),
             Event::PayloadComplete => (State::Pending, "Starting Worker".into(), size),
-            Event::PayloadCut(cause) => (State::Failed, format!("Error reading input data: {cause}"), size),
+            Event::PayloadCut(cause) => {
+                (State::Failed, format!("{INPUT_CUT}: {cause}; submit the job again"), size)
+            }
             Event::Queued(running) => {
                 (State::Pending, format!("Queued: {running} units of its work type run already"), size)
             }
             Event::Waiting(cause) => (State::Pending, cause.clone(), size),
             Event::Started(pid) => (State::Running, format!("Running: PID {pid}"), size),
+            Event::Claimed => (State::Running, RUNNING.into(), size),
             Event::StartFailed(cause) => (State::Failed, format!("Error starting worker: {cause}"), size),
             Event::Reported(state, detail, size) => (*state, detail.clone(), *size),
             Event::Hindered(cause) => (self.state, cause.clone(), size),
@@ -213,11 +223,11 @@ impl Life {
             Event::RunnerVanished { cancelled: false, stdout_size, killed } => {
                 (State::Failed, runner_vanished(*killed), *stdout_size)
             }
-            Event::Restarted => (State::Failed, PENDING_AT_RESTART.into(), size),
+            Event::Restarted => (State::Failed, pending_at_restart(), size),
             Event::CancelledEarly => (State::Canceled, "Canceled".into(), size),
             Event::CancelledLocally => (State::Failed, "Locally Cancelled".into(), size),
-            Event::RemoteGone => (State::Failed, "Remote work unit is gone".into(), size),
-            Event::Expired(when) => (State::Failed, format!("Work unit expired on {when}"), size),
+            Event::RemoteGone(node) => (State::Failed, remote_gone(node), size),
+            Event::Expired(when) => (State::Failed, self.expired(when), size),
         };
         if state < self.state {
             return false;
@@ -229,6 +239,15 @@ impl Life {
         *self = next;
         changed
     }
+
+    /// With what stood in the way of a start until then.
+    fn expired(&self, when: &str) -> String {
+        format!(
+            "Work unit expired on {when}, before it had started ({}); see that the node can be reached, or give a \
+             longer ttl",
+            self.detail
+        )
+    }
 }
 
 impl Default for Life {
@@ -239,6 +258,17 @@ impl Default for Life {
 
 const UNIT_CREATED: &str = "Unit Created";
 const WAITING_FOR_INPUT: &str = "Waiting for Input Data";
+
+fn pending_at_restart() -> String {
+    format!("{PENDING_AT_RESTART}: the daemon ended before the job could start; submit it again")
+}
+
+fn remote_gone(node: &str) -> String {
+    format!(
+        "Remote work unit is gone: node {node} does not know it any more, as it was released there or the node's \
+         data directory was emptied; see whether the job has done its work before submitting it again"
+    )
+}
 
 fn runner_vanished(killed: usize) -> String {
     let rest = match killed {
@@ -268,6 +298,7 @@ mod tests {
             "[a-z]{0,3}".prop_map(Event::PayloadCut),
             "[a-z]{0,3}".prop_map(Event::Waiting),
             (1_u32..9).prop_map(Event::Started),
+            Just(Event::Claimed),
             "[a-z]{0,3}".prop_map(Event::StartFailed),
             "[a-z]{0,3}".prop_map(Event::Hindered),
             (1_u32..9).prop_map(Event::Queued),
@@ -278,7 +309,7 @@ mod tests {
             Just(Event::Restarted),
             Just(Event::CancelledEarly),
             Just(Event::CancelledLocally),
-            Just(Event::RemoteGone),
+            "[a-z]{0,3}".prop_map(Event::RemoteGone),
             Just(Event::Expired("today".into())),
         ]
     }
@@ -338,7 +369,7 @@ mod tests {
         life.apply(&Event::Started(7));
         assert_eq!((life.state, life.detail.as_str()), (State::Running, "Running: PID 7"));
         life.apply(&Event::Reported(State::Failed, "exit status 2".into(), 5));
-        life.apply(&Event::RemoteGone);
+        life.apply(&Event::RemoteGone("n".into()));
         assert_eq!((life.detail.as_str(), life.stdout_size), ("exit status 2", 5));
     }
 }

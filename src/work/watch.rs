@@ -78,7 +78,10 @@ impl Watcher {
 
     fn add(&self, instance: &AsyncFd<OwnedFd>, dir: &Path) -> rustix::io::Result<(i32, watch::Receiver<()>)> {
         let mut readers = self.inner.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        let what = inotify::WatchFlags::MODIFY | inotify::WatchFlags::CREATE | inotify::WatchFlags::ONLYDIR;
+        let what = inotify::WatchFlags::MODIFY
+            | inotify::WatchFlags::CREATE
+            | inotify::WatchFlags::MOVED_TO
+            | inotify::WatchFlags::ONLYDIR;
         let wd = inotify::add_watch(instance.get_ref(), dir, what)?;
         let (count, sender) = readers.entry(wd).or_insert_with(|| (0, watch::Sender::new(())));
         *count += 1;

@@ -4,6 +4,7 @@
 
 mod jobs;
 mod nodes;
+mod states;
 
 use std::time::{Duration, Instant};
 

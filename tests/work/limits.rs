@@ -148,11 +148,11 @@ async fn surroundings_are_those_of_the_type() {
     for (change, cause) in [
         (
             Limits { user: Some("no-such-user".into()), ..Limits::default() },
-            "there is no user no-such-user on this system",
+            "there is no user no-such-user on this system: make that user, or correct `user` of the work type",
         ),
         (
             Limits { cwd: Some("/nonexistent".into()), ..Limits::default() },
-            "the working directory /nonexistent (cwd) is not there",
+            "the working directory /nonexistent (cwd) is not there: make it, or correct the work type",
         ),
     ] {
         let engine = bounded(change).await;

@@ -2,9 +2,13 @@
 //! reach each other through memory. Nothing here sleeps for time to pass: every wait is for a condition.
 
 mod control;
+mod details;
+mod fields;
 mod harness;
+mod kept;
 mod limits;
 mod local;
+mod promises;
 mod remote;
 mod restart;
 mod soak;

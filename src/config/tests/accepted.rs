@@ -333,6 +333,13 @@ fn work_types_may_be_bounded() {
         pids: Some(100),
     };
     assert_eq!((&bounded.limits, &free.limits), (&wanted, &WorkLimits::default()));
+    let config = parse_text(
+        "- work-python: {worktype: p, plugin: m, function: f, maxunits: 20, timeout: 1h30m, cancelgrace: 0, \
+         releaseafter: 72h, cwd: /srv, cpu: 1.5, memory: 1073741824, pids: 100, env: {A: b c, NUM: 7, YES_: true}}\n",
+    );
+    let plugin =
+        WorkLimits { user: None, max_stdout: None, max_stdout_action: MaxStdoutAction::Fail, ..wanted };
+    assert_eq!(config.work_python[0].limits, plugin);
 }
 
 #[test]

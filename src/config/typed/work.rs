@@ -133,6 +133,9 @@ pub struct WorkPython {
     pub function: String,
     /// Settings of the plugin.
     pub config: serde_json::Map<String, serde_json::Value>,
+    /// Bounds and surroundings of its units, without user and output: the program that calls plugins writes the
+    /// unit's files itself, with the rights of the node.
+    pub limits: WorkLimits,
 }
 
 /// The directive `work-signing`.
@@ -165,14 +168,26 @@ pub(super) fn command(fields: &mut Fields<'_>) -> Option<WorkCommand> {
     })
 }
 
+/// The limits of a command, which writes to a file that is handed to it.
 fn limits(fields: &mut Fields<'_>) -> Option<WorkLimits> {
+    let max_stdout = fields.number("maxstdout", 0, i64::MAX, "a number of bytes is 0 or more");
+    let max_stdout_action = fields.must_parse("maxstdoutaction", max_stdout_action);
+    let common = common_limits(fields);
+    Some(WorkLimits {
+        user: fields.string("user"),
+        max_stdout: max_stdout?,
+        max_stdout_action: max_stdout_action?,
+        ..common?
+    })
+}
+
+/// The limits of all types that run processes here.
+fn common_limits(fields: &mut Fields<'_>) -> Option<WorkLimits> {
     let env = environment(fields);
     let max_units =
         fields.number("maxunits", 1, i64::from(u32::MAX), "at least one unit must be able to run");
     let timeout = some_time(fields, "timeout");
     let cancel_grace = fields.duration("cancelgrace");
-    let max_stdout = fields.number("maxstdout", 0, i64::MAX, "a number of bytes is 0 or more");
-    let max_stdout_action = fields.must_parse("maxstdoutaction", max_stdout_action);
     let release_after = some_time(fields, "releaseafter");
     let cpu_millis = cpu(fields);
     let memory = fields.number("memory", 1 << 20, i64::MAX, "a unit needs at least 1048576 bytes of memory");
@@ -180,16 +195,14 @@ fn limits(fields: &mut Fields<'_>) -> Option<WorkLimits> {
     Some(WorkLimits {
         env: env?,
         cwd: fields.path("cwd"),
-        user: fields.string("user"),
         max_units: max_units?,
         timeout: timeout?,
         cancel_grace: cancel_grace?,
-        max_stdout: max_stdout?,
-        max_stdout_action: max_stdout_action?,
         release_after: release_after?,
         cpu_millis: cpu_millis?,
         memory: memory?,
         pids: pids?,
+        ..WorkLimits::default()
     })
 }
 
@@ -301,11 +314,13 @@ pub(super) fn python(fields: &mut Fields<'_>) -> Option<WorkPython> {
     let work_type = work_type(fields);
     let plugin = fields.must("plugin");
     let function = fields.must("function");
+    let limits = common_limits(fields);
     Some(WorkPython {
         work_type: work_type?,
         plugin: plugin?,
         function: function?,
         config: fields.free("config"),
+        limits: limits?,
     })
 }
 

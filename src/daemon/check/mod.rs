@@ -18,6 +18,7 @@ use rustix::fs::{Access, FlockOperation, access, flock};
 
 use crate::config::typed::backends::Backend;
 use crate::config::typed::parts::{Claim, ControlDoor, Part};
+use crate::config::typed::work::WorkLimits;
 use crate::config::{self, Config, Environment, HostPort, Invocation};
 
 /// The rest of the arguments, if they ask for a check.
@@ -96,12 +97,12 @@ fn findings(config: &Config, running: bool) -> Findings {
     for command in &config.work_commands {
         let what = format!("work-command {}", command.work_type);
         findings.program(&what, &command.command);
-        if let Some(cwd) = command.limits.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
-            findings.add(&what, format!("cwd: {} is not a directory", cwd.display()));
-        }
+        findings.surroundings(&what, &command.limits);
     }
     for python in &config.work_python {
-        findings.program(&format!("work-python {}", python.work_type), crate::work::PYTHON_WORKER);
+        let what = format!("work-python {}", python.work_type);
+        findings.program(&what, crate::work::PYTHON_WORKER);
+        findings.surroundings(&what, &python.limits);
     }
     findings.profiles(config);
     findings.keys(config);
@@ -123,6 +124,12 @@ struct Findings {
 impl Findings {
     fn add(&mut self, what: impl std::fmt::Display, problem: impl std::fmt::Display) {
         self.list.push(format!("{what}: {problem}"));
+    }
+
+    fn surroundings(&mut self, what: &str, limits: &WorkLimits) {
+        if let Some(cwd) = limits.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
+            self.add(what, format!("cwd: {} is not a directory", cwd.display()));
+        }
     }
 
     fn part(&mut self, part: &Part) {

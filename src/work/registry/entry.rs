@@ -1,98 +1,185 @@
-//! One unit in memory: its status as everybody sees it, and the one place through which it is changed.
-//! A change is judged by the pure state machine, written to disk, and only then shown.
+//! One unit in memory: its status as everybody sees it, and what those share who wait for it or work on it.
+//! A unit that is final and that nobody asks about is little more than its status: thousands may be kept. How a status
+//! is changed is `writer`'s business.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, OwnedMutexGuard, watch};
+use tokio::sync::watch;
 
+use super::writer::{Durability, Writer};
 use crate::work::WorkError;
 use crate::work::remote::Link;
 use crate::work::status::Status;
 use crate::work::store::{Store, UnitDir};
 use crate::work::unit::{Event, UnitId};
 
-/// Between attempts to write a status.
-const REWRITE: Duration = Duration::from_secs(1);
-
 /// A power loss keeps the status; it may bring an earlier one back; the one on disk lacks a deferred change.
-const DURABLE: u8 = 0;
-const CACHED: u8 = 1;
-const UNSAVED: u8 = 2;
+pub(super) const DURABLE: u8 = 0;
+pub(super) const CACHED: u8 = 1;
+pub(super) const UNSAVED: u8 = 2;
 
 /// A unit that exists.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) id: UnitId,
     pub(crate) dir: UnitDir,
-    status: watch::Sender<Arc<Status>>,
+    /// A plain lock, for reading and replacing alone.
+    shown: Mutex<Shown>,
+    /// The status on disk is behind, and a task tries to bring it up.
+    pub(super) behind: AtomicBool,
+    /// How sure the status is on disk: one of the three above.
+    pub(super) sureness: AtomicU8,
+    /// The number of the furthest state that a power loss would leave.
+    pub(super) reached: AtomicU8,
+}
+
+#[derive(Debug)]
+struct Shown {
+    status: Arc<Status>,
+    live: Hold,
+}
+
+/// A unit that can still change holds what is needed for it; a final one only lends it.
+#[derive(Debug)]
+enum Hold {
+    Kept(Arc<Live>),
+    Lent(Weak<Live>),
+}
+
+/// What those share who wait for a unit, or work on it. There is never more than one of a unit.
+#[derive(Debug)]
+pub(super) struct Live {
+    changes: watch::Sender<Arc<Status>>,
     /// Whoever changes the status or starts the unit holds this: a unit has one writer at a time. Held across
     /// disk writes and the start of a runner, which is why it is an asynchronous lock.
-    writer: Arc<Mutex<()>>,
-    /// What a remote unit's driver and its callers tell each other.
-    link: OnceLock<Box<Link>>,
-    /// The status on disk is behind, and a task tries to bring it up.
-    behind: AtomicBool,
-    /// How sure the status is on disk: one of the three below.
-    sureness: AtomicU8,
+    pub(super) turn: Arc<tokio::sync::Mutex<()>>,
+    /// What a remote unit's driver and its callers tell each other; other units never have one.
+    link: OnceLock<Arc<Link>>,
 }
 
-/// The right to change a unit.
-pub(crate) struct Writer {
-    entry: Arc<Entry>,
-    store: Store,
-    /// Away only while a write is under way, which takes it along: a caller that is dropped in the middle leaves
-    /// neither half a change nor a late one that overtakes the next.
-    turn: Option<OwnedMutexGuard<()>>,
+impl Live {
+    fn new(status: Arc<Status>) -> Self {
+        Self { changes: watch::Sender::new(status), turn: Arc::default(), link: OnceLock::new() }
+    }
 }
 
-/// How sure a written change must be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Durability {
-    /// Survives a power loss once written.
-    Durable,
-    /// Survives the daemon's end; a power loss may bring the earlier status back.
-    Cached,
-    /// Is in memory at once, and on disk with the next write; the unit's driver sees to one.
-    Deferred,
-    /// Stays in memory.
-    Memory,
+/// Somebody who follows a unit's status.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    status: watch::Receiver<Arc<Status>>,
+    _live: Arc<Live>,
+}
+
+impl Deref for Follower {
+    type Target = watch::Receiver<Arc<Status>>;
+    fn deref(&self) -> &Self::Target {
+        &self.status
+    }
+}
+
+impl DerefMut for Follower {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.status
+    }
+}
+
+/// The link to a remote unit's driver, there for as long as somebody holds this.
+#[derive(Debug)]
+pub(crate) struct LinkHandle {
+    link: Arc<Link>,
+    _live: Arc<Live>,
+}
+
+impl Deref for LinkHandle {
+    type Target = Link;
+    fn deref(&self) -> &Link {
+        &self.link
+    }
 }
 
 impl Entry {
     pub(crate) fn new(id: UnitId, dir: UnitDir, status: Status) -> Arc<Self> {
-        let status = watch::Sender::new(Arc::new(status));
+        let (reached, end) = (AtomicU8::new(status.life.state as u8), status.life.state.is_final());
+        let status = Arc::new(status);
+        let live = match end {
+            true => Hold::Lent(Weak::new()),
+            false => Hold::Kept(Arc::new(Live::new(status.clone()))),
+        };
         Arc::new(Self {
             id,
             dir,
-            status,
-            writer: Arc::default(),
-            link: OnceLock::new(),
+            shown: Mutex::new(Shown { status, live }),
             behind: AtomicBool::new(false),
             sureness: AtomicU8::new(DURABLE),
+            reached,
+        })
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is shared by those who wait for the unit or work on it.
+    pub(super) fn live(&self) -> Arc<Live> {
+        let mut shown = self.shown();
+        let there = match &shown.live {
+            Hold::Kept(live) => Some(live.clone()),
+            Hold::Lent(live) => live.upgrade(),
+        };
+        there.unwrap_or_else(|| {
+            let live = Arc::new(Live::new(shown.status.clone()));
+            shown.live = Hold::Lent(Arc::downgrade(&live));
+            live
         })
     }
 
     /// The link to a remote unit's driver; other units never have one.
-    pub(crate) fn link(&self) -> &Link {
-        self.link.get_or_init(Box::default)
+    pub(crate) fn link(&self) -> LinkHandle {
+        let live = self.live();
+        LinkHandle { link: live.link.get_or_init(Arc::default).clone(), _live: live }
     }
 
     /// The status as it stands.
     pub(crate) fn status(&self) -> Arc<Status> {
-        self.status.borrow().clone()
+        self.shown().status.clone()
     }
 
     /// Follows the status.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Status>> {
-        self.status.subscribe()
+    pub(crate) fn subscribe(&self) -> Follower {
+        let live = self.live();
+        Follower { status: live.changes.subscribe(), _live: live }
+    }
+
+    /// Shows a status to everybody. Whoever calls this has the turn, or there is nobody else.
+    pub(super) fn show(&self, status: Status) {
+        let mut shown = self.shown();
+        shown.status = Arc::new(status);
+        let live = match &shown.live {
+            Hold::Kept(live) => Some(live.clone()),
+            Hold::Lent(live) => live.upgrade(),
+        };
+        if let Some(live) = live {
+            live.changes.send_replace(shown.status.clone());
+            if shown.status.life.state.is_final() {
+                shown.live = Hold::Lent(Arc::downgrade(&live));
+            }
+        }
+    }
+
+    /// The unit is deleted: whoever still waits for its end waits no longer.
+    pub(super) fn retire(&self) {
+        let mut status = Status::clone(&self.status());
+        if status.life.apply(&Event::CancelledLocally) {
+            self.show(status);
+        }
     }
 
     /// Waits for the turn to change the unit.
     pub(crate) async fn writer(self: &Arc<Self>, store: &Store) -> Writer {
-        let turn = self.writer.clone().lock_owned().await;
-        Writer { entry: self.clone(), store: store.clone(), turn: Some(turn) }
+        Writer::new(self.clone(), self.live(), store.clone()).await
     }
 
     /// Applies one event, durably. Says whether it changed anything.
@@ -120,6 +207,13 @@ impl Entry {
         }
     }
 
+    /// Whether a restart might find an earlier state than the one that is shown. Of units that run here the runner's
+    /// own files tell.
+    pub(crate) fn is_ahead(&self) -> bool {
+        let status = self.status();
+        status.remote().is_some() && status.life.state as u8 > self.reached.load(Ordering::Relaxed)
+    }
+
     /// The unit is deleted: nothing needs to be written any more.
     pub(crate) fn forget_unsaved(&self) {
         self.sureness.store(DURABLE, Ordering::Relaxed);
@@ -135,7 +229,7 @@ impl Entry {
                     return;
                 }
             } else {
-                // The sender lives in self, so this cannot fail.
+                // The follower keeps the sender, so this cannot fail.
                 let _ = status.changed().await;
             }
         }
@@ -144,88 +238,35 @@ impl Entry {
     /// Waits until the unit is final.
     pub(crate) async fn finished(&self) {
         let mut status = self.subscribe();
-        // The sender lives in self, so this cannot fail.
+        // The follower keeps the sender, so this cannot fail.
         let _ = status.wait_for(|status| status.life.state.is_final()).await;
     }
 }
 
-/// Writes a status until it is on disk or its unit is gone: a full disk heals.
-async fn bring_up(entry: Arc<Entry>, store: Store) {
-    loop {
-        tokio::time::sleep(REWRITE).await;
-        let mut writer = entry.writer(&store).await;
-        if !entry.behind.load(Ordering::Relaxed) || !entry.dir.path().exists() {
-            return;
-        }
-        let status = Status::clone(&writer.status());
-        if writer.write(status, Durability::Durable).await.is_ok() {
-            entry.behind.store(false, Ordering::Relaxed);
-            tracing::info!(unit = %entry.id, "the status is on disk again");
-            return;
-        }
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::status::Extra;
+    use crate::work::unit::State;
 
-impl Writer {
-    /// Applies an event and shows the result. A failed write is logged, not returned: the event has happened.
-    pub(crate) async fn apply(&mut self, event: Event, how: Durability) -> bool {
-        let mut status = Status::clone(&self.entry.status());
-        if !status.life.apply(&event) {
-            return false;
-        }
-        if let Err(error) = self.put(status, how).await {
-            tracing::error!(unit = %self.entry.id, %error, "a change of status is known in memory only");
-        }
-        true
-    }
-
-    /// Writes a changed status and shows it; it is shown even when it cannot be written.
-    ///
-    /// # Errors
-    /// The failed write.
-    pub(crate) async fn put(&mut self, status: Status, how: Durability) -> Result<(), WorkError> {
-        match how {
-            Durability::Durable | Durability::Cached => {}
-            Durability::Deferred | Durability::Memory => {
-                if how == Durability::Deferred {
-                    // First, so that whoever sees the change sees that it is not saved.
-                    self.entry.sureness.store(UNSAVED, Ordering::Relaxed);
-                }
-                self.show(status);
-                return Ok(());
-            }
-        }
-        let written = self.write(status, how).await;
-        let was_behind = self.entry.behind.swap(written.is_err(), Ordering::Relaxed);
-        if written.is_err() && !was_behind {
-            tokio::spawn(bring_up(self.entry.clone(), self.store.clone()));
-        }
-        written
-    }
-
-    async fn write(&mut self, status: Status, how: Durability) -> Result<(), WorkError> {
-        let (entry, turn) = (self.entry.clone(), self.turn.take());
-        let write = move || {
-            let written = entry.dir.write_status(&status, how == Durability::Durable);
-            if written.is_ok() {
-                let sure = if how == Durability::Durable { DURABLE } else { CACHED };
-                entry.sureness.store(sure, Ordering::Relaxed);
-            }
-            entry.status.send_replace(Arc::new(status));
-            (turn, written)
-        };
-        let (turn, written) = self.store.blocking(write).await;
-        self.turn = turn;
-        written
-    }
-
-    /// Shows a status that somebody else has written.
-    pub(crate) fn show(&self, status: Status) {
-        self.entry.status.send_replace(Arc::new(status));
-    }
-
-    /// The status as it stands, which nobody changes meanwhile.
-    pub(crate) fn status(&self) -> Arc<Status> {
-        self.entry.status()
+    #[tokio::test]
+    async fn who_waits_for_a_unit_and_who_changes_it_share_one_of_everything() {
+        let dir = UnitDir::at("/nonexistent".into());
+        let entry = Entry::new("abcd1234".parse().unwrap(), dir, Status::new("t", Extra::None));
+        let first = entry.live();
+        assert!(Arc::ptr_eq(&first, &entry.live()));
+        let mut follower = entry.subscribe();
+        let mut status = Status::clone(&entry.status());
+        status.life.apply(&Event::Reported(State::Succeeded, "exit status 0".into(), 3));
+        entry.show(status.clone());
+        assert!(Arc::ptr_eq(&first, &entry.live()), "somebody still holds it");
+        assert_eq!(follower.wait_for(|status| status.life.state.is_final()).await.unwrap().life, status.life);
+        let held = Arc::downgrade(&first);
+        drop((first, follower));
+        assert!(held.upgrade().is_none(), "a final unit that nobody asks about keeps none of it");
+        let (one, two) = (entry.live(), entry.subscribe());
+        assert!(Arc::ptr_eq(&one, &two._live));
+        assert_eq!(two.borrow().life, status.life);
+        entry.finished().await;
     }
 }

@@ -9,14 +9,15 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::io::Interest;
 
-use super::entry::{Durability, Entry, Writer};
+use super::entry::Entry;
+use super::writer::{Durability, Writer};
 use super::{Inner, Outcome};
 use crate::work::cgroup::Cgroups;
 use crate::work::runner::identity::Identity;
 use crate::work::runner::{Job, Started, kill_leftovers};
 use crate::work::status::{Extra, Status};
 use crate::work::store::UnitDir;
-use crate::work::unit::{Event, State};
+use crate::work::unit::{Event, RUNNING, State};
 use crate::work::{CommandType, WorkError, readiness};
 
 /// What a runner gets on top of the grace for harder signals and its last status.
@@ -34,17 +35,16 @@ impl Inner {
         if status.life.state != State::Pending {
             return Err(WorkError::EndedEarly(entry.id.to_string()));
         }
-        if let Some(places) = self.places(&status.work_type) {
-            // Queued on disk first: once in the queue, its turn may come at any moment after this one.
-            if !self.queues.enter(&status.work_type, places, entry) {
-                let dir = entry.dir.clone();
-                if let Err(error) = self.store.blocking(move || dir.mark_queued()).await {
-                    writer.apply(Event::StartFailed(error.to_string()), Durability::Durable).await;
-                    return Err(error);
-                }
-                writer.apply(Event::Queued(places), Durability::Durable).await;
-                return Ok(());
+        let places = self.places(&status.work_type);
+        // In the queue its turn may come at any moment after this one, and waits for the writer.
+        if !self.queues.enter(&status.work_type, places, entry) {
+            let dir = entry.dir.clone();
+            if let Err(error) = self.store.blocking(move || dir.mark_queued()).await {
+                writer.apply(Event::StartFailed(error.to_string()), Durability::Durable).await;
+                return Err(error);
             }
+            writer.apply(Event::Queued(places), Durability::Durable).await;
+            return Ok(());
         }
         let started = self.start_with(entry, writer).await;
         if started.is_err() {
@@ -53,16 +53,25 @@ impl Inner {
         started
     }
 
-    /// How many units of a type may run at once, if bounded.
-    fn places(&self, work_type: &str) -> Option<u32> {
-        self.types.load().get(work_type)?.limits.max_units
+    /// How many units of a type may run at once.
+    fn places(&self, work_type: &str) -> u32 {
+        self.types.load().get(work_type).and_then(|kind| kind.limits.max_units).unwrap_or(u32::MAX)
     }
 
     /// A unit runs no more, or not yet: starts those whose turn has come.
     fn give_place_on(self: &Arc<Self>, entry: &Entry) {
-        let work_type = entry.status().work_type.clone();
-        let Some(places) = self.places(&work_type) else { return };
-        for next in self.queues.leave(&work_type, places, &entry.id) {
+        let status = entry.status();
+        let places = self.places(&status.work_type);
+        self.start_these(self.queues.leave(&status.work_type, places, &entry.id));
+    }
+
+    /// The work types have changed: starts those whose turn has come by it, and ends those that can never start.
+    pub(super) fn review_queues(self: &Arc<Self>) {
+        self.start_these(self.queues.review(|work_type| self.places(work_type)));
+    }
+
+    fn start_these(self: &Arc<Self>, entries: Vec<Arc<Entry>>) {
+        for next in entries {
             let this = self.clone();
             tokio::spawn(async move { this.start_in_turn(next).await });
         }
@@ -85,12 +94,15 @@ impl Inner {
 
     async fn start_with(self: &Arc<Self>, entry: &Arc<Entry>, mut writer: Writer) -> Result<(), WorkError> {
         let status = writer.status();
-        let Some(kind) = self.types.load().get(&status.work_type).cloned() else {
-            return Err(WorkError::UnknownType(status.work_type.clone()));
+        let kind = match self.kind(&status.work_type) {
+            Ok(kind) => kind,
+            // It was there when the unit was submitted.
+            Err(error) => {
+                let cause = format!("{error}: it is no more in this node's configuration");
+                fail_start(&mut writer, cause).await;
+                return Err(error);
+            }
         };
-        if let Some(why) = kind.cannot_run {
-            return Err(WorkError::CannotRun { work_type: kind.name, why });
-        }
         writer.apply(Event::PayloadComplete, Durability::Memory).await;
         let job = self.job(entry, &kind);
         match self.spawner.spawn(job).await {
@@ -112,14 +124,18 @@ impl Inner {
                 Ok(())
             }
             Started::Failed(cause) => {
-                let mut failed = status.as_ref().clone();
-                failed.extra = Extra::None;
-                failed.life.apply(&Event::StartFailed(cause.clone()));
-                if let Err(error) = writer.put(failed, Durability::Durable).await {
-                    tracing::error!(unit = %entry.id, %error, "a failed start is known in memory only");
-                }
+                fail_start(&mut writer, cause.clone()).await;
                 Err(WorkError::NotStarted(cause))
             }
+        }
+    }
+
+    fn kind(&self, work_type: &str) -> Result<CommandType, WorkError> {
+        let types = self.types.load();
+        let kind = types.get(work_type).ok_or_else(|| WorkError::UnknownType(work_type.to_owned()))?;
+        match kind.cannot_run {
+            Some(why) => Err(WorkError::CannotRun { work_type: kind.name.clone(), why }),
+            None => Ok(kind.clone()),
         }
     }
 
@@ -172,14 +188,38 @@ impl Inner {
         });
         if runner.as_ref().is_some_and(Identity::is_alive) {
             self.queues.occupy(&entry.status().work_type, &entry.id);
-            let unknown_pid = Event::Reported(State::Running, "Running".into(), 0);
             if entry.status().life.state == State::Pending {
-                entry.writer(&self.store).await.apply(unknown_pid, Durability::Memory).await;
+                entry.writer(&self.store).await.apply(Event::Claimed, Durability::Memory).await;
+            }
+            if entry.status().life.detail == RUNNING {
+                tokio::spawn(self.clone().learn_more(entry.clone()));
             }
             tokio::spawn(self.clone().supervise(entry.clone(), runner));
         } else {
             self.settle(entry, runner).await;
             self.give_place_on(entry);
+        }
+    }
+
+    /// Shows what a runner writes about its command once that has run for a moment.
+    async fn learn_more(self: Arc<Self>, entry: Arc<Entry>) {
+        let mut changes = self.watcher.subscribe(entry.dir.path()).await;
+        loop {
+            let dir = entry.dir.clone();
+            let found = self.store.blocking(move || dir.read_status()).await;
+            if let Ok(found) = found.map_err(drop)
+                && found.life.state != State::Pending
+            {
+                let writer = entry.writer(&self.store).await;
+                if !writer.status().life.state.is_final() {
+                    writer.show(found);
+                }
+                return;
+            }
+            tokio::select! {
+                () = changes.changed() => {}
+                () = entry.finished() => return,
+            }
         }
     }
 
@@ -226,9 +266,11 @@ impl Inner {
 
     /// Ends a unit's processes; returns when the unit is final.
     pub(super) async fn cancel_local(&self, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
+        let patience = self.grace_of(&entry.status().work_type) + RUNNER_MARGIN;
         {
             // Having the turn means that no start is under way.
-            let mut writer = entry.writer(&self.store).await;
+            let turn = tokio::time::timeout(patience, entry.writer(&self.store)).await;
+            let mut writer = turn.map_err(|_| WorkError::StillRunning(entry.id.to_string()))?;
             match writer.status().life.state {
                 State::Pending => {
                     writer.apply(Event::CancelledEarly, Durability::Durable).await;
@@ -239,11 +281,12 @@ impl Inner {
             }
         }
         let marked = entry.dir.mark_cancelled();
-        self.signal_runner(entry, Signal::INT);
-        if tokio::time::timeout(self.grace_of(&entry.status().work_type) + RUNNER_MARGIN, entry.finished())
-            .await
-            .is_ok()
-        {
+        let runner = self.signal_runner(entry, Signal::INT);
+        if !runner.as_ref().is_some_and(Identity::is_alive) {
+            // Nobody else may be waiting for an end.
+            self.settle(entry, runner).await;
+        }
+        if tokio::time::timeout(patience, entry.finished()).await.is_ok() {
             return marked.map(|()| Outcome::Done);
         }
         tracing::warn!(unit = %entry.id, "the runner does not end its command, killing it");
@@ -252,15 +295,27 @@ impl Inner {
         ended.map(|()| Outcome::Done).map_err(|_| WorkError::StillRunning(entry.id.to_string()))
     }
 
-    fn signal_runner(&self, entry: &Arc<Entry>, signal: Signal) {
+    /// Gives the runner, if there is or was one.
+    fn signal_runner(&self, entry: &Arc<Entry>, signal: Signal) -> Option<Identity> {
         let pid = match &entry.status().extra {
             Extra::Command(extra) => extra.pid,
             Extra::None | Extra::Remote(_) | Extra::Other(_) => 0,
         };
         let runner = Identity::load(&entry.dir).or_else(|| Identity::of_go_runner(pid, &entry.dir));
-        if let Some(Err(error)) = runner.map(|runner| runner.signal(signal)) {
+        if let Some(Err(error)) = runner.as_ref().map(|runner| runner.signal(signal)) {
             tracing::warn!(unit = %entry.id, %error, "cannot signal the unit's runner");
         }
+        runner
+    }
+}
+
+/// Ends a unit whose command does not start.
+async fn fail_start(writer: &mut Writer, cause: String) {
+    let mut failed = writer.status().as_ref().clone();
+    failed.extra = Extra::None;
+    failed.life.apply(&Event::StartFailed(cause));
+    if let Err(error) = writer.put(failed, Durability::Durable).await {
+        tracing::error!(%error, "a failed start is known in memory only");
     }
 }
 

@@ -2,26 +2,33 @@
 //! each unit's own state is its `entry`'s, processes are `local`'s and other nodes `remote`'s business.
 
 mod entry;
+mod listing;
 mod local;
 mod queue;
+mod released;
 mod restart;
 mod retention;
 mod submit;
+mod writer;
 
-pub(crate) use entry::{Durability, Entry};
+pub(crate) use entry::{Entry, Follower};
+pub use listing::Listing;
 pub use submit::{Started, Submission, Submit};
+pub(crate) use writer::Durability;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use futures_util::future::join_all;
 
 use self::queue::Queues;
+use self::released::Released;
 use super::cgroup::{Cgroup, Cgroups};
 use super::results::ResultStream;
-use super::runner::SpawnerHandle;
+use super::runner::{SpawnerHandle, kill_survivors};
 use super::signing::{PayloadHash, Refusal, Signer, Subject, Verifier};
 use super::status::{REMOTE, Status, UnitReport};
 use super::store::Store;
@@ -30,9 +37,8 @@ use super::watch::Watcher;
 use super::{CommandType, Dialer, OpenError, WorkError};
 use crate::wire::{NodeId, WorkCommand};
 
-/// How long a released ID is remembered, and how many of them at most.
-const REMEMBER: Duration = Duration::from_secs(600);
-const REMEMBERED: usize = 1024;
+/// How long an answer waits for a disk to take what it tells.
+const SURE_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the work engine is made with.
 #[derive(Debug, Clone)]
@@ -111,8 +117,7 @@ pub(crate) struct Inner {
     verifier: ArcSwapOption<Verifier>,
     /// A plain lock, held for single map operations and never across a wait.
     units: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
-    /// Released lately, oldest first. Likewise.
-    released: Mutex<VecDeque<(Instant, UnitId)>>,
+    released: Released,
 }
 
 impl std::fmt::Debug for Inner {
@@ -145,7 +150,7 @@ impl Registry {
             signer: signer.into(),
             verifier: verifier.into(),
             units: RwLock::default(),
-            released: Mutex::default(),
+            released: Released::new(),
         });
         inner.take_up_units().await?;
         inner.start_retention();
@@ -162,12 +167,14 @@ impl Registry {
             .collect()
     }
 
-    /// Replaces the work types. Units that run go on; what is submitted from now on goes by the new ones.
+    /// Replaces the work types. Units that run go on; what is submitted from now on goes by the new ones, and so does
+    /// what waits for its turn.
     ///
     /// # Errors
     /// [`OpenError::DuplicateType`]; the old types stay then.
     pub fn set_work_types(&self, work_types: Vec<CommandType>) -> Result<(), OpenError> {
         self.inner.types.store(Arc::new(type_table(work_types)?));
+        self.inner.review_queues();
         Ok(())
     }
 
@@ -184,29 +191,42 @@ impl Registry {
     /// All units, or the one asked for.
     ///
     /// # Errors
-    /// [`WorkError::UnknownUnit`] for the one asked for.
+    /// [`WorkError::UnknownUnit`] or [`WorkError::Released`] for the one asked for.
     pub async fn list(&self, id: Option<&str>) -> Result<BTreeMap<UnitId, UnitReport>, WorkError> {
-        let entries: Vec<_> = match id {
-            Some(id) => vec![self.inner.find(id)?],
-            None => self.inner.units().values().cloned().collect(),
-        };
+        let entries = self.inner.listed(id)?;
+        self.inner.make_sure(&entries).await;
         Ok(entries.into_iter().map(|entry| (entry.id.clone(), self.inner.report(&entry))).collect())
+    }
+
+    /// The same as one line of JSON, piece by piece.
+    ///
+    /// # Errors
+    /// Those of [`Self::list`].
+    pub async fn listing(&self, id: Option<&str>) -> Result<Listing, WorkError> {
+        let entries = self.inner.listed(id)?;
+        self.inner.make_sure(&entries).await;
+        Ok(Listing::new(self.inner.clone(), entries))
     }
 
     /// One unit.
     ///
     /// # Errors
-    /// [`WorkError::UnknownUnit`].
+    /// [`WorkError::UnknownUnit`], [`WorkError::Released`].
     pub async fn status(&self, id: &str) -> Result<UnitReport, WorkError> {
-        self.inner.find(id).map(|entry| self.inner.report(&entry))
+        let entry = self.inner.find(id)?;
+        self.inner.make_sure(std::slice::from_ref(&entry)).await;
+        Ok(self.inner.report(&entry))
     }
 
     /// Ends a unit's processes, here or on its node. A finished unit stays as it is.
     ///
     /// # Errors
-    /// An unknown unit, a caller who may not, processes that do not end.
+    /// An unknown unit (not one that was released a moment ago), a caller who may not, processes that do not end.
     pub async fn cancel(&self, id: &str, caller: &Caller) -> Result<Outcome, WorkError> {
-        let entry = self.inner.find(id)?;
+        let entry = match self.inner.find(id) {
+            Err(WorkError::Released { .. }) => return Ok(Outcome::Done),
+            found => found?,
+        };
         let status = self.inner.check_caller(&entry, caller)?;
         match status.remote() {
             Some(_) => self.inner.cancel_remote(&entry).await,
@@ -222,7 +242,7 @@ impl Registry {
     /// files that cannot be removed.
     pub async fn release(&self, id: &str, force: bool, caller: &Caller) -> Result<Outcome, WorkError> {
         let entry = match self.inner.find(id) {
-            Err(WorkError::UnknownUnit(_)) if self.inner.was_released(id) => return Ok(Outcome::Done),
+            Err(WorkError::Released { .. }) => return Ok(Outcome::Done),
             found => found?,
         };
         let status = self.inner.check_caller(&entry, caller)?;
@@ -264,9 +284,20 @@ impl Inner {
 
     /// The unit of that ID.
     pub(crate) fn find(&self, id: &str) -> Result<Arc<Entry>, WorkError> {
-        let unknown = || WorkError::UnknownUnit(id.to_owned());
-        let id: UnitId = id.parse().map_err(|_| unknown())?;
-        self.units().get(&id).cloned().ok_or_else(unknown)
+        let known: Option<UnitId> = id.parse().ok();
+        let found = known.and_then(|id| self.units().get(&id).cloned());
+        found.ok_or_else(|| match self.released.ago(id) {
+            Some(ago) => WorkError::Released { unit: id.to_owned(), seconds: ago.as_secs() },
+            None => WorkError::UnknownUnit(id.to_owned()),
+        })
+    }
+
+    /// All units, in the order of their IDs, or the one asked for.
+    fn listed(&self, id: Option<&str>) -> Result<Vec<Arc<Entry>>, WorkError> {
+        Ok(match id {
+            Some(id) => vec![self.find(id)?],
+            None => self.units().values().cloned().collect(),
+        })
     }
 
     /// The unit as clients see it; what runs is as large as its file.
@@ -278,6 +309,14 @@ impl Inner {
             report.stdout_size = entry.dir.stdout_size();
         }
         report
+    }
+
+    /// Brings states to disk that are about to be told: nobody shall see one go back because the daemon ends now.
+    /// A disk that hangs holds no answer up.
+    pub(crate) async fn make_sure(&self, entries: &[Arc<Entry>]) {
+        let ahead = entries.iter().filter(|entry| entry.is_ahead());
+        let saves = ahead.map(|entry| entry.save(&self.store, Durability::Durable));
+        let _ = tokio::time::timeout(SURE_WITHIN, join_all(saves)).await;
     }
 
     /// Whether a caller may touch the unit.
@@ -329,28 +368,16 @@ impl Inner {
             if let Some(group) = Cgroup::of(&dir) {
                 group.end();
             }
+            kill_survivors(&dir);
             store.remove(&dir)
         };
         self.store.blocking(remove).await?;
+        entry.retire();
         let mut units = self.units_mut();
         if !entry.dir.is_hidden() && units.remove(&entry.id).is_some() {
-            self.remember_release(entry.id.clone());
+            self.released.remember(entry.id.as_str());
         }
         Ok(())
-    }
-
-    fn remember_release(&self, id: UnitId) {
-        let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
-        while released.len() >= REMEMBERED || released.front().is_some_and(|(at, _)| at.elapsed() > REMEMBER)
-        {
-            released.pop_front();
-        }
-        released.push_back((Instant::now(), id));
-    }
-
-    fn was_released(&self, id: &str) -> bool {
-        let released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
-        released.iter().any(|(at, old)| old.as_str() == id && at.elapsed() <= REMEMBER)
     }
 }
 

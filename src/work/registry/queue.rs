@@ -1,4 +1,4 @@
-//! Work types that run only so many units at once: which of their units run, and which wait, in order.
+//! Which units of a work type run, and which wait, in order, as only so many may run at once.
 //! Knows nothing of how a unit starts or ends; a unit that was cancelled while it waited is let through and found
 //! to have ended.
 
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::entry::Entry;
 use crate::work::unit::UnitId;
 
-/// The queues of all bounded types.
+/// The queues of all types.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     /// A plain lock, held for map operations alone and never across a wait.
@@ -22,7 +22,7 @@ struct Queue {
 }
 
 impl Queues {
-    /// Asks for a place; without a free one the unit waits for [`Self::leave`] to name it.
+    /// Asks for a place; without a free one the unit waits for [`Self::leave`] or [`Self::review`] to name it.
     pub(super) fn enter(&self, work_type: &str, places: u32, entry: &Arc<Entry>) -> bool {
         self.with(work_type, |queue| {
             let free = queue.running.len() < places as usize && queue.waiting.is_empty();
@@ -43,19 +43,31 @@ impl Queues {
     pub(super) fn leave(&self, work_type: &str, places: u32, id: &UnitId) -> Vec<Arc<Entry>> {
         self.with(work_type, |queue| {
             queue.running.remove(id);
-            let mut next = Vec::new();
-            while queue.running.len() < places as usize {
-                let Some(entry) = queue.waiting.pop_front() else { break };
-                queue.running.insert(entry.id.clone());
-                next.push(entry);
-            }
-            next
+            queue.fill(places)
         })
+    }
+
+    /// The types have other numbers of places now; gives those that have one.
+    pub(super) fn review(&self, places: impl Fn(&str) -> u32) -> Vec<Arc<Entry>> {
+        let mut queues = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.iter_mut().flat_map(|(work_type, queue)| queue.fill(places(work_type))).collect()
     }
 
     fn with<T>(&self, work_type: &str, act: impl FnOnce(&mut Queue) -> T) -> T {
         let mut queues = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
         act(queues.entry(work_type.to_owned()).or_default())
+    }
+}
+
+impl Queue {
+    fn fill(&mut self, places: u32) -> Vec<Arc<Entry>> {
+        let mut next = Vec::new();
+        while self.running.len() < places as usize {
+            let Some(entry) = self.waiting.pop_front() else { break };
+            self.running.insert(entry.id.clone());
+            next.push(entry);
+        }
+        next
     }
 }
 
@@ -83,5 +95,9 @@ mod tests {
         queues.occupy("t", &b.id);
         assert!(names(queues.leave("t", 2, &a.id)).is_empty(), "more run than have places");
         assert_eq!(names(queues.leave("t", 2, &b.id)), ["d"]);
+        let [e, f] = ["e", "f"].map(entry);
+        assert!(!queues.enter("t", 2, &e) && !queues.enter("t", 2, &f));
+        assert_eq!(names(queues.review(|_| 3)), ["e"], "a place more");
+        assert_eq!(names(queues.review(|_| u32::MAX)), ["f"], "no bound any more");
     }
 }

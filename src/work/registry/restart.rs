@@ -2,7 +2,7 @@
 //! Reading is spread over threads, as there may be thousands.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
@@ -12,12 +12,15 @@ use crate::work::remote::has_work;
 use crate::work::runner::identity::Identity;
 use crate::work::status::{Extra, Status};
 use crate::work::store::{ReadError, UnitDir};
-use crate::work::unit::{Life, State, UnitId};
+use crate::work::unit::{Event, Life, State, UnitId};
 
 /// Threads that read status files.
 const READERS: usize = 8;
 /// How long the start waits for unfinished units to find their places; the rest do so afterwards.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// How long half a status is read again while its runner lives, and between readings.
+const HALF_WRITTEN: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(2);
 
 /// Found on disk.
 struct Loaded {
@@ -92,8 +95,12 @@ impl Inner {
 
     fn load(&self, id: &UnitId) -> Option<Arc<Entry>> {
         let dir = self.store.unit(id);
-        let status = match dir.read_status() {
-            Ok(status) => corrected(status, &dir),
+        if let Err(error) = dir.check_owner() {
+            tracing::error!(unit = %id, %error, "the unit is not taken up");
+            return None;
+        }
+        let status = match read_whole(&dir) {
+            Ok(status) => adopted(corrected(status, &dir), &dir),
             // Nobody was ever told the ID of a unit without a status.
             Err(ReadError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => return None,
             Err(error) => {
@@ -117,6 +124,31 @@ fn needs_care(status: &Status) -> bool {
     !status.life.state.is_final() || has_work(status)
 }
 
+/// Reads the status. A plugin writes its own in place, and there may be half of one for a moment.
+fn read_whole(dir: &UnitDir) -> Result<Status, ReadError> {
+    let deadline = Instant::now() + HALF_WRITTEN;
+    loop {
+        match dir.read_status() {
+            Err(ReadError::Damaged(_)) if Instant::now() < deadline && has_living_runner(dir) => {
+                std::thread::sleep(LOOK);
+            }
+            read => return read,
+        }
+    }
+}
+
+fn has_living_runner(dir: &UnitDir) -> bool {
+    Identity::load(dir).is_some_and(|runner| runner.is_alive())
+}
+
+/// A unit that a runner has claimed was shown as running, though its status says so a moment later.
+fn adopted(mut status: Status, dir: &UnitDir) -> Status {
+    if status.life.state == State::Pending && Identity::load(dir).is_some() {
+        status.life.apply(&Event::Claimed);
+    }
+    status
+}
+
 /// Go nodes leave an old size behind when they cancel.
 fn corrected(mut status: Status, dir: &UnitDir) -> Status {
     if status.life.state == State::Canceled {
@@ -126,6 +158,46 @@ fn corrected(mut status: Status, dir: &UnitDir) -> Status {
 }
 
 fn damaged(error: &ReadError, dir: &UnitDir) -> Status {
-    let life = Life::told(State::Failed, format!("Failed to restart: {error}"), dir.stdout_size());
+    let detail = format!("Failed to restart: {error}; release the unit and submit the job again");
+    let life = Life::told(State::Failed, detail, dir.stdout_size());
     Status { life, work_type: String::new(), extra: Extra::None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::status::CommandExtra;
+
+    fn unit(temp: &std::path::Path, status: &str) -> UnitDir {
+        std::fs::write(temp.join("status"), status).unwrap();
+        UnitDir::at(temp.to_owned())
+    }
+
+    #[test]
+    fn what_a_runner_has_claimed_is_running_whatever_its_status_says_yet() {
+        let temp = tempfile::tempdir().unwrap();
+        let waiting = Status::new("t", Extra::Command(CommandExtra::default()));
+        let dir = unit(temp.path(), &String::from_utf8(waiting.to_line()).unwrap());
+        let load = || adopted(read_whole(&dir).unwrap(), &dir).life;
+        assert_eq!(load().state, State::Pending);
+        Identity::own().unwrap().claim(&dir).unwrap();
+        assert_eq!((load().state, load().detail.as_str()), (State::Running, "Running"));
+    }
+
+    #[test]
+    fn half_a_status_is_read_again_for_as_long_as_somebody_may_be_writing_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let whole = r#"{"State": 1, "Detail": "Running", "StdoutSize": 0, "WorkType": "py"}"#;
+        let dir = unit(temp.path(), &whole[..20]);
+        let begun = Instant::now();
+        assert!(matches!(read_whole(&dir), Err(ReadError::Damaged(_))), "nobody writes it any more");
+        assert!(begun.elapsed() < HALF_WRITTEN);
+        Identity::own().unwrap().claim(&dir).unwrap();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| read_whole(&dir));
+            std::thread::sleep(LOOK);
+            std::fs::write(dir.file("status"), whole).unwrap();
+            assert_eq!(reader.join().unwrap().unwrap().life.detail, "Running");
+        });
+    }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest;
 
-use super::entry::{Durability, Entry};
+use super::entry::Entry;
+use super::writer::Durability;
 use super::{Caller, Inner, Registry, detached};
 use crate::duration;
 use crate::wire::NodeId;
@@ -145,11 +146,11 @@ impl Inner {
             Some(ttl) => jiff::Timestamp::now().checked_add(duration::parse(ttl)?).ok(),
         };
         let remote = RemoteExtra {
-            remote_node: node.to_string(),
-            remote_work_type: request.work_type,
-            remote_params: request.params,
+            remote_node: node.as_str().into(),
+            remote_work_type: request.work_type.into(),
+            remote_params: request.params.into(),
             sign_work: request.sign_work,
-            tls_client,
+            tls_client: tls_client.into(),
             expiration,
             ..RemoteExtra::default()
         };

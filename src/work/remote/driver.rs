@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::session::StepError;
@@ -120,23 +121,23 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
             continue;
         }
         let before = link.progress.load(Ordering::Relaxed);
-        let done = tokio::select! {
-            done = inner.perform(entry, step) => done,
-            () = stalls(inner, entry) => Err(StepError::Connection(
-                "the way to the node was lost and found again, and the connection did not go on".into(),
-            )),
-            () = disappears(inner, entry), if step.is_brief() => Err(StepError::Connection(
-                "the way to the node was lost".into(),
-            )),
-            _ = wishes.changed() => continue,
-            () = expiry(entry) => {
-                expire(inner, entry).await;
-                continue;
+        // From before the attempt on: a way that comes back while one fails is no news afterwards.
+        let mut way_back = std::pin::pin!(appears(inner, entry));
+        let mut is_back = false;
+        let done = {
+            let mut attempt = std::pin::pin!(attempt(inner, entry, step, &mut wishes));
+            loop {
+                tokio::select! {
+                    biased;
+                    () = &mut way_back, if !is_back => is_back = true,
+                    done = &mut attempt => break done,
+                }
             }
         };
         match done {
-            Ok(()) => pauses.begin_anew(),
-            Err(error) => {
+            Attempt::Overtaken => {}
+            Attempt::Done(Ok(())) => pauses.begin_anew(),
+            Attempt::Done(Err(error)) => {
                 inner.note_failure(entry, step, &error).await;
                 if link.progress.load(Ordering::Relaxed) != before {
                     pauses.note_progress();
@@ -146,11 +147,39 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
                 let _ = entry.save(&inner.store, Durability::Cached).await;
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    () = appears(inner, entry) => pauses.begin_anew(),
+                    () = &mut way_back, if !is_back => pauses.begin_anew(),
+                    () = tokio::time::sleep(SHORT_PAUSE), if is_back => pauses.begin_anew(),
                     _ = wishes.changed() => pauses.begin_anew(),
                     () = expiry(entry) => expire(inner, entry).await,
                 }
             }
+        }
+    }
+}
+
+/// What came of an attempt.
+enum Attempt {
+    Done(Result<(), StepError>),
+    /// Something else is to be done now.
+    Overtaken,
+}
+
+/// Takes a step, for as long as it is the one to take and its connection is alive.
+async fn attempt(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    step: Step,
+    wishes: &mut watch::Receiver<u64>,
+) -> Attempt {
+    let lost = |text: &str| Attempt::Done(Err(StepError::Connection(text.into())));
+    tokio::select! {
+        done = inner.perform(entry, step) => Attempt::Done(done),
+        () = stalls(inner, entry) => lost("the way to the node was lost and found again, and the connection did not go on"),
+        () = disappears(inner, entry), if step.is_brief() => lost("the way to the node was lost"),
+        _ = wishes.changed() => Attempt::Overtaken,
+        () = expiry(entry) => {
+            expire(inner, entry).await;
+            Attempt::Overtaken
         }
     }
 }
@@ -246,7 +275,7 @@ impl Inner {
             }
             Step::Tidy => {
                 self.tell(entry, "release").await?;
-                self.note(entry, Durability::Durable, |remote| remote.remote_unit_id.clear()).await
+                self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = Box::default()).await
             }
             Step::Delete => self.delete(entry).await,
             Step::Rest => Ok(()),
@@ -277,10 +306,11 @@ impl Inner {
             entry.link().news.send_modify(|news| news.released = true);
             return;
         }
-        let node = entry.status().remote().map(|remote| remote.remote_node.clone()).unwrap_or_default();
+        let node = entry.status().remote().map(|remote| remote.remote_node.to_string()).unwrap_or_default();
         if final_here {
             entry.link().news.send_modify(|news| news.refused = Some(error.to_string()));
-            entry.apply(&self.store, Event::StartFailed(error.to_string())).await;
+            let cause = format!("{error} ({})", advice(error, &node));
+            entry.apply(&self.store, Event::StartFailed(cause)).await;
         } else if let StepError::Local(error) = error {
             entry
                 .writer(&self.store)
@@ -292,6 +322,25 @@ impl Inner {
             entry.writer(&self.store).await.apply(Event::Waiting(cause), Durability::Memory).await;
         }
         entry.link().news.send_modify(|news| news.failures += 1);
+    }
+}
+
+/// What to do about a start that a node refused.
+fn advice(error: &StepError, node: &str) -> String {
+    match error {
+        StepError::Tls(_) => format!(
+            "see that the TLS profile named at submission fits the one of the control service on node {node}"
+        ),
+        StepError::Refused(text) if text.contains("unknown work type") => {
+            format!("add it on node {node}, or name one that node advertises")
+        }
+        StepError::Refused(text) if text.contains("signature") => format!(
+            "see that work-signing here and work-verification on node {node} name keys of one pair, and that the work \
+             type verifies signatures if and only if the unit is signed"
+        ),
+        StepError::Refused(_) | StepError::Connection(_) | StepError::Local(_) => {
+            format!("node {node} refused the job: put that right there, then submit it again")
+        }
     }
 }
 

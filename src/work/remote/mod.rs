@@ -236,10 +236,17 @@ impl Inner {
     /// Starts the unit's driver unless it runs.
     fn ensure_driver(self: &Arc<Self>, entry: &Arc<Entry>) {
         let link = entry.link();
-        let mut driven = link.driven.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*driven {
-            *driven = true;
-            tokio::spawn(driver::drive(self.clone(), entry.clone()));
+        let begins = {
+            let mut driven = link.driven.lock().unwrap_or_else(PoisonError::into_inner);
+            !std::mem::replace(&mut *driven, true)
+        };
+        if begins {
+            let (inner, entry) = (self.clone(), entry.clone());
+            tokio::spawn(async move {
+                driver::drive(inner, entry).await;
+                // Until here, so that there is one driver for everybody who asks for one.
+                drop(link);
+            });
         }
     }
 }

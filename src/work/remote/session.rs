@@ -68,7 +68,7 @@ impl Session {
     /// Dials the node's control service and checks that the right node answers.
     pub(super) async fn connect(dialer: &dyn Dialer, remote: &RemoteExtra) -> Result<Self, StepError> {
         let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::Refused(e.to_string()))?;
-        let tls = (!remote.tls_client.is_empty()).then(|| remote.tls_client.clone());
+        let tls = (!remote.tls_client.is_empty()).then(|| remote.tls_client.to_string());
         let dialing = dialer.dial(node.clone(), ServiceName::CONTROL, tls);
         let stream = limited(CONNECT, "dialling", dialing).await?;
         let mut session = Self { stream: BufReader::new(stream) };
@@ -136,8 +136,8 @@ async fn limited<T>(
 /// The line that submits the unit over there.
 pub(super) fn submit_line(remote: &RemoteExtra, signature: Option<&str>) -> String {
     let mut line: Map<String, Value> = Map::new();
-    for (name, value) in &remote.remote_params {
-        line.insert(name.clone(), value.as_str().into());
+    for (name, value) in remote.remote_params.iter() {
+        line.insert(name.to_owned(), value.into());
     }
     let fixed = BTreeMap::from([
         ("command", "work"),
@@ -197,7 +197,8 @@ mod tests {
             remote_params: BTreeMap::from([
                 ("command".into(), "reload".into()),
                 ("params".into(), "x".into()),
-            ]),
+            ])
+            .into(),
             ..RemoteExtra::default()
         };
         let line: BTreeMap<String, String> = serde_json::from_str(&submit_line(&remote, None)).unwrap();

@@ -17,7 +17,7 @@ use crate::work::follow::{self, Frame, RemoteReport};
 use crate::work::registry::{Durability, Entry, Inner};
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::RemoteExtra;
-use crate::work::unit::{Event, Life, PENDING_AT_RESTART, State};
+use crate::work::unit::{Event, INPUT_CUT, Life, PENDING_AT_RESTART, State};
 
 /// Bytes moved at a time.
 const CHUNK: usize = 128 * 1024;
@@ -38,7 +38,7 @@ impl Inner {
         let id = parse_created(&answer).ok_or_else(bad)?.to_owned();
         entry.link().note_progress();
         // Before it can start over there, so that it is never given a second time.
-        self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = id).await?;
+        self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = id.into()).await?;
         self.send_payload(entry, &mut session).await?;
         session.shut_down().await?;
         session.answer().await?;
@@ -60,8 +60,8 @@ impl Inner {
             ));
         }
         let never_ran = life.state == State::Failed
-            && (life.detail.starts_with("Error reading input data")
-                || life.detail == PENDING_AT_RESTART && self.is_our_kind(&extra(entry)).await?);
+            && (life.detail.starts_with(INPUT_CUT)
+                || life.detail.starts_with(PENDING_AT_RESTART) && self.is_our_kind(&extra(entry)).await?);
         if never_ran {
             let signature = self.sign_request(&extra(entry))?;
             session.ask(&unit_line("release", &id, signature.as_deref())).await?;
@@ -101,7 +101,7 @@ impl Inner {
             remote,
             &Subject {
                 work_type: Some(&remote.remote_work_type),
-                params: Some(&remote.remote_params),
+                params: Some(&remote.remote_params.to_map()),
                 payload,
                 unit: None,
             },
@@ -257,7 +257,8 @@ impl Inner {
         if !error.is_unknown_unit() {
             return Err(error);
         }
-        entry.apply(&self.store, Event::RemoteGone).await;
+        let node = extra(entry).remote_node;
+        entry.apply(&self.store, Event::RemoteGone(node.into())).await;
         Ok(())
     }
 

@@ -150,6 +150,7 @@ impl Client {
         );
         let _ = self.process.child.kill();
         let _ = self.process.child.wait();
+        let mut cause = String::new();
         for _ in 0..RESTARTS {
             match Process::start(&self.executable) {
                 Ok(process) => {
@@ -157,13 +158,21 @@ impl Client {
                     self.unsent = self.waiting.keys().cloned().collect();
                     return;
                 }
-                Err(error) => tracing::error!(%error, "cannot start the process that starts jobs"),
+                Err(error) => {
+                    tracing::error!(%error, "cannot start the process that starts jobs");
+                    cause = error.to_string();
+                }
             }
             tokio::time::sleep(RESTART_PAUSE).await;
         }
         self.unsent.clear();
         for (_, (_, answer)) in std::mem::take(&mut self.waiting) {
-            let _ = answer.send(Started::Failed("cannot start the process that starts jobs".into()));
+            let cause = format!(
+                "cannot start the process that starts jobs ({}): {cause}; put the program back in its place, or restart \
+                 the node",
+                self.executable.display()
+            );
+            let _ = answer.send(Started::Failed(cause));
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Identity {
 
 impl Identity {
     /// This process.
-    pub(super) fn own() -> io::Result<Self> {
+    pub(crate) fn own() -> io::Result<Self> {
         Self::of(std::process::id())
     }
 
@@ -34,7 +34,7 @@ impl Identity {
     }
 
     /// Writes the identity into the unit directory unless one is there; says whether it was written.
-    pub(super) fn claim(&self, dir: &UnitDir) -> io::Result<bool> {
+    pub(crate) fn claim(&self, dir: &UnitDir) -> io::Result<bool> {
         let draft = dir.file(&format!(".runner.{}", self.pid));
         let mut file =
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
@@ -111,6 +111,8 @@ fn boot() -> io::Result<String> {
 pub(super) struct Stat {
     /// Ended, and not yet reaped.
     pub(super) dead: bool,
+    /// The process group's ID.
+    pub(super) group: u32,
     /// The session's ID.
     pub(super) session: u32,
     /// The parent's process ID.
@@ -133,6 +135,7 @@ impl Stat {
         Some(Self {
             dead: matches!(*fields.first()?, "Z" | "X"),
             parent: number(1)?,
+            group: number(2)?,
             session: number(3)?,
             start: fields.get(19)?.parse().ok()?,
         })

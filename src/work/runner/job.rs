@@ -34,6 +34,13 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How long a command runs before its status says so on disk: most commands have ended by then, and the daemon knows
 /// by itself.
 const SHORT: Duration = Duration::from_millis(20);
+/// The Detail of a unit that was ended by a signal to its runner which no client's cancel explains.
+const ASKED_TO_END: &str = "Killed: its runner was told to end (SIGINT or SIGTERM), and not by this node; see who stops \
+                            processes on this machine, then submit the job again";
+/// How an end by SIGKILL is told.
+const KILLED: &str = "signal: killed";
+/// What is said of a kill in which this node had no part.
+const WHO_KILLS: &str = "not by this node; look for an out-of-memory kill in the system's log";
 /// Between looks where signals cannot be waited for.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -117,7 +124,7 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running) {
         }
         let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let cause = match (asked, ears.must_end()) {
-            (true, _) => Some("Killed".to_owned()),
+            (true, _) => Some(ASKED_TO_END.to_owned()),
             // Its end says what it wrote.
             (false, true) => Some("Killed".to_owned()),
             (false, false) if late => job
@@ -139,10 +146,11 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running) {
         (None, Some(end)) => own_words(job, dir).unwrap_or_else(|| describe(end)),
     };
     let (state, detail) = ears.finish(dir, state, detail);
-    let (state, detail) = match group {
-        Some(group) => explain(&group, job, state, detail),
-        None => (state, detail),
+    let (state, detail) = match &group {
+        Some(group) => explain(group, job, state, detail),
+        None => (state, name_the_unknown(detail)),
     };
+    note_survivors(dir, pid);
     let size = stdout.metadata().map_or(0, |m| m.len());
     status.life.apply(&Event::Reported(state, detail, size));
     status.extra = Extra::None;
@@ -161,7 +169,23 @@ fn explain(group: &Cgroup, job: &Job, state: State, detail: String) -> (State, S
     }
     match told {
         Some(told) => (state, format!("{detail} ({told})")),
-        None => (state, detail),
+        None => (state, name_the_unknown(detail)),
+    }
+}
+
+/// Says where to look when the command was killed and nothing here explains it.
+fn name_the_unknown(detail: String) -> String {
+    match detail.starts_with(KILLED) {
+        true => format!("{detail} ({WHO_KILLS})"),
+        false => detail,
+    }
+}
+
+/// Writes down that processes of the command's group outlive it, for the unit's release to end.
+fn note_survivors(dir: &UnitDir, command: Pid) {
+    if rustix::process::test_kill_process_group(command) != Err(rustix::io::Errno::SRCH) {
+        // Without the note they only live longer.
+        let _ = dir.note_group(number(command));
     }
 }
 

@@ -1,6 +1,7 @@
-//! Ending what is left of a unit whose runner was killed before it could end its command. Whatever a unit starts
-//! carries the unit's directory in its environment; from there its session and its descendants are found.
-//! Nothing else is ever signalled: a number that has changed hands carries no such mark.
+//! Ending what is left of a unit whose runner was killed before it could end its command, and what outlived a command
+//! that ended by itself. Whatever a unit starts carries the unit's directory in its environment; from there its
+//! session and its descendants are found. Nothing else is ever signalled: a number that has changed hands carries no
+//! such mark.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -43,10 +44,34 @@ pub(crate) fn kill_leftovers(dir: &UnitDir) -> usize {
     }
 }
 
+/// Kills what outlived the command in its process group, as far as it carries the unit's mark, and waits until none of
+/// it is left. Blocks; costs nothing when nothing outlived the command.
+pub(crate) fn kill_survivors(dir: &UnitDir) {
+    let Some(group) = dir.noted_group() else { return };
+    let deadline = Instant::now() + LIMIT;
+    let mark = mark(dir);
+    let survivors = || {
+        processes()
+            .into_iter()
+            .filter(|(pid, stat)| stat.group == group && !stat.dead && is_marked(*pid, &mark))
+    };
+    loop {
+        let mut left = false;
+        for (pid, stat) in survivors() {
+            left = true;
+            signal_one(pid, stat.start, Signal::KILL);
+        }
+        if !left || Instant::now() >= deadline {
+            return;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
 /// The living processes of a unit, with their start times.
 fn leftovers(dir: &UnitDir) -> Vec<(u32, u64)> {
     let all = processes();
-    let mark = [MARK.as_bytes(), b"=", dir.path().as_os_str().as_bytes()].concat();
+    let mark = mark(dir);
     let mut ours: BTreeSet<u32> = all.keys().copied().filter(|&pid| is_marked(pid, &mark)).collect();
     // A session is never left for another one that exists, so all of its members descend from the unit.
     let sessions: BTreeSet<u32> =
@@ -67,6 +92,11 @@ fn leftovers(dir: &UnitDir) -> Vec<(u32, u64)> {
         .filter(|(pid, stat)| ours.contains(pid) && !stat.dead)
         .map(|(&pid, stat)| (pid, stat.start))
         .collect()
+}
+
+/// The variable that a unit's processes carry, as it stands in their environment.
+fn mark(dir: &UnitDir) -> Vec<u8> {
+    [MARK.as_bytes(), b"=", dir.path().as_os_str().as_bytes()].concat()
 }
 
 /// All processes there are.

@@ -14,7 +14,7 @@ mod spawner;
 mod start;
 
 pub(crate) use client::{SpawnerHandle, Started};
-pub(crate) use leftovers::kill_leftovers;
+pub(crate) use leftovers::{kill_leftovers, kill_survivors};
 
 use std::path::PathBuf;
 

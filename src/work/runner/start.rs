@@ -89,7 +89,10 @@ fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Optio
     let limits = &job.limits;
     if let Some(cwd) = &limits.cwd {
         if !cwd.is_dir() {
-            return Err(format!("the working directory {} (cwd) is not there", cwd.display()));
+            return Err(format!(
+                "the working directory {} (cwd) is not there: make it, or correct the work type",
+                cwd.display()
+            ));
         }
         command.current_dir(cwd);
     }
@@ -103,7 +106,9 @@ fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Optio
 
 fn rights_of(name: &str, command: &mut Command) -> Result<Rights, String> {
     let found = User::from_name(name).map_err(|e| format!("cannot look up user {name}: {e}"))?;
-    let user = found.ok_or_else(|| format!("there is no user {name} on this system"))?;
+    let user = found.ok_or_else(|| {
+        format!("there is no user {name} on this system: make that user, or correct `user` of the work type")
+    })?;
     if !nix::unistd::geteuid().is_root() && nix::unistd::geteuid() != user.uid {
         return Err(format!("cannot become user {name}: only a node that runs as root can"));
     }
@@ -114,15 +119,26 @@ fn rights_of(name: &str, command: &mut Command) -> Result<Rights, String> {
     Ok(Rights { user: user.uid, group: user.gid, groups })
 }
 
-/// The words of the Go node, which name the program.
+/// The words of the Go node, which name the program, and what to do.
 fn start_error(job: &Job, error: &io::Error) -> String {
     let program = &job.command;
-    match error.kind() {
-        io::ErrorKind::NotFound if !program.contains('/') => {
-            format!("exec: {program:?}: executable file not found in $PATH")
+    let (words, advice) = match error.kind() {
+        io::ErrorKind::NotFound if !program.contains('/') => (
+            format!("exec: {program:?}: executable file not found in $PATH"),
+            "install it on this node, or correct the work type",
+        ),
+        io::ErrorKind::NotFound => (
+            format!("fork/exec {program}: no such file or directory"),
+            "install it, or what its first line names, or correct the work type",
+        ),
+        io::ErrorKind::PermissionDenied => (
+            format!("fork/exec {program}: permission denied"),
+            "let the user who runs the node, or `user` of the work type, execute it",
+        ),
+        io::ErrorKind::ArgumentListTooLong => {
+            (format!("fork/exec {program}: {error}"), "send what is long as payload, not as parameters")
         }
-        io::ErrorKind::NotFound => format!("fork/exec {program}: no such file or directory"),
-        io::ErrorKind::PermissionDenied => format!("fork/exec {program}: permission denied"),
-        _ => format!("fork/exec {program}: {error}"),
-    }
+        _ => (format!("fork/exec {program}: {error}"), "see that the program can be started by hand"),
+    };
+    format!("{words} ({advice})")
 }

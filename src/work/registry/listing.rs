@@ -1,0 +1,50 @@
+//! A list of units as one line of JSON, made piece by piece: of ten thousand units neither all reports nor the whole
+//! text are ever in memory, and who asked can begin to read at once. Owns the shape around the reports; what is in one
+//! is `status`' business.
+
+use std::sync::Arc;
+
+use super::Inner;
+use super::entry::Entry;
+
+/// Bytes in a piece, about.
+const PIECE: usize = 64 * 1024;
+
+/// A list that is being told.
+#[derive(Debug)]
+pub struct Listing {
+    inner: Arc<Inner>,
+    entries: std::vec::IntoIter<Arc<Entry>>,
+    begun: bool,
+    ended: bool,
+}
+
+impl Listing {
+    pub(super) fn new(inner: Arc<Inner>, entries: Vec<Arc<Entry>>) -> Self {
+        Self { inner, entries: entries.into_iter(), begun: false, ended: false }
+    }
+
+    /// The next piece; after the last one, which ends the line, there is none.
+    ///
+    /// # Errors
+    /// None that is known: reports are made of texts, numbers and JSON.
+    pub fn piece(&mut self) -> Result<Option<String>, serde_json::Error> {
+        if self.ended {
+            return Ok(None);
+        }
+        let mut text = String::with_capacity(PIECE + PIECE / 4);
+        while text.len() < PIECE {
+            let Some(entry) = self.entries.next() else {
+                text.push_str(if self.begun { "}\n" } else { "{}\n" });
+                self.ended = true;
+                break;
+            };
+            text.push(if self.begun { ',' } else { '{' });
+            self.begun = true;
+            text.push_str(&serde_json::to_string(&entry.id)?);
+            text.push(':');
+            text.push_str(&serde_json::to_string(&self.inner.report(&entry))?);
+        }
+        Ok(Some(text))
+    }
+}

@@ -1,0 +1,133 @@
+//! The one place through which a unit's status is changed: a change is judged by the pure state machine, written to
+//! disk as surely as asked, and only then shown. Owns the order of these, and what becomes of a status that cannot be
+//! written. Knows nothing of who asks and why.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::OwnedMutexGuard;
+
+use super::entry::{CACHED, DURABLE, Entry, Live, UNSAVED};
+use crate::work::WorkError;
+use crate::work::status::Status;
+use crate::work::store::Store;
+use crate::work::unit::Event;
+
+/// Between attempts to write a status.
+const REWRITE: Duration = Duration::from_secs(1);
+
+/// The right to change a unit.
+pub(crate) struct Writer {
+    entry: Arc<Entry>,
+    live: Arc<Live>,
+    store: Store,
+    /// Away only while a write is under way, which takes it along: a caller that is dropped in the middle leaves
+    /// neither half a change nor a late one that overtakes the next.
+    turn: Option<OwnedMutexGuard<()>>,
+}
+
+/// How sure a written change must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// Survives a power loss once written.
+    Durable,
+    /// Survives the daemon's end; a power loss may bring the earlier status back.
+    Cached,
+    /// Is in memory at once, and on disk with the next write; the unit's driver sees to one.
+    Deferred,
+    /// Stays in memory.
+    Memory,
+}
+
+impl Writer {
+    /// Waits for the turn.
+    pub(super) async fn new(entry: Arc<Entry>, live: Arc<Live>, store: Store) -> Self {
+        let turn = Some(live.turn.clone().lock_owned().await);
+        Self { entry, live, store, turn }
+    }
+
+    /// Applies an event and shows the result. A failed write is logged, not returned: the event has happened.
+    pub(crate) async fn apply(&mut self, event: Event, how: Durability) -> bool {
+        let mut status = Status::clone(&self.entry.status());
+        if !status.life.apply(&event) {
+            return false;
+        }
+        if let Err(error) = self.put(status, how).await {
+            tracing::error!(unit = %self.entry.id, %error, "a change of status is known in memory only");
+        }
+        true
+    }
+
+    /// Writes a changed status and shows it; it is shown even when it cannot be written.
+    ///
+    /// # Errors
+    /// The failed write.
+    pub(crate) async fn put(&mut self, status: Status, how: Durability) -> Result<(), WorkError> {
+        match how {
+            Durability::Durable | Durability::Cached => {}
+            Durability::Deferred | Durability::Memory => {
+                if how == Durability::Deferred {
+                    // First, so that whoever sees the change sees that it is not saved.
+                    self.entry.sureness.store(UNSAVED, Ordering::Relaxed);
+                }
+                self.show(status);
+                return Ok(());
+            }
+        }
+        let written = self.write(status, how).await;
+        let was_behind = self.entry.behind.swap(written.is_err(), Ordering::Relaxed);
+        if written.is_err() && !was_behind {
+            tokio::spawn(bring_up(self.entry.clone(), self.store.clone()));
+        }
+        written
+    }
+
+    async fn write(&mut self, status: Status, how: Durability) -> Result<(), WorkError> {
+        let (entry, live, turn) = (self.entry.clone(), self.live.clone(), self.turn.take());
+        let write = move || {
+            let written = entry.dir.write_status(&status, how == Durability::Durable);
+            if written.is_ok() {
+                let sure = if how == Durability::Durable { DURABLE } else { CACHED };
+                entry.sureness.store(sure, Ordering::Relaxed);
+            }
+            if written.is_ok() && how == Durability::Durable {
+                entry.reached.store(status.life.state as u8, Ordering::Relaxed);
+            }
+            entry.show(status);
+            // The turn is nobody else's for as long as what it belongs to is there.
+            drop(live);
+            (turn, written)
+        };
+        let (turn, written) = self.store.blocking(write).await;
+        self.turn = turn;
+        written
+    }
+
+    /// Shows a status that somebody else has written.
+    pub(crate) fn show(&self, status: Status) {
+        self.entry.show(status);
+    }
+
+    /// The status as it stands, which nobody changes meanwhile.
+    pub(crate) fn status(&self) -> Arc<Status> {
+        self.entry.status()
+    }
+}
+
+/// Writes a status until it is on disk or its unit is gone: a full disk heals.
+async fn bring_up(entry: Arc<Entry>, store: Store) {
+    loop {
+        tokio::time::sleep(REWRITE).await;
+        let mut writer = entry.writer(&store).await;
+        if !entry.behind.load(Ordering::Relaxed) || !entry.dir.path().exists() {
+            return;
+        }
+        let status = Status::clone(&writer.status());
+        if writer.write(status, Durability::Durable).await.is_ok() {
+            entry.behind.store(false, Ordering::Relaxed);
+            tracing::info!(unit = %entry.id, "the status is on disk again");
+            return;
+        }
+    }
+}

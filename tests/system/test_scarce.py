@@ -1,0 +1,72 @@
+"""A system that grants little: no inotify instance, few descriptors. Units end all the same, with all of their output."""
+
+import concurrent.futures
+import subprocess
+import time
+
+import pytest
+
+from mesh import MARK, MESHD, WORK, environment, until
+
+#: In a user namespace of its own, where the limit is the namespace's.
+NO_INOTIFY = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 >/proc/sys/user/max_inotify_instances && exec "$@"', "sh"]
+
+
+def start(node, prefix):
+    """Starts a node below a program that takes something away from it."""
+    with open(node.logfile, "ab") as log:
+        command = [*prefix, str(MESHD), "--config", str(node.config)]
+        marked = environment(**{MARK: str(node.mesh.dir)})
+        node.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=marked)
+    until("an answer", node.answers)
+    return node
+
+
+def test_without_inotify_readers_look_by_themselves_and_one_warning_says_so(mesh):
+    node = mesh.node("alone", work=WORK)
+    if subprocess.run([*NO_INOTIFY, "true"], capture_output=True).returncode != 0:
+        pytest.skip("SKIPPED: this system lets nobody make a user namespace")
+    start(node, NO_INOTIFY)
+    gate = mesh.dir / "gate"
+    with node.control() as control:
+        unit = control.submit("alone", "sh", params=f"'echo early; while [ ! -e {gate} ]; do sleep 0.02; done; echo late'")["unitid"]
+    with node.control() as control:
+        reader = control.results(unit)
+        assert reader.readline() == b"early\n"
+        gate.touch()
+        begun = time.monotonic()
+        assert reader.read() == b"late\n"
+        assert time.monotonic() - begun < 5
+    for number in range(20):
+        assert node.run("alone", "sh", params=f"'echo {number}'")[1] == b"%d\n" % number
+    assert node.log().count("no inotify for following output") == 1, node.log()
+
+
+def test_a_thousand_units_with_a_hundred_descriptors(mesh):
+    node = start(mesh.node("alone", work=WORK), ["prlimit", "--nofile=100:100"])
+
+    def job(number):
+        unit, output = node.run("alone", "sh", params=f"'echo {number}; exit {number % 2}'")
+        status = node.unit(unit)
+        node.command(f"work release {unit}")
+        return output, status["Detail"]
+
+    with concurrent.futures.ThreadPoolExecutor(16) as clients:
+        for number, ended in enumerate(clients.map(job, range(1000))):
+            assert ended == (b"%d\n" % number, f"exit status {number % 2}")
+    assert node.command("work list") == {}
+
+
+def test_more_at_once_than_there_are_descriptors_for(mesh):
+    """Each running unit has a descriptor; without one its end is noticed by looking."""
+    node = start(mesh.node("alone", work=WORK), ["prlimit", "--nofile=40:40"])
+    gate = mesh.dir / "gate"
+    units = []
+    for number in range(60):
+        with node.control() as control:
+            wait = f"'while [ ! -e {gate} ]; do sleep 0.2; done; echo {number}'"
+            units.append(control.submit("alone", "sh", params=wait)["unitid"])
+    gate.touch()
+    for number, unit in enumerate(units):
+        assert node.results(unit) == b"%d\n" % number
+        until("the end", lambda unit=unit: node.unit(unit)["StateName"] == "Succeeded")

@@ -1,0 +1,56 @@
+"""What logs, answers and arguments hold of payloads and secrets: nothing, unless the trace of payloads is asked for."""
+
+import pathlib
+
+import pytest
+
+import links
+from mesh import MESHD, WORK, until
+from trust import Pki
+
+PAYLOAD = b"payload-plugh\n"
+
+
+@pytest.mark.parametrize("level", [None, "1", "2", "3"])
+def test_payloads_are_traced_only_as_far_as_asked(mesh, level):
+    if level:
+        mesh.variables["RECEPTOR_PAYLOAD_TRACE_LEVEL"] = level
+    node = mesh.node("alone", work=WORK, level="debug").start()
+    unit, output = node.run("alone", "cat", PAYLOAD)
+    assert output == PAYLOAD
+    traced = [line for line in node.log().splitlines() if "payload trace" in line]
+    assert bool(traced) == (level is not None)
+    assert any("unix socket" in line for line in traced) == (level is not None)
+    assert any(unit in line for line in traced) == (level in ("2", "3"))
+    assert ("plugh" in node.log()) == (level == "3"), node.log()
+
+
+def test_secrets_show_nowhere(mesh, tmp_path):
+    """They travel under TLS to the node that runs the job, and stand in the submitting node's own file alone."""
+    pki = Pki(tmp_path / "pki")
+    for name in links.LINE:
+        pki.issue(name, [name])
+    directives = links.joined("tcp-mtls", lambda left, _: left == "hop")
+    for name in links.LINE:
+        directives[name] += [*pki.profiles(name), {"log-level": "trace" if name == "hop" else "debug"}]
+    directives["execution"] += WORK
+    for name in links.LINE:
+        mesh.add(name, directives[name], MESHD, {"tls": "server"})
+    mesh.start()
+    control, execution = mesh["control"], mesh["execution"]
+    until("the secret's way", lambda: control.reaches("execution"))
+    secret = {"secret_word": "xyzzy", "tlsclient": "client"}
+    with control.control() as client:
+        unit = client.submit("execution", "sh", params="'echo $$; exec sleep 1000'", **secret)["unitid"]
+    with control.control() as client:
+        reader = client.results(unit)
+        reader.readline()
+        assert "xyzzy" not in str(control.command("work list")) + str(execution.command("work list"))
+        for pid in mesh.processes():
+            process = pathlib.Path(f"/proc/{pid}")
+            assert b"xyzzy" not in (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        control.command(f"work cancel {unit}")
+        reader.read()
+    assert "xyzzy" in (control.unit_dir(unit) / "status").read_text()
+    assert "xyzzy" not in "".join(mesh.logs().values())
+    control.command(f"work release {unit}")

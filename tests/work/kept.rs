@@ -1,0 +1,115 @@
+//! What finished units cost that are kept: memory for each, and the time of a start and a list with many of them.
+//! `KEPT_UNITS` says how many (10,000). Prints what it measured; run with `--nocapture`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::harness::*;
+
+/// Most bytes of memory for a unit.
+const BOUND: u64 = 1024;
+
+const LOCAL: &str =
+    r#"{"State":2,"Detail":"exit status 0","StdoutSize":3,"WorkType":"ansible-runner","ExtraData":null}"#;
+const REMOTE: &str = r#"{"State":3,"Detail":"exit status 2","StdoutSize":3,"WorkType":"remote","ExtraData":{"RemoteNode":"execution-1.example.com","RemoteWorkType":"ansible-runner","RemoteParams":{"params":"--private-data-dir=/tmp/awx_1234_abcdefgh --delete"},"RemoteUnitID":"abcd1234","RemoteStarted":true,"LocalCancelled":false,"LocalReleased":false,"SignWork":true,"TLSClient":"tlsclient","Expiration":"0001-01-01T00:00:00Z"}}"#;
+
+/// The real daemon, ended with this.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Daemon {
+    fn start(dir: &Path) -> Self {
+        let command = Command::new(env!("CARGO_BIN_EXE_meshd"))
+            .arg("--config")
+            .arg(dir.join("c.yml"))
+            .stdin(Stdio::null())
+            .spawn();
+        Self(command.unwrap())
+    }
+
+    /// Resident memory in bytes.
+    fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+}
+
+fn ask(socket: &Path, line: &str) -> String {
+    let deadline = Instant::now() + LIMIT;
+    let stream = loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => break stream,
+            Err(error) => assert!(Instant::now() < deadline, "no answer: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let mut stream = BufReader::new(stream);
+    let mut answer = String::new();
+    stream.read_line(&mut answer).unwrap();
+    stream.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
+    answer.clear();
+    stream.read_line(&mut answer).unwrap();
+    answer
+}
+
+/// What a start with so many units of a kind costs: memory before and after a list, and the time to its answer.
+fn measure(units: u32, status: &str) -> (u64, u64, Duration) {
+    // In memory where that is to be had: making the units is no part of this, and takes a busy disk a minute.
+    let shm = Path::new("/dev/shm");
+    let temp =
+        tempfile::tempdir_in(if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() }).unwrap();
+    let dir = temp.path();
+    let config = format!(
+        "- node: {{id: n1, datadir: {0}/data}}\n- log-level: error\n- local-only\n\
+         - control-service: {{service: control, filename: {0}/s}}\n\
+         - work-command: {{worktype: ansible-runner, command: 'true'}}\n",
+        dir.display()
+    );
+    std::fs::write(dir.join("c.yml"), config).unwrap();
+    let mut builder = std::fs::DirBuilder::new();
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(dir.join("data/n1")).unwrap();
+    for number in 0..units {
+        let unit = dir.join(format!("data/n1/u{number:07}"));
+        builder.create(&unit).unwrap();
+        std::fs::write(unit.join("status"), status).unwrap();
+    }
+    let begun = Instant::now();
+    let daemon = Daemon::start(dir);
+    let first = ask(&dir.join("s"), "work status u0000000");
+    assert!(units == 0 || first.contains("exit status"), "{first}");
+    let loaded = daemon.memory();
+    drop(daemon);
+    let restarted = Instant::now();
+    let daemon = Daemon::start(dir);
+    let list = ask(&dir.join("s"), "work list");
+    let took = restarted.elapsed();
+    assert_eq!(list.matches("\"StateName\"").count(), units as usize);
+    println!("{units} units: first start {:?}", begun.elapsed() - took);
+    (loaded, daemon.memory(), took)
+}
+
+#[test]
+fn a_kept_unit_costs_less_than_a_kibibyte() {
+    let units: u32 = std::env::var("KEPT_UNITS").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000);
+    let (none, none_listed, _) = measure(0, LOCAL);
+    for (kind, status) in [("local", LOCAL), ("remote", REMOTE)] {
+        let (loaded, listed, took) = measure(units, status);
+        let each = |after: u64, before: u64| after.saturating_sub(before) / u64::from(units);
+        let (kept, after_list) = (each(loaded, none), each(listed, none_listed));
+        println!(
+            "{units} {kind} units: {kept} bytes each, {after_list} after a list, which came {took:?} after start"
+        );
+        assert!(kept <= BOUND && after_list <= BOUND, "{kind}: {kept}, {after_list} after a list");
+    }
+}
