@@ -143,9 +143,7 @@ impl Mesh {
         let wanted = |node: &NodeId| {
             node != peer && parts.contains(&part(node.hash())) && self.routes.by_name().contains_key(node)
         };
-        let links = self.links.messages().filter(|(node, _)| wanted(node));
-        let services = self.adverts.messages().filter(|(node, _)| wanted(node));
-        messages.extend(links.chain(services).map(|(_, message)| message.clone()));
+        messages.extend(self.links.messages(wanted).chain(self.adverts.messages(wanted)));
         messages
     }
 }

@@ -145,7 +145,7 @@ fn sizes(tables: &Tables) -> [Row; 9] {
         ("meshd_known_services_bytes", "Bytes of their advertisements", service_bytes),
         ("meshd_withdrawn_services", "Withdrawn services that are not believed by an echo", withdrawn),
         ("meshd_known_names", "Names known by their hashes", names),
-        ("meshd_seen_updates", "Updates that are not to be processed again", seen),
+        ("meshd_seen_updates", "Updates of doubtful origin that are not passed on again", seen),
     ]
 }
 
