@@ -152,7 +152,11 @@ impl<'a> Truth<'a> {
                 ads.iter().filter(|ad| ad.service == service()).map(|ad| &ad.node_id).collect();
             for &of in self.adjacent.keys().filter(|&&of| self.reaches(node, of)) {
                 if self.world.nodes[of].advertises && !known.contains(self.name(of)) {
-                    return Err(format!("{} does not know the service of {}", self.name(node), self.name(of)));
+                    return Err(format!(
+                        "{} does not know the service of {}",
+                        self.name(node),
+                        self.name(of)
+                    ));
                 }
             }
         }

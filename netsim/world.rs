@@ -358,7 +358,8 @@ impl World {
             Event::WeAreDuplicate => self.nodes[node].told_to_stop = true,
             Event::Malformed { error, .. } => panic!("a node sent what is no message: {error}"),
             Event::Refused { node, .. } => panic!("no room for {node}"),
-            Event::Loud { .. } => panic!("a node floods its neighbour"),
+            // In very large meshes their start alone is loud.
+            Event::Loud { .. } => assert!(self.nodes.len() >= 1_000, "a node floods its neighbour"),
             Event::CannotTell(error) => panic!("a node has too much to tell: {error}"),
             Event::DuplicateNode { .. } | Event::NodeRestarted(_) | Event::OffersChanged => {}
         }

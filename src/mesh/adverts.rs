@@ -35,9 +35,7 @@ const MOST_WITHDRAWN: usize = 16_384;
 pub(super) struct Adverts {
     own: NodeId,
     withdrawn_time: Duration,
-    max_nodes: usize,
     max_per_node: usize,
-    max_bytes: usize,
     max_own: usize,
     unrenewed_time: Duration,
     heard: HeardTable,
@@ -74,12 +72,10 @@ impl Adverts {
         Self {
             own,
             withdrawn_time: options.withdrawn_time,
-            max_nodes: options.max_nodes,
             max_per_node: options.max_services_per_node,
-            max_bytes: options.max_table_bytes,
             max_own: options.max_own_message,
             unrenewed_time: options.unrenewed_time,
-            heard: HeardTable::new(options.pool.clone()),
+            heard: HeardTable::new(options),
             withdrawn: BTreeMap::new(),
             offers: BTreeMap::new(),
             standing: BTreeMap::new(),
@@ -89,12 +85,13 @@ impl Adverts {
         }
     }
 
-    /// Takes an advertisement heard from a neighbour, with the message in which it came. `born` is when the
+    /// Takes an advertisement heard from the neighbour `teller`, with the message in which it came. `born` is when the
     /// present life of its node began, if that is known.
     pub(super) fn receive(
         &mut self,
         heard: AdvertisementMessage,
         message: &[u8],
+        teller: &NodeId,
         born: Option<Timestamp>,
         now: Now,
     ) -> Reception {
@@ -114,10 +111,7 @@ impl Adverts {
             self.remember_withdrawal(key, advertisement.time, now.tick);
             return Reception::PassOn { news: current.is_some() };
         }
-        let counts = self.heard.counts();
-        let full =
-            counts.get(&key.0).map_or(counts.len() >= self.max_nodes, |count| *count >= self.max_per_node);
-        if current.is_none() && (full || self.heard.bytes() + message.len() > self.max_bytes) {
+        if !self.heard.admits(&key, message.len(), teller) {
             return Reception::NoRoom;
         }
         self.withdrawn.remove(&key);
@@ -127,7 +121,7 @@ impl Adverts {
             let old = &old.advertisement;
             old.conn_type == advertisement.conn_type && old.tags == advertisement.tags
         });
-        self.heard.put(&key, advertisement, message, expires);
+        self.heard.put(&key, advertisement, message, teller, expires);
         Reception::PassOn { news: !same }
     }
 
@@ -187,15 +181,22 @@ impl Adverts {
 
     /// The nodes that offered something.
     pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeId> {
-        self.heard.counts().keys()
+        self.heard.nodes()
     }
 
-    /// What each node offers: service and date, the own ones as they were last told.
-    pub(super) fn dates(&self) -> impl Iterator<Item = (&NodeId, ServiceName, Timestamp)> {
-        let heard = self.heard.iter();
-        let heard = heard.map(|((node, service), offered)| (node, *service, offered.advertisement.time));
-        let own = self.standing.iter().map(|(service, ad)| (&self.own, *service, ad.advertisement.time));
-        heard.chain(own)
+    /// When each service of other nodes was dated last.
+    pub(super) fn dates(&self) -> impl Iterator<Item = (&Key, Timestamp)> {
+        self.heard.iter().map(|(key, offered)| (key, offered.advertisement.time))
+    }
+
+    /// The date of one of them.
+    pub(super) fn date_of(&self, key: &Key) -> Option<Timestamp> {
+        self.heard.get(key).map(|offered| offered.advertisement.time)
+    }
+
+    /// The own services as they were last told, with their dates.
+    pub(super) fn own_dates(&self) -> impl Iterator<Item = (ServiceName, Timestamp)> {
+        self.standing.iter().map(|(service, ad)| (*service, ad.advertisement.time))
     }
 
     /// Offers an own service from now on.

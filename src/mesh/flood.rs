@@ -242,7 +242,8 @@ impl Mesh {
         size: usize,
         now: Tick,
     ) -> bool {
-        match self.links.apply(node, update, size) {
+        let before = self.links.version_of(node);
+        match self.links.apply(node, update, size, &update.forwarding_node) {
             News::Nothing => false,
             News::Distrusted => self.seen.insert(&update.update_id, now),
             News::NoRoom => {
@@ -252,7 +253,7 @@ impl Mesh {
             }
             News::Update { new_node, new_life, links_changed } => {
                 self.counters.updates_accepted += 1;
-                self.digest = None;
+                self.on_version(node, before, [update.epoch, update.sequence]);
                 if new_life {
                     self.outlive(node, now);
                 }
@@ -359,9 +360,9 @@ impl Mesh {
     /// The same for neighbours that take it in, unlike a greeting.
     fn told_update(&mut self, suspected_duplicate: u64) -> Bytes {
         let message = self.own_update(suspected_duplicate);
-        self.told_sequence = self.sequence;
+        let before = std::mem::replace(&mut self.told_sequence, self.sequence);
         self.told_message = message.clone();
-        self.digest = None;
+        self.on_own_sequence(before);
         message
     }
 
@@ -404,7 +405,12 @@ impl Mesh {
         self.counters.advertisements_heard += 1;
         self.note(session, |told| told.advertisements += 1);
         self.beware_of_floods(session, now.tick);
-        match self.adverts.receive(heard, &message, born, now) {
+        let Some(teller) = self.peer(session).or_else(|| self.contested_peer(session)).cloned() else {
+            return Ok(());
+        };
+        let key = (node.clone(), heard.advertisement.service);
+        let before = self.adverts.date_of(&key);
+        match self.adverts.receive(heard, &message, &teller, born, now) {
             Reception::Ignore => {}
             Reception::NoRoom => {
                 self.counters.no_room_for_services += 1;
@@ -412,7 +418,7 @@ impl Mesh {
             }
             Reception::PassOn { news } => {
                 self.counters.advertisements_accepted += 1;
-                self.digest = None;
+                self.on_date(&node, key.1, before, self.adverts.date_of(&key));
                 self.note_if_absent(&node, now.tick);
                 if news {
                     self.events.push_back(Event::OffersChanged);

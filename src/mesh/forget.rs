@@ -88,6 +88,7 @@ impl Mesh {
         self.next_sweep = None;
         let (expired, next) = self.adverts.expire(now);
         if expired {
+            self.digest = None;
             self.events.push_back(Event::OffersChanged);
         }
         self.sweep_by(next);

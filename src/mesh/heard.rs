@@ -10,8 +10,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::Tick;
 use super::pool::Pool;
+use super::shares::Shares;
+use super::{Options, Tick};
 use crate::wire::{Advertisement, NodeId, ServiceName};
 
 /// A service of a node.
@@ -38,6 +39,7 @@ impl Offered {
 #[derive(Debug)]
 struct Heard {
     offered: Arc<Offered>,
+    told_by: NodeId,
     /// It is dated before its node's present life, and is dropped then unless it is renewed.
     expires: Option<Tick>,
 }
@@ -49,12 +51,32 @@ pub(super) struct HeardTable {
     services: BTreeMap<Key, Heard>,
     /// How many services of each node there are.
     counts: BTreeMap<NodeId, usize>,
-    bytes: usize,
+    max_per_node: usize,
+    /// Which neighbour has told of how many services, and the length of those advertisements.
+    shares: Shares,
+    bytes: Shares,
 }
 
 impl HeardTable {
-    pub(super) fn new(pool: Option<Pool>) -> Self {
-        Self { pool, services: BTreeMap::new(), counts: BTreeMap::new(), bytes: 0 }
+    pub(super) fn new(options: &Options) -> Self {
+        Self {
+            pool: options.pool.clone(),
+            services: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            max_per_node: options.max_services_per_node,
+            shares: Shares::new(options.max_nodes),
+            bytes: Shares::new(options.max_table_bytes),
+        }
+    }
+
+    /// True if `teller` may put an advertisement of `len` bytes in.
+    pub(super) fn admits(&self, key: &Key, len: usize, teller: &NodeId) -> bool {
+        let before = self.services.get(key).map_or(0, |heard| heard.offered.message.len());
+        let new = before == 0;
+        let count = self.counts.get(&key.0).copied().unwrap_or(0);
+        (!new || count < self.max_per_node)
+            && self.shares.admits(teller, 1, usize::from(!new))
+            && self.bytes.admits(teller, len, before)
     }
 
     /// Services in the table.
@@ -64,12 +86,12 @@ impl HeardTable {
 
     /// Length of all their advertisements.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes.total()
     }
 
-    /// The nodes that offer something, with how much that is.
-    pub(super) fn counts(&self) -> &BTreeMap<NodeId, usize> {
-        &self.counts
+    /// The nodes that offer something.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeId> {
+        self.counts.keys()
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&Arc<Offered>> {
@@ -86,32 +108,39 @@ impl HeardTable {
         self.services.range(services_of(node)).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Puts an advertisement in, with the message in which it came, in place of an older one.
-    pub(super) fn put(&mut self, key: &Key, ad: Advertisement, message: &[u8], expires: Option<Tick>) {
+    /// Puts an advertisement in, with the message in which `teller` told it, in place of an older one.
+    pub(super) fn put(
+        &mut self,
+        key: &Key,
+        ad: Advertisement,
+        message: &[u8],
+        teller: &NodeId,
+        expires: Option<Tick>,
+    ) {
         self.remove(key);
         let offered = match &self.pool {
             None => Arc::new(Offered::new(ad, message)),
-            Some(pool) => {
-                pool.offered(key, |kept| kept.message == message, || Offered::new(ad, message))
-            }
+            Some(pool) => pool.offered(key, |kept| kept.message == message, || Offered::new(ad, message)),
         };
         // The name that the advertisement holds anyway.
         let node = offered.advertisement.node_id.clone();
-        self.bytes += offered.message.len();
+        self.shares.add(teller, 1);
+        self.bytes.add(teller, offered.message.len());
         *self.counts.entry(node.clone()).or_default() += 1;
-        self.services.insert((node, key.1), Heard { offered, expires });
+        self.services.insert((node, key.1), Heard { offered, told_by: teller.clone(), expires });
     }
 
     pub(super) fn remove(&mut self, key: &Key) -> Option<Arc<Offered>> {
-        let gone = self.services.remove(key)?.offered;
-        self.bytes -= gone.message.len();
+        let Heard { offered, told_by, .. } = self.services.remove(key)?;
+        self.shares.remove(&told_by, 1);
+        self.bytes.remove(&told_by, offered.message.len());
         if let Some(count) = self.counts.get_mut(&key.0) {
             *count -= 1;
             if *count == 0 {
                 self.counts.remove(&key.0);
             }
         }
-        Some(gone)
+        Some(offered)
     }
 
     /// What `node` dated before `born` is to be dropped at `due`.

@@ -5,6 +5,7 @@
 //! back. Knows nothing of sessions.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use jiff::Timestamp;
 
 use super::paths::{LinkCosts, links_of};
 use super::pool::Pool;
+use super::shares::Shares;
 use super::{Options, Tick};
 use crate::wire::{Cost, NameHash, NodeId, RoutingUpdate};
 
@@ -65,6 +67,21 @@ impl Saying {
     }
 }
 
+/// What is known of another node, and which neighbour told it.
+#[derive(Debug)]
+struct Known {
+    saying: Arc<Saying>,
+    told_by: NodeId,
+}
+
+impl Deref for Known {
+    type Target = Saying;
+
+    fn deref(&self) -> &Saying {
+        &self.saying
+    }
+}
+
 /// The last that was known of a node before it was forgotten, and when that was.
 #[derive(Debug)]
 struct Forgotten {
@@ -80,7 +97,7 @@ pub(super) enum News {
     Nothing,
     /// Of another node with the same name: for that name's owner to hear, not for us to believe.
     Distrusted,
-    /// The table is full and this node is not in it.
+    /// There is no room for it, or none for what this neighbour tells.
     NoRoom,
     /// Accepted.
     Update {
@@ -97,17 +114,16 @@ pub(super) enum News {
 #[derive(Debug)]
 pub(super) struct LinkTable {
     own: NodeId,
-    max_nodes: usize,
-    max_bytes: usize,
     remember: Duration,
     costs: Arc<LinkCosts>,
-    known: BTreeMap<NodeId, Arc<Saying>>,
+    known: BTreeMap<NodeId, Known>,
+    /// Who has told of how many of them, and the size of those updates.
+    nodes: Shares,
+    bytes: Shares,
     /// Of known nodes, those whose names another one uses, and its epoch: what that one said may still be on its
     /// way, and would be believed again.
     distrusted: BTreeMap<NodeId, u64>,
     pool: Option<Pool>,
-    /// Size of all updates in `known`.
-    bytes: usize,
     forgotten: BTreeMap<NodeId, Forgotten>,
 }
 
@@ -115,14 +131,13 @@ impl LinkTable {
     pub(super) fn new(own: NodeId, options: &Options) -> Self {
         Self {
             own,
-            max_nodes: options.max_nodes,
-            max_bytes: options.max_table_bytes,
             remember: options.withdrawn_time,
             costs: Arc::default(),
             known: BTreeMap::new(),
+            nodes: Shares::new(options.max_nodes),
+            bytes: Shares::new(options.max_table_bytes),
             distrusted: BTreeMap::new(),
             pool: options.pool.clone(),
-            bytes: 0,
             forgotten: BTreeMap::new(),
         }
     }
@@ -139,27 +154,42 @@ impl LinkTable {
     }
 
     /// Takes another node's update of `size` bytes, by the rules of contract section 3.
-    pub(super) fn apply(&mut self, node: &NodeId, update: &RoutingUpdate, size: usize) -> News {
+    pub(super) fn apply(
+        &mut self,
+        node: &NodeId,
+        update: &RoutingUpdate,
+        size: usize,
+        teller: &NodeId,
+    ) -> News {
         let before = self.known.get(node);
         let version = (update.epoch, update.sequence);
-        let full = self.bytes + size > self.max_bytes;
+        let size_before = before.map_or(0, |known| known.size);
+        let full = !self.bytes.admits(teller, size, size_before)
+            || !self.nodes.admits(teller, 1, usize::from(before.is_some()));
         match before {
             Some(_) if self.distrusted.get(node) == Some(&update.epoch) => return News::Distrusted,
             Some(known) if version <= known.version() => return News::Nothing,
-            Some(_) => {}
             None if self.is_echo(node, version) => return News::Nothing,
-            None if full || self.known.len() >= self.max_nodes => return News::NoRoom,
-            None => {}
+            Some(_) | None if full => return News::NoRoom,
+            Some(_) | None => {}
         }
         let (new_node, new_life) = (before.is_none(), before.is_none_or(|known| known.epoch != update.epoch));
-        let size_before = before.map_or(0, |known| known.size);
         let saying = self.saying(node, update, size);
-        self.bytes = self.bytes + saying.size - size_before;
         let node = saying.node.clone();
         let links_changed = self.set_links(&node, &saying.links);
+        self.remove(&node);
+        self.nodes.add(teller, 1);
+        self.bytes.add(teller, saying.size);
         self.forgotten.remove(&node);
-        self.known.insert(node, saying);
+        self.known.insert(node, Known { saying, told_by: self.known_name(teller) });
         News::Update { new_node, new_life, links_changed }
+    }
+
+    fn remove(&mut self, node: &NodeId) -> Option<Known> {
+        let gone = self.known.remove(node)?;
+        self.nodes.remove(&gone.told_by, 1);
+        self.bytes.remove(&gone.told_by, gone.size);
+        Some(gone)
     }
 
     /// What an update says, in few copies: most name what is known already.
@@ -229,9 +259,14 @@ impl LinkTable {
         known.filter_map(|known| known.message(&self.own))
     }
 
-    /// Each node with its hash, epoch and sequence.
-    pub(super) fn versions(&self) -> impl Iterator<Item = (&NodeId, NameHash, u64, u64)> {
-        self.known.iter().map(|(node, known)| (node, known.hash, known.epoch, known.sequence))
+    /// Each node with its hash, and epoch and sequence.
+    pub(super) fn versions(&self) -> impl Iterator<Item = (&NodeId, NameHash, [u64; 2])> {
+        self.known.iter().map(|(node, known)| (node, known.hash, [known.epoch, known.sequence]))
+    }
+
+    /// Epoch and sequence of a node.
+    pub(super) fn version_of(&self, node: &NodeId) -> Option<[u64; 2]> {
+        self.known.get(node).map(|known| [known.epoch, known.sequence])
     }
 
     /// When the present life of a node began, by its own clock.
@@ -244,7 +279,7 @@ impl LinkTable {
     pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate) {
         let Some(known) = self.known.get_mut(node) else { return };
         if known.epoch == update.suspected_duplicate {
-            let known = Arc::make_mut(known);
+            let known = Arc::make_mut(&mut known.saying);
             (known.epoch, known.sequence) = (update.epoch, update.sequence);
             // The links are the other one's.
             known.update_id = None;
@@ -279,7 +314,7 @@ impl LinkTable {
 
     /// Nodes known, bytes of their updates, nodes remembered as forgotten.
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
-        (self.known.len(), self.bytes, self.forgotten.len())
+        (self.known.len(), self.bytes.total(), self.forgotten.len())
     }
 
     /// The nodes that are known, this one aside.
@@ -289,9 +324,8 @@ impl LinkTable {
 
     /// Forgets a node; what it has said so far is not believed again when somebody repeats it.
     pub(super) fn forget(&mut self, node: &NodeId, now: Tick) {
-        let Some(known) = self.known.remove(node) else { return };
+        let Some(known) = self.remove(node) else { return };
         let (epoch, sequence) = (known.epoch, known.sequence);
-        self.bytes -= known.size;
         self.distrusted.remove(node);
         Arc::make_mut(&mut self.costs).remove(node);
         if self.forgotten.len() >= MOST_FORGOTTEN {

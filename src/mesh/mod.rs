@@ -11,7 +11,7 @@
 //! - `routes`: the immutable table that forwards packets, shared with the fast path;
 //! - `datagram`: what happens to a data message; `firewall`: the rules that it meets first;
 //! - `adverts`, `heard`: services on offer; `seen`: updates passed on without belief; `pace`: "soon, but not too often";
-//! - `pool`: what many meshes in one process know alike.
+//! - `shares`: how much each neighbour may fill of a table; `pool`: what many meshes in one process know alike.
 
 mod adverts;
 mod clock;
@@ -34,6 +34,7 @@ mod rivals;
 mod routes;
 mod seen;
 mod session;
+mod shares;
 mod status;
 
 pub use self::adverts::Offer;

@@ -56,7 +56,8 @@ pub struct Options {
     pub seen_time: Duration,
     /// How long a withdrawn service is remembered, so that its withdrawal is flooded once only.
     pub withdrawn_time: Duration,
-    /// Nodes that may be known at once; what comes beyond is ignored and counted.
+    /// Nodes that may be known at once, and services; what comes beyond is ignored and counted. A single
+    /// neighbour may fill four fifths of each table.
     pub max_nodes: usize,
     /// Bytes of routing updates, and of advertisements, that may be known at once.
     pub max_table_bytes: usize,

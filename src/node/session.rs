@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -22,6 +22,10 @@ use crate::backend::{Direction, Reader, Session, SessionEnd, SessionInfo, Writer
 use crate::mesh::{SessionId, Tick};
 use crate::wire::MessageType;
 
+/// Messages of one session that may wait for the core: however many a neighbour sends, another one's wait is
+/// no longer than it takes to work off so many of each.
+const MOST_PENDING: usize = 128;
+
 /// How long the last words of a closing session may take to be written.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -31,6 +35,8 @@ pub(super) struct Channel {
     pub(super) id: SessionId,
     pub(super) direction: Direction,
     pub(super) queue: Arc<Queue>,
+    /// Room for messages that wait for the core.
+    pending: Arc<Semaphore>,
     /// Set by the driver once the peer is known: from then on datagrams are carried.
     pub(super) established: AtomicBool,
     /// When a datagram was last heard, in nanoseconds of the node's clock.
@@ -53,6 +59,7 @@ impl Channel {
             id,
             direction: info.direction,
             queue: Arc::default(),
+            pending: Arc::new(Semaphore::new(MOST_PENDING)),
             established: AtomicBool::new(false),
             heard: AtomicU64::new(nanos(now)),
             transport: info.transport,
@@ -131,12 +138,18 @@ async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings
             let data = carries && is_data(&message);
             let for_core = if data { around.switch.carry(&table, message) } else { Some(message) };
             if let Some(message) = for_core
-                && around.inbox.send(Input::Packet(channel.id, message.freeze())).await.is_err()
+                && !hand_over(message.freeze(), channel, around).await
             {
                 return Ok(());
             }
         }
     }
+}
+
+/// Gives a message to the core when it is this session's turn; false once the node has stopped.
+async fn hand_over(message: Bytes, channel: &Channel, around: &Surroundings) -> bool {
+    let Ok(turn) = channel.pending.clone().acquire_owned().await else { return false };
+    around.inbox.send(Input::Packet(channel.id, message, turn)).await.is_ok()
 }
 
 fn is_data(message: &[u8]) -> bool {

@@ -4,6 +4,7 @@
 //! [`Routes::decide`]'s.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
@@ -39,6 +40,8 @@ pub(super) struct Switch {
     /// Told which node has started anew. Whoever lags behind misses some.
     pub(super) restarted: broadcast::Sender<NameHash>,
     ports: RwLock<HashMap<ServiceName, Arc<Port>>>,
+    /// Datagrams for this node's services that found no room.
+    ports_dropped: Arc<AtomicU64>,
 }
 
 impl Switch {
@@ -51,6 +54,7 @@ impl Switch {
             offers: watch::Sender::new(()),
             restarted: broadcast::Sender::new(RESTARTS),
             ports: RwLock::default(),
+            ports_dropped: Arc::default(),
         }
     }
 
@@ -95,6 +99,17 @@ impl Switch {
     /// The open service of that name.
     pub(super) fn port(&self, service: ServiceName) -> Option<Arc<Port>> {
         self.ports.read().unwrap_or_else(PoisonError::into_inner).get(&service).cloned()
+    }
+
+    /// A service's inbox, to be opened.
+    pub(super) fn new_port(&self) -> Arc<Port> {
+        Arc::new(Port::new(self.ports_dropped.clone()))
+    }
+
+    /// Bytes that wait in all services' inboxes, and datagrams that found no room there so far.
+    pub(super) fn stand_of_ports(&self) -> (usize, u64) {
+        let ports = self.ports.read().unwrap_or_else(PoisonError::into_inner);
+        (ports.values().map(|port| port.waiting()).sum(), self.ports_dropped.load(Ordering::Relaxed))
     }
 
     /// Opens or closes a service.
