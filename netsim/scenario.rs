@@ -112,7 +112,8 @@ impl Case {
         (0..self.nodes).for_each(|node| world.start(node, 0));
         let mut before = (world.now, world.counts);
         if !matches!(self.scenario, Scenario::ColdStart | Scenario::Crossing | Scenario::Lossy) {
-            world.run(Duration::from_secs(if self.is_mixed() { 75 } else { 30 }));
+            let seconds = if self.is_mixed() && self.nodes < 1_000 { 75 } else { 30 };
+            world.run(Duration::from_secs(seconds));
             Truth::of(&world).routes_are_shortest().map_err(|e| format!("before the change: {e}"))?;
             before = (world.now, world.counts);
             self.change(&mut world, &mut before);
@@ -145,7 +146,7 @@ impl Case {
         // Links that lose messages are survived by what receptor nodes do not have.
         let (mixed, everything) = (self.is_mixed(), self.scenario == Scenario::Everything);
         for node in &mut world.nodes {
-            node.receptor_like = mixed && rng.random_bool(if everything { 0.02 } else { 0.4 });
+            node.receptor_like = mixed && rng.random_bool(if everything { 0.005 } else { 0.4 });
             node.skew = if rng.random_bool(0.3) { rng.random_range(-7_200..7_200) } else { 0 };
         }
         let datagrams = rng.random_bool(0.3);
@@ -194,7 +195,7 @@ impl Case {
             Scenario::ClockSetBack => self.restart(world, node, -3_600, before),
             Scenario::Flapping => self.flap(world, link, before),
             Scenario::Partition => {
-                let cut = self.across(world);
+                let cut = self.across(world, 0.5);
                 let state = if world.rng.random() { State::Down } else { State::Silent };
                 self.bridged(world, &cut, state, before);
             }
@@ -203,9 +204,9 @@ impl Case {
         }
     }
 
-    /// The links between the two halves of the mesh, at random.
-    fn across(&self, world: &mut World) -> Vec<usize> {
-        let side: Vec<bool> = (0..self.nodes).map(|_| world.rng.random()).collect();
+    /// The links between two sides of the mesh; each node is on the first one with that probability.
+    fn across(&self, world: &mut World, probability: f64) -> Vec<usize> {
+        let side: Vec<bool> = (0..self.nodes).map(|_| world.rng.random_bool(probability)).collect();
         let across = |link: &Link| side[link.nodes[0]] != side[link.nodes[1]];
         (0..world.links.len()).filter(|&link| across(&world.links[link])).collect()
     }
@@ -214,7 +215,7 @@ impl Case {
     fn everything(&self, world: &mut World, node: usize, before: &mut (Duration, Counts)) {
         const RESTARTS: usize = 5;
         const FLAPPING: usize = 5;
-        let cut = self.across(world);
+        let cut = self.across(world, 0.1);
         cut.iter().for_each(|&link| world.set_link(link, State::Down));
         let flapping: Vec<usize> = (0..FLAPPING).map(|_| world.pick(world.links.len())).collect();
         let restarted: Vec<usize> = (0..RESTARTS).map(|_| world.pick(self.nodes)).collect();
@@ -229,7 +230,7 @@ impl Case {
             }
         }
         cut.iter().for_each(|&link| world.set_link(link, State::Up));
-        world.run(Duration::from_secs(60));
+        world.run(Duration::from_secs(40));
         self.twin(world, node, before);
     }
 

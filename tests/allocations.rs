@@ -153,7 +153,7 @@ fn a_relayed_frame_costs_no_allocation() {
     let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
     assert!(before > 0, "nothing is counted");
     println!("{allocations} allocations for {} frames", ROUNDS * ROUND);
-    // Probes, and timers of the node itself.
-    assert!(allocations < (ROUNDS * ROUND / 1_000) as u64, "{allocations}");
+    // A read whose buffer is still queued elsewhere takes a fresh one, which holds many frames.
+    assert!(allocations < (ROUNDS * ROUND / 25) as u64, "{allocations}");
     relay.stop();
 }

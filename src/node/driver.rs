@@ -64,6 +64,7 @@ pub(super) enum Ask {
     WorkCommands(Vec<WorkCommand>),
     Firewall(Vec<Rule>),
     MaxIdle(Duration),
+    ForgetTime(Duration),
     Send(SendAsk, oneshot::Sender<Result<(), SendError>>),
     Status(oneshot::Sender<Status>),
     Links(oneshot::Sender<Vec<LinkStatus>>),
@@ -220,6 +221,7 @@ impl Driver {
                 self.max_idle = limit;
                 self.mesh.set_max_idle(limit);
             }
+            Ask::ForgetTime(time) => self.mesh.set_forget_time(time, now),
             Ask::Links(reply) => {
                 let _gone = reply.send(self.links());
             }

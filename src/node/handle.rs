@@ -237,6 +237,11 @@ impl NodeHandle {
         self.tell(Ask::MaxIdle(limit));
     }
 
+    /// How long unreachable nodes stay listed from now on.
+    pub fn set_forget_time(&self, time: Duration) {
+        self.tell(Ask::ForgetTime(time));
+    }
+
     /// Stops the node: links are closed in order, services end.
     pub fn stop(&self) {
         self.inner.stop.cancel();

@@ -16,7 +16,7 @@ use tracing::debug;
 use super::clock::Clock;
 use super::driver::Input;
 use super::queue::Queue;
-use super::switch::Switch;
+use super::switch::{Bursts, Switch};
 use super::traffic::Traffic;
 use crate::backend::{Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::mesh::{SessionId, Tick};
@@ -125,6 +125,7 @@ async fn read(mut reader: Reader, channel: Arc<Channel>, around: Surroundings) {
 /// Carries packets until the link ends, or (`Ok`) the node does.
 async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings) -> Result<(), SessionEnd> {
     let mut batch: Vec<BytesMut> = Vec::new();
+    let mut bursts = Bursts::default();
     loop {
         reader.read_batch(&mut batch).await?;
         channel.traffic.heard(batch.len(), batch.iter().map(|message| message.len()).sum());
@@ -136,13 +137,17 @@ async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings
         let table = around.switch.forwarding.load_full();
         for message in batch.drain(..) {
             let data = carries && is_data(&message);
-            let for_core = if data { around.switch.carry(&table, message) } else { Some(message) };
-            if let Some(message) = for_core
-                && !hand_over(message.freeze(), channel, around).await
-            {
-                return Ok(());
+            let for_core =
+                if data { around.switch.carry(&table, message, &mut bursts) } else { Some(message) };
+            if let Some(message) = for_core {
+                // What came before it must not wait with it.
+                bursts.send();
+                if !hand_over(message.freeze(), channel, around).await {
+                    return Ok(());
+                }
             }
         }
+        bursts.send();
     }
 }
 

@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::{broadcast, watch};
 
 use super::port::Port;
-use super::queue::{IfFull, Queue};
+use super::queue::Queue;
 use crate::mesh::{Datagram, Decision, Routes, SessionId};
 use crate::wire::data::HOPS_OFFSET;
 use crate::wire::{DATA_HEADER_LEN, DataHeader, NameHash, NodeId, ServiceName};
@@ -59,15 +59,19 @@ impl Switch {
     }
 
     /// Carries a data message that came from a link, if that needs no more than the table; else gives it
-    /// back for the core.
-    pub(super) fn carry(&self, table: &Forwarding, mut message: BytesMut) -> Option<BytesMut> {
+    /// back for the core. What goes on to other links waits in `bursts` until those are sent.
+    pub(super) fn carry(
+        &self,
+        table: &Forwarding,
+        mut message: BytesMut,
+        bursts: &mut Bursts,
+    ) -> Option<BytesMut> {
         let Ok(header) = DataHeader::parse(&message) else { return Some(message) };
         match table.routes.decide(&header) {
             Decision::Forward(session) => {
-                let Some(queue) = table.queues.get(&session) else { return Some(message) };
+                let Some(burst) = bursts.to(session, table) else { return Some(message) };
                 message[HOPS_OFFSET] = header.hops - 1;
-                // The queue counts what it drops.
-                let _dropped = queue.push_data(&header, message.freeze(), IfFull::Drop);
+                burst.push((header, message.freeze()));
             }
             Decision::Local => {
                 let Some(port) = self.port(header.to_service) else { return Some(message) };
@@ -126,6 +130,34 @@ impl Switch {
         let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
         let ports: std::collections::BTreeMap<_, _> = ports.drain().collect();
         ports.values().for_each(|port| port.close());
+    }
+}
+
+/// Datagrams that came with one read, by the link that they go on to: those of a link enter its queue together.
+#[derive(Debug, Default)]
+pub(super) struct Bursts(Vec<(SessionId, Arc<Queue>, Vec<(DataHeader, Bytes)>)>);
+
+impl Bursts {
+    /// The burst to that link, if there is such a link.
+    fn to(&mut self, session: SessionId, table: &Forwarding) -> Option<&mut Vec<(DataHeader, Bytes)>> {
+        // Few links share what comes from one, and mostly it is the same one again.
+        let index = match self.0.iter().position(|(to, ..)| *to == session) {
+            Some(index) => index,
+            None => {
+                let queue = table.queues.get(&session)?.clone();
+                self.0.push((session, queue, Vec::new()));
+                self.0.len() - 1
+            }
+        };
+        Some(&mut self.0[index].2)
+    }
+
+    /// Puts all of them into their links' queues. Links to which nothing went are let go.
+    pub(super) fn send(&mut self) {
+        self.0.retain(|(.., datagrams)| !datagrams.is_empty());
+        for (_, queue, datagrams) in &mut self.0 {
+            queue.push_burst(datagrams);
+        }
     }
 }
 

@@ -61,6 +61,18 @@ fn an_absent_node_stays_listed_for_ten_minutes() {
 }
 
 #[test]
+fn another_time_to_forget_counts_for_those_who_are_gone_already() {
+    let mut solo = with_x_gone(Options::default());
+    solo.advance(secs(100));
+    let now = solo.now();
+    solo.mesh.set_forget_time(secs(120), now);
+    solo.advance(secs(10));
+    assert_eq!(knows_x(&solo), [true; 3]);
+    solo.advance(secs(20));
+    assert_eq!(knows_x(&solo), [false; 3]);
+}
+
+#[test]
 fn an_echo_does_not_bring_a_forgotten_node_back_but_a_sign_of_life_does() {
     for (epoch, sequence, believed) in [(0, 7, false), (0, 8, true), (1, 1, true)] {
         let mut solo = with_x_gone(Options::default());
