@@ -4,6 +4,8 @@
 //! Whoever has been away for half of the time until it is forgotten is no longer told to new neighbours,
 //! so that nodes whose clocks differ do not remind each other for ever.
 
+use std::time::Duration;
+
 use super::core::{Event, Mesh};
 use super::{Now, Tick};
 use crate::wire::NodeId;
@@ -50,6 +52,12 @@ impl Mesh {
         Ok(())
     }
 
+    /// How long unreachable nodes stay listed from now on, those that are unreachable already included.
+    pub fn set_forget_time(&mut self, time: Duration, now: Now) {
+        self.options.forget_time = time;
+        self.sweep_by(Some(now.tick));
+    }
+
     /// Notes which nodes can no longer be reached, and which can be again. To be called after each change of
     /// the routes.
     pub(super) fn note_absences(&mut self, now: Tick) {
@@ -88,6 +96,7 @@ impl Mesh {
         self.next_sweep = None;
         let (expired, next) = self.adverts.expire(now);
         if expired {
+            self.digest = None;
             self.events.push_back(Event::OffersChanged);
         }
         self.sweep_by(next);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Pool;
 use crate::wire::MAX_MESSAGE;
 
 /// What a [`super::Mesh`] may be told at birth about its timing and its bounds.
@@ -45,6 +46,8 @@ pub struct Options {
     /// Do nothing beyond receptor's protocol: no probes, nothing told to new neighbours. For simulations of
     /// mixed meshes.
     pub receptor_like: bool,
+    /// Where the meshes of one process keep what they know alike. For simulations of large meshes.
+    pub pool: Option<Pool>,
     /// How long an unreachable node and its services are remembered.
     pub forget_time: Duration,
     /// How long an advertisement from an earlier life of its node holds unless it is renewed.
@@ -53,7 +56,8 @@ pub struct Options {
     pub seen_time: Duration,
     /// How long a withdrawn service is remembered, so that its withdrawal is flooded once only.
     pub withdrawn_time: Duration,
-    /// Nodes that may be known at once; what comes beyond is ignored and counted.
+    /// Nodes that may be known at once, and services; what comes beyond is ignored and counted. A single
+    /// neighbour may fill four fifths of each table.
     pub max_nodes: usize,
     /// Bytes of routing updates, and of advertisements, that may be known at once.
     pub max_table_bytes: usize,
@@ -84,6 +88,7 @@ impl Default for Options {
             probe_retry: Duration::from_millis(400),
             peer_silence: Duration::from_millis(2_750),
             receptor_like: false,
+            pool: None,
             forget_time: Duration::from_secs(600),
             unrenewed_time: Duration::from_secs(180),
             seen_time: Duration::from_secs(3600),

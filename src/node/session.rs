@@ -9,18 +9,22 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::clock::Clock;
 use super::driver::Input;
 use super::queue::Queue;
-use super::switch::Switch;
+use super::switch::{Bursts, Switch};
 use super::traffic::Traffic;
 use crate::backend::{Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::mesh::{SessionId, Tick};
 use crate::wire::MessageType;
+
+/// Messages of one session that may wait for the core: however many a neighbour sends, another one's wait is
+/// no longer than it takes to work off so many of each.
+const MOST_PENDING: usize = 128;
 
 /// How long the last words of a closing session may take to be written.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -31,6 +35,8 @@ pub(super) struct Channel {
     pub(super) id: SessionId,
     pub(super) direction: Direction,
     pub(super) queue: Arc<Queue>,
+    /// Room for messages that wait for the core.
+    pending: Arc<Semaphore>,
     /// Set by the driver once the peer is known: from then on datagrams are carried.
     pub(super) established: AtomicBool,
     /// When a datagram was last heard, in nanoseconds of the node's clock.
@@ -53,6 +59,7 @@ impl Channel {
             id,
             direction: info.direction,
             queue: Arc::default(),
+            pending: Arc::new(Semaphore::new(MOST_PENDING)),
             established: AtomicBool::new(false),
             heard: AtomicU64::new(nanos(now)),
             transport: info.transport,
@@ -118,6 +125,7 @@ async fn read(mut reader: Reader, channel: Arc<Channel>, around: Surroundings) {
 /// Carries packets until the link ends, or (`Ok`) the node does.
 async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings) -> Result<(), SessionEnd> {
     let mut batch: Vec<BytesMut> = Vec::new();
+    let mut bursts = Bursts::default();
     loop {
         reader.read_batch(&mut batch).await?;
         channel.traffic.heard(batch.len(), batch.iter().map(|message| message.len()).sum());
@@ -129,14 +137,24 @@ async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings
         let table = around.switch.forwarding.load_full();
         for message in batch.drain(..) {
             let data = carries && is_data(&message);
-            let for_core = if data { around.switch.carry(&table, message) } else { Some(message) };
-            if let Some(message) = for_core
-                && around.inbox.send(Input::Packet(channel.id, message.freeze())).await.is_err()
-            {
-                return Ok(());
+            let for_core =
+                if data { around.switch.carry(&table, message, &mut bursts) } else { Some(message) };
+            if let Some(message) = for_core {
+                // What came before it must not wait with it.
+                bursts.send();
+                if !hand_over(message.freeze(), channel, around).await {
+                    return Ok(());
+                }
             }
         }
+        bursts.send();
     }
+}
+
+/// Gives a message to the core when it is this session's turn; false once the node has stopped.
+async fn hand_over(message: Bytes, channel: &Channel, around: &Surroundings) -> bool {
+    let Ok(turn) = channel.pending.clone().acquire_owned().await else { return false };
+    around.inbox.send(Input::Packet(channel.id, message, turn)).await.is_ok()
 }
 
 fn is_data(message: &[u8]) -> bool {
