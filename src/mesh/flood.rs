@@ -12,7 +12,7 @@ use rand::distr::{Alphanumeric, SampleString};
 
 use super::adverts::Reception;
 use super::core::{Class, Event, Mesh};
-use super::life::Life;
+use super::life::{Kind, Life};
 use super::links::News;
 use super::repair::Comparison;
 use super::session::{Established, LOUD, Phase, Session, Use};
@@ -260,7 +260,7 @@ impl Mesh {
                 if new_node {
                     self.note(session, |told| told.new_nodes += 1);
                     self.learn_name(node);
-                    self.update_pace.request(now);
+                    self.answer_newcomer(session, now);
                 } else if new_life {
                     self.events.push_back(Event::NodeRestarted(node.hash()));
                 }
@@ -270,6 +270,19 @@ impl Mesh {
                 self.note_if_absent(node, now);
                 true
             }
+        }
+    }
+
+    /// A node that nobody had told of has to hear of us (contract section 3), unless it has one of our kind for a
+    /// neighbour, which has told it already. Where it was heard through one of our kind that is likely, so the
+    /// answer may wait for those to other newcomers: a large mesh that starts would else tell itself again and
+    /// again.
+    fn answer_newcomer(&mut self, session: SessionId, now: Tick) {
+        let kind = self.sessions.get(&session).and_then(|s| Some(s.established()?.life.kind()));
+        if self.options.receptor_like || kind == Some(Kind::Other) {
+            self.update_pace.request(now);
+        } else {
+            self.next_update = self.next_update.min(now + self.options.answer_hold);
         }
     }
 

@@ -19,6 +19,8 @@ pub struct Options {
     pub update_hold: Duration,
     /// Between two own updates once changes go on.
     pub update_hold_long: Duration,
+    /// Until a newcomer that was heard of through a neighbour of our kind is answered.
+    pub answer_hold: Duration,
     /// Between two computations of the routes, likewise.
     pub route_hold: Duration,
     /// Between two computations of the routes once changes go on.
@@ -75,6 +77,7 @@ impl Default for Options {
             relaxed_per_node: Duration::from_millis(100),
             update_hold: Duration::from_millis(100),
             update_hold_long: Duration::from_millis(500),
+            answer_hold: Duration::from_secs(1),
             route_hold: Duration::from_millis(20),
             route_hold_long: Duration::from_millis(200),
             route_hold_per_node: Duration::from_micros(50),

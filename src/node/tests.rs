@@ -195,7 +195,7 @@ fn told(of: &str, by: &str, sequence: u64, links: &[&str]) -> Bytes {
     update.message().unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_does_not_hold_up_what_another_neighbour_tells() {
     let mut lab = Lab::new();
     let hub = lab.start("hub").await;
@@ -234,5 +234,6 @@ async fn a_flood_does_not_hold_up_what_another_neighbour_tells() {
         meanwhile = word => meanwhile,
         () = flood => unreachable!("it does not end"),
     };
-    assert!(meanwhile < 700, "{meanwhile} of the flood were taken in first");
+    println!("{meanwhile} of the flood were taken in first");
+    assert!(meanwhile < 500, "{meanwhile} of the flood were taken in first");
 }

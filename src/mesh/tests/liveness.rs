@@ -7,7 +7,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 
 use super::net::Net;
-use super::solo::{Solo, as_data, millis, node, secs, service, update};
+use super::solo::{Solo, as_data, as_update, millis, node, secs, service, update};
 use crate::mesh::{CloseReason, Event, LinkPolicy, SessionId};
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::{Advertisement, ConnType, DATA_HEADER_LEN, DataHeader, RoutingUpdate, ServiceName};
@@ -241,4 +241,21 @@ fn a_digest_that_follows_each_change_is_the_one_that_is_computed_anew() {
         }
     }
     assert!(digests.len() > 10, "what it told did not move it");
+}
+
+#[test]
+fn newcomers_among_our_kind_are_answered_together_and_soon() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    digest_told(&mut solo, b, "b");
+    let own =
+        |sent: Vec<Bytes>| sent.iter().filter_map(as_update).filter(|u| u.node_id == Some(node("a"))).count();
+    for i in 0..50 {
+        let said = update(&format!("new-{i}"), &format!("u{i:07}"), 9, 1, &[("b", 1.0)]);
+        solo.say(b, &RoutingUpdate { forwarding_node: node("b"), ..said });
+        solo.advance(millis(10));
+    }
+    assert_eq!(own(solo.sent_to(b)), 0, "a neighbour of our kind tells them of us");
+    solo.advance(millis(600));
+    assert_eq!(own(solo.sent_to(b)), 1);
 }
