@@ -29,6 +29,10 @@ const MOST_PENDING: usize = 128;
 /// How long the last words of a closing session may take to be written.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// Slots that a writer keeps between two batches. Data fills fewer; what a new neighbour is told of a large mesh at
+/// once fills far more, and only once.
+const BUSY_SLOTS: usize = 512;
+
 /// What the driver and a session's tasks share.
 #[derive(Debug)]
 pub(super) struct Channel {
@@ -170,6 +174,9 @@ async fn write(mut writer: Writer, channel: Arc<Channel>, around: Surroundings) 
             break;
         }
         channel.traffic.sent(packets, bytes);
+        if batch.capacity() > BUSY_SLOTS {
+            batch.shrink_to(BUSY_SLOTS);
+        }
     }
     // In memory of its own: this task waits for most of its life, and there is one for each session.
     let _in_time = tokio::time::timeout(FAREWELL, Box::pin(writer.close())).await;
