@@ -135,28 +135,35 @@ impl Switch {
 
 /// Datagrams that came with one read, by the link that they go on to: those of a link enter its queue together.
 #[derive(Debug, Default)]
-pub(super) struct Bursts(Vec<(SessionId, Arc<Queue>, Vec<(DataHeader, Bytes)>)>);
+pub(super) struct Bursts(Vec<Burst>);
+
+#[derive(Debug)]
+struct Burst {
+    to: SessionId,
+    queue: Arc<Queue>,
+    datagrams: Vec<(DataHeader, Bytes)>,
+}
 
 impl Bursts {
-    /// The burst to that link, if there is such a link.
+    /// What goes to that link, if there is such a link.
     fn to(&mut self, session: SessionId, table: &Forwarding) -> Option<&mut Vec<(DataHeader, Bytes)>> {
         // Few links share what comes from one, and mostly it is the same one again.
-        let index = match self.0.iter().position(|(to, ..)| *to == session) {
+        let index = match self.0.iter().position(|burst| burst.to == session) {
             Some(index) => index,
             None => {
                 let queue = table.queues.get(&session)?.clone();
-                self.0.push((session, queue, Vec::new()));
+                self.0.push(Burst { to: session, queue, datagrams: Vec::new() });
                 self.0.len() - 1
             }
         };
-        Some(&mut self.0[index].2)
+        Some(&mut self.0[index].datagrams)
     }
 
     /// Puts all of them into their links' queues. Links to which nothing went are let go.
     pub(super) fn send(&mut self) {
-        self.0.retain(|(.., datagrams)| !datagrams.is_empty());
-        for (_, queue, datagrams) in &mut self.0 {
-            queue.push_burst(datagrams);
+        self.0.retain(|burst| !burst.datagrams.is_empty());
+        for burst in &mut self.0 {
+            burst.queue.push_burst(&mut burst.datagrams);
         }
     }
 }
