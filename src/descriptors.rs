@@ -28,6 +28,11 @@ pub fn raise() {
     }
 }
 
+/// How many this process may have open now.
+pub fn allowed() -> usize {
+    getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX)
+}
+
 /// Gives a program that this process has just started the limit from before [`raise`].
 pub fn give_back(child: u32) {
     let Some(original) = ORIGINAL.get() else { return };

@@ -157,8 +157,13 @@ pub enum Event {
     CancelledEarly,
     /// A remote unit was cancelled before the remote node had it.
     CancelledLocally,
-    /// The remote node, which is named, does not know the unit any more.
-    RemoteGone(String),
+    /// The remote node does not know the unit any more.
+    RemoteGone {
+        /// The node.
+        node: String,
+        /// Bytes of stdout that have come from there.
+        stdout_size: u64,
+    },
     /// The time to live ran out at the time given, before a start.
     Expired(String),
 }
@@ -226,7 +231,7 @@ impl Life {
             Event::Restarted => (State::Failed, pending_at_restart(), size),
             Event::CancelledEarly => (State::Canceled, "Canceled".into(), size),
             Event::CancelledLocally => (State::Failed, "Locally Cancelled".into(), size),
-            Event::RemoteGone(node) => (State::Failed, remote_gone(node), size),
+            Event::RemoteGone { node, stdout_size } => (State::Failed, remote_gone(node), *stdout_size),
             Event::Expired(when) => (State::Failed, self.expired(when), size),
         };
         if state < self.state {
@@ -309,7 +314,7 @@ mod tests {
             Just(Event::Restarted),
             Just(Event::CancelledEarly),
             Just(Event::CancelledLocally),
-            "[a-z]{0,3}".prop_map(Event::RemoteGone),
+            ("[a-z]{0,3}", 0_u64..99).prop_map(|(node, stdout_size)| Event::RemoteGone { node, stdout_size }),
             Just(Event::Expired("today".into())),
         ]
     }
@@ -369,7 +374,7 @@ mod tests {
         life.apply(&Event::Started(7));
         assert_eq!((life.state, life.detail.as_str()), (State::Running, "Running: PID 7"));
         life.apply(&Event::Reported(State::Failed, "exit status 2".into(), 5));
-        life.apply(&Event::RemoteGone("n".into()));
+        life.apply(&Event::RemoteGone { node: "n".into(), stdout_size: 9 });
         assert_eq!((life.detail.as_str(), life.stdout_size), ("exit status 2", 5));
     }
 }

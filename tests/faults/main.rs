@@ -67,7 +67,7 @@ fn no_fault_loses_a_job_or_a_byte() {
 fn fault(rng: &mut SmallRng, nodes: &mut Nodes, jobs: &mut [Job]) {
     let which = if rng.random_bool(0.5) { Which::Near } else { Which::Far };
     let victim = rng.random_range(0..jobs.len());
-    match rng.random_range(0..14) {
+    match rng.random_range(0..15) {
         0 => nodes.restart(which, true),
         1 => nodes.restart(which, false),
         2 | 3 => nodes.cut(),
@@ -78,6 +78,10 @@ fn fault(rng: &mut SmallRng, nodes: &mut Nodes, jobs: &mut [Job]) {
         10 => jobs[victim].cancel(nodes, 1),
         11 => jobs[victim].cancel(nodes, 2),
         12 => Job::submit_half(nodes, Place::random(rng)),
+        13 => {
+            jobs[victim].kill_runner(nodes);
+            nodes.restart(which, true);
+        }
         _ => {
             nodes.cut();
             nodes.restart(which, true);

@@ -59,10 +59,10 @@ def test_a_thousand_units_with_a_hundred_descriptors(mesh):
 
 def test_more_at_once_than_there_are_descriptors_for(mesh):
     """Each running unit has a descriptor; without one its end is noticed by looking."""
-    node = start(mesh.node("alone", work=WORK), ["prlimit", "--nofile=40:40"])
+    node = start(mesh.node("alone", work=WORK), ["prlimit", "--nofile=64:64"])
     gate = mesh.dir / "gate"
     units = []
-    for number in range(60):
+    for number in range(100):
         with node.control() as control:
             wait = f"'while [ ! -e {gate} ]; do sleep 0.2; done; echo {number}'"
             units.append(control.submit("alone", "sh", params=wait)["unitid"])

@@ -32,7 +32,7 @@ def test_secrets_show_nowhere(mesh, tmp_path):
         pki.issue(name, [name])
     directives = links.joined("tcp-mtls", lambda left, _: left == "hop")
     for name in links.LINE:
-        directives[name] += [*pki.profiles(name), {"log-level": "trace" if name == "hop" else "debug"}]
+        directives[name] += [*pki.profiles(name), {"log-level": "debug"}]
     directives["execution"] += WORK
     for name in links.LINE:
         mesh.add(name, directives[name], MESHD, {"tls": "server"})

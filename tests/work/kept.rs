@@ -36,10 +36,10 @@ impl Daemon {
         Self(command.unwrap())
     }
 
-    /// Resident memory in bytes.
+    /// Resident memory in bytes, without the program's own code, which comes and goes.
     fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 }

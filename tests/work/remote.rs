@@ -288,14 +288,17 @@ async fn a_unit_that_vanished_over_there_fails_here() {
     for go in [false, true] {
         let pair = Pair::new().await;
         pair.mesh.pretend_go(go);
-        let id = pair.run("exec sleep 1000").await;
+        let id = pair.run("echo begun; exec sleep 1000").await;
         let far = pair.far_id(&id).await;
+        until(&pair.near, &id, |report| report.stdout_size == 6).await;
         pair.mesh.take_down("n2");
         within(pair.far.release(&far, true, &me())).await.unwrap();
         pair.mesh.set("n2", pair.far.clone());
         let report = finished(&pair.near, &id).await;
         assert_eq!(report.state, State::Failed);
         assert!(report.detail.starts_with("Remote work unit is gone: node n2 "), "{}", report.detail);
+        assert_eq!(report.stdout_size, 6);
+        assert_eq!(collect(&pair.near, &id, 0).await, b"begun\n", "what has come stays");
         // Releasing what is gone over there succeeds.
         assert_eq!(within(pair.near.release(&id, false, &me())).await.unwrap(), Outcome::Done);
     }

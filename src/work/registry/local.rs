@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::io::Interest;
+use tokio::time::Instant;
 
 use super::entry::Entry;
 use super::writer::{Durability, Writer};
@@ -226,10 +227,36 @@ impl Inner {
     /// Waits for the runner's end and shows what it left.
     async fn supervise(self: Arc<Self>, entry: Arc<Entry>, runner: Option<Identity>) {
         if let Some(runner) = &runner {
-            wait_for_end(runner).await;
+            self.wait_for_end(runner).await;
         }
         self.settle(&entry, runner).await;
         self.give_place_on(&entry);
+    }
+
+    /// Returns when the process is gone.
+    async fn wait_for_end(&self, runner: &Identity) {
+        // Some descriptors are for those who ask about units, however many run.
+        let slot = self.watched.try_acquire().map_err(std::io::Error::other);
+        let descriptor = match slot.and_then(|slot| Ok((slot, runner.open()?))) {
+            Ok((_, None)) => return,
+            Ok((slot, Some(descriptor))) => {
+                readiness::register(descriptor, Interest::READABLE).map(|descriptor| (slot, descriptor))
+            }
+            Err(error) => Err(error),
+        };
+        match descriptor {
+            Ok((_slot, descriptor)) => drop(descriptor.readable().await),
+            Err(error) => {
+                static WARNED: std::sync::Once = std::sync::Once::new();
+                WARNED.call_once(|| {
+                    tracing::warn!(%error, "no descriptor to wait for the end of a unit with, looking every {LOOK:?} \
+                        instead; let the node have more open files");
+                });
+                while runner.is_alive() {
+                    tokio::time::sleep(LOOK).await;
+                }
+            }
+        }
     }
 
     /// Shows the final status that a runner left, or gives the unit one, once nothing of it runs any more.
@@ -266,10 +293,10 @@ impl Inner {
 
     /// Ends a unit's processes; returns when the unit is final.
     pub(super) async fn cancel_local(&self, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
-        let patience = self.grace_of(&entry.status().work_type) + RUNNER_MARGIN;
+        let deadline = Instant::now() + self.grace_of(&entry.status().work_type) + RUNNER_MARGIN;
         {
             // Having the turn means that no start is under way.
-            let turn = tokio::time::timeout(patience, entry.writer(&self.store)).await;
+            let turn = tokio::time::timeout_at(deadline, entry.writer(&self.store)).await;
             let mut writer = turn.map_err(|_| WorkError::StillRunning(entry.id.to_string()))?;
             match writer.status().life.state {
                 State::Pending => {
@@ -286,7 +313,7 @@ impl Inner {
             // Nobody else may be waiting for an end.
             self.settle(entry, runner).await;
         }
-        if tokio::time::timeout(patience, entry.finished()).await.is_ok() {
+        if tokio::time::timeout_at(deadline, entry.finished()).await.is_ok() {
             return marked.map(|()| Outcome::Done);
         }
         tracing::warn!(unit = %entry.id, "the runner does not end its command, killing it");
@@ -339,23 +366,5 @@ impl Remains {
             Some(_) | None => 0,
         };
         Err(Self { cancelled, killed, stdout_size: dir.stdout_size() })
-    }
-}
-
-/// Returns when the process is gone.
-async fn wait_for_end(runner: &Identity) {
-    let descriptor = match runner.open() {
-        Ok(None) => return,
-        Ok(Some(descriptor)) => readiness::register(descriptor, Interest::READABLE),
-        Err(error) => Err(error),
-    };
-    match descriptor {
-        Ok(descriptor) => drop(descriptor.readable().await),
-        Err(error) => {
-            tracing::warn!(pid = runner.pid, %error, "no descriptor for a runner, looking every second instead");
-            while runner.is_alive() {
-                tokio::time::sleep(LOOK).await;
-            }
-        }
     }
 }

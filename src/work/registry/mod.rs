@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::future::join_all;
+use tokio::sync::Semaphore;
 
 use self::queue::Queues;
 use self::released::Released;
@@ -109,6 +110,8 @@ pub(crate) struct Inner {
     spawner: SpawnerHandle,
     watcher: Watcher,
     queues: Queues,
+    /// Descriptors for waiting for the ends of units.
+    watched: Semaphore,
     /// Looked for when the first unit needs one.
     cgroups: OnceLock<Option<Cgroups>>,
     pub(crate) dialer: Arc<dyn Dialer>,
@@ -144,6 +147,7 @@ impl Registry {
             spawner,
             watcher: Watcher::new(),
             queues: Queues::default(),
+            watched: Semaphore::new((crate::descriptors::allowed() / 2).min(Semaphore::MAX_PERMITS)),
             cgroups: OnceLock::new(),
             dialer,
             grace: cancel_grace,

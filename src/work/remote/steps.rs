@@ -169,7 +169,7 @@ impl Inner {
             }
             Ok(line) => Err(StepError::Connection(format!("unexpected answer: {line}"))),
             Err(error) if error.is_unknown_command() => self.poll(entry, &remote, session, &mut output).await,
-            Err(error) => self.gone_or(entry, error).await,
+            Err(error) => self.gone_or(entry, error, output.length).await,
         }
     }
 
@@ -222,7 +222,7 @@ impl Inner {
                 },
                 _ = looks.tick() => {
                     let report = match ask_status(&mut session, id).await {
-                        Err(error) => return self.gone_or(entry, error).await,
+                        Err(error) => return self.gone_or(entry, error, output.length).await,
                         Ok(report) => report,
                     };
                     entry.link().note_progress();
@@ -253,12 +253,12 @@ impl Inner {
         Ok(session)
     }
 
-    async fn gone_or(&self, entry: &Arc<Entry>, error: StepError) -> Result<(), StepError> {
+    async fn gone_or(&self, entry: &Arc<Entry>, error: StepError, have: u64) -> Result<(), StepError> {
         if !error.is_unknown_unit() {
             return Err(error);
         }
-        let node = extra(entry).remote_node;
-        entry.apply(&self.store, Event::RemoteGone(node.into())).await;
+        let node = extra(entry).remote_node.into();
+        entry.apply(&self.store, Event::RemoteGone { node, stdout_size: have }).await;
         Ok(())
     }
 
