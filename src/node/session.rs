@@ -200,3 +200,38 @@ async fn write_in_time(
         () = farewell => Err("the peer did not take the last words".to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::wire::NodeId;
+
+    fn channel(number: u64) -> Channel {
+        let (transport, peer, direction) = ("tcp", number.to_string(), Direction::Inbound);
+        let info = SessionInfo { transport, peer, direction, certified_nodes: None };
+        Channel::new(SessionId(number), &info, Tick::at(Duration::ZERO))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_does_not_hold_up_what_another_neighbour_tells() {
+        let (inbox, mut waiting) = mpsc::channel(10 * MOST_PENDING);
+        let around = Surroundings {
+            switch: Arc::new(Switch::new(NodeId::new("here").unwrap())),
+            inbox,
+            clock: Clock::start(),
+            max_idle: Duration::from_secs(21),
+            link: CancellationToken::new(),
+        };
+        let (loud, quiet) = (channel(1), channel(2));
+        let flood = async { while hand_over(Bytes::new(), &loud, &around).await {} };
+        assert!(timeout(Duration::from_secs(1), flood).await.is_err(), "it waits for its turn");
+        assert_eq!(waiting.len(), MOST_PENDING);
+        assert!(hand_over(Bytes::new(), &quiet, &around).await);
+        assert_eq!(waiting.len(), MOST_PENDING + 1, "the other one need not wait");
+        drop(waiting.recv().await);
+        let turn = hand_over(Bytes::new(), &loud, &around);
+        assert_eq!(timeout(Duration::from_secs(1), turn).await, Ok(true), "one was worked off");
+    }
+}
