@@ -19,13 +19,13 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from client import Control, ControlError
 from conftest import scoped_mesh
-from mesh import free_port, until
+from mesh import command_type, free_port, until
 from trust import Pki
 
 WORK = [
     {"work-command": {"worktype": kind, "command": "sh", "params": "-c cat", "allowruntimeparams": True, "verifysignature": True}}
     for kind in ("signed", "other")
-]
+] + [command_type("open", "cat")]
 
 
 class Relay:
@@ -216,6 +216,18 @@ def test_a_good_token_of_a_receptor_node(nodes):
     token = rs512(nodes.pki, {"exp": int(time.time()) + HOUR, "aud": ["execution"]}).decode()
     request = {"command": "work", "subcommand": "submit", "node": "execution", "worktype": "signed", "signature": token}
     assert "Job Started" in answer(nodes, request)
+
+
+def test_the_own_socket_is_trust_enough(nodes):
+    """Its file mode says who may; TCP, like the mesh, takes a signature."""
+    real = nodes.real["execution"]
+    unit, output = real.run("execution", "signed", b"mine")
+    assert output == b"mine"
+    assert "signature is empty" in answer(nodes, {"command": "work", "subcommand": "release", "unitid": unit})
+    real.command(f"work release {unit}")
+    with real.control() as control, pytest.raises(ControlError, match="work type did not expect a signature"):
+        control.begin("execution", "open", signature="x")
+    assert "did not expect a signature" in answer(nodes, {"command": "work", "subcommand": "submit", "node": "execution", "worktype": "open", "signature": "x"})
 
 
 PRIVATE = {"PKCS#1": serialization.PrivateFormat.TraditionalOpenSSL, "PKCS#8": serialization.PrivateFormat.PKCS8}
