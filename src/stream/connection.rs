@@ -206,7 +206,11 @@ impl Drop for MeshStream {
                 if side == Side::Dialer && !self.heard {
                     lease.retire_connection();
                 }
-                runtime.spawn(end_shared(connection, send, recv, lease));
+                match given_up {
+                    // Nothing of it has to arrive any more; whether the reset does, nobody tells.
+                    true => drop((lease, stop(recv))),
+                    false => drop(runtime.spawn(end_shared(connection, send, recv, lease))),
+                }
             }
             (Ok(_), None) if given_up => connection.close(ABORTED, b"given up"),
             (Ok(runtime), None) => drop(runtime.spawn(end(connection, side, send, recv))),
@@ -215,10 +219,15 @@ impl Drop for MeshStream {
     }
 }
 
-/// Ends a connection in good order: what was written arrives, what nobody will read is refused.
-async fn end(connection: Connection, side: Side, mut send: SendStream, mut recv: RecvStream) {
-    let _already = send.finish();
+/// Nobody will read what still comes.
+fn stop(mut recv: RecvStream) {
     let _ended = recv.stop(READ_CANCELLED);
+}
+
+/// Ends a connection in good order: what was written arrives, what nobody will read is refused.
+async fn end(connection: Connection, side: Side, mut send: SendStream, recv: RecvStream) {
+    let _already = send.finish();
+    stop(recv);
     let said_all = async {
         let _acknowledged = send.stopped().await;
         if side == Side::Listener {
@@ -234,9 +243,9 @@ async fn end(connection: Connection, side: Side, mut send: SendStream, mut recv:
 }
 
 /// The same for one stream of several: its place is free once what was written has arrived.
-async fn end_shared(connection: Connection, mut send: SendStream, mut recv: RecvStream, lease: Lease) {
+async fn end_shared(connection: Connection, mut send: SendStream, recv: RecvStream, lease: Lease) {
     let _already = send.finish();
-    let _ended = recv.stop(READ_CANCELLED);
+    stop(recv);
     tokio::select! {
         _ended = connection.closed() => {}
         _acknowledged = send.stopped() => {}
