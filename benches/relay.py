@@ -15,6 +15,9 @@ Figures, for each binary in turn:
     idle_p50_us, idle_p99_us    with nothing else on the link
     bulk_p50_us, bulk_p99_us    while a TCP proxy over the same link is kept full
     control_p50_us              a request of the same size that needs no neighbour: what asking itself costs
+    plain_idle_*, plain_bulk_*  a short question and its answer between two processes of this script over a
+                                socket, alone and while two pairs of others keep one socket each full: as many
+                                busy processes as the bulk stream through the mesh has
 """
 import argparse, json, os, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time
 
@@ -216,6 +219,67 @@ def ping(binary, count):
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def forked(work, *sockets):
+    """A process that does this with these sockets until it is killed."""
+    child = os.fork()
+    if child:
+        for s in sockets:
+            s.close()
+        return child
+    signal.alarm(120)
+    try:
+        work(*sockets)
+    finally:
+        os._exit(0)
+
+
+def echo(s):
+    while got := s.recv(4096):
+        s.sendall(got)
+
+
+def fill(s):
+    block = bytes(1 << 18)
+    while True:
+        s.sendall(block)
+
+
+def pair():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ends = socket.create_connection(listener.getsockname()), listener.accept()[0]
+    for end in ends:
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return ends
+
+
+def plain(count):
+    """What the machine alone makes of the same: no node is involved."""
+    asking, answering = pair()
+    children = [forked(echo, answering)]
+
+    def times():
+        took = []
+        for _ in range(count):
+            start = time.perf_counter()
+            asking.sendall(b"ping far\n")
+            asking.recv(4096)
+            took.append((time.perf_counter() - start) * 1e6)
+        took.sort()
+        return took[count // 2], took[count * 99 // 100]
+
+    try:
+        yield from zip(("plain_idle_p50_us", "plain_idle_p99_us"), times())
+        for _ in range(2):
+            source, sink = pair()
+            children += [forked(fill, source), forked(lambda s: drain(s, [0]), sink)]
+        times()
+        yield from zip(("plain_bulk_p50_us", "plain_bulk_p99_us"), times())
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--bin", action="append", required=True, help="NAME=PATH or PATH")
@@ -223,12 +287,14 @@ def main():
     ap.add_argument("--frame", type=int, default=1400, help="bytes of a frame, without its length")
     ap.add_argument("--pings", type=int, default=1000)
     a = ap.parse_args()
+    for key, value in plain(a.pings):
+        print(f"{'machine':10} {key:18} {value:12.1f}", flush=True)
     for spec in a.bin:
         name, _, path = spec.partition("=")
         path = os.path.abspath(path or name)
         for figures in (relay(path, a.frame, a.seconds), ping(path, a.pings)):
             for key, value in figures:
-                print(f"{name:10} {key:16} {value:12.1f}", flush=True)
+                print(f"{name:10} {key:18} {value:12.1f}", flush=True)
 
 
 if __name__ == "__main__":

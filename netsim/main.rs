@@ -18,6 +18,7 @@ mod wires;
 mod world;
 
 use scenario::{Case, Scenario};
+use topology::Topology;
 
 #[test]
 fn every_scenario_comes_to_rest() {
@@ -43,10 +44,10 @@ fn every_scenario_comes_to_rest() {
     assert!(reports.len() >= Scenario::ALL.len());
 }
 
-/// Up to `NETSIM_NODES` nodes, or 1,000: memory grows with the square, 1,000 nodes take about two gigabytes.
+/// Up to `NETSIM_NODES` nodes, or 1,000: memory and time grow with the square.
 #[test]
 fn a_growing_mesh_stays_cheap() {
-    let largest = std::env::var("NETSIM_NODES").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000);
+    let largest = replay::nodes().unwrap_or(1_000);
     let sizes = [10, 30, 100, 300, 1_000, 3_000, 10_000].into_iter().filter(|&size| size <= largest);
     let rows: Vec<scaling::Row> =
         sizes.map(|size| scaling::measure(size).unwrap_or_else(|e| panic!("{size} nodes: {e}"))).collect();
@@ -56,6 +57,17 @@ fn a_growing_mesh_stays_cheap() {
         assert!(row.change_messages <= 2 * 2 * ends, "{row:?}");
         assert!(row.change.as_secs_f64() < 1.0 && row.cold_start.as_secs_f64() < 6.0, "{row:?}");
     }
+}
+
+/// 300 nodes, or `NETSIM_NODES`: 1,000 take some minutes, most of them for routes computed again and again.
+#[test]
+fn a_large_mesh_survives_everything_at_once() {
+    let nodes = replay::nodes().unwrap_or(300);
+    let case = Case { scenario: Scenario::Everything, topology: Topology::Sparse, nodes, seed: 1 };
+    let start = std::time::Instant::now();
+    let report = case.run().unwrap_or_else(|error| panic!("{nodes} nodes: {error}"));
+    println!("{nodes} nodes in {:.1} s of real time: {report:?}", start.elapsed().as_secs_f64());
+    assert!(report.convergence.as_secs() < 60);
 }
 
 #[test]

@@ -1,21 +1,31 @@
 //! What must be true once a mesh has come to rest, computed from the true graph and never from what the
-//! nodes say about it.
+//! nodes say about it. Of very large meshes a sample of the nodes is asked.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
+use meshd::mesh::Mesh;
 use meshd::wire::{Cost, NodeId};
 use petgraph::algo::bellman_ford;
-use petgraph::graph::{NodeIndex, UnGraph};
+use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::link::{Link, State};
 use crate::world::{World, service};
 
-/// The true mesh: living nodes by index, with the shortest distances between them.
+/// Beyond this many nodes, so many of them are asked.
+const ALL: usize = 2_000;
+const SAMPLE: usize = 100;
+
+/// The true mesh: living nodes by index.
 pub struct Truth<'a> {
     world: &'a World,
     adjacent: BTreeMap<usize, BTreeMap<usize, Cost>>,
-    /// From, to: infinite if there is no path.
-    distance: BTreeMap<usize, Vec<f64>>,
+    graph: DiGraph<(), f64>,
+    /// Which nodes are connected: those with the same number.
+    island: Vec<usize>,
+    /// Shortest distances from a node, once somebody has asked for them.
+    distance: RefCell<BTreeMap<usize, Rc<Vec<f64>>>>,
 }
 
 impl<'a> Truth<'a> {
@@ -23,7 +33,7 @@ impl<'a> Truth<'a> {
         let alive = |node: usize| world.nodes[node].mesh.is_some();
         let mut adjacent: BTreeMap<usize, BTreeMap<usize, Cost>> =
             (0..world.nodes.len()).filter(|&node| alive(node)).map(|node| (node, BTreeMap::new())).collect();
-        let mut graph = UnGraph::<(), f64>::new_undirected();
+        let mut graph = DiGraph::new();
         for _ in &world.nodes {
             graph.add_node(());
         }
@@ -33,83 +43,75 @@ impl<'a> Truth<'a> {
                 adjacent.entry(a).or_default().insert(b, link.cost);
                 adjacent.entry(b).or_default().insert(a, link.cost);
                 graph.add_edge(NodeIndex::new(a), NodeIndex::new(b), link.cost.get());
+                graph.add_edge(NodeIndex::new(b), NodeIndex::new(a), link.cost.get());
             }
         }
-        // An undirected edge counts from one end only in this algorithm, so it is told of both.
-        let both = graph.map(|_, ()| (), |_, &cost| cost).into_edge_type::<petgraph::Directed>();
-        let mut both = both;
-        for edge in graph.edge_indices() {
-            let (a, b) = graph.edge_endpoints(edge).expect("listed");
-            both.add_edge(b, a, graph[edge]);
-        }
-        let distance = adjacent
-            .keys()
-            .map(|&node| {
-                let paths = bellman_ford(&both, NodeIndex::new(node)).expect("no negative cost");
-                (node, paths.distances)
-            })
-            .collect();
-        Self { world, adjacent, distance }
+        let island = islands(world.nodes.len(), &adjacent);
+        Self { world, adjacent, graph, island, distance: RefCell::default() }
     }
 
     pub fn reaches(&self, from: usize, to: usize) -> bool {
-        self.distance.get(&from).is_some_and(|d| d[to].is_finite())
+        [from, to].iter().all(|node| self.adjacent.contains_key(node)) && self.island[from] == self.island[to]
     }
 
     /// Links on the way that the nodes' tables lead.
     pub fn hops(&self, from: usize, to: usize) -> Result<usize, String> {
-        let next = self.next_hops();
-        self.walk(&next, from, to).map(|(hops, _)| hops)
+        let (mut at, mut hops) = (from, 0);
+        while at != to {
+            at = self.next(at, to)?.0;
+            hops += 1;
+            if hops > self.adjacent.len() {
+                return Err(format!("from {} to {} runs in a circle", self.name(from), self.name(to)));
+            }
+        }
+        Ok(hops)
     }
 
     fn name(&self, node: usize) -> &NodeId {
         &self.world.nodes[node].id
     }
 
-    /// For each node its table, by index.
-    fn next_hops(&self) -> BTreeMap<usize, BTreeMap<usize, usize>> {
-        let index: BTreeMap<&NodeId, usize> = self.adjacent.keys().map(|&n| (self.name(n), n)).collect();
-        let table = |node: usize| {
-            let mesh = self.world.nodes[node].mesh.as_ref().expect("alive");
-            let by_name = mesh.routes().by_name().iter();
-            by_name.filter_map(|(to, via)| Some((*index.get(to)?, *index.get(via)?))).collect()
+    fn mesh(&self, node: usize) -> &Mesh {
+        self.world.nodes[node].mesh.as_ref().expect("alive")
+    }
+
+    /// The nodes that are asked.
+    fn asked(&self) -> impl Iterator<Item = usize> + '_ {
+        let step = if self.adjacent.len() > ALL { self.adjacent.len() / SAMPLE } else { 1 };
+        self.adjacent.keys().copied().step_by(step)
+    }
+
+    fn distances(&self, from: usize) -> Rc<Vec<f64>> {
+        let mut known = self.distance.borrow_mut();
+        let compute = || {
+            let paths = bellman_ford(&self.graph, NodeIndex::new(from)).expect("no negative cost");
+            Rc::new(paths.distances)
         };
-        self.adjacent.keys().map(|&node| (node, table(node))).collect()
+        known.entry(from).or_insert_with(compute).clone()
     }
 
-    fn walk(
-        &self,
-        next: &BTreeMap<usize, BTreeMap<usize, usize>>,
-        from: usize,
-        to: usize,
-    ) -> Result<(usize, f64), String> {
-        let (mut at, mut cost, mut hops) = (from, 0.0, 0);
-        while at != to {
-            let stuck = || format!("{} has no route to {}", self.name(at), self.name(to));
-            let via = *next[&at].get(&to).ok_or_else(stuck)?;
-            let link = self.adjacent[&at].get(&via);
-            cost += link.ok_or_else(|| format!("{} goes by {}", self.name(at), self.name(via)))?.get();
-            (at, hops) = (via, hops + 1);
-            if hops > self.adjacent.len() {
-                return Err(format!("from {} to {} runs in a circle", self.name(from), self.name(to)));
-            }
-        }
-        Ok((hops, cost))
+    /// Where a node's table leads, and what the link there costs.
+    fn next(&self, at: usize, to: usize) -> Result<(usize, f64), String> {
+        let stuck = || format!("{} has no route to {}", self.name(at), self.name(to));
+        let via = self.mesh(at).routes().by_name().get(self.name(to)).ok_or_else(stuck)?;
+        let link = self.adjacent[&at].iter().find(|(next, _)| self.name(**next) == via);
+        let (next, cost) = link.ok_or_else(|| format!("{} goes by {via}", self.name(at)))?;
+        Ok((*next, cost.get()))
     }
 
-    /// Every node's routes are shortest paths, to exactly those that can be reached.
+    /// Every node's routes are shortest paths, to exactly those that can be reached: each leads to a neighbour
+    /// that is nearer by as much as the link there costs, and so never in a circle.
     pub fn routes_are_shortest(&self) -> Result<(), String> {
-        let next = self.next_hops();
-        for (&from, distance) in &self.distance {
-            let mesh = self.world.nodes[from].mesh.as_ref().expect("alive");
-            let reachable =
-                self.adjacent.keys().filter(|&&to| to != from && distance[to].is_finite()).count();
-            let listed = mesh.routes().by_name().len();
+        for from in self.asked() {
+            let reachable = self.adjacent.keys().filter(|&&to| to != from && self.reaches(from, to)).count();
+            let listed = self.mesh(from).routes().by_name().len();
             if listed != reachable {
                 return Err(format!("{} has {listed} routes, {reachable} are right", self.name(from)));
             }
-            for &to in self.adjacent.keys().filter(|&&to| to != from && distance[to].is_finite()) {
-                let (_, cost) = self.walk(&next, from, to)?;
+            let distance = self.distances(from);
+            for &to in self.adjacent.keys().filter(|&&to| to != from && self.reaches(from, to)) {
+                let (via, cost) = self.next(from, to)?;
+                let cost = cost + self.distances(via)[to];
                 if cost != distance[to] {
                     let (from, to, best) = (self.name(from), self.name(to), distance[to]);
                     return Err(format!("from {from} to {to} costs {cost}, {best} is possible"));
@@ -122,14 +124,15 @@ impl<'a> Truth<'a> {
     /// What each node knows of the links between nodes that it can reach is the truth, and so neighbours
     /// agree.
     pub fn tables_are_true(&self) -> Result<(), String> {
-        for &node in self.adjacent.keys() {
-            let mesh = self.world.nodes[node].mesh.as_ref().expect("alive");
-            let status = mesh.status(self.world.clock());
-            for (&of, links) in self.adjacent.iter().filter(|(of, _)| self.reaches(node, **of)) {
-                let links: BTreeMap<NodeId, Cost> =
-                    links.iter().map(|(&to, &cost)| (self.name(to).clone(), cost)).collect();
+        let named = |links: &BTreeMap<usize, Cost>| -> BTreeMap<NodeId, Cost> {
+            links.iter().map(|(&to, &cost)| (self.name(to).clone(), cost)).collect()
+        };
+        let links: BTreeMap<usize, _> = self.adjacent.iter().map(|(of, links)| (*of, named(links))).collect();
+        for node in self.asked() {
+            let status = self.mesh(node).status(self.world.clock());
+            for (&of, links) in links.iter().filter(|(of, _)| self.reaches(node, **of)) {
                 let told = status.known_connection_costs.get(self.name(of)).cloned().unwrap_or_default();
-                if *told != links {
+                if *told != *links {
                     let (node, of) = (self.name(node), self.name(of));
                     return Err(format!("{node} knows of {of}: {told:?}, true is {links:?}"));
                 }
@@ -143,13 +146,17 @@ impl<'a> Truth<'a> {
 
     /// Every node lists the service of every reachable node that tells of one.
     pub fn services_are_known(&self) -> Result<(), String> {
-        for &node in self.adjacent.keys() {
-            let mesh = self.world.nodes[node].mesh.as_ref().expect("alive");
-            let ads = mesh.status(self.world.clock()).advertisements;
+        for node in self.asked() {
+            let ads = self.mesh(node).status(self.world.clock()).advertisements;
+            let known: BTreeSet<&NodeId> =
+                ads.iter().filter(|ad| ad.service == service()).map(|ad| &ad.node_id).collect();
             for &of in self.adjacent.keys().filter(|&&of| self.reaches(node, of)) {
-                let known = ads.iter().any(|ad| ad.node_id == *self.name(of) && ad.service == service());
-                if self.world.nodes[of].advertises && !known {
-                    return Err(format!("{} knows no service of {}", self.name(node), self.name(of)));
+                if self.world.nodes[of].advertises && !known.contains(self.name(of)) {
+                    return Err(format!(
+                        "{} does not know the service of {}",
+                        self.name(node),
+                        self.name(of)
+                    ));
                 }
             }
         }
@@ -185,4 +192,19 @@ impl<'a> Truth<'a> {
         let in_vain = self.world.links.iter().filter(vain).count() as u64;
         (updates + ads) * ends + in_vain * (seconds + 2)
     }
+}
+
+/// A number for each node, the same for those that are connected.
+fn islands(nodes: usize, adjacent: &BTreeMap<usize, BTreeMap<usize, Cost>>) -> Vec<usize> {
+    let mut island = vec![usize::MAX; nodes];
+    for &start in adjacent.keys() {
+        let mut frontier = vec![start];
+        while let Some(node) = frontier.pop() {
+            if island[node] == usize::MAX {
+                island[node] = start;
+                frontier.extend(adjacent[&node].keys().filter(|next| island[**next] == usize::MAX));
+            }
+        }
+    }
+    island
 }

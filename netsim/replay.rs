@@ -13,6 +13,11 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
+/// How large the largest meshes are to be, if the environment says it.
+pub fn nodes() -> Option<usize> {
+    number("NETSIM_NODES").map(|nodes| nodes as usize)
+}
+
 /// The run that the environment names.
 pub fn asked_for() -> Option<Case> {
     let seed = number("NETSIM_SEED")?;

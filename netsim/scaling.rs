@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use meshd::mesh::Pool;
 use meshd::wire::Cost;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -43,6 +44,7 @@ pub struct Row {
 pub fn measure(nodes: usize) -> Result<Row, String> {
     let began = Instant::now();
     let mut world = World::new(nodes as u64);
+    world.pool = Some(Pool::default());
     let mut rng = SmallRng::seed_from_u64(nodes as u64);
     for i in 0..nodes {
         let id = topology::name(i, &mut rng);

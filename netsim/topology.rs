@@ -13,6 +13,8 @@ pub enum Topology {
     Star,
     Tree,
     Random,
+    /// A tree with a few links more: large meshes are not linked as densely as small ones.
+    Sparse,
 }
 
 impl Topology {
@@ -23,17 +25,22 @@ impl Topology {
         let mut edges: Vec<(usize, usize)> = match self {
             Self::Line | Self::Ring => (1..nodes).map(|i| (i - 1, i)).collect(),
             Self::Star => (1..nodes).map(|i| (0, i)).collect(),
-            Self::Tree | Self::Random => (1..nodes).map(|i| (rng.random_range(0..i), i)).collect(),
+            Self::Tree | Self::Random | Self::Sparse => {
+                (1..nodes).map(|i| (rng.random_range(0..i), i)).collect()
+            }
         };
         if self == Self::Ring && nodes > 2 {
             edges.push((nodes - 1, 0));
         }
-        if self == Self::Random {
-            for _ in 0..nodes {
-                let (a, b) = (rng.random_range(0..nodes), rng.random_range(0..nodes));
-                if a != b && !edges.contains(&(a, b)) && !edges.contains(&(b, a)) {
-                    edges.push((a, b));
-                }
+        let more = match self {
+            Self::Line | Self::Ring | Self::Star | Self::Tree => 0,
+            Self::Random => nodes,
+            Self::Sparse => nodes / 4,
+        };
+        for _ in 0..more {
+            let (a, b) = (rng.random_range(0..nodes), rng.random_range(0..nodes));
+            if a != b && !edges.contains(&(a, b)) && !edges.contains(&(b, a)) {
+                edges.push((a, b));
             }
         }
         edges

@@ -50,7 +50,7 @@ pub struct UnixSocket {
     path: PathBuf,
     /// Device and inode of the socket file: only our own is removed.
     file: (u64, u64),
-    _lock: File,
+    lock: File,
 }
 
 impl UnixSocket {
@@ -72,7 +72,7 @@ impl UnixSocket {
         remove_stale(path)?;
         let listener = listen(path, mode).map_err(failed("bind"))?;
         let made = fs::symlink_metadata(path).map_err(failed("find the socket just bound"))?;
-        Ok(Self { listener, path: path.to_owned(), file: (made.dev(), made.ino()), _lock: lock })
+        Ok(Self { listener, path: path.to_owned(), file: (made.dev(), made.ino()), lock })
     }
 
     /// The next client, and who it is, for logs.
@@ -95,6 +95,11 @@ impl Drop for UnixSocket {
         let ours = fs::symlink_metadata(&self.path).is_ok_and(|file| (file.dev(), file.ino()) == self.file);
         if ours && let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "failed to remove a socket");
+        }
+        // Closing the file is not enough: a process that is just being started has a copy of it until it runs its
+        // own program, and with the copy the lock.
+        if let Err(error) = rustix::fs::flock(&self.lock, FlockOperation::Unlock) {
+            tracing::warn!(path = %self.path.display(), %error, "failed to unlock a socket");
         }
     }
 }
@@ -134,4 +139,23 @@ fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     UnixListener::from_std(std::os::fd::OwnedFd::from(socket).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_path_is_free_at_once_although_a_starting_process_has_a_copy_of_its_lock() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let first = UnixSocket::bind(&path, 0o600).unwrap();
+        let copy = first.lock.try_clone().unwrap();
+        assert!(matches!(UnixSocket::bind(&path, 0o600), Err(BindError::InUse(_))));
+        drop(first);
+        let second = UnixSocket::bind(&path, 0o600).unwrap();
+        drop(copy);
+        assert!(matches!(UnixSocket::bind(&path, 0o600), Err(BindError::InUse(_))), "the second's own lock");
+        drop(second);
+    }
 }

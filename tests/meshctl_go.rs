@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{Read, Write},
     os::unix::net::UnixStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command as Process, Stdio},
     thread,
     time::{Duration, Instant},
@@ -159,7 +159,16 @@ fn an_interrupted_payload_leaves_no_unit() {
 
 #[test]
 fn the_demo_runs_a_job_and_leaves_nothing_behind() {
+    demo_on(Path::new(env!("CARGO_BIN_EXE_meshd")));
+}
+
+#[test]
+fn the_demo_runs_on_go_nodes_too() {
     let Some(program) = receptor_go() else { return };
+    demo_on(&program);
+}
+
+fn demo_on(program: &Path) {
     let tmp = tempfile::tempdir().unwrap();
     let output = Command::cargo_bin("meshctl")
         .unwrap()
@@ -168,13 +177,20 @@ fn the_demo_runs_a_job_and_leaves_nothing_behind() {
         .env("PATH", "/usr/bin:/bin")
         .env("TMPDIR", tmp.path())
         .args(["demo", "--meshd"])
-        .arg(&program)
+        .arg(program)
         .timeout(Duration::from_secs(90))
         .output()
         .unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}{err}");
-    for part in ["1: hop", "2: execution", "step 3 of 3", "through the mesh", "Succeeded"] {
+    for part in [
+        "over mutual TLS, jobs signed",
+        "1: hop",
+        "2: execution",
+        "step 3 of 3",
+        "through the mesh",
+        "Succeeded",
+    ] {
         assert!(out.contains(part), "{part:?} is missing in {out}");
     }
     assert_eq!(fs::read_dir(tmp.path()).unwrap().count(), 0, "the directory is removed");

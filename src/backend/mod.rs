@@ -28,6 +28,7 @@ use bytes::{Bytes, BytesMut};
 pub use error::{AcceptError, DialFailure, SessionEnd};
 pub use frame_reader::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS};
 pub use memory::{MemoryDialOptions, MemoryListenOptions, MemoryNet};
+pub(crate) use packet_pool::PacketPool;
 pub use quic::{QuicDialOptions, QuicListenOptions};
 pub use redial::Redial;
 pub use tcp::{DIAL_LIMIT, TcpDialOptions, TcpListenOptions};

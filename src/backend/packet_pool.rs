@@ -14,7 +14,7 @@ const FIRST_CHUNK: usize = 512;
 
 /// Gives packets memory.
 #[derive(Debug, Default)]
-pub(super) struct PacketPool {
+pub(crate) struct PacketPool {
     chunk: BytesMut,
     /// Of the last chunk.
     size: usize,
@@ -22,7 +22,7 @@ pub(super) struct PacketPool {
 
 impl PacketPool {
     /// A packet of these bytes.
-    pub(super) fn copy(&mut self, bytes: &[u8]) -> BytesMut {
+    pub(crate) fn copy(&mut self, bytes: &[u8]) -> BytesMut {
         if self.chunk.capacity() < bytes.len() {
             // This takes the old chunk again if all of its packets are gone.
             self.size = (self.size * 2).clamp(FIRST_CHUNK, CHUNK);

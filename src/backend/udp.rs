@@ -153,7 +153,7 @@ fn accepted_session(member: Member) -> Session {
 fn session(source: Source, sink: Sink, peer: String, direction: Direction) -> Session {
     Session {
         reader: Reader::Udp(UdpReader { source, over: false }),
-        writer: Writer::Udp(UdpWriter { sink, joined: Vec::new(), over: false }),
+        writer: Writer::Udp(UdpWriter { sink, over: false }),
         info: SessionInfo { transport: TRANSPORT, peer, direction, certified_nodes: None },
     }
 }
@@ -221,8 +221,6 @@ async fn receive(
 #[derive(Debug)]
 pub struct UdpWriter {
     sink: Sink,
-    /// Where packets are joined that leave with one call.
-    joined: Vec<u8>,
     over: bool,
 }
 
@@ -248,7 +246,7 @@ impl UdpWriter {
             Sink::Shared(member) => (&member.hub.socket, member.route),
         };
         while !batch.is_empty() {
-            match socket.try_send(route, batch, &mut self.joined) {
+            match socket.try_send(route, batch) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => socket.writable().await?,
                 Err(error) => match &self.sink {

@@ -1,5 +1,7 @@
 //! `meshctl cert` and `meshctl key`: makes keys, authorities, requests and certificates, and says what is in
-//! one and whether a node would accept it. Works on files; needs no node.
+//! one; whether a node would accept it is `verify`'s part. Works on files; needs no node.
+
+mod verify;
 
 use std::{
     io::{self, BufRead, IsTerminal, Write},
@@ -18,7 +20,7 @@ use super::{
 use crate::tls::{
     Facts, Names,
     commands::{self, CommandError, RequestKey},
-    inspect::{self, Purpose},
+    inspect,
     make::{Dates, KeyKind, Subject},
 };
 
@@ -34,7 +36,7 @@ pub enum Cert {
     /// Say what is in certificate files
     Show(Show),
     /// Say whether a node would accept a certificate
-    Verify(Verify),
+    Verify(verify::Verify),
 }
 
 /// Commands on keys for signing work.
@@ -160,34 +162,6 @@ pub struct Show {
     /// Certificate files
     #[arg(required = true)]
     files: Vec<PathBuf>,
-}
-
-/// Arguments of `meshctl cert verify`.
-#[derive(Debug, Args)]
-pub struct Verify {
-    /// Certificate file, the node's certificate first
-    file: PathBuf,
-    /// File of the authorities to trust
-    #[arg(long, value_name = "FILE")]
-    ca: PathBuf,
-    /// Revocation lists
-    #[arg(long, value_name = "FILE")]
-    crl: Option<PathBuf>,
-    /// Node ID that the certificate must name
-    #[arg(long, conflicts_with = "host")]
-    node: Option<String>,
-    /// Host name or address that the certificate must name
-    #[arg(long)]
-    host: Option<String>,
-    /// What the certificate is to be used for
-    #[arg(long, value_enum, default_value = "server")]
-    purpose: For,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum For {
-    Server,
-    Client,
 }
 
 /// Arguments of `meshctl key generate`.
@@ -336,30 +310,6 @@ fn as_json(path: &Path, facts: &Facts, fingerprint: &str) -> Value {
         "not_before": facts.not_before.to_string(), "not_after": facts.not_after.to_string(),
         "key": facts.key, "authority": facts.is_ca, "serial": facts.serial, "sha256": fingerprint,
     })
-}
-
-impl Verify {
-    fn run(self, output: Output) -> Result<Exit, Failure> {
-        let purpose = match self.purpose {
-            For::Server => Purpose::Server,
-            For::Client => Purpose::Client,
-        };
-        let checked = inspect::verify(
-            &self.file,
-            &self.ca,
-            self.crl.as_deref(),
-            purpose,
-            self.node.as_deref(),
-            self.host.as_deref(),
-        );
-        checked.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
-        if output.json {
-            output.value(&json!({"accepted": true}))?;
-        } else {
-            output.line(&format!("{}: accepted", self.file.display()))?;
-        }
-        Ok(Exit::Success)
-    }
 }
 
 fn wrote(output: Output, files: &[&Path]) -> Result<Exit, Failure> {

@@ -81,6 +81,7 @@ const NODE: &[P] = &[
     P::text("datadir", "where the node keeps its data; see above for the default"),
     P::new("firewallrules", Kind::FirewallRules, "rules for data packets, the first match decides"),
     P::text("maxidleconnectiontimeout", "close a silent link after this time, 21s or more"),
+    P::text("forgetafter", "forget a node that has been unreachable for this time, 1m or more").or("10m"),
     P::text("receptorkubesupportreconnect", "Kubernetes: resume broken logs"),
     P::text("receptorkubeclientsetqps", "Kubernetes: requests per second"),
     P::text("receptorkubeclientsetburst", "Kubernetes: requests at once"),

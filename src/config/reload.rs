@@ -27,6 +27,8 @@ pub struct ReloadPlan {
     pub log: Option<(LogLevel, bool)>,
     /// Another limit for silent links.
     pub max_idle: Option<Duration>,
+    /// Another time after which unreachable nodes are forgotten.
+    pub forget_after: Option<Duration>,
     /// True if the work types of the new configuration are others.
     pub work_types: bool,
     /// True if its TLS profiles are others.
@@ -47,6 +49,7 @@ impl ReloadPlan {
             firewall,
             log,
             max_idle,
+            forget_after,
             work_types,
             tls,
             signing,
@@ -57,6 +60,7 @@ impl ReloadPlan {
             && firewall.is_none()
             && log.is_none()
             && max_idle.is_none()
+            && forget_after.is_none()
             && !(*work_types || *tls || *signing || *verification)
     }
 }
@@ -102,6 +106,7 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
         firewall,
         log: logs.then_some((new.log_level, new.trace)),
         max_idle: (old.node.max_idle != new.node.max_idle).then_some(new.node.max_idle),
+        forget_after: (old.node.forget_after != new.node.forget_after).then_some(new.node.forget_after),
         work_types: !same(&old.work_commands, &new.work_commands)
             || !same(&old.work_kubernetes, &new.work_kubernetes)
             || !same(&old.work_python, &new.work_python),
@@ -156,7 +161,7 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
         certificate,
     } = new;
     // The last has no effect yet.
-    let Node { id, data_dir, firewall_rules: _, max_idle: _, kubernetes: _ } = node;
+    let Node { id, data_dir, firewall_rules: _, max_idle: _, forget_after: _, kubernetes: _ } = node;
     if old.node.id != *id {
         return Err(NotReloadable::Node("id"));
     }

@@ -13,20 +13,23 @@ mod reload;
 mod watch;
 mod wiring;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::config::{self, Config, Environment, Invocation, Loaded};
+use crate::config::{self, Config, ConfigErrors, Environment, Invocation, Loaded};
 use crate::control::{Context, Reload};
 use crate::node::{self, NodeHandle, NodeOptions, StopCause};
 use crate::stream::Streams;
 use crate::telemetry::{self, Log};
-use crate::tls::Profiles;
+use crate::tls::{ClientOptions, Profiles, ServerOptions};
 use crate::work::{self, Registry};
 
 use parts::{Parts, StartError};
@@ -34,6 +37,12 @@ use reload::{Node, Reloader};
 
 /// What `status` and `--version` say.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Tasks that a thread runs between two looks at its sockets and timers. A link's task works for some tenths of a
+/// millisecond when there is much to carry, and a ping that has arrived should not wait for dozens of them.
+const EVENT_INTERVAL: u32 = 8;
+/// How long the end waits for threads that are just reading or writing a file.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Why a node did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -84,21 +93,43 @@ pub fn main(args: Vec<String>) -> ExitCode {
     }
     let log = telemetry::start(loaded.config.log_level, loaded.config.trace);
     crate::descriptors::raise();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = match runtime.enable_all().event_interval(EVENT_INTERVAL).build() {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("meshd: failed to start threads: {error}");
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(*loaded, log)) {
+    let code = match runtime.block_on(run(*loaded, log)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             error!(%failure, "stopped");
             eprintln!("meshd: {failure}");
             ExitCode::FAILURE
         }
-    }
+    };
+    leave(runtime);
+    code
+}
+
+/// Lets go of what is still under way. Nothing of it has to be finished: files are replaced as a whole, and jobs are
+/// processes of their own. A thread that hangs, on a file system that does not answer say, must not keep a node that
+/// has ended from being gone.
+fn leave(runtime: Runtime) {
+    runtime.shutdown_timeout(LAST_WORDS);
+}
+
+/// The TLS profiles in a node's configuration, which is a file or a directory: its `tls-server`s and `tls-client`s.
+///
+/// # Errors
+/// Everything that is wrong with the configuration.
+pub fn tls_profiles_in(path: &Path) -> Result<(Vec<ServerOptions>, Vec<ClientOptions>), ConfigErrors> {
+    let loaded = config::load(check::sources(vec![path.display().to_string()]), &Environment::of_process())?;
+    let Invocation::Run(loaded) = loaded else { return Ok(Default::default()) };
+    let Config { tls_servers, tls_clients, .. } = &loaded.config;
+    let servers = tls_servers.iter().map(wiring::tls_server).collect();
+    Ok((servers, tls_clients.iter().map(wiring::tls_client).collect()))
 }
 
 /// Starts everything, waits for the end, stops everything.
@@ -128,7 +159,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let context = Context { node: node.clone(), streams, tls: profiles, work, reload, log, version: VERSION };
     reloader.start(Parts::new(context, stop.clone())).await?;
     watch::spawn(watched, reloader.clone(), stop);
-    memory::give_back_code();
+    memory::give_back();
     // Without systemd there is nobody to tell.
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     info!(node = %node.id(), "ready");
@@ -184,4 +215,28 @@ async fn wait_for_end(mut stopped: oneshot::Receiver<StopCause>, reload: &dyn Re
     }
     info!("stopping; running work goes on");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_hangs_does_not_keep_the_process() {
+        let runtime = Runtime::new().unwrap();
+        let (begun, has_begun) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        runtime.spawn_blocking(move || {
+            begun.send(()).unwrap();
+            let _released = released.recv_timeout(Duration::from_secs(60));
+        });
+        has_begun.recv().unwrap();
+        let start = Instant::now();
+        leave(runtime);
+        assert!(start.elapsed() < Duration::from_secs(30), "it was waited for");
+        drop(release);
+    }
 }

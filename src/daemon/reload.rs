@@ -136,6 +136,9 @@ impl Reloader {
         if let Some(limit) = plan.max_idle {
             self.node.handle.set_max_idle(limit);
         }
+        if let Some(time) = plan.forget_after {
+            self.node.handle.set_forget_time(time);
+        }
         if let Some((level, trace)) = plan.log {
             self.node.log.set(level, trace);
         }

@@ -32,7 +32,11 @@ pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
         id: config.node.id.clone(),
         epoch: None,
-        mesh: Options { max_idle: config.node.max_idle, ..Options::default() },
+        mesh: Options {
+            max_idle: config.node.max_idle,
+            forget_time: config.node.forget_after,
+            ..Options::default()
+        },
         firewall: config.node.firewall_rules.clone(),
     }
 }

@@ -1,4 +1,4 @@
-//! Services on offer: those of other nodes as they were heard, and the own ones.
+//! Services on offer: which advertisements of other nodes are believed, and the own ones.
 //!
 //! Of two advertisements of a service the later one counts, by the date in it. A withdrawal is remembered
 //! for a while: without that, a ring of nodes would pass it round for ever.
@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 
+use super::heard::{HeardTable, Key};
 use super::{Now, Options, Tick};
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::{Advertisement, ConnType, NodeId, ServiceName, WireError, WorkCommand};
@@ -26,14 +27,6 @@ pub struct Offer {
     pub tags: BTreeMap<String, String>,
 }
 
-#[derive(Debug)]
-struct Heard {
-    advertisement: Arc<Advertisement>,
-    message: Bytes,
-    /// It is dated before its node's present life, and is dropped then unless it is renewed.
-    expires: Option<Tick>,
-}
-
 /// Remembered withdrawals: at most this many, the oldest is forgotten first.
 const MOST_WITHDRAWN: usize = 16_384;
 
@@ -42,15 +35,11 @@ const MOST_WITHDRAWN: usize = 16_384;
 pub(super) struct Adverts {
     own: NodeId,
     withdrawn_time: Duration,
-    max_nodes: usize,
     max_per_node: usize,
-    max_bytes: usize,
     max_own: usize,
     unrenewed_time: Duration,
-    /// Length of all messages in `heard`.
-    bytes: usize,
-    heard: BTreeMap<NodeId, BTreeMap<ServiceName, Heard>>,
-    withdrawn: BTreeMap<(NodeId, ServiceName), (Timestamp, Tick)>,
+    heard: HeardTable,
+    withdrawn: BTreeMap<Key, (Timestamp, Tick)>,
     offers: BTreeMap<ServiceName, Offer>,
     /// What was last told of each own service, as long as it still holds.
     standing: BTreeMap<ServiceName, AdvertisementMessage>,
@@ -83,13 +72,10 @@ impl Adverts {
         Self {
             own,
             withdrawn_time: options.withdrawn_time,
-            max_nodes: options.max_nodes,
             max_per_node: options.max_services_per_node,
-            max_bytes: options.max_table_bytes,
             max_own: options.max_own_message,
             unrenewed_time: options.unrenewed_time,
-            bytes: 0,
-            heard: BTreeMap::new(),
+            heard: HeardTable::new(options),
             withdrawn: BTreeMap::new(),
             offers: BTreeMap::new(),
             standing: BTreeMap::new(),
@@ -99,12 +85,13 @@ impl Adverts {
         }
     }
 
-    /// Takes an advertisement heard from a neighbour, with the message in which it came. `born` is when the
+    /// Takes an advertisement heard from the neighbour `teller`, with the message in which it came. `born` is when the
     /// present life of its node began, if that is known.
     pub(super) fn receive(
         &mut self,
         heard: AdvertisementMessage,
-        message: Bytes,
+        message: &[u8],
+        teller: &NodeId,
         born: Option<Timestamp>,
         now: Now,
     ) -> Reception {
@@ -113,35 +100,29 @@ impl Adverts {
             return self.receive_own(&advertisement, cancel);
         }
         let key = (advertisement.node_id.clone(), advertisement.service);
-        let services = self.heard.get(&key.0);
-        let current = services.and_then(|services| services.get(&key.1)).map(|h| h.advertisement.time);
+        let current = self.heard.get(&key).cloned();
+        let date = current.as_ref().map(|current| current.advertisement.time);
         let withdrawn = self.withdrawn.get(&key).map(|(date, _)| *date);
-        if current.max(withdrawn).is_some_and(|known| advertisement.time <= known) {
+        if date.max(withdrawn).is_some_and(|known| advertisement.time <= known) {
             return Reception::Ignore;
         }
         if cancel {
-            self.forget(&key);
+            self.heard.remove(&key);
             self.remember_withdrawal(key, advertisement.time, now.tick);
             return Reception::PassOn { news: current.is_some() };
         }
-        let full = services.map_or(self.heard.len() >= self.max_nodes, |s| s.len() >= self.max_per_node);
-        if current.is_none() && (full || self.bytes + message.len() > self.max_bytes) {
+        if !self.heard.admits(&key, message.len(), teller) {
             return Reception::NoRoom;
         }
         self.withdrawn.remove(&key);
         let of_the_past = born.is_some_and(|born| advertisement.time < born);
         let expires = of_the_past.then(|| now.tick + self.unrenewed_time);
-        self.bytes += message.len();
-        let heard = Heard { advertisement: advertisement.into(), message, expires };
-        let said = heard.advertisement.clone();
-        let before = self.heard.entry(key.0).or_default().insert(key.1, heard);
-        if let Some(old) = &before {
-            self.bytes -= old.message.len();
-        }
-        let same = |old: &Heard| {
-            old.advertisement.conn_type == said.conn_type && old.advertisement.tags == said.tags
-        };
-        Reception::PassOn { news: !before.as_ref().is_some_and(same) }
+        let same = current.is_some_and(|old| {
+            let old = &old.advertisement;
+            old.conn_type == advertisement.conn_type && old.tags == advertisement.tags
+        });
+        self.heard.put(&key, advertisement, message, teller, expires);
+        Reception::PassOn { news: !same }
     }
 
     fn receive_own(&mut self, heard: &Advertisement, cancel: bool) -> Reception {
@@ -157,16 +138,7 @@ impl Adverts {
         Reception::Correct
     }
 
-    fn forget(&mut self, (node, service): &(NodeId, ServiceName)) {
-        if let Some(services) = self.heard.get_mut(node) {
-            self.bytes -= services.remove(service).map_or(0, |old| old.message.len());
-            if services.is_empty() {
-                self.heard.remove(node);
-            }
-        }
-    }
-
-    fn remember_withdrawal(&mut self, key: (NodeId, ServiceName), date: Timestamp, tick: Tick) {
+    fn remember_withdrawal(&mut self, key: Key, date: Timestamp, tick: Tick) {
         if self.withdrawn.len() >= MOST_WITHDRAWN {
             let keep = self.withdrawn_time;
             self.withdrawn.retain(|_, (_, since)| tick.since(*since) < keep);
@@ -179,18 +151,12 @@ impl Adverts {
 
     /// A new life of `node` began at `born`: what it said in an earlier one holds only if it is renewed.
     pub(super) fn outlive(&mut self, node: &NodeId, born: Timestamp, now: Tick) {
-        let services = self.heard.get_mut(node).into_iter().flat_map(BTreeMap::values_mut);
-        for heard in services.filter(|heard| heard.advertisement.time < born) {
-            heard.expires.get_or_insert(now + self.unrenewed_time);
-        }
+        self.heard.outdate(node, born, now + self.unrenewed_time);
     }
 
     /// Drops what has not been renewed in time; whether anything was, and when the next one is due.
     pub(super) fn expire(&mut self, now: Tick) -> (bool, Option<Tick>) {
-        let all = || self.heard.iter().flat_map(|(node, services)| services.iter().map(move |s| (node, s)));
-        let dated = || all().filter_map(|(node, (service, heard))| Some((heard.expires?, node, service)));
-        let next = dated().map(|(due, ..)| due).filter(|due| *due > now).min();
-        let due: Vec<_> = dated().filter(|(due, ..)| *due <= now).map(|(_, n, s)| (n.clone(), *s)).collect();
+        let (due, next) = self.heard.due(now);
         let any = !due.is_empty();
         due.into_iter().for_each(|key| self.drop_heard(key, now));
         (any, next)
@@ -198,38 +164,39 @@ impl Adverts {
 
     /// Drops all services of a node that is gone for good.
     pub(super) fn forget_node(&mut self, node: &NodeId, now: Tick) {
-        let services: Vec<ServiceName> =
-            self.heard.get(node).into_iter().flatten().map(|(s, _)| *s).collect();
-        services.into_iter().for_each(|service| self.drop_heard((node.clone(), service), now));
+        self.heard.of(node).into_iter().for_each(|key| self.drop_heard(key, now));
     }
 
     /// As if it had been withdrawn: whoever tells of it once more is not believed.
-    fn drop_heard(&mut self, key: (NodeId, ServiceName), now: Tick) {
-        let date = self.heard.get(&key.0).and_then(|s| Some(s.get(&key.1)?.advertisement.time));
-        self.forget(&key);
-        if let Some(date) = date {
-            self.remember_withdrawal(key, date, now);
+    fn drop_heard(&mut self, key: Key, now: Tick) {
+        if let Some(gone) = self.heard.remove(&key) {
+            self.remember_withdrawal(key, gone.advertisement.time, now);
         }
     }
 
     /// Services known of others, bytes of their advertisements, withdrawals remembered.
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
-        let services = self.heard.values().map(BTreeMap::len).sum();
-        (services, self.bytes, self.withdrawn.len())
+        (self.heard.len(), self.heard.bytes(), self.withdrawn.len())
     }
 
     /// The nodes that offered something.
     pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeId> {
-        self.heard.keys()
+        self.heard.nodes()
     }
 
-    /// What each node offers: service and date, the own ones as they were last told.
-    pub(super) fn dates(&self) -> impl Iterator<Item = (&NodeId, ServiceName, Timestamp)> {
-        let heard = self.heard.iter().flat_map(|(node, services)| {
-            services.iter().map(move |(service, heard)| (node, *service, heard.advertisement.time))
-        });
-        let own = self.standing.iter().map(|(service, ad)| (&self.own, *service, ad.advertisement.time));
-        heard.chain(own)
+    /// When each service of other nodes was dated last.
+    pub(super) fn dates(&self) -> impl Iterator<Item = (&Key, Timestamp)> {
+        self.heard.iter().map(|(key, offered)| (key, offered.advertisement.time))
+    }
+
+    /// The date of one of them.
+    pub(super) fn date_of(&self, key: &Key) -> Option<Timestamp> {
+        self.heard.get(key).map(|offered| offered.advertisement.time)
+    }
+
+    /// The own services as they were last told, with their dates.
+    pub(super) fn own_dates(&self) -> impl Iterator<Item = (ServiceName, Timestamp)> {
+        self.standing.iter().map(|(service, ad)| (*service, ad.advertisement.time))
     }
 
     /// Offers an own service from now on.
@@ -339,21 +306,17 @@ impl Adverts {
     }
 
     /// What others offer, as messages to pass on.
-    pub(super) fn messages(&self) -> impl Iterator<Item = (&NodeId, &Bytes)> {
-        let of = |(node, services)| {
-            let services: &BTreeMap<ServiceName, Heard> = services;
-            services.values().map(move |heard| (node, &heard.message))
-        };
-        self.heard.iter().flat_map(of)
+    pub(super) fn messages(&self, wanted: impl Fn(&NodeId) -> bool) -> impl Iterator<Item = Bytes> {
+        let heard = self.heard.iter().filter(move |((node, _), _)| wanted(node));
+        heard.map(|(_, offered)| offered.message.clone())
     }
 
     /// All that is on offer, by node, control services first; the own ones dated now.
     pub(super) fn list(&self, now: Timestamp) -> Vec<Arc<Advertisement>> {
-        let mut by_node: BTreeMap<&NodeId, Vec<Arc<Advertisement>>> = self
-            .heard
-            .iter()
-            .map(|(node, services)| (node, services.values().map(|h| h.advertisement.clone()).collect()))
-            .collect();
+        let mut by_node = BTreeMap::<&NodeId, Vec<Arc<Advertisement>>>::new();
+        for ((node, _), offered) in self.heard.iter() {
+            by_node.entry(node).or_default().push(offered.advertisement.clone());
+        }
         let own =
             self.offers.iter().map(|(service, offer)| self.own_advertisement(*service, offer, now).into());
         by_node.entry(&self.own).or_default().extend(own);

@@ -26,6 +26,9 @@ use crate::wire::{
     Cost, MessageType, NameHash, NodeId, REJECT, ServiceName, Unreachable, WireError, WorkCommand,
 };
 
+/// Messages to be sent for which there is always room.
+const IDLE_SLOTS: usize = 256;
+
 /// How a message ranks in a link's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -389,7 +392,12 @@ impl Mesh {
 
     /// The next message to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        self.transmits.pop_front()
+        let next = self.transmits.pop_front();
+        if next.is_none() {
+            // A new neighbour is told of the whole mesh at once, which does not happen often.
+            self.transmits.shrink_to(IDLE_SLOTS);
+        }
+        next
     }
 
     /// The next thing to know or to do.
@@ -523,7 +531,8 @@ impl Mesh {
     }
 
     pub(super) fn learn_name(&mut self, node: &NodeId) {
-        self.names.entry(node.hash()).or_insert_with(|| node.clone());
+        let name = self.links.known_name(node);
+        self.names.entry(node.hash()).or_insert(name);
     }
 
     fn recompute_routes(&mut self, now: Tick) {

@@ -3,6 +3,7 @@
 //! The rules are those of contract section 3; the comments name what goes beyond them and why.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,13 +12,14 @@ use rand::distr::{Alphanumeric, SampleString};
 
 use super::adverts::Reception;
 use super::core::{Class, Event, Mesh};
-use super::life::Life;
+use super::life::{Kind, Life};
 use super::links::News;
 use super::repair::Comparison;
 use super::session::{Established, LOUD, Phase, Session, Use};
 use super::{CloseReason, Now, SessionId, Tick};
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::name::MAX_NODE_ID;
+use crate::wire::routing::Glance;
 use crate::wire::{Cost, NodeId, RoutingUpdate, ServiceName, WireError};
 
 /// Between two notices to a node that uses our ID.
@@ -89,12 +91,12 @@ impl Mesh {
     /// set back, and only it can correct what its past has told.
     fn tell_links(&mut self, session: SessionId, now: Tick) {
         let own = self.told_update(0);
-        let known = self.links.messages().filter(|(node, _)| self.is_worth_telling(node, now));
-        let mut known: Vec<Bytes> = known.map(|(_, message)| message.clone()).collect();
+        self.transmit(session, own, Class::Control);
         if self.options.receptor_like {
-            known.clear();
+            return;
         }
-        for message in std::iter::once(own).chain(known) {
+        let known: Vec<Bytes> = self.links.messages(|node| self.is_worth_telling(node, now)).collect();
+        for message in known {
             self.transmit(session, message, Class::Control);
         }
     }
@@ -107,9 +109,8 @@ impl Mesh {
         }
         let peer = self.sessions.get(&session).and_then(|s| Some(s.established()?.peer.clone()));
         let theirs = |node: &NodeId| Some(node) == peer.as_ref();
-        let known = self.adverts.messages();
-        let known = known.filter(|(node, _)| !theirs(node) && self.is_worth_telling(node, now.tick));
-        let known: Vec<Bytes> = known.map(|(_, message)| message.clone()).collect();
+        let wanted = |node: &NodeId| !theirs(node) && self.is_worth_telling(node, now.tick);
+        let known: Vec<Bytes> = self.adverts.messages(wanted).collect();
         for message in known.into_iter().chain(self.standing_services(now)) {
             self.transmit(session, message, Class::Control);
         }
@@ -133,7 +134,8 @@ impl Mesh {
         }
         let mut connections = (**links).clone();
         connections.insert(peer.clone(), Cost::DEFAULT);
-        let bytes = match self.own_update_with(connections, String::from("8letters"), 0).message() {
+        let update_id = String::from("8letters");
+        let bytes = match self.own_update_with(connections.into(), update_id, 0).message() {
             Ok(message) => message.len(),
             Err(WireError::TooLarge { len, .. }) => len,
             Err(_) => return None,
@@ -154,9 +156,25 @@ impl Mesh {
         message: &[u8],
         now: Now,
     ) -> Result<(), WireError> {
+        if self.is_old_news(session, message) {
+            self.has_shown_life(session);
+            self.count_update(session, now.tick);
+            return Ok(());
+        }
         let update = RoutingUpdate::parse(message)?;
         self.use_update(session, update, message.len(), now);
         Ok(())
+    }
+
+    /// True if the peer passes on an update that is known already, as most copies of a flood are: it need not
+    /// be read to its end.
+    fn is_old_news(&self, session: SessionId, message: &[u8]) -> bool {
+        let (Some(glance), Some(peer)) = (Glance::at(message), self.peer(session)) else { return false };
+        let of_others = ![peer.as_str(), self.id.as_str(), ""].contains(&&*glance.node_id);
+        glance.forwarding_node == peer.as_str()
+            && of_others
+            && glance.suspected_duplicate == 0
+            && self.links.is_stale(&glance.node_id, (glance.epoch, glance.sequence))
     }
 
     fn use_update(&mut self, session: SessionId, update: RoutingUpdate, size: usize, now: Now) {
@@ -185,58 +203,93 @@ impl Mesh {
     }
 
     fn take_update(&mut self, session: SessionId, update: RoutingUpdate, size: usize, now: Now) {
-        self.counters.updates_heard += 1;
-        self.note(session, |told| told.updates += 1);
-        self.beware_of_floods(session, now.tick);
+        self.count_update(session, now.tick);
         // A sender without a name is still starting.
         let Some(node) = update.node_id.clone() else { return };
         if node == self.id {
             return self.take_update_in_our_name(&update, now);
         }
-        if !self.seen.insert(&update.update_id, now.tick) {
-            return;
-        }
-        let believed = if update.suspected_duplicate != 0 {
-            self.links.correct(&node, &update);
-            self.digest = None;
-            false
+        let goes_on = if update.suspected_duplicate != 0 {
+            self.take_correction(&node, &update, now.tick)
         } else {
-            match self.links.apply(&node, &update, size) {
-                News::Nothing => return,
-                News::Distrusted => false,
-                News::NoRoom => {
-                    self.counters.no_room += 1;
-                    return self.refuse(session, node);
-                }
-                News::Update { new_node, new_life, links_changed } => {
-                    self.counters.updates_accepted += 1;
-                    self.digest = None;
-                    if new_life {
-                        self.outlive(&node, now.tick);
-                    }
-                    if new_life && !new_node {
-                        self.events.push_back(Event::NodeRestarted(node.hash()));
-                    }
-                    if new_node {
-                        self.note(session, |told| told.new_nodes += 1);
-                        self.learn_name(&node);
-                        self.update_pace.request(now.tick);
-                    }
-                    if links_changed {
-                        self.route_pace.request(now.tick);
-                    }
-                    self.note_if_absent(&node, now.tick);
-                    true
-                }
-            }
+            self.take_news(session, &node, &update, size, now.tick)
         };
-        let passed_on = RoutingUpdate { forwarding_node: self.id.clone(), ..update };
-        // Ours may be the longer name, so an update at the limit may no longer fit.
-        let Some(message) = self.told(passed_on.message()) else { return };
-        if believed {
-            self.links.keep_message(&node, &message);
+        if goes_on {
+            let passed_on = RoutingUpdate { forwarding_node: self.id.clone(), ..update };
+            // Ours may be the longer name, so an update at the limit may no longer fit.
+            let Some(message) = self.told(passed_on.message()) else { return };
+            self.flood(&message, Some(session));
         }
-        self.flood(&message, Some(session));
+    }
+
+    /// A node has found another one with its name; true if that is to be passed on.
+    fn take_correction(&mut self, node: &NodeId, update: &RoutingUpdate, now: Tick) -> bool {
+        let new = self.seen.insert(&update.update_id, now);
+        if new {
+            self.links.correct(node, update);
+            self.digest = None;
+        }
+        new
+    }
+
+    /// An ordinary update; true if it is to be passed on. Its epoch and sequence tell whether it is new, except
+    /// where nobody believes them.
+    fn take_news(
+        &mut self,
+        session: SessionId,
+        node: &NodeId,
+        update: &RoutingUpdate,
+        size: usize,
+        now: Tick,
+    ) -> bool {
+        let before = self.links.version_of(node);
+        match self.links.apply(node, update, size, &update.forwarding_node) {
+            News::Nothing => false,
+            News::Distrusted => self.seen.insert(&update.update_id, now),
+            News::NoRoom => {
+                self.counters.no_room += 1;
+                self.refuse(session, node.clone());
+                false
+            }
+            News::Update { new_node, new_life, links_changed } => {
+                self.counters.updates_accepted += 1;
+                self.on_version(node, before, [update.epoch, update.sequence]);
+                if new_life {
+                    self.outlive(node, now);
+                }
+                if new_node {
+                    self.note(session, |told| told.new_nodes += 1);
+                    self.learn_name(node);
+                    self.answer_newcomer(session, now);
+                } else if new_life {
+                    self.events.push_back(Event::NodeRestarted(node.hash()));
+                }
+                if links_changed {
+                    self.route_pace.request(now);
+                }
+                self.note_if_absent(node, now);
+                true
+            }
+        }
+    }
+
+    /// A node that nobody had told of has to hear of us (contract section 3), unless it has one of our kind for a
+    /// neighbour, which has told it already. Where it was heard through one of our kind that is likely, so the
+    /// answer may wait for those to other newcomers: a large mesh that starts would else tell itself again and
+    /// again.
+    fn answer_newcomer(&mut self, session: SessionId, now: Tick) {
+        let kind = self.sessions.get(&session).and_then(|s| Some(s.established()?.life.kind()));
+        if self.options.receptor_like || kind == Some(Kind::Other) {
+            self.update_pace.request(now);
+        } else {
+            self.next_update = self.next_update.min(now + self.options.answer_hold);
+        }
+    }
+
+    fn count_update(&mut self, session: SessionId, now: Tick) {
+        self.counters.updates_heard += 1;
+        self.note(session, |told| told.updates += 1);
+        self.beware_of_floods(session, now);
     }
 
     /// Says whose word found no room. The word of others is still heard: what is known already stays, and moves.
@@ -289,20 +342,20 @@ impl Mesh {
     /// The next version of our own list of links, as a message. Should the list not fit into a message,
     /// it is told empty: the node stays reachable by its neighbours' word, and says so.
     pub(super) fn own_update(&mut self, suspected_duplicate: u64) -> Bytes {
-        let connections = self.links.costs().get(&self.id).map(|links| (**links).clone()).unwrap_or_default();
+        let connections = self.links.costs().get(&self.id).cloned().unwrap_or_default();
         self.sequence += 1;
         let update_id = Alphanumeric.sample_string(&mut self.rng, 8);
         let mut update = self.own_update_with(connections, update_id, suspected_duplicate);
         update.message().unwrap_or_else(|error| {
             self.events.push_back(Event::CannotTell(error.into()));
-            update.connections = BTreeMap::new();
+            update.connections = Arc::default();
             update.message().unwrap_or_default()
         })
     }
 
     fn own_update_with(
         &self,
-        connections: BTreeMap<NodeId, Cost>,
+        connections: Arc<BTreeMap<NodeId, Cost>>,
         update_id: String,
         suspected_duplicate: u64,
     ) -> RoutingUpdate {
@@ -320,9 +373,9 @@ impl Mesh {
     /// The same for neighbours that take it in, unlike a greeting.
     fn told_update(&mut self, suspected_duplicate: u64) -> Bytes {
         let message = self.own_update(suspected_duplicate);
-        self.told_sequence = self.sequence;
+        let before = std::mem::replace(&mut self.told_sequence, self.sequence);
         self.told_message = message.clone();
-        self.digest = None;
+        self.on_own_sequence(before);
         message
     }
 
@@ -365,7 +418,12 @@ impl Mesh {
         self.counters.advertisements_heard += 1;
         self.note(session, |told| told.advertisements += 1);
         self.beware_of_floods(session, now.tick);
-        match self.adverts.receive(heard, message.clone(), born, now) {
+        let Some(teller) = self.peer(session).or_else(|| self.contested_peer(session)).cloned() else {
+            return Ok(());
+        };
+        let key = (node.clone(), heard.advertisement.service);
+        let before = self.adverts.date_of(&key);
+        match self.adverts.receive(heard, &message, &teller, born, now) {
             Reception::Ignore => {}
             Reception::NoRoom => {
                 self.counters.no_room_for_services += 1;
@@ -373,7 +431,7 @@ impl Mesh {
             }
             Reception::PassOn { news } => {
                 self.counters.advertisements_accepted += 1;
-                self.digest = None;
+                self.on_date(&node, key.1, before, self.adverts.date_of(&key));
                 self.note_if_absent(&node, now.tick);
                 if news {
                     self.events.push_back(Event::OffersChanged);

@@ -4,6 +4,9 @@
 //! Whoever has been away for half of the time until it is forgotten is no longer told to new neighbours,
 //! so that nodes whose clocks differ do not remind each other for ever.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use super::core::{Event, Mesh};
 use super::{Now, Tick};
 use crate::wire::NodeId;
@@ -50,17 +53,19 @@ impl Mesh {
         Ok(())
     }
 
+    /// How long unreachable nodes stay listed from now on, those that are unreachable already included.
+    pub fn set_forget_time(&mut self, time: Duration, now: Now) {
+        self.options.forget_time = time;
+        self.sweep_by(Some(now.tick));
+    }
+
     /// Notes which nodes can no longer be reached, and which can be again. To be called after each change of
     /// the routes.
     pub(super) fn note_absences(&mut self, now: Tick) {
         let routes = self.routes.by_name();
         self.absent.retain(|node, _| !routes.contains_key(node));
-        let known = self.links.nodes().chain(self.adverts.nodes());
-        for node in known.filter(|node| !routes.contains_key(*node)) {
-            if !self.absent.contains_key(node) {
-                self.absent.insert(node.clone(), now);
-            }
-        }
+        note_missing(&mut self.absent, self.links.nodes(), routes, now);
+        note_missing(&mut self.absent, self.adverts.nodes(), routes, now);
         let next = self.absent.values().min().map(|since| *since + self.options.forget_time);
         self.sweep_by(next);
     }
@@ -88,6 +93,7 @@ impl Mesh {
         self.next_sweep = None;
         let (expired, next) = self.adverts.expire(now);
         if expired {
+            self.digest = None;
             self.events.push_back(Event::OffersChanged);
         }
         self.sweep_by(next);
@@ -111,5 +117,22 @@ impl Mesh {
         self.adverts.forget_node(node, now);
         self.names.remove(&node.hash());
         self.digest = None;
+    }
+}
+
+/// Notes those of the known nodes to which there is no route. Both are sorted by name, so they are walked side by
+/// side.
+fn note_missing<'a>(
+    absent: &mut BTreeMap<NodeId, Tick>,
+    known: impl Iterator<Item = &'a NodeId>,
+    routes: &BTreeMap<NodeId, NodeId>,
+    now: Tick,
+) {
+    let mut reachable = routes.keys().peekable();
+    for node in known {
+        while reachable.next_if(|next| *next < node).is_some() {}
+        if reachable.peek() != Some(&node) && !absent.contains_key(node) {
+            absent.insert(node.clone(), now);
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! The link-state table: which node has links to which, as routing updates tell it.
 //!
-//! Decides which update is news; keeps each node's newest update as it is passed on, so that a new
-//! neighbour can be told all at once; remembers for a while what it was told to forget, so that a late
-//! echo does not bring it back. Knows nothing of sessions.
+//! Decides which update is news; keeps what each node has said last, so that a new neighbour can be told
+//! all at once; remembers for a while what it was told to forget, so that a late echo does not bring it
+//! back. Knows nothing of sessions.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,27 +13,73 @@ use bytes::Bytes;
 use jiff::Timestamp;
 
 use super::paths::{LinkCosts, links_of};
+use super::pool::Pool;
+use super::shares::Shares;
 use super::{Options, Tick};
 use crate::wire::{Cost, NameHash, NodeId, RoutingUpdate};
 
 /// Forgotten nodes that are remembered: at most this many.
 const MOST_FORGOTTEN: usize = 16_384;
 
-/// What is known of another node.
-#[derive(Debug)]
-struct Known {
+/// What another node has said last.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Saying {
+    node: NodeId,
     hash: NameHash,
     epoch: u64,
     sequence: u64,
-    /// The epoch of another node with its name; 0 if there is none. What that one said may still be on its
-    /// way, and would be believed again.
-    distrusted: u64,
+    /// What its update is called; `None` while it is in doubt whose word it is, which is not told any further.
+    update_id: Option<Box<str>>,
     /// Its links as it told them itself; `costs` lacks those whose other ends deny them.
-    said: Arc<BTreeMap<NodeId, Cost>>,
-    /// Bytes of its newest update as it came.
+    links: Arc<BTreeMap<NodeId, Cost>>,
+    /// Bytes of its update as it came.
     size: usize,
-    /// Its newest update as this node passes it on; empty until it has been.
-    message: Bytes,
+}
+
+impl Saying {
+    fn version(&self) -> (u64, u64) {
+        (self.epoch, self.sequence)
+    }
+
+    pub(super) fn is_older_than(&self, other: &Self) -> bool {
+        self.version() < other.version()
+    }
+
+    /// True if it is what the update says.
+    fn is_of(&self, update: &RoutingUpdate) -> bool {
+        self.version() == (update.epoch, update.sequence)
+            && self.update_id.as_deref() == Some(&update.update_id)
+            && *self.links == *update.connections
+    }
+
+    /// As this node passes it on; `None` if it does not.
+    fn message(&self, forwarder: &NodeId) -> Option<Bytes> {
+        let update = RoutingUpdate {
+            node_id: Some(self.node.clone()),
+            update_id: self.update_id.as_deref()?.to_owned(),
+            epoch: self.epoch,
+            sequence: self.sequence,
+            connections: self.links.clone(),
+            forwarding_node: forwarder.clone(),
+            suspected_duplicate: 0,
+        };
+        update.message().ok()
+    }
+}
+
+/// What is known of another node, and which neighbour told it.
+#[derive(Debug)]
+struct Known {
+    saying: Arc<Saying>,
+    told_by: NodeId,
+}
+
+impl Deref for Known {
+    type Target = Saying;
+
+    fn deref(&self) -> &Saying {
+        &self.saying
+    }
 }
 
 /// The last that was known of a node before it was forgotten, and when that was.
@@ -50,7 +97,7 @@ pub(super) enum News {
     Nothing,
     /// Of another node with the same name: for that name's owner to hear, not for us to believe.
     Distrusted,
-    /// The table is full and this node is not in it.
+    /// There is no room for it, or none for what this neighbour tells.
     NoRoom,
     /// Accepted.
     Update {
@@ -67,13 +114,16 @@ pub(super) enum News {
 #[derive(Debug)]
 pub(super) struct LinkTable {
     own: NodeId,
-    max_nodes: usize,
-    max_bytes: usize,
     remember: Duration,
     costs: Arc<LinkCosts>,
     known: BTreeMap<NodeId, Known>,
-    /// Size of all updates in `known`.
-    bytes: usize,
+    /// Who has told of how many of them, and the size of those updates.
+    nodes: Shares,
+    bytes: Shares,
+    /// Of known nodes, those whose names another one uses, and its epoch: what that one said may still be on its
+    /// way, and would be believed again.
+    distrusted: BTreeMap<NodeId, u64>,
+    pool: Option<Pool>,
     forgotten: BTreeMap<NodeId, Forgotten>,
 }
 
@@ -81,12 +131,13 @@ impl LinkTable {
     pub(super) fn new(own: NodeId, options: &Options) -> Self {
         Self {
             own,
-            max_nodes: options.max_nodes,
-            max_bytes: options.max_table_bytes,
             remember: options.withdrawn_time,
             costs: Arc::default(),
             known: BTreeMap::new(),
-            bytes: 0,
+            nodes: Shares::new(options.max_nodes),
+            bytes: Shares::new(options.max_table_bytes),
+            distrusted: BTreeMap::new(),
+            pool: options.pool.clone(),
             forgotten: BTreeMap::new(),
         }
     }
@@ -96,35 +147,86 @@ impl LinkTable {
         &self.costs
     }
 
+    /// True if an update of that version tells nothing: the table has it, or a newer one.
+    pub(super) fn is_stale(&self, node: &str, version: (u64, u64)) -> bool {
+        let distrusted = self.distrusted.get(node) == Some(&version.0);
+        !distrusted && self.known.get(node).is_some_and(|known| version <= known.version())
+    }
+
     /// Takes another node's update of `size` bytes, by the rules of contract section 3.
-    pub(super) fn apply(&mut self, node: &NodeId, update: &RoutingUpdate, size: usize) -> News {
+    pub(super) fn apply(
+        &mut self,
+        node: &NodeId,
+        update: &RoutingUpdate,
+        size: usize,
+        teller: &NodeId,
+    ) -> News {
         let before = self.known.get(node);
         let version = (update.epoch, update.sequence);
-        let full = self.bytes + size > self.max_bytes;
+        let size_before = before.map_or(0, |known| known.size);
+        let full = !self.bytes.admits(teller, size, size_before)
+            || !self.nodes.admits(teller, 1, usize::from(before.is_some()));
         match before {
-            Some(known) if known.distrusted != 0 && update.epoch == known.distrusted => {
-                return News::Distrusted;
-            }
-            Some(known) if version <= (known.epoch, known.sequence) => return News::Nothing,
-            Some(_) => {}
+            Some(_) if self.distrusted.get(node) == Some(&update.epoch) => return News::Distrusted,
+            Some(known) if version <= known.version() => return News::Nothing,
             None if self.is_echo(node, version) => return News::Nothing,
-            None if full || self.known.len() >= self.max_nodes => return News::NoRoom,
-            None => {}
+            Some(_) | None if full => return News::NoRoom,
+            Some(_) | None => {}
         }
         let (new_node, new_life) = (before.is_none(), before.is_none_or(|known| known.epoch != update.epoch));
-        let distrusted = before.map_or(0, |known| known.distrusted);
-        let hash = before.map_or_else(|| node.hash(), |known| known.hash);
-        self.bytes = self.bytes + size - before.map_or(0, |known| known.size);
-        let (epoch, sequence) = version;
-        let said = match before {
-            Some(known) if *known.said == update.connections => known.said.clone(),
-            Some(_) | None => Arc::new(update.connections.clone()),
-        };
-        let links_changed = self.set_links(node, &said);
-        let known = Known { hash, epoch, sequence, distrusted, said, size, message: Bytes::new() };
-        self.known.insert(node.clone(), known);
-        self.forgotten.remove(node);
+        let saying = self.saying(node, update, size);
+        let node = saying.node.clone();
+        let links_changed = self.set_links(&node, &saying.links);
+        self.remove(&node);
+        self.nodes.add(teller, 1);
+        self.bytes.add(teller, saying.size);
+        self.forgotten.remove(&node);
+        self.known.insert(node, Known { saying, told_by: self.known_name(teller) });
         News::Update { new_node, new_life, links_changed }
+    }
+
+    fn remove(&mut self, node: &NodeId) -> Option<Known> {
+        let gone = self.known.remove(node)?;
+        self.nodes.remove(&gone.told_by, 1);
+        self.bytes.remove(&gone.told_by, gone.size);
+        Some(gone)
+    }
+
+    /// What an update says, in few copies: most name what is known already.
+    fn saying(&self, node: &NodeId, update: &RoutingUpdate, size: usize) -> Arc<Saying> {
+        let make = || self.new_saying(node, update, size);
+        match &self.pool {
+            Some(pool) => pool.saying(node, |kept| kept.is_of(update), make),
+            None => Arc::new(make()),
+        }
+    }
+
+    fn new_saying(&self, node: &NodeId, update: &RoutingUpdate, size: usize) -> Saying {
+        let before = self.known.get(node);
+        let links = match before {
+            Some(known) if *known.links == *update.connections => known.links.clone(),
+            Some(_) | None => {
+                let links = update.connections.iter().map(|(to, cost)| (self.known_name(to), *cost));
+                Arc::new(links.collect())
+            }
+        };
+        Saying {
+            node: before.map_or_else(|| self.known_name(node), |known| known.node.clone()),
+            hash: before.map_or_else(|| node.hash(), |known| known.hash),
+            epoch: update.epoch,
+            sequence: update.sequence,
+            update_id: Some(update.update_id.as_str().into()),
+            links,
+            size,
+        }
+    }
+
+    /// A name in the memory that holds it already, if one does.
+    pub(super) fn known_name(&self, name: &NodeId) -> NodeId {
+        if let Some(pool) = &self.pool {
+            return pool.name(name);
+        }
+        self.known.get(name).map_or_else(|| name.clone(), |known| known.node.clone())
     }
 
     fn set_links(&mut self, node: &NodeId, said: &Arc<BTreeMap<NodeId, Cost>>) -> bool {
@@ -143,29 +245,28 @@ impl LinkTable {
         }
         // One that comes back is what its other end has gone on saying, and need not say again.
         for end in said.keys().filter(|to| !before.contains_key(*to)) {
-            if let Some(cost) = self.known.get(end).and_then(|known| known.said.get(node)) {
+            if let Some(cost) = self.known.get(end).and_then(|known| known.links.get(node)) {
                 links_of(costs, end).entry(node.clone()).or_insert(*cost);
             }
         }
         true
     }
 
-    /// Keeps the message in which `node`'s newest update is passed on.
-    pub(super) fn keep_message(&mut self, node: &NodeId, message: &Bytes) {
-        if let Some(known) = self.known.get_mut(node) {
-            known.message = message.clone();
-        }
+    /// The newest updates of all nodes, as messages that this node passes on. Those that would not fit under
+    /// its name are left out.
+    pub(super) fn messages(&self, wanted: impl Fn(&NodeId) -> bool) -> impl Iterator<Item = Bytes> {
+        let known = self.known.values().filter(move |known| wanted(&known.node));
+        known.filter_map(|known| known.message(&self.own))
     }
 
-    /// The newest updates of all nodes, as messages to pass on.
-    pub(super) fn messages(&self) -> impl Iterator<Item = (&NodeId, &Bytes)> {
-        let told = self.known.iter().filter(|(_, known)| !known.message.is_empty());
-        told.map(|(node, known)| (node, &known.message))
+    /// Each node with its hash, and epoch and sequence.
+    pub(super) fn versions(&self) -> impl Iterator<Item = (&NodeId, NameHash, [u64; 2])> {
+        self.known.iter().map(|(node, known)| (node, known.hash, [known.epoch, known.sequence]))
     }
 
-    /// Each node with its hash, epoch and sequence.
-    pub(super) fn versions(&self) -> impl Iterator<Item = (&NodeId, NameHash, u64, u64)> {
-        self.known.iter().map(|(node, known)| (node, known.hash, known.epoch, known.sequence))
+    /// Epoch and sequence of a node.
+    pub(super) fn version_of(&self, node: &NodeId) -> Option<[u64; 2]> {
+        self.known.get(node).map(|known| [known.epoch, known.sequence])
     }
 
     /// When the present life of a node began, by its own clock.
@@ -178,11 +279,13 @@ impl LinkTable {
     pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate) {
         let Some(known) = self.known.get_mut(node) else { return };
         if known.epoch == update.suspected_duplicate {
-            known.epoch = update.epoch;
-            known.sequence = update.sequence;
+            let known = Arc::make_mut(&mut known.saying);
+            (known.epoch, known.sequence) = (update.epoch, update.sequence);
+            // The links are the other one's.
+            known.update_id = None;
         }
         if known.epoch == update.epoch {
-            known.distrusted = update.suspected_duplicate;
+            self.distrusted.insert(node.clone(), update.suspected_duplicate);
         }
     }
 
@@ -211,7 +314,7 @@ impl LinkTable {
 
     /// Nodes known, bytes of their updates, nodes remembered as forgotten.
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
-        (self.known.len(), self.bytes, self.forgotten.len())
+        (self.known.len(), self.bytes.total(), self.forgotten.len())
     }
 
     /// The nodes that are known, this one aside.
@@ -221,8 +324,9 @@ impl LinkTable {
 
     /// Forgets a node; what it has said so far is not believed again when somebody repeats it.
     pub(super) fn forget(&mut self, node: &NodeId, now: Tick) {
-        let Some(Known { epoch, sequence, size, .. }) = self.known.remove(node) else { return };
-        self.bytes -= size;
+        let Some(known) = self.remove(node) else { return };
+        let (epoch, sequence) = (known.epoch, known.sequence);
+        self.distrusted.remove(node);
         Arc::make_mut(&mut self.costs).remove(node);
         if self.forgotten.len() >= MOST_FORGOTTEN {
             self.forgotten.retain(|_, gone| now.since(gone.since) < self.remember);

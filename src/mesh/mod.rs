@@ -10,7 +10,8 @@
 //! - `links`: who is linked to whom, by routing updates; `paths`: shortest paths over that;
 //! - `routes`: the immutable table that forwards packets, shared with the fast path;
 //! - `datagram`: what happens to a data message; `firewall`: the rules that it meets first;
-//! - `adverts`: services on offer; `seen`: updates already processed; `pace`: "soon, but not too often".
+//! - `adverts`, `heard`: services on offer; `seen`: updates passed on without belief; `pace`: "soon, but not too often";
+//! - `shares`: how much each neighbour may fill of a table; `pool`: what many meshes in one process know alike.
 
 mod adverts;
 mod clock;
@@ -20,17 +21,20 @@ mod datagram;
 pub mod firewall;
 mod flood;
 mod forget;
+mod heard;
 mod life;
 mod links;
 mod liveness;
 mod options;
 mod pace;
 mod paths;
+mod pool;
 mod repair;
 mod rivals;
 mod routes;
 mod seen;
 mod session;
+mod shares;
 mod status;
 
 pub use self::adverts::Offer;
@@ -41,6 +45,7 @@ pub use self::datagram::{Datagram, SendError};
 pub use self::forget::ForgetError;
 pub use self::options::Options;
 pub use self::paths::LinkCosts;
+pub use self::pool::Pool;
 pub use self::routes::{Decision, Routes};
 pub use self::session::{CloseReason, LinkPolicy, SessionId};
 pub use self::status::{Neighbour, Status, Tables};

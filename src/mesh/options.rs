@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Pool;
 use crate::wire::MAX_MESSAGE;
 
 /// What a [`super::Mesh`] may be told at birth about its timing and its bounds.
@@ -18,6 +19,8 @@ pub struct Options {
     pub update_hold: Duration,
     /// Between two own updates once changes go on.
     pub update_hold_long: Duration,
+    /// Until a newcomer that was heard of through a neighbour of our kind is answered.
+    pub answer_hold: Duration,
     /// Between two computations of the routes, likewise.
     pub route_hold: Duration,
     /// Between two computations of the routes once changes go on.
@@ -45,6 +48,8 @@ pub struct Options {
     /// Do nothing beyond receptor's protocol: no probes, nothing told to new neighbours. For simulations of
     /// mixed meshes.
     pub receptor_like: bool,
+    /// Where the meshes of one process keep what they know alike. For simulations of large meshes.
+    pub pool: Option<Pool>,
     /// How long an unreachable node and its services are remembered.
     pub forget_time: Duration,
     /// How long an advertisement from an earlier life of its node holds unless it is renewed.
@@ -53,7 +58,8 @@ pub struct Options {
     pub seen_time: Duration,
     /// How long a withdrawn service is remembered, so that its withdrawal is flooded once only.
     pub withdrawn_time: Duration,
-    /// Nodes that may be known at once; what comes beyond is ignored and counted.
+    /// Nodes that may be known at once, and services; what comes beyond is ignored and counted. A single
+    /// neighbour may fill four fifths of each table.
     pub max_nodes: usize,
     /// Bytes of routing updates, and of advertisements, that may be known at once.
     pub max_table_bytes: usize,
@@ -71,6 +77,7 @@ impl Default for Options {
             relaxed_per_node: Duration::from_millis(100),
             update_hold: Duration::from_millis(100),
             update_hold_long: Duration::from_millis(500),
+            answer_hold: Duration::from_secs(1),
             route_hold: Duration::from_millis(20),
             route_hold_long: Duration::from_millis(200),
             route_hold_per_node: Duration::from_micros(50),
@@ -84,6 +91,7 @@ impl Default for Options {
             probe_retry: Duration::from_millis(400),
             peer_silence: Duration::from_millis(2_750),
             receptor_like: false,
+            pool: None,
             forget_time: Duration::from_secs(600),
             unrenewed_time: Duration::from_secs(180),
             seen_time: Duration::from_secs(3600),

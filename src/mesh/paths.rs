@@ -3,12 +3,9 @@
 //! A pure function of its table. Ties between equally short paths are broken by name, so that the same
 //! table gives the same routes on every run.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
-
-use petgraph::algo::dijkstra;
-use petgraph::graph::{DiGraph, NodeIndex};
-use petgraph::visit::EdgeRef;
 
 use crate::wire::{Cost, NodeId};
 
@@ -26,68 +23,100 @@ pub(super) fn links_of<'a>(links: &'a mut LinkCosts, node: &NodeId) -> &'a mut B
 
 /// The neighbour through which each reachable node is reached, by Dijkstra over `links` from `origin`.
 pub(super) fn next_hops(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, NodeId> {
-    let Some((graph, names, origin)) = graph_of(origin, links) else {
-        return BTreeMap::new();
-    };
-    let distance = dijkstra(&graph, origin, None, |edge| *edge.weight());
+    let graph = Graph::of(links);
+    let Some(origin) = graph.index(origin) else { return BTreeMap::new() };
+    let distance = graph.distances(origin);
     // An edge is tight if a shortest path may use it. Walking tight edges outward from the origin reaches
     // every reachable node and never runs in a circle, even where a cost drowns in rounding.
-    let mut first_hop = BTreeMap::<NodeIndex, NodeIndex>::new();
+    let mut first_hop = vec![NONE; graph.names.len()];
     let mut frontier = VecDeque::from([origin]);
     while let Some(node) = frontier.pop_front() {
-        let mut tight: Vec<NodeIndex> = graph
-            .edges(node)
-            .filter(|edge| distance[&node] + edge.weight() == distance[&edge.target()])
-            .map(|edge| edge.target())
-            .filter(|&next| next != origin && !first_hop.contains_key(&next))
-            .collect();
-        tight.sort_unstable();
-        for next in tight {
-            let hop = first_hop.get(&node).copied().unwrap_or(next);
-            first_hop.insert(next, hop);
-            frontier.push_back(next);
+        for &(next, cost) in graph.edges_of(node) {
+            let tight = distance[node as usize] + cost == distance[next as usize];
+            if tight && next != origin && first_hop[next as usize] == NONE {
+                let hop = first_hop[node as usize];
+                first_hop[next as usize] = if hop == NONE { next } else { hop };
+                frontier.push_back(next);
+            }
         }
     }
-    first_hop
-        .into_iter()
-        .map(|(node, hop)| (names[node.index()].clone(), names[hop.index()].clone()))
-        .collect()
+    let name = |node: u32| graph.names[node as usize].clone();
+    let hops = (0..).zip(first_hop).filter(|(_, hop)| *hop != NONE);
+    hops.map(|(node, hop)| (name(node), name(hop))).collect()
 }
 
 /// What the shortest path from `origin` to each reachable node costs.
 pub(super) fn costs(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, f64> {
-    let Some((graph, names, origin)) = graph_of(origin, links) else {
-        return BTreeMap::new();
-    };
-    let distance = dijkstra(&graph, origin, None, |edge| *edge.weight());
-    let named = |(node, cost): (NodeIndex, f64)| (names[node.index()].clone(), cost);
-    distance.into_iter().map(named).collect()
+    let graph = Graph::of(links);
+    let Some(origin) = graph.index(origin) else { return BTreeMap::new() };
+    let distance = graph.distances(origin);
+    let reached = graph.names.iter().zip(distance).filter(|(_, cost)| cost.is_finite());
+    reached.map(|(name, cost)| ((*name).clone(), cost)).collect()
 }
 
-/// The table as a graph whose indices follow the names' order; `None` if `origin` has no links at all.
-fn graph_of<'a>(
-    origin: &NodeId,
-    links: &'a LinkCosts,
-) -> Option<(DiGraph<(), f64>, Vec<&'a NodeId>, NodeIndex)> {
-    let names: Vec<&NodeId> = links.keys().collect();
-    let index = |name: &NodeId| names.binary_search(&name).ok().map(NodeIndex::new);
-    let edges = links.iter().flat_map(|(from, to)| to.iter().map(move |(to, cost)| (from, to, cost)));
-    let mut graph = DiGraph::with_capacity(names.len(), links.values().map(|to| to.len()).sum());
-    for _ in &names {
-        graph.add_node(());
-    }
-    for (from, to, cost) in edges {
-        if let (Some(from), Some(to)) = (index(from), index(to)) {
-            graph.add_edge(from, to, cost.get());
+/// No node.
+const NONE: u32 = u32::MAX;
+
+/// The table as a graph whose indices follow the names' order, with its edges in one piece.
+struct Graph<'a> {
+    names: Vec<&'a NodeId>,
+    /// Where each node's edges begin; one more than there are nodes.
+    starts: Vec<usize>,
+    /// To, and the cost.
+    edges: Vec<(u32, f64)>,
+}
+
+impl<'a> Graph<'a> {
+    fn of(links: &'a LinkCosts) -> Self {
+        let names: Vec<&NodeId> = links.keys().collect();
+        let index: HashMap<&str, u32> = names.iter().map(|name| name.as_str()).zip(0..).collect();
+        let mut edges = Vec::with_capacity(links.values().map(|to| to.len()).sum());
+        let mut starts = vec![0];
+        for to in links.values() {
+            let listed = to.iter().filter_map(|(to, cost)| Some((*index.get(to.as_str())?, cost.get())));
+            edges.extend(listed);
+            starts.push(edges.len());
         }
+        Self { names, starts, edges }
     }
-    let origin = index(origin)?;
-    Some((graph, names, origin))
+
+    fn index(&self, name: &NodeId) -> Option<u32> {
+        // A table holds far fewer nodes than 32 bits count.
+        self.names.binary_search(&name).ok().map(|index| index as u32)
+    }
+
+    fn edges_of(&self, node: u32) -> &[(u32, f64)] {
+        &self.edges[self.starts[node as usize]..self.starts[node as usize + 1]]
+    }
+
+    /// What the shortest path to each node costs; infinite if there is none.
+    fn distances(&self, origin: u32) -> Vec<f64> {
+        let mut distance = vec![f64::INFINITY; self.names.len()];
+        distance[origin as usize] = 0.0;
+        // Bits of floats that are not negative sort as the floats do.
+        let mut heap = BinaryHeap::from([Reverse((0_u64, origin))]);
+        while let Some(Reverse((bits, node))) = heap.pop() {
+            let so_far = f64::from_bits(bits);
+            if so_far > distance[node as usize] {
+                continue;
+            }
+            for &(next, cost) in self.edges_of(node) {
+                let cost = so_far + cost;
+                if cost < distance[next as usize] {
+                    distance[next as usize] = cost;
+                    heap.push(Reverse((cost.to_bits(), next)));
+                }
+            }
+        }
+        distance
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use petgraph::algo::bellman_ford;
+    use petgraph::graph::{DiGraph, NodeIndex};
     use proptest::prelude::*;
 
     fn node(name: impl AsRef<str>) -> NodeId {
@@ -148,17 +177,21 @@ mod tests {
                 links_of(&mut links, &a).insert(b.clone(), cost);
                 links_of(&mut links, &b).insert(a, cost);
             }
-            for origin in links.keys() {
-                let (graph, names, from) = graph_of(origin, &links).unwrap();
-                let best = petgraph::algo::bellman_ford(&graph, from).unwrap().distances;
+            let graph = Graph::of(&links);
+            let edges = (0..graph.names.len() as u32)
+                .flat_map(|from| graph.edges_of(from).iter().map(move |(to, cost)| (from, *to, *cost)));
+            let reference = DiGraph::<(), f64>::from_edges(edges);
+            let best = |from| bellman_ford(&reference, NodeIndex::new(from)).unwrap().distances;
+            for (from, origin) in graph.names.iter().enumerate() {
+                let (best_from, costs) = (best(from), costs(origin, &links));
                 let hops = next_hops(origin, &links);
-                for (i, dest) in names.iter().enumerate().filter(|(i, _)| *i != from.index()) {
+                for (i, dest) in graph.names.iter().enumerate().filter(|(i, _)| *i != from) {
                     let hop = hops.get(*dest);
-                    prop_assert_eq!(hop.is_some(), best[i].is_finite());
+                    prop_assert_eq!(hop.is_some(), best_from[i].is_finite());
+                    prop_assert_eq!(costs.get(*dest).copied().unwrap_or(f64::INFINITY), best_from[i]);
                     let Some(hop) = hop else { continue };
-                    let onward = graph_of(hop, &links).unwrap();
-                    let rest = petgraph::algo::bellman_ford(&onward.0, onward.2).unwrap().distances[i];
-                    prop_assert_eq!(links[origin][hop].get() + rest, best[i]);
+                    let rest = best(graph.index(hop).unwrap() as usize)[i];
+                    prop_assert_eq!(links[*origin][hop].get() + rest, best_from[i]);
                 }
             }
         }

@@ -8,10 +8,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 
 use super::core::{Class, Mesh};
 use super::{Now, SessionId, Tick};
-use crate::wire::{NameHash, NodeId};
+use crate::wire::{NameHash, NodeId, ServiceName};
 
 /// Parts of a digest.
 const PARTS: usize = 16;
@@ -28,7 +29,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(128);
 pub(super) struct Digest([u32; PARTS]);
 
 impl Digest {
-    fn add(&mut self, node: NameHash, facts: [u64; 2]) {
+    /// Takes a fact in, or, if it is in, out again.
+    fn toggle(&mut self, node: NameHash, facts: [u64; 2]) {
         // Mixed as splitmix64 does, so that the order of additions does not matter and none cancels another.
         let mix = |x: u64| {
             let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -54,6 +56,11 @@ impl Digest {
         }
         Self(sums)
     }
+}
+
+/// A service and its date, as facts.
+fn dated(service: ServiceName, time: Timestamp) -> [u64; 2] {
+    [u64::from_be_bytes(service.to_wire()), time.as_nanosecond() as u64]
 }
 
 fn part(node: NameHash) -> usize {
@@ -103,20 +110,61 @@ impl Mesh {
         if let Some(digest) = self.digest {
             return digest;
         }
-        let reachable = self.routes.by_name();
         let mut digest = Digest::default();
-        digest.add(self.own, [self.epoch, self.told_sequence]);
-        for (_, hash, epoch, sequence) in self.links.versions().filter(|(n, ..)| reachable.contains_key(*n)) {
-            digest.add(hash, [epoch, sequence]);
+        digest.toggle(self.own, [self.epoch, self.told_sequence]);
+        for (service, time) in self.adverts.own_dates() {
+            digest.toggle(self.own, dated(service, time));
         }
-        for (node, service, time) in self.adverts.dates() {
-            if *node == self.id || reachable.contains_key(node) {
-                let date = time.as_nanosecond() as u64;
-                digest.add(node.hash(), [u64::from_be_bytes(service.to_wire()), date]);
+        // All of these tables are sorted by name, so they are walked side by side.
+        let mut reachable = self.routes.by_name().keys().peekable();
+        let mut is_reachable = |node: &NodeId| {
+            while reachable.next_if(|next| *next < node).is_some() {}
+            reachable.peek() == Some(&node)
+        };
+        for (_, hash, version) in self.links.versions().filter(|(node, ..)| is_reachable(node)) {
+            digest.toggle(hash, version);
+        }
+        let mut reachable = self.routes.by_name().keys().peekable();
+        for ((node, service), time) in self.adverts.dates() {
+            while reachable.next_if(|next| *next < node).is_some() {}
+            if reachable.peek() == Some(&node) {
+                digest.toggle(node.hash(), dated(*service, time));
             }
         }
         self.digest = Some(digest);
         digest
+    }
+
+    /// Another version of what a node says is known: the digest follows, if there is one.
+    pub(super) fn on_version(&mut self, node: &NodeId, before: Option<[u64; 2]>, now: [u64; 2]) {
+        let Some(digest) = &mut self.digest else { return };
+        if self.routes.by_name().contains_key(node) {
+            let hash = node.hash();
+            before.into_iter().chain([now]).for_each(|version| digest.toggle(hash, version));
+        }
+    }
+
+    /// The same for a service: `None` stands for one that is not on offer.
+    pub(super) fn on_date(
+        &mut self,
+        node: &NodeId,
+        service: ServiceName,
+        before: Option<Timestamp>,
+        now: Option<Timestamp>,
+    ) {
+        let Some(digest) = &mut self.digest else { return };
+        if self.routes.by_name().contains_key(node) {
+            let hash = node.hash();
+            before.into_iter().chain(now).for_each(|time| digest.toggle(hash, dated(service, time)));
+        }
+    }
+
+    /// The own update was told anew.
+    pub(super) fn on_own_sequence(&mut self, before: u64) {
+        if let Some(digest) = &mut self.digest {
+            digest.toggle(self.own, [self.epoch, before]);
+            digest.toggle(self.own, [self.epoch, self.told_sequence]);
+        }
     }
 
     /// Compares digests with a neighbour, and tells it what it seems to lack.
@@ -143,9 +191,7 @@ impl Mesh {
         let wanted = |node: &NodeId| {
             node != peer && parts.contains(&part(node.hash())) && self.routes.by_name().contains_key(node)
         };
-        let links = self.links.messages().filter(|(node, _)| wanted(node));
-        let services = self.adverts.messages().filter(|(node, _)| wanted(node));
-        messages.extend(links.chain(services).map(|(_, message)| message.clone()));
+        messages.extend(self.links.messages(wanted).chain(self.adverts.messages(wanted)));
         messages
     }
 }
@@ -156,7 +202,7 @@ mod tests {
 
     fn digest(facts: &[(u64, u64)]) -> Digest {
         let mut digest = Digest::default();
-        facts.iter().for_each(|&(node, fact)| digest.add(NameHash(node), [fact, 0]));
+        facts.iter().for_each(|&(node, fact)| digest.toggle(NameHash(node), [fact, 0]));
         digest
     }
 

@@ -96,8 +96,15 @@ impl Mesh {
     }
 
     pub(super) fn is_contester(&self, session: SessionId) -> bool {
-        let phase = self.sessions.get(&session).map(|s| &s.phase);
-        matches!(phase, Some(Phase::Greeting { contests: Some(_), .. }))
+        self.contested_peer(session).is_some()
+    }
+
+    /// Whom a session is with that waits for the end of another one.
+    pub(super) fn contested_peer(&self, session: SessionId) -> Option<&NodeId> {
+        match &self.sessions.get(&session)?.phase {
+            Phase::Greeting { contests, .. } => self.peer((*contests)?),
+            Phase::Established(_) => None,
+        }
     }
 
     /// The sessions that wait for the end of `living`, oldest first.

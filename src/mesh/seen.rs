@@ -1,7 +1,7 @@
-//! The IDs of routing updates already processed: each is processed once.
+//! The IDs of routing updates that are passed on without being believed: each is passed on once.
 //!
-//! Bounded twice, by age and by number. Forgetting one early is harmless, since an old update of a known
-//! node is also told by its epoch and sequence.
+//! All others are told from older ones by epoch and sequence, so nothing need be remembered of them. Bounded
+//! twice, by age and by number: forgetting one early costs one more round of a flood.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Tick;
 use crate::wire::NameHash;
 
-/// Most IDs kept; about 1.5 MB.
+/// Most IDs kept; about 2.5 MB.
 const MOST: usize = 65_536;
 
 /// A memory of update IDs.

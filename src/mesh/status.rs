@@ -44,7 +44,7 @@ pub struct Tables {
     pub withdrawn: u64,
     /// Names known by their hashes.
     pub names: u64,
-    /// Updates that are not to be processed again.
+    /// Updates of doubtful origin that are not to be passed on again.
     pub seen: u64,
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
@@ -35,8 +35,8 @@ const BATCH: usize = 256;
 /// What reaches the driver from links and sockets, in a bounded channel.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// A message that the readers could not carry on by themselves.
-    Packet(SessionId, Bytes),
+    /// A message that the readers could not carry on by themselves, with its session's place in the queue.
+    Packet(SessionId, Bytes, OwnedSemaphorePermit),
     /// A link has come up.
     Opened(Box<NewSession>),
     /// A link has gone down, and why.
@@ -64,6 +64,7 @@ pub(super) enum Ask {
     WorkCommands(Vec<WorkCommand>),
     Firewall(Vec<Rule>),
     MaxIdle(Duration),
+    ForgetTime(Duration),
     Send(SendAsk, oneshot::Sender<Result<(), SendError>>),
     Status(oneshot::Sender<Status>),
     Links(oneshot::Sender<Vec<LinkStatus>>),
@@ -145,7 +146,7 @@ impl Driver {
     fn take(&mut self, input: Input) {
         let now = self.clock.now();
         match input {
-            Input::Packet(session, message) => self.mesh.handle_packet(session, message, now),
+            Input::Packet(session, message, _turn) => self.mesh.handle_packet(session, message, now),
             Input::Opened(new) => self.open(*new),
             Input::Ended(session, cause) => {
                 debug!(%session, %cause, "link ended");
@@ -220,6 +221,7 @@ impl Driver {
                 self.max_idle = limit;
                 self.mesh.set_max_idle(limit);
             }
+            Ask::ForgetTime(time) => self.mesh.set_forget_time(time, now),
             Ask::Links(reply) => {
                 let _gone = reply.send(self.links());
             }

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use crate::backend::PacketPool;
+
 /// Bytes that may wait.
 pub(super) const LIMIT: usize = 4 << 20;
 /// Sources told apart.
@@ -17,13 +19,15 @@ const QUANTUM: usize = 64 << 10;
 /// Beyond this many waiting bytes, datagrams are copied: each would otherwise hold the whole buffer that it
 /// was read into, many times its own size.
 const COPY_BEYOND: usize = 1 << 20;
-/// Slots that an empty bucket keeps.
-const IDLE_SLOTS: usize = 16;
+/// Slots that an empty bucket keeps: as many as one read brings.
+const IDLE_SLOTS: usize = 256;
 
 #[derive(Debug, Default)]
 struct Bucket {
     waiting: VecDeque<Bytes>,
     bytes: usize,
+    /// Where its datagrams are copied to: together with those that leave before and after them.
+    copies: PacketPool,
 }
 
 /// The waiting datagrams.
@@ -56,12 +60,13 @@ impl Flows {
         if self.bytes + datagram.len() > LIMIT {
             return Err(NoRoom(datagram));
         }
-        let datagram = if self.bytes > COPY_BEYOND { Bytes::copy_from_slice(&datagram) } else { datagram };
+        let crowded = self.bytes > COPY_BEYOND;
         if self.buckets.is_empty() {
             self.buckets.resize_with(BUCKETS, Bucket::default);
         }
         let index = bucket_of(source);
         let bucket = &mut self.buckets[index];
+        let datagram = if crowded { bucket.copies.copy(&datagram).freeze() } else { datagram };
         if bucket.waiting.is_empty() {
             self.turns.push_back(index);
         }
@@ -107,6 +112,7 @@ impl Flows {
             taken += turn;
             if bucket.waiting.is_empty() {
                 bucket.waiting.shrink_to(IDLE_SLOTS);
+                bucket.copies = PacketPool::default();
             } else {
                 self.turns.push_back(index);
             }

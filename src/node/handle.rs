@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
 use super::driver::{Ask, Driver, Input, SendAsk};
-use super::port::Port;
 use super::ration::Ration;
 use super::socket::{BindError, OverlaySocket};
 use super::switch::Switch;
@@ -52,6 +51,17 @@ pub enum StopCause {
     Asked,
     /// Another node was in the mesh first under the same ID.
     Duplicate,
+}
+
+/// The queues inside a node, links' own ones aside.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Queues {
+    /// Messages that wait for the protocol's task.
+    pub core: u64,
+    /// Bytes of datagrams that have arrived at services of this node and have not been read.
+    pub service_bytes: u64,
+    /// Datagrams that found no room there so far.
+    pub service_dropped: u64,
 }
 
 /// A running node. Clones are the same node.
@@ -126,6 +136,13 @@ impl NodeHandle {
         self.ask(Ask::Links).await.unwrap_or_default()
     }
 
+    /// What waits inside this node.
+    pub fn queues(&self) -> Queues {
+        let (service_bytes, service_dropped) = self.inner.switch.stand_of_ports();
+        let waiting = self.inner.inbox.max_capacity() - self.inner.inbox.capacity();
+        Queues { core: waiting as u64, service_bytes: service_bytes as u64, service_dropped }
+    }
+
     /// Forgets a node that cannot be reached any more.
     ///
     /// # Errors
@@ -176,7 +193,7 @@ impl NodeHandle {
     /// # Errors
     /// If it is reserved or open already, or the node has stopped.
     pub async fn bind(&self, service: ServiceName) -> Result<OverlaySocket, BindError> {
-        let port = Arc::new(Port::default());
+        let port = self.switch().new_port();
         let bound = self.ask(|reply| Ask::Bind(service, port.clone(), reply)).await;
         match bound {
             Some(true) => Ok(OverlaySocket::new(self.clone(), service, port)),
@@ -218,6 +235,11 @@ impl NodeHandle {
     /// How long a link may be silent from now on.
     pub fn set_max_idle(&self, limit: Duration) {
         self.tell(Ask::MaxIdle(limit));
+    }
+
+    /// How long unreachable nodes stay listed from now on.
+    pub fn set_forget_time(&self, time: Duration) {
+        self.tell(Ask::ForgetTime(time));
     }
 
     /// Stops the node: links are closed in order, services end.

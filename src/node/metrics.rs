@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 
-use super::{LinkStatus, NodeHandle};
+use super::{LinkStatus, NodeHandle, Queues};
 use crate::mesh::{Counters, Status, Tables};
 
 /// Tells one node's numbers. Counters of links go on over the sessions that carry them, by the neighbour's name.
@@ -27,6 +27,9 @@ impl Publisher {
             let unit = if name.ends_with("_bytes") { Unit::Bytes } else { Unit::Count };
             describe_gauge!(name, unit, meaning);
         }
+        describe_gauge!(CORE_QUEUE, "Messages that wait for the protocol's task");
+        describe_gauge!(SERVICE_QUEUE, Unit::Bytes, "Datagrams at this node's services that wait to be read");
+        describe_counter!(SERVICE_DROPPED, "Datagrams that found no room at this node's services");
         describe_gauge!("meshd_routes", "Nodes that can be reached");
         describe_gauge!("meshd_link_cost", "Cost of the link to a neighbour");
         describe_gauge!("meshd_link_rtt_seconds", Unit::Seconds, "Round trip to a neighbour, if it is known");
@@ -41,10 +44,14 @@ impl Publisher {
     /// Tells the recorder of this process (or of this thread) how the node stands now.
     pub async fn publish(&mut self, node: &NodeHandle) {
         let (status, links) = (node.status().await, node.links().await);
-        self.tell(&status, &links);
+        self.tell(&status, &links, node.queues());
     }
 
-    fn tell(&mut self, status: &Status, links: &[LinkStatus]) {
+    fn tell(&mut self, status: &Status, links: &[LinkStatus], queues: Queues) {
+        let Queues { core, service_bytes, service_dropped } = queues;
+        gauge!(CORE_QUEUE).set(core as f64);
+        gauge!(SERVICE_QUEUE).set(service_bytes as f64);
+        counter!(SERVICE_DROPPED).absolute(service_dropped);
         for (name, _, value) in counts(&status.counters) {
             counter!(name).absolute(value);
         }
@@ -74,6 +81,10 @@ impl Publisher {
         }
     }
 }
+
+const CORE_QUEUE: &str = "meshd_core_queued_messages";
+const SERVICE_QUEUE: &str = "meshd_services_queued_bytes";
+const SERVICE_DROPPED: &str = "meshd_services_dropped_total";
 
 type Row = (&'static str, &'static str, u64);
 
@@ -145,7 +156,7 @@ fn sizes(tables: &Tables) -> [Row; 9] {
         ("meshd_known_services_bytes", "Bytes of their advertisements", service_bytes),
         ("meshd_withdrawn_services", "Withdrawn services that are not believed by an echo", withdrawn),
         ("meshd_known_names", "Names known by their hashes", names),
-        ("meshd_seen_updates", "Updates that are not to be processed again", seen),
+        ("meshd_seen_updates", "Updates of doubtful origin that are not passed on again", seen),
     ]
 }
 

@@ -25,7 +25,7 @@ mod socket;
 mod switch;
 mod traffic;
 
-pub use handle::{Changes, NodeHandle, NodeOptions, StopCause, epoch};
+pub use handle::{Changes, NodeHandle, NodeOptions, Queues, StopCause, epoch};
 pub use link::{LinkHandle, LinkSpec};
 pub use ping::{PingError, PingReply};
 pub use socket::{BindError, Blocked, OverlaySocket, Received};

@@ -3,7 +3,8 @@
 //! Whoever pushes never waits: what does not fit is dropped and counted, as a UDP socket does.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use crate::mesh::Datagram;
@@ -27,13 +28,14 @@ pub(super) struct Notice {
 #[derive(Debug, Default)]
 pub(super) struct Port {
     state: Mutex<State>,
+    /// Datagrams that found no room, here and at the node's other services.
+    dropped: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     datagrams: VecDeque<Datagram>,
     bytes: usize,
-    dropped: u64,
     reader: Option<Waker>,
     notices: VecDeque<Notice>,
     notice_reader: Option<Waker>,
@@ -41,12 +43,22 @@ struct State {
 }
 
 impl Port {
+    /// An empty inbox that counts on this what it drops.
+    pub(super) fn new(dropped: Arc<AtomicU64>) -> Self {
+        Self { dropped, ..Self::default() }
+    }
+
+    /// Bytes that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().bytes
+    }
+
     /// Puts a datagram in, or drops it.
     pub(super) fn push(&self, datagram: Datagram) {
         let size = datagram.payload.len() + OVERHEAD;
         let mut state = self.lock();
         if state.bytes + size > LIMIT || state.closed {
-            state.dropped += 1;
+            self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
         state.bytes += size;

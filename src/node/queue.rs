@@ -85,6 +85,19 @@ impl Queue {
         Ok(())
     }
 
+    /// Queues all these datagrams, which others have sent, in one go. What finds no room is dropped and counted.
+    pub(super) fn push_burst(&self, datagrams: &mut Vec<(DataHeader, Bytes)>) {
+        let mut lanes = self.lock();
+        if lanes.closed {
+            return datagrams.clear();
+        }
+        for (header, message) in datagrams.drain(..) {
+            let _counted = lanes.push_data(&header, message, IfFull::Drop);
+        }
+        drop(lanes);
+        self.filled.notify_one();
+    }
+
     /// True if a datagram would find room now; else `waker` is woken when there is some.
     pub(super) fn poll_room(&self, waker: &Waker) -> bool {
         let mut lanes = self.lock();

@@ -9,21 +9,29 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::clock::Clock;
 use super::driver::Input;
 use super::queue::Queue;
-use super::switch::Switch;
+use super::switch::{Bursts, Switch};
 use super::traffic::Traffic;
 use crate::backend::{Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::mesh::{SessionId, Tick};
 use crate::wire::MessageType;
 
+/// Messages of one session that may wait for the core: however many a neighbour sends, another one's wait is
+/// no longer than it takes to work off so many of each.
+const MOST_PENDING: usize = 128;
+
 /// How long the last words of a closing session may take to be written.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Slots that a writer keeps between two batches. Data fills fewer; what a new neighbour is told of a large mesh at
+/// once fills far more, and only once.
+const BUSY_SLOTS: usize = 512;
 
 /// What the driver and a session's tasks share.
 #[derive(Debug)]
@@ -31,6 +39,8 @@ pub(super) struct Channel {
     pub(super) id: SessionId,
     pub(super) direction: Direction,
     pub(super) queue: Arc<Queue>,
+    /// Room for messages that wait for the core.
+    pending: Arc<Semaphore>,
     /// Set by the driver once the peer is known: from then on datagrams are carried.
     pub(super) established: AtomicBool,
     /// When a datagram was last heard, in nanoseconds of the node's clock.
@@ -53,6 +63,7 @@ impl Channel {
             id,
             direction: info.direction,
             queue: Arc::default(),
+            pending: Arc::new(Semaphore::new(MOST_PENDING)),
             established: AtomicBool::new(false),
             heard: AtomicU64::new(nanos(now)),
             transport: info.transport,
@@ -118,6 +129,7 @@ async fn read(mut reader: Reader, channel: Arc<Channel>, around: Surroundings) {
 /// Carries packets until the link ends, or (`Ok`) the node does.
 async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings) -> Result<(), SessionEnd> {
     let mut batch: Vec<BytesMut> = Vec::new();
+    let mut bursts = Bursts::default();
     loop {
         reader.read_batch(&mut batch).await?;
         channel.traffic.heard(batch.len(), batch.iter().map(|message| message.len()).sum());
@@ -129,14 +141,24 @@ async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings
         let table = around.switch.forwarding.load_full();
         for message in batch.drain(..) {
             let data = carries && is_data(&message);
-            let for_core = if data { around.switch.carry(&table, message) } else { Some(message) };
-            if let Some(message) = for_core
-                && around.inbox.send(Input::Packet(channel.id, message.freeze())).await.is_err()
-            {
-                return Ok(());
+            let for_core =
+                if data { around.switch.carry(&table, message, &mut bursts) } else { Some(message) };
+            if let Some(message) = for_core {
+                // What came before it must not wait with it.
+                bursts.send();
+                if !hand_over(message.freeze(), channel, around).await {
+                    return Ok(());
+                }
             }
         }
+        bursts.send();
     }
+}
+
+/// Gives a message to the core when it is this session's turn; false once the node has stopped.
+async fn hand_over(message: Bytes, channel: &Channel, around: &Surroundings) -> bool {
+    let Ok(turn) = channel.pending.clone().acquire_owned().await else { return false };
+    around.inbox.send(Input::Packet(channel.id, message, turn)).await.is_ok()
 }
 
 fn is_data(message: &[u8]) -> bool {
@@ -152,6 +174,9 @@ async fn write(mut writer: Writer, channel: Arc<Channel>, around: Surroundings) 
             break;
         }
         channel.traffic.sent(packets, bytes);
+        if batch.capacity() > BUSY_SLOTS {
+            batch.shrink_to(BUSY_SLOTS);
+        }
     }
     // In memory of its own: this task waits for most of its life, and there is one for each session.
     let _in_time = tokio::time::timeout(FAREWELL, Box::pin(writer.close())).await;
@@ -173,5 +198,40 @@ async fn write_in_time(
         written = writer.write_batch(batch) => written.map_err(|e| e.to_string()),
         () = tokio::time::sleep(limit) => Err(format!("the peer took no data for {} s", limit.as_secs())),
         () = farewell => Err("the peer did not take the last words".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::wire::NodeId;
+
+    fn channel(number: u64) -> Channel {
+        let (transport, peer, direction) = ("tcp", number.to_string(), Direction::Inbound);
+        let info = SessionInfo { transport, peer, direction, certified_nodes: None };
+        Channel::new(SessionId(number), &info, Tick::at(Duration::ZERO))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_does_not_hold_up_what_another_neighbour_tells() {
+        let (inbox, mut waiting) = mpsc::channel(10 * MOST_PENDING);
+        let around = Surroundings {
+            switch: Arc::new(Switch::new(NodeId::new("here").unwrap())),
+            inbox,
+            clock: Clock::start(),
+            max_idle: Duration::from_secs(21),
+            link: CancellationToken::new(),
+        };
+        let (loud, quiet) = (channel(1), channel(2));
+        let flood = async { while hand_over(Bytes::new(), &loud, &around).await {} };
+        assert!(timeout(Duration::from_secs(1), flood).await.is_err(), "it waits for its turn");
+        assert_eq!(waiting.len(), MOST_PENDING);
+        assert!(hand_over(Bytes::new(), &quiet, &around).await);
+        assert_eq!(waiting.len(), MOST_PENDING + 1, "the other one need not wait");
+        drop(waiting.recv().await);
+        let turn = hand_over(Bytes::new(), &loud, &around);
+        assert_eq!(timeout(Duration::from_secs(1), turn).await, Ok(true), "one was worked off");
     }
 }

@@ -4,6 +4,7 @@
 //! [`Routes::decide`]'s.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
@@ -11,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::{broadcast, watch};
 
 use super::port::Port;
-use super::queue::{IfFull, Queue};
+use super::queue::Queue;
 use crate::mesh::{Datagram, Decision, Routes, SessionId};
 use crate::wire::data::HOPS_OFFSET;
 use crate::wire::{DATA_HEADER_LEN, DataHeader, NameHash, NodeId, ServiceName};
@@ -39,6 +40,8 @@ pub(super) struct Switch {
     /// Told which node has started anew. Whoever lags behind misses some.
     pub(super) restarted: broadcast::Sender<NameHash>,
     ports: RwLock<HashMap<ServiceName, Arc<Port>>>,
+    /// Datagrams for this node's services that found no room.
+    ports_dropped: Arc<AtomicU64>,
 }
 
 impl Switch {
@@ -51,19 +54,24 @@ impl Switch {
             offers: watch::Sender::new(()),
             restarted: broadcast::Sender::new(RESTARTS),
             ports: RwLock::default(),
+            ports_dropped: Arc::default(),
         }
     }
 
     /// Carries a data message that came from a link, if that needs no more than the table; else gives it
-    /// back for the core.
-    pub(super) fn carry(&self, table: &Forwarding, mut message: BytesMut) -> Option<BytesMut> {
+    /// back for the core. What goes on to other links waits in `bursts` until those are sent.
+    pub(super) fn carry(
+        &self,
+        table: &Forwarding,
+        mut message: BytesMut,
+        bursts: &mut Bursts,
+    ) -> Option<BytesMut> {
         let Ok(header) = DataHeader::parse(&message) else { return Some(message) };
         match table.routes.decide(&header) {
             Decision::Forward(session) => {
-                let Some(queue) = table.queues.get(&session) else { return Some(message) };
+                let Some(burst) = bursts.to(session, table) else { return Some(message) };
                 message[HOPS_OFFSET] = header.hops - 1;
-                // The queue counts what it drops.
-                let _dropped = queue.push_data(&header, message.freeze(), IfFull::Drop);
+                burst.push((header, message.freeze()));
             }
             Decision::Local => {
                 let Some(port) = self.port(header.to_service) else { return Some(message) };
@@ -97,6 +105,17 @@ impl Switch {
         self.ports.read().unwrap_or_else(PoisonError::into_inner).get(&service).cloned()
     }
 
+    /// A service's inbox, to be opened.
+    pub(super) fn new_port(&self) -> Arc<Port> {
+        Arc::new(Port::new(self.ports_dropped.clone()))
+    }
+
+    /// Bytes that wait in all services' inboxes, and datagrams that found no room there so far.
+    pub(super) fn stand_of_ports(&self) -> (usize, u64) {
+        let ports = self.ports.read().unwrap_or_else(PoisonError::into_inner);
+        (ports.values().map(|port| port.waiting()).sum(), self.ports_dropped.load(Ordering::Relaxed))
+    }
+
     /// Opens or closes a service.
     pub(super) fn set_port(&self, service: ServiceName, port: Option<Arc<Port>>) {
         let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
@@ -111,6 +130,41 @@ impl Switch {
         let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
         let ports: std::collections::BTreeMap<_, _> = ports.drain().collect();
         ports.values().for_each(|port| port.close());
+    }
+}
+
+/// Datagrams that came with one read, by the link that they go on to: those of a link enter its queue together.
+#[derive(Debug, Default)]
+pub(super) struct Bursts(Vec<Burst>);
+
+#[derive(Debug)]
+struct Burst {
+    to: SessionId,
+    queue: Arc<Queue>,
+    datagrams: Vec<(DataHeader, Bytes)>,
+}
+
+impl Bursts {
+    /// What goes to that link, if there is such a link.
+    fn to(&mut self, session: SessionId, table: &Forwarding) -> Option<&mut Vec<(DataHeader, Bytes)>> {
+        // Few links share what comes from one, and mostly it is the same one again.
+        let index = match self.0.iter().position(|burst| burst.to == session) {
+            Some(index) => index,
+            None => {
+                let queue = table.queues.get(&session)?.clone();
+                self.0.push(Burst { to: session, queue, datagrams: Vec::new() });
+                self.0.len() - 1
+            }
+        };
+        Some(&mut self.0[index].datagrams)
+    }
+
+    /// Puts all of them into their links' queues. Links to which nothing went are let go.
+    pub(super) fn send(&mut self) {
+        self.0.retain(|burst| !burst.datagrams.is_empty());
+        for burst in &mut self.0 {
+            burst.queue.push_burst(&mut burst.datagrams);
+        }
     }
 }
 

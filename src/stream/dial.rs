@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, TokioRuntime};
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::connection::{MeshStream, Side, end_when_gone};
@@ -322,7 +322,7 @@ impl Dialer {
         };
         let address = address(node.hash(), service);
         let gone = self.watches.watch(address);
-        let mut rejections = gone.blocked.subscribe();
+        let blocked = gone.blocked();
         // The name is not sent; it keeps apart what TLS remembers of each node.
         let name = format!("n{}.mesh", node.hash());
         let connecting = self
@@ -332,7 +332,7 @@ impl Dialer {
         let opened = tokio::select! {
             opened = timeout(settings::HANDSHAKE_LIMIT, connecting) => opened,
             () = gone.unknown.cancelled() => return Err(DialError::ServiceUnknown { node: node.clone(), service }),
-            by = blocked(&mut rejections) => return Err(DialError::Blocked { node: node.clone(), service, by }),
+            blocked = blocked => return Err(DialError::Blocked { node: node.clone(), service, by: blocked.by }),
         };
         match opened {
             Ok(Ok(connection)) => {
@@ -349,18 +349,6 @@ impl Dialer {
             }
             Ok(Err(source)) => Err(target.failed(Some(source))),
             Err(_elapsed) => Err(target.timeout()),
-        }
-    }
-}
-
-/// The node whose firewall turns the attempt away, once one does.
-async fn blocked(rejections: &mut watch::Receiver<Option<NodeId>>) -> NodeId {
-    loop {
-        if rejections.changed().await.is_err() {
-            return std::future::pending().await;
-        }
-        if let Some(by) = rejections.borrow_and_update().clone() {
-            return by;
         }
     }
 }

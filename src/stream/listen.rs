@@ -1,6 +1,7 @@
 //! Taking streams in on a service of this node.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::settings;
 use super::shared;
 use super::socket::{MeshSocket, service_at};
 use super::trust::{self, TrustError};
-use super::watch::{Gone, Watches};
+use super::watch::{Blocked, Gone, Watches};
 use crate::mesh::Offer;
 use crate::tls::{Expected, Guard, Rejection, ServerProfile};
 use crate::wire::{ConnType, ServiceName};
@@ -200,7 +201,22 @@ enum Accepted {
 
 impl Door {
     async fn accept(&self, incoming: Incoming) -> Result<Accepted, Refusal> {
-        let gone = self.watches.watch(incoming.remote_address());
+        let from = incoming.remote_address();
+        let gone = self.watches.watch(from);
+        let blocked = gone.blocked();
+        // The dialer cannot be told: what we send it is what is turned away.
+        let never = async move {
+            let Blocked { node, by } = blocked.await;
+            warn!(dialer = %node, firewall = %by, "a stream cannot begin: our answers are blocked by a firewall");
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            accepted = self.let_in(incoming, gone) => accepted,
+            never = never => match never {},
+        }
+    }
+
+    async fn let_in(&self, incoming: Incoming, gone: Gone) -> Result<Accepted, Refusal> {
         let (connection, guard) = match &self.tls {
             None => (incoming.await?, None),
             Some(profile) => {

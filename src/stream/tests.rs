@@ -56,6 +56,31 @@ async fn bytes_arrive_both_ways_and_half_close_works() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bulk_goes_in_large_packets_and_none_is_lost_in_our_own_queue() {
+    const BYTES: usize = 40_000_000;
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("sink"), None).await.unwrap();
+    let mut stream = Streams::new(nodes[0].clone()).dial(nodes[1].id(), service("sink")).await.unwrap();
+    let sending = async {
+        for _ in 0..BYTES / 100_000 {
+            stream.write_all(&[7; 100_000]).await.unwrap();
+        }
+        stream.shutdown().await.unwrap();
+    };
+    let receiving = async {
+        let mut accepted = listener.accept().await.unwrap();
+        tokio::io::copy(&mut accepted, &mut tokio::io::sink()).await.unwrap()
+    };
+    let ((), received) = timeout(LIMIT, async { tokio::join!(sending, receiving) }).await.unwrap();
+    assert_eq!(received, BYTES as u64);
+    let link = &nodes[0].links().await[0];
+    let mean = link.bytes_out / link.packets_out;
+    assert!(mean > 8_000, "{mean} bytes a packet, while the mesh carries 16,384");
+    assert_eq!(link.dropped, 0, "a full queue makes its own sender wait");
+}
+
 #[tokio::test]
 async fn what_was_written_arrives_though_the_stream_is_dropped() {
     let mut lab = Lab::new();

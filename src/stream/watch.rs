@@ -23,8 +23,34 @@ pub(super) struct Ends {
     pub(super) unknown: CancellationToken,
     /// The node has started anew and knows of no connection. One that is being opened may well succeed.
     pub(super) restarted: CancellationToken,
-    /// Told the node whose firewall has turned a packet away. Attempts to connect that are under way fail.
-    pub(super) blocked: watch::Sender<Option<NodeId>>,
+    /// Told who has turned a packet away. Attempts to connect that are under way fail.
+    blocked: watch::Sender<Option<Blocked>>,
+}
+
+/// A firewall has turned a packet of ours away.
+#[derive(Debug, Clone)]
+pub(super) struct Blocked {
+    /// The node that it was for.
+    pub(super) node: NodeId,
+    /// The node whose rule it was.
+    pub(super) by: NodeId,
+}
+
+impl Ends {
+    /// Ends once a firewall turns a packet to the address away, from now on.
+    pub(super) fn blocked(&self) -> impl Future<Output = Blocked> + use<> {
+        let mut told = self.blocked.subscribe();
+        async move {
+            loop {
+                if told.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+                if let Some(blocked) = told.borrow_and_update().clone() {
+                    return blocked;
+                }
+            }
+        }
+    }
 }
 
 /// The addresses that somebody is connected to.
@@ -57,10 +83,10 @@ impl Watches {
     }
 
     /// A packet for that address was turned away by a firewall.
-    fn report_blocked(&self, address: SocketAddr, by: NodeId) {
+    fn report_blocked(&self, address: SocketAddr, blocked: Blocked) {
         let watches = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(gone) = watches.get(&address).and_then(Weak::upgrade) {
-            gone.blocked.send_replace(Some(by));
+            gone.blocked.send_replace(Some(blocked));
         }
     }
 
@@ -80,7 +106,9 @@ impl Watches {
         let address = address(notice.to_node.hash(), notice.to_service);
         match notice.problem {
             Problem::ServiceUnknown => self.report(address),
-            Problem::BlockedByFirewall => self.report_blocked(address, by),
+            Problem::BlockedByFirewall => {
+                self.report_blocked(address, Blocked { node: notice.to_node.clone(), by });
+            }
             // A node that is merely out of reach may come back.
             Problem::MessageExpired | Problem::Other(_) => {}
         }

@@ -5,13 +5,14 @@
 use std::path::Path;
 
 use jiff::Timestamp;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::error::{FileError, FileProblem, Rejection};
 use super::files::{self, wrong};
 use super::fingerprint::Fingerprint;
 use super::material::{Trust, anchors};
 use super::names::Facts;
+use super::profile::{ClientProfile, ServerProfile};
 use super::verify::{self, Demands, Expected, Role};
 use crate::wire::NodeId;
 
@@ -55,26 +56,65 @@ pub fn certificates(path: &Path) -> Result<Vec<(Facts, String)>, FileError> {
     all.iter().enumerate().map(read).collect()
 }
 
-/// Whether a node that trusts `authorities` would accept the certificate in `file` now.
+/// By whom a certificate is judged.
+#[derive(Debug)]
+pub enum Judge {
+    /// A `tls-server`: judges what clients show.
+    Server(ServerProfile),
+    /// A `tls-client`: judges what servers show.
+    Client(ClientProfile),
+    /// Nobody's profile: bare authorities.
+    Authorities(Authorities),
+}
+
+/// Authorities, and for what they judge.
+#[derive(Debug)]
+pub struct Authorities {
+    trust: Trust,
+    role: Role,
+}
+
+impl Judge {
+    /// Judges by the files of authorities and of revocation lists alone.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub fn by_authorities(
+        authorities: &Path,
+        crl: Option<&Path>,
+        purpose: Purpose,
+    ) -> Result<Self, FileError> {
+        let trust = Trust {
+            anchors: anchors(authorities)?,
+            anchors_from: authorities.display().to_string(),
+            crls: crl.map_or(Ok(Vec::new()), files::revocation_lists)?,
+            crl_from: crl.map_or_else(String::new, |path| path.display().to_string()),
+            blocked: Vec::new(),
+            blocked_from: String::new(),
+        };
+        let role = match purpose {
+            Purpose::Server => Role::Server,
+            Purpose::Client => Role::Client,
+        };
+        Ok(Self::Authorities(Authorities { trust, role }))
+    }
+
+    fn check(&self, expected: &Expected, chain: &[CertificateDer<'_>]) -> Result<(), Rejection> {
+        match self {
+            Self::Server(profile) => profile.core.check(expected, chain),
+            Self::Client(profile) => profile.core.check(expected, chain),
+            Self::Authorities(Authorities { trust, role }) => {
+                verify::check(trust, &Demands::default(), *role, expected, chain, Timestamp::now())
+            }
+        }
+    }
+}
+
+/// Whether `judge` would accept the certificate in `file` now, from that node or host if one is named.
 ///
 /// # Errors
 /// Why not.
-pub fn verify(
-    file: &Path,
-    authorities: &Path,
-    crl: Option<&Path>,
-    purpose: Purpose,
-    node: Option<&str>,
-    host: Option<&str>,
-) -> Result<(), VerifyError> {
-    let trust = Trust {
-        anchors: anchors(authorities)?,
-        anchors_from: authorities.display().to_string(),
-        crls: crl.map_or(Ok(Vec::new()), files::revocation_lists)?,
-        crl_from: crl.map_or_else(String::new, |path| path.display().to_string()),
-        blocked: Vec::new(),
-        blocked_from: String::new(),
-    };
+pub fn verify(judge: &Judge, file: &Path, node: Option<&str>, host: Option<&str>) -> Result<(), VerifyError> {
     let expected = match (node, host) {
         (Some(node), _) => Expected::Node(NodeId::new(node)?),
         (None, Some(host)) => Expected::Host(
@@ -82,10 +122,5 @@ pub fn verify(
         ),
         (None, None) => Expected::Anyone,
     };
-    let role = match purpose {
-        Purpose::Server => Role::Server,
-        Purpose::Client => Role::Client,
-    };
-    let chain = files::certificates(file)?;
-    Ok(verify::check(&trust, &Demands::default(), role, &expected, &chain, Timestamp::now())?)
+    Ok(judge.check(&expected, &files::certificates(file)?)?)
 }

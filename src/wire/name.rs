@@ -4,18 +4,20 @@
 
 use std::borrow::Borrow;
 use std::fmt;
-use std::sync::Arc;
 
+use arcstr::ArcStr;
 use highway::{HighwayHash, HighwayHasher};
+use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The longest node ID that we accept, in bytes. DNS names, which IDs are in practice, end at 253.
 pub const MAX_NODE_ID: usize = 255;
 
 /// A node's name in the mesh: 1 to [`MAX_NODE_ID`] bytes of UTF-8 without control characters, and never
-/// `localhost`, which on every node means the node itself.
+/// `localhost`, which on every node means the node itself. As large as a pointer, and cheap to clone: a node
+/// of a large mesh holds each name in several tables.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(Arc<str>);
+pub struct NodeId(ArcStr);
 
 /// Why a text is no node ID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -100,8 +102,22 @@ impl Serialize for NodeId {
 
 impl<'de> Deserialize<'de> for NodeId {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let name = std::borrow::Cow::<str>::deserialize(d)?;
-        Self::new(name).map_err(serde::de::Error::custom)
+        d.deserialize_str(NodeIdVisitor)
+    }
+}
+
+/// Takes a name from where it stands: floods are full of them.
+struct NodeIdVisitor;
+
+impl Visitor<'_> for NodeIdVisitor {
+    type Value = NodeId;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a node ID")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<NodeId, E> {
+        NodeId::new(name).map_err(E::custom)
     }
 }
 

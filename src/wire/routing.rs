@@ -1,6 +1,8 @@
 //! Routing updates: a node's list of its links, flooded through the mesh.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -70,9 +72,9 @@ pub struct RoutingUpdate {
     /// Rises by one with each update of an epoch.
     #[serde(rename = "UpdateSequence")]
     pub sequence: u64,
-    /// Neighbour to cost.
+    /// Neighbour to cost. Shared, since whoever passes an update on keeps the list as well.
     #[serde(rename = "Connections", deserialize_with = "null_is_empty")]
-    pub connections: BTreeMap<NodeId, Cost>,
+    pub connections: Arc<BTreeMap<NodeId, Cost>>,
     /// The neighbour that sent this copy.
     #[serde(rename = "ForwardingNode")]
     pub forwarding_node: NodeId,
@@ -101,8 +103,36 @@ impl RoutingUpdate {
     }
 }
 
-fn null_is_empty<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<NodeId, Cost>, D::Error> {
-    Ok(Option::deserialize(d)?.unwrap_or_default())
+/// What tells an update that is news from one that is not, read without the rest: most copies of a flood say
+/// what is known.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Glance<'a> {
+    /// As [`RoutingUpdate::node_id`], unchecked.
+    #[serde(rename = "NodeID", borrow)]
+    pub node_id: Cow<'a, str>,
+    /// As [`RoutingUpdate::epoch`].
+    #[serde(rename = "UpdateEpoch")]
+    pub epoch: u64,
+    /// As [`RoutingUpdate::sequence`].
+    #[serde(rename = "UpdateSequence")]
+    pub sequence: u64,
+    /// As [`RoutingUpdate::forwarding_node`], unchecked.
+    #[serde(rename = "ForwardingNode", borrow)]
+    pub forwarding_node: Cow<'a, str>,
+    /// As [`RoutingUpdate::suspected_duplicate`].
+    #[serde(rename = "SuspectedDuplicate", default)]
+    pub suspected_duplicate: u64,
+}
+
+impl<'a> Glance<'a> {
+    /// Reads a whole message, type byte included; `None` if it is none, which [`RoutingUpdate::parse`] explains.
+    pub fn at(message: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(message.get(1..)?).ok()
+    }
+}
+
+fn null_is_empty<'de, D: Deserializer<'de>>(d: D) -> Result<Arc<BTreeMap<NodeId, Cost>>, D::Error> {
+    Ok(Option::<BTreeMap<_, _>>::deserialize(d)?.unwrap_or_default().into())
 }
 
 /// A node ID that may be the empty text.

@@ -1,5 +1,7 @@
 //! The recorded bytes of a Go node, both ways, and what no parser may swallow.
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -141,8 +143,8 @@ fn json_that_lies_about_types_is_an_error_that_says_so() {
 
 #[test]
 fn an_update_too_large_for_a_frame_is_refused_at_its_source() {
-    let connections =
-        (0..5_000).map(|i| (NodeId::new(format!("node-with-a-name-{i}")).unwrap(), Cost::DEFAULT)).collect();
+    let name = |i| NodeId::new(format!("node-with-a-name-{i}")).unwrap();
+    let connections = Arc::new((0..5_000).map(|i| (name(i), Cost::DEFAULT)).collect());
     let update = RoutingUpdate {
         node_id: NodeId::new("hub").ok(),
         update_id: "abcdefgh".into(),

@@ -97,7 +97,11 @@ impl Store {
 
     /// Adds a piece to the open `stdin` of a unit; after the `last` one all of it survives a power loss.
     pub(crate) fn add_payload(stdin: &mut File, piece: &[u8], last: bool) -> io::Result<()> {
-        disk::add_payload(&disk::System, stdin, piece, last)
+        disk::add_payload(&disk::System, stdin, piece, last)?;
+        if !last {
+            disk::write_back_ahead(stdin, piece.len());
+        }
+        Ok(())
     }
 
     /// Removes a unit: at once for everybody who looks, then file by file.

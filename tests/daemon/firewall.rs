@@ -139,3 +139,24 @@ fn a_go_node_that_rejects_fails_our_connection_at_once() {
         "connection to go:control blocked by the firewall of node go",
     );
 }
+
+/// The dialer cannot be told, since what is sent to it is what is turned away; the log over there says why.
+#[test]
+fn who_is_dialled_and_may_not_answer_says_so() {
+    let port = free_port();
+    let rules = json!({"firewallrules": [reject(json!({"fromnode": "far", "tonode": "near"}))]});
+    let hop = Node::start_with("hop", rules, listener(port));
+    let peer = json!([{"tcp-peer": format!("127.0.0.1:{port}")}]);
+    let (near, far) = (Node::start("near", peer.clone()), Node::start("far", peer));
+    near.knows("far", "control");
+    let socket = near.socket();
+    std::thread::spawn(move || {
+        use std::io::Write;
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        stream.write_all(b"connect far control\n").unwrap();
+        std::thread::park_timeout(crate::harness::LIMIT);
+    });
+    let says = "our answers are blocked by a firewall dialer=near firewall=hop";
+    until(says, || far.log().contains(says).then_some(()));
+    drop(hop);
+}

@@ -79,7 +79,7 @@ impl Node {
         Self::spawn_by(command, program, dir, &config)
     }
 
-    /// A node with the configuration file `config`, whose control socket is `s` in `dir`.
+    /// A node with the configuration `config`, a file or a directory, whose control socket is `s` in `dir`.
     pub fn spawn(program: &Path, dir: tempfile::TempDir, config: &Path) -> Self {
         Self::spawn_by(Command::new(program), program, dir, config)
     }
@@ -87,7 +87,7 @@ impl Node {
     fn spawn_by(mut command: Command, program: &Path, dir: tempfile::TempDir, config: &Path) -> Self {
         let log = fs::File::create(dir.path().join("log")).unwrap();
         let process = command
-            .arg("--config")
+            .arg(if config.is_dir() { "--config-dir" } else { "--config" })
             .arg(config)
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -104,6 +104,21 @@ impl Node {
 
     pub fn pid(&self) -> rustix::process::Pid {
         rustix::process::Pid::from_child(&self.process)
+    }
+
+    /// Asks the node to end, and waits; how long that took.
+    pub fn stop(&mut self) -> Duration {
+        let start = Instant::now();
+        rustix::process::kill_process(self.pid(), rustix::process::Signal::TERM).unwrap();
+        until("the node ends", || self.process.try_wait().unwrap());
+        start.elapsed()
+    }
+
+    /// Resident memory of the daemon in bytes.
+    pub fn rss(&self) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -165,8 +180,9 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         // SIGTERM lets the node end what it started; a node that does not listen is killed.
-        let pid = rustix::process::Pid::from_child(&self.process);
-        let _gone = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        if self.process.try_wait().unwrap().is_none() {
+            let _gone = rustix::process::kill_process(self.pid(), rustix::process::Signal::TERM);
+        }
         let deadline = Instant::now() + Duration::from_secs(15);
         while self.process.try_wait().unwrap().is_none() {
             if Instant::now() > deadline {

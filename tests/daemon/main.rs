@@ -8,3 +8,5 @@ mod proxies;
 mod reload;
 mod router;
 mod secured;
+mod silence;
+mod stopping;

@@ -10,7 +10,7 @@ use std::thread;
 use assert_cmd::Command;
 use serde_json::{Value, json};
 
-use crate::harness::{Node, echo, exchange, free_port, pattern, until};
+use crate::harness::{Node, configuration, echo, exchange, free_port, pattern, until};
 
 fn success() -> Value {
     json!({"Success": true})
@@ -281,4 +281,22 @@ fn a_hang_up_signal_reloads() {
     until("the refusal", || node.log().contains("reload failed, nothing was changed").then_some(()));
     assert!(node.log().contains("id cannot change while the node runs"));
     assert_eq!(node.ask_json("loglevel"), json!({"Level": "debug"}));
+}
+
+#[test]
+fn a_directory_is_one_configuration_and_its_files_come_and_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let parts = dir.path().join("parts");
+    fs::create_dir(&parts).unwrap();
+    fs::write(parts.join("10-node.yml"), configuration(dir.path(), "node", json!({}), json!([]))).unwrap();
+    let node = Node::spawn(Path::new(env!("CARGO_BIN_EXE_meshd")), dir, &parts);
+    assert!(node.ask("work submit node cat").contains("unknown work type"));
+    let more = parts.join("20-work.yaml");
+    fs::write(&more, json!([{"work-command": {"worktype": "cat", "command": "cat"}}]).to_string()).unwrap();
+    fs::write(parts.join("30-other.txt"), "not looked at").unwrap();
+    assert_eq!(node.reload(), success());
+    assert!(node.ask("work submit node cat").contains("created"));
+    fs::remove_file(more).unwrap();
+    assert_eq!(node.reload(), success());
+    assert!(node.ask("work submit node cat").contains("unknown work type"));
 }

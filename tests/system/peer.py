@@ -1,4 +1,5 @@
-"""A neighbour made of a socket: speaks the wire protocol over TCP, rightly or wrongly, byte by byte.
+"""A neighbour made of a socket: speaks the wire protocol over TCP, rightly or wrongly, byte by byte. And what can stand
+between two neighbours: proxies of several kinds.
 
 Knows the bytes (contract sections 1 and 2) and has no opinion of its own about what is legal.
 """
@@ -129,6 +130,86 @@ class Proxy:
                 if not self.swallowing:
                     sink.sendall(data)
         # Bytes are missing on these by now: what one end closes may close the other.
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        for one in [self.listener, *self.sockets]:
+            one.close()
+
+
+class Nat:
+    """Carries datagrams between one client and a port, and can change the address that the port sees."""
+
+    def __init__(self, target):
+        self.target, self.client, self.moves = ("127.0.0.1", target), None, 0
+        self.front = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.front.bind(("127.0.0.1", 0))
+        self.port = self.front.getsockname()[1]
+        self.backs = []
+        self.move()
+        threading.Thread(target=self.outward, daemon=True).start()
+
+    def move(self):
+        """Everything goes by another port from now on; what comes to the old ones is lost."""
+        back = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        back.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        back.bind(("127.0.0.1", 0))
+        self.backs.append(back)
+        threading.Thread(target=self.inward, args=(back,), daemon=True).start()
+        self.moves += 1
+
+    def outward(self):
+        with contextlib.suppress(OSError):
+            while True:
+                data, self.client = self.front.recvfrom(65536)
+                self.backs[-1].sendto(data, self.target)
+
+    def inward(self, back):
+        with contextlib.suppress(OSError):
+            while True:
+                data = back.recv(65536)
+                if back is self.backs[-1] and self.client:
+                    self.front.sendto(data, self.client)
+
+    def close(self):
+        for one in [self.front, *self.backs]:
+            one.close()
+
+
+class HttpProxy:
+    """Opens a tunnel to one port of this machine, whatever host is asked for; `asked` has the request lines."""
+
+    def __init__(self, target):
+        self.target, self.asked, self.sockets = target, [], []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.listener.accept()
+                threading.Thread(target=self.serve, args=(near,), daemon=True).start()
+
+    def serve(self, near):
+        request = b""
+        while not request.endswith(b"\r\n\r\n"):
+            data = near.recv(65536)
+            if not data:
+                return
+            request += data
+        self.asked.append(request.split(b"\r\n")[0].decode())
+        far = socket.create_connection(("127.0.0.1", self.target))
+        self.sockets += [near, far]
+        near.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        threading.Thread(target=self.copy, args=(far, near), daemon=True).start()
+        self.copy(near, far)
+
+    def copy(self, source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)
 

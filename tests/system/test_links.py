@@ -1,13 +1,19 @@
 """Links that die in silence, are dialled from both ends, or come back: what an operator sees at night."""
 
+import os
 import signal
+import socket
+import threading
 import time
 
 import pytest
 
+import links
 import mesh as harness
+from echo import Echo, exchange
 from mesh import free_port, until
-from peer import Proxy
+from peer import HttpProxy, Nat, Proxy
+from trust import Pki
 
 
 def connections(node):
@@ -131,3 +137,71 @@ def test_the_happy_path_logs_no_warning(line):
     for name, log in line.logs().items():
         for word in (" WARN", " ERROR", "panicked"):
             assert word not in log, (name, log)
+
+
+def test_a_quic_link_goes_on_while_its_address_changes(mesh, tmp_path):
+    """In the middle of a transfer through a proxy, again and again: no session and no stream ends, no byte is lost."""
+    pki, port, echo = Pki(tmp_path / "pki"), free_port(), Echo()
+    for name in ("near", "far"):
+        pki.issue(name, [name])
+    exit = {"tcp-client": {"service": "echo", "address": f"127.0.0.1:{echo.port}"}}
+    far = mesh.add("far", [*pki.profiles("far"), links.listener("quic-mtls", port), exit])
+    nat, mesh.ports["near"] = Nat(port), free_port()
+    entrance = {"port": mesh.ports["near"], "bindaddr": "127.0.0.1", "remotenode": "far", "remoteservice": "echo"}
+    near = mesh.add("near", [*pki.profiles("near"), links.peer("quic-mtls", nat.port), {"tcp-server": entrance}])
+    mesh.start()
+    payload, received, turns = os.urandom(1_000_000), 0, 40
+    with socket.create_connection(("127.0.0.1", mesh.ports["near"]), 60) as stream:
+        for turn in range(turns):
+            if turn % 10 == 5:
+                # While the transfer runs.
+                mover = threading.Timer(0.005, nat.move)
+                mover.start()
+            assert exchange(stream, payload) == payload, f"turn {turn}"
+            received += len(payload)
+    assert nat.moves == 5 and received == turns * len(payload)
+    for node, peer in ((near, "far"), (far, "near")):
+        assert node.log().count(f" connected session=#1 peer={peer}") == node.log().count(" connected ") == 1, node.log()
+        assert "disconnected" not in node.log()
+    nat.close()
+    echo.close()
+
+
+def test_a_websocket_is_reached_through_the_proxy_that_the_environment_names(mesh):
+    port = free_port()
+    mesh.add("far", [links.listener("ws", port)])
+    proxy = HttpProxy(port)
+    mesh.variables = {"HTTP_PROXY": f"http://127.0.0.1:{proxy.port}", "http_proxy": f"http://127.0.0.1:{proxy.port}", "NO_PROXY": "", "no_proxy": ""}
+    mesh.add("near", [{"ws-peer": {"address": "ws://far.invalid:8080/"}}])
+    mesh.start()
+    assert proxy.asked == ["CONNECT far.invalid:8080 HTTP/1.1"]
+    # Where the environment excepts the host, there is nobody of that name.
+    mesh.variables["NO_PROXY"] = mesh.variables["no_proxy"] = "far.invalid"
+    mesh["near"].restart()
+    until("the word about it", lambda: "cannot reach peer" in mesh["near"].log())
+    assert len(proxy.asked) == 1
+    proxy.close()
+
+
+@pytest.mark.parametrize("kind", links.OWN)
+def test_the_terms_of_a_link_hold_on_every_kind(mesh, tmp_path, kind):
+    """cost, nodecost, allowedpeers and redial."""
+    pki, port = Pki(tmp_path / "pki"), free_port()
+    names = ("far", "near", "once", "stranger")
+    for name in names:
+        pki.issue(name, [name])
+    listener = links.listener(kind, port)
+    (terms,) = listener.values()
+    terms.update({"cost": 2.0, "nodecost": {"near": 1.5}, "allowedpeers": ["near", "once"]})
+    far = mesh.add("far", [*pki.profiles("far"), listener]).start()
+    for name, own in (("near", {"cost": 1.5}), ("once", {"cost": 2.0, "redial": False}), ("stranger", {"cost": 2.0})):
+        peer = links.peer(kind, port)
+        next(iter(peer.values())).update(own)
+        mesh.add(name, [*pki.profiles(name), peer]).start()
+    until("both neighbours", lambda: connections(far) == {"near", "once"})
+    until("the refusal", lambda: "stranger is not in the link's allowedpeers" in far.log())
+    assert {entry["NodeID"]: entry["Cost"] for entry in far.status()["Connections"]} == {"near": 1.5, "once": 2.0}
+    until("the costs at the other end", lambda: mesh["near"].status()["KnownConnectionCosts"].get("far") == {"near": 1.5, "once": 2.0})
+    far.restart()
+    until("the one that dials again", lambda: connections(far) == {"near"}, 40)
+    assert connections(mesh["once"]) == set()

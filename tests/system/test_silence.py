@@ -182,7 +182,8 @@ def test_datagrams_from_many_sources(mesh, pki, target):
         assert honest_neighbour(target, pki, "udp") < 15
         assert len(target.status()["Connections"]) <= 300
     # Each that got a place was told of all that are known, as any new neighbour is.
-    assert target.rss() < before + 120_000_000, f"{before} bytes became {target.rss()}"
+    print(f"{target.rss() - before} bytes more")
+    assert target.rss() < before + 20_000_000, f"{before} bytes became {target.rss()}"
 
 
 def test_a_node_takes_as_many_files_as_it_may_and_its_jobs_do_not(mesh):

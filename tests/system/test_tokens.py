@@ -15,17 +15,17 @@ import time
 
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from client import Control, ControlError
 from conftest import scoped_mesh
-from mesh import free_port, until
+from mesh import command_type, free_port, until
 from trust import Pki
 
 WORK = [
     {"work-command": {"worktype": kind, "command": "sh", "params": "-c cat", "allowruntimeparams": True, "verifysignature": True}}
     for kind in ("signed", "other")
-]
+] + [command_type("open", "cat")]
 
 
 class Relay:
@@ -216,3 +216,33 @@ def test_a_good_token_of_a_receptor_node(nodes):
     token = rs512(nodes.pki, {"exp": int(time.time()) + HOUR, "aud": ["execution"]}).decode()
     request = {"command": "work", "subcommand": "submit", "node": "execution", "worktype": "signed", "signature": token}
     assert "Job Started" in answer(nodes, request)
+
+
+def test_the_own_socket_is_trust_enough(nodes):
+    """Its file mode says who may; TCP, like the mesh, takes a signature."""
+    real = nodes.real["execution"]
+    unit, output = real.run("execution", "signed", b"mine")
+    assert output == b"mine"
+    assert "signature is empty" in answer(nodes, {"command": "work", "subcommand": "release", "unitid": unit})
+    real.command(f"work release {unit}")
+    with real.control() as control, pytest.raises(ControlError, match="work type did not expect a signature"):
+        control.begin("execution", "open", signature="x")
+    assert "did not expect a signature" in answer(nodes, {"command": "work", "subcommand": "submit", "node": "execution", "worktype": "open", "signature": "x"})
+
+
+PRIVATE = {"PKCS#1": serialization.PrivateFormat.TraditionalOpenSSL, "PKCS#8": serialization.PrivateFormat.PKCS8}
+PUBLIC = {"PKCS#1": serialization.PublicFormat.PKCS1, "SPKI": serialization.PublicFormat.SubjectPublicKeyInfo}
+
+
+@pytest.mark.parametrize("private, public", [("PKCS#1", "SPKI"), ("PKCS#8", "PKCS#1")])
+def test_keys_of_every_form(mesh, tmp_path, private, public):
+    """As openssl writes them, and openssl's older versions."""
+    key, pem, port = rsa.generate_private_key(65537, 2048), serialization.Encoding.PEM, free_port()
+    (tmp_path / "key").write_bytes(key.private_bytes(pem, PRIVATE[private], serialization.NoEncryption()))
+    (tmp_path / "pub").write_bytes(key.public_key().public_bytes(pem, PUBLIC[public]))
+    verification = {"work-verification": {"publickey": str(tmp_path / "pub")}}
+    mesh.add("execution", [*WORK, verification, {"tcp-listener": {"bindaddr": "127.0.0.1", "port": port}}])
+    mesh.add("control", [{"work-signing": {"privatekey": str(tmp_path / "key")}}, {"tcp-peer": {"address": f"127.0.0.1:{port}"}}])
+    mesh.start()
+    _, output = mesh["control"].run("execution", "signed", b"signed", signwork="true")
+    assert output == b"signed"

@@ -4,11 +4,19 @@ The neighbour is ours, and the Go implementation's where RECEPTOR_GO names it. C
 are good for the other.
 """
 
+import contextlib
+import json
+import socket
+import ssl
+import subprocess
+
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 
 import go
 import links
-from mesh import MESHCTL, MESHD, free_port, until
+from mesh import MESHCTL, MESHD, environment, free_port, until
 from trust import Pki, run
 
 NEIGHBOURS = [pytest.param("meshd"), pytest.param("receptor", marks=go.needs_go)]
@@ -127,3 +135,78 @@ def test_a_request_of_one_program_signed_by_the_other(mesh, tmp_path, dials):
     bundle.write_text(files.path("ca.crt").read_text() + files.path("goca.crt").read_text())
     joined(mesh, "receptor", files.profiles("us", "bundle"), files.profiles("them", "bundle"), dials)
     mesh.wait_for_routes()
+
+
+@go.needs_go
+@pytest.mark.parametrize("dials", ["us", "them"])
+def test_an_elliptic_certificate_of_ours_serves_a_go_node(mesh, tmp_path, dials):
+    pki = Pki(tmp_path / "pki")
+    for name in ("us", "them"):
+        files = {option: pki.path(f"{name}.{end}") for option, end in (("--outreq", "req"), ("--outkey", "key"))}
+        pairs = [part for item in files.items() for part in item]
+        run(MESHCTL, "cert", "makereq", "--commonname", name, "--nodeid", name, "--dnsname", "localhost", "--ipaddress", "127.0.0.1", "--key", "ecdsa", *pairs)
+        pki.cert("signreq", f"req={name}.req", "cacert=ca.crt", "cakey=ca.key", f"outcert={name}.crt", "verify=true")
+    joined(mesh, "receptor", pki.profiles("us"), pki.profiles("them"), dials)
+    mesh.wait_for_routes()
+
+
+def shakes_hands(pki, port, newest):
+    """The version of TLS that a client with a certificate gets; None if it is turned away."""
+    context = ssl.create_default_context(cafile=str(pki.path("ca.crt")))
+    context.load_cert_chain(pki.path("them.crt"), pki.path("them.key"))
+    context.maximum_version = newest
+    with contextlib.suppress(ssl.SSLError, ConnectionError), socket.create_connection(("127.0.0.1", port), 20) as plain:
+        with context.wrap_socket(plain, server_hostname="localhost") as tls:
+            return tls.version()
+    return None
+
+
+def test_tls_1_2_is_accepted_unless_the_profile_says_otherwise(mesh, pki):
+    old, new = free_port(), free_port()
+    profiles = pki.profiles("us")
+    strict = {"tls-server": {**profiles[0]["tls-server"], "name": "strict", "mintls13": True}}
+    listeners = [links.listener("tcp-mtls", old), links.listener("tcp-mtls", new)]
+    listeners[1]["tcp-listener"]["tls"] = "strict"
+    mesh.add("us", [*profiles, strict, *listeners]).start()
+    versions = [shakes_hands(pki, port, newest) for port in (old, new) for newest in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)]
+    assert versions == ["TLSv1.2", "TLSv1.3", None, "TLSv1.3"]
+
+
+def verified(*args):
+    """What `meshctl cert verify` says, and whether it accepts."""
+    done = subprocess.run([MESHCTL, "cert", "verify", *map(str, args)], capture_output=True, text=True, env=environment(), timeout=60)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_a_profile_would_accept(pki, tmp_path):
+    """`meshctl cert verify` judges by the profile of a configuration, as a node with it would."""
+    config, blocked = tmp_path / "c.yml", tmp_path / "blocked"
+    them = x509.load_pem_x509_certificate(pki.path("them.crt").read_bytes()).fingerprint(hashes.SHA512()).hex()
+    server, client = pki.profiles("us", blocklist=str(blocked))
+    pinned = {"tls-client": {**client["tls-client"], "name": "pinned", "pinnedservercert": [them]}}
+    insecure = {"tls-client": {"name": "insecure", "insecureskipverify": True}}
+    both = [{"tls-server": {**server["tls-server"], "name": "both"}}, {"tls-client": {**client["tls-client"], "name": "both"}}]
+    config.write_text(json.dumps([{"node": {"id": "us"}}, "local-only", server, client, pinned, insecure, *both]))
+    blocked.write_text("")
+    by = lambda profile, name, *more: verified(pki.path(f"{name}.crt"), "--config", config, "--profile", profile, *more)  # noqa: E731
+    for profile, name, more, accepted, says in [
+        ("server", "them", ["--node", "them"], True, "accepted"),
+        ("server", "them", ["--node", "us"], False, "expected node us, found node them"),
+        ("server", "wrong-ca", [], False, f"not among the authorities in {pki.path('ca.crt')}"),
+        ("client", "expired", [], False, "has expired on"),
+        ("client", "them", ["--host", "localhost"], True, "accepted"),
+        ("client", "them", ["--host", "hop.example"], False, "expected host hop.example"),
+        ("pinned", "them", [], True, "accepted"),
+        ("pinned", "somebody", [], False, "is not pinned"),
+        ("insecure", "wrong-ca", [], True, "accepted"),
+        ("both", "them", [], False, "say with --purpose which of them judges"),
+        ("both", "them", ["--purpose", "client"], True, "accepted"),
+        ("client", "them", ["--purpose", "client"], False, 'there is no tls-server named "client"'),
+        ("nobody", "them", [], False, 'there is no TLS profile named "nobody"'),
+    ]:
+        assert by(profile, name, *more)[0] == accepted and says in by(profile, name, *more)[1], (profile, name, more, by(profile, name, *more))
+    blocked.write_text(them + "\n")
+    accepted, said = by("server", "them")
+    assert not accepted and "is blocked" in said
+    accepted, said = verified(pki.path("them.crt"), "--ca", pki.path("ca.crt"), "--profile", "server")
+    assert not accepted and "cannot be used with" in said

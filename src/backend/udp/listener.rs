@@ -82,10 +82,15 @@ impl Hub {
         if Arc::strong_count(self) > self.table().len() + 2 * MAX_NEW {
             return;
         }
-        let place = self.table().admit(route.to, now);
-        let Some(place) = place else {
-            warn!(source = %route.to, "no room for another UDP session: limit the port to known neighbours");
-            return;
+        let admitted = self.table().admit(route.to, now);
+        let place = match admitted {
+            Ok(place) => place,
+            Err(why) => {
+                if self.table().complains(now) {
+                    warn!(source = %route.to, "a UDP session has to wait: {why}");
+                }
+                return;
+            }
         };
         place.inbox.push(datagram);
         permit.send(Member { hub: self.clone(), route, serial: place.serial, inbox: place.inbox });

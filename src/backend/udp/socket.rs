@@ -3,6 +3,7 @@
 //! It owns the socket's options, the kernel's offloads and which errors concern one datagram only. It knows
 //! addresses and bytes; sessions it has never heard of.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -33,6 +34,12 @@ const KERNEL_BUFFER: usize = 4 * 1024 * 1024;
 const SAFE_SEGMENT: usize = 1_472;
 
 const WOULD_BLOCK: io::ErrorKind = io::ErrorKind::WouldBlock;
+
+thread_local! {
+    /// Where packets are joined that leave with one call: up to 64 KiB, so one for each thread and not for each
+    /// session, of which a listener may have thousands.
+    static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Where datagrams are sent to, and from which of the host's addresses.
 #[derive(Debug, Clone, Copy)]
@@ -128,12 +135,7 @@ impl DatagramSocket {
 
     /// Sends packets from the front of the batch with one call and takes them out; a datagram that cannot be
     /// sent for its own sake is lost, as others are on their way.
-    pub(super) fn try_send(
-        &self,
-        route: Route,
-        batch: &mut VecDeque<Bytes>,
-        joined: &mut Vec<u8>,
-    ) -> io::Result<()> {
+    pub(super) fn try_send(&self, route: Route, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
         let Some(first) = batch.front().cloned() else { return Ok(()) };
         if first.len() > MAX_DATAGRAM {
             error!(len = first.len(), limit = MAX_DATAGRAM, "dropped a packet that no datagram can carry");
@@ -141,12 +143,13 @@ impl DatagramSocket {
             return Ok(());
         }
         let run = self.run(batch);
-        let sent = if run > 1 {
-            joined.clear();
-            batch.iter().take(run).for_each(|packet| joined.extend_from_slice(packet));
-            self.send(route, joined, Some(first.len()))
-        } else {
-            self.send(route, &first, None)
+        let sent = match run {
+            0 | 1 => self.send(route, &first, None),
+            _ => JOINED.with_borrow_mut(|joined| {
+                joined.clear();
+                batch.iter().take(run).for_each(|packet| joined.extend_from_slice(packet));
+                self.send(route, joined, Some(first.len()))
+            }),
         };
         match sent {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),

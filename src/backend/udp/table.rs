@@ -1,7 +1,8 @@
 //! Which sessions a UDP listener has, by source address, and who makes room for whom.
 //!
 //! Anybody can write any source address on a datagram, so nothing is kept for a source before a valid
-//! routing update has come from it, and sources that have only just appeared share a small number of places.
+//! routing update has come from it, and sources that have only just appeared share a small number of places, each for
+//! a while: so a flood of invented ones costs little, and an honest one that gets a place has the time to prove itself.
 //! Time is an argument; sockets it does not know.
 
 use std::collections::BTreeMap;
@@ -17,9 +18,11 @@ use super::inbox::Inbox;
 pub(super) const MAX_SESSIONS: usize = 4_096;
 /// Sessions among them that are younger than [`PROOF`] or have been silent since.
 pub(super) const MAX_NEW: usize = 256;
-/// Who still sends so long after its first datagram is taken for real: a flood of invented sources has been
-/// displaced by itself until then.
+/// Who still sends so long after its first datagram is taken for real; who does not makes room for others. Until then
+/// others have to wait, and a neighbour says its first words again every second.
 pub(super) const PROOF: Duration = Duration::from_secs(2);
+/// Between two complaints about missing places.
+const COMPLAINTS: Duration = Duration::from_secs(10);
 
 /// The sessions of a listener.
 #[derive(Debug, Default)]
@@ -28,6 +31,8 @@ pub(super) struct Table {
     /// Sources that are not proven, oldest first.
     new: BTreeMap<u64, SocketAddr>,
     next_serial: u64,
+    /// When it was last told that there is no place.
+    complained: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -36,6 +41,17 @@ struct Entry {
     inbox: Arc<Inbox>,
     since: Instant,
     proven: bool,
+}
+
+/// Why there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoPlace {
+    /// Some of them make room soon.
+    #[error("{MAX_NEW} sources have appeared within {} s, and no more are let in at once", PROOF.as_secs())]
+    ForNow,
+    /// As many sources as there are places have proved themselves.
+    #[error("the port has {MAX_SESSIONS} sessions: limit it to known neighbours")]
+    Full,
 }
 
 /// A place in the table.
@@ -58,12 +74,11 @@ impl Table {
         true
     }
 
-    /// Makes a place for a new source; `None` if all places belong to proven ones. The oldest new session
-    /// may have to go: its inbox is closed.
-    pub(super) fn admit(&mut self, source: SocketAddr, now: Instant) -> Option<Place> {
-        let full = self.new.len() >= MAX_NEW || self.entries.len() >= MAX_SESSIONS;
-        if full && !self.displace_oldest_new() {
-            return None;
+    /// Makes a place for a new source. The oldest new session may have to go, if it had the time to prove itself and
+    /// did not: its inbox is closed.
+    pub(super) fn admit(&mut self, source: SocketAddr, now: Instant) -> Result<Place, NoPlace> {
+        if self.new.len() >= MAX_NEW || self.entries.len() >= MAX_SESSIONS {
+            self.displace_oldest_new(now)?;
         }
         let serial = self.next_serial;
         self.next_serial += 1;
@@ -74,15 +89,28 @@ impl Table {
             self.new.remove(&old.serial);
         }
         self.new.insert(serial, source);
-        Some(Place { serial, inbox })
+        Ok(Place { serial, inbox })
     }
 
-    fn displace_oldest_new(&mut self) -> bool {
-        let Some((_, source)) = self.new.pop_first() else { return false };
-        if let Some(entry) = self.entries.remove(&source) {
+    fn displace_oldest_new(&mut self, now: Instant) -> Result<(), NoPlace> {
+        let oldest = self.new.first_entry().ok_or(NoPlace::Full)?;
+        let had_time = |entry: &Entry| now.duration_since(entry.since) >= PROOF;
+        if !self.entries.get(oldest.get()).is_none_or(had_time) {
+            return Err(NoPlace::ForNow);
+        }
+        if let Some(entry) = self.entries.remove(&oldest.remove()) {
             entry.inbox.close();
         }
-        true
+        Ok(())
+    }
+
+    /// Whether it is to be told now that there is no place: anybody can cause that as fast as it can send.
+    pub(super) fn complains(&mut self, now: Instant) -> bool {
+        let due = self.complained.is_none_or(|last| now.duration_since(last) >= COMPLAINTS);
+        if due {
+            self.complained = Some(now);
+        }
+        due
     }
 
     /// Gives a place back; does nothing if another session has it by now.
@@ -108,16 +136,36 @@ mod tests {
     }
 
     #[test]
-    fn invented_sources_displace_each_other_and_nobody_else() {
+    fn a_flood_of_invented_sources_costs_few_places_and_no_neighbour_its_own() {
         let (mut table, start) = (Table::default(), Instant::now());
         let _real = table.admit(source(0), start).unwrap();
         assert!(table.deliver(source(0), b"x", start + PROOF));
-        for number in 1..100_000 {
-            table.admit(source(number), start + PROOF).unwrap();
+        let mut admitted = 0;
+        for number in 1..100_000_u32 {
+            // Ten thousand a second.
+            let now = start + PROOF + Duration::from_micros(100) * number;
+            admitted += usize::from(table.admit(source(number as usize), now).is_ok());
             assert!(table.len() <= MAX_NEW + 1);
         }
-        assert!(table.deliver(source(0), b"y", start + 2 * PROOF), "the real neighbour lost its place");
-        assert!(!table.deliver(source(1), b"y", start + 2 * PROOF));
+        // In ten seconds as many as there is time for.
+        assert_eq!(admitted, MAX_NEW * 5);
+        assert!(table.deliver(source(0), b"y", start + 20 * PROOF), "the real neighbour lost its place");
+        assert!(!table.deliver(source(1), b"y", start + 20 * PROOF));
+    }
+
+    #[test]
+    fn who_got_a_place_keeps_it_until_it_can_prove_itself() {
+        let (mut table, start) = (Table::default(), Instant::now());
+        for number in 0..MAX_NEW {
+            table.admit(source(number), start).unwrap();
+        }
+        let soon = start + PROOF - Duration::from_millis(1);
+        assert_eq!(table.admit(source(MAX_NEW), soon).unwrap_err(), NoPlace::ForNow);
+        assert!(table.deliver(source(0), b"x", start + PROOF));
+        table.admit(source(MAX_NEW), start + PROOF).unwrap();
+        table.admit(source(MAX_NEW + 1), start + PROOF).unwrap();
+        assert!(table.deliver(source(0), b"y", start + PROOF), "proven just in time");
+        assert!(!table.deliver(source(1), b"y", start + PROOF), "it had its time");
     }
 
     #[tokio::test]
@@ -125,7 +173,7 @@ mod tests {
         let (mut table, now) = (Table::default(), Instant::now());
         let oldest = table.admit(source(0), now).unwrap();
         for number in 1..=MAX_NEW {
-            table.admit(source(number), now).unwrap();
+            table.admit(source(number), now + PROOF).unwrap();
         }
         assert!(oldest.inbox.take(&mut Vec::new()).await.is_err());
     }
@@ -137,7 +185,7 @@ mod tests {
             table.admit(source(number), start).unwrap();
             assert!(table.deliver(source(number), b"x", start + PROOF));
         }
-        assert!(table.admit(source(MAX_SESSIONS), start + PROOF).is_none());
+        assert_eq!(table.admit(source(MAX_SESSIONS), start + PROOF).unwrap_err(), NoPlace::Full);
         assert_eq!(table.len(), MAX_SESSIONS);
     }
 

@@ -43,6 +43,7 @@ fn a_node_alone_takes_the_machines_name_and_the_defaults() {
     assert_eq!(config.node.id, node("host.example"));
     assert_eq!(config.node.data_dir, PathBuf::from("/var/lib/meshd"));
     assert_eq!(config.node.max_idle, DEFAULT_MAX_IDLE);
+    assert_eq!(config.node.forget_after.as_secs(), 600);
     assert_eq!(config.log_level, LogLevel::Info);
     assert!(config.local_only && !config.trace);
     assert_eq!(warnings, []);

@@ -17,6 +17,11 @@ use crate::wire::NodeId;
 /// How long a link may be silent unless configured otherwise; it may only be raised.
 pub const DEFAULT_MAX_IDLE: Duration = Duration::from_secs(21);
 
+/// How long an unreachable node stays listed unless configured otherwise.
+pub const DEFAULT_FORGET_AFTER: Duration = Duration::from_secs(600);
+/// A controller takes a node that is no longer listed for removed: a restart must not look like that.
+const LEAST_FORGET_AFTER: Duration = Duration::from_secs(60);
+
 /// The directive `node`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -28,6 +33,8 @@ pub struct Node {
     pub firewall_rules: Vec<Rule>,
     /// How long a link may be silent before it is closed; at least [`DEFAULT_MAX_IDLE`].
     pub max_idle: Duration,
+    /// How long an unreachable node and its services stay listed.
+    pub forget_after: Duration,
     /// Settings of work in Kubernetes that Go nodes take here.
     pub kubernetes: KubernetesTuning,
 }
@@ -51,7 +58,8 @@ impl Node {
         // The name is a constant and valid.
         let id = NodeId::new("none").expect("a valid node ID");
         let (firewall_rules, kubernetes) = (Vec::new(), KubernetesTuning::default());
-        Self { id, data_dir: PathBuf::new(), firewall_rules, max_idle: DEFAULT_MAX_IDLE, kubernetes }
+        let (max_idle, forget_after) = (DEFAULT_MAX_IDLE, DEFAULT_FORGET_AFTER);
+        Self { id, data_dir: PathBuf::new(), firewall_rules, max_idle, forget_after, kubernetes }
     }
 }
 
@@ -103,6 +111,7 @@ pub(super) fn node(fields: &mut Fields<'_>, environment: &Environment) -> Option
     let data_dir = data_dir(fields, environment);
     let firewall_rules = firewall::rules(fields, "firewallrules");
     let max_idle = max_idle(fields);
+    let forget_after = forget_after(fields);
     let kubernetes = KubernetesTuning {
         support_reconnect: fields.string("receptorkubesupportreconnect"),
         qps: fields.string("receptorkubeclientsetqps"),
@@ -114,6 +123,7 @@ pub(super) fn node(fields: &mut Fields<'_>, environment: &Environment) -> Option
         data_dir: data_dir?,
         firewall_rules: firewall_rules?,
         max_idle: max_idle?.unwrap_or(DEFAULT_MAX_IDLE),
+        forget_after: forget_after?.unwrap_or(DEFAULT_FORGET_AFTER),
         kubernetes,
     })
 }
@@ -151,6 +161,20 @@ fn max_idle(fields: &mut Fields<'_>) -> Optional<Duration> {
         Some(short) if short < DEFAULT_MAX_IDLE => {
             let reason =
                 format!("it may only be raised above the default of {}", duration::print(DEFAULT_MAX_IDLE));
+            fields.refuse(NAME, duration::print(short), reason);
+            None
+        }
+        Some(_) | None => Some(given),
+    }
+}
+
+fn forget_after(fields: &mut Fields<'_>) -> Optional<Duration> {
+    const NAME: &str = "forgetafter";
+    let given = fields.duration(NAME)?;
+    match given {
+        Some(short) if short < LEAST_FORGET_AFTER => {
+            let least = duration::print(LEAST_FORGET_AFTER);
+            let reason = format!("a node that restarts must stay listed meanwhile: give {least} or more");
             fields.refuse(NAME, duration::print(short), reason);
             None
         }

@@ -60,7 +60,7 @@ pub(super) fn main(args: &[String]) -> ExitCode {
 }
 
 /// A path alone stands for the option that reads it.
-fn sources(args: Vec<String>) -> Vec<String> {
+pub(super) fn sources(args: Vec<String>) -> Vec<String> {
     match args.as_slice() {
         [path] if !path.starts_with('-') => {
             let option = if Path::new(path).is_dir() { "--config-dir" } else { "--config" };

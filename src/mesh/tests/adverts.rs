@@ -219,7 +219,7 @@ fn a_new_neighbour_is_not_told_newer_dates_than_the_others() {
 
 #[test]
 fn advertisers_and_services_are_bounded() {
-    let options = Options { max_nodes: 5, max_services_per_node: 4, ..Options::default() };
+    let options = Options { max_nodes: 10, max_services_per_node: 4, ..Options::default() };
     let mut solo = Solo::with("a", options);
     let b = solo.neighbour("b");
     for i in 0..20 {

@@ -61,6 +61,18 @@ fn an_absent_node_stays_listed_for_ten_minutes() {
 }
 
 #[test]
+fn another_time_to_forget_counts_for_those_who_are_gone_already() {
+    let mut solo = with_x_gone(Options::default());
+    solo.advance(secs(100));
+    let now = solo.now();
+    solo.mesh.set_forget_time(secs(120), now);
+    solo.advance(secs(10));
+    assert_eq!(knows_x(&solo), [true; 3]);
+    solo.advance(secs(20));
+    assert_eq!(knows_x(&solo), [false; 3]);
+}
+
+#[test]
 fn an_echo_does_not_bring_a_forgotten_node_back_but_a_sign_of_life_does() {
     for (epoch, sequence, believed) in [(0, 7, false), (0, 8, true), (1, 1, true)] {
         let mut solo = with_x_gone(Options::default());
@@ -155,10 +167,10 @@ fn what_found_no_room_is_put_down_to_who_told_it() {
     let told = |peer: &str| solo.mesh.neighbours()[&node(peer)].told;
     let [by_b, by_c] = ["b", "c"].map(told);
     assert_eq!((by_b.updates - by_c.updates, by_b.malformed, by_c.malformed), (20, 20, 0));
-    assert_eq!((by_b.new_nodes - by_c.new_nodes, by_b.refused, by_c.refused), (8, 12, 0));
+    assert_eq!((by_b.new_nodes - by_c.new_nodes, by_b.refused, by_c.refused), (7, 13, 0));
     let refused =
         solo.events().into_iter().filter(|e| matches!(e, Event::Refused { session, .. } if *session == b));
-    assert_eq!(refused.count(), 12);
+    assert_eq!(refused.count(), 13);
     assert!(solo.mesh.peer(c).is_some_and(|peer| *peer == node("c")));
 }
 

@@ -30,7 +30,7 @@ fn answers_an_introduction_by_listing_the_peer() {
     solo.sent();
     solo.say(session, &update("b", "greeting", 1, 1, &[]));
     let told = solo.updates_to(session);
-    assert_eq!(told[0].connections, BTreeMap::from([(node("b"), Cost::DEFAULT)]));
+    assert_eq!(*told[0].connections, BTreeMap::from([(node("b"), Cost::DEFAULT)]));
     assert!(matches!(&solo.events()[..], [Event::SessionUp { peer, .. }] if *peer == node("b")));
     solo.advance(secs(3));
     assert_eq!(solo.updates_to(session).len(), 1, "one flood of the new link, and no more greetings");

@@ -1,13 +1,16 @@
 //! Neighbours of our kind: asked, missed, forgiven, and told what floods have lost.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 
 use super::net::Net;
-use super::solo::{Solo, as_data, millis, node, secs, service, update};
+use super::solo::{Solo, as_data, as_update, millis, node, secs, service, update};
 use crate::mesh::{CloseReason, Event, LinkPolicy, SessionId};
-use crate::wire::{DATA_HEADER_LEN, DataHeader, ServiceName};
+use crate::wire::advertisement::AdvertisementMessage;
+use crate::wire::{Advertisement, ConnType, DATA_HEADER_LEN, DataHeader, RoutingUpdate, ServiceName};
 
 const PROBE: ServiceName = ServiceName::from_wire(*b"\x01probe\0\0");
 const ALIVE: ServiceName = ServiceName::from_wire(*b"\x01alive\0\0");
@@ -191,4 +194,68 @@ fn probes_of_strangers_are_nothing_special() {
         );
     }
     assert_eq!(solo.closed(), []);
+}
+
+/// The digest in the answer to a probe from this session's peer.
+fn digest_told(solo: &mut Solo, session: SessionId, peer: &str) -> Vec<u8> {
+    solo.sent();
+    let header = DataHeader {
+        hops: 30,
+        from_node: node(peer).hash(),
+        to_node: solo.mesh.id().hash(),
+        from_service: PROBE,
+        to_service: ALIVE,
+    };
+    solo.packet(session, header.message(&[0; 68]));
+    let is_answer = |m: &Bytes| as_data(m).is_some_and(|header| header.to_service == PROBE);
+    let answer = solo.sent_to(session).into_iter().find(is_answer).expect("whoever asks is answered");
+    answer[DATA_HEADER_LEN + 4..].to_vec()
+}
+
+fn advert(of: &str, name: &str, time: Timestamp, cancel: bool) -> Bytes {
+    let (node_id, service) = (node(of), service(name));
+    let conn_type = ConnType::DATAGRAM;
+    let advertisement = Advertisement { node_id, service, time, conn_type, tags: None, work_commands: None };
+    AdvertisementMessage { advertisement, cancel }.message().unwrap()
+}
+
+#[test]
+fn a_digest_that_follows_each_change_is_the_one_that_is_computed_anew() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    solo.say(b, &update("b", "b_and_xyz", 1, 3, &[("a", 1.0), ("x", 1.0), ("y", 1.0)]));
+    let mut digests = BTreeSet::new();
+    for (name, sequence) in [("x", 1), ("y", 1), ("gone", 1), ("x", 2), ("gone", 2), ("y", 7)] {
+        let links: &[(&str, f64)] = if name == "gone" { &[] } else { &[("b", 1.0)] };
+        let said = update(name, &format!("{name:.>7}{sequence}"), 9, sequence, links);
+        solo.say(b, &RoutingUpdate { forwarding_node: node("b"), ..said });
+        solo.advance(millis(300));
+        for (service, cancel) in [("one", false), ("two", false), ("one", sequence == 2)] {
+            let wall = solo.now().wall;
+            solo.packet(b, advert(name, service, wall, cancel));
+            solo.advance(millis(10));
+            let followed = digest_told(&mut solo, b, "b");
+            solo.mesh.digest = None;
+            assert_eq!(digest_told(&mut solo, b, "b"), followed, "{name} {sequence} {service}");
+            digests.insert(followed);
+        }
+    }
+    assert!(digests.len() > 10, "what it told did not move it");
+}
+
+#[test]
+fn newcomers_among_our_kind_are_answered_together_and_soon() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    digest_told(&mut solo, b, "b");
+    let own =
+        |sent: Vec<Bytes>| sent.iter().filter_map(as_update).filter(|u| u.node_id == Some(node("a"))).count();
+    for i in 0..50 {
+        let said = update(&format!("new-{i}"), &format!("u{i:07}"), 9, 1, &[("b", 1.0)]);
+        solo.say(b, &RoutingUpdate { forwarding_node: node("b"), ..said });
+        solo.advance(millis(10));
+    }
+    assert_eq!(own(solo.sent_to(b)), 0, "a neighbour of our kind tells them of us");
+    solo.advance(millis(600));
+    assert_eq!(own(solo.sent_to(b)), 1);
 }

@@ -8,6 +8,7 @@ mod datagrams;
 mod duplicates;
 mod fast_path;
 mod flooding;
+mod floods;
 mod forgetting;
 mod handshake;
 mod hostile;

@@ -1,6 +1,7 @@
 //! One node under test: its neighbours are what a test makes them say. Time moves only when told, and
 //! nothing that the node sends or reports gets lost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -43,7 +44,7 @@ pub(super) fn update(of: &str, id: &str, epoch: u64, sequence: u64, links: &[(&s
         update_id: id.to_owned(),
         epoch,
         sequence,
-        connections: links.iter().map(|&(to, cost)| (node(to), Cost::new(cost).unwrap())).collect(),
+        connections: Arc::new(links.iter().map(|&(to, cost)| (node(to), Cost::new(cost).unwrap())).collect()),
         forwarding_node: node(of),
         suspected_duplicate: 0,
     }

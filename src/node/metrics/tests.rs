@@ -80,9 +80,11 @@ fn every_number_is_told_under_a_name_that_is_explained() {
     metrics::with_local_recorder(&kept, || {
         let counters = Counters { floods: 7, ..Counters::default() };
         let status = Status { counters, ..Status::default() };
-        Publisher::new().tell(&status, &[link(1, 100)]);
+        let queues = Queues { service_dropped: 3, ..Queues::default() };
+        Publisher::new().tell(&status, &[link(1, 100)], queues);
     });
     assert_eq!(kept.count("meshd_floods_total"), Some(7));
+    assert_eq!(kept.count("meshd_services_dropped_total"), Some(3));
     assert_eq!(kept.count("meshd_link_bytes_out_total peer=peer transport=tcp"), Some(100));
     let described = kept.described.lock().unwrap();
     for name in kept.numbers.lock().unwrap().keys() {
@@ -97,7 +99,7 @@ fn a_link_counts_on_over_its_sessions() {
     metrics::with_local_recorder(&kept, || {
         let mut publisher = Publisher::new();
         for links in [vec![link(1, 100)], vec![link(1, 150)], vec![], vec![link(2, 30)], vec![link(2, 30)]] {
-            publisher.tell(&Status::default(), &links);
+            publisher.tell(&Status::default(), &links, Queues::default());
         }
         assert_eq!(publisher.told.len(), 1, "ended sessions are forgotten");
     });

@@ -4,7 +4,8 @@
 //! Knows nothing of what is in the files.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -78,6 +79,21 @@ pub(super) fn add_payload<D: Disk>(
 ) -> io::Result<()> {
     write_all(disk, stdin, piece)?;
     if last { disk.sync(stdin) } else { Ok(()) }
+}
+
+/// What is brought to the disk at a time while a payload comes in, in bytes.
+const WRITE_BACK: u64 = 4 * 1024 * 1024;
+
+/// Has the disk begin with what a payload that goes on has so far, after `added` more bytes, so that little is left to
+/// wait for at its end. A mere hint: Linux begins to write out dirty pages that are said not to be needed soon, and
+/// keeps those that it is writing.
+pub(super) fn write_back_ahead(mut stdin: &File, added: usize) {
+    let Ok(end) = stdin.stream_position() else { return };
+    let before = end.saturating_sub(added as u64);
+    let (from, to) = (before / WRITE_BACK * WRITE_BACK, end / WRITE_BACK * WRITE_BACK);
+    if let Some(length) = NonZeroU64::new(to - from) {
+        let _mere_hint = rustix::fs::fadvise(stdin, from, Some(length), rustix::fs::Advice::DontNeed);
+    }
 }
 
 /// Replaces `status` in one step: a crash leaves the earlier one or this one, whole. With `durable` it leaves this one

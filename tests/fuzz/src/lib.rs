@@ -5,7 +5,7 @@
 //! reading it again gives the same.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -214,7 +214,7 @@ fn said(who: u8, what: u8) -> Bytes {
         update_id: format!("{who:04}{what:04}"),
         epoch: u64::from(what >> 6),
         sequence: u64::from(who),
-        connections: links.into_iter().map(|node| (node, meshd::wire::Cost::DEFAULT)).collect(),
+        connections: Arc::new(links.into_iter().map(|node| (node, meshd::wire::Cost::DEFAULT)).collect()),
         forwarding_node: name(who),
         suspected_duplicate: if what & 32 == 0 { 0 } else { 5 << 24 },
     };

@@ -1,0 +1,114 @@
+//! `meshctl cert verify`: whether a node would accept a certificate, by an authority's file or by a TLS profile of a
+//! node's configuration. Owns the arguments and which profile judges; the judgement itself is the one of handshakes.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use crate::{
+    cli::{
+        exit::{Exit, Failure},
+        output::Output,
+    },
+    daemon,
+    tls::{
+        ClientProfile, ServerProfile,
+        inspect::{self, Judge, Purpose},
+    },
+};
+
+/// Arguments of `meshctl cert verify`.
+#[derive(Debug, Args)]
+pub struct Verify {
+    /// Certificate file, the node's certificate first
+    file: PathBuf,
+    /// File of the authorities to trust
+    #[arg(long, value_name = "FILE", required_unless_present = "profile")]
+    ca: Option<PathBuf>,
+    /// Revocation lists
+    #[arg(long, value_name = "FILE", requires = "ca")]
+    crl: Option<PathBuf>,
+    /// Node configuration, a file or a directory, whose TLS profile shall judge
+    #[arg(long, value_name = "PATH", conflicts_with = "ca", requires = "profile")]
+    config: Option<PathBuf>,
+    /// Name of a tls-server, which judges clients, or of a tls-client, which judges servers
+    #[arg(long, value_name = "NAME", conflicts_with = "ca", requires = "config")]
+    profile: Option<String>,
+    /// Node ID that the certificate must name
+    #[arg(long, conflicts_with = "host")]
+    node: Option<String>,
+    /// Host name or address that the certificate must name
+    #[arg(long)]
+    host: Option<String>,
+    /// What the certificate is to be used for [default: server, or what the profile judges]
+    #[arg(long, value_enum)]
+    purpose: Option<For>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum For {
+    Server,
+    Client,
+}
+
+impl Verify {
+    pub(super) fn run(self, output: Output) -> Result<Exit, Failure> {
+        let judge = self.judge()?;
+        let checked = inspect::verify(&judge, &self.file, self.node.as_deref(), self.host.as_deref());
+        checked.map_err(|error| failed(error.to_string()))?;
+        if output.json {
+            output.value(&json!({"accepted": true}))?;
+        } else {
+            output.line(&format!("{}: accepted", self.file.display()))?;
+        }
+        Ok(Exit::Success)
+    }
+
+    fn judge(&self) -> Result<Judge, Failure> {
+        match (&self.config, &self.profile, &self.ca) {
+            (Some(config), Some(name), _) => self.profile(config, name),
+            (_, _, Some(ca)) => {
+                let purpose = match self.purpose {
+                    Some(For::Client) => Purpose::Client,
+                    Some(For::Server) | None => Purpose::Server,
+                };
+                let judge = Judge::by_authorities(ca, self.crl.as_deref(), purpose);
+                judge.map_err(|error| failed(error.to_string()))
+            }
+            (_, _, None) => Err(Failure::usage("give --ca, or --config and --profile")),
+        }
+    }
+
+    /// A name may belong to a profile of either kind, or to one of each.
+    fn profile(&self, config: &std::path::Path, name: &str) -> Result<Judge, Failure> {
+        let (servers, clients) =
+            daemon::tls_profiles_in(config).map_err(|errors| failed(errors.to_string()))?;
+        let server = servers.into_iter().find(|options| options.name == name);
+        let client = clients.into_iter().find(|options| options.name == name);
+        let server = server.filter(|_| self.purpose != Some(For::Server));
+        let client = client.filter(|_| self.purpose != Some(For::Client));
+        let judge = match (server, client) {
+            (Some(server), None) => ServerProfile::open(server, None).map(Judge::Server),
+            (None, Some(client)) => ClientProfile::open(client, None).map(Judge::Client),
+            (Some(_), Some(_)) => {
+                let text =
+                    "a tls-server and a tls-client have this name: say with --purpose which of them judges";
+                return Err(Failure::usage(text));
+            }
+            (None, None) => {
+                let kind = match self.purpose {
+                    Some(For::Server) => "tls-client",
+                    Some(For::Client) => "tls-server",
+                    None => "TLS profile",
+                };
+                return Err(failed(format!("{}: there is no {kind} named {name:?}", config.display())));
+            }
+        };
+        judge.map_err(|error| failed(error.to_string()))
+    }
+}
+
+fn failed(text: String) -> Failure {
+    Failure::new(Exit::Failed, text)
+}

@@ -1,0 +1,103 @@
+//! How soon a node is gone that is told to stop: at once when nothing is under way, whoever holds a connection open,
+//! and otherwise after the grace for what is.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::harness::{LIMIT, Node, echo, free_port};
+
+/// With nothing under way, on a machine that is busy with other tests.
+const AT_ONCE: Duration = Duration::from_secs(1);
+/// What commands and streams under way are given, and a moment.
+const GRACE: Duration = Duration::from_secs(6);
+
+/// A client that has been greeted.
+fn client(node: &Node) -> BufReader<UnixStream> {
+    let stream = UnixStream::connect(node.socket()).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut reader = BufReader::new(stream);
+    line(&mut reader);
+    reader
+}
+
+fn line(reader: &mut BufReader<UnixStream>) -> String {
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    line
+}
+
+fn ask(reader: &mut BufReader<UnixStream>, text: &str) -> String {
+    writeln!(reader.get_mut(), "{text}").unwrap();
+    line(reader)
+}
+
+/// A node with listeners, services, a neighbour that dials it, and an entrance of that to an echo behind it.
+fn pair() -> (Node, Node, u16) {
+    let (link, entrance, target) = (free_port(), free_port(), echo());
+    let far = Node::start(
+        "far",
+        json!([{"tcp-listener": {"port": link, "bindaddr": "127.0.0.1"}},
+               {"udp-listener": {"port": 0, "bindaddr": "127.0.0.1"}},
+               {"ws-listener": {"port": 0, "bindaddr": "127.0.0.1"}},
+               {"tcp-client": {"service": "echo", "address": format!("127.0.0.1:{target}")}},
+               {"work-command": {"worktype": "sh", "command": "sh", "params": "-c", "allowruntimeparams": true}}]),
+    );
+    let near = Node::start(
+        "near",
+        json!([{"tcp-peer": format!("127.0.0.1:{link}")},
+               {"tcp-server": {"port": entrance, "bindaddr": "127.0.0.1", "remotenode": "far", "remoteservice": "echo"}}]),
+    );
+    near.knows("far", "echo");
+    near.knows("far", "control");
+    (near, far, entrance)
+}
+
+#[test]
+fn a_node_without_anything_under_way_is_gone_at_once() {
+    let (mut near, mut far, _entrance) = pair();
+    for node in [&mut near, &mut far] {
+        let silent: Vec<_> = (0..50).map(|_| client(node)).collect();
+        let mut idle: Vec<_> = (0..50).map(|_| client(node)).collect();
+        for one in &mut idle {
+            assert!(ask(one, "status").contains("NodeID"));
+        }
+        let took = node.stop();
+        println!("{took:?} with {} clients", silent.len() + idle.len());
+        assert!(took < AT_ONCE, "it took {took:?}");
+    }
+}
+
+#[test]
+fn what_is_under_way_is_given_the_grace_and_no_more() {
+    let (mut near, mut far, entrance) = pair();
+    // A stream through a proxy, one by `connect`, and the output of a job that goes on: local, and followed from afar.
+    let _proxied = {
+        let mut stream = TcpStream::connect(("127.0.0.1", entrance)).unwrap();
+        stream.write_all(b"something").unwrap();
+        stream
+    };
+    let mut connected = client(&near);
+    assert_eq!(ask(&mut connected, "connect far control"), "Connecting\n");
+    assert!(line(&mut connected).contains("far"), "greeted by the other node");
+    let mut submitting = client(&near);
+    let created = ask(
+        &mut submitting,
+        "{\"command\":\"work\",\"subcommand\":\"submit\",\"node\":\"far\",\"worktype\":\"sh\",\"params\":\"'echo begun; sleep 600'\"}",
+    );
+    let unit = created.split(' ').nth(5).unwrap().trim_end_matches('.').to_owned();
+    submitting.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+    line(&mut submitting);
+    let mut following = client(&near);
+    assert!(ask(&mut following, &format!("work results {unit}")).contains("Streaming"));
+    assert_eq!(line(&mut following), "begun\n");
+    let took = far.stop();
+    println!("the execution node: {took:?}");
+    assert!(took < GRACE, "the execution node took {took:?}");
+    let took = near.stop();
+    println!("the control node: {took:?}");
+    assert!(took < GRACE, "the control node took {took:?}");
+}
