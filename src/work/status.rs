@@ -254,9 +254,24 @@ impl Status {
             detail: self.life.detail.clone(),
             stdout_size: self.life.stdout_size,
             work_type: self.work_type.clone(),
-            extra_data: if known { self.extra.redacted() } else { Value::from("Unknown WorkType") },
+            extra_data: if known { self.extra.redacted() } else { Value::from(UNKNOWN_TYPE) },
             state_name: self.life.state.name(),
         }
+    }
+
+    /// The same as JSON, with another size of stdout, and made without copies: lists are long.
+    ///
+    /// # Errors
+    /// None that is known: a report is made of texts, numbers and JSON.
+    pub(super) fn report_json(&self, known: bool, stdout_size: u64) -> serde_json::Result<String> {
+        serde_json::to_string(&Told {
+            state: self.life.state,
+            detail: &self.life.detail,
+            stdout_size,
+            work_type: &self.work_type,
+            extra_data: ToldExtra(known.then_some(&self.extra)),
+            state_name: self.life.state.name(),
+        })
     }
 }
 
@@ -318,6 +333,42 @@ pub struct UnitReport {
     pub state_name: &'static str,
 }
 
+/// A [`UnitReport`] of borrowed parts.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Told<'a> {
+    #[serde(serialize_with = "as_number")]
+    state: State,
+    detail: &'a str,
+    stdout_size: u64,
+    work_type: &'a str,
+    extra_data: ToldExtra<'a>,
+    state_name: &'static str,
+}
+
+/// None of a type that is unknown here.
+struct ToldExtra<'a>(Option<&'a Extra>);
+
+impl Serialize for ToldExtra<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            None => s.serialize_str(UNKNOWN_TYPE),
+            Some(Extra::None) => s.serialize_unit(),
+            Some(Extra::Command(command)) => command.serialize(s),
+            Some(extra @ Extra::Remote(remote)) => {
+                match remote.remote_params.iter().any(|(name, _)| is_secret(name)) {
+                    true => extra.redacted().serialize(s),
+                    false => remote.serialize(s),
+                }
+            }
+            Some(Extra::Other(value)) => value.serialize(s),
+        }
+    }
+}
+
+/// ExtraData of a unit whose work type is not configured here.
+const UNKNOWN_TYPE: &str = "Unknown WorkType";
+
 fn as_number<S: Serializer>(state: &State, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_u8(*state as u8)
 }
@@ -367,6 +418,20 @@ mod tests {
         let report = serde_json::to_value(round(COMMAND_LINE).report(false)).unwrap();
         assert_eq!(report["ExtraData"], "Unknown WorkType");
         assert_eq!(report["State"], 1);
+    }
+
+    #[test]
+    fn a_list_says_the_same_as_a_status() {
+        let secret = REMOTE_LINE.replace("secretx", "secret_x");
+        let other = r#"{"State":1,"Detail":"x","WorkType":"kube","ExtraData":{"Image":"i","Pid":1}}"#;
+        let ended = r#"{"State":2,"Detail":"exit status 0","StdoutSize":3,"WorkType":"sh","ExtraData":null}"#;
+        for line in [REMOTE_LINE, COMMAND_LINE, &secret, other, ended] {
+            let status = Status::parse(line.as_bytes()).unwrap();
+            for known in [true, false] {
+                let report = serde_json::to_string(&status.report(known)).unwrap();
+                assert_eq!(status.report_json(known, status.life.stdout_size).unwrap(), report);
+            }
+        }
     }
 
     #[test]

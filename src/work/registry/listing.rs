@@ -43,7 +43,7 @@ impl Listing {
             self.begun = true;
             text.push_str(&serde_json::to_string(&entry.id)?);
             text.push(':');
-            text.push_str(&serde_json::to_string(&self.inner.report(&entry))?);
+            text.push_str(&self.inner.report_json(&entry)?);
         }
         Ok(Some(text))
     }

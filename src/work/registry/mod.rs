@@ -307,12 +307,18 @@ impl Inner {
     /// The unit as clients see it; what runs is as large as its file.
     pub(crate) fn report(&self, entry: &Entry) -> UnitReport {
         let status = entry.status();
-        let known = status.work_type == REMOTE || self.types.load().contains_key(&status.work_type);
-        let mut report = status.report(known);
-        if report.state == State::Running {
-            report.stdout_size = entry.dir.stdout_size();
-        }
-        report
+        UnitReport { stdout_size: stdout_size(entry, &status), ..status.report(self.knows(&status)) }
+    }
+
+    /// The same as JSON.
+    fn report_json(&self, entry: &Entry) -> serde_json::Result<String> {
+        let status = entry.status();
+        status.report_json(self.knows(&status), stdout_size(entry, &status))
+    }
+
+    /// Whether a unit is of a type that can be here.
+    fn knows(&self, status: &Status) -> bool {
+        status.work_type == REMOTE || self.types.load().contains_key(&status.work_type)
     }
 
     /// Brings states to disk that are about to be told: nobody shall see one go back because the daemon ends now.
@@ -383,6 +389,10 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+fn stdout_size(entry: &Entry, status: &Status) -> u64 {
+    if status.life.state == State::Running { entry.dir.stdout_size() } else { status.life.stdout_size }
 }
 
 /// The work types by name.

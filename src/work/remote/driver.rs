@@ -25,8 +25,9 @@ const GROWTH: f64 = 1.5;
 const SHORT_PAUSE: Duration = Duration::from_millis(50);
 const SHORT_PAUSES_APART: Duration = Duration::from_secs(5);
 /// How long a connection that has outlived the way to its node may be silent: the node may have been started anew
-/// and know nothing of it.
+/// and know nothing of it. Following begins anew at little cost, a submission has its payload to send again.
 const SILENCE: Duration = Duration::from_secs(1);
+const SILENCE_WHILE_FOLLOWING: Duration = Duration::from_millis(400);
 /// How long a deferred change waits for another one to be written with: a short job's next one comes sooner.
 const SAVE_AFTER: Duration = Duration::from_millis(20);
 /// How long the other node's part of a unit released by force is asked after.
@@ -174,7 +175,7 @@ async fn attempt(
     let lost = |text: &str| Attempt::Done(Err(StepError::Connection(text.into())));
     tokio::select! {
         done = inner.perform(entry, step) => Attempt::Done(done),
-        () = stalls(inner, entry) => lost("the way to the node was lost and found again, and the connection did not go on"),
+        () = stalls(inner, entry, step) => lost("the way to the node was lost and found again, and the connection did not go on"),
         () = disappears(inner, entry), if step.is_brief() => lost("the way to the node was lost"),
         _ = wishes.changed() => Attempt::Overtaken,
         () = expiry(entry) => {
@@ -224,11 +225,12 @@ impl Pauses {
 }
 
 /// Ends when the way to the node was lost and is back and nothing moves: every step can be repeated.
-async fn stalls(inner: &Inner, entry: &Entry) {
+async fn stalls(inner: &Inner, entry: &Entry, step: Step) {
+    let silence = if step == Step::Follow { SILENCE_WHILE_FOLLOWING } else { SILENCE };
     loop {
         appears(inner, entry).await;
         let before = entry.link().progress.load(Ordering::Relaxed);
-        tokio::time::sleep(SILENCE).await;
+        tokio::time::sleep(silence).await;
         if entry.link().progress.load(Ordering::Relaxed) == before {
             return;
         }
