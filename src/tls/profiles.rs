@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -31,6 +32,7 @@ pub struct UnknownProfile(pub String);
 #[derive(Debug, Clone, Default)]
 pub struct Profiles {
     set: Arc<ArcSwap<ProfileSet>>,
+    swapped: Arc<Notify>,
 }
 
 /// All profiles at one time, with the settings that they were made of.
@@ -105,6 +107,7 @@ impl Profiles {
         }
         let (servers, clients) = (new.servers.clone(), new.clients.clone());
         self.set.store(Arc::new(ProfileSet { servers, clients, retired }));
+        self.swapped.notify_one();
         old
     }
 
@@ -138,16 +141,18 @@ impl Profiles {
     }
 
     /// Takes changed files up, cuts connections whose certificate is no longer accepted, and warns of
-    /// certificates that expire, until `stop`.
+    /// certificates that expire, until `stop`. One task does it; without profiles it sleeps.
     pub async fn watch(self, stop: CancellationToken) {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut dates = interval(EXPIRY_LOOK);
         dates.reset();
         loop {
+            let any = !self.set.load().is_empty();
             tokio::select! {
                 () = stop.cancelled() => return,
-                _ = looks.tick() => self.look().await,
+                () = self.swapped.notified(), if !any => {}
+                _ = looks.tick(), if any => self.look().await,
                 _ = dates.tick() => self.set.load().current().for_each(|core| core.warn_of_expiry()),
             }
         }
@@ -168,6 +173,10 @@ impl Profiles {
 }
 
 impl ProfileSet {
+    fn is_empty(&self) -> bool {
+        self.servers.is_empty() && self.clients.is_empty() && self.retired.is_empty()
+    }
+
     fn current(&self) -> impl Iterator<Item = &Arc<Core>> {
         let servers = self.servers.values().map(|(_, profile)| &profile.core);
         servers.chain(self.clients.values().map(|(_, profile)| &profile.core))

@@ -1,6 +1,12 @@
 //! Files that change while a node runs. No time passes here: a look is a call.
 
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
 use tokio::io::{AsyncReadExt, DuplexStream};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::pki::{Pki, node_names};
 use crate::tls::make::{self, Dates, Subject};
@@ -173,4 +179,39 @@ async fn profiles_change_one_by_one_and_those_that_are_gone_still_cut() {
 
     profiles.swap(former);
     assert!(profiles.server("one").unwrap() == one, "a change can be taken back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_without_profiles_is_not_woken_for_their_files() {
+    let profiles = Profiles::default();
+    let mut polls = 0;
+    let mut watch = Box::pin(profiles.clone().watch(CancellationToken::new()));
+    let counted = poll_fn(|cx| {
+        polls += 1;
+        watch.as_mut().poll(cx)
+    });
+    assert!(timeout(Duration::from_secs(3_600), counted).await.is_err());
+    assert!(polls <= 3, "{polls} times in an hour");
+
+    let pki = Pki::new();
+    pki.node("a");
+    let set = profiles.prepare([pki.server_options("a")], [], &NodeId::new("a").unwrap()).unwrap();
+    profiles.swap(Arc::new(set));
+    let renewed = Subject { node_ids: vec!["a".to_owned(), "a2".to_owned()], ..node_names("a") };
+    pki.issue("a", &renewed, "ca", Dates::default());
+    let (server, client) = (profiles.server("a").unwrap(), pki.client("a"));
+    let taken_up = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let (_, dialled) = meet(&server, &client).await;
+            if names_shown_to(&dialled.unwrap()) == ["a", "a2"] {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        _ = &mut watch => panic!("it watches until it is stopped"),
+        () = taken_up => {}
+        () = tokio::time::sleep(Duration::from_secs(60)) => panic!("its files are not looked at"),
+    }
 }
