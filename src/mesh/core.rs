@@ -4,7 +4,8 @@
 //! datagram in `datagram`. Outputs queue up until they are polled; nothing here waits or sends.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
+use std::iter;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +22,7 @@ use super::repair::Digest;
 use super::seen::Seen;
 use super::session::{Phase, Session};
 use super::status::{Neighbour, Tables};
-use super::{CloseReason, Counters, LinkPolicy, Now, Options, Routes, SessionId, Status, Tick, Told, paths};
+use super::{CloseReason, Counters, LinkPolicy, Now, Options, Routes, SessionId, Status, Tick, Told};
 use crate::wire::{
     Cost, MessageType, NameHash, NodeId, REJECT, ServiceName, Unreachable, WireError, WorkCommand,
 };
@@ -150,6 +151,10 @@ pub struct Mesh {
     pub(super) ports: BTreeSet<ServiceName>,
     pub(super) firewall: Vec<Rule>,
     pub(super) routes: Arc<Routes>,
+    /// The sessions that stand in it.
+    pub(super) routed_by: BTreeMap<NodeId, SessionId>,
+    /// The same for people, once somebody has asked.
+    pub(super) routing_table: OnceLock<Arc<BTreeMap<NodeId, NodeId>>>,
     pub(super) route_pace: BackOff,
     pub(super) update_pace: BackOff,
     pub(super) next_update: Tick,
@@ -188,7 +193,9 @@ impl Mesh {
             adverts: Adverts::new(id.clone(), &options),
             ports: BTreeSet::new(),
             firewall: Vec::new(),
-            routes: Arc::new(Routes::new(own, false, BTreeMap::new(), &BTreeMap::new())),
+            routes: Arc::new(Routes::new(own, false, iter::empty(), &BTreeMap::new())),
+            routed_by: BTreeMap::new(),
+            routing_table: OnceLock::new(),
             route_pace: BackOff::new(options.route_hold, options.route_hold_long),
             update_pace: BackOff::new(options.update_hold, options.update_hold_long),
             next_update: now.tick + options.update_interval,
@@ -242,7 +249,7 @@ impl Mesh {
             neighbours: self.neighbours(),
             counters: self.counters,
             tables: self.tables(),
-            routing_table: self.routes.by_name().clone(),
+            routing_table: self.routing_table().clone(),
             advertisements: self.adverts.list(now.wall),
             known_connection_costs: self.links.costs().clone(),
         }
@@ -533,21 +540,5 @@ impl Mesh {
     pub(super) fn learn_name(&mut self, node: &NodeId) {
         let name = self.links.known_name(node);
         self.names.entry(node.hash()).or_insert(name);
-    }
-
-    fn recompute_routes(&mut self, now: Tick) {
-        let by_name = paths::next_hops(&self.id, self.links.costs());
-        let nodes = u32::try_from(by_name.len()).unwrap_or(u32::MAX);
-        self.route_pace.set_long(self.options.route_hold_long + self.options.route_hold_per_node * nodes);
-        let firewall = !self.firewall.is_empty();
-        let routes = Routes::new(self.own, firewall, by_name, &self.by_peer);
-        self.counters.route_computations += 1;
-        if routes != *self.routes {
-            self.counters.route_changes += 1;
-            self.routes = Arc::new(routes);
-            self.digest = None;
-            self.events.push_back(Event::RoutesChanged(self.routes.clone()));
-        }
-        self.note_absences(now);
     }
 }

@@ -382,7 +382,7 @@ impl Mesh {
     /// How long until the next own update if nothing changes.
     fn update_round(&mut self) -> Duration {
         let options = &self.options;
-        let nodes = u32::try_from(self.routes.by_name().len()).unwrap_or(u32::MAX);
+        let nodes = u32::try_from(self.links.paths().reachable()).unwrap_or(u32::MAX);
         let relaxed =
             (options.relaxed_interval + options.relaxed_per_node * nodes).max(options.update_interval);
         let round = if self.is_among_its_kind() { relaxed } else { options.update_interval };

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::paths::{LinkCosts, links_of};
+use super::paths::{LinkCosts, Paths, Rerouted, links_of};
 use super::pool::Pool;
 use super::shares::Shares;
 use super::{Options, Tick};
@@ -116,6 +116,8 @@ pub(super) struct LinkTable {
     own: NodeId,
     remember: Duration,
     costs: Arc<LinkCosts>,
+    /// The paths over `costs`, which are told of each change of it.
+    paths: Paths,
     known: BTreeMap<NodeId, Known>,
     /// Who has told of how many of them, and the size of those updates.
     nodes: Shares,
@@ -130,6 +132,7 @@ pub(super) struct LinkTable {
 impl LinkTable {
     pub(super) fn new(own: NodeId, options: &Options) -> Self {
         Self {
+            paths: Paths::new(&own),
             own,
             remember: options.withdrawn_time,
             costs: Arc::default(),
@@ -145,6 +148,16 @@ impl LinkTable {
     /// Known links: from, to, cost.
     pub(super) fn costs(&self) -> &Arc<LinkCosts> {
         &self.costs
+    }
+
+    /// The first hops, as they were computed last.
+    pub(super) fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
+    /// Computes the paths anew where the links have changed; says which lead elsewhere now.
+    pub(super) fn recompute_paths(&mut self) -> Vec<Rerouted> {
+        self.paths.recompute()
     }
 
     /// True if an update of that version tells nothing: the table has it, or a newer one.
@@ -235,18 +248,21 @@ impl LinkTable {
         }
         let costs = Arc::make_mut(&mut self.costs);
         let before = costs.insert(node.clone(), said.clone()).unwrap_or_default();
+        self.paths.set_links(node, Some(said));
         // A link that one end no longer lists is gone, whatever the other end last said. A link that it
         // does not list yet stays: the other end was faster. Links of this node are its own to judge.
         let ended = before.keys().filter(|to| !said.contains_key(*to));
         for end in ended.filter(|end| **end != self.own) {
             if costs.get(end).is_some_and(|links| links.contains_key(node)) {
                 links_of(costs, end).remove(node);
+                self.paths.set_links(end, costs.get(end));
             }
         }
         // One that comes back is what its other end has gone on saying, and need not say again.
         for end in said.keys().filter(|to| !before.contains_key(*to)) {
             if let Some(cost) = self.known.get(end).and_then(|known| known.links.get(node)) {
                 links_of(costs, end).entry(node.clone()).or_insert(*cost);
+                self.paths.set_links(end, costs.get(end));
             }
         }
         true
@@ -294,6 +310,7 @@ impl LinkTable {
         let costs = Arc::make_mut(&mut self.costs);
         links_of(costs, &self.own).insert(peer.clone(), cost);
         links_of(costs, peer).insert(self.own.clone(), cost);
+        [&self.own, peer].into_iter().for_each(|node| self.paths.set_links(node, costs.get(node)));
     }
 
     /// The session with `peer` is gone: no link either way. False if nothing else is known of the peer,
@@ -309,6 +326,7 @@ impl LinkTable {
         if !known {
             costs.remove(peer);
         }
+        [&self.own, peer].into_iter().for_each(|node| self.paths.set_links(node, costs.get(node)));
         known
     }
 
@@ -317,9 +335,9 @@ impl LinkTable {
         (self.known.len(), self.bytes.total(), self.forgotten.len())
     }
 
-    /// The nodes that are known, this one aside.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeId> {
-        self.known.keys()
+    /// True if another node has said something of itself.
+    pub(super) fn knows(&self, node: &NodeId) -> bool {
+        self.known.contains_key(node)
     }
 
     /// Forgets a node; what it has said so far is not believed again when somebody repeats it.
@@ -328,6 +346,7 @@ impl LinkTable {
         let (epoch, sequence) = (known.epoch, known.sequence);
         self.distrusted.remove(node);
         Arc::make_mut(&mut self.costs).remove(node);
+        self.paths.set_links(node, None);
         if self.forgotten.len() >= MOST_FORGOTTEN {
             self.forgotten.retain(|_, gone| now.since(gone.since) < self.remember);
             if self.forgotten.len() >= MOST_FORGOTTEN {

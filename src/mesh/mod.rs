@@ -7,7 +7,7 @@
 //! - `core`: the state and its inputs and outputs; `flood`: how knowledge spreads; `session`: one neighbour's handshake and checks;
 //! - `rivals`: two sessions with one neighbour, and whether a silent one lives;
 //! - `liveness`, `life`: probes between nodes of our kind; `repair`: what floods have missed; `forget`: what is gone for good;
-//! - `links`: who is linked to whom, by routing updates; `paths`: shortest paths over that;
+//! - `links`: who is linked to whom, by routing updates; `paths`: shortest paths over that; `roster`: numbers for names;
 //! - `routes`: the immutable table that forwards packets, shared with the fast path;
 //! - `datagram`: what happens to a data message; `firewall`: the rules that it meets first;
 //! - `adverts`, `heard`: services on offer; `seen`: updates passed on without belief; `pace`: "soon, but not too often";
@@ -31,6 +31,7 @@ mod paths;
 mod pool;
 mod repair;
 mod rivals;
+mod roster;
 mod routes;
 mod seen;
 mod session;
