@@ -360,7 +360,8 @@ impl Mesh {
         let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
         for session in sessions {
             // Asked one by one: the end of one session may give another one its place.
-            if self.session_wakeup(session).is_some_and(|due| due <= now.tick) {
+            let due = self.sessions.get(&session).map(|session| self.session_wakeup(session));
+            if due.is_some_and(|due| due <= now.tick) {
                 self.session_timeout(session, now);
             }
         }
@@ -384,7 +385,7 @@ impl Mesh {
     /// When, and why, [`Mesh::handle_timeout`] wants to be called next. Late is harmless, never is not.
     pub fn poll_timeout(&self) -> Option<(Tick, Wakeup)> {
         let sessions =
-            self.sessions.keys().filter_map(|&s| Some((self.session_wakeup(s)?, Wakeup::Session(s))));
+            self.sessions.iter().map(|(id, session)| (self.session_wakeup(session), Wakeup::Session(*id)));
         let paced = [
             (self.route_pace.due(), Wakeup::Routes),
             (self.update_pace.due(), Wakeup::OwnUpdate),
@@ -451,15 +452,14 @@ impl Mesh {
         self.recompute_routes(now.tick);
     }
 
-    fn session_wakeup(&self, session: SessionId) -> Option<Tick> {
-        let state = self.sessions.get(&session)?;
-        match &state.phase {
-            Phase::Greeting { next, .. } => Some(*next),
+    fn session_wakeup(&self, session: &Session) -> Tick {
+        match &session.phase {
+            Phase::Greeting { next, .. } => *next,
             Phase::Established(e) => {
-                let idle = state.last_heard + self.options.max_idle;
-                let probe = e.next_probe.max(state.last_heard + self.options.max_idle / 2);
-                let alive = self.liveness_due(state, e);
-                [Some(idle), Some(probe), e.prove_alive_by, alive].into_iter().flatten().min()
+                let idle = session.last_heard + self.options.max_idle;
+                let probe = e.next_probe.max(session.last_heard + self.options.max_idle / 2);
+                let others = [e.prove_alive_by, self.liveness_due(session, e)];
+                others.into_iter().flatten().fold(idle.min(probe), Tick::min)
             }
         }
     }

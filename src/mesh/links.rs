@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::paths::{LinkCosts, Paths, Rerouted, links_of};
+use super::paths::{LinkCosts, Paths, Rerouted};
 use super::pool::Pool;
 use super::shares::Shares;
 use super::{Options, Tick};
@@ -30,8 +30,8 @@ pub(super) struct Saying {
     sequence: u64,
     /// What its update is called; `None` while it is in doubt whose word it is, which is not told any further.
     update_id: Option<Box<str>>,
-    /// Its links as it told them itself; `costs` lacks those whose other ends deny them.
-    links: Arc<BTreeMap<NodeId, Cost>>,
+    /// Its links as it told them itself; those that count lack some whose other ends deny them.
+    links: Arc<Links>,
     /// Bytes of its update as it came.
     size: usize,
 }
@@ -82,6 +82,17 @@ impl Deref for Known {
     }
 }
 
+/// A node of the table.
+#[derive(Debug, Default)]
+struct Row {
+    known: Option<Known>,
+    /// Its links as they count; `None` if it is not listed.
+    links: Option<Arc<Links>>,
+}
+
+/// One node's links: to whom, and the cost.
+type Links = BTreeMap<NodeId, Cost>;
+
 /// The last that was known of a node before it was forgotten, and when that was.
 #[derive(Debug)]
 struct Forgotten {
@@ -115,10 +126,14 @@ pub(super) enum News {
 pub(super) struct LinkTable {
     own: NodeId,
     remember: Duration,
-    costs: Arc<LinkCosts>,
-    /// The paths over `costs`, which are told of each change of it.
+    /// The paths over all links, which are told of each change. Whoever is listed has a number there.
     paths: Paths,
-    known: BTreeMap<NodeId, Known>,
+    /// The nodes, by that number.
+    rows: Vec<Row>,
+    /// How many of them are known.
+    known: usize,
+    /// All links that count, by names, once somebody has asked.
+    costs: OnceLock<Arc<LinkCosts>>,
     /// Who has told of how many of them, and the size of those updates.
     nodes: Shares,
     bytes: Shares,
@@ -135,8 +150,9 @@ impl LinkTable {
             paths: Paths::new(&own),
             own,
             remember: options.withdrawn_time,
-            costs: Arc::default(),
-            known: BTreeMap::new(),
+            rows: Vec::new(),
+            known: 0,
+            costs: OnceLock::new(),
             nodes: Shares::new(options.max_nodes),
             bytes: Shares::new(options.max_table_bytes),
             distrusted: BTreeMap::new(),
@@ -147,7 +163,46 @@ impl LinkTable {
 
     /// Known links: from, to, cost.
     pub(super) fn costs(&self) -> &Arc<LinkCosts> {
-        &self.costs
+        let listed = |(slot, row): (u32, &Row)| Some((self.paths.name(slot)?.clone(), row.links.clone()?));
+        self.costs.get_or_init(|| Arc::new((0..).zip(&self.rows).filter_map(listed).collect()))
+    }
+
+    /// The links of this node.
+    pub(super) fn own_links(&self) -> Option<&Arc<Links>> {
+        self.links(&self.own)
+    }
+
+    fn row(&self, node: &str) -> Option<&Row> {
+        self.rows.get(self.paths.slot(node)? as usize)
+    }
+
+    fn row_mut(&mut self, node: &str) -> Option<&mut Row> {
+        self.rows.get_mut(self.paths.slot(node)? as usize)
+    }
+
+    fn known(&self, node: &str) -> Option<&Known> {
+        self.row(node)?.known.as_ref()
+    }
+
+    fn links(&self, node: &NodeId) -> Option<&Arc<Links>> {
+        self.row(node.as_str())?.links.as_ref()
+    }
+
+    /// The links of a node that count are these from now on; with `None` it is no longer listed.
+    fn list(&mut self, node: &NodeId, links: Option<Arc<Links>>) {
+        self.costs.take();
+        let slot = self.paths.set_links(node, links.as_deref()) as usize;
+        if self.rows.len() <= slot {
+            self.rows.resize_with(slot + 1, Row::default);
+        }
+        self.rows[slot].links = links;
+    }
+
+    /// The same, where one of them is another one.
+    fn relist<T>(&mut self, node: &NodeId, change: impl FnOnce(&mut Links) -> T) {
+        let mut links = self.links(node).cloned().unwrap_or_default();
+        change(Arc::make_mut(&mut links));
+        self.list(node, Some(links));
     }
 
     /// The first hops, as they were computed last.
@@ -163,7 +218,7 @@ impl LinkTable {
     /// True if an update of that version tells nothing: the table has it, or a newer one.
     pub(super) fn is_stale(&self, node: &str, version: (u64, u64)) -> bool {
         let distrusted = self.distrusted.get(node) == Some(&version.0);
-        !distrusted && self.known.get(node).is_some_and(|known| version <= known.version())
+        !distrusted && self.known(node).is_some_and(|known| version <= known.version())
     }
 
     /// Takes another node's update of `size` bytes, by the rules of contract section 3.
@@ -174,7 +229,7 @@ impl LinkTable {
         size: usize,
         teller: &NodeId,
     ) -> News {
-        let before = self.known.get(node);
+        let before = self.known(node.as_str());
         let version = (update.epoch, update.sequence);
         let size_before = before.map_or(0, |known| known.size);
         let full = !self.bytes.admits(teller, size, size_before)
@@ -194,12 +249,17 @@ impl LinkTable {
         self.nodes.add(teller, 1);
         self.bytes.add(teller, saying.size);
         self.forgotten.remove(&node);
-        self.known.insert(node, Known { saying, told_by: self.known_name(teller) });
+        let told_by = self.known_name(teller);
+        if let Some(row) = self.row_mut(node.as_str()) {
+            row.known = Some(Known { saying, told_by });
+            self.known += 1;
+        }
         News::Update { new_node, new_life, links_changed }
     }
 
     fn remove(&mut self, node: &NodeId) -> Option<Known> {
-        let gone = self.known.remove(node)?;
+        let gone = self.row_mut(node.as_str())?.known.take()?;
+        self.known -= 1;
         self.nodes.remove(&gone.told_by, 1);
         self.bytes.remove(&gone.told_by, gone.size);
         Some(gone)
@@ -215,7 +275,7 @@ impl LinkTable {
     }
 
     fn new_saying(&self, node: &NodeId, update: &RoutingUpdate, size: usize) -> Saying {
-        let before = self.known.get(node);
+        let before = self.known(node.as_str());
         let links = match before {
             Some(known) if *known.links == *update.connections => known.links.clone(),
             Some(_) | None => {
@@ -236,64 +296,71 @@ impl LinkTable {
 
     /// A name in the memory that holds it already, if one does.
     pub(super) fn known_name(&self, name: &NodeId) -> NodeId {
-        if let Some(pool) = &self.pool {
-            return pool.name(name);
+        let listed = self.paths.slot(name.as_str()).and_then(|slot| self.paths.name(slot));
+        match (listed, &self.pool) {
+            (Some(listed), _) => listed.clone(),
+            (None, Some(pool)) => pool.name(name),
+            (None, None) => name.clone(),
         }
-        self.known.get(name).map_or_else(|| name.clone(), |known| known.node.clone())
     }
 
-    fn set_links(&mut self, node: &NodeId, said: &Arc<BTreeMap<NodeId, Cost>>) -> bool {
-        if self.costs.get(node) == Some(said) {
+    fn set_links(&mut self, node: &NodeId, said: &Arc<Links>) -> bool {
+        let before = self.links(node).cloned();
+        if before.as_ref() == Some(said) {
             return false;
         }
-        let costs = Arc::make_mut(&mut self.costs);
-        let before = costs.insert(node.clone(), said.clone()).unwrap_or_default();
-        self.paths.set_links(node, Some(said));
+        let before = before.unwrap_or_default();
+        self.list(node, Some(said.clone()));
         // A link that one end no longer lists is gone, whatever the other end last said. A link that it
         // does not list yet stays: the other end was faster. Links of this node are its own to judge.
-        let ended = before.keys().filter(|to| !said.contains_key(*to));
-        for end in ended.filter(|end| **end != self.own) {
-            if costs.get(end).is_some_and(|links| links.contains_key(node)) {
-                links_of(costs, end).remove(node);
-                self.paths.set_links(end, costs.get(end));
+        let own = self.own.clone();
+        for end in before.keys().filter(|to| !said.contains_key(*to) && **to != own) {
+            if self.links(end).is_some_and(|links| links.contains_key(node)) {
+                self.relist(end, |links| links.remove(node));
             }
         }
         // One that comes back is what its other end has gone on saying, and need not say again.
         for end in said.keys().filter(|to| !before.contains_key(*to)) {
-            if let Some(cost) = self.known.get(end).and_then(|known| known.links.get(node)) {
-                links_of(costs, end).entry(node.clone()).or_insert(*cost);
-                self.paths.set_links(end, costs.get(end));
+            let cost = self.known(end.as_str()).and_then(|known| known.links.get(node)).copied();
+            if let Some(cost) = cost
+                && self.links(end).is_none_or(|links| !links.contains_key(node))
+            {
+                self.relist(end, |links| links.insert(node.clone(), cost));
             }
         }
         true
     }
 
-    /// The newest updates of all nodes, as messages that this node passes on. Those that would not fit under
+    /// The newest updates of all nodes by name, as messages that this node passes on. Those that would not fit under
     /// its name are left out.
     pub(super) fn messages(&self, wanted: impl Fn(&NodeId) -> bool) -> impl Iterator<Item = Bytes> {
-        let known = self.known.values().filter(move |known| wanted(&known.node));
-        known.filter_map(|known| known.message(&self.own))
+        let known = self.rows.iter().filter_map(|row| row.known.as_ref());
+        let mut known: Vec<&Known> = known.filter(|known| wanted(&known.node)).collect();
+        known.sort_unstable_by(|a, b| a.node.cmp(&b.node));
+        known.into_iter().filter_map(|known| known.message(&self.own))
     }
 
-    /// Each node with its hash, and epoch and sequence.
-    pub(super) fn versions(&self) -> impl Iterator<Item = (&NodeId, NameHash, [u64; 2])> {
-        self.known.iter().map(|(node, known)| (node, known.hash, [known.epoch, known.sequence]))
+    /// The nodes that can be reached: hash, and epoch and sequence.
+    pub(super) fn versions(&self) -> impl Iterator<Item = (NameHash, [u64; 2])> {
+        let reachable = (0..).zip(&self.rows).filter(|(slot, _)| self.paths.reaches_slot(*slot));
+        let known = reachable.filter_map(|(_, row)| row.known.as_ref());
+        known.map(|known| (known.hash, [known.epoch, known.sequence]))
     }
 
     /// Epoch and sequence of a node.
     pub(super) fn version_of(&self, node: &NodeId) -> Option<[u64; 2]> {
-        self.known.get(node).map(|known| [known.epoch, known.sequence])
+        self.known(node.as_str()).map(|known| [known.epoch, known.sequence])
     }
 
     /// When the present life of a node began, by its own clock.
     pub(super) fn born(&self, node: &NodeId) -> Option<Timestamp> {
-        let seconds = self.known.get(node)?.epoch >> 24;
+        let seconds = self.known(node.as_str())?.epoch >> 24;
         Timestamp::from_second(i64::try_from(seconds).ok()?).ok()
     }
 
     /// A node says that what is known of it stems from another one with its name: if so, it is believed.
     pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate) {
-        let Some(known) = self.known.get_mut(node) else { return };
+        let Some(Row { known: Some(known), .. }) = self.row_mut(node.as_str()) else { return };
         if known.epoch == update.suspected_duplicate {
             let known = Arc::make_mut(&mut known.saying);
             (known.epoch, known.sequence) = (update.epoch, update.sequence);
@@ -307,37 +374,33 @@ impl LinkTable {
 
     /// A session with `peer` stands: links both ways.
     pub(super) fn connect(&mut self, peer: &NodeId, cost: Cost) {
-        let costs = Arc::make_mut(&mut self.costs);
-        links_of(costs, &self.own).insert(peer.clone(), cost);
-        links_of(costs, peer).insert(self.own.clone(), cost);
-        [&self.own, peer].into_iter().for_each(|node| self.paths.set_links(node, costs.get(node)));
+        let own = self.own.clone();
+        self.relist(&own, |links| links.insert(peer.clone(), cost));
+        self.relist(peer, |links| links.insert(own.clone(), cost));
     }
 
     /// The session with `peer` is gone: no link either way. False if nothing else is known of the peer,
     /// which is then forgotten: it may have made its name up.
     pub(super) fn disconnect(&mut self, peer: &NodeId) -> bool {
-        let costs = Arc::make_mut(&mut self.costs);
-        for (from, to) in [(&self.own, peer), (peer, &self.own)] {
-            if let Some(links) = costs.get_mut(from) {
-                Arc::make_mut(links).remove(to);
-            }
+        let own = self.own.clone();
+        self.relist(&own, |links| links.remove(peer));
+        let known = self.knows(peer);
+        if known {
+            self.relist(peer, |links| links.remove(&own));
+        } else {
+            self.list(peer, None);
         }
-        let known = self.known.contains_key(peer);
-        if !known {
-            costs.remove(peer);
-        }
-        [&self.own, peer].into_iter().for_each(|node| self.paths.set_links(node, costs.get(node)));
         known
     }
 
     /// Nodes known, bytes of their updates, nodes remembered as forgotten.
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
-        (self.known.len(), self.bytes.total(), self.forgotten.len())
+        (self.known, self.bytes.total(), self.forgotten.len())
     }
 
     /// True if another node has said something of itself.
     pub(super) fn knows(&self, node: &NodeId) -> bool {
-        self.known.contains_key(node)
+        self.known(node.as_str()).is_some()
     }
 
     /// Forgets a node; what it has said so far is not believed again when somebody repeats it.
@@ -345,8 +408,7 @@ impl LinkTable {
         let Some(known) = self.remove(node) else { return };
         let (epoch, sequence) = (known.epoch, known.sequence);
         self.distrusted.remove(node);
-        Arc::make_mut(&mut self.costs).remove(node);
-        self.paths.set_links(node, None);
+        self.list(node, None);
         if self.forgotten.len() >= MOST_FORGOTTEN {
             self.forgotten.retain(|_, gone| now.since(gone.since) < self.remember);
             if self.forgotten.len() >= MOST_FORGOTTEN {

@@ -14,19 +14,12 @@ use crate::wire::{Cost, NameHash, NodeId};
 /// Known links: from, to, cost. Only nodes that are keys of the outer map can be reached.
 pub type LinkCosts = BTreeMap<NodeId, Arc<BTreeMap<NodeId, Cost>>>;
 
-/// One node's links, to be changed.
-pub(super) fn links_of<'a>(links: &'a mut LinkCosts, node: &NodeId) -> &'a mut BTreeMap<NodeId, Cost> {
-    if !links.contains_key(node) {
-        links.insert(node.clone(), Arc::default());
-    }
-    // Just made sure of.
-    Arc::make_mut(links.get_mut(node).expect("the node is listed"))
-}
-
 /// What the shortest path from `origin` to each reachable node costs.
 pub(super) fn costs(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, f64> {
     let mut paths = Paths::new(origin);
-    links.iter().for_each(|(node, to)| paths.set_links(node, Some(to)));
+    for (node, to) in links {
+        paths.set_links(node, Some(to));
+    }
     paths.recompute();
     paths.distances()
 }
@@ -90,11 +83,11 @@ impl Paths {
         Self { origin, roster, nodes: vec![start], edges: Vec::new(), unused: 0, reachable: 0, stale: false }
     }
 
-    /// The links of a node are these from now on; with `None` it is no longer in the table.
-    pub(super) fn set_links(&mut self, node: &NodeId, links: Option<&Arc<BTreeMap<NodeId, Cost>>>) {
+    /// The links of a node are these from now on; with `None` it is no longer in the table. Its number, which
+    /// it has as long as it is there.
+    pub(super) fn set_links(&mut self, node: &NodeId, links: Option<&BTreeMap<NodeId, Cost>>) -> Slot {
         // Held until the end, so that the node stays while its links come and go.
         let slot = self.take(node);
-        let links = links.map(|links| &**links);
         let new: Vec<Edge> = links
             .into_iter()
             .flatten()
@@ -121,6 +114,16 @@ impl Paths {
         }
         old.iter().for_each(|edge| self.release(edge.to));
         self.release(slot);
+        slot
+    }
+
+    /// The number of a name, and the name behind a number.
+    pub(super) fn slot(&self, node: &str) -> Option<Slot> {
+        self.roster.find(node)
+    }
+
+    pub(super) fn name(&self, slot: Slot) -> Option<&NodeId> {
+        self.roster.name(slot)
     }
 
     /// The first hop towards a node, as it was computed last.
@@ -130,7 +133,11 @@ impl Paths {
 
     /// True if there is one.
     pub(super) fn reaches(&self, node: &str) -> bool {
-        self.roster.find(node).is_some_and(|slot| self.nodes[slot as usize].hop != NONE)
+        self.roster.find(node).is_some_and(|slot| self.reaches_slot(slot))
+    }
+
+    pub(super) fn reaches_slot(&self, slot: Slot) -> bool {
+        self.nodes[slot as usize].hop != NONE
     }
 
     /// How many nodes can be reached.

@@ -115,10 +115,8 @@ impl Mesh {
         for (service, time) in self.adverts.own_dates() {
             digest.toggle(self.own, dated(service, time));
         }
+        self.links.versions().for_each(|(hash, version)| digest.toggle(hash, version));
         let paths = self.links.paths();
-        for (_, hash, version) in self.links.versions().filter(|(node, ..)| paths.reaches(node.as_str())) {
-            digest.toggle(hash, version);
-        }
         for ((node, service), time) in
             self.adverts.dates().filter(|((node, _), _)| paths.reaches(node.as_str()))
         {

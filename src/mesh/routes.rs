@@ -68,9 +68,9 @@ impl Routes {
         let mut routes = self.clone();
         for Rerouted { hash, hop, .. } in moved {
             match hop.as_ref().and_then(|hop| sessions.get(hop)) {
-                Some(session) => drop(routes.next.insert(*hash, *session)),
-                None => drop(routes.next.remove(hash)),
-            }
+                Some(session) => routes.next.insert(*hash, *session),
+                None => routes.next.remove(hash),
+            };
         }
         routes
     }
