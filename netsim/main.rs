@@ -1,12 +1,13 @@
 //! Meshes of the real protocol core in virtual time, over links that delay, lose, repeat, reorder and
 //! break. Every choice comes from a seed, so every failure can be run again.
 //!
-//! - `topology`, `link`: what the mesh looks like; `world`: what happens to it; `wires`: its connections; `ledger`: what became of
+//! - `topology`, `link`: what the mesh looks like; `world`: what happens to it; `agenda`: and when; `wires`: its connections; `ledger`: what became of
 //!   each datagram; `oracle`: what must be true; `scenario`: the stories; `replay`: which runs there are;
 //!   `scaling`: what a mesh costs as it grows.
 
 #![allow(missing_docs, reason = "a test target: its items are explained where the name does not")]
 
+mod agenda;
 mod ledger;
 mod link;
 mod oracle;
