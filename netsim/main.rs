@@ -60,10 +60,10 @@ fn a_growing_mesh_stays_cheap() {
     }
 }
 
-/// 300 nodes, or `NETSIM_NODES`: 1,000 take some minutes, most of them for routes computed again and again.
+/// 1,000 nodes, or `NETSIM_NODES`.
 #[test]
 fn a_large_mesh_survives_everything_at_once() {
-    let nodes = replay::nodes().unwrap_or(300);
+    let nodes = replay::nodes().unwrap_or(1_000);
     let case = Case { scenario: Scenario::Everything, topology: Topology::Sparse, nodes, seed: 1 };
     let start = std::time::Instant::now();
     let report = case.run().unwrap_or_else(|error| panic!("{nodes} nodes: {error}"));

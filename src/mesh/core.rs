@@ -164,7 +164,7 @@ pub struct Mesh {
     /// The epoch of the node that uses our ID, if it has to be told so.
     pub(super) duplicate: Option<u64>,
     /// Nodes that are known but cannot be reached, and since when.
-    pub(super) absent: BTreeMap<NodeId, Tick>,
+    pub(super) absent: HashMap<NodeId, Tick>,
     pub(super) next_sweep: Option<Tick>,
     /// The own update as neighbours were last told it.
     pub(super) told_sequence: u64,
@@ -203,7 +203,7 @@ impl Mesh {
             next_advertise: now.tick + options.advertise_interval,
             duplicate_pace: Pace::new(DUPLICATE_NOTICE_INTERVAL),
             duplicate: None,
-            absent: BTreeMap::new(),
+            absent: HashMap::new(),
             next_sweep: None,
             told_sequence: 0,
             told_message: Bytes::new(),

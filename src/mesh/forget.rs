@@ -98,12 +98,13 @@ impl Mesh {
         }
         self.sweep_by(next);
         let forget_time = self.options.forget_time;
-        let gone: Vec<NodeId> = self
+        let mut gone: Vec<NodeId> = self
             .absent
             .iter()
             .filter(|(node, since)| now.since(**since) >= forget_time && !self.by_peer.contains_key(*node))
             .map(|(node, _)| node.clone())
             .collect();
+        gone.sort();
         gone.iter().for_each(|node| self.drop_node(node, now));
         let next =
             self.absent.values().min().map(|since| (*since + forget_time).max(now + forget_time / 100));

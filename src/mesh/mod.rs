@@ -7,7 +7,8 @@
 //! - `core`: the state and its inputs and outputs; `flood`: how knowledge spreads; `session`: one neighbour's handshake and checks;
 //! - `rivals`: two sessions with one neighbour, and whether a silent one lives;
 //! - `liveness`, `life`: probes between nodes of our kind; `repair`: what floods have missed; `forget`: what is gone for good;
-//! - `links`: who is linked to whom, by routing updates; `paths`: shortest paths over that; `roster`: numbers for names;
+//! - `links`: who is linked to whom, by routing updates; `saying`: what each node tells of that; `rows`: where it is kept;
+//! - `paths`: shortest paths over all links; `roster`: numbers for names;
 //! - `routes`: the immutable table that forwards packets, shared with the fast path;
 //! - `datagram`: what happens to a data message; `firewall`: the rules that it meets first;
 //! - `adverts`, `heard`: services on offer; `seen`: updates passed on without belief; `pace`: "soon, but not too often";
@@ -33,6 +34,8 @@ mod repair;
 mod rivals;
 mod roster;
 mod routes;
+mod rows;
+mod saying;
 mod seen;
 mod session;
 mod shares;
