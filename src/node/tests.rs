@@ -15,6 +15,11 @@ pub(crate) struct Lab {
     links: Vec<LinkHandle>,
 }
 
+/// Tells the node's rooms that another one has started anew.
+pub(crate) fn tell_of_restart(node: &NodeHandle, of: &NodeId) {
+    node.switch().restarted.send(of.hash()).unwrap();
+}
+
 pub(crate) fn node_id(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use quinn::{Connection, RecvStream, SendStream, VarInt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, sleep};
 
 use super::shared::Lease;
 use super::socket::service_at;
@@ -26,6 +27,10 @@ const REVOKED: (VarInt, &[u8]) = (VarInt::from_u32(501), b"certificate no longer
 const ABORTED: VarInt = VarInt::from_u32(500);
 /// How a read that nobody waits for any more is cancelled (contract section 5).
 const READ_CANCELLED: VarInt = VarInt::from_u32(499);
+/// A connection that is younger than this when its far end turns out to have started anew may be that new life's.
+const YOUNG: Duration = Duration::from_secs(2);
+/// It is, if more comes over it within this time.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 /// How long the end of a connection is waited for.
 const LINGER: Duration = Duration::from_secs(30);
 
@@ -156,7 +161,22 @@ pub(super) async fn end_when_gone(connection: Connection, gone: Gone, guard: Opt
         () = cut => connection.close(REVOKED.0, REVOKED.1),
         _ended = connection.closed() => {}
         () = gone.unknown.cancelled() => connection.close(NORMAL_CLOSE.0, b"service unknown"),
-        () = gone.restarted.cancelled() => connection.close(NORMAL_CLOSE.0, b"node restarted"),
+        () = outlived(&connection, &gone) => connection.close(NORMAL_CLOSE.0, b"node restarted"),
+    }
+}
+
+/// Ends when the far end has started anew and the connection is its former life's. Word of a restart is a routing
+/// update, which the new life's first packets may overtake.
+async fn outlived(connection: &Connection, gone: &Gone) {
+    let begun = Instant::now();
+    gone.restarted.cancelled().await;
+    if begun.elapsed() < YOUNG {
+        let heard = || connection.stats().udp_rx.datagrams;
+        let before = heard();
+        sleep(SIGN_OF_LIFE).await;
+        if heard() > before {
+            std::future::pending().await
+        }
     }
 }
 
@@ -237,7 +257,7 @@ async fn end(connection: Connection, side: Side, mut send: SendStream, recv: Rec
     tokio::select! {
         _ended = connection.closed() => {}
         () = said_all => {}
-        () = tokio::time::sleep(LINGER) => {}
+        () = sleep(LINGER) => {}
     }
     close(&connection);
 }
@@ -249,7 +269,7 @@ async fn end_shared(connection: Connection, mut send: SendStream, recv: RecvStre
     tokio::select! {
         _ended = connection.closed() => {}
         _acknowledged = send.stopped() => {}
-        () = tokio::time::sleep(LINGER) => {}
+        () = sleep(LINGER) => {}
     }
     drop(lease);
 }

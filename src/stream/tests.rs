@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
 use super::*;
-use crate::node::tests::{Lab, eventually, node_id};
+use crate::node::tests::{Lab, eventually, node_id, tell_of_restart};
 use crate::wire::ServiceName;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -210,6 +210,49 @@ async fn a_shared_connection_on_which_nothing_came_back_is_not_used_again() {
     eventually("the first connection is closed", || async { streams.connections() == 1 }).await;
     let _third = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
     assert_eq!(streams.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_lets_no_more_streams_begin_is_left_for_another() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("full"), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    let dial = || streams.dial_shared(nodes[1].id(), service("full"), None);
+    let mut kept_there = Vec::new();
+    let begun = Instant::now();
+    // One more than it allows: given up here, they go on over there.
+    for _ in 0..=shared::MOST_STREAMS {
+        let mut here = timeout(LIMIT, dial()).await.unwrap().unwrap();
+        let mut there = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+        there.write_all(b"x").await.unwrap();
+        assert_eq!(timeout(LIMIT, here.read_u8()).await.unwrap().unwrap(), b'x');
+        kept_there.push(there);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "a handshake's limit is longer");
+    assert_eq!(streams.connections(), 2);
+}
+
+#[tokio::test]
+async fn word_of_a_restart_ends_what_was_before_it_and_spares_what_is_new() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("echo"), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    let mut stream = streams.dial_shared(nodes[1].id(), service("echo"), None).await.unwrap();
+    let mut accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+    tell_of_restart(&nodes[1], nodes[0].id());
+    // It is used meanwhile, so its far end lives.
+    for _ in 0..30 {
+        stream.write_all(b"x").await.unwrap();
+        assert_eq!(timeout(LIMIT, accepted.read_u8()).await.unwrap().unwrap(), b'x');
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let mut old = streams.dial(nodes[1].id(), service("echo")).await.unwrap();
+    let _accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+    tell_of_restart(&nodes[1], nodes[0].id());
+    // This one is silent.
+    assert!(timeout(LIMIT, old.read_u8()).await.unwrap().is_err());
 }
 
 #[tokio::test]
