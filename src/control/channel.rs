@@ -67,6 +67,10 @@ impl Link for MeshStream {
 #[cfg(test)]
 impl Link for tokio::io::DuplexStream {}
 
+/// Keeps what is written until it is flushed, as TLS may.
+#[cfg(test)]
+impl Link for tokio::io::BufWriter<tokio::io::DuplexStream> {}
+
 /// Tells a socket whose peer is gone from one whose peer only sends nothing more. Of the socket inside only the
 /// readiness is asked, which is the same for every family.
 pub(super) struct Watch(UnixStream);
