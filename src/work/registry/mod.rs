@@ -8,6 +8,7 @@ mod queue;
 mod released;
 mod restart;
 mod retention;
+mod settle;
 mod submit;
 mod writer;
 

@@ -114,9 +114,7 @@ impl Inner {
 
 /// Whether a unit had its payload and waited for others of its type to end.
 fn waits_for_its_turn(entry: &Arc<Entry>) -> bool {
-    entry.status().life.state == State::Pending
-        && entry.dir.is_marked_queued()
-        && Identity::load(&entry.dir).is_none()
+    entry.status().life.state == State::Pending && entry.dir.is_marked_queued() && !is_claimed(&entry.dir)
 }
 
 /// Whether a unit is still under way, or its release or cancellation on another node is.
@@ -137,13 +135,19 @@ fn read_whole(dir: &UnitDir) -> Result<Status, ReadError> {
     }
 }
 
+/// Whether one is known to have claimed the unit. A runner that finds a claim does nothing, so that a wrong no is
+/// harmless.
+fn is_claimed(dir: &UnitDir) -> bool {
+    Identity::load(dir).is_ok_and(|runner| runner.is_some())
+}
+
 fn has_living_runner(dir: &UnitDir) -> bool {
-    Identity::load(dir).is_some_and(|runner| runner.is_alive())
+    Identity::load(dir).is_ok_and(|runner| runner.is_some_and(|runner| runner.is_alive()))
 }
 
 /// A unit that a runner has claimed was shown as running, though its status says so a moment later.
 fn adopted(mut status: Status, dir: &UnitDir) -> Status {
-    if status.life.state == State::Pending && Identity::load(dir).is_some() {
+    if status.life.state == State::Pending && is_claimed(dir) {
         status.life.apply(&Event::Claimed);
     }
     status

@@ -1,0 +1,50 @@
+//! Moments of trouble that must stay what they are: a file that cannot be read now, a runner that dies too early, a
+//! power loss, a node that is away.
+
+use std::path::Path;
+
+use meshd::work::State;
+
+use crate::harness::*;
+
+/// A unit directory as a daemon may have left it.
+fn leave(dir: &Path, status: &str) {
+    std::fs::create_dir(dir).unwrap();
+    std::fs::write(dir.join("status"), status).unwrap();
+    std::fs::write(dir.join("stdin"), "").unwrap();
+}
+
+#[tokio::test]
+async fn a_runner_that_cannot_be_told_just_now_is_neither_dead_nor_killed() {
+    let Engine { registry, temp } = Engine::new().await;
+    let fifo = temp.path().join("fifo");
+    let id = run(&registry, &format!("mkfifo {0}; echo one; read x <{0}; exit 3", fifo.display())).await;
+    let dir = temp.path().join("data/n1").join(&id);
+    eventually("the status says so", || {
+        std::fs::read_to_string(dir.join("status")).unwrap().contains("Running: PID")
+    })
+    .await;
+    drop(registry);
+    // What any lack does to the file, of descriptors for instance: it is there, and reading it fails.
+    let (runner, away) = (dir.join("runner"), dir.join("away"));
+    std::fs::rename(&runner, &away).unwrap();
+    std::fs::create_dir(&runner).unwrap();
+    let registry = open(options(temp.path().join("data"), "n1")).await;
+    assert_eq!(registry.status(&id).await.unwrap().state, State::Running);
+    std::fs::remove_dir(&runner).unwrap();
+    std::fs::rename(&away, &runner).unwrap();
+    tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap()).await.unwrap();
+    assert_eq!(finished(&registry, &id).await.detail, "exit status 3");
+}
+
+#[tokio::test]
+async fn what_is_ended_at_restart_cannot_be_started_afterwards() {
+    let engine = Engine::new().await;
+    let status = r#"{"State":0,"Detail":"Starting Worker","StdoutSize":0,"WorkType":"cat","ExtraData":{"Pid":0,"Params":""}}"#;
+    leave(&engine.dir("pending0"), status);
+    let engine = engine.restart().await;
+    let report = finished(&engine.registry, "pending0").await;
+    assert!(report.detail.starts_with("Pending at restart"), "{}", report.detail);
+    // Which is what a runner that an earlier spawner still starts asks for first.
+    assert!(engine.dir("pending0").join("runner").exists(), "the unit is claimed");
+}
