@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use meshd::work::State;
+use rustix::process::Signal;
 
 use crate::harness::*;
 
@@ -35,6 +36,27 @@ async fn a_runner_that_cannot_be_told_just_now_is_neither_dead_nor_killed() {
     std::fs::rename(&away, &runner).unwrap();
     tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap()).await.unwrap();
     assert_eq!(finished(&registry, &id).await.detail, "exit status 3");
+}
+
+#[tokio::test]
+async fn a_runner_that_dies_before_it_answers_ends_its_unit() {
+    let engine = Engine::new().await;
+    let submission = engine.registry.submit(request("localhost", "cat", "")).await.unwrap();
+    let id = submission.id().to_string();
+    let dir = engine.dir(&id);
+    // The runner claims its unit, opens its status, and gets no further.
+    std::fs::rename(dir.join("status"), dir.join("away")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(dir.join("status")).status().unwrap().success());
+    let finish = tokio::spawn(submission.finish());
+    eventually("the unit is claimed", || dir.join("runner").exists()).await;
+    std::fs::rename(dir.join("away"), dir.join("status")).unwrap();
+    let runner = std::fs::read_to_string(dir.join("runner")).unwrap();
+    let runner: serde_json::Value = serde_json::from_str(&runner).unwrap();
+    signal(runner["pid"].as_u64().unwrap() as u32, Signal::KILL);
+    let _told = within(finish).await.unwrap();
+    let report = finished(&engine.registry, &id).await;
+    assert_eq!(report.state, State::Failed);
+    assert!(report.detail.contains("runner"), "{}", report.detail);
 }
 
 #[tokio::test]
