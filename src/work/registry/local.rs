@@ -105,6 +105,7 @@ impl Inner {
             }
         };
         writer.apply(Event::PayloadComplete, Durability::Memory).await;
+        writer.hand_over();
         let job = self.job(entry, &kind);
         match self.spawner.spawn(job).await {
             Started::Running(pid) => {
