@@ -270,6 +270,7 @@ impl Inner {
             match writer.status().life.state {
                 State::Pending => {
                     writer.apply(Event::CancelledEarly, Durability::Durable).await;
+                    self.queues.forget(&writer.status().work_type, &entry.id);
                     return Ok(Outcome::Done);
                 }
                 State::Succeeded | State::Failed | State::Canceled => return Ok(Outcome::Done),
