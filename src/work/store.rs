@@ -217,7 +217,19 @@ impl UnitDir {
 
     fn replace(&self, status: &Status, durable: bool) -> io::Result<()> {
         let _lock = self.lock(FlockOperation::LockExclusive)?;
-        disk::replace_status(&disk::System, &self.path, &status.to_line(), durable)
+        let output = self.output_told_of(status)?;
+        disk::replace_status(&disk::System, &self.path, &status.to_line(), output.as_ref(), durable)
+    }
+
+    /// The stdout that a final status gives the length of: what it promises has to be there.
+    fn output_told_of(&self, status: &Status) -> io::Result<Option<File>> {
+        if !status.life.state.is_final() || status.life.stdout_size == 0 {
+            return Ok(None);
+        }
+        match File::open(self.file("stdout")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
+        }
     }
 
     fn lock(&self, how: FlockOperation) -> io::Result<File> {

@@ -7,6 +7,7 @@ use meshd::work::State;
 use rustix::process::Signal;
 
 use crate::harness::*;
+use crate::remote::Pair;
 
 /// A unit directory as a daemon may have left it.
 fn leave(dir: &Path, status: &str) {
@@ -22,7 +23,7 @@ async fn a_runner_that_cannot_be_told_just_now_is_neither_dead_nor_killed() {
     let id = run(&registry, &format!("mkfifo {0}; echo one; read x <{0}; exit 3", fifo.display())).await;
     let dir = temp.path().join("data/n1").join(&id);
     eventually("the status says so", || {
-        std::fs::read_to_string(dir.join("status")).unwrap().contains("Running: PID")
+        fifo.exists() && std::fs::read_to_string(dir.join("status")).unwrap().contains("Running: PID")
     })
     .await;
     drop(registry);
@@ -69,4 +70,39 @@ async fn what_is_ended_at_restart_cannot_be_started_afterwards() {
     assert!(report.detail.starts_with("Pending at restart"), "{}", report.detail);
     // Which is what a runner that an earlier spawner still starts asks for first.
     assert!(engine.dir("pending0").join("runner").exists(), "the unit is claimed");
+}
+
+#[tokio::test]
+async fn output_that_a_power_loss_took_is_not_promised() {
+    let engine = Engine::new().await;
+    let id = run(&engine.registry, "echo abcdef").await;
+    finished(&engine.registry, &id).await;
+    let Engine { registry, temp } = engine;
+    drop(registry);
+    let stdout = temp.path().join("data/n1").join(&id).join("stdout");
+    std::fs::OpenOptions::new().write(true).open(stdout).unwrap().set_len(3).unwrap();
+    let registry = open(options(temp.path().join("data"), "n1")).await;
+    let report = registry.status(&id).await.unwrap();
+    assert_eq!((report.state, report.stdout_size), (State::Succeeded, 3));
+    assert!(report.detail.starts_with("exit status 0 (") && report.detail.contains("3 of 7 bytes"));
+    assert_eq!(collect(&registry, &id, 0).await, b"abc");
+}
+
+#[tokio::test]
+async fn a_follower_of_a_unit_that_lost_output_gets_what_there_is_and_the_end() {
+    let pair = Pair::new().await;
+    let fifo = pair.temp.path().join("fifo");
+    let id = pair.run(&format!("mkfifo {0}; read x <{0}; echo abcdef", fifo.display())).await;
+    let far = pair.far_id(&id).await;
+    eventually("the job waits", || fifo.exists()).await;
+    pair.mesh.take_down("n2");
+    tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap()).await.unwrap();
+    finished(&pair.far, &far).await;
+    let stdout = pair.temp.path().join("far/n2").join(&far).join("stdout");
+    std::fs::OpenOptions::new().write(true).open(stdout).unwrap().set_len(3).unwrap();
+    pair.mesh.set("n2", pair.far.clone());
+    let report = finished(&pair.near, &id).await;
+    assert_eq!((report.state, report.stdout_size), (State::Succeeded, 3));
+    assert!(report.detail.contains("3 of 7 bytes"), "{}", report.detail);
+    assert_eq!(collect(&pair.near, &id, 0).await, b"abc");
 }

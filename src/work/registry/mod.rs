@@ -311,6 +311,13 @@ impl Inner {
         UnitReport { stdout_size: stdout_size(entry, &status), ..status.report(self.knows(&status)) }
     }
 
+    /// The same of a unit that has ended, with less output than it promised.
+    pub(crate) fn report_with(&self, entry: &Entry, left: u64) -> UnitReport {
+        let mut status = Status::clone(&entry.status());
+        status.life.lose_output(left);
+        status.report(self.knows(&status))
+    }
+
     /// The same as JSON.
     fn report_json(&self, entry: &Entry) -> serde_json::Result<String> {
         let status = entry.status();

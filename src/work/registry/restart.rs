@@ -153,10 +153,17 @@ fn adopted(mut status: Status, dir: &UnitDir) -> Status {
     status
 }
 
-/// Go nodes leave an old size behind when they cancel.
+/// Go nodes leave an old size behind when they cancel, and a power loss may take output of which they have told.
 fn corrected(mut status: Status, dir: &UnitDir) -> Status {
-    if status.life.state == State::Canceled {
-        status.life.stdout_size = status.life.stdout_size.max(dir.stdout_size());
+    let told = status.life.stdout_size;
+    let canceled = status.life.state == State::Canceled;
+    if !canceled && (told == 0 || !status.life.state.is_final()) {
+        return status;
+    }
+    match dir.stdout_size() {
+        more if more > told && canceled => status.life.stdout_size = more,
+        less if less < told => status.life.lose_output(less),
+        _ => {}
     }
     status
 }
