@@ -2,10 +2,13 @@
 //! power loss, a node that is away.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use meshd::work::State;
+use meshd::work::{Registry, State, Submit, signing::Signer};
 use rustix::process::Signal;
 
+use crate::control::Mesh;
 use crate::harness::*;
 use crate::remote::Pair;
 
@@ -105,4 +108,21 @@ async fn a_follower_of_a_unit_that_lost_output_gets_what_there_is_and_the_end() 
     assert_eq!((report.state, report.stdout_size), (State::Succeeded, 3));
     assert!(report.detail.contains("3 of 7 bytes"), "{}", report.detail);
     assert_eq!(collect(&pair.near, &id, 0).await, b"abc");
+}
+
+#[tokio::test]
+async fn a_payload_is_hashed_before_the_node_is_made_to_wait() {
+    let temp = Scratch::new();
+    let mesh = Mesh::new("n1");
+    let mut options = options(temp.path().join("near"), "n1");
+    let key = Path::new(env!("CARGO_MANIFEST_DIR")).join("certs/work.key");
+    options.signer = Some(Arc::new(Signer::open(&key, Duration::from_secs(60)).unwrap()));
+    let near = Registry::open(options, mesh.clone()).await.unwrap();
+    // No route: a start that begins with dialling fails for that.
+    let submission = near.submit(Submit { sign_work: true, ..request("n2", "cat", "") }).await.unwrap();
+    let id = submission.id().to_string();
+    std::fs::remove_file(temp.path().join("near/n1").join(&id).join("stdin")).unwrap();
+    within(submission.finish()).await.unwrap();
+    let detail = near.status(&id).await.unwrap().detail;
+    assert!(detail.contains("stdin"), "{detail}");
 }

@@ -8,13 +8,14 @@ mod session;
 mod steps;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::WorkError;
 use super::registry::{Durability, Entry, Inner, Outcome, Started};
+use super::signing::PayloadHash;
 use super::status::{RemoteExtra, Status};
 use super::unit::Event;
 
@@ -36,6 +37,8 @@ pub(crate) struct Link {
     /// Held by blocking code while it looks at the length of `stdout` or adds to it: an addition whose asker was
     /// dropped may still be under way when the next begins.
     output: Arc<Mutex<()>>,
+    /// Of a unit that is signed, once it is known: a complete payload never changes.
+    payload_hash: OnceLock<PayloadHash>,
 }
 
 /// What a driver tells.
