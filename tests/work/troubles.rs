@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshd::work::{Registry, State, Submit, signing::Signer};
+use meshd::work::{Outcome, Registry, State, Submit, signing::Signer};
 use rustix::process::Signal;
 
 use crate::control::Mesh;
@@ -125,4 +125,16 @@ async fn a_payload_is_hashed_before_the_node_is_made_to_wait() {
     within(submission.finish()).await.unwrap();
     let detail = near.status(&id).await.unwrap().detail;
     assert!(detail.contains("stdin"), "{detail}");
+}
+
+#[tokio::test]
+async fn force_frees_a_unit_whose_directory_is_gone() {
+    let pair = Pair::new().await;
+    let id = pair.run("exec sleep 1000").await;
+    pair.far_id(&id).await;
+    pair.mesh.take_down("n2");
+    let units = pair.temp.path().join("near/n1");
+    std::fs::rename(units.join(&id), units.join(".away")).unwrap();
+    assert_eq!(within(pair.near.release(&id, true, &me())).await.unwrap(), Outcome::Done);
+    assert!(pair.near.list(None).await.unwrap().is_empty());
 }

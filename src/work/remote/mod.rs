@@ -169,7 +169,12 @@ impl Inner {
         let kept = match over_there {
             true => {
                 let (store, id, copy) = (self.store.clone(), entry.id.clone(), status.clone());
-                Some(self.store.blocking(move || store.hide(&id, &copy)).await?)
+                let hidden = self.store.blocking(move || store.hide(&id, &copy)).await;
+                // The unit goes in any case; without a directory nothing is left that could be tried again.
+                let kept = hidden.inspect_err(|error| {
+                    tracing::warn!(unit = %entry.id, %error, "the other node's part of the unit may stay there");
+                });
+                kept.ok().or_else(|| Some(self.store.hidden(&entry.id)).filter(|dir| dir.path().exists()))
             }
             false => None,
         };
