@@ -138,3 +138,16 @@ async fn force_frees_a_unit_whose_directory_is_gone() {
     assert_eq!(within(pair.near.release(&id, true, &me())).await.unwrap(), Outcome::Done);
     assert!(pair.near.list(None).await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn a_node_that_cannot_be_followed_is_told_of_and_forgotten_when_it_is_back() {
+    let pair = Pair::new().await;
+    let id = pair.run("exec sleep 1000").await;
+    let begun = until(&pair.near, &id, |report| report.detail.starts_with("Running: PID ")).await.detail;
+    pair.mesh.take_down("n2");
+    let troubled = until(&pair.near, &id, |report| report.detail.contains("no route to n2")).await;
+    assert_eq!(troubled.state, State::Running);
+    assert!(troubled.detail.starts_with(&format!("{begun} (")), "{}", troubled.detail);
+    pair.mesh.set("n2", pair.far.clone());
+    until(&pair.near, &id, |report| report.detail == begun).await;
+}

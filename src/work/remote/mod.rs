@@ -1,9 +1,11 @@
 //! Units that run on another node: each has a driver task here, which submits the unit there, follows its output
 //! and state, and passes cancellation and release on, reconnecting for as long as it takes. What clients want is
 //! written down first, so that a restart goes on where the last daemon stopped.
-//! `driver` decides and retries, `steps` does one thing over one connection, `session` speaks the lines.
+//! `driver` decides and retries, `failures` says what clients are told meanwhile, `steps` does one thing over one
+//! connection, `session` speaks the lines.
 
 mod driver;
+mod failures;
 mod session;
 mod steps;
 
