@@ -110,10 +110,26 @@ impl Store {
         let trash = self.root.join(format!("{TRASH}{name}"));
         match fs::rename(&unit.path, &trash) {
             Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // What an earlier attempt has left may still be there.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(WorkError::io("remove", &unit.path, e)),
         }
-        fs::remove_dir_all(&trash).map_err(|e| WorkError::io("remove", trash, e))
+        match fs::remove_dir_all(&trash) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(WorkError::io("remove", trash, e)),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Removes a directory in which a crash has left no more of a unit than comes before its status.
+    pub(crate) fn clear_half_made(&self, unit: &UnitDir) {
+        let names = fs::read_dir(&unit.path).map(|names| names.flatten().map(|found| found.file_name()));
+        let is_half_made = names.is_ok_and(|mut names| {
+            names.all(|name| name == "status.lock" || name == "stdin" && is_empty(&unit.file("stdin")))
+        });
+        // Whatever else lies there is not ours to delete.
+        if is_half_made && let Err(error) = self.remove(unit) {
+            tracing::warn!(%error, "what a crash left of a unit stays");
+        }
     }
 
     /// Takes a unit out of everybody's sight, durably, and keeps of it no more than its status.
@@ -293,6 +309,10 @@ pub(crate) enum ReadError {
     Damaged(#[from] BadStatus),
 }
 
+fn is_empty(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.len() == 0)
+}
+
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600);
@@ -394,6 +414,8 @@ mod on_disk {
         assert!(!hidden.file("stdin").exists() && hidden == store.hidden(&id));
         store.remove(&hidden).unwrap();
         store.remove(&hidden).unwrap();
+        fs::create_dir(temp.path().join(format!("deep/data/n1/{TRASH}{id}"))).unwrap();
+        store.remove(&unit).unwrap();
         assert_eq!(fs::read_dir(temp.path().join("deep/data/n1")).unwrap().count(), 0);
     }
 

@@ -151,3 +151,18 @@ async fn a_node_that_cannot_be_followed_is_told_of_and_forgotten_when_it_is_back
     pair.mesh.set("n2", pair.far.clone());
     until(&pair.near, &id, |report| report.detail == begun).await;
 }
+
+#[tokio::test]
+async fn what_a_crash_left_of_a_unit_that_nobody_knows_is_cleared_away() {
+    let engine = Engine::new().await;
+    let (half, foreign) = (engine.dir("half0000"), engine.dir("foreign0"));
+    for dir in [&half, &foreign] {
+        std::fs::create_dir(dir).unwrap();
+        std::fs::write(dir.join("status.lock"), "").unwrap();
+        std::fs::write(dir.join("stdin"), "").unwrap();
+    }
+    std::fs::write(foreign.join("stdout"), "precious").unwrap();
+    let engine = engine.restart().await;
+    assert!(!half.exists() && foreign.exists());
+    assert!(engine.registry.list(None).await.unwrap().is_empty());
+}

@@ -102,7 +102,10 @@ impl Inner {
         let status = match read_whole(&dir) {
             Ok(status) => adopted(corrected(status, &dir), &dir),
             // Nobody was ever told the ID of a unit without a status.
-            Err(ReadError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Err(ReadError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.store.clear_half_made(&dir);
+                return None;
+            }
             Err(error) => {
                 tracing::error!(unit = %id, %error, "the unit counts as failed");
                 damaged(&error, &dir)
