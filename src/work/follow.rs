@@ -57,7 +57,10 @@ pub async fn serve(
         served = send_all(registry, unit, results, writer) => served.map_err(|error| match error {
             WorkError::Connection(_) => error,
             // In words it would be taken for a frame.
-            error => WorkError::Connection(io::Error::other(error)),
+            error => {
+                tracing::warn!(unit, %error, "a follower is cut off");
+                WorkError::Connection(io::Error::other(error))
+            }
         }),
         // A follower says nothing more: whatever comes means that it is gone.
         _ = reader.read_u8() => Ok(()),

@@ -68,9 +68,14 @@ async fn what_is_ended_at_restart_cannot_be_started_afterwards() {
     let engine = Engine::new().await;
     let status = r#"{"State":0,"Detail":"Starting Worker","StdoutSize":0,"WorkType":"cat","ExtraData":{"Pid":0,"Params":""}}"#;
     leave(&engine.dir("pending0"), status);
+    // A claim that a power loss has damaged.
+    leave(&engine.dir("damaged0"), status);
+    std::fs::write(engine.dir("damaged0").join("runner"), "{").unwrap();
     let engine = engine.restart().await;
-    let report = finished(&engine.registry, "pending0").await;
-    assert!(report.detail.starts_with("Pending at restart"), "{}", report.detail);
+    for id in ["pending0", "damaged0"] {
+        let report = finished(&engine.registry, id).await;
+        assert!(report.detail.starts_with("Pending at restart"), "{}", report.detail);
+    }
     // Which is what a runner that an earlier spawner still starts asks for first.
     assert!(engine.dir("pending0").join("runner").exists(), "the unit is claimed");
 }

@@ -61,7 +61,9 @@ impl Inner {
     /// and its runner asks for the unit first. Says no if one has it.
     async fn claim(&self, entry: &Entry) -> bool {
         let dir = entry.dir.clone();
-        let claimed = self.store.blocking(move || Identity::own()?.claim(&dir)).await;
+        // A claim that a power loss has damaged keeps runners off, too.
+        let claim = move || Ok(Identity::own()?.claim(&dir)? || Identity::load(&dir)?.is_none());
+        let claimed: io::Result<bool> = self.store.blocking(claim).await;
         claimed.unwrap_or_else(|error| {
             // A runner could not do so either.
             tracing::warn!(unit = %entry.id, %error, "cannot claim a unit that is to end");
