@@ -8,6 +8,7 @@ mod queue;
 mod released;
 mod restart;
 mod retention;
+mod settle;
 mod submit;
 mod writer;
 
@@ -308,6 +309,13 @@ impl Inner {
     pub(crate) fn report(&self, entry: &Entry) -> UnitReport {
         let status = entry.status();
         UnitReport { stdout_size: stdout_size(entry, &status), ..status.report(self.knows(&status)) }
+    }
+
+    /// The same of a unit that has ended, with less output than it promised.
+    pub(crate) fn report_with(&self, entry: &Entry, left: u64) -> UnitReport {
+        let mut status = Status::clone(&entry.status());
+        status.life.lose_output(left);
+        status.report(self.knows(&status))
     }
 
     /// The same as JSON.
