@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::error::{ProfileError, Rejection};
 use super::fingerprint::Fingerprint;
-use super::live::{Guard, Live};
+use super::live::{Admitted, Guard, Live};
 use super::material::{Files, Material, Stamp, Wanted};
 use super::names::Names;
 use super::verify::{self, Demands, Expected, PeerVerifier, Role, Verdict};
@@ -74,8 +74,25 @@ pub(super) struct Core {
     provider: Arc<CryptoProvider>,
     material: ArcSwap<Material>,
     live: Live,
-    /// The files as they were read last, and as they were looked at last. Only the watcher locks it.
-    seen: Mutex<(Stamp, Stamp)>,
+    /// Only the watcher locks it.
+    seen: Mutex<Seen>,
+}
+
+/// What is known of a profile's files.
+#[derive(Debug)]
+struct Seen {
+    /// As they were read last.
+    read: Stamp,
+    /// As they were looked at last.
+    looked_at: Stamp,
+    /// What was wrong with them, so that it is said once.
+    complaint: Option<String>,
+}
+
+impl Seen {
+    fn new(files: &Files) -> Mutex<Self> {
+        Mutex::new(Self { read: files.stamp(), looked_at: files.stamp(), complaint: None })
+    }
 }
 
 impl Core {
@@ -93,8 +110,17 @@ impl Core {
 
     /// Decides about a peer's certificate as things stand now.
     pub(super) fn check(&self, expected: &Expected, chain: &[CertificateDer<'_>]) -> Result<(), Rejection> {
+        self.check_as_of(expected, chain, Timestamp::now())
+    }
+
+    fn check_as_of(
+        &self,
+        expected: &Expected,
+        chain: &[CertificateDer<'_>],
+        when: Timestamp,
+    ) -> Result<(), Rejection> {
         let material = self.material.load();
-        verify::check(&material.trust, &self.demands, self.role, expected, chain, Timestamp::now())
+        verify::check(&material.trust, &self.demands, self.role, expected, chain, when)
     }
 
     /// True if a connection lives that this profile has let in.
@@ -103,7 +129,21 @@ impl Core {
     }
 
     pub(super) fn admit(&self, chain: Vec<CertificateDer<'static>>, expected: Expected) -> Guard {
-        self.live.admit(chain, expected)
+        self.admit_at(chain, expected, Timestamp::now())
+    }
+
+    pub(super) fn admit_at(
+        &self,
+        chain: Vec<CertificateDer<'static>>,
+        expected: Expected,
+        since: Timestamp,
+    ) -> Guard {
+        let admitted = Admitted::new(chain, expected, since);
+        let guard = self.live.admit(admitted.clone());
+        // The handshake has looked at the certificate before the connection was listed to be cut: whoever was
+        // revoked in between would not be looked at again.
+        self.cut_if_rejected(&admitted);
+        guard
     }
 
     /// The nodes that a certificate names, if that is to be believed and it names any.
@@ -140,34 +180,55 @@ impl Core {
     /// Takes changed files up. Files count as changed once they have stood still between two calls: one that
     /// is being written may look whole when it is not.
     pub(super) fn refresh(&self) {
+        self.refresh_by(|| self.read());
+    }
+
+    /// The same with another way to read them.
+    pub(super) fn refresh_by(&self, read: impl FnOnce() -> Result<Material, ProfileError>) {
         let now = self.files.stamp();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let settled = seen.1 == now;
-        seen.1 = now.clone();
-        if !settled || seen.0 == now {
+        let settled = seen.looked_at == now;
+        seen.looked_at = now.clone();
+        if !settled || seen.read == now {
             return;
         }
-        seen.0 = now;
-        drop(seen);
-        match self.read() {
+        match read() {
             Ok(material) => {
+                (seen.read, seen.complaint) = (now, None);
+                drop(seen);
                 info!(profile = self.name, "TLS files have changed and are taken up");
                 self.material.store(Arc::new(material));
                 self.warn_of_expiry();
                 self.cut_rejected();
             }
             Err(error) => {
-                warn!(%error, "TLS files have changed and cannot be used: the old ones stay in force")
+                // What cannot be read may be readable without another change: without descriptors, nothing is.
+                if !error.may_pass() {
+                    seen.read = now;
+                }
+                let complaint = Some(error.to_string());
+                if seen.complaint != complaint {
+                    seen.complaint = complaint;
+                    warn!(%error, "TLS files have changed and cannot be used: the old ones stay in force");
+                }
             }
         }
     }
 
     fn cut_rejected(&self) {
-        for admitted in self.live.all() {
-            if let Err(rejection) = self.check(&admitted.expected, &admitted.chain) {
-                warn!(profile = self.name, %rejection, "connection cut");
-                admitted.cut();
-            }
+        self.live.all().iter().for_each(|admitted| self.cut_if_rejected(admitted));
+    }
+
+    /// Judges a connection by what is trusted now, as of the time when it was made: its certificate may have expired
+    /// since. Who has shown none is let in without.
+    fn cut_if_rejected(&self, admitted: &Admitted) {
+        if admitted.chain.is_empty() {
+            return;
+        }
+        let checked = self.check_as_of(&admitted.expected, &admitted.chain, admitted.since);
+        if let Err(rejection) = checked {
+            warn!(profile = self.name, %rejection, "connection cut");
+            admitted.cut();
         }
     }
 
@@ -239,7 +300,7 @@ impl ServerProfile {
             provider: Arc::new(aws_lc_rs::default_provider()),
             material: empty_material(),
             live: Live::default(),
-            seen: Mutex::new((files.stamp(), files.stamp())),
+            seen: Seen::new(&files),
             files,
         };
         core.material.store(Arc::new(core.read()?));
@@ -351,7 +412,7 @@ impl ClientProfile {
             provider: Arc::new(aws_lc_rs::default_provider()),
             material: empty_material(),
             live: Live::default(),
-            seen: Mutex::new((files.stamp(), files.stamp())),
+            seen: Seen::new(&files),
             files,
         };
         core.material.store(Arc::new(core.read()?));
