@@ -192,6 +192,10 @@ impl QuicWriter {
         written.map_err(SessionEnd::Broken)
     }
 
+    pub(in crate::backend) fn unsent(&self) -> usize {
+        self.begun.iter().map(Bytes::len).sum()
+    }
+
     async fn write_all(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
         loop {
             self.write_begun().await?;
