@@ -181,17 +181,19 @@ impl Mesh {
         }
     }
 
-    /// All that is known of the nodes in these parts, `peer` itself aside.
+    /// All that is known of the nodes in these parts, `peer` aside: of itself it is told the services alone. After
+    /// its clock was set back nobody believes it until it has heard which dates it has given in the past. One of our
+    /// kind then corrects them, while a receptor node would believe them.
     fn known_in(&mut self, parts: &[usize], peer: &NodeId, now: Now) -> Vec<Bytes> {
         let mut messages = Vec::new();
         if parts.contains(&part(self.own)) {
             messages.push(self.told_message.clone());
             messages.extend(self.standing_services(now));
         }
-        let wanted = |node: &NodeId| {
-            node != peer && parts.contains(&part(node.hash())) && self.routes.by_name().contains_key(node)
-        };
-        messages.extend(self.links.messages(wanted).chain(self.adverts.messages(wanted)));
+        let wanted =
+            |node: &NodeId| parts.contains(&part(node.hash())) && self.routes.by_name().contains_key(node);
+        messages.extend(self.links.messages(|node| node != peer && wanted(node)));
+        messages.extend(self.adverts.messages(wanted));
         messages
     }
 }
