@@ -4,6 +4,7 @@
 //! anything is touched, and what can fail comes before what cannot. How parts start and stop is `parts`' business.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
@@ -11,6 +12,7 @@ use tokio::sync::Mutex;
 use tracing::{info, warn};
 
 use super::parts::{Parts, StartError};
+use super::watch::Followed;
 use super::wiring;
 use crate::config::typed::LogLevel;
 use crate::config::{self, Config, Loaded, ReloadPlan, Sources, Warning};
@@ -186,6 +188,12 @@ async fn read(sources: &Sources) -> Result<Loaded, ReloadError> {
 /// Answers on the control socket are one line.
 fn one_line(text: &str) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+impl Followed for Reloader {
+    async fn files(&self) -> Vec<PathBuf> {
+        self.state.lock().await.sources.watched().to_vec()
+    }
 }
 
 impl Reload for Reloader {
