@@ -273,6 +273,8 @@ impl Driver {
             Class::Control if channel.queue.push_control(message) => {}
             Class::Control => {
                 warn!(%session, "link closed: it does not keep up with the protocol itself");
+                // The core may have much more for it in hand: none of that is worth another line.
+                channel.queue.close();
                 self.mesh.handle_session_closed(session, self.clock.now());
             }
         }
