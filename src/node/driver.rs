@@ -105,6 +105,7 @@ impl Driver {
     ) {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
+            self.mesh.handle_wait(self.clock.tick());
             let wakeup = self.mesh.poll_timeout().map(|(tick, _)| self.clock.instant(tick));
             let timer = async {
                 match wakeup {
