@@ -96,6 +96,44 @@ async fn what_was_written_arrives_though_the_stream_is_dropped() {
     assert_eq!(received.len(), 300_000);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_was_written_arrives_over_a_slow_link_too() {
+    const BYTES: usize = 6 << 20;
+    let mut lab = Lab::new();
+    let (near, far) = (lab.start("near").await, lab.start("far").await);
+    lab.join_slowly(&near, &far, 64 << 10).await;
+    eventually("a route", || async { near.status().await.routing_table.len() == 1 }).await;
+    let mut listener = Streams::new(far.clone()).listen(service("sink"), None).await.unwrap();
+    let streams = Streams::new(near.clone());
+    for shared in [false, true] {
+        let dialed = match shared {
+            true => streams.dial_shared(far.id(), service("sink"), None).await,
+            false => streams.dial(far.id(), service("sink")).await,
+        };
+        let mut stream = dialed.unwrap();
+        stream.write_all(&vec![7; BYTES]).await.unwrap();
+        stream.shutdown().await.unwrap();
+        drop(stream);
+        let mut accepted = listener.accept().await.unwrap();
+        let (mut received, start) = (Vec::new(), Instant::now());
+        let end = timeout(LIMIT * 10, accepted.read_to_end(&mut received)).await.unwrap();
+        assert_eq!((end.map_err(|e| e.kind()), received.len()), (Ok(BYTES), BYTES), "shared: {shared}");
+        assert!(start.elapsed() > LIMIT, "the link was not slow");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dialer_that_never_closes_is_left_in_the_end() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("brief"), None).await.unwrap();
+    let stream = Streams::new(nodes[0].clone()).dial(nodes[1].id(), service("brief")).await.unwrap();
+    let mut accepted = listener.accept().await.unwrap();
+    accepted.write_all(b"the end").await.unwrap();
+    drop(accepted);
+    timeout(LIMIT * 5, stream.closed()).await.expect("its keep-alives are no progress");
+}
+
 #[tokio::test]
 async fn a_service_that_is_not_there_fails_a_dial_at_once() {
     let mut lab = Lab::new();
