@@ -233,6 +233,33 @@ async fn a_shared_stream_that_is_dropped_half_way_does_not_look_complete() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_reads_on_a_shared_connection_is_bounded() {
+    const PART: usize = 1 << 20;
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("mute"), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    let mut held = Vec::new();
+    for _ in 0..12 {
+        let stream = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
+        held.push((stream, timeout(LIMIT, listener.accept()).await.unwrap().unwrap()));
+    }
+    let mut taken = 0;
+    for (stream, _) in &mut held {
+        while let Ok(written) = timeout(Duration::from_secs(1), stream.write_all(&[7; PART])).await {
+            written.unwrap();
+            taken += PART;
+        }
+    }
+    assert!((50 << 20..=64 << 20).contains(&taken), "{} MiB", taken >> 20);
+    let (_sending, reading) = &mut held[0];
+    let mut part = vec![0; 4 * PART];
+    timeout(LIMIT, reading.read_exact(&mut part)).await.unwrap().unwrap();
+    let (last, _) = held.last_mut().unwrap();
+    timeout(LIMIT, last.write_all(&[7; PART])).await.expect("who is read makes room for the others").unwrap();
+}
+
 #[tokio::test]
 async fn a_shared_connection_on_which_nothing_came_back_is_not_used_again() {
     let mut lab = Lab::new();
