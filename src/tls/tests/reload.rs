@@ -200,7 +200,7 @@ async fn a_node_without_profiles_is_not_woken_for_their_files() {
     profiles.swap(Arc::new(set));
     let renewed = Subject { node_ids: vec!["a".to_owned(), "a2".to_owned()], ..node_names("a") };
     pki.issue("a", &renewed, "ca", Dates::default());
-    let (server, client) = (profiles.server("a").unwrap(), pki.client("a"));
+    let (server, client) = (profiles.server("srv").unwrap(), pki.client("a"));
     let taken_up = async {
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
