@@ -31,8 +31,11 @@ const READ_CANCELLED: VarInt = VarInt::from_u32(499);
 const YOUNG: Duration = Duration::from_secs(2);
 /// It is, if more comes over it within this time.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
-/// How long the end of a connection is waited for.
+/// How long the end of a connection is waited for once nothing moves on it any more.
 const LINGER: Duration = Duration::from_secs(30);
+
+/// Acknowledgements that come within that time though nothing moves: what keeps a connection alive has some, too.
+const IDLE_ACKS: u64 = 4;
 
 /// Which end of the connection this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -244,6 +247,25 @@ fn stop(mut recv: RecvStream) {
     let _ended = recv.stop(READ_CANCELLED);
 }
 
+/// Ready once nothing has moved on a connection for [`LINGER`]. Megabytes may wait here for a slow link, and as long
+/// as it takes some of them they are not lost; a peer that has died is found out by its silence.
+async fn stands_still(connection: &Connection) {
+    loop {
+        let (sent, acknowledged) = movement(connection);
+        sleep(LINGER).await;
+        let now = movement(connection);
+        if now.0 == sent && now.1 <= acknowledged + IDLE_ACKS {
+            return;
+        }
+    }
+}
+
+/// How much was sent on streams and how often anything was acknowledged, in frames.
+fn movement(connection: &Connection) -> (u64, u64) {
+    let stats = connection.stats();
+    (stats.frame_tx.stream, stats.frame_rx.acks)
+}
+
 /// Ends a connection in good order: what was written arrives, what nobody will read is refused.
 async fn end(connection: Connection, side: Side, mut send: SendStream, recv: RecvStream) {
     let _already = send.finish();
@@ -257,7 +279,7 @@ async fn end(connection: Connection, side: Side, mut send: SendStream, recv: Rec
     tokio::select! {
         _ended = connection.closed() => {}
         () = said_all => {}
-        () = sleep(LINGER) => {}
+        () = stands_still(&connection) => {}
     }
     close(&connection);
 }
@@ -269,7 +291,7 @@ async fn end_shared(connection: Connection, mut send: SendStream, recv: RecvStre
     tokio::select! {
         _ended = connection.closed() => {}
         _acknowledged = send.stopped() => {}
-        () = sleep(LINGER) => {}
+        () = stands_still(&connection) => {}
     }
     drop(lease);
 }

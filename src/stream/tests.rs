@@ -96,6 +96,44 @@ async fn what_was_written_arrives_though_the_stream_is_dropped() {
     assert_eq!(received.len(), 300_000);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_was_written_arrives_over_a_slow_link_too() {
+    const BYTES: usize = 6 << 20;
+    let mut lab = Lab::new();
+    let (near, far) = (lab.start("near").await, lab.start("far").await);
+    lab.join_slowly(&near, &far, 64 << 10).await;
+    eventually("a route", || async { near.status().await.routing_table.len() == 1 }).await;
+    let mut listener = Streams::new(far.clone()).listen(service("sink"), None).await.unwrap();
+    let streams = Streams::new(near.clone());
+    for shared in [false, true] {
+        let dialed = match shared {
+            true => streams.dial_shared(far.id(), service("sink"), None).await,
+            false => streams.dial(far.id(), service("sink")).await,
+        };
+        let mut stream = dialed.unwrap();
+        stream.write_all(&vec![7; BYTES]).await.unwrap();
+        stream.shutdown().await.unwrap();
+        drop(stream);
+        let mut accepted = listener.accept().await.unwrap();
+        let (mut received, start) = (Vec::new(), Instant::now());
+        let end = timeout(LIMIT * 10, accepted.read_to_end(&mut received)).await.unwrap();
+        assert_eq!((end.map_err(|e| e.kind()), received.len()), (Ok(BYTES), BYTES), "shared: {shared}");
+        assert!(start.elapsed() > LIMIT, "the link was not slow");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dialer_that_never_closes_is_left_in_the_end() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("brief"), None).await.unwrap();
+    let stream = Streams::new(nodes[0].clone()).dial(nodes[1].id(), service("brief")).await.unwrap();
+    let mut accepted = listener.accept().await.unwrap();
+    accepted.write_all(b"the end").await.unwrap();
+    drop(accepted);
+    timeout(LIMIT * 5, stream.closed()).await.expect("its keep-alives are no progress");
+}
+
 #[tokio::test]
 async fn a_service_that_is_not_there_fails_a_dial_at_once() {
     let mut lab = Lab::new();
@@ -193,6 +231,33 @@ async fn a_shared_stream_that_is_dropped_half_way_does_not_look_complete() {
         let end = timeout(LIMIT, accepted.read(&mut received)).await.unwrap();
         assert_eq!(end.is_ok(), whole, "{end:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_reads_on_a_shared_connection_is_bounded() {
+    const PART: usize = 1 << 20;
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("mute"), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    let mut held = Vec::new();
+    for _ in 0..12 {
+        let stream = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
+        held.push((stream, timeout(LIMIT, listener.accept()).await.unwrap().unwrap()));
+    }
+    let mut taken = 0;
+    for (stream, _) in &mut held {
+        while let Ok(written) = timeout(Duration::from_secs(1), stream.write_all(&[7; PART])).await {
+            written.unwrap();
+            taken += PART;
+        }
+    }
+    assert!((50 << 20..=64 << 20).contains(&taken), "{} MiB", taken >> 20);
+    for (_sending, reading) in &mut held[..2] {
+        timeout(LIMIT, reading.read_exact(&mut vec![0; 7 * PART])).await.unwrap().unwrap();
+    }
+    let (last, _) = held.last_mut().unwrap();
+    timeout(LIMIT, last.write_all(&[7; PART])).await.expect("who is read makes room for the others").unwrap();
 }
 
 #[tokio::test]

@@ -172,6 +172,14 @@ impl Registry {
             .collect()
     }
 
+    /// Whether [`Self::set_work_types`] would take them.
+    ///
+    /// # Errors
+    /// [`OpenError::DuplicateType`].
+    pub fn check_work_types(work_types: Vec<CommandType>) -> Result<(), OpenError> {
+        type_table(work_types).map(drop)
+    }
+
     /// Replaces the work types. Units that run go on; what is submitted from now on goes by the new ones, and so does
     /// what waits for its turn.
     ///
