@@ -1,12 +1,13 @@
 //! Meshes of the real protocol core in virtual time, over links that delay, lose, repeat, reorder and
 //! break. Every choice comes from a seed, so every failure can be run again.
 //!
-//! - `topology`, `link`: what the mesh looks like; `world`: what happens to it; `wires`: its connections; `ledger`: what became of
+//! - `topology`, `link`: what the mesh looks like; `world`: what happens to it; `agenda`: and when; `wires`: its connections; `ledger`: what became of
 //!   each datagram; `oracle`: what must be true; `scenario`: the stories; `replay`: which runs there are;
 //!   `scaling`: what a mesh costs as it grows.
 
 #![allow(missing_docs, reason = "a test target: its items are explained where the name does not")]
 
+mod agenda;
 mod ledger;
 mod link;
 mod oracle;
@@ -59,10 +60,10 @@ fn a_growing_mesh_stays_cheap() {
     }
 }
 
-/// 300 nodes, or `NETSIM_NODES`: 1,000 take some minutes, most of them for routes computed again and again.
+/// 1,000 nodes, or `NETSIM_NODES`.
 #[test]
 fn a_large_mesh_survives_everything_at_once() {
-    let nodes = replay::nodes().unwrap_or(300);
+    let nodes = replay::nodes().unwrap_or(1_000);
     let case = Case { scenario: Scenario::Everything, topology: Topology::Sparse, nodes, seed: 1 };
     let start = std::time::Instant::now();
     let report = case.run().unwrap_or_else(|error| panic!("{nodes} nodes: {error}"));

@@ -93,7 +93,7 @@ impl<'a> Truth<'a> {
     /// Where a node's table leads, and what the link there costs.
     fn next(&self, at: usize, to: usize) -> Result<(usize, f64), String> {
         let stuck = || format!("{} has no route to {}", self.name(at), self.name(to));
-        let via = self.mesh(at).routes().by_name().get(self.name(to)).ok_or_else(stuck)?;
+        let via = self.mesh(at).routing_table().get(self.name(to)).ok_or_else(stuck)?;
         let link = self.adjacent[&at].iter().find(|(next, _)| self.name(**next) == via);
         let (next, cost) = link.ok_or_else(|| format!("{} goes by {via}", self.name(at)))?;
         Ok((*next, cost.get()))
@@ -104,7 +104,7 @@ impl<'a> Truth<'a> {
     pub fn routes_are_shortest(&self) -> Result<(), String> {
         for from in self.asked() {
             let reachable = self.adjacent.keys().filter(|&&to| to != from && self.reaches(from, to)).count();
-            let listed = self.mesh(from).routes().by_name().len();
+            let listed = self.mesh(from).routing_table().len();
             if listed != reachable {
                 return Err(format!("{} has {listed} routes, {reachable} are right", self.name(from)));
             }

@@ -21,8 +21,8 @@ pub struct Wire {
 
 impl World {
     /// A stream over this wire carries nothing from now on.
-    pub(crate) fn break_wire(&mut self, id: u64, silent: bool) {
-        let wire = self.wires.get_mut(&id).expect("listed");
+    pub(crate) fn break_wire(&mut self, id: usize, silent: bool) {
+        let wire = &mut self.wires[id];
         if self.links[wire.link].kind == Kind::Stream {
             wire.dead = true;
             if !silent {
@@ -37,7 +37,7 @@ impl World {
     /// Cuts a link or restores it. A stream that was cut stays dead even if the link returns.
     pub fn set_link(&mut self, link: usize, state: State) {
         self.links[link].state = state;
-        let wires: Vec<u64> = self.wires.iter().filter(|(_, w)| w.link == link).map(|(&id, _)| id).collect();
+        let wires: Vec<usize> = (0..self.wires.len()).filter(|&id| self.wires[id].link == link).collect();
         match state {
             State::Up => {}
             State::Silent => wires.into_iter().for_each(|id| self.break_wire(id, true)),
@@ -51,7 +51,7 @@ impl World {
         let alive = |node: usize| self.nodes[node].mesh.is_some();
         let busy = self
             .wires
-            .values()
+            .iter()
             .any(|w| w.link == link && w.nodes == [dialer, listener] && w.sessions[0].is_some());
         if !alive(dialer) || busy {
             return;
@@ -60,10 +60,10 @@ impl World {
         if stream && (state != State::Up || !alive(listener)) {
             return self.redial(link, side);
         }
-        let id = self.number();
+        let id = self.wires.len();
         let nodes = [dialer, listener];
         let last_arrival = [self.now; 2];
-        self.wires.insert(id, Wire { link, nodes, sessions: [None; 2], dead: false, last_arrival });
+        self.wires.push(Wire { link, nodes, sessions: [None; 2], dead: false, last_arrival });
         if stream {
             self.schedule(delay, Happening::Accept(id));
         }
@@ -77,9 +77,9 @@ impl World {
         self.schedule(wait, Happening::Dial { link, side });
     }
 
-    pub(crate) fn open(&mut self, wire: u64, side: usize) {
+    pub(crate) fn open(&mut self, wire: usize, side: usize) {
         let session = SessionId(self.number());
-        let Some(state) = self.wires.get_mut(&wire) else { return };
+        let state = &mut self.wires[wire];
         let (node, link) = (state.nodes[side], state.link);
         if state.dead || self.nodes[node].mesh.is_none() {
             return;
@@ -94,7 +94,7 @@ impl World {
     pub(crate) fn on_close(&mut self, session: SessionId) {
         let Some(&(id, side)) = self.ends.get(&session) else { return };
         self.forget_end(id, side);
-        let wire = &self.wires[&id];
+        let wire = &self.wires[id];
         let (link, dialer) = (wire.link, wire.nodes[0]);
         if self.links[link].kind == Kind::Stream && !wire.dead {
             let last = wire.last_arrival[side].max(self.now + self.links[link].delay);
@@ -106,8 +106,8 @@ impl World {
         }
     }
 
-    pub(crate) fn forget_end(&mut self, wire: u64, side: usize) {
-        if let Some(session) = self.wires.get_mut(&wire).and_then(|w| w.sessions[side].take()) {
+    pub(crate) fn forget_end(&mut self, wire: usize, side: usize) {
+        if let Some(session) = self.wires[wire].sessions[side].take() {
             self.ends.remove(&session);
         }
     }

@@ -2,8 +2,8 @@
 //! as they behave: dialers redial with back-off, a listener for datagrams opens a session at the first one
 //! from a new address. What is right or wrong is judged elsewhere; every choice comes from one seed.
 
-use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use meshd::wire::{ConnType, MessageType, NodeId, ServiceName};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
+use crate::agenda::Agenda;
 use crate::ledger::{Fate, Ledger};
 use crate::link::{Kind, Link, State};
 use crate::wires::Wire;
@@ -41,9 +42,9 @@ pub struct Node {
 pub enum Happening {
     Wake(usize),
     Dial { link: usize, side: usize },
-    Accept(u64),
-    Arrive { wire: u64, side: usize, message: Bytes },
-    Closed { wire: u64, side: usize },
+    Accept(usize),
+    Arrive { wire: usize, side: usize, message: Bytes },
+    Closed { wire: usize, side: usize },
 }
 
 /// What was counted so far.
@@ -59,6 +60,30 @@ pub struct Counts {
     pub probe_bytes: u64,
 }
 
+/// A sum over everything that was sent: a word at a time, since there are gigabytes of it.
+#[derive(Default)]
+struct Trace(u64);
+
+impl Hasher for Trace {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let mut words = bytes.chunks_exact(8);
+        for word in words.by_ref() {
+            self.write_u64(u64::from_le_bytes(word.try_into().expect("8 bytes")));
+        }
+        for byte in words.remainder() {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
 /// The whole simulation.
 pub struct World {
     pub now: Duration,
@@ -71,12 +96,12 @@ pub struct World {
     pub pool: Option<Pool>,
     /// When a forwarding table changed last, and what had been counted by then.
     pub last_change: (Duration, Counts),
-    pub(crate) queue: BTreeMap<(Duration, u64), Happening>,
-    pub(crate) wires: BTreeMap<u64, Wire>,
-    pub(crate) ends: BTreeMap<SessionId, (u64, usize)>,
+    queue: Agenda<Happening>,
+    pub(crate) wires: Vec<Wire>,
+    pub(crate) ends: HashMap<SessionId, (usize, usize)>,
     pub(crate) back_off: BTreeMap<(usize, usize), u32>,
     numbers: u64,
-    trace: DefaultHasher,
+    trace: Trace,
 }
 
 impl World {
@@ -90,12 +115,12 @@ impl World {
             counts: Counts::default(),
             pool: None,
             last_change: Default::default(),
-            queue: BTreeMap::new(),
-            wires: BTreeMap::new(),
-            ends: BTreeMap::new(),
+            queue: Agenda::new(),
+            wires: Vec::new(),
+            ends: HashMap::new(),
             back_off: BTreeMap::new(),
             numbers: 0,
-            trace: DefaultHasher::new(),
+            trace: Trace::default(),
         }
     }
 
@@ -125,8 +150,7 @@ impl World {
     }
 
     pub(crate) fn schedule(&mut self, after: Duration, what: Happening) {
-        let number = self.number();
-        self.queue.insert((self.now + after, number), what);
+        self.queue.add(self.now + after, what);
     }
 
     /// Adds a node that does not live yet.
@@ -178,10 +202,10 @@ impl World {
     /// Ends a node's life. Its neighbours' streams are reset, unless it vanishes silently.
     pub fn kill(&mut self, node: usize, silent: bool) {
         self.nodes[node].mesh = None;
-        let wires: Vec<u64> =
-            self.wires.iter().filter(|(_, w)| w.nodes.contains(&node)).map(|(&id, _)| id).collect();
+        let ends_here = |wire: &usize| self.wires[*wire].nodes.contains(&node);
+        let wires: Vec<usize> = (0..self.wires.len()).filter(ends_here).collect();
         for id in wires {
-            let side = usize::from(self.wires[&id].nodes[1] == node);
+            let side = usize::from(self.wires[id].nodes[1] == node);
             self.forget_end(id, side);
             self.break_wire(id, silent);
         }
@@ -201,10 +225,7 @@ impl World {
     /// Lets everything happen that happens within `time`.
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
-        while let Some(entry) = self.queue.first_entry()
-            && entry.key().0 <= end
-        {
-            let ((when, _), what) = entry.remove_entry();
+        while let Some((when, what)) = self.queue.next(end) {
             self.now = when;
             self.happen(what);
         }
@@ -218,8 +239,8 @@ impl World {
             Happening::Accept(wire) => self.open(wire, 1),
             Happening::Arrive { wire, side, message } => self.arrive(wire, side, message),
             Happening::Closed { wire, side } => {
-                if let Some(session) = self.wires.get(&wire).and_then(|w| w.sessions[side]) {
-                    let node = self.wires[&wire].nodes[side];
+                if let Some(session) = self.wires[wire].sessions[side] {
+                    let node = self.wires[wire].nodes[side];
                     let now = self.clock_of(node);
                     self.with_mesh(node, |mesh| mesh.handle_session_closed(session, now));
                 }
@@ -242,8 +263,8 @@ impl World {
         }
     }
 
-    fn arrive(&mut self, id: u64, side: usize, message: Bytes) {
-        let Some(wire) = self.wires.get(&id) else { return self.lose(&message) };
+    fn arrive(&mut self, id: usize, side: usize, message: Bytes) {
+        let wire = &self.wires[id];
         let (node, datagrams) = (wire.nodes[side], self.links[wire.link].kind != Kind::Stream);
         if wire.dead || self.links[wire.link].state != State::Up || self.nodes[node].mesh.is_none() {
             return self.lose(&message);
@@ -251,7 +272,7 @@ impl World {
         if wire.sessions[side].is_none() && side == 1 && datagrams {
             self.open(id, 1);
         }
-        let Some(session) = self.wires[&id].sessions[side] else { return self.lose(&message) };
+        let Some(session) = self.wires[id].sessions[side] else { return self.lose(&message) };
         let booked = Ledger::id_of(&message);
         if let Some((datagram, header)) = &booked {
             self.ledger.visit(*datagram, node, header);
@@ -312,7 +333,7 @@ impl World {
             Class::Data => self.counts.data += 1,
         }
         self.counts.bytes += message.len() as u64;
-        let wire = &self.wires[&id];
+        let wire = &self.wires[id];
         let link = &self.links[wire.link];
         if wire.dead || link.state != State::Up {
             return self.lose(&message);
@@ -324,7 +345,7 @@ impl World {
         }
         for delay in copies {
             let mut at = self.now + delay;
-            let wire = self.wires.get_mut(&id).expect("found above");
+            let wire = &mut self.wires[id];
             if stream {
                 at = at.max(wire.last_arrival[side]);
                 wire.last_arrival[side] = at;
@@ -339,7 +360,7 @@ impl World {
             Event::CloseSession { session, .. } => self.on_close(session),
             Event::SessionUp { session, .. } => {
                 if let Some(&(wire, 0)) = self.ends.get(&session) {
-                    let link = self.wires[&wire].link;
+                    let link = self.wires[wire].link;
                     let side = usize::from(self.links[link].nodes[1] == node);
                     self.back_off.remove(&(link, side));
                 }

@@ -179,9 +179,9 @@ impl Adverts {
         (self.heard.len(), self.heard.bytes(), self.withdrawn.len())
     }
 
-    /// The nodes that offered something.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeId> {
-        self.heard.nodes()
+    /// True if another node has offered something.
+    pub(super) fn knows(&self, node: &NodeId) -> bool {
+        self.heard.knows(node)
     }
 
     /// When each service of other nodes was dated last.

@@ -4,7 +4,8 @@
 //! datagram in `datagram`. Outputs queue up until they are polled; nothing here waits or sends.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
+use std::iter;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +22,7 @@ use super::repair::Digest;
 use super::seen::Seen;
 use super::session::{Phase, Session};
 use super::status::{Neighbour, Tables};
-use super::{CloseReason, Counters, LinkPolicy, Now, Options, Routes, SessionId, Status, Tick, Told, paths};
+use super::{CloseReason, Counters, LinkPolicy, Now, Options, Routes, SessionId, Status, Tick, Told};
 use crate::wire::{
     Cost, MessageType, NameHash, NodeId, REJECT, ServiceName, Unreachable, WireError, WorkCommand,
 };
@@ -150,6 +151,10 @@ pub struct Mesh {
     pub(super) ports: BTreeSet<ServiceName>,
     pub(super) firewall: Vec<Rule>,
     pub(super) routes: Arc<Routes>,
+    /// The sessions that stand in it.
+    pub(super) routed_by: BTreeMap<NodeId, SessionId>,
+    /// The same for people, once somebody has asked.
+    pub(super) routing_table: OnceLock<Arc<BTreeMap<NodeId, NodeId>>>,
     pub(super) route_pace: BackOff,
     pub(super) update_pace: BackOff,
     pub(super) next_update: Tick,
@@ -159,7 +164,7 @@ pub struct Mesh {
     /// The epoch of the node that uses our ID, if it has to be told so.
     pub(super) duplicate: Option<u64>,
     /// Nodes that are known but cannot be reached, and since when.
-    pub(super) absent: BTreeMap<NodeId, Tick>,
+    pub(super) absent: HashMap<NodeId, Tick>,
     pub(super) next_sweep: Option<Tick>,
     /// The own update as neighbours were last told it.
     pub(super) told_sequence: u64,
@@ -190,7 +195,9 @@ impl Mesh {
             adverts: Adverts::new(id.clone(), &options),
             ports: BTreeSet::new(),
             firewall: Vec::new(),
-            routes: Arc::new(Routes::new(own, false, BTreeMap::new(), &BTreeMap::new())),
+            routes: Arc::new(Routes::new(own, false, iter::empty(), &BTreeMap::new())),
+            routed_by: BTreeMap::new(),
+            routing_table: OnceLock::new(),
             route_pace: BackOff::new(options.route_hold, options.route_hold_long),
             update_pace: BackOff::new(options.update_hold, options.update_hold_long),
             next_update: now.tick + options.update_interval,
@@ -198,7 +205,7 @@ impl Mesh {
             next_advertise: now.tick + options.advertise_interval,
             duplicate_pace: Pace::new(DUPLICATE_NOTICE_INTERVAL),
             duplicate: None,
-            absent: BTreeMap::new(),
+            absent: HashMap::new(),
             next_sweep: None,
             told_sequence: 0,
             told_message: Bytes::new(),
@@ -245,7 +252,7 @@ impl Mesh {
             neighbours: self.neighbours(),
             counters: self.counters,
             tables: self.tables(),
-            routing_table: self.routes.by_name().clone(),
+            routing_table: self.routing_table().clone(),
             advertisements: self.adverts.list(now.wall),
             known_connection_costs: self.links.costs().clone(),
         }
@@ -357,7 +364,8 @@ impl Mesh {
         let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
         for session in sessions {
             // Asked one by one: the end of one session may give another one its place.
-            if self.session_wakeup(session).is_some_and(|due| due <= now.tick) {
+            let due = self.sessions.get(&session).map(|session| self.session_wakeup(session));
+            if due.is_some_and(|due| due <= now.tick) {
                 self.session_timeout(session, now);
             }
         }
@@ -381,7 +389,7 @@ impl Mesh {
     /// When, and why, [`Mesh::handle_timeout`] wants to be called next. Late is harmless, never is not.
     pub fn poll_timeout(&self) -> Option<(Tick, Wakeup)> {
         let sessions =
-            self.sessions.keys().filter_map(|&s| Some((self.session_wakeup(s)?, Wakeup::Session(s))));
+            self.sessions.iter().map(|(id, session)| (self.session_wakeup(session), Wakeup::Session(*id)));
         let paced = [
             (self.route_pace.due(), Wakeup::Routes),
             (self.update_pace.due(), Wakeup::OwnUpdate),
@@ -453,15 +461,14 @@ impl Mesh {
         self.recompute_routes(now.tick);
     }
 
-    fn session_wakeup(&self, session: SessionId) -> Option<Tick> {
-        let state = self.sessions.get(&session)?;
-        match &state.phase {
-            Phase::Greeting { next, .. } => Some(*next),
+    fn session_wakeup(&self, session: &Session) -> Tick {
+        match &session.phase {
+            Phase::Greeting { next, .. } => *next,
             Phase::Established(e) => {
-                let idle = state.last_heard + self.options.max_idle;
-                let probe = e.next_probe.max(state.last_heard + self.options.max_idle / 2);
-                let alive = self.liveness_due(state, e);
-                [Some(idle), Some(probe), e.prove_alive_by, alive].into_iter().flatten().min()
+                let idle = session.last_heard + self.options.max_idle;
+                let probe = e.next_probe.max(session.last_heard + self.options.max_idle / 2);
+                let others = [e.prove_alive_by, self.liveness_due(session, e)];
+                others.into_iter().flatten().fold(idle.min(probe), Tick::min)
             }
         }
     }
@@ -542,21 +549,5 @@ impl Mesh {
     pub(super) fn learn_name(&mut self, node: &NodeId) {
         let name = self.links.known_name(node);
         self.names.entry(node.hash()).or_insert(name);
-    }
-
-    fn recompute_routes(&mut self, now: Tick) {
-        let by_name = paths::next_hops(&self.id, self.links.costs());
-        let nodes = u32::try_from(by_name.len()).unwrap_or(u32::MAX);
-        self.route_pace.set_long(self.options.route_hold_long + self.options.route_hold_per_node * nodes);
-        let firewall = !self.firewall.is_empty();
-        let routes = Routes::new(self.own, firewall, by_name, &self.by_peer);
-        self.counters.route_computations += 1;
-        if routes != *self.routes {
-            self.counters.route_changes += 1;
-            self.routes = Arc::new(routes);
-            self.digest = None;
-            self.events.push_back(Event::RoutesChanged(self.routes.clone()));
-        }
-        self.note_absences(now);
     }
 }

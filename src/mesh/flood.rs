@@ -128,7 +128,7 @@ impl Mesh {
     fn bytes_beyond(&self, peer: &NodeId) -> Option<usize> {
         // Each link takes a name of at most 255 bytes and some for its cost.
         const MOST_PER_LINK: usize = 2 * MAX_NODE_ID + 40;
-        let links = self.links.costs().get(&self.id)?;
+        let links = self.links.own_links()?;
         if (links.len() + 2) * MOST_PER_LINK < self.options.max_own_message {
             return None;
         }
@@ -342,7 +342,7 @@ impl Mesh {
     /// The next version of our own list of links, as a message. Should the list not fit into a message,
     /// it is told empty: the node stays reachable by its neighbours' word, and says so.
     pub(super) fn own_update(&mut self, suspected_duplicate: u64) -> Bytes {
-        let connections = self.links.costs().get(&self.id).cloned().unwrap_or_default();
+        let connections = self.links.own_links().cloned().unwrap_or_default();
         self.sequence += 1;
         let update_id = Alphanumeric.sample_string(&mut self.rng, 8);
         let mut update = self.own_update_with(connections, update_id, suspected_duplicate);
@@ -382,7 +382,7 @@ impl Mesh {
     /// How long until the next own update if nothing changes.
     fn update_round(&mut self) -> Duration {
         let options = &self.options;
-        let nodes = u32::try_from(self.routes.by_name().len()).unwrap_or(u32::MAX);
+        let nodes = u32::try_from(self.links.paths().reachable()).unwrap_or(u32::MAX);
         let relaxed =
             (options.relaxed_interval + options.relaxed_per_node * nodes).max(options.update_interval);
         let round = if self.is_among_its_kind() { relaxed } else { options.update_interval };

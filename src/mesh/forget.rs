@@ -4,10 +4,10 @@
 //! Whoever has been away for half of the time until it is forgotten is no longer told to new neighbours,
 //! so that nodes whose clocks differ do not remind each other for ever.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::core::{Event, Mesh};
+use super::paths::Rerouted;
 use super::{Now, Tick};
 use crate::wire::NodeId;
 
@@ -40,7 +40,7 @@ impl Mesh {
         if *node == self.id {
             return Err(ForgetError::Own(node.clone()));
         }
-        if let Some(via) = self.routes.by_name().get(node) {
+        if let Some(via) = self.links.paths().next_hop(node.as_str()) {
             return Err(ForgetError::Reachable { node: node.clone(), via: via.clone() });
         }
         if let Some(via) = self.by_peer.contains_key(node).then_some(node) {
@@ -59,20 +59,20 @@ impl Mesh {
         self.sweep_by(Some(now.tick));
     }
 
-    /// Notes which nodes can no longer be reached, and which can be again. To be called after each change of
-    /// the routes.
-    pub(super) fn note_absences(&mut self, now: Tick) {
-        let routes = self.routes.by_name();
-        self.absent.retain(|node, _| !routes.contains_key(node));
-        note_missing(&mut self.absent, self.links.nodes(), routes, now);
-        note_missing(&mut self.absent, self.adverts.nodes(), routes, now);
-        let next = self.absent.values().min().map(|since| *since + self.options.forget_time);
-        self.sweep_by(next);
+    /// Notes which nodes can no longer be reached, and which can be again, after a change of the routes.
+    pub(super) fn note_absences(&mut self, moved: &[Rerouted], now: Tick) {
+        for Rerouted { node, hop, .. } in moved {
+            if hop.is_some() {
+                self.absent.remove(node);
+            } else if self.links.knows(node) || self.adverts.knows(node) {
+                self.note_if_absent(node, now);
+            }
+        }
     }
 
     /// Something was heard of a node that cannot be reached, at least not yet.
     pub(super) fn note_if_absent(&mut self, node: &NodeId, now: Tick) {
-        if !self.routes.by_name().contains_key(node) && *node != self.id && !self.absent.contains_key(node) {
+        if !self.links.paths().reaches(node.as_str()) && *node != self.id && !self.absent.contains_key(node) {
             self.absent.insert(node.clone(), now);
             self.sweep_by(Some(now + self.options.forget_time));
         }
@@ -98,12 +98,13 @@ impl Mesh {
         }
         self.sweep_by(next);
         let forget_time = self.options.forget_time;
-        let gone: Vec<NodeId> = self
+        let mut gone: Vec<NodeId> = self
             .absent
             .iter()
             .filter(|(node, since)| now.since(**since) >= forget_time && !self.by_peer.contains_key(*node))
             .map(|(node, _)| node.clone())
             .collect();
+        gone.sort();
         gone.iter().for_each(|node| self.drop_node(node, now));
         let next =
             self.absent.values().min().map(|since| (*since + forget_time).max(now + forget_time / 100));
@@ -117,22 +118,5 @@ impl Mesh {
         self.adverts.forget_node(node, now);
         self.names.remove(&node.hash());
         self.digest = None;
-    }
-}
-
-/// Notes those of the known nodes to which there is no route. Both are sorted by name, so they are walked side by
-/// side.
-fn note_missing<'a>(
-    absent: &mut BTreeMap<NodeId, Tick>,
-    known: impl Iterator<Item = &'a NodeId>,
-    routes: &BTreeMap<NodeId, NodeId>,
-    now: Tick,
-) {
-    let mut reachable = routes.keys().peekable();
-    for node in known {
-        while reachable.next_if(|next| *next < node).is_some() {}
-        if reachable.peek() != Some(&node) && !absent.contains_key(node) {
-            absent.insert(node.clone(), now);
-        }
     }
 }

@@ -89,9 +89,9 @@ impl HeardTable {
         self.bytes.total()
     }
 
-    /// The nodes that offer something.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeId> {
-        self.counts.keys()
+    /// True if a node offers something.
+    pub(super) fn knows(&self, node: &NodeId) -> bool {
+        self.counts.contains_key(node)
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&Arc<Offered>> {

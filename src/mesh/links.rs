@@ -5,82 +5,22 @@
 //! back. Knows nothing of sessions.
 
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::paths::{LinkCosts, links_of};
+use super::paths::{LinkCosts, Paths, Rerouted};
 use super::pool::Pool;
+use super::rows::{Known, Links, Rows};
+use super::saying::Saying;
 use super::shares::Shares;
 use super::{Options, Tick};
 use crate::wire::{Cost, NameHash, NodeId, RoutingUpdate};
 
 /// Forgotten nodes that are remembered: at most this many.
 const MOST_FORGOTTEN: usize = 16_384;
-
-/// What another node has said last.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Saying {
-    node: NodeId,
-    hash: NameHash,
-    epoch: u64,
-    sequence: u64,
-    /// What its update is called; `None` while it is in doubt whose word it is, which is not told any further.
-    update_id: Option<Box<str>>,
-    /// Its links as it told them itself; `costs` lacks those whose other ends deny them.
-    links: Arc<BTreeMap<NodeId, Cost>>,
-    /// Bytes of its update as it came.
-    size: usize,
-}
-
-impl Saying {
-    fn version(&self) -> (u64, u64) {
-        (self.epoch, self.sequence)
-    }
-
-    pub(super) fn is_older_than(&self, other: &Self) -> bool {
-        self.version() < other.version()
-    }
-
-    /// True if it is what the update says.
-    fn is_of(&self, update: &RoutingUpdate) -> bool {
-        self.version() == (update.epoch, update.sequence)
-            && self.update_id.as_deref() == Some(&update.update_id)
-            && *self.links == *update.connections
-    }
-
-    /// As this node passes it on; `None` if it does not.
-    fn message(&self, forwarder: &NodeId) -> Option<Bytes> {
-        let update = RoutingUpdate {
-            node_id: Some(self.node.clone()),
-            update_id: self.update_id.as_deref()?.to_owned(),
-            epoch: self.epoch,
-            sequence: self.sequence,
-            connections: self.links.clone(),
-            forwarding_node: forwarder.clone(),
-            suspected_duplicate: 0,
-        };
-        update.message().ok()
-    }
-}
-
-/// What is known of another node, and which neighbour told it.
-#[derive(Debug)]
-struct Known {
-    saying: Arc<Saying>,
-    told_by: NodeId,
-}
-
-impl Deref for Known {
-    type Target = Saying;
-
-    fn deref(&self) -> &Saying {
-        &self.saying
-    }
-}
 
 /// The last that was known of a node before it was forgotten, and when that was.
 #[derive(Debug)]
@@ -115,8 +55,7 @@ pub(super) enum News {
 pub(super) struct LinkTable {
     own: NodeId,
     remember: Duration,
-    costs: Arc<LinkCosts>,
-    known: BTreeMap<NodeId, Known>,
+    rows: Rows,
     /// Who has told of how many of them, and the size of those updates.
     nodes: Shares,
     bytes: Shares,
@@ -130,10 +69,9 @@ pub(super) struct LinkTable {
 impl LinkTable {
     pub(super) fn new(own: NodeId, options: &Options) -> Self {
         Self {
+            rows: Rows::new(&own),
             own,
             remember: options.withdrawn_time,
-            costs: Arc::default(),
-            known: BTreeMap::new(),
             nodes: Shares::new(options.max_nodes),
             bytes: Shares::new(options.max_table_bytes),
             distrusted: BTreeMap::new(),
@@ -144,13 +82,28 @@ impl LinkTable {
 
     /// Known links: from, to, cost.
     pub(super) fn costs(&self) -> &Arc<LinkCosts> {
-        &self.costs
+        self.rows.costs()
+    }
+
+    /// The links of this node.
+    pub(super) fn own_links(&self) -> Option<&Arc<Links>> {
+        self.rows.links(&self.own)
+    }
+
+    /// The first hops, as they were computed last.
+    pub(super) fn paths(&self) -> &Paths {
+        self.rows.paths()
+    }
+
+    /// Computes the paths anew where the links have changed; says which lead elsewhere now.
+    pub(super) fn recompute_paths(&mut self) -> Vec<Rerouted> {
+        self.rows.recompute_paths()
     }
 
     /// True if an update of that version tells nothing: the table has it, or a newer one.
     pub(super) fn is_stale(&self, node: &str, version: (u64, u64)) -> bool {
         let distrusted = self.distrusted.get(node) == Some(&version.0);
-        !distrusted && self.known.get(node).is_some_and(|known| version <= known.version())
+        !distrusted && self.rows.known(node).is_some_and(|known| version <= known.version())
     }
 
     /// Takes another node's update of `size` bytes, by the rules of contract section 3.
@@ -161,7 +114,7 @@ impl LinkTable {
         size: usize,
         teller: &NodeId,
     ) -> News {
-        let before = self.known.get(node);
+        let before = self.rows.known(node.as_str());
         let version = (update.epoch, update.sequence);
         let size_before = before.map_or(0, |known| known.size);
         let full = !self.bytes.admits(teller, size, size_before)
@@ -181,12 +134,13 @@ impl LinkTable {
         self.nodes.add(teller, 1);
         self.bytes.add(teller, saying.size);
         self.forgotten.remove(&node);
-        self.known.insert(node, Known { saying, told_by: self.known_name(teller) });
+        let told_by = self.known_name(teller);
+        self.rows.put_known(&node, Known { saying, told_by });
         News::Update { new_node, new_life, links_changed }
     }
 
     fn remove(&mut self, node: &NodeId) -> Option<Known> {
-        let gone = self.known.remove(node)?;
+        let gone = self.rows.take_known(node)?;
         self.nodes.remove(&gone.told_by, 1);
         self.bytes.remove(&gone.told_by, gone.size);
         Some(gone)
@@ -202,7 +156,7 @@ impl LinkTable {
     }
 
     fn new_saying(&self, node: &NodeId, update: &RoutingUpdate, size: usize) -> Saying {
-        let before = self.known.get(node);
+        let before = self.rows.known(node.as_str());
         let links = match before {
             Some(known) if *known.links == *update.connections => known.links.clone(),
             Some(_) | None => {
@@ -223,61 +177,70 @@ impl LinkTable {
 
     /// A name in the memory that holds it already, if one does.
     pub(super) fn known_name(&self, name: &NodeId) -> NodeId {
-        if let Some(pool) = &self.pool {
-            return pool.name(name);
+        let listed = self.paths().slot(name.as_str()).and_then(|slot| self.paths().name(slot));
+        match (listed, &self.pool) {
+            (Some(listed), _) => listed.clone(),
+            (None, Some(pool)) => pool.name(name),
+            (None, None) => name.clone(),
         }
-        self.known.get(name).map_or_else(|| name.clone(), |known| known.node.clone())
     }
 
-    fn set_links(&mut self, node: &NodeId, said: &Arc<BTreeMap<NodeId, Cost>>) -> bool {
-        if self.costs.get(node) == Some(said) {
+    fn set_links(&mut self, node: &NodeId, said: &Arc<Links>) -> bool {
+        let before = self.rows.links(node).cloned();
+        if before.as_ref() == Some(said) {
             return false;
         }
-        let costs = Arc::make_mut(&mut self.costs);
-        let before = costs.insert(node.clone(), said.clone()).unwrap_or_default();
+        let before = before.unwrap_or_default();
+        self.rows.list(node, Some(said.clone()));
         // A link that one end no longer lists is gone, whatever the other end last said. A link that it
         // does not list yet stays: the other end was faster. Links of this node are its own to judge.
-        let ended = before.keys().filter(|to| !said.contains_key(*to));
-        for end in ended.filter(|end| **end != self.own) {
-            if costs.get(end).is_some_and(|links| links.contains_key(node)) {
-                links_of(costs, end).remove(node);
+        let own = self.own.clone();
+        for end in before.keys().filter(|to| !said.contains_key(*to) && **to != own) {
+            if self.rows.links(end).is_some_and(|links| links.contains_key(node)) {
+                self.rows.relist(end, |links| links.remove(node));
             }
         }
         // One that comes back is what its other end has gone on saying, and need not say again.
         for end in said.keys().filter(|to| !before.contains_key(*to)) {
-            if let Some(cost) = self.known.get(end).and_then(|known| known.links.get(node)) {
-                links_of(costs, end).entry(node.clone()).or_insert(*cost);
+            let cost = self.rows.known(end.as_str()).and_then(|known| known.links.get(node)).copied();
+            if let Some(cost) = cost
+                && self.rows.links(end).is_none_or(|links| !links.contains_key(node))
+            {
+                self.rows.relist(end, |links| links.insert(node.clone(), cost));
             }
         }
         true
     }
 
-    /// The newest updates of all nodes, as messages that this node passes on. Those that would not fit under
+    /// The newest updates of all nodes by name, as messages that this node passes on. Those that would not fit under
     /// its name are left out.
     pub(super) fn messages(&self, wanted: impl Fn(&NodeId) -> bool) -> impl Iterator<Item = Bytes> {
-        let known = self.known.values().filter(move |known| wanted(&known.node));
-        known.filter_map(|known| known.message(&self.own))
+        let known = self.rows.iter().map(|(known, _)| known);
+        let mut known: Vec<&Known> = known.filter(|known| wanted(&known.node)).collect();
+        known.sort_unstable_by(|a, b| a.node.cmp(&b.node));
+        known.into_iter().filter_map(|known| known.message(&self.own))
     }
 
-    /// Each node with its hash, and epoch and sequence.
-    pub(super) fn versions(&self) -> impl Iterator<Item = (&NodeId, NameHash, [u64; 2])> {
-        self.known.iter().map(|(node, known)| (node, known.hash, [known.epoch, known.sequence]))
+    /// The nodes that can be reached: hash, and epoch and sequence.
+    pub(super) fn versions(&self) -> impl Iterator<Item = (NameHash, [u64; 2])> {
+        let reachable = self.rows.iter().filter(|(_, reachable)| *reachable);
+        reachable.map(|(known, _)| (known.hash, [known.epoch, known.sequence]))
     }
 
     /// Epoch and sequence of a node.
     pub(super) fn version_of(&self, node: &NodeId) -> Option<[u64; 2]> {
-        self.known.get(node).map(|known| [known.epoch, known.sequence])
+        self.rows.known(node.as_str()).map(|known| [known.epoch, known.sequence])
     }
 
     /// When the present life of a node began, by its own clock.
     pub(super) fn born(&self, node: &NodeId) -> Option<Timestamp> {
-        let seconds = self.known.get(node)?.epoch >> 24;
+        let seconds = self.rows.known(node.as_str())?.epoch >> 24;
         Timestamp::from_second(i64::try_from(seconds).ok()?).ok()
     }
 
     /// A node says that what is known of it stems from another one with its name: if so, it is believed.
     pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate) {
-        let Some(known) = self.known.get_mut(node) else { return };
+        let Some(known) = self.rows.known_mut(node.as_str()) else { return };
         if known.epoch == update.suspected_duplicate {
             let known = Arc::make_mut(&mut known.saying);
             (known.epoch, known.sequence) = (update.epoch, update.sequence);
@@ -291,35 +254,33 @@ impl LinkTable {
 
     /// A session with `peer` stands: links both ways.
     pub(super) fn connect(&mut self, peer: &NodeId, cost: Cost) {
-        let costs = Arc::make_mut(&mut self.costs);
-        links_of(costs, &self.own).insert(peer.clone(), cost);
-        links_of(costs, peer).insert(self.own.clone(), cost);
+        let own = self.own.clone();
+        self.rows.relist(&own, |links| links.insert(peer.clone(), cost));
+        self.rows.relist(peer, |links| links.insert(own.clone(), cost));
     }
 
     /// The session with `peer` is gone: no link either way. False if nothing else is known of the peer,
     /// which is then forgotten: it may have made its name up.
     pub(super) fn disconnect(&mut self, peer: &NodeId) -> bool {
-        let costs = Arc::make_mut(&mut self.costs);
-        for (from, to) in [(&self.own, peer), (peer, &self.own)] {
-            if let Some(links) = costs.get_mut(from) {
-                Arc::make_mut(links).remove(to);
-            }
-        }
-        let known = self.known.contains_key(peer);
-        if !known {
-            costs.remove(peer);
+        let own = self.own.clone();
+        self.rows.relist(&own, |links| links.remove(peer));
+        let known = self.knows(peer);
+        if known {
+            self.rows.relist(peer, |links| links.remove(&own));
+        } else {
+            self.rows.list(peer, None);
         }
         known
     }
 
     /// Nodes known, bytes of their updates, nodes remembered as forgotten.
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
-        (self.known.len(), self.bytes.total(), self.forgotten.len())
+        (self.rows.len(), self.bytes.total(), self.forgotten.len())
     }
 
-    /// The nodes that are known, this one aside.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeId> {
-        self.known.keys()
+    /// True if another node has said something of itself.
+    pub(super) fn knows(&self, node: &NodeId) -> bool {
+        self.rows.known(node.as_str()).is_some()
     }
 
     /// Forgets a node; what it has said so far is not believed again when somebody repeats it.
@@ -327,7 +288,7 @@ impl LinkTable {
         let Some(known) = self.remove(node) else { return };
         let (epoch, sequence) = (known.epoch, known.sequence);
         self.distrusted.remove(node);
-        Arc::make_mut(&mut self.costs).remove(node);
+        self.rows.list(node, None);
         if self.forgotten.len() >= MOST_FORGOTTEN {
             self.forgotten.retain(|_, gone| now.since(gone.since) < self.remember);
             if self.forgotten.len() >= MOST_FORGOTTEN {

@@ -1,199 +1,285 @@
 //! Shortest paths: from a table of links to the first hop towards every node.
 //!
-//! A pure function of its table. Ties between equally short paths are broken by name, so that the same
-//! table gives the same routes on every run.
+//! Owns the table as a graph that is kept between computations, and what was computed last. A change that no
+//! shortest path can notice asks for no computation. Ties between equally short paths are broken by name, so
+//! that the same table gives the same routes whatever came before it. Knows nothing of sessions.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use crate::wire::{Cost, NodeId};
+use super::roster::{Roster, Slot};
+use crate::wire::{Cost, NameHash, NodeId};
 
 /// Known links: from, to, cost. Only nodes that are keys of the outer map can be reached.
 pub type LinkCosts = BTreeMap<NodeId, Arc<BTreeMap<NodeId, Cost>>>;
 
-/// One node's links, to be changed.
-pub(super) fn links_of<'a>(links: &'a mut LinkCosts, node: &NodeId) -> &'a mut BTreeMap<NodeId, Cost> {
-    if !links.contains_key(node) {
-        links.insert(node.clone(), Arc::default());
-    }
-    // Just made sure of.
-    Arc::make_mut(links.get_mut(node).expect("the node is listed"))
-}
-
-/// The neighbour through which each reachable node is reached, by Dijkstra over `links` from `origin`.
-pub(super) fn next_hops(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, NodeId> {
-    let graph = Graph::of(links);
-    let Some(origin) = graph.index(origin) else { return BTreeMap::new() };
-    let distance = graph.distances(origin);
-    // An edge is tight if a shortest path may use it. Walking tight edges outward from the origin reaches
-    // every reachable node and never runs in a circle, even where a cost drowns in rounding.
-    let mut first_hop = vec![NONE; graph.names.len()];
-    let mut frontier = VecDeque::from([origin]);
-    while let Some(node) = frontier.pop_front() {
-        for &(next, cost) in graph.edges_of(node) {
-            let tight = distance[node as usize] + cost == distance[next as usize];
-            if tight && next != origin && first_hop[next as usize] == NONE {
-                let hop = first_hop[node as usize];
-                first_hop[next as usize] = if hop == NONE { next } else { hop };
-                frontier.push_back(next);
-            }
-        }
-    }
-    let name = |node: u32| graph.names[node as usize].clone();
-    let hops = (0..).zip(first_hop).filter(|(_, hop)| *hop != NONE);
-    hops.map(|(node, hop)| (name(node), name(hop))).collect()
-}
-
 /// What the shortest path from `origin` to each reachable node costs.
 pub(super) fn costs(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, f64> {
-    let graph = Graph::of(links);
-    let Some(origin) = graph.index(origin) else { return BTreeMap::new() };
-    let distance = graph.distances(origin);
-    let reached = graph.names.iter().zip(distance).filter(|(_, cost)| cost.is_finite());
-    reached.map(|(name, cost)| ((*name).clone(), cost)).collect()
+    let mut paths = Paths::new(origin);
+    for (node, to) in links {
+        paths.set_links(node, Some(to));
+    }
+    paths.recompute();
+    paths.distances()
 }
 
 /// No node.
-const NONE: u32 = u32::MAX;
+const NONE: Slot = Slot::MAX;
 
-/// The table as a graph whose indices follow the names' order, with its edges in one piece.
-struct Graph<'a> {
-    names: Vec<&'a NodeId>,
-    /// Where each node's edges begin; one more than there are nodes.
-    starts: Vec<usize>,
-    /// To, and the cost.
-    edges: Vec<(u32, f64)>,
+/// A link: to whom, and its cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Edge {
+    to: Slot,
+    cost: f64,
 }
 
-impl<'a> Graph<'a> {
-    fn of(links: &'a LinkCosts) -> Self {
-        let names: Vec<&NodeId> = links.keys().collect();
-        let index: HashMap<&str, u32> = names.iter().map(|name| name.as_str()).zip(0..).collect();
-        let mut edges = Vec::with_capacity(links.values().map(|to| to.len()).sum());
-        let mut starts = vec![0];
-        for to in links.values() {
-            let listed = to.iter().filter_map(|(to, cost)| Some((*index.get(to.as_str())?, cost.get())));
-            edges.extend(listed);
-            starts.push(edges.len());
+/// A name that the table holds. Its links follow the names' order.
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    /// Where its links are.
+    start: u32,
+    len: u32,
+    /// It is a key of the table.
+    listed: bool,
+    /// The first hop towards it, and what the shortest path costs, as they were computed last.
+    hop: Slot,
+    distance: f64,
+}
+
+const VACANT: Node = Node { start: 0, len: 0, listed: false, hop: NONE, distance: f64::INFINITY };
+
+/// A node whose first hop is another one now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rerouted {
+    pub(super) node: NodeId,
+    pub(super) hash: NameHash,
+    pub(super) was_reachable: bool,
+    /// `None` if it cannot be reached any more.
+    pub(super) hop: Option<NodeId>,
+}
+
+/// The paths from one node.
+#[derive(Debug)]
+pub(super) struct Paths {
+    origin: Slot,
+    roster: Roster,
+    /// By slot.
+    nodes: Vec<Node>,
+    /// The links of all nodes, with those in between that are no longer anybody's.
+    edges: Vec<Edge>,
+    unused: usize,
+    /// Nodes that can be reached, the origin aside.
+    reachable: usize,
+    /// Something has changed that a shortest path may notice.
+    stale: bool,
+}
+
+impl Paths {
+    pub(super) fn new(origin: &NodeId) -> Self {
+        let mut roster = Roster::default();
+        let origin = roster.take(origin);
+        let start = Node { distance: 0.0, ..VACANT };
+        Self { origin, roster, nodes: vec![start], edges: Vec::new(), unused: 0, reachable: 0, stale: false }
+    }
+
+    /// The links of a node are these from now on; with `None` it is no longer in the table. Its number, which
+    /// it has as long as it is there.
+    pub(super) fn set_links(&mut self, node: &NodeId, links: Option<&BTreeMap<NodeId, Cost>>) -> Slot {
+        // Held until the end, so that the node stays while its links come and go.
+        let slot = self.take(node);
+        let new: Vec<Edge> = links
+            .into_iter()
+            .flatten()
+            .map(|(to, cost)| Edge { to: self.take(to), cost: cost.get() })
+            .collect();
+        let old = self.edges_of(slot).to_vec();
+        let listed = links.is_some();
+        if self.nodes[slot as usize].listed != listed {
+            self.nodes[slot as usize].listed = listed;
+            self.stale = true;
+            if listed {
+                self.take(node);
+            } else {
+                self.release(slot);
+            }
         }
-        Self { names, starts, edges }
+        if !self.stale {
+            // A link by which nobody is reached, and would not be now, may come and go.
+            let matters = |edge: &&Edge| self.is_short(slot, edge);
+            self.stale = !old.iter().filter(matters).eq(new.iter().filter(matters));
+        }
+        if old != new {
+            self.store(slot, &new);
+        }
+        old.iter().for_each(|edge| self.release(edge.to));
+        self.release(slot);
+        slot
     }
 
-    fn index(&self, name: &NodeId) -> Option<u32> {
-        // A table holds far fewer nodes than 32 bits count.
-        self.names.binary_search(&name).ok().map(|index| index as u32)
+    /// The number of a name, and the name behind a number.
+    pub(super) fn slot(&self, node: &str) -> Option<Slot> {
+        self.roster.find(node)
     }
 
-    fn edges_of(&self, node: u32) -> &[(u32, f64)] {
-        &self.edges[self.starts[node as usize]..self.starts[node as usize + 1]]
+    pub(super) fn name(&self, slot: Slot) -> Option<&NodeId> {
+        self.roster.name(slot)
+    }
+
+    /// The first hop towards a node, as it was computed last.
+    pub(super) fn next_hop(&self, node: &str) -> Option<&NodeId> {
+        self.roster.name(self.nodes[self.roster.find(node)? as usize].hop)
+    }
+
+    /// True if there is one.
+    pub(super) fn reaches(&self, node: &str) -> bool {
+        self.roster.find(node).is_some_and(|slot| self.reaches_slot(slot))
+    }
+
+    pub(super) fn reaches_slot(&self, slot: Slot) -> bool {
+        self.nodes[slot as usize].hop != NONE
+    }
+
+    /// How many nodes can be reached.
+    pub(super) fn reachable(&self) -> usize {
+        self.reachable
+    }
+
+    /// The reachable nodes with the first hops towards them, in no order that means anything.
+    pub(super) fn hops(&self) -> impl Iterator<Item = (NameHash, &NodeId)> {
+        let hop = |(slot, node): (Slot, &Node)| Some((self.roster.hash(slot)?, self.roster.name(node.hop)?));
+        (0..).zip(&self.nodes).filter_map(hop)
+    }
+
+    fn distances(&self) -> BTreeMap<NodeId, f64> {
+        let finite = |(slot, node): (Slot, &Node)| {
+            let listed = node.listed && node.distance.is_finite();
+            listed.then(|| Some((self.roster.name(slot)?.clone(), node.distance)))?
+        };
+        (0..).zip(&self.nodes).filter_map(finite).collect()
+    }
+
+    /// Computes the paths, if that can change anything; says where they lead elsewhere now.
+    pub(super) fn recompute(&mut self) -> Vec<Rerouted> {
+        if !std::mem::take(&mut self.stale) {
+            return Vec::new();
+        }
+        self.find_distances();
+        let hops = self.find_hops();
+        let mut moved = Vec::new();
+        for (slot, hop) in (0..).zip(hops) {
+            let before = std::mem::replace(&mut self.nodes[slot as usize].hop, hop);
+            if before == hop {
+                continue;
+            }
+            self.reachable = self.reachable + usize::from(before == NONE) - usize::from(hop == NONE);
+            if let (Some(node), Some(hash)) = (self.roster.name(slot), self.roster.hash(slot)) {
+                let (was_reachable, hop) = (before != NONE, self.roster.name(hop).cloned());
+                moved.push(Rerouted { node: node.clone(), hash, was_reachable, hop });
+            }
+            // Whoever is reached keeps the number by which others may go.
+            match (before, hop) {
+                (NONE, _) => drop(self.roster.name(slot).cloned().map(|name| self.roster.take(&name))),
+                (_, NONE) => self.release(slot),
+                _ => {}
+            }
+        }
+        moved
     }
 
     /// What the shortest path to each node costs; infinite if there is none.
-    fn distances(&self, origin: u32) -> Vec<f64> {
-        let mut distance = vec![f64::INFINITY; self.names.len()];
-        distance[origin as usize] = 0.0;
+    fn find_distances(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.distance = f64::INFINITY);
+        self.nodes[self.origin as usize].distance = 0.0;
         // Bits of floats that are not negative sort as the floats do.
-        let mut heap = BinaryHeap::from([Reverse((0_u64, origin))]);
-        while let Some(Reverse((bits, node))) = heap.pop() {
-            let so_far = f64::from_bits(bits);
-            if so_far > distance[node as usize] {
+        let mut heap = BinaryHeap::from([Reverse((0_u64, self.origin))]);
+        while let Some(Reverse((bits, slot))) = heap.pop() {
+            let (so_far, node) = (f64::from_bits(bits), self.nodes[slot as usize]);
+            if so_far > node.distance {
                 continue;
             }
-            for &(next, cost) in self.edges_of(node) {
-                let cost = so_far + cost;
-                if cost < distance[next as usize] {
-                    distance[next as usize] = cost;
-                    heap.push(Reverse((cost.to_bits(), next)));
+            for edge in &self.edges[node.span()] {
+                let (cost, next) = (so_far + edge.cost, &mut self.nodes[edge.to as usize]);
+                if cost < next.distance && next.listed {
+                    next.distance = cost;
+                    heap.push(Reverse((cost.to_bits(), edge.to)));
                 }
             }
         }
-        distance
+    }
+
+    /// An edge is tight if a shortest path may use it. Walking tight edges outward from the origin reaches
+    /// every reachable node and never runs in a circle, even where a cost drowns in rounding.
+    fn find_hops(&self) -> Vec<Slot> {
+        let mut hops = vec![NONE; self.nodes.len()];
+        let mut frontier = VecDeque::from([self.origin]);
+        while let Some(slot) = frontier.pop_front() {
+            let (node, hop) = (self.nodes[slot as usize], hops[slot as usize]);
+            for edge in &self.edges[node.span()] {
+                let next = self.nodes[edge.to as usize];
+                let tight = node.distance + edge.cost == next.distance && next.listed;
+                if tight && edge.to != self.origin && hops[edge.to as usize] == NONE {
+                    hops[edge.to as usize] = if hop == NONE { edge.to } else { hop };
+                    frontier.push_back(edge.to);
+                }
+            }
+        }
+        hops
+    }
+
+    /// True if a node is reached by this edge as cheaply as by any other one, by what was computed last.
+    fn is_short(&self, from: Slot, edge: &Edge) -> bool {
+        let (node, next) = (self.nodes[from as usize], self.nodes[edge.to as usize]);
+        (node.hop != NONE || from == self.origin) && next.listed && node.distance + edge.cost <= next.distance
+    }
+
+    fn take(&mut self, name: &NodeId) -> Slot {
+        let slot = self.roster.take(name);
+        if self.nodes.len() < self.roster.len() {
+            self.nodes.push(VACANT);
+        }
+        slot
+    }
+
+    fn release(&mut self, slot: Slot) {
+        if self.roster.release(slot) {
+            self.nodes[slot as usize] = VACANT;
+        }
+    }
+
+    fn edges_of(&self, slot: Slot) -> &[Edge] {
+        &self.edges[self.nodes[slot as usize].span()]
+    }
+
+    /// In place if there is room, else at the end; once half of the room is nobody's, the rest moves together.
+    fn store(&mut self, slot: Slot, new: &[Edge]) {
+        let (node, len) = (&mut self.nodes[slot as usize], new.len() as u32);
+        self.unused += node.len as usize;
+        if len > node.len {
+            node.start = self.edges.len() as u32;
+            self.edges.extend_from_slice(new);
+        } else {
+            self.unused -= new.len();
+            self.edges[node.start as usize..][..new.len()].copy_from_slice(new);
+        }
+        node.len = len;
+        if self.unused > self.edges.len() / 2 {
+            let mut together = Vec::with_capacity((self.edges.len() - self.unused) * 5 / 4);
+            for node in &mut self.nodes {
+                let span = node.span();
+                node.start = together.len() as u32;
+                together.extend_from_slice(&self.edges[span]);
+            }
+            (self.edges, self.unused) = (together, 0);
+        }
+    }
+}
+
+impl Node {
+    fn span(&self) -> std::ops::Range<usize> {
+        self.start as usize..(self.start + self.len) as usize
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use petgraph::algo::bellman_ford;
-    use petgraph::graph::{DiGraph, NodeIndex};
-    use proptest::prelude::*;
-
-    fn node(name: impl AsRef<str>) -> NodeId {
-        NodeId::new(name).unwrap()
-    }
-
-    fn table(edges: &[(&str, &str, f64)]) -> LinkCosts {
-        let mut links = LinkCosts::new();
-        for &(a, b, cost) in edges {
-            let cost = Cost::new(cost).unwrap();
-            links_of(&mut links, &node(a)).insert(node(b), cost);
-            links_of(&mut links, &node(b)).insert(node(a), cost);
-        }
-        links
-    }
-
-    fn hops(origin: &str, links: &LinkCosts) -> Vec<(String, String)> {
-        next_hops(&node(origin), links).into_iter().map(|(a, b)| (a.to_string(), b.to_string())).collect()
-    }
-
-    fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
-        expected.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect()
-    }
-
-    #[test]
-    fn a_line_and_a_detour() {
-        let line = table(&[("a", "b", 1.0), ("b", "c", 1.0)]);
-        assert_eq!(hops("a", &line), pairs(&[("b", "b"), ("c", "b")]));
-        let detour = table(&[("a", "b", 5.0), ("a", "c", 1.0), ("c", "b", 1.0)]);
-        assert_eq!(hops("a", &detour), pairs(&[("b", "c"), ("c", "c")]));
-    }
-
-    #[test]
-    fn links_count_in_their_own_direction_only() {
-        let mut links = table(&[("a", "b", 1.0)]);
-        links_of(&mut links, &node("b")).insert(node("c"), Cost::DEFAULT);
-        assert_eq!(hops("a", &links), pairs(&[("b", "b")]), "c itself has told nothing");
-        links.insert(node("c"), Arc::default());
-        assert_eq!(hops("a", &links), pairs(&[("b", "b"), ("c", "b")]));
-        assert_eq!(hops("c", &links), pairs(&[]));
-    }
-
-    #[test]
-    fn a_node_without_links_reaches_nobody() {
-        assert_eq!(hops("z", &table(&[("a", "b", 1.0)])), pairs(&[]));
-    }
-
-    proptest! {
-        /// Following next hops leads to the destination at the cost that Bellman and Ford find.
-        #[test]
-        fn next_hops_follow_shortest_paths(
-            edges in proptest::collection::vec((0_usize..12, 0_usize..12, 1_u8..9), 1..40)
-        ) {
-            let mut links = LinkCosts::new();
-            for &(a, b, cost) in edges.iter().filter(|(a, b, _)| a != b) {
-                let (a, b) = (node(format!("n{a:02}")), node(format!("n{b:02}")));
-                let cost = Cost::new(f64::from(cost)).unwrap();
-                links_of(&mut links, &a).insert(b.clone(), cost);
-                links_of(&mut links, &b).insert(a, cost);
-            }
-            let graph = Graph::of(&links);
-            let edges = (0..graph.names.len() as u32)
-                .flat_map(|from| graph.edges_of(from).iter().map(move |(to, cost)| (from, *to, *cost)));
-            let reference = DiGraph::<(), f64>::from_edges(edges);
-            let best = |from| bellman_ford(&reference, NodeIndex::new(from)).unwrap().distances;
-            for (from, origin) in graph.names.iter().enumerate() {
-                let (best_from, costs) = (best(from), costs(origin, &links));
-                let hops = next_hops(origin, &links);
-                for (i, dest) in graph.names.iter().enumerate().filter(|(i, _)| *i != from) {
-                    let hop = hops.get(*dest);
-                    prop_assert_eq!(hop.is_some(), best_from[i].is_finite());
-                    prop_assert_eq!(costs.get(*dest).copied().unwrap_or(f64::INFINITY), best_from[i]);
-                    let Some(hop) = hop else { continue };
-                    let rest = best(graph.index(hop).unwrap() as usize)[i];
-                    prop_assert_eq!(links[*origin][hop].get() + rest, best_from[i]);
-                }
-            }
-        }
-    }
-}
+mod tests;

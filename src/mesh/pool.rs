@@ -9,7 +9,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::heard::Offered;
-use super::links::Saying;
+use super::saying::Saying;
 use crate::wire::{NodeId, ServiceName};
 
 /// A shelf of shared things. Clones are the same one.

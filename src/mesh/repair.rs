@@ -127,21 +127,12 @@ impl Mesh {
         for (service, time) in self.adverts.own_dates() {
             digest.toggle(self.own, dated(service, time));
         }
-        // All of these tables are sorted by name, so they are walked side by side.
-        let mut reachable = self.routes.by_name().keys().peekable();
-        let mut is_reachable = |node: &NodeId| {
-            while reachable.next_if(|next| *next < node).is_some() {}
-            reachable.peek() == Some(&node)
-        };
-        for (_, hash, version) in self.links.versions().filter(|(node, ..)| is_reachable(node)) {
-            digest.toggle(hash, version);
-        }
-        let mut reachable = self.routes.by_name().keys().peekable();
-        for ((node, service), time) in self.adverts.dates() {
-            while reachable.next_if(|next| *next < node).is_some() {}
-            if reachable.peek() == Some(&node) {
-                digest.toggle(node.hash(), dated(*service, time));
-            }
+        self.links.versions().for_each(|(hash, version)| digest.toggle(hash, version));
+        let paths = self.links.paths();
+        for ((node, service), time) in
+            self.adverts.dates().filter(|((node, _), _)| paths.reaches(node.as_str()))
+        {
+            digest.toggle(node.hash(), dated(*service, time));
         }
         self.digest = Some(digest);
         digest
@@ -150,7 +141,7 @@ impl Mesh {
     /// Another version of what a node says is known: the digest follows, if there is one.
     pub(super) fn on_version(&mut self, node: &NodeId, before: Option<[u64; 2]>, now: [u64; 2]) {
         let Some(digest) = &mut self.digest else { return };
-        if self.routes.by_name().contains_key(node) {
+        if self.links.paths().reaches(node.as_str()) {
             let hash = node.hash();
             before.into_iter().chain([now]).for_each(|version| digest.toggle(hash, version));
         }
@@ -165,7 +156,7 @@ impl Mesh {
         now: Option<Timestamp>,
     ) {
         let Some(digest) = &mut self.digest else { return };
-        if self.routes.by_name().contains_key(node) {
+        if self.links.paths().reaches(node.as_str()) {
             let hash = node.hash();
             before.into_iter().chain(now).for_each(|time| digest.toggle(hash, dated(service, time)));
         }
@@ -203,7 +194,7 @@ impl Mesh {
             messages.extend(self.standing_services(now));
         }
         let wanted =
-            |node: &NodeId| parts.contains(&part(node.hash())) && self.routes.by_name().contains_key(node);
+            |node: &NodeId| parts.contains(&part(node.hash())) && self.links.paths().reaches(node.as_str());
         messages.extend(self.links.messages(|node| node != peer && wanted(node)));
         messages.extend(self.adverts.messages(wanted));
         messages

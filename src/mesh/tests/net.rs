@@ -164,7 +164,7 @@ impl Net {
 
     /// The forwarding table of a node, by names.
     pub(super) fn routes(&self, of: &str) -> BTreeMap<String, String> {
-        let table = self.nodes[of].routes().by_name();
+        let table = self.nodes[of].routing_table();
         table.iter().map(|(to, via)| (to.to_string(), via.to_string())).collect()
     }
 }
