@@ -34,6 +34,8 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 /// How long the end of a connection is waited for once nothing moves on it any more.
 const LINGER: Duration = Duration::from_secs(30);
 
+/// How often it is looked at within that time.
+const LOOKS: u32 = 6;
 /// Acknowledgements that come within that time though nothing moves: what keeps a connection alive has some, too.
 const IDLE_ACKS: u64 = 4;
 
@@ -250,12 +252,14 @@ fn stop(mut recv: RecvStream) {
 /// Ready once nothing has moved on a connection for [`LINGER`]. Megabytes may wait here for a slow link, and as long
 /// as it takes some of them they are not lost; a peer that has died is found out by its silence.
 async fn stands_still(connection: &Connection) {
-    loop {
-        let (sent, acknowledged) = movement(connection);
-        sleep(LINGER).await;
+    let (mut last, mut still) = (movement(connection), 0);
+    while still < LOOKS {
+        sleep(LINGER / LOOKS).await;
         let now = movement(connection);
-        if now.0 == sent && now.1 <= acknowledged + IDLE_ACKS {
-            return;
+        if now.0 == last.0 && now.1 <= last.1 + IDLE_ACKS {
+            still += 1;
+        } else {
+            (last, still) = (now, 0);
         }
     }
 }
