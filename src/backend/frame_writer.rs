@@ -64,6 +64,11 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         written.map_err(SessionEnd::Broken)
     }
 
+    /// Bytes of the frames begun that are not written yet.
+    pub(super) fn unsent(&self) -> usize {
+        self.begun.iter().map(Frame::len).sum::<usize>() - self.written
+    }
+
     /// Sends what was begun, then ends the stream in order. May wait for a slow peer for ever.
     pub(super) async fn finish(&mut self) -> io::Result<()> {
         if self.over {

@@ -265,6 +265,10 @@ impl MemoryWriter {
         self.frames.write_batch(batch).await
     }
 
+    pub(super) fn unsent(&self) -> usize {
+        self.frames.unsent()
+    }
+
     /// Faults act on whole packets, never on bytes: a stream transport cannot lose a part.
     fn apply_faults(&self, batch: &mut VecDeque<Bytes>) {
         let mut fault = lock(&self.fault);

@@ -150,6 +150,19 @@ impl Writer {
         }
     }
 
+    /// Bytes that were taken out of a batch and that the transport has not taken yet, as far as it tells: between
+    /// two looks, less of them or of the batch means that the link moves.
+    pub fn unsent(&self) -> usize {
+        match self {
+            Self::Tcp(writer) => writer.unsent(),
+            Self::Quic(writer) => writer.unsent(),
+            Self::Tls(writer) => writer.unsent(),
+            Self::Memory(writer) => writer.unsent(),
+            // They keep no more than the packet at hand.
+            Self::Udp(_) | Self::WebSocket(_) => 0,
+        }
+    }
+
     /// Ends the sending direction in order: what was written arrives, then the peer reads
     /// [`SessionEnd::Closed`]. Takes a few seconds at most, however slow the peer is.
     ///

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 pub use self::half::{QuicReader, QuicWriter};
 use super::tcp::{bind_first, cannot_listen, join, resolve};
-use super::udp::bind_again;
+use super::udp::{bind_again, enlarge_buffers};
 use super::{AcceptError, DIAL_LIMIT, DialFailure, Direction, Session, SessionInfo};
 use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, Handshakes, ServerProfile, Verdict};
 
@@ -275,6 +275,8 @@ fn client_config(profile: &ClientProfile, expected: Expected) -> io::Result<(Cli
 fn endpoint(socket: std::net::UdpSocket) -> io::Result<Endpoint> {
     let mut config = EndpointConfig::default();
     config.max_udp_payload_size(LARGEST_PACKET).map_err(io::Error::other)?;
+    // QUIC takes what the kernel has no room for as a sign of a full network, and slows down.
+    enlarge_buffers(&socket);
     Endpoint::new(config, None, socket, Arc::new(TokioRuntime))
 }
 

@@ -96,6 +96,10 @@ impl TlsWriter {
         self.frames.write_batch(batch).await
     }
 
+    pub(super) fn unsent(&self) -> usize {
+        self.frames.unsent()
+    }
+
     pub(super) async fn close(mut self) {
         let closing = async {
             self.frames.finish().await?;

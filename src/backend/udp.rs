@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use self::listener::{Hub, Member};
+pub(super) use self::socket::enlarge_buffers;
 use self::socket::{DatagramSocket, Route, Slots};
 use super::packet_pool::PacketPool;
 use super::tcp::{bind_first, cannot_listen, join, resolve};

@@ -47,9 +47,9 @@ pub struct Target {
         value_parser = BoolishValueParser::new(), default_value = "false")]
     insecureskipverify: bool,
 
-    /// How long to wait for an answer
-    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
-    timeout: Duration,
+    /// How long to wait for an answer [default: 30; to cancel and release: for as long as a unit's processes take to end]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
 }
 
 impl Target {
@@ -64,7 +64,12 @@ impl Target {
             None => usual_socket(&DEFAULT_SOCKETS)?,
         };
         let usual = Deadlines::default();
-        let deadlines = Deadlines { connect: usual.connect.min(self.timeout), answer: self.timeout, ..usual };
+        let deadlines = match self.timeout {
+            Some(limit) => {
+                Deadlines { connect: usual.connect.min(limit), answer: limit, ending: limit, ..usual }
+            }
+            None => usual,
+        };
         let is_tls = matches!(endpoint, Endpoint::Tls { .. });
         let client = Client::new(endpoint, deadlines);
         if !is_tls {

@@ -29,7 +29,7 @@ const FIRST_READ: usize = 256;
 
 /// A connection of any kind.
 pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
-    /// Watches for the other side closing both directions, where the kernel can tell.
+    /// Watches for the other side closing both directions, where that can be told.
     fn watch(&self) -> Option<Watch> {
         None
     }
@@ -42,23 +42,27 @@ pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
 
 impl Link for UnixStream {
     fn watch(&self) -> Option<Watch> {
-        Watch::new(self.as_fd())
+        hang_up(self.as_fd())
     }
 }
 
 impl Link for TcpStream {
     fn watch(&self) -> Option<Watch> {
-        Watch::new(self.as_fd())
+        hang_up(self.as_fd())
     }
 }
 
 impl Link for Secured<TcpStream> {
     fn watch(&self) -> Option<Watch> {
-        Watch::new(self.io().as_fd())
+        hang_up(self.io().as_fd())
     }
 }
 
 impl Link for MeshStream {
+    fn watch(&self) -> Option<Watch> {
+        Some(Box::pin(self.closed()))
+    }
+
     fn leads_to_our_own(&self) -> bool {
         MeshStream::leads_to_our_own(self)
     }
@@ -67,30 +71,32 @@ impl Link for MeshStream {
 #[cfg(test)]
 impl Link for tokio::io::DuplexStream {}
 
-/// Tells a socket whose peer is gone from one whose peer only sends nothing more. Of the socket inside only the
-/// readiness is asked, which is the same for every family.
-pub(super) struct Watch(UnixStream);
+/// Keeps what is written until it is flushed, as TLS may.
+#[cfg(test)]
+impl Link for tokio::io::BufWriter<tokio::io::DuplexStream> {}
 
-impl Watch {
-    /// On a copy of the descriptor: the readiness of the original belongs to reads and writes.
-    fn new(socket: BorrowedFd<'_>) -> Option<Self> {
-        let copy = std::os::unix::net::UnixStream::from(socket.try_clone_to_owned().ok()?);
-        UnixStream::from_std(copy).ok().map(Self)
-    }
+/// Ready once the other side has closed both directions.
+type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-    async fn hung_up(&self) {
+/// Tells a socket whose peer is gone from one whose peer only sends nothing more. On a copy of the descriptor: the
+/// readiness of the original belongs to reads and writes. Of the socket inside only the readiness is asked, which is the
+/// same for every family.
+fn hang_up(socket: BorrowedFd<'_>) -> Option<Watch> {
+    let copy = std::os::unix::net::UnixStream::from(socket.try_clone_to_owned().ok()?);
+    let copy = UnixStream::from_std(copy).ok()?;
+    Some(Box::pin(async move {
         loop {
-            match self.0.ready(Interest::WRITABLE).await {
+            match copy.ready(Interest::WRITABLE).await {
                 Ok(ready) if ready.is_write_closed() => return,
                 // Forgets that there is room to write, so that the next wait is for news.
                 Ok(_) => {
                     let forget = || io::Result::<()>::Err(io::ErrorKind::WouldBlock.into());
-                    let _ = self.0.try_io(Interest::WRITABLE, forget);
+                    let _ = copy.try_io(Interest::WRITABLE, forget);
                 }
                 Err(_) => return future::pending().await,
             }
         }
-    }
+    }))
 }
 
 /// What reading a line gave.
@@ -109,6 +115,7 @@ pub(super) struct Channel {
     link: Box<dyn Link>,
     ahead: BytesMut,
     ended: bool,
+    /// Made when it is first needed.
     watch: Option<Watch>,
     patience: Duration,
 }
@@ -215,8 +222,8 @@ impl Channel {
         if self.watch.is_none() {
             self.watch = self.link.watch();
         }
-        match &self.watch {
-            Some(watch) => watch.hung_up().await,
+        match &mut self.watch {
+            Some(watch) => watch.await,
             None => future::pending().await,
         }
     }

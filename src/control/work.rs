@@ -171,6 +171,8 @@ async fn results(context: &Context, channel: &mut Channel, local: bool, what: Fo
     channel.send(&format!("Streaming results for work unit {unit}\n")).await?;
     while let Some(chunk) = next_chunk(channel, &mut output).await? {
         channel.write_all(&chunk).await?;
+        // TLS takes bytes that the socket does not: they must not lie here while nothing follows, or at the end.
+        channel.flush().await?;
     }
     Ok(Next::Close)
 }

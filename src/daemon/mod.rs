@@ -152,13 +152,12 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let stop = CancellationToken::new();
     let profiles = tls.clone();
     tokio::spawn(tls.watch(stop.clone()));
-    let watched = sources.watched().to_vec();
     let inner = Node { handle: node.clone(), work: work.clone(), tls: profiles.clone(), log: log.clone() };
     let reloader = Reloader::new(inner, config, sources, &warnings);
     let (reload, log) = (reloader.clone(), Arc::new(log));
     let context = Context { node: node.clone(), streams, tls: profiles, work, reload, log, version: VERSION };
     reloader.start(Parts::new(context, stop.clone())).await?;
-    watch::spawn(watched, reloader.clone(), stop);
+    watch::spawn(reloader.clone(), stop);
     memory::give_back();
     // Without systemd there is nobody to tell.
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Ready]);

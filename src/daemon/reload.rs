@@ -4,6 +4,7 @@
 //! anything is touched, and what can fail comes before what cannot. How parts start and stop is `parts`' business.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
@@ -11,6 +12,7 @@ use tokio::sync::Mutex;
 use tracing::{info, warn};
 
 use super::parts::{Parts, StartError};
+use super::watch::Followed;
 use super::wiring;
 use crate::config::typed::LogLevel;
 use crate::config::{self, Config, Loaded, ReloadPlan, Sources, Warning};
@@ -84,7 +86,7 @@ impl Reloader {
         let Loaded { config, warnings, sources } = read(&state.sources).await?;
         let plan =
             config::plan(&state.config, &config).map_err(|e| ReloadError::NotReloadable(e.to_string()))?;
-        self.apply(parts, &plan, &state.config, &config).await.map_err(ReloadError::Invalid)?;
+        self.apply(parts, &plan, &config).await.map_err(ReloadError::Invalid)?;
         let warnings: BTreeSet<String> = warnings.iter().map(Warning::to_string).collect();
         for warning in warnings.difference(&state.warned) {
             warn!(%warning, "configuration");
@@ -103,24 +105,13 @@ impl Reloader {
         Ok(())
     }
 
-    /// Steps that can fail come first; each later failure takes back the steps before it.
-    async fn apply(
-        &self,
-        parts: &mut Parts,
-        plan: &ReloadPlan,
-        old: &Config,
-        new: &Config,
-    ) -> Result<(), String> {
+    /// Steps that can fail come first. The last of them is the change of parts, which takes itself back.
+    async fn apply(&self, parts: &mut Parts, plan: &ReloadPlan, new: &Config) -> Result<(), String> {
         let trust = self.read_trust(plan, new).await?;
-        if plan.work_types {
-            self.set_work_types(new)?;
-        }
-        if let Err(error) = parts.change(&plan.removed, &plan.added, trust.tls).await {
-            if plan.work_types {
-                self.set_work_types(old)?;
-            }
-            return Err(error.to_string());
-        }
+        let types = wiring::work_types(new);
+        Registry::check_work_types(types.clone()).map_err(|error| error.to_string())?;
+        let changed = parts.change(&plan.removed, &plan.added, trust.tls).await;
+        changed.map_err(|error| error.to_string())?;
         if let Some(signer) = trust.signer {
             self.node.work.set_signer(signer);
         }
@@ -128,6 +119,8 @@ impl Reloader {
             self.node.work.set_verifier(verifier);
         }
         if plan.work_types {
+            // Units that wait for their turn follow at once, so this must not be taken back. It was checked before.
+            self.node.work.set_work_types(types).map_err(|error| error.to_string())?;
             self.node.handle.set_work_commands(self.node.work.work_commands());
         }
         if let Some(rules) = &plan.firewall {
@@ -162,10 +155,6 @@ impl Reloader {
             .await
             .unwrap_or_else(|error| Err(format!("reading failed: {error}")))
     }
-
-    fn set_work_types(&self, config: &Config) -> Result<(), String> {
-        self.node.work.set_work_types(wiring::work_types(config)).map_err(|error| error.to_string())
-    }
 }
 
 /// Whom to trust and what to show, as far as it changes.
@@ -186,6 +175,12 @@ async fn read(sources: &Sources) -> Result<Loaded, ReloadError> {
 /// Answers on the control socket are one line.
 fn one_line(text: &str) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+impl Followed for Reloader {
+    async fn files(&self) -> Vec<PathBuf> {
+        self.state.lock().await.sources.watched().to_vec()
+    }
 }
 
 impl Reload for Reloader {

@@ -4,7 +4,7 @@
 //! a symbolic link. Whether anything changed is told by the file's content alone. What a reload does is not known
 //! here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -27,23 +27,36 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// Between looks where the system has no inotify to give.
 const POLL: Duration = Duration::from_secs(2);
 
-/// Watches `files` until `stop`, if there are any.
-pub(super) fn spawn(files: Vec<PathBuf>, reload: Arc<dyn Reload>, stop: CancellationToken) {
-    if !files.is_empty() {
-        tokio::spawn(stop.run_until_cancelled_owned(watch(files, reload)));
-    }
+/// What has files that are to be followed.
+pub(super) trait Followed: Reload {
+    /// The files of the configuration in force.
+    fn files(&self) -> impl Future<Output = Vec<PathBuf>> + Send;
 }
 
-async fn watch(files: Vec<PathBuf>, reload: Arc<dyn Reload>) {
+/// Watches the configuration's files until `stop`, if there are any.
+pub(super) fn spawn(reload: Arc<impl Followed>, stop: CancellationToken) {
+    tokio::spawn(stop.run_until_cancelled_owned(watch(reload)));
+}
+
+async fn watch(reload: Arc<impl Followed>) {
+    let mut files = reload.files().await;
+    if files.is_empty() {
+        return;
+    }
     let mut changes = Changes::open(&files);
     // Looked at after the watch has begun, so that nothing falls in between.
     let mut known = contents(&files).await;
     loop {
         changes.next().await;
-        while timeout(SETTLE, changes.next()).await.is_ok() {}
-        let now = contents(&files).await;
-        // A file that is gone for a moment is about to come back.
-        if now == known || now.iter().any(Option::is_none) {
+        changes.settle().await;
+        let mut now = contents(&files).await;
+        if now != known && now.values().any(Option::is_none) {
+            // A file that is gone for a moment is about to come back.
+            sleep(SETTLE).await;
+            changes.settle().await;
+            now = contents(&files).await;
+        }
+        if now == known {
             continue;
         }
         known = now;
@@ -51,13 +64,23 @@ async fn watch(files: Vec<PathBuf>, reload: Arc<dyn Reload>) {
         if let Err(error) = reload.reload().await {
             error!(%error, "reload failed, nothing was changed");
         }
+        // Files may have come and gone with it.
+        let followed = reload.files().await;
+        if followed != files && !followed.is_empty() {
+            files = followed;
+            changes = Changes::open(&files);
+            let mut found = contents(&files).await;
+            // What has changed since the reload began is found at the next look.
+            found.extend(known.into_iter().filter(|(path, _)| files.contains(path)));
+            known = found;
+        }
     }
 }
 
 /// What stands in the files; `None` for one that cannot be read.
-async fn contents(files: &[PathBuf]) -> Vec<Option<Vec<u8>>> {
+async fn contents(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let files = files.to_vec();
-    let read = move || files.iter().map(|path| std::fs::read(path).ok()).collect();
+    let read = move || files.into_iter().map(|path| (path.clone(), std::fs::read(path).ok())).collect();
     tokio::task::spawn_blocking(read).await.unwrap_or_default()
 }
 
@@ -77,13 +100,18 @@ impl Changes {
 
     fn inotify(files: &[PathBuf]) -> io::Result<Self> {
         let instance = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-        let what =
-            inotify::WatchFlags::CLOSE_WRITE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CREATE;
+        use inotify::WatchFlags as On;
+        let what = On::CLOSE_WRITE | On::MOVED_TO | On::CREATE | On::MOVED_FROM | On::DELETE;
         let directories: BTreeSet<&Path> = files.iter().map(|file| directory(file)).collect();
         for directory in directories {
             inotify::add_watch(&instance, directory, what)?;
         }
         register(instance, Interest::READABLE).map(Self::Inotify)
+    }
+
+    /// Ready once nothing has happened for a while.
+    async fn settle(&mut self) {
+        while timeout(SETTLE, self.next()).await.is_ok() {}
     }
 
     /// Dropping the wait loses nothing: events stay in the kernel until they are taken, all at once.
@@ -122,7 +150,14 @@ mod tests {
     use super::*;
     use crate::control::ReloadError;
 
-    struct Counter(mpsc::UnboundedSender<()>);
+    /// Counts reloads, and follows those of its files that are there.
+    struct Counter(mpsc::UnboundedSender<()>, Vec<PathBuf>);
+
+    impl Followed for Counter {
+        async fn files(&self) -> Vec<PathBuf> {
+            self.1.iter().filter(|path| path.exists()).cloned().collect()
+        }
+    }
 
     impl Reload for Counter {
         fn reload(&self) -> Pin<Box<dyn Future<Output = Result<(), ReloadError>> + Send + '_>> {
@@ -147,7 +182,7 @@ mod tests {
         let _end = stop.clone().drop_guard();
         let watching = Changes::open(&[path("c.yml")]);
         assert!(matches!(watching, Changes::Inotify(_)));
-        spawn(vec![path("c.yml")], Arc::new(Counter(sender)), stop);
+        spawn(Arc::new(Counter(sender, vec![path("c.yml")])), stop);
         // A first change, written until the watch has begun.
         while timeout(SETTLE * 3, reloads.recv()).await.is_err() {
             let text = std::fs::read_to_string(path("c.yml")).unwrap() + "x";
@@ -166,6 +201,30 @@ mod tests {
         std::fs::remove_file(path("c.yml")).unwrap();
         std::fs::write(path("real"), "three").unwrap();
         std::os::unix::fs::symlink("real", path("c.yml")).unwrap();
+        once(&mut reloads).await;
+    }
+
+    #[tokio::test]
+    async fn a_file_that_goes_is_a_change_and_the_others_are_followed_on() {
+        let temp = tempfile::tempdir().unwrap();
+        let files = ["one.yml", "two.yml"].map(|name| temp.path().join(name)).to_vec();
+        let write = |text: &str| std::fs::write(&files[0], text).unwrap();
+        write("");
+        std::fs::write(&files[1], "").unwrap();
+        let (sender, mut reloads) = mpsc::unbounded_channel();
+        let stop = CancellationToken::new();
+        let _end = stop.clone().drop_guard();
+        spawn(Arc::new(Counter(sender, files.clone())), stop);
+        for text in (0..).map(|number| number.to_string()) {
+            write(&text);
+            if timeout(SETTLE * 4, reloads.recv()).await.is_ok() {
+                break;
+            }
+        }
+        assert!(timeout(SETTLE * 4, reloads.recv()).await.is_err());
+        std::fs::remove_file(&files[1]).unwrap();
+        once(&mut reloads).await;
+        write("more");
         once(&mut reloads).await;
     }
 }

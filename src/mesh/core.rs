@@ -172,6 +172,8 @@ pub struct Mesh {
     /// What is known, for comparison; `None` after a change.
     pub(super) digest: Option<Digest>,
     pub(super) counters: Counters,
+    /// Since when the outside waits.
+    pub(super) waiting_since: Tick,
     pub(super) transmits: VecDeque<Transmit>,
     pub(super) events: VecDeque<Event>,
 }
@@ -209,6 +211,7 @@ impl Mesh {
             told_message: Bytes::new(),
             digest: None,
             counters: Counters::default(),
+            waiting_since: now.tick,
             transmits: VecDeque::new(),
             events: VecDeque::new(),
             id,
@@ -355,7 +358,8 @@ impl Mesh {
     /// Time has passed: does all that is due.
     pub fn handle_timeout(&mut self, now: Now) {
         if let Some((due, _)) = self.poll_timeout() {
-            self.forgive_lateness(due, now.tick);
+            // A change of plans may make something due long ago: it is late since somebody could have waited for it.
+            self.forgive_lateness(due.max(self.waiting_since), now.tick);
         }
         let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
         for session in sessions {
@@ -396,6 +400,11 @@ impl Mesh {
             (self.next_sweep, Wakeup::Sweep),
         ];
         sessions.chain(paced.into_iter().filter_map(|(due, why)| Some((due?, why)))).min()
+    }
+
+    /// The outside begins to wait for what [`Mesh::poll_timeout`] says: being woken late is measured from here on.
+    pub fn handle_wait(&mut self, now: Tick) {
+        self.waiting_since = now;
     }
 
     /// The next message to send.

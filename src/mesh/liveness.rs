@@ -151,9 +151,8 @@ impl Mesh {
             return;
         }
         self.counters.late_wakeups += 1;
-        for state in self.sessions.values_mut() {
-            state.last_heard = (state.last_heard + late).min(now);
-        }
+        let most = self.options.max_idle / 2;
+        self.sessions.values_mut().for_each(|state| state.forgive(late, most, now));
     }
 
     /// True if nobody but nodes of our kind is linked to this one.

@@ -223,6 +223,8 @@ pub(super) struct Session {
     pub(super) policy: LinkPolicy,
     pub(super) phase: Phase,
     pub(super) last_heard: Tick,
+    /// How much later that is than it really was.
+    forgiven: Duration,
     pub(super) told: Told,
     /// Since when its updates and advertisements are counted, and how many there were.
     recent: (Tick, u32),
@@ -231,7 +233,8 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(policy: LinkPolicy, now: Tick) -> Self {
         let phase = Phase::Greeting { sent: 0, next: now, contests: None };
-        Self { policy, phase, last_heard: now, told: Told::default(), recent: (now, 0) }
+        let (forgiven, told) = (Duration::ZERO, Told::default());
+        Self { policy, phase, last_heard: now, forgiven, told, recent: (now, 0) }
     }
 
     /// An update or an advertisement came in. True once in each window in which the peer is [`LOUD`].
@@ -247,9 +250,19 @@ impl Session {
     /// Something was heard at `when`.
     pub(super) fn hears(&mut self, when: Tick) {
         self.last_heard = self.last_heard.max(when);
+        self.forgiven = Duration::ZERO;
         if let Phase::Established(established) = &mut self.phase {
             established.life.hears();
         }
+    }
+
+    /// This node was busy for so long: that much of the peer's silence is not its own. One standstill is forgiven in
+    /// full. Many in a row, as a flood brings them about, only up to `most`: the dead must not live on in them.
+    pub(super) fn forgive(&mut self, late: Duration, most: Duration, now: Tick) {
+        let room = if self.forgiven.is_zero() { late } else { most.saturating_sub(self.forgiven) };
+        let grace = late.min(room);
+        self.forgiven += grace;
+        self.last_heard = (self.last_heard + grace).min(now);
     }
 
     /// True if this session waits for the end of `other`, which has the same peer.

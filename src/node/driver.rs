@@ -105,6 +105,7 @@ impl Driver {
     ) {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
+            self.mesh.handle_wait(self.clock.tick());
             let wakeup = self.mesh.poll_timeout().map(|(tick, _)| self.clock.instant(tick));
             let timer = async {
                 match wakeup {
@@ -273,6 +274,8 @@ impl Driver {
             Class::Control if channel.queue.push_control(message) => {}
             Class::Control => {
                 warn!(%session, "link closed: it does not keep up with the protocol itself");
+                // The core may have much more for it in hand: none of that is worth another line.
+                channel.queue.close();
                 self.mesh.handle_session_closed(session, self.clock.now());
             }
         }

@@ -15,8 +15,9 @@ use tokio::sync::Notify;
 use super::flows::{Flows, NoRoom};
 use crate::wire::{DataHeader, ServiceName};
 
-/// Bytes of protocol messages that may wait: far beyond what the largest mesh has to say at once.
-const CONTROL_LIMIT: usize = 64 << 20;
+/// Bytes of protocol messages that may wait: beyond what a new neighbour is told at once where all tables are full,
+/// as it would else be cut at each attempt.
+const CONTROL_LIMIT: usize = 320 << 20;
 /// Bytes of pings and notices that may wait.
 const EXPRESS_LIMIT: usize = 64 << 10;
 /// Bytes of datagrams written before the lanes are looked at again.
@@ -191,6 +192,7 @@ fn is_express(header: &DataHeader) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mesh::Options;
     use crate::wire::{MAX_HOPS, NameHash};
 
     fn message(len: usize) -> Bytes {
@@ -245,5 +247,7 @@ mod tests {
         let large = message(1 << 20);
         let fitting = (0..).take_while(|_| queue.push_control(large.clone())).count();
         assert_eq!(fitting, CONTROL_LIMIT >> 20);
+        let tables = 2 * Options::default().max_table_bytes;
+        assert!(fitting << 20 > tables + tables / 8, "a new neighbour is told all of them");
     }
 }

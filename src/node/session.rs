@@ -102,7 +102,7 @@ pub(super) struct Surroundings {
     pub(super) switch: Arc<Switch>,
     pub(super) inbox: mpsc::Sender<Input>,
     pub(super) clock: Clock,
-    /// A write that takes longer than this means that the link is dead.
+    /// A link that takes nothing of what is written for longer than this is dead.
     pub(super) max_idle: Duration,
     /// Cancelled when the listener or peer that the session belongs to is removed.
     pub(super) link: CancellationToken,
@@ -194,10 +194,17 @@ async fn write_in_time(
         channel.closing.cancelled().await;
         tokio::time::sleep(FAREWELL).await;
     };
-    tokio::select! {
-        written = writer.write_batch(batch) => written.map_err(|e| e.to_string()),
-        () = tokio::time::sleep(limit) => Err(format!("the peer took no data for {} s", limit.as_secs())),
-        () = farewell => Err("the peer did not take the last words".to_owned()),
+    tokio::pin!(farewell);
+    loop {
+        let left = (batch.len(), writer.unsent());
+        tokio::select! {
+            written = writer.write_batch(batch) => return written.map_err(|e| e.to_string()),
+            // What is told of a large mesh at once takes a thin link minutes.
+            () = tokio::time::sleep(limit) => if (batch.len(), writer.unsent()) == left {
+                return Err(format!("the peer took no data for {} s", limit.as_secs()));
+            },
+            () = &mut farewell => return Err("the peer did not take the last words".to_owned()),
+        }
     }
 }
 
@@ -206,6 +213,9 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+    use crate::backend::{
+        DialSpec, ListenSpec, Listener, MemoryDialOptions, MemoryListenOptions, MemoryNet, dial,
+    };
     use crate::wire::NodeId;
 
     fn channel(number: u64) -> Channel {
@@ -233,5 +243,37 @@ mod tests {
         drop(waiting.recv().await);
         let turn = hand_over(Bytes::new(), &loud, &around);
         assert_eq!(timeout(Duration::from_secs(1), turn).await, Ok(true), "one was worked off");
+    }
+
+    /// Both ends of a link.
+    async fn link() -> (Session, Session) {
+        let (net, name) = (MemoryNet::new(), "far".to_owned());
+        let listen = ListenSpec::Memory(MemoryListenOptions { net: net.clone(), name: name.clone() });
+        let mut listener = Listener::bind(&listen).await.unwrap();
+        let near = MemoryDialOptions { net, from: "near".to_owned(), to: name };
+        let dialed = dial(&DialSpec::Memory(near)).await.unwrap();
+        (dialed, listener.accept().await.unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_link_is_alive_as_long_as_it_takes_anything_and_then_dead() {
+        let ((mut near, mut far), channel) = (link().await, channel(1));
+        let limit = Duration::from_secs(21);
+        let packets = || (0..40).map(|_| Bytes::from(vec![7; 50_000])).collect::<VecDeque<_>>();
+        let slow = tokio::spawn(async move {
+            let mut read = Vec::new();
+            while read.len() < 40 {
+                tokio::time::sleep(limit / 2).await;
+                far.reader.read_batch(&mut read).await.unwrap();
+            }
+            far
+        });
+        let written = write_in_time(&mut near.writer, &mut packets(), &channel, limit).await;
+        assert_eq!(written, Ok(()), "each of its reads was in time");
+        let _far = slow.await.unwrap();
+        let start = tokio::time::Instant::now();
+        let error = write_in_time(&mut near.writer, &mut packets(), &channel, limit).await.unwrap_err();
+        assert!(error.contains("took no data for 21 s"), "{error}");
+        assert!(start.elapsed() <= limit * 2);
     }
 }

@@ -1,11 +1,14 @@
 //! Small meshes of real nodes over in-memory and TCP links.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::*;
-use crate::backend::{DialSpec, ListenSpec, MemoryDialOptions, MemoryListenOptions, MemoryNet};
+use crate::backend::{
+    DialSpec, ListenSpec, Listener, MemoryDialOptions, MemoryListenOptions, MemoryNet, Reader, Writer, dial,
+};
 use crate::mesh::{LinkPolicy, SendError};
 use crate::wire::{MAX_HOPS, NodeId, Problem, ServiceName};
 
@@ -13,6 +16,11 @@ use crate::wire::{MAX_HOPS, NodeId, Problem, ServiceName};
 pub(crate) struct Lab {
     net: MemoryNet,
     links: Vec<LinkHandle>,
+}
+
+/// Tells the node's rooms that another one has started anew.
+pub(crate) fn tell_of_restart(node: &NodeHandle, of: &NodeId) {
+    node.switch().restarted.send(of.hash()).unwrap();
 }
 
 pub(crate) fn node_id(name: &str) -> NodeId {
@@ -27,6 +35,17 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut conditi
         }
     };
     tokio::time::timeout(Duration::from_secs(30), waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+/// Carries packets on, so many bytes a second.
+async fn pump(mut from: Reader, mut to: Writer, rate: u32) {
+    let mut batch = Vec::new();
+    while from.read_batch(&mut batch).await.is_ok() {
+        for packet in batch.drain(..) {
+            tokio::time::sleep(Duration::from_secs(1) * packet.len() as u32 / rate).await;
+            let _gone = to.write_batch(&mut VecDeque::from([packet.freeze()])).await;
+        }
+    }
 }
 
 impl Lab {
@@ -48,6 +67,23 @@ impl Lab {
         let spec = DialSpec::Memory(options);
         let link = LinkSpec::Dial { spec, redial: true, policy: LinkPolicy::default() };
         self.links.push(from.add_link(link).await.unwrap());
+    }
+
+    /// Joins two nodes by a link that carries so many bytes a second.
+    pub(crate) async fn join_slowly(&mut self, from: &NodeHandle, to: &NodeHandle, rate: u32) {
+        let name = format!("{}-{}", from.id(), to.id());
+        let spec = ListenSpec::Memory(MemoryListenOptions { net: self.net.clone(), name: name.clone() });
+        let mut middle = Listener::bind(&spec).await.unwrap();
+        let dial_to = |to: String| {
+            let (net, from) = (self.net.clone(), from.id().to_string());
+            DialSpec::Memory(MemoryDialOptions { net, from, to })
+        };
+        let link = LinkSpec::Dial { spec: dial_to(name), redial: true, policy: LinkPolicy::default() };
+        let onward = dial_to(to.id().to_string());
+        self.links.push(from.add_link(link).await.unwrap());
+        let (near, far) = (middle.accept().await.unwrap(), dial(&onward).await.unwrap());
+        tokio::spawn(pump(near.reader, far.writer, rate));
+        tokio::spawn(pump(far.reader, near.writer, rate));
     }
 
     /// Cuts the sessions that one node dialled to another; says how many.

@@ -3,13 +3,12 @@
 //! Owns how a connection ends. Each direction ends by itself, and what was sent before an end arrives. Bytes that
 //! the mesh lost must not look like an end: the local side is reset then. It does not know who connected to whom.
 
-use std::future::Future;
 use std::io;
 use std::pin::pin;
 
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::stream::MeshStream;
@@ -21,13 +20,6 @@ const BUFFER: usize = 64 << 10;
 pub(super) trait Local: AsyncRead + AsyncWrite + Unpin + Send + Sized + 'static {
     /// Drops the socket so that its other end learns that bytes are missing, where the kind of socket can say so.
     fn abort(self) {}
-}
-
-impl Local for TcpStream {
-    fn abort(self) {
-        // Without a lingering time the kernel closes with a reset. If it refuses, the close looks like an end.
-        let _only_looks_clean = SockRef::from(&self).set_linger(Some(std::time::Duration::ZERO));
-    }
 }
 
 impl Local for UnixStream {}
@@ -44,12 +36,23 @@ enum End {
     Orderly,
     /// The mesh lost the stream.
     Lost(io::Error),
+    /// The proxy is closed.
+    Stopped,
 }
 
-/// Carries bytes until both directions have ended.
-pub(super) async fn carry<L: Local>(mut local: L, mut mesh: MeshStream) {
-    match exchange(&mut local, &mut mesh).await {
+/// Carries bytes until both directions have ended, or until `stop`.
+pub(super) async fn carry<L: Local>(mut local: L, mut mesh: MeshStream, stop: CancellationToken) {
+    let end = tokio::select! {
+        end = exchange(&mut local, &mut mesh) => end,
+        () = stop.cancelled() => End::Stopped,
+    };
+    match end {
         End::Orderly => debug!("proxy connection ended"),
+        // What was cut short must not look complete at either end.
+        End::Stopped => {
+            mesh.abort("proxy closed");
+            local.abort();
+        }
         End::Lost(error) => {
             debug!(%error, "proxy connection lost by the mesh");
             local.abort();
@@ -104,13 +107,4 @@ async fn half(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin)
         to.write_all(&buffer[..read]).await.map_err(Fault::Write)?;
         to.flush().await.map_err(Fault::Write)?;
     }
-}
-
-/// Ends a future early when `stop` is cancelled.
-pub(super) async fn until_stopped(
-    stop: tokio_util::sync::CancellationToken,
-    work: impl Future<Output = ()> + Send,
-) {
-    // A stop that comes first leaves the rest undone: dropping a connection ends it.
-    let _stopped = stop.run_until_cancelled(work).await;
 }

@@ -77,13 +77,17 @@ impl CommandOut {
 }
 
 /// One stream's command, from its start to the end of its session.
-async fn serve(words: Vec<String>, stream: MeshStream, stop: CancellationToken) {
+async fn serve(words: Vec<String>, mut stream: MeshStream, stop: CancellationToken) {
     match start(&words) {
         Ok((read, write, child)) => {
             let session = Session::new(child);
-            let talk = converse(read, write, stream, &session);
+            let talk = converse(read, write, &mut stream, &session);
             // The terminal hangs up when the talk is dropped.
-            let _cut = stop.run_until_cancelled(talk).await;
+            match stop.run_until_cancelled(talk).await {
+                Some(()) => drop(stream),
+                // What was cut short must not look complete.
+                None => stream.abort("service closed"),
+            }
             session.end().await;
         }
         Err(error) => {
@@ -105,9 +109,9 @@ fn start(words: &[String]) -> Result<(OwnedReadPty, OwnedWritePty, Child), pty_p
 }
 
 /// Carries bytes until the command has said all, or nobody is left to hear it.
-async fn converse(read: OwnedReadPty, write: OwnedWritePty, mut stream: MeshStream, session: &Session) {
+async fn converse(read: OwnedReadPty, write: OwnedWritePty, stream: &mut MeshStream, session: &Session) {
     let mut gone = pin!(stream.closed());
-    let (mesh_read, mesh_write) = split(&mut stream);
+    let (mesh_read, mesh_write) = split(stream);
     let mut said = pin!(say(read, mesh_write));
     let mut heard = pin!(hear(mesh_read, write));
     let mut exited = pin!(session.exited());

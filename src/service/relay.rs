@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use super::carry::{Local, carry, until_stopped};
+use super::carry::{Local, carry};
 use crate::stream::{MeshStream, StreamListener, Streams};
 use crate::tls::ClientProfile;
 use crate::wire::{NodeId, ServiceName};
@@ -60,22 +60,13 @@ pub(super) async fn inward(source: impl Source, target: Target, stop: Cancellati
         };
         match accepted {
             Ok((socket, peer)) => {
-                let (target, opening) = (target.clone(), source.open(socket));
-                let connection = async move {
-                    debug!(peer, node = %target.node, service = %target.service, "proxy connection");
-                    let socket = match opening.await {
-                        Ok(socket) => socket,
-                        Err(error) => return warn!(peer, %error, "proxy connection refused"),
-                    };
-                    match target.streams.dial_with(&target.node, target.service, target.tls.as_ref()).await {
-                        Ok(stream) => carry(socket, stream).await,
-                        Err(error) => {
-                            warn!(peer, %error, "proxy connection refused");
-                            socket.abort();
-                        }
+                let (target, opening, stop) = (target.clone(), source.open(socket), crowd.stop.clone());
+                crowd.spawn(place, async move {
+                    let dialled = stop.run_until_cancelled(open_both(opening, target, peer)).await;
+                    if let Some(Some((socket, stream))) = dialled {
+                        carry(socket, stream, stop).await;
                     }
-                };
-                crowd.spawn(place, until_stopped(crowd.stop.clone(), connection));
+                });
             }
             Err(error) => {
                 warn!(%error, "a proxy cannot accept, will go on trying");
@@ -85,6 +76,25 @@ pub(super) async fn inward(source: impl Source, target: Target, stop: Cancellati
     }
     drop(source);
     crowd.end().await;
+}
+
+/// Makes a local connection ready and opens the stream that it goes on by, or says why not.
+async fn open_both<L: Local>(
+    opening: impl Future<Output = io::Result<L>>,
+    target: Target,
+    peer: String,
+) -> Option<(L, MeshStream)> {
+    debug!(peer, node = %target.node, service = %target.service, "proxy connection");
+    let refused = |error: io::Error| warn!(peer, %error, "proxy connection refused");
+    let socket = opening.await.map_err(refused).ok()?;
+    match target.streams.dial_with(&target.node, target.service, target.tls.as_ref()).await {
+        Ok(stream) => Some((socket, stream)),
+        Err(error) => {
+            refused(error.into());
+            socket.abort();
+            None
+        }
+    }
 }
 
 /// Hands each stream of `listener` to a task of its own, until `stop`; then waits for the tasks, which are told by
@@ -116,17 +126,15 @@ pub(super) async fn join<L: Local>(
     target: String,
     stop: CancellationToken,
 ) {
-    let joined = async {
-        let connected = timeout(CONNECT_LIMIT, connect).await;
-        match connected.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(socket) => carry(socket, stream).await,
-            Err(error) => {
-                warn!(target, %error, "proxy stream refused: the target cannot be reached");
-                stream.abort("target cannot be reached");
-            }
+    let connected = stop.run_until_cancelled(timeout(CONNECT_LIMIT, connect)).await;
+    let Some(connected) = connected else { return stream.abort("proxy closed") };
+    match connected.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
+        Ok(socket) => carry(socket, stream, stop).await,
+        Err(error) => {
+            warn!(target, %error, "proxy stream refused: the target cannot be reached");
+            stream.abort("target cannot be reached");
         }
-    };
-    until_stopped(stop, joined).await;
+    }
 }
 
 /// The connections of one proxy.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use quinn::{Connection, RecvStream, SendStream, VarInt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, sleep};
 
 use super::shared::Lease;
 use super::socket::service_at;
@@ -26,8 +27,17 @@ const REVOKED: (VarInt, &[u8]) = (VarInt::from_u32(501), b"certificate no longer
 const ABORTED: VarInt = VarInt::from_u32(500);
 /// How a read that nobody waits for any more is cancelled (contract section 5).
 const READ_CANCELLED: VarInt = VarInt::from_u32(499);
-/// How long the end of a connection is waited for.
+/// A connection that is younger than this when its far end turns out to have started anew may be that new life's.
+const YOUNG: Duration = Duration::from_secs(2);
+/// It is, if more comes over it within this time.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+/// How long the end of a connection is waited for once nothing moves on it any more.
 const LINGER: Duration = Duration::from_secs(30);
+
+/// How often it is looked at within that time.
+const LOOKS: u32 = 6;
+/// Acknowledgements that come within that time though nothing moves: what keeps a connection alive has some, too.
+const IDLE_ACKS: u64 = 4;
 
 /// Which end of the connection this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +166,22 @@ pub(super) async fn end_when_gone(connection: Connection, gone: Gone, guard: Opt
         () = cut => connection.close(REVOKED.0, REVOKED.1),
         _ended = connection.closed() => {}
         () = gone.unknown.cancelled() => connection.close(NORMAL_CLOSE.0, b"service unknown"),
-        () = gone.restarted.cancelled() => connection.close(NORMAL_CLOSE.0, b"node restarted"),
+        () = outlived(&connection, &gone) => connection.close(NORMAL_CLOSE.0, b"node restarted"),
+    }
+}
+
+/// Ends when the far end has started anew and the connection is its former life's. Word of a restart is a routing
+/// update, which the new life's first packets may overtake.
+async fn outlived(connection: &Connection, gone: &Gone) {
+    let begun = Instant::now();
+    gone.restarted.cancelled().await;
+    if begun.elapsed() < YOUNG {
+        let heard = || connection.stats().udp_rx.datagrams;
+        let before = heard();
+        sleep(SIGN_OF_LIFE).await;
+        if heard() > before {
+            std::future::pending().await
+        }
     }
 }
 
@@ -224,6 +249,27 @@ fn stop(mut recv: RecvStream) {
     let _ended = recv.stop(READ_CANCELLED);
 }
 
+/// Ready once nothing has moved on a connection for [`LINGER`]. Megabytes may wait here for a slow link, and as long
+/// as it takes some of them they are not lost; a peer that has died is found out by its silence.
+async fn stands_still(connection: &Connection) {
+    let (mut last, mut still) = (movement(connection), 0);
+    while still < LOOKS {
+        sleep(LINGER / LOOKS).await;
+        let now = movement(connection);
+        if now.0 == last.0 && now.1 <= last.1 + IDLE_ACKS {
+            still += 1;
+        } else {
+            (last, still) = (now, 0);
+        }
+    }
+}
+
+/// How much was sent on streams and how often anything was acknowledged, in frames.
+fn movement(connection: &Connection) -> (u64, u64) {
+    let stats = connection.stats();
+    (stats.frame_tx.stream, stats.frame_rx.acks)
+}
+
 /// Ends a connection in good order: what was written arrives, what nobody will read is refused.
 async fn end(connection: Connection, side: Side, mut send: SendStream, recv: RecvStream) {
     let _already = send.finish();
@@ -237,7 +283,7 @@ async fn end(connection: Connection, side: Side, mut send: SendStream, recv: Rec
     tokio::select! {
         _ended = connection.closed() => {}
         () = said_all => {}
-        () = tokio::time::sleep(LINGER) => {}
+        () = stands_still(&connection) => {}
     }
     close(&connection);
 }
@@ -249,7 +295,7 @@ async fn end_shared(connection: Connection, mut send: SendStream, recv: RecvStre
     tokio::select! {
         _ended = connection.closed() => {}
         _acknowledged = send.stopped() => {}
-        () = tokio::time::sleep(LINGER) => {}
+        () = stands_still(&connection) => {}
     }
     drop(lease);
 }

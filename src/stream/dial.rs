@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, TokioRuntime};
 use tokio::sync::OnceCell;
@@ -17,6 +18,10 @@ use super::watch::{Gone, Watches};
 use crate::node::{BindError, NodeHandle};
 use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, Verdict};
 use crate::wire::{NodeId, ServiceName};
+
+/// How long an open connection may take, beside its round trips, to let another stream begin before one of its own is
+/// opened for it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why a stream could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -241,7 +246,14 @@ impl Dialer {
         let mut waited = false;
         loop {
             match self.pool.find(&key, target.tls) {
-                Found::Open(shared, lease) => return self.another_stream(target, &shared, lease).await,
+                // The other end may be done with the connection, and its word of that lost.
+                Found::Open(shared, lease) => {
+                    let limit = PATIENCE + shared.connection.rtt() * 4;
+                    match self.another_stream(target, &shared, lease, limit).await {
+                        Err(DialError::Timeout { .. }) => {}
+                        dialled => return dialled,
+                    }
+                }
                 Found::Wait(mut ended) if !waited => {
                     waited = true;
                     let _dropped = ended.changed().await;
@@ -271,7 +283,7 @@ impl Dialer {
             opening.succeed(shared.clone());
         }
         match lease {
-            Some(lease) => self.another_stream(target, &shared, lease).await,
+            Some(lease) => self.another_stream(target, &shared, lease, settings::HANDSHAKE_LIMIT).await,
             None => Err(target.failed(shared.connection.close_reason())),
         }
     }
@@ -281,15 +293,16 @@ impl Dialer {
         target: Target<'_>,
         shared: &Shared,
         lease: Lease,
+        limit: Duration,
     ) -> Result<MeshStream, DialError> {
-        let halves = self.begin(target, &shared.connection).await;
+        let halves = self.begin(target, &shared.connection, limit).await;
         let halves = halves.inspect_err(|_| lease.retire_connection())?;
         let (connection, gone) = (shared.connection.clone(), shared.gone.clone());
         Ok(MeshStream::shared(connection, Side::Dialer, halves, Some(gone), lease))
     }
 
     async fn only_stream(&self, target: Target<'_>, opened: Opened) -> Result<MeshStream, DialError> {
-        let halves = self.begin(target, &opened.connection).await?;
+        let halves = self.begin(target, &opened.connection, settings::HANDSHAKE_LIMIT).await?;
         Ok(MeshStream::new(opened.connection, Side::Dialer, halves, opened.gone, opened.guard))
     }
 
@@ -298,6 +311,7 @@ impl Dialer {
         &self,
         target: Target<'_>,
         connection: &Connection,
+        limit: Duration,
     ) -> Result<(SendStream, RecvStream), DialError> {
         let begin = async {
             let (mut send, recv) = connection.open_bi().await?;
@@ -306,7 +320,7 @@ impl Dialer {
             wrote.map_err(|_| connection.close_reason().unwrap_or(ConnectionError::LocallyClosed))?;
             Ok((send, recv))
         };
-        match timeout(settings::HANDSHAKE_LIMIT, begin).await {
+        match timeout(limit, begin).await {
             Ok(Ok(halves)) => Ok(halves),
             Ok(Err(source)) => Err(target.failed(Some(source))),
             Err(_elapsed) => Err(target.timeout()),

@@ -22,6 +22,10 @@ pub(super) const ALPN: &[u8] = b"meshd";
 /// ended there yet.
 pub(super) const MOST_STREAMS: u32 = 256;
 const ENOUGH_STREAMS: usize = 192;
+/// Bytes that may wait on one connection for those who read its streams. Each stream has a window of its own, an
+/// eighth of this: streams that nobody reads hold up the others of their dialer once there are eight of them, and it
+/// opens another connection for the next one.
+const WINDOW: VarInt = VarInt::from_u32(64 << 20);
 /// How long a connection without streams is kept.
 const KEPT: Duration = Duration::from_secs(10);
 
@@ -31,9 +35,9 @@ pub(super) fn is_agreed(connection: &Connection) -> bool {
     data.is_some_and(|data| data.protocol.as_deref() == Some(ALPN))
 }
 
-/// Lets the dialer open many streams. Each has a window of its own; together they need no other.
+/// Lets the dialer open many streams, and send as much on them together as this node is ready to keep.
 pub(super) fn allow_streams(connection: &Connection) {
-    connection.set_receive_window(VarInt::MAX);
+    connection.set_receive_window(WINDOW);
     connection.set_max_concurrent_bi_streams(VarInt::from_u32(MOST_STREAMS));
 }
 

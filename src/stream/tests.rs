@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
 use super::*;
-use crate::node::tests::{Lab, eventually, node_id};
+use crate::node::tests::{Lab, eventually, node_id, tell_of_restart};
 use crate::wire::ServiceName;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -94,6 +94,44 @@ async fn what_was_written_arrives_though_the_stream_is_dropped() {
     let mut received = Vec::new();
     timeout(LIMIT, accepted.read_to_end(&mut received)).await.unwrap().unwrap();
     assert_eq!(received.len(), 300_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_arrives_over_a_slow_link_too() {
+    const BYTES: usize = 6 << 20;
+    let mut lab = Lab::new();
+    let (near, far) = (lab.start("near").await, lab.start("far").await);
+    lab.join_slowly(&near, &far, 64 << 10).await;
+    eventually("a route", || async { near.status().await.routing_table.len() == 1 }).await;
+    let mut listener = Streams::new(far.clone()).listen(service("sink"), None).await.unwrap();
+    let streams = Streams::new(near.clone());
+    for shared in [false, true] {
+        let dialed = match shared {
+            true => streams.dial_shared(far.id(), service("sink"), None).await,
+            false => streams.dial(far.id(), service("sink")).await,
+        };
+        let mut stream = dialed.unwrap();
+        stream.write_all(&vec![7; BYTES]).await.unwrap();
+        stream.shutdown().await.unwrap();
+        drop(stream);
+        let mut accepted = listener.accept().await.unwrap();
+        let (mut received, start) = (Vec::new(), Instant::now());
+        let end = timeout(LIMIT * 10, accepted.read_to_end(&mut received)).await.unwrap();
+        assert_eq!((end.map_err(|e| e.kind()), received.len()), (Ok(BYTES), BYTES), "shared: {shared}");
+        assert!(start.elapsed() > LIMIT, "the link was not slow");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dialer_that_never_closes_is_left_in_the_end() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("brief"), None).await.unwrap();
+    let stream = Streams::new(nodes[0].clone()).dial(nodes[1].id(), service("brief")).await.unwrap();
+    let mut accepted = listener.accept().await.unwrap();
+    accepted.write_all(b"the end").await.unwrap();
+    drop(accepted);
+    timeout(LIMIT * 5, stream.closed()).await.expect("its keep-alives are no progress");
 }
 
 #[tokio::test]
@@ -195,6 +233,33 @@ async fn a_shared_stream_that_is_dropped_half_way_does_not_look_complete() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_reads_on_a_shared_connection_is_bounded() {
+    const PART: usize = 1 << 20;
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("mute"), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    let mut held = Vec::new();
+    for _ in 0..12 {
+        let stream = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
+        held.push((stream, timeout(LIMIT, listener.accept()).await.unwrap().unwrap()));
+    }
+    let mut taken = 0;
+    for (stream, _) in &mut held {
+        while let Ok(written) = timeout(Duration::from_secs(1), stream.write_all(&[7; PART])).await {
+            written.unwrap();
+            taken += PART;
+        }
+    }
+    assert!((50 << 20..=64 << 20).contains(&taken), "{} MiB", taken >> 20);
+    for (_sending, reading) in &mut held[..2] {
+        timeout(LIMIT, reading.read_exact(&mut vec![0; 7 * PART])).await.unwrap().unwrap();
+    }
+    let (last, _) = held.last_mut().unwrap();
+    timeout(LIMIT, last.write_all(&[7; PART])).await.expect("who is read makes room for the others").unwrap();
+}
+
 #[tokio::test]
 async fn a_shared_connection_on_which_nothing_came_back_is_not_used_again() {
     let mut lab = Lab::new();
@@ -210,6 +275,49 @@ async fn a_shared_connection_on_which_nothing_came_back_is_not_used_again() {
     eventually("the first connection is closed", || async { streams.connections() == 1 }).await;
     let _third = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
     assert_eq!(streams.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_lets_no_more_streams_begin_is_left_for_another() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("full"), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    let dial = || streams.dial_shared(nodes[1].id(), service("full"), None);
+    let mut kept_there = Vec::new();
+    let begun = Instant::now();
+    // One more than it allows: given up here, they go on over there.
+    for _ in 0..=shared::MOST_STREAMS {
+        let mut here = timeout(LIMIT, dial()).await.unwrap().unwrap();
+        let mut there = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+        there.write_all(b"x").await.unwrap();
+        assert_eq!(timeout(LIMIT, here.read_u8()).await.unwrap().unwrap(), b'x');
+        kept_there.push(there);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "a handshake's limit is longer");
+    assert_eq!(streams.connections(), 2);
+}
+
+#[tokio::test]
+async fn word_of_a_restart_ends_what_was_before_it_and_spares_what_is_new() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("echo"), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    let mut stream = streams.dial_shared(nodes[1].id(), service("echo"), None).await.unwrap();
+    let mut accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+    tell_of_restart(&nodes[1], nodes[0].id());
+    // It is used meanwhile, so its far end lives.
+    for _ in 0..30 {
+        stream.write_all(b"x").await.unwrap();
+        assert_eq!(timeout(LIMIT, accepted.read_u8()).await.unwrap().unwrap(), b'x');
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let mut old = streams.dial(nodes[1].id(), service("echo")).await.unwrap();
+    let _accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+    tell_of_restart(&nodes[1], nodes[0].id());
+    // This one is silent.
+    assert!(timeout(LIMIT, old.read_u8()).await.unwrap().is_err());
 }
 
 #[tokio::test]

@@ -159,6 +159,14 @@ pub enum ProfileError {
     },
 }
 
+impl ProfileError {
+    /// Whether the same files may be read a moment later: they are there, and the system did not give them.
+    pub(super) fn may_pass(&self) -> bool {
+        let Self::File { source, .. } = self else { return false };
+        matches!(&source.problem, FileProblem::Read(error) if error.kind() != io::ErrorKind::NotFound)
+    }
+}
+
 /// Why a peer's certificate is not accepted.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {

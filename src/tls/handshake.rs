@@ -15,9 +15,10 @@ use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::ahead::Ahead;
+use super::core::Core;
 use super::error::HandshakeError;
 use super::live::Cuttable;
-use super::profile::{ClientProfile, Core, ServerProfile};
+use super::profile::{ClientProfile, ServerProfile};
 use super::verify::{Expected, Verdict};
 
 /// How long a handshake may take.

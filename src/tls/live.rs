@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -19,10 +20,15 @@ use super::verify::Expected;
 pub(super) struct Admitted {
     pub(super) chain: Vec<CertificateDer<'static>>,
     pub(super) expected: Expected,
+    pub(super) since: Timestamp,
     cut: CancellationToken,
 }
 
 impl Admitted {
+    pub(super) fn new(chain: Vec<CertificateDer<'static>>, expected: Expected, since: Timestamp) -> Self {
+        Self { chain, expected, since, cut: CancellationToken::new() }
+    }
+
     pub(super) fn cut(&self) {
         self.cut.cancel();
     }
@@ -55,12 +61,12 @@ fn lock(list: &Mutex<List>) -> MutexGuard<'_, List> {
 
 impl Live {
     /// Notes a connection.
-    pub(super) fn admit(&self, chain: Vec<CertificateDer<'static>>, expected: Expected) -> Guard {
-        let cut = CancellationToken::new();
+    pub(super) fn admit(&self, admitted: Admitted) -> Guard {
+        let cut = admitted.cut.clone();
         let mut list = lock(&self.inner);
         let number = list.next;
         list.next += 1;
-        list.admitted.insert(number, Admitted { chain, expected, cut: cut.clone() });
+        list.admitted.insert(number, admitted);
         drop(list);
         Guard { list: self.inner.clone(), number, cut }
     }

@@ -1,6 +1,7 @@
 //! Trust between nodes: TLS profiles and certificates.
 //!
 //! - [`profile`]: a `tls-server` or `tls-client`; `profiles` has them all and watches their files.
+//! - `core`: what both kinds have in common; when files are read again, and connections judged again.
 //! - `material`: what a profile's files hold, read by `files`. `names` and `fingerprint` read certificates.
 //! - `verify`: whether a peer's certificate is accepted, as one function. `live`: who was let in.
 //! - [`make`]: keys, authorities, requests, certificates; [`commands`] does so from files to files.
@@ -14,6 +15,7 @@
 
 mod ahead;
 pub mod commands;
+mod core;
 pub mod error;
 mod files;
 mod fingerprint;

@@ -4,24 +4,20 @@
 //! unless their certificate is no longer accepted. It gives out rustls settings for each handshake, and
 //! refuses to know what runs over the connection.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use jiff::Timestamp;
 use rustls::client::{ResolvesClientCert, Resumption};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ServerConfig, SignatureScheme, SupportedProtocolVersion, version};
-use tracing::{info, warn};
 
-use super::error::{ProfileError, Rejection};
+use super::core::{Core, Settings};
+use super::error::ProfileError;
 use super::fingerprint::Fingerprint;
-use super::live::{Guard, Live};
-use super::material::{Files, Material, Stamp, Wanted};
-use super::names::Names;
-use super::verify::{self, Demands, Expected, PeerVerifier, Role, Verdict};
+use super::live::Guard;
+use super::material::Files;
+use super::verify::{Demands, Expected, PeerVerifier, Role, Verdict};
 use crate::wire::NodeId;
 
 /// Settings of a `tls-server`.
@@ -58,148 +54,6 @@ pub struct ClientOptions {
     pub min_tls13: bool,
 }
 
-/// What both kinds of profiles are made of.
-#[derive(Debug)]
-pub(super) struct Core {
-    directive: &'static str,
-    name: String,
-    node: Option<NodeId>,
-    files: Files,
-    /// The part that peers play.
-    role: Role,
-    demands: Demands,
-    require_client_cert: bool,
-    skip_names_check: bool,
-    min_tls13: bool,
-    provider: Arc<CryptoProvider>,
-    material: ArcSwap<Material>,
-    live: Live,
-    /// The files as they were read last, and as they were looked at last. Only the watcher locks it.
-    seen: Mutex<(Stamp, Stamp)>,
-}
-
-impl Core {
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(super) fn provider(&self) -> &CryptoProvider {
-        &self.provider
-    }
-
-    pub(super) fn requires_client_certificate(&self) -> bool {
-        self.require_client_cert
-    }
-
-    /// Decides about a peer's certificate as things stand now.
-    pub(super) fn check(&self, expected: &Expected, chain: &[CertificateDer<'_>]) -> Result<(), Rejection> {
-        let material = self.material.load();
-        verify::check(&material.trust, &self.demands, self.role, expected, chain, Timestamp::now())
-    }
-
-    /// True if a connection lives that this profile has let in.
-    pub(super) fn has_let_in(&self) -> bool {
-        !self.live.is_empty()
-    }
-
-    pub(super) fn admit(&self, chain: Vec<CertificateDer<'static>>, expected: Expected) -> Guard {
-        self.live.admit(chain, expected)
-    }
-
-    /// The nodes that a certificate names, if that is to be believed and it names any.
-    pub(super) fn certified_nodes(&self, chain: &[CertificateDer<'_>]) -> Option<Vec<String>> {
-        if self.skip_names_check || self.demands.insecure {
-            return None;
-        }
-        let names = Names::of(chain.first()?).ok()?;
-        (!names.node_ids.is_empty()).then_some(names.node_ids)
-    }
-
-    fn versions(&self) -> &'static [&'static SupportedProtocolVersion] {
-        const ANY: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
-        const NEW: &[&SupportedProtocolVersion] = &[&version::TLS13];
-        if self.min_tls13 { NEW } else { ANY }
-    }
-
-    fn setup(&self, error: &rustls::Error) -> ProfileError {
-        let (directive, name) = (self.directive, self.name.clone());
-        ProfileError::Setup { directive, name, reason: error.to_string() }
-    }
-
-    fn read(&self) -> Result<Material, ProfileError> {
-        let wanted = Wanted {
-            directive: self.directive,
-            name: &self.name,
-            authorities: authorities_parameter(self.role),
-            node: self.node.as_ref().filter(|_| !self.skip_names_check),
-            system: self.role == Role::Server && !self.demands.insecure,
-        };
-        Material::read(&self.files, &wanted, &self.provider)
-    }
-
-    /// Takes changed files up. Files count as changed once they have stood still between two calls: one that
-    /// is being written may look whole when it is not.
-    pub(super) fn refresh(&self) {
-        let now = self.files.stamp();
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let settled = seen.1 == now;
-        seen.1 = now.clone();
-        if !settled || seen.0 == now {
-            return;
-        }
-        seen.0 = now;
-        drop(seen);
-        match self.read() {
-            Ok(material) => {
-                info!(profile = self.name, "TLS files have changed and are taken up");
-                self.material.store(Arc::new(material));
-                self.warn_of_expiry();
-                self.cut_rejected();
-            }
-            Err(error) => {
-                warn!(%error, "TLS files have changed and cannot be used: the old ones stay in force")
-            }
-        }
-    }
-
-    fn cut_rejected(&self) {
-        for admitted in self.live.all() {
-            if let Err(rejection) = self.check(&admitted.expected, &admitted.chain) {
-                warn!(profile = self.name, %rejection, "connection cut");
-                admitted.cut();
-            }
-        }
-    }
-
-    pub(super) fn expiry_warning(&self) -> Option<String> {
-        self.material.load().expiry_warning(Timestamp::now())
-    }
-
-    #[cfg(test)]
-    pub(super) fn living(&self) -> usize {
-        self.live.all().len()
-    }
-
-    /// Logs what a person should do about the own certificate.
-    pub(super) fn warn_of_expiry(&self) {
-        if let Some(warning) = self.expiry_warning() {
-            let file = self.files.identity.as_ref().map(|(cert, _)| cert.display().to_string());
-            warn!(profile = self.name, file = file.unwrap_or_default(), "the certificate {warning}");
-        }
-    }
-}
-
-fn authorities_parameter(peer: Role) -> &'static str {
-    match peer {
-        Role::Server => "rootcas",
-        Role::Client => "clientcas",
-    }
-}
-
-fn empty_material() -> ArcSwap<Material> {
-    ArcSwap::from_pointee(Material::empty())
-}
-
 /// A `tls-server`. Clones are the same.
 #[derive(Debug, Clone)]
 pub struct ServerProfile {
@@ -227,7 +81,7 @@ impl ServerProfile {
             return Err(ProfileError::NoClientAuthorities { name });
         }
         let wants_certificate = files.authorities.is_some();
-        let core = Core {
+        let settings = Settings {
             directive: "tls-server",
             name,
             node: node.cloned(),
@@ -236,14 +90,9 @@ impl ServerProfile {
             require_client_cert,
             skip_names_check,
             min_tls13,
-            provider: Arc::new(aws_lc_rs::default_provider()),
-            material: empty_material(),
-            live: Live::default(),
-            seen: Mutex::new((files.stamp(), files.stamp())),
             files,
         };
-        core.material.store(Arc::new(core.read()?));
-        Ok(Self { core: Arc::new(core), wants_certificate })
+        Ok(Self { core: Core::open(settings)?, wants_certificate })
     }
 
     /// The profile's name.
@@ -253,7 +102,7 @@ impl ServerProfile {
 
     /// Whether clients must show a certificate.
     pub fn requires_client_certificate(&self) -> bool {
-        self.core.require_client_cert
+        self.core.requires_client_certificate()
     }
 
     /// Settings of one handshake, and the place where a refusal of the client's certificate shows.
@@ -284,7 +133,7 @@ impl ServerProfile {
         versions: &[&'static SupportedProtocolVersion],
     ) -> Result<(ServerConfig, Verdict), ProfileError> {
         let verdict = Verdict::default();
-        let builder = ServerConfig::builder_with_provider(self.core.provider.clone())
+        let builder = ServerConfig::builder_with_provider(self.core.provider().clone())
             .with_protocol_versions(versions)
             .map_err(|e| self.core.setup(&e))?;
         let builder = if self.wants_certificate {
@@ -339,7 +188,7 @@ impl ClientProfile {
     pub fn open(options: ClientOptions, node: Option<&NodeId>) -> Result<Self, ProfileError> {
         let ClientOptions { name, files, insecure_skip_verify, pinned, skip_names_check, min_tls13 } =
             options;
-        let core = Core {
+        let settings = Settings {
             directive: "tls-client",
             name,
             node: node.cloned(),
@@ -348,14 +197,9 @@ impl ClientProfile {
             require_client_cert: false,
             skip_names_check,
             min_tls13,
-            provider: Arc::new(aws_lc_rs::default_provider()),
-            material: empty_material(),
-            live: Live::default(),
-            seen: Mutex::new((files.stamp(), files.stamp())),
             files,
         };
-        core.material.store(Arc::new(core.read()?));
-        Ok(Self { core: Arc::new(core) })
+        Ok(Self { core: Core::open(settings)? })
     }
 
     /// The profile's name.
@@ -392,7 +236,7 @@ impl ClientProfile {
     ) -> Result<(ClientConfig, Verdict), ProfileError> {
         let verdict = Verdict::default();
         let verifier = PeerVerifier { core: self.core.clone(), expected, verdict: verdict.clone() };
-        let mut config = ClientConfig::builder_with_provider(self.core.provider.clone())
+        let mut config = ClientConfig::builder_with_provider(self.core.provider().clone())
             .with_protocol_versions(versions)
             .map_err(|e| self.core.setup(&e))?
             .dangerous()
@@ -424,16 +268,16 @@ struct OwnCertificate(Arc<Core>);
 
 impl ResolvesServerCert for OwnCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.material.load().identity.clone()
+        self.0.identity()
     }
 }
 
 impl ResolvesClientCert for OwnCertificate {
     fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.0.material.load().identity.clone()
+        self.0.identity()
     }
 
     fn has_certs(&self) -> bool {
-        self.0.material.load().identity.is_some()
+        self.0.identity().is_some()
     }
 }

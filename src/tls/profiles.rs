@@ -13,8 +13,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use super::core::Core;
 use super::error::ProfileError;
-use super::profile::{ClientOptions, ClientProfile, Core, ServerOptions, ServerProfile};
+use super::profile::{ClientOptions, ClientProfile, ServerOptions, ServerProfile};
 use crate::wire::NodeId;
 
 /// Time between two looks at the files. A change counts at the second look that shows it, so a revoked

@@ -13,11 +13,11 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
 use webpki::{EndEntityCert, KeyUsage};
 
+use super::core::Core;
 use super::error::Rejection;
 use super::fingerprint::Fingerprint;
 use super::material::Trust;
 use super::names::{Facts, Names};
-use super::profile::Core;
 use crate::wire::{NameHash, NodeId};
 
 /// Whom a certificate must name.

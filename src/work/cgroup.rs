@@ -89,6 +89,8 @@ fn own_group(mountinfo: &str, own: &str) -> Option<PathBuf> {
         let (root, point) = (fields.next()?, fields.next()?);
         // In a container the mount may show a part of the tree only.
         let below = Path::new(own).strip_prefix(root).ok()?;
+        // Where an earlier daemon, or systemd, has made room already: the units' groups are beside it.
+        let below = if below.ends_with(MAIN) { below.parent()? } else { below };
         Some(Path::new(point).join(below))
     })
 }
@@ -252,6 +254,12 @@ mod tests {
         let service = "0::/system.slice/meshd.service\n";
         let wanted = Path::new("/sys/fs/cgroup/system.slice/meshd.service");
         assert_eq!(own_group(unified, service).as_deref(), Some(wanted));
+        let moved = "0::/system.slice/meshd.service/meshd-main\n";
+        assert_eq!(
+            own_group(unified, moved).as_deref(),
+            Some(wanted),
+            "beside the one for the daemon itself"
+        );
         let hybrid = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
             41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
         let own = "9:name=systemd:/\n4:memory:/x\n0::/\n";

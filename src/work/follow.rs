@@ -40,8 +40,8 @@ pub fn request(unit: &str, start: u64, signature: Option<&str>) -> String {
 /// closes the connection afterwards.
 ///
 /// # Errors
-/// Before anything was written: an unknown unit, a caller who may not. Later: a broken connection, unreadable
-/// output.
+/// Before anything was written: an unknown unit, a caller who may not. Later [`WorkError::Connection`] alone: the
+/// connection broke, or has to be broken as the output cannot be read.
 pub async fn serve(
     registry: &Registry,
     unit: &str,
@@ -54,7 +54,14 @@ pub async fn serve(
     let line = format!("{ANSWER}{unit}\n");
     writer.write_all(line.as_bytes()).await.map_err(WorkError::Connection)?;
     tokio::select! {
-        served = send_all(registry, unit, results, writer) => served,
+        served = send_all(registry, unit, results, writer) => served.map_err(|error| match error {
+            WorkError::Connection(_) => error,
+            // In words it would be taken for a frame.
+            error => {
+                tracing::warn!(unit, %error, "a follower is cut off");
+                WorkError::Connection(io::Error::other(error))
+            }
+        }),
         // A follower says nothing more: whatever comes means that it is gone.
         _ = reader.read_u8() => Ok(()),
     }
@@ -75,9 +82,15 @@ async fn send_all(
     loop {
         tokio::select! {
             biased;
-            chunk = results.next() => match chunk? {
-                Some(chunk) => send(OUTPUT, chunk, writer).await?,
-                None => return send_status(&registry.inner.report(&entry), writer).await,
+            chunk = results.next() => match chunk {
+                Ok(Some(chunk)) => send(OUTPUT, chunk, writer).await?,
+                Ok(None) => return send_status(&registry.inner.report(&entry), writer).await,
+                // No waiting brings the rest back, unless the unit is no more.
+                Err(WorkError::StdoutTruncated { found, .. }) => {
+                    registry.inner.find(unit)?;
+                    return send_status(&registry.inner.report_with(&entry, found), writer).await;
+                }
+                Err(error) => return Err(error),
             },
             _ = changes.changed() => {
                 changes.mark_unchanged();

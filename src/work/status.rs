@@ -223,7 +223,7 @@ impl Status {
             detail: self.life.detail.clone(),
             stdout_size: i64::try_from(self.life.stdout_size).unwrap_or(i64::MAX),
             work_type: self.work_type.clone(),
-            extra_data: self.extra.to_value(),
+            extra_data: &self.extra,
             payload_awaited: self.life.hides_awaited_payload(),
         };
         let mut line = serde_json::to_vec(&raw).expect("strings, numbers and a JSON value always make JSON");
@@ -254,7 +254,7 @@ impl Status {
             detail: self.life.detail.clone(),
             stdout_size: self.life.stdout_size,
             work_type: self.work_type.clone(),
-            extra_data: if known { self.extra.redacted() } else { Value::from(UNKNOWN_TYPE) },
+            extra_data: serde_json::to_value(ToldExtra(known.then_some(&self.extra))).unwrap_or_default(),
             state_name: self.life.state.name(),
         }
     }
@@ -287,24 +287,15 @@ impl Extra {
             },
         }
     }
+}
 
-    fn to_value(&self) -> Value {
+impl Serialize for Extra {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::None => Value::Null,
-            Self::Command(command) => serde_json::json!({"Pid": command.pid, "Params": command.params}),
-            Self::Remote(remote) => serde_json::to_value(remote).unwrap_or_default(),
-            Self::Other(value) => Value::clone(value),
-        }
-    }
-
-    fn redacted(&self) -> Value {
-        match self {
-            Self::Remote(remote) => {
-                let mut shown = remote.clone();
-                shown.remote_params = shown.remote_params.without_secrets();
-                Self::Remote(shown).to_value()
-            }
-            Self::None | Self::Command(_) | Self::Other(_) => self.to_value(),
+            Self::None => s.serialize_unit(),
+            Self::Command(command) => command.serialize(s),
+            Self::Remote(remote) => remote.serialize(s),
+            Self::Other(value) => value.serialize(s),
         }
     }
 }
@@ -315,11 +306,9 @@ pub fn is_secret(name: &str) -> bool {
 }
 
 /// A unit as clients see it: the status without secrets, and the state's name.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug, Clone, PartialEq)]
 pub struct UnitReport {
     /// Where the unit stands, a number in JSON.
-    #[serde(serialize_with = "as_number")]
     pub state: State,
     /// Phase and cause.
     pub detail: String,
@@ -333,35 +322,40 @@ pub struct UnitReport {
     pub state_name: &'static str,
 }
 
-/// A [`UnitReport`] of borrowed parts.
+impl Serialize for UnitReport {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let Self { state, detail, stdout_size, work_type, extra_data, state_name } = self;
+        let (state, stdout_size) = (*state, *stdout_size);
+        Told { state, detail, stdout_size, work_type, extra_data, state_name }.serialize(s)
+    }
+}
+
+/// The shape of a [`UnitReport`] in JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct Told<'a> {
+struct Told<'a, E> {
     #[serde(serialize_with = "as_number")]
     state: State,
     detail: &'a str,
     stdout_size: u64,
     work_type: &'a str,
-    extra_data: ToldExtra<'a>,
+    extra_data: E,
     state_name: &'static str,
 }
 
-/// None of a type that is unknown here.
+/// ExtraData without secrets; none of a type that is unknown here.
 struct ToldExtra<'a>(Option<&'a Extra>);
 
 impl Serialize for ToldExtra<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             None => s.serialize_str(UNKNOWN_TYPE),
-            Some(Extra::None) => s.serialize_unit(),
-            Some(Extra::Command(command)) => command.serialize(s),
-            Some(extra @ Extra::Remote(remote)) => {
-                match remote.remote_params.iter().any(|(name, _)| is_secret(name)) {
-                    true => extra.redacted().serialize(s),
-                    false => remote.serialize(s),
-                }
+            Some(Extra::Remote(remote)) if remote.remote_params.iter().any(|(name, _)| is_secret(name)) => {
+                let mut shown = remote.clone();
+                shown.remote_params = shown.remote_params.without_secrets();
+                shown.serialize(s)
             }
-            Some(Extra::Other(value)) => value.serialize(s),
+            Some(extra) => extra.serialize(s),
         }
     }
 }

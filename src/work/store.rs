@@ -9,6 +9,8 @@ mod disk;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod on_disk;
+#[cfg(test)]
 mod tests;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -110,10 +112,26 @@ impl Store {
         let trash = self.root.join(format!("{TRASH}{name}"));
         match fs::rename(&unit.path, &trash) {
             Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // What an earlier attempt has left may still be there.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(WorkError::io("remove", &unit.path, e)),
         }
-        fs::remove_dir_all(&trash).map_err(|e| WorkError::io("remove", trash, e))
+        match fs::remove_dir_all(&trash) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(WorkError::io("remove", trash, e)),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Removes a directory in which a crash has left no more of a unit than comes before its status.
+    pub(crate) fn clear_half_made(&self, unit: &UnitDir) {
+        let names = fs::read_dir(&unit.path).map(|names| names.flatten().map(|found| found.file_name()));
+        let is_half_made = names.is_ok_and(|mut names| {
+            names.all(|name| name == "status.lock" || name == "stdin" && is_empty(&unit.file("stdin")))
+        });
+        // Whatever else lies there is not ours to delete.
+        if is_half_made && let Err(error) = self.remove(unit) {
+            tracing::warn!(%error, "what a crash left of a unit stays");
+        }
     }
 
     /// Takes a unit out of everybody's sight, durably, and keeps of it no more than its status.
@@ -217,7 +235,19 @@ impl UnitDir {
 
     fn replace(&self, status: &Status, durable: bool) -> io::Result<()> {
         let _lock = self.lock(FlockOperation::LockExclusive)?;
-        disk::replace_status(&disk::System, &self.path, &status.to_line(), durable)
+        let output = self.output_told_of(status)?;
+        disk::replace_status(&disk::System, &self.path, &status.to_line(), output.as_ref(), durable)
+    }
+
+    /// The stdout that a final status gives the length of: what it promises has to be there.
+    fn output_told_of(&self, status: &Status) -> io::Result<Option<File>> {
+        if !status.life.state.is_final() || status.life.stdout_size == 0 {
+            return Ok(None);
+        }
+        match File::open(self.file("stdout")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
+        }
     }
 
     fn lock(&self, how: FlockOperation) -> io::Result<File> {
@@ -281,6 +311,10 @@ pub(crate) enum ReadError {
     Damaged(#[from] BadStatus),
 }
 
+fn is_empty(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.len() == 0)
+}
+
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600);
@@ -337,83 +371,4 @@ fn check_ours(path: &Path, found: &fs::Metadata) -> Result<(), OpenError> {
         return Err(OpenError::WritableByOthers { path: path.to_owned(), mode });
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod on_disk {
-    use super::*;
-    use crate::work::status::{CommandExtra, Extra};
-
-    fn store(dir: &Path) -> Store {
-        Store::open(dir, &NodeId::new("n1").unwrap()).unwrap()
-    }
-
-    fn mode(path: &Path) -> u32 {
-        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
-    }
-
-    #[test]
-    fn a_unit_has_private_files_and_vanishes_at_once() {
-        let temp = tempfile::tempdir().unwrap();
-        let store = store(&temp.path().join("deep/data"));
-        assert_eq!(mode(&temp.path().join("deep/data/n1")), 0o700);
-        let (id, other) = (UnitId::random(), UnitId::random());
-        let mut status = Status::new("echo", Extra::Command(CommandExtra::default()));
-        store.create(&id, &status).unwrap();
-        assert!(store.create(&id, &status).is_err());
-        let unit = store.unit(&id);
-        assert_eq!(mode(unit.path()), 0o700);
-        for name in ["status", "status.lock", "stdin"] {
-            assert_eq!(mode(&unit.file(name)), 0o600, "{name}");
-        }
-        status.life.detail = "changed".into();
-        unit.write_status(&status, true).unwrap();
-        assert_eq!(unit.read_status().unwrap(), status);
-        assert_eq!(mode(&unit.file("status")), 0o600);
-        assert_eq!(unit.stdout_size(), 0);
-        fs::create_dir(temp.path().join(format!("deep/data/n1/{TRASH}{other}"))).unwrap();
-        assert_eq!(store.scan().unwrap(), (vec![id.clone()], vec![]));
-        std::os::unix::fs::symlink(unit.path(), temp.path().join("deep/data/n1/linked00")).unwrap();
-        assert_eq!(store.scan().unwrap().0, std::slice::from_ref(&id));
-        fs::remove_file(temp.path().join("deep/data/n1/linked00")).unwrap();
-        let hidden = store.hide(&id, &status).unwrap();
-        assert_eq!(store.scan().unwrap(), (vec![], vec![id.clone()]));
-        assert_eq!((hidden.read_status().unwrap(), hidden.is_hidden()), (status, true));
-        assert!(!hidden.file("stdin").exists() && hidden == store.hidden(&id));
-        store.remove(&hidden).unwrap();
-        store.remove(&hidden).unwrap();
-        assert_eq!(fs::read_dir(temp.path().join("deep/data/n1")).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn a_directory_that_others_control_is_refused() {
-        let temp = tempfile::tempdir().unwrap();
-        let node = NodeId::new("n1").unwrap();
-        let open = |dir: &Path| Store::open(dir, &node).map(drop);
-        let dir = temp.path().join("d");
-        open(&dir).unwrap();
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).unwrap();
-        assert!(matches!(open(&dir), Err(OpenError::WritableByOthers { mode: 0o770, .. })));
-        let link = temp.path().join("l");
-        std::os::unix::fs::symlink(temp.path(), &link).unwrap();
-        assert!(matches!(open(&link), Err(OpenError::Symlink(_))));
-        let file = temp.path().join("f");
-        fs::write(&file, "").unwrap();
-        assert!(matches!(open(&file), Err(OpenError::NotADirectory(_))));
-        let bad = NodeId::new("../x").unwrap();
-        assert!(matches!(Store::open(temp.path(), &bad), Err(OpenError::NodeId(_))));
-    }
-
-    #[test]
-    fn the_lock_is_the_one_that_go_nodes_take() {
-        let temp = tempfile::tempdir().unwrap();
-        let store = store(&temp.path().join("d"));
-        let id = UnitId::random();
-        store.create(&id, &Status::new("echo", Extra::None)).unwrap();
-        let unit = store.unit(&id);
-        let held = unit.lock(FlockOperation::LockExclusive).unwrap();
-        assert!(unit.lock(FlockOperation::NonBlockingLockShared).is_err());
-        drop(held);
-        assert!(unit.lock(FlockOperation::NonBlockingLockShared).is_ok());
-    }
 }

@@ -245,6 +245,15 @@ impl Life {
         changed
     }
 
+    /// Less output is left than this end promises.
+    pub fn lose_output(&mut self, left: u64) {
+        self.detail.push_str(&format!(
+            " (its stdout holds {left} of {} bytes: the rest was lost)",
+            self.stdout_size
+        ));
+        self.stdout_size = left;
+    }
+
     /// With what stood in the way of a start until then.
     fn expired(&self, when: &str) -> String {
         format!(

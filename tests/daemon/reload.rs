@@ -112,6 +112,32 @@ fn services_levels_and_work_types_follow_and_refusals_change_nothing() {
     assert_eq!(node.ask_json("loglevel"), json!({"Level": "info"}));
 }
 
+#[test]
+fn a_refused_reload_does_not_touch_what_waits_for_its_turn() {
+    let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let slow =
+        json!({"work-command": {"worktype": "slow", "command": "sleep", "params": "1000", "maxunits": 1}});
+    let node = Node::start("node", json!([slow]));
+    let submit = || {
+        let created = node.ask("work submit node slow");
+        created.split("ID ").nth(1).and_then(|rest| rest.split('.').next()).unwrap().to_owned()
+    };
+    let is = |id: &str, state: &str| node.ask_json(&format!("work status {id}"))["StateName"] == state;
+    let (first, second) = (submit(), submit());
+    until("the first unit runs", || is(&first, "Running").then_some(()));
+    // The type goes, and something of the rest cannot be had.
+    let server = json!({"tcp-server": {"port": port, "bindaddr": "127.0.0.1", "remotenode": "localhost", "remoteservice": "x"}});
+    node.configure("node", json!({}), json!([server]));
+    assert!(node.reload()["Error"].as_str().unwrap().ends_with("ERRORCODE 4"));
+    assert!(node.ask(&format!("work cancel {first}")).contains("cancelled"));
+    until("the second unit runs", || {
+        assert!(!is(&second, "Failed"), "{}", node.ask(&format!("work status {second}")));
+        is(&second, "Running").then_some(())
+    });
+    node.ask(&format!("work release {second}"));
+}
+
 /// The very socket over which a reload is asked for may change with it.
 #[test]
 fn a_control_service_changes_under_its_client() {

@@ -13,8 +13,8 @@ use crate::harness::*;
 const BOUND: u64 = 1024;
 
 const LOCAL: &str =
-    r#"{"State":2,"Detail":"exit status 0","StdoutSize":3,"WorkType":"ansible-runner","ExtraData":null}"#;
-const REMOTE: &str = r#"{"State":3,"Detail":"exit status 2","StdoutSize":3,"WorkType":"remote","ExtraData":{"RemoteNode":"execution-1.example.com","RemoteWorkType":"ansible-runner","RemoteParams":{"params":"--private-data-dir=/tmp/awx_1234_abcdefgh --delete"},"RemoteUnitID":"abcd1234","RemoteStarted":true,"LocalCancelled":false,"LocalReleased":false,"SignWork":true,"TLSClient":"tlsclient","Expiration":"0001-01-01T00:00:00Z"}}"#;
+    r#"{"State":2,"Detail":"exit status 0","StdoutSize":0,"WorkType":"ansible-runner","ExtraData":null}"#;
+const REMOTE: &str = r#"{"State":3,"Detail":"exit status 2","StdoutSize":0,"WorkType":"remote","ExtraData":{"RemoteNode":"execution-1.example.com","RemoteWorkType":"ansible-runner","RemoteParams":{"params":"--private-data-dir=/tmp/awx_1234_abcdefgh --delete"},"RemoteUnitID":"abcd1234","RemoteStarted":true,"LocalCancelled":false,"LocalReleased":false,"SignWork":true,"TLSClient":"tlsclient","Expiration":"0001-01-01T00:00:00Z"}}"#;
 
 /// The real daemon, ended with this.
 struct Daemon(Child);

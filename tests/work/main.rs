@@ -12,3 +12,4 @@ mod promises;
 mod remote;
 mod restart;
 mod soak;
+mod troubles;

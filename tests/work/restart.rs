@@ -43,7 +43,7 @@ async fn what_had_not_started_fails_at_restart() {
     let id = submission.id().to_string();
     std::mem::forget(submission);
     let engine = engine.restart().await;
-    let report = engine.registry.status(&id).await.unwrap();
+    let report = finished(&engine.registry, &id).await;
     assert_eq!(report.state, State::Failed);
     assert!(report.detail.starts_with("Pending at restart"), "{}", report.detail);
 }

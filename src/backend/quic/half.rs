@@ -43,6 +43,7 @@ pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -
         connection,
         stream: None,
         datagrams_over: false,
+        streams_turn: false,
         pool: PacketPool::default(),
         over: false,
         guard,
@@ -58,6 +59,8 @@ pub struct QuicReader {
     /// `None` until the other side has said something on it.
     stream: Option<FrameReader<RecvStream>>,
     datagrams_over: bool,
+    /// The last batch was all datagrams.
+    streams_turn: bool,
     pool: PacketPool,
     over: bool,
     guard: Guard,
@@ -76,19 +79,23 @@ impl QuicReader {
     }
 
     async fn read(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
+        // However many datagrams come: a cut holds, and the stream has its turn.
+        if self.guard.cut().is_cancelled() {
+            return Err(self.refuse());
+        }
+        if std::mem::take(&mut self.streams_turn)
+            && let Some(read) = read_stream(&mut self.stream, &self.connection, out).now_or_never()
+        {
+            return read.map_err(|end| self.sorted(end));
+        }
         if self.take_datagrams(out) {
+            self.streams_turn = true;
             return Ok(());
         }
         loop {
             tokio::select! {
                 biased;
-                () = self.guard.cut().cancelled() => {
-                    self.connection.close(REVOKED, b"certificate no longer accepted");
-                    return Err(SessionEnd::Broken(io::Error::new(
-                        io::ErrorKind::PermissionDenied,
-                        "the certificate of the other side is no longer accepted",
-                    )));
-                }
+                () = self.guard.cut().cancelled() => return Err(self.refuse()),
                 read = read_stream(&mut self.stream, &self.connection, out) => {
                     return read.map_err(|end| self.sorted(end));
                 }
@@ -96,6 +103,7 @@ impl QuicReader {
                     Ok(datagram) => {
                         out.push(self.pool.copy(&datagram));
                         self.take_datagrams(out);
+                        self.streams_turn = true;
                         return Ok(());
                     }
                     // The stream may still hold what came before.
@@ -103,6 +111,15 @@ impl QuicReader {
                 },
             }
         }
+    }
+
+    /// Ends the connection, as the other side's certificate is no longer accepted.
+    fn refuse(&self) -> SessionEnd {
+        self.connection.close(REVOKED, b"certificate no longer accepted");
+        SessionEnd::Broken(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the certificate of the other side is no longer accepted",
+        ))
     }
 
     /// Appends the datagrams at hand; false if there are none.
@@ -173,6 +190,10 @@ impl QuicWriter {
             self.begun.clear();
         }
         written.map_err(SessionEnd::Broken)
+    }
+
+    pub(in crate::backend) fn unsent(&self) -> usize {
+        self.begun.iter().map(Bytes::len).sum()
     }
 
     async fn write_all(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::net::UdpSocket;
 
 use super::*;
-use crate::backend::{ListenSpec, Listener, Reader, SessionEnd};
+use crate::backend::{ListenSpec, Listener, MAX_BATCH_PACKETS, Reader, SessionEnd};
 use crate::tls::tests::pki::Pki;
 
 /// Whatever a test waits for comes within this time.
@@ -155,4 +155,44 @@ async fn a_revoked_certificate_ends_the_session() {
     assert!(end.to_string().contains("no longer accepted"), "{end}");
     let end = timeout(DEADLINE, dialed.reader.read_batch(&mut Vec::new())).await.expect("not told");
     assert!(matches!(end, Err(SessionEnd::Broken(_))), "{end:?}");
+}
+
+/// A session whose reader has more datagrams waiting than one batch takes, and something on the stream.
+async fn flooded(listener: &mut Listener, pki: &Pki) -> (Session, Session) {
+    let options = QuicDialOptions { address: listener.local_addr(), tls: pki.client("n") };
+    let mut dialed = dial(&options).await.unwrap();
+    let accepted = listener.accept().await.unwrap();
+    let flood: Vec<Bytes> = (0..4 * MAX_BATCH_PACKETS).map(|number| data(number as u8, 100)).collect();
+    send(&mut dialed, &[Bytes::from_static(b"\x01{}")]).await;
+    send(&mut dialed, &flood).await;
+    let arrived = async {
+        while datagrams_received(&accepted) < flood.len() as u64 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(DEADLINE, arrived).await.expect("the datagrams arrive");
+    (dialed, accepted)
+}
+
+#[tokio::test]
+async fn datagrams_do_not_keep_the_stream_waiting() {
+    let pki = pki();
+    let mut listener = listener(&pki).await;
+    let (_dialed, mut accepted) = flooded(&mut listener, &pki).await;
+    let mut packets = Vec::new();
+    for _ in 0..2 {
+        accepted.reader.read_batch(&mut packets).await.unwrap();
+    }
+    assert!(packets.iter().any(|packet| packet.first() == Some(&1)), "the stream's turn came");
+}
+
+#[tokio::test]
+async fn datagrams_do_not_keep_a_revoked_session_alive() {
+    let pki = pki();
+    let mut listener = listener(&pki).await;
+    let (_dialed, mut accepted) = flooded(&mut listener, &pki).await;
+    let Reader::Quic(reader) = &accepted.reader else { panic!("not QUIC") };
+    reader.revoke();
+    let end = accepted.reader.read_batch(&mut Vec::new()).await.expect_err("cut");
+    assert!(end.to_string().contains("no longer accepted"), "{end}");
 }

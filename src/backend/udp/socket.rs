@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
@@ -16,6 +17,7 @@ use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use rustix::net::sockopt::{set_ip_mtu_discover, set_ipv6_mtu_discover};
+use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tracing::{debug, error};
@@ -75,7 +77,7 @@ impl DatagramSocket {
             // Then packets beyond the path's limit are lost, which the overlay survives.
             debug!(%error, "cannot allow fragments of datagrams");
         }
-        enlarge_buffers(&socket, &offloads);
+        enlarge_buffers(&socket);
         Ok(Self { socket, offloads, segment_limit: AtomicUsize::new(usize::MAX) })
     }
 
@@ -196,12 +198,13 @@ fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
 }
 
 /// Makes the kernel hold more than its default; a limit of the host may keep it from doing so.
-fn enlarge_buffers(socket: &UdpSocket, offloads: &UdpSocketState) {
+pub(in crate::backend) fn enlarge_buffers(socket: &impl AsFd) {
+    let plain = SockRef::from(socket);
     let wanted = [
         setsockopt(socket, sockopt::RcvBufForce, &KERNEL_BUFFER)
             .map_err(io::Error::from)
-            .or_else(|_| offloads.set_recv_buffer_size(socket.into(), KERNEL_BUFFER)),
-        offloads.set_send_buffer_size(socket.into(), KERNEL_BUFFER / 4),
+            .or_else(|_| plain.set_recv_buffer_size(KERNEL_BUFFER)),
+        plain.set_send_buffer_size(KERNEL_BUFFER / 4),
     ];
     for error in wanted.into_iter().filter_map(Result::err) {
         debug!(%error, "cannot enlarge a buffer of a UDP socket");

@@ -7,7 +7,7 @@ use crate::cli::{
     exit::{Exit, Failure},
     table,
 };
-use crate::control::client::{Client, ControlError, UnitReport, work_command};
+use crate::control::client::{Client, ControlError, UnitReport};
 
 /// The unit IDs of a `work list` answer, sorted.
 pub fn ids(answer: &Value) -> Vec<String> {
@@ -35,12 +35,12 @@ pub fn table(answer: &Value) -> Result<String, ControlError> {
     Ok(table::render(["UNIT", "STATE", "TYPE", "NODE", "OUTPUT", "DETAIL"], rows))
 }
 
-/// Asks for one operation and returns what the node says it did, such as `released` or `cancel pending`.
+/// Asks for a unit's end and returns what the node says it did, such as `released` or `cancel pending`.
 ///
 /// # Errors
-/// As [`Client::command`].
+/// As [`Client::end_unit`].
 pub async fn operate(client: &Client, verb: &str, unit: &str) -> Result<String, ControlError> {
-    let answer = client.command(&work_command(verb, unit)).await?;
+    let answer = client.end_unit(verb, unit).await?;
     let done = answer.as_object().and_then(|members| members.keys().next());
     done.cloned().ok_or_else(|| ControlError::Protocol {
         question: "an operation on a unit",

@@ -105,7 +105,12 @@ impl Connection {
     pub(super) async fn ask(&mut self, command: &Command) -> Result<String, ControlError> {
         let asked = async {
             let line = format!("{}\n", command.as_str());
-            let write = self.stream.write_all(line.as_bytes()).await;
+            let write = async {
+                self.stream.write_all(line.as_bytes()).await?;
+                // TLS may have taken the end of a long line, and not have sent it.
+                self.stream.flush().await
+            };
+            let write = write.await;
             // A server that refuses may close while we still write: its words count more than our failure.
             match read_answer(&mut self.stream, "answer").await {
                 Err(ControlError::Closed(_) | ControlError::Io { .. }) if write.is_err() => {

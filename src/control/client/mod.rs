@@ -29,16 +29,20 @@ pub struct Deadlines {
     pub connect: Duration,
     /// For one answer, once the request is written.
     pub answer: Duration,
+    /// For the answer to a cancel or release, which comes once the unit's processes have ended.
+    pub ending: Duration,
     /// For a node that went away while results were followed to come back.
     pub absence: Duration,
 }
 
 impl Default for Deadlines {
-    /// 10 s to connect, 30 s for an answer, 60 s of absence: a node's own limits (10 s for a ping) are shorter.
+    /// 10 s to connect, 30 s for an answer, 60 s of absence: a node's own limits (10 s for a ping) are shorter. How long
+    /// processes get to end is configured on each node, for each work type.
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
             answer: Duration::from_secs(30),
+            ending: Duration::MAX,
             absence: Duration::from_secs(60),
         }
     }
@@ -86,6 +90,15 @@ impl Client {
         self.connect().await?.command(command).await
     }
 
+    /// Has a unit cancelled or released, by that subcommand, and returns the node's answer.
+    ///
+    /// # Errors
+    /// As [`Self::command`].
+    pub async fn end_unit(&self, subcommand: &str, unit: &str) -> Result<Value, ControlError> {
+        let deadlines = Deadlines { answer: self.deadlines.ending, ..self.deadlines };
+        Self { deadlines, ..self.clone() }.command(&work_command(subcommand, unit)).await
+    }
+
     /// Creates a unit that now waits for its payload.
     ///
     /// # Errors
@@ -114,4 +127,36 @@ impl Client {
 /// `work SUBCOMMAND` on one unit, as JSON: no unit ID, however odd, can then change the request's meaning.
 pub fn work_command(subcommand: &str, unit: &str) -> Command {
     Command::json(&json!({"command": "work", "subcommand": subcommand, "unitid": unit}))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::UnixListener;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// A node that takes so long for each answer.
+    async fn slow_node(listener: UnixListener, pause: Duration) {
+        loop {
+            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+            stream.write_all(b"Receptor Control, node slow\n").await.unwrap();
+            let mut line = String::new();
+            stream.read_line(&mut line).await.unwrap();
+            sleep(pause).await;
+            // Whoever has given up does not read it.
+            let _ = stream.write_all(b"{\"cancelled\":\"u\"}\n").await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cancel_may_take_as_long_as_the_processes_do_and_a_question_may_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        tokio::spawn(slow_node(UnixListener::bind(&path).unwrap(), Duration::from_secs(600)));
+        let client = Client::new(Endpoint::Unix(path), Deadlines::default());
+        assert_eq!(client.end_unit("cancel", "u").await.unwrap(), json!({"cancelled": "u"}));
+        assert!(matches!(client.unit_status("u").await, Err(ControlError::TimedOut { .. })));
+    }
 }

@@ -174,11 +174,19 @@ pub(super) async fn session(context: &Context) -> Client<DuplexStream> {
 }
 
 pub(super) async fn session_until(context: &Context, stop: CancellationToken) -> Client<DuplexStream> {
+    session_over(context, stop, |far| Box::new(far)).await
+}
+
+/// A session whose end of the pipe is wrapped.
+pub(super) async fn session_over(
+    context: &Context,
+    stop: CancellationToken,
+    wrap: impl FnOnce(DuplexStream) -> Box<dyn Link>,
+) -> Client<DuplexStream> {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let context = context.clone();
+    let (context, link) = (context.clone(), wrap(far));
     tokio::spawn(async move {
         let peer = Peer { local: true, name: "test".to_owned() };
-        let link: Box<dyn Link> = Box::new(far);
         session::run(&context, link, &peer, &Limits::default(), &stop).await;
     });
     Client::greeted(near).await

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use tokio::net::TcpStream;
 
-use super::rig::{Client, Service, context};
+use super::rig::{Client, DEADLINE, Service, context, session as talk};
+use crate::control::channel::Link;
+use crate::control::session::{self, Peer};
 use crate::control::{Limits, ListenError, Server};
 use crate::unix_socket::BindError;
 use crate::wire::ServiceName;
@@ -98,6 +100,29 @@ async fn clients_come_by_tcp_and_through_the_mesh_too() {
     task.await.unwrap();
     assert_eq!(tcp.rest().await, b"");
     assert_eq!(mesh.rest().await, b"");
+}
+
+#[tokio::test]
+async fn a_client_of_the_mesh_that_reads_results_and_goes_away_is_noticed() {
+    let context = context().await;
+    let (id, _) = talk(&context).await.submit("work submit alpha hold", b"so far\n").await;
+    let mut listener = context.streams.listen(ServiceName::new("results").unwrap(), None).await.unwrap();
+    let dial = context.streams.dial(context.node.id(), ServiceName::new("results").unwrap());
+    let (dialled, accepted) = tokio::join!(dial, listener.accept());
+    let serving = context.clone();
+    let served = tokio::spawn(async move {
+        let peer = Peer { local: true, name: "test".to_owned() };
+        let link: Box<dyn Link> = Box::new(accepted.unwrap());
+        session::run(&serving, link, &peer, &Limits::default(), &CancellationToken::new()).await;
+    });
+    let mut client = Client::greeted(dialled.unwrap()).await;
+    client.send(format!("work results {id}\n")).await;
+    // As receptorctl does, at once.
+    client.shut().await;
+    assert_eq!(client.line().await, format!("Streaming results for work unit {id}"));
+    assert_eq!(client.line().await, "so far");
+    drop(client);
+    tokio::time::timeout(DEADLINE, served).await.expect("the session ends").unwrap();
 }
 
 #[tokio::test]

@@ -1,8 +1,10 @@
 //! Commands about units, with payloads and results, over a pipe in memory and over a real socket.
 
 use serde_json::json;
+use tokio::io::BufWriter;
+use tokio_util::sync::CancellationToken;
 
-use super::rig::{Service, context, session};
+use super::rig::{Service, context, session, session_over};
 use crate::control::Limits;
 
 const ECHO: &str = "work submit localhost echo";
@@ -73,6 +75,21 @@ async fn results_are_followed_until_the_unit_ends() {
     let mut follower = session(&context).await;
     follower.send(format!("work results {id}\nignored\n")).await;
     assert_eq!(follower.line().await, format!("Streaming results for work unit {id}"));
+    assert_eq!(follower.line().await, "so far");
+    session(&context).await.ask(&format!("work cancel {id}")).await;
+    assert_eq!(follower.rest().await, b"");
+}
+
+#[tokio::test]
+async fn what_a_link_keeps_until_it_is_flushed_arrives_while_the_unit_lives() {
+    let context = context().await;
+    let (id, _) = session(&context).await.submit("work submit alpha hold", b"so far\n").await;
+    let mut follower =
+        session_over(&context, CancellationToken::new(), |far| Box::new(BufWriter::new(far))).await;
+    assert_eq!(
+        follower.ask(&format!("work results {id}")).await,
+        format!("Streaming results for work unit {id}")
+    );
     assert_eq!(follower.line().await, "so far");
     session(&context).await.ask(&format!("work cancel {id}")).await;
     assert_eq!(follower.rest().await, b"");

@@ -145,11 +145,13 @@ fn a_service_that_a_node_does_not_renew_in_its_new_life_is_dropped() {
     let now = net.now();
     assert_eq!(net.mesh("a").status(now).advertisements.len(), 1, "absent nodes stay listed");
     net.log.clear();
-    net.add("c", life(now.tick.since_origin()));
+    let receptor = Options { receptor_like: true, ..Options::default() };
+    net.add_with("c", life(now.tick.since_origin()), receptor);
     net.join("b", "c");
     net.run(secs(170));
     let to_c = net.log.iter().filter(|sent| sent.from == "b");
-    assert_eq!(to_c.filter_map(|sent| as_advert(&sent.message)).count(), 0, "nobody is told of itself");
+    let told = to_c.filter_map(|sent| as_advert(&sent.message)).count();
+    assert_eq!(told, 0, "a receptor node would believe what it is told of itself");
     net.run(secs(20));
     let now = net.now();
     assert_eq!(net.mesh("a").status(now).advertisements, []);
@@ -181,6 +183,22 @@ fn a_service_that_is_renewed_in_a_new_life_stays() {
     solo.advance(secs(10));
     solo.packet(b, ad("b", "lost", wall - 100, false));
     assert_eq!(listed(&solo), ["b:kept"], "an echo does not bring it back");
+}
+
+#[test]
+fn a_node_whose_clock_was_set_back_hears_of_its_past_and_is_believed_again() {
+    let mut net = Net::of(&["a", "b", "c"], &[("a", "b"), ("b", "c")]);
+    let now = net.now();
+    // In its last life its clock was years ahead.
+    let link = net.mesh("b").by_peer[&node("a")];
+    net.mesh("b").handle_packet(link, ad("a", "svc", 2_000_000_000, false), now);
+    net.mesh("a").advertise(service("svc"), offer(), now);
+    net.run(secs(10));
+    for name in ["b", "c"] {
+        let now = net.now();
+        let ads = net.mesh(name).status(now).advertisements;
+        assert_eq!(ads[0].tags, Some(offer().tags), "{name} still believes in the past");
+    }
 }
 
 #[test]

@@ -138,6 +138,50 @@ fn a_node_that_was_busy_itself_blames_nobody() {
 }
 
 #[test]
+fn what_was_due_before_anybody_waited_for_it_is_no_lateness() {
+    let mut solo = Solo::new("a");
+    let quiet = solo.neighbour("q");
+    let session = solo.open_with(LinkPolicy::default());
+    solo.say(session, &update("b", "greeting", 1, 1, &[]));
+    let heard = solo.mesh.sessions[&quiet].last_heard;
+    // That it lists us comes late; from then on it is asked, and answers on a long way.
+    solo.advance(secs(8));
+    solo.say(session, &update("b", "lists_us", 1, 2, &[("a", 1.0)]));
+    solo.advance(millis(1));
+    assert_eq!(solo.mesh.sessions[&quiet].last_heard, heard, "its silence is its own");
+    for _ in 0..12 {
+        let asked = loop {
+            if let Some(probe) = probes(&mut solo, session).pop() {
+                break probe;
+            }
+            solo.advance(millis(10));
+        };
+        solo.advance(millis(1_500));
+        answer(&mut solo, session, "b", &asked);
+    }
+    assert_eq!(solo.mesh.counters().late_wakeups, 0);
+}
+
+#[test]
+fn a_node_that_is_kept_busy_does_not_believe_in_the_dead_for_ever() {
+    let mut solo = Solo::new("a");
+    let b = silent_neighbour(&mut solo, "b");
+    answering(&mut solo, b, secs(30), |_| true);
+    let loud = solo.neighbour("loud");
+    let start = solo.time;
+    while solo.closed().iter().all(|(session, _)| *session != b) {
+        assert!(solo.time - start < secs(25), "the dead live on");
+        // Nothing else is done while what the loud one says is worked off.
+        solo.time += secs(5);
+        let now = solo.now();
+        let said = update("loud", "again", 1, 3, &[("a", 1.0)]).message().unwrap();
+        solo.mesh.handle_packet(loud, said, now);
+        solo.mesh.handle_timeout(now);
+        solo.mesh.handle_wait(now.tick);
+    }
+}
+
+#[test]
 fn a_lossy_link_is_not_a_dead_one() {
     let mut solo = Solo::new("a");
     let b = silent_neighbour(&mut solo, "b");

@@ -47,9 +47,13 @@ impl Net {
     }
 
     pub(super) fn add(&mut self, name: &str, epoch: u64) {
+        self.add_with(name, epoch, Options::default());
+    }
+
+    pub(super) fn add_with(&mut self, name: &str, epoch: u64, options: Options) {
         self.born += 1;
         let rng = SmallRng::seed_from_u64(self.born);
-        let mesh = Mesh::new(node(name), epoch, Options::default(), rng, self.now());
+        let mesh = Mesh::new(node(name), epoch, options, rng, self.now());
         self.nodes.insert(name.to_owned(), mesh);
     }
 

@@ -115,6 +115,7 @@ impl Solo {
     pub(super) fn packet(&mut self, session: SessionId, message: Bytes) {
         let now = self.now();
         self.mesh.handle_packet(session, message, now);
+        self.mesh.handle_wait(now.tick);
     }
 
     /// Lets time pass, waking the node whenever it asks for it.
@@ -126,8 +127,10 @@ impl Solo {
             self.time = self.time.max(due.since_origin());
             let now = self.now();
             self.mesh.handle_timeout(now);
+            self.mesh.handle_wait(now.tick);
         }
         self.time = end;
+        self.mesh.handle_wait(Tick::at(end));
     }
 
     pub(super) fn sent(&mut self) -> Vec<(SessionId, Bytes)> {

@@ -82,6 +82,12 @@ async fn nothing_is_left_when_the_service_ends() {
     let mut stream = terminal(&rig, r#"sh -c 'trap "" HUP; printf %s! $$; sleep 600; sleep 600'"#).await;
     let pid = word(&mut stream).await;
     assert!(lives(&pid), "{pid}");
+    rig.stop.cancel();
+    let end = timeout(LIMIT, stream.read_u8()).await.expect("the end");
+    assert!(
+        end.is_err_and(|error| error.kind() != std::io::ErrorKind::UnexpectedEof),
+        "it does not look complete"
+    );
     rig.end().await;
     assert!(!lives(&pid));
 }

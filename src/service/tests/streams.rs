@@ -296,3 +296,22 @@ async fn a_service_says_what_is_behind_it() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_that_is_stopped_half_way_does_not_look_complete() {
+    both(|pair| async move {
+        let (mut client, mut target) = pair.joined().await;
+        client.write_all(b"half").await.unwrap();
+        target.write_all(b"half").await.unwrap();
+        let mut half = [0; 4];
+        target.read_exact(&mut half).await.unwrap();
+        client.read_exact(&mut half).await.unwrap();
+        let kind = pair.kind;
+        pair.rig.end().await;
+        let ends = [client.read(&mut half).await, target.read(&mut half).await];
+        // A Unix socket has no way to say so.
+        let told = ends.iter().all(Result::is_err) || kind == Kind::Unix;
+        assert!(told, "{ends:?}");
+    })
+    .await;
+}

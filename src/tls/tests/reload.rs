@@ -8,7 +8,8 @@ use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::pki::{Pki, node_names};
+use super::pki::{Pki, days, node_names};
+use crate::tls::error::{FileError, FileProblem};
 use crate::tls::make::{self, Dates, Subject};
 use crate::tls::*;
 use crate::wire::NodeId;
@@ -199,7 +200,7 @@ async fn a_node_without_profiles_is_not_woken_for_their_files() {
     profiles.swap(Arc::new(set));
     let renewed = Subject { node_ids: vec!["a".to_owned(), "a2".to_owned()], ..node_names("a") };
     pki.issue("a", &renewed, "ca", Dates::default());
-    let (server, client) = (profiles.server("a").unwrap(), pki.client("a"));
+    let (server, client) = (profiles.server("srv").unwrap(), pki.client("a"));
     let taken_up = async {
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -214,4 +215,86 @@ async fn a_node_without_profiles_is_not_woken_for_their_files() {
         () = taken_up => {}
         () = tokio::time::sleep(Duration::from_secs(60)) => panic!("its files are not looked at"),
     }
+}
+
+#[tokio::test]
+async fn who_is_revoked_before_the_connection_is_listed_is_cut_too() {
+    let pki = Pki::new();
+    for node in ["a", "b"] {
+        pki.node(node);
+    }
+    pki.write("blocklist", "");
+    let mut options = pki.server_options("a");
+    options.require_client_cert = false;
+    options.files.blocklist = Some(pki.path("blocklist"));
+    let server = ServerProfile::open(options, None).unwrap();
+    // Its certificate is looked at in the middle of the handshake, and the list changes before the end.
+    let early = server.admit(chain(&pki, "b"), Expected::Anyone);
+    assert!(!early.cut().is_cancelled());
+    pki.write("blocklist", format!("{}\n", Fingerprint::sha256(&chain(&pki, "b")[0])));
+    look(&server);
+    assert!(early.cut().is_cancelled());
+    let late = server.admit(chain(&pki, "b"), Expected::Anyone);
+    assert!(late.cut().is_cancelled(), "nobody would look at it again");
+}
+
+#[tokio::test]
+async fn who_has_shown_nothing_is_not_cut_when_files_change() {
+    let pki = Pki::new();
+    pki.node("a");
+    let server = ServerProfile::open(pki.server_options("a"), None).unwrap();
+    let nobody = server.admit(Vec::new(), Expected::Anyone);
+    pki.node("a");
+    look(&server);
+    assert!(!nobody.cut().is_cancelled());
+}
+
+#[tokio::test]
+async fn a_certificate_that_has_expired_since_cuts_nobody_unless_it_is_revoked() {
+    let pki = Pki::new();
+    for node in ["a", "b"] {
+        pki.node(node);
+    }
+    pki.issue("b", &node_names("b"), "ca", days(-30, -10));
+    pki.revoke("crl.pem", &[]);
+    let mut options = pki.server_options("a");
+    options.files.crl = Some(pki.path("crl.pem"));
+    let server = ServerProfile::open(options, None).unwrap();
+    let then = days(-20, 0).not_before.unwrap();
+    let guard = server.core.admit_at(chain(&pki, "b"), Expected::Anyone, then);
+    pki.node("a");
+    look(&server);
+    assert!(!guard.cut().is_cancelled(), "it was good when the connection was made");
+    pki.revoke("crl.pem", &["b"]);
+    look(&server);
+    assert!(guard.cut().is_cancelled(), "revoked it is cut, expired or not");
+}
+
+#[tokio::test]
+async fn files_that_could_not_be_read_for_a_moment_are_read_again() {
+    let pki = Pki::new();
+    for node in ["a", "b"] {
+        pki.node(node);
+    }
+    pki.write("blocklist", "");
+    let mut options = pki.server_options("a");
+    options.files.blocklist = Some(pki.path("blocklist"));
+    let server = ServerProfile::open(options, None).unwrap();
+    let guard = server.admit(chain(&pki, "b"), Expected::Anyone);
+    pki.write("blocklist", format!("{}\n", Fingerprint::sha256(&chain(&pki, "b")[0])));
+    server.core.refresh();
+    let path = pki.path("blocklist");
+    server.core.refresh_by(|| {
+        let problem = FileProblem::Read(std::io::Error::other("too many open files"));
+        let source = Box::new(FileError { path, problem });
+        Err(ProfileError::File {
+            directive: "tls-server",
+            name: "a".to_owned(),
+            parameter: "blocklist",
+            source,
+        })
+    });
+    assert!(!guard.cut().is_cancelled());
+    server.core.refresh();
+    assert!(guard.cut().is_cancelled(), "no further change is needed");
 }

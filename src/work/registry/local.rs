@@ -1,6 +1,7 @@
 //! Units that run here: starting them through the spawner, noticing their end, cancelling them, and picking them
 //! up after a restart. While a runner lives the unit's files are its own; the daemon only watches it.
 
+use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,9 +16,8 @@ use super::writer::{Durability, Writer};
 use super::{Inner, Outcome};
 use crate::work::cgroup::Cgroups;
 use crate::work::runner::identity::Identity;
-use crate::work::runner::{Job, Started, kill_leftovers};
-use crate::work::status::{Extra, Status};
-use crate::work::store::UnitDir;
+use crate::work::runner::{Job, Started};
+use crate::work::status::Extra;
 use crate::work::unit::{Event, RUNNING, State};
 use crate::work::{CommandType, WorkError, readiness};
 
@@ -105,12 +105,13 @@ impl Inner {
             }
         };
         writer.apply(Event::PayloadComplete, Durability::Memory).await;
+        writer.hand_over();
         let job = self.job(entry, &kind);
         match self.spawner.spawn(job).await {
             Started::Running(pid) => {
                 let mut status = status.as_ref().clone();
                 status.life.apply(&Event::Started(pid));
-                let runner = Identity::load(&entry.dir);
+                let runner = self.runner_of(entry).await;
                 if let (Extra::Command(extra), Some(runner)) = (&mut status.extra, &runner) {
                     extra.pid = runner.pid;
                 }
@@ -183,23 +184,23 @@ impl Inner {
 
     /// Picks a unit up that an earlier daemon left unfinished.
     pub(super) async fn resume_local(self: &Arc<Self>, entry: &Arc<Entry>) {
-        let runner = Identity::load(&entry.dir).or_else(|| match &entry.status().extra {
-            Extra::Command(extra) if extra.pid > 0 => Identity::of_go_runner(extra.pid, &entry.dir),
-            Extra::None | Extra::Command(_) | Extra::Remote(_) | Extra::Other(_) => None,
-        });
-        if runner.as_ref().is_some_and(Identity::is_alive) {
-            self.queues.occupy(&entry.status().work_type, &entry.id);
-            if entry.status().life.state == State::Pending {
-                entry.writer(&self.store).await.apply(Event::Claimed, Durability::Memory).await;
+        let runner = loop {
+            let runner = self.runner_of(entry).await;
+            if runner.as_ref().is_some_and(Identity::is_alive) {
+                break runner;
             }
-            if entry.status().life.detail == RUNNING {
-                tokio::spawn(self.clone().learn_more(entry.clone()));
+            if self.settle(entry, runner).await {
+                return self.give_place_on(entry);
             }
-            tokio::spawn(self.clone().supervise(entry.clone(), runner));
-        } else {
-            self.settle(entry, runner).await;
-            self.give_place_on(entry);
+        };
+        self.queues.occupy(&entry.status().work_type, &entry.id);
+        if entry.status().life.state == State::Pending {
+            entry.writer(&self.store).await.apply(Event::Claimed, Durability::Memory).await;
         }
+        if entry.status().life.detail == RUNNING {
+            tokio::spawn(self.clone().learn_more(entry.clone()));
+        }
+        tokio::spawn(self.clone().supervise(entry.clone(), runner));
     }
 
     /// Shows what a runner writes about its command once that has run for a moment.
@@ -236,7 +237,7 @@ impl Inner {
     /// Returns when the process is gone.
     async fn wait_for_end(&self, runner: &Identity) {
         // Some descriptors are for those who ask about units, however many run.
-        let slot = self.watched.try_acquire().map_err(std::io::Error::other);
+        let slot = self.watched.try_acquire().map_err(io::Error::other);
         let descriptor = match slot.and_then(|slot| Ok((slot, runner.open()?))) {
             Ok((_, None)) => return,
             Ok((slot, Some(descriptor))) => {
@@ -259,38 +260,6 @@ impl Inner {
         }
     }
 
-    /// Shows the final status that a runner left, or gives the unit one, once nothing of it runs any more.
-    async fn settle(&self, entry: &Arc<Entry>, runner: Option<Identity>) {
-        let mut writer = entry.writer(&self.store).await;
-        if let Some(left) = entry.dir.final_status() {
-            return writer.show(left);
-        }
-        let (dir, had_runner) = (entry.dir.clone(), runner.is_some());
-        let found = self.store.blocking(move || Remains::of(&dir, runner.as_ref())).await;
-        let Remains { cancelled, killed, stdout_size } = match found {
-            Ok(left) => return writer.show(left),
-            Err(remains) => remains,
-        };
-        let mut status = writer.status().as_ref().clone();
-        let event = match status.life.state {
-            State::Pending if !had_runner && cancelled => Event::CancelledEarly,
-            State::Pending if !had_runner => Event::Restarted,
-            State::Pending | State::Running | State::Succeeded | State::Failed | State::Canceled => {
-                Event::RunnerVanished { cancelled, killed, stdout_size }
-            }
-        };
-        if !status.life.apply(&event) {
-            return;
-        }
-        status.extra = match status.extra {
-            Extra::Command(_) | Extra::None => Extra::None,
-            kept @ (Extra::Remote(_) | Extra::Other(_)) => kept,
-        };
-        if let Err(error) = writer.put(status, Durability::Durable).await {
-            tracing::error!(unit = %entry.id, %error, "the end of a unit is known in memory only");
-        }
-    }
-
     /// Ends a unit's processes; returns when the unit is final.
     pub(super) async fn cancel_local(&self, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
         let deadline = Instant::now() + self.grace_of(&entry.status().work_type) + RUNNER_MARGIN;
@@ -301,6 +270,7 @@ impl Inner {
             match writer.status().life.state {
                 State::Pending => {
                     writer.apply(Event::CancelledEarly, Durability::Durable).await;
+                    self.queues.forget(&writer.status().work_type, &entry.id);
                     return Ok(Outcome::Done);
                 }
                 State::Succeeded | State::Failed | State::Canceled => return Ok(Outcome::Done),
@@ -308,31 +278,60 @@ impl Inner {
             }
         }
         let marked = entry.dir.mark_cancelled();
-        let runner = self.signal_runner(entry, Signal::INT);
-        if !runner.as_ref().is_some_and(Identity::is_alive) {
-            // Nobody else may be waiting for an end.
-            self.settle(entry, runner).await;
-        }
-        if tokio::time::timeout_at(deadline, entry.finished()).await.is_ok() {
+        let ends = async {
+            let runner = self.signal_runner(entry, Signal::INT).await;
+            if !runner.as_ref().is_some_and(Identity::is_alive) {
+                // Nobody else may be waiting for an end.
+                self.settle(entry, runner).await;
+            }
+            entry.finished().await;
+        };
+        if tokio::time::timeout_at(deadline, ends).await.is_ok() {
             return marked.map(|()| Outcome::Done);
         }
         tracing::warn!(unit = %entry.id, "the runner does not end its command, killing it");
-        self.signal_runner(entry, Signal::KILL);
-        let ended = tokio::time::timeout(LAST_MARGIN, entry.finished()).await;
+        let ends = async {
+            self.signal_runner(entry, Signal::KILL).await;
+            entry.finished().await;
+        };
+        let ended = tokio::time::timeout(LAST_MARGIN, ends).await;
         ended.map(|()| Outcome::Done).map_err(|_| WorkError::StillRunning(entry.id.to_string()))
     }
 
-    /// Gives the runner, if there is or was one.
-    fn signal_runner(&self, entry: &Arc<Entry>, signal: Signal) -> Option<Identity> {
-        let pid = match &entry.status().extra {
-            Extra::Command(extra) => extra.pid,
-            Extra::None | Extra::Remote(_) | Extra::Other(_) => 0,
-        };
-        let runner = Identity::load(&entry.dir).or_else(|| Identity::of_go_runner(pid, &entry.dir));
-        if let Some(Err(error)) = runner.as_ref().map(|runner| runner.signal(signal)) {
-            tracing::warn!(unit = %entry.id, %error, "cannot signal the unit's runner");
+    /// Sends a signal to the runner, if there is or was one, and gives it. Tries until the system lets it.
+    async fn signal_runner(&self, entry: &Arc<Entry>, signal: Signal) -> Option<Identity> {
+        loop {
+            let runner = self.runner_of(entry).await;
+            match runner.as_ref().map_or(Ok(()), |runner| runner.signal(signal)) {
+                Ok(()) => return runner,
+                Err(error) => tracing::warn!(unit = %entry.id, %error, "cannot signal the unit's runner"),
+            }
+            tokio::time::sleep(LOOK).await;
         }
-        runner
+    }
+
+    /// The runner that has or had a unit, if one did, once the system tells: what cannot be known for a moment must not
+    /// end what is healthy.
+    async fn runner_of(&self, entry: &Arc<Entry>) -> Option<Identity> {
+        loop {
+            match find_runner(entry) {
+                Ok(runner) => return runner,
+                Err(error) => {
+                    tracing::warn!(unit = %entry.id, %error, "cannot tell who runs the unit, looking again")
+                }
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+fn find_runner(entry: &Entry) -> io::Result<Option<Identity>> {
+    if let Some(runner) = Identity::load(&entry.dir)? {
+        return Ok(Some(runner));
+    }
+    match &entry.status().extra {
+        Extra::Command(extra) if extra.pid > 0 => Identity::of_go_runner(extra.pid, &entry.dir),
+        Extra::None | Extra::Command(_) | Extra::Remote(_) | Extra::Other(_) => Ok(None),
     }
 }
 
@@ -343,28 +342,5 @@ async fn fail_start(writer: &mut Writer, cause: String) {
     failed.life.apply(&Event::StartFailed(cause));
     if let Err(error) = writer.put(failed, Durability::Durable).await {
         tracing::error!(%error, "a failed start is known in memory only");
-    }
-}
-
-/// What a runner that is gone left in place of a final status.
-struct Remains {
-    cancelled: bool,
-    killed: usize,
-    stdout_size: u64,
-}
-
-impl Remains {
-    /// The final status, or else the remains, with the unit's processes ended. Blocks.
-    fn of(dir: &UnitDir, runner: Option<&Identity>) -> Result<Status, Self> {
-        match dir.read_status() {
-            Ok(left) if left.life.state.is_final() => return Ok(left),
-            Ok(_) | Err(_) => {}
-        }
-        let cancelled = dir.is_marked_cancelled();
-        let killed = match runner {
-            Some(runner) if runner.is_of_this_boot() => kill_leftovers(dir),
-            Some(_) | None => 0,
-        };
-        Err(Self { cancelled, killed, stdout_size: dir.stdout_size() })
     }
 }

@@ -8,6 +8,7 @@ mod queue;
 mod released;
 mod restart;
 mod retention;
+mod settle;
 mod submit;
 mod writer;
 
@@ -171,6 +172,14 @@ impl Registry {
             .collect()
     }
 
+    /// Whether [`Self::set_work_types`] would take them.
+    ///
+    /// # Errors
+    /// [`OpenError::DuplicateType`].
+    pub fn check_work_types(work_types: Vec<CommandType>) -> Result<(), OpenError> {
+        type_table(work_types).map(drop)
+    }
+
     /// Replaces the work types. Units that run go on; what is submitted from now on goes by the new ones, and so does
     /// what waits for its turn.
     ///
@@ -308,6 +317,13 @@ impl Inner {
     pub(crate) fn report(&self, entry: &Entry) -> UnitReport {
         let status = entry.status();
         UnitReport { stdout_size: stdout_size(entry, &status), ..status.report(self.knows(&status)) }
+    }
+
+    /// The same of a unit that has ended, with less output than it promised.
+    pub(crate) fn report_with(&self, entry: &Entry, left: u64) -> UnitReport {
+        let mut status = Status::clone(&entry.status());
+        status.life.lose_output(left);
+        status.report(self.knows(&status))
     }
 
     /// The same as JSON.

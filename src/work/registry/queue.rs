@@ -1,6 +1,6 @@
 //! Which units of a work type run, and which wait, in order, as only so many may run at once.
-//! Knows nothing of how a unit starts or ends; a unit that was cancelled while it waited is let through and found
-//! to have ended.
+//! Knows nothing of how a unit starts or ends; a unit that was cancelled just when its turn came is let through and
+//! found to have ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,6 +45,11 @@ impl Queues {
             queue.running.remove(id);
             queue.fill(places)
         })
+    }
+
+    /// A unit waits no more: it has ended. One that has a place keeps it until [`Self::leave`].
+    pub(super) fn forget(&self, work_type: &str, id: &UnitId) {
+        self.with(work_type, |queue| queue.waiting.retain(|entry| entry.id != *id));
     }
 
     /// The types have other numbers of places now; gives those that have one.
@@ -99,5 +104,10 @@ mod tests {
         assert!(!queues.enter("t", 2, &e) && !queues.enter("t", 2, &f));
         assert_eq!(names(queues.review(|_| 3)), ["e"], "a place more");
         assert_eq!(names(queues.review(|_| u32::MAX)), ["f"], "no bound any more");
+        assert!(!queues.enter("t", 1, &a) && !queues.enter("t", 1, &b));
+        let held = Arc::strong_count(&a);
+        queues.forget("t", &a.id);
+        assert_eq!(Arc::strong_count(&a), held - 1, "a unit that was cancelled is not kept");
+        assert_eq!(names(queues.review(|_| u32::MAX)), ["b"]);
     }
 }

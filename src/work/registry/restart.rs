@@ -102,7 +102,10 @@ impl Inner {
         let status = match read_whole(&dir) {
             Ok(status) => adopted(corrected(status, &dir), &dir),
             // Nobody was ever told the ID of a unit without a status.
-            Err(ReadError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Err(ReadError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.store.clear_half_made(&dir);
+                return None;
+            }
             Err(error) => {
                 tracing::error!(unit = %id, %error, "the unit counts as failed");
                 damaged(&error, &dir)
@@ -114,9 +117,7 @@ impl Inner {
 
 /// Whether a unit had its payload and waited for others of its type to end.
 fn waits_for_its_turn(entry: &Arc<Entry>) -> bool {
-    entry.status().life.state == State::Pending
-        && entry.dir.is_marked_queued()
-        && Identity::load(&entry.dir).is_none()
+    entry.status().life.state == State::Pending && entry.dir.is_marked_queued() && !is_claimed(&entry.dir)
 }
 
 /// Whether a unit is still under way, or its release or cancellation on another node is.
@@ -137,22 +138,35 @@ fn read_whole(dir: &UnitDir) -> Result<Status, ReadError> {
     }
 }
 
+/// Whether one is known to have claimed the unit. A runner that finds a claim does nothing, so that a wrong no is
+/// harmless.
+fn is_claimed(dir: &UnitDir) -> bool {
+    Identity::load(dir).is_ok_and(|runner| runner.is_some())
+}
+
 fn has_living_runner(dir: &UnitDir) -> bool {
-    Identity::load(dir).is_some_and(|runner| runner.is_alive())
+    Identity::load(dir).is_ok_and(|runner| runner.is_some_and(|runner| runner.is_alive()))
 }
 
 /// A unit that a runner has claimed was shown as running, though its status says so a moment later.
 fn adopted(mut status: Status, dir: &UnitDir) -> Status {
-    if status.life.state == State::Pending && Identity::load(dir).is_some() {
+    if status.life.state == State::Pending && is_claimed(dir) {
         status.life.apply(&Event::Claimed);
     }
     status
 }
 
-/// Go nodes leave an old size behind when they cancel.
+/// Go nodes leave an old size behind when they cancel, and a power loss may take output of which they have told.
 fn corrected(mut status: Status, dir: &UnitDir) -> Status {
-    if status.life.state == State::Canceled {
-        status.life.stdout_size = status.life.stdout_size.max(dir.stdout_size());
+    let told = status.life.stdout_size;
+    let canceled = status.life.state == State::Canceled;
+    if !canceled && (told == 0 || !status.life.state.is_final()) {
+        return status;
+    }
+    match dir.stdout_size() {
+        more if more > told && canceled => status.life.stdout_size = more,
+        less if less < told => status.life.lose_output(less),
+        _ => {}
     }
     status
 }

@@ -104,6 +104,12 @@ impl Writer {
         written
     }
 
+    /// The unit's files are a runner's from here on: what could not be written of the status must not overwrite what
+    /// that writes.
+    pub(super) fn hand_over(&self) {
+        self.entry.behind.store(false, Ordering::Relaxed);
+    }
+
     /// Shows a status that somebody else has written.
     pub(crate) fn show(&self, status: Status) {
         self.entry.show(status);
@@ -129,5 +135,38 @@ async fn bring_up(entry: Arc<Entry>, store: Store) {
             tracing::info!(unit = %entry.id, "the status is on disk again");
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::wire::NodeId;
+    use crate::work::status::{CommandExtra, Extra};
+    use crate::work::unit::UnitId;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_runner_writes_is_not_overwritten_by_what_could_not_be_written_before() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = Store::open(&temp.path().join("d"), &NodeId::new("n1").unwrap()).unwrap();
+        let (id, status) = (UnitId::random(), Status::new("t", Extra::Command(CommandExtra::default())));
+        store.create(&id, &status).unwrap();
+        let entry = Entry::new(id.clone(), store.unit(&id), status);
+        // A status that cannot be written, as one cannot without its lock, and then could.
+        let lock = entry.dir.file("status.lock");
+        fs::remove_file(&lock).unwrap();
+        fs::create_dir(&lock).unwrap();
+        let mut writer = entry.writer(&store).await;
+        writer.apply(Event::Queued(1), Durability::Durable).await;
+        fs::remove_dir(&lock).unwrap();
+        writer.hand_over();
+        fs::write(entry.dir.file("status"), "the runner's").unwrap();
+        drop(writer);
+        // Whoever brings the status up has had its turn, twice.
+        tokio::time::sleep(3 * REWRITE).await;
+        drop(entry.writer(&store).await);
+        assert_eq!(fs::read_to_string(entry.dir.file("status")).unwrap(), "the runner's");
     }
 }

@@ -7,10 +7,10 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::failures::{Trouble, time_of_day};
 use super::session::StepError;
 use crate::wire::NodeId;
 use crate::work::registry::{Durability, Entry, Inner};
@@ -30,12 +30,10 @@ const SILENCE: Duration = Duration::from_secs(1);
 const SILENCE_WHILE_FOLLOWING: Duration = Duration::from_millis(400);
 /// How long a deferred change waits for another one to be written with: a short job's next one comes sooner.
 const SAVE_AFTER: Duration = Duration::from_millis(20);
-/// How long the other node's part of a unit released by force is asked after.
-const FORGET: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What is to be done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     /// Have the other node release its part, then delete ours.
     Release,
     /// Nothing is over there: delete ours.
@@ -109,6 +107,7 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let link = entry.link();
     let mut wishes = link.wishes.subscribe();
     let mut pauses = Pauses::new();
+    let mut trouble = Trouble::default();
     loop {
         wishes.mark_unchanged();
         let step = next_step(&entry.status(), link.news.borrow().cancelled);
@@ -137,12 +136,16 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
         };
         match done {
             Attempt::Overtaken => {}
-            Attempt::Done(Ok(())) => pauses.begin_anew(),
+            Attempt::Done(Ok(())) => {
+                pauses.begin_anew();
+                trouble = Trouble::default();
+            }
             Attempt::Done(Err(error)) => {
-                inner.note_failure(entry, step, &error).await;
                 if link.progress.load(Ordering::Relaxed) != before {
                     pauses.note_progress();
+                    trouble = Trouble::default();
                 }
+                inner.note_failure(entry, step, &error, &mut trouble).await;
                 let pause = pauses.next(&error);
                 // A failed write is tried again beside.
                 let _ = entry.save(&inner.store, Durability::Cached).await;
@@ -292,58 +295,6 @@ impl Inner {
         entry.link().news.send_modify(|news| news.released = true);
         Ok(())
     }
-
-    /// Writes a failed attempt where clients see it; a refusal ends a unit that has not started.
-    async fn note_failure(&self, entry: &Arc<Entry>, step: Step, error: &StepError) {
-        tracing::info!(unit = %entry.id, ?step, %error, "remote work unit: attempt failed");
-        let final_here = match error {
-            StepError::Refused(_) | StepError::Tls(_) => step == Step::Start,
-            StepError::Connection(_) | StepError::Local(_) => false,
-        };
-        if entry.dir.is_hidden() && entry.dir.age() > FORGET {
-            tracing::warn!(unit = %entry.id, "the other node is asked no more to release its part of the unit");
-            if let Err(error) = self.remove(entry).await {
-                tracing::error!(unit = %entry.id, %error, "the remains of a released unit cannot be removed");
-            }
-            entry.link().news.send_modify(|news| news.released = true);
-            return;
-        }
-        let node = entry.status().remote().map(|remote| remote.remote_node.to_string()).unwrap_or_default();
-        if final_here {
-            entry.link().news.send_modify(|news| news.refused = Some(error.to_string()));
-            let cause = format!("{error} ({})", advice(error, &node));
-            entry.apply(&self.store, Event::StartFailed(cause)).await;
-        } else if let StepError::Local(error) = error {
-            entry
-                .writer(&self.store)
-                .await
-                .apply(Event::Hindered(error.to_string()), Durability::Memory)
-                .await;
-        } else if step == Step::Start {
-            let cause = format!("Waiting for node {node}, trying again: {error}");
-            entry.writer(&self.store).await.apply(Event::Waiting(cause), Durability::Memory).await;
-        }
-        entry.link().news.send_modify(|news| news.failures += 1);
-    }
-}
-
-/// What to do about a start that a node refused.
-fn advice(error: &StepError, node: &str) -> String {
-    match error {
-        StepError::Tls(_) => format!(
-            "see that the TLS profile named at submission fits the one of the control service on node {node}"
-        ),
-        StepError::Refused(text) if text.contains("unknown work type") => {
-            format!("add it on node {node}, or name one that node advertises")
-        }
-        StepError::Refused(text) if text.contains("signature") => format!(
-            "see that work-signing here and work-verification on node {node} name keys of one pair, and that the work \
-             type verifies signatures if and only if the unit is signed"
-        ),
-        StepError::Refused(_) | StepError::Connection(_) | StepError::Local(_) => {
-            format!("node {node} refused the job: put that right there, then submit it again")
-        }
-    }
 }
 
 /// Waits until the unit may no longer start; for ever when it may, or has.
@@ -363,8 +314,7 @@ async fn expire(inner: &Inner, entry: &Arc<Entry>) {
     let Some(RemoteExtra { expiration: Some(limit), remote_started: false, .. }) = status.remote() else {
         return;
     };
-    let when = limit.to_zoned(TimeZone::system()).strftime("%a %b %-d %H:%M:%S").to_string();
-    writer.apply(Event::Expired(when), Durability::Durable).await;
+    writer.apply(Event::Expired(time_of_day(*limit)), Durability::Durable).await;
 }
 
 #[cfg(test)]

@@ -1,20 +1,23 @@
 //! Units that run on another node: each has a driver task here, which submits the unit there, follows its output
 //! and state, and passes cancellation and release on, reconnecting for as long as it takes. What clients want is
 //! written down first, so that a restart goes on where the last daemon stopped.
-//! `driver` decides and retries, `steps` does one thing over one connection, `session` speaks the lines.
+//! `driver` decides and retries, `failures` says what clients are told meanwhile, `steps` does one thing over one
+//! connection, `session` speaks the lines.
 
 mod driver;
+mod failures;
 mod session;
 mod steps;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::WorkError;
 use super::registry::{Durability, Entry, Inner, Outcome, Started};
+use super::signing::PayloadHash;
 use super::status::{RemoteExtra, Status};
 use super::unit::Event;
 
@@ -36,6 +39,8 @@ pub(crate) struct Link {
     /// Held by blocking code while it looks at the length of `stdout` or adds to it: an addition whose asker was
     /// dropped may still be under way when the next begins.
     output: Arc<Mutex<()>>,
+    /// Of a unit that is signed, once it is known: a complete payload never changes.
+    payload_hash: OnceLock<PayloadHash>,
 }
 
 /// What a driver tells.
@@ -166,7 +171,12 @@ impl Inner {
         let kept = match over_there {
             true => {
                 let (store, id, copy) = (self.store.clone(), entry.id.clone(), status.clone());
-                Some(self.store.blocking(move || store.hide(&id, &copy)).await?)
+                let hidden = self.store.blocking(move || store.hide(&id, &copy)).await;
+                // The unit goes in any case; without a directory nothing is left that could be tried again.
+                let kept = hidden.inspect_err(|error| {
+                    tracing::warn!(unit = %entry.id, %error, "the other node's part of the unit may stay there");
+                });
+                kept.ok().or_else(|| Some(self.store.hidden(&entry.id)).filter(|dir| dir.path().exists()))
             }
             false => None,
         };

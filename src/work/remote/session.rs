@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use crate::wire::{NodeId, ServiceName};
+use crate::work::signing::Refusal;
 use crate::work::status::RemoteExtra;
 use crate::work::{Dialer, Duplex};
 
@@ -51,6 +52,11 @@ impl StepError {
     /// Whether the node said that it has no such unit.
     pub(super) fn is_unknown_unit(&self) -> bool {
         matches!(self, Self::Refused(text) if text.contains("unknown work unit"))
+    }
+
+    /// Whether the node refused for a reason that will be gone in a while.
+    pub(super) fn passes(&self) -> bool {
+        matches!(self, Self::Refused(text) if text.contains(&Refusal::Busy.to_string()))
     }
 
     /// Whether the node does not know the command.

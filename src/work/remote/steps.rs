@@ -21,6 +21,8 @@ use crate::work::unit::{Event, INPUT_CUT, Life, PENDING_AT_RESTART, State};
 
 /// Bytes moved at a time.
 const CHUNK: usize = 128 * 1024;
+/// Bytes hashed in one go, some milliseconds' worth.
+const HASHED_AT_A_TIME: usize = 8 * 1024 * 1024;
 /// Between looks at a unit on a node that cannot be followed.
 const POLL: Duration = Duration::from_secs(1);
 
@@ -28,11 +30,13 @@ impl Inner {
     /// Has the other node take the unit with its payload.
     pub(super) async fn submit_there(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
         let remote = extra(entry);
+        // A node waits for the first line for seconds only, and hashing may take minutes.
+        let payload = if remote.sign_work { Some(self.payload_hash(entry).await?) } else { None };
         let mut session = Session::connect(&*self.dialer, &remote).await?;
         if !remote.remote_unit_id.is_empty() && self.is_there(entry, &mut session).await? {
             return self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await;
         }
-        let signature = self.sign_submission(entry, &remote).await?;
+        let signature = self.sign_submission(&remote, payload)?;
         let answer = session.ask(&submit_line(&remote, signature.as_deref())).await?;
         let bad = || StepError::Refused(format!("could not parse response: {answer}"));
         let id = parse_created(&answer).ok_or_else(bad)?.to_owned();
@@ -83,20 +87,28 @@ impl Inner {
         }
     }
 
-    /// A signature for a submission, if the unit is to be signed: made for this very payload, all of which is
-    /// on disk.
-    async fn sign_submission(
-        &self,
-        entry: &Arc<Entry>,
-        remote: &RemoteExtra,
-    ) -> Result<Option<String>, StepError> {
-        if !remote.sign_work {
-            return Ok(None);
+    /// The hash of the payload, all of which is on disk; found once, as there may be many attempts.
+    async fn payload_hash(&self, entry: &Arc<Entry>) -> Result<PayloadHash, StepError> {
+        let link = entry.link();
+        if let Some(hash) = link.payload_hash.get() {
+            return Ok(*hash);
         }
         let path = entry.dir.file("stdin");
-        let file = path.clone();
-        let hashed = self.store.blocking(move || hash_file(&file)).await;
-        let payload = Some(hashed.map_err(|e| WorkError::io("read", &path, e))?);
+        let failed = |e| StepError::Local(WorkError::io("read", &path, e));
+        let mut hashed = Hashing::begin(&path).map_err(failed)?;
+        while !hashed.whole {
+            // In pieces: operations on files take turns.
+            hashed = self.store.blocking(move || hashed.go_on()).await.map_err(failed)?;
+        }
+        Ok(*link.payload_hash.get_or_init(|| hashed.finish()))
+    }
+
+    /// A signature for a submission, if the unit is to be signed: made for this very payload.
+    fn sign_submission(
+        &self,
+        remote: &RemoteExtra,
+        payload: Option<PayloadHash>,
+    ) -> Result<Option<String>, StepError> {
         self.sign(
             remote,
             &Subject {
@@ -287,19 +299,38 @@ impl Inner {
     }
 }
 
-fn hash_file(path: &std::path::Path) -> io::Result<PayloadHash> {
-    let mut file = File::open(path)?;
-    let mut context = digest::Context::new(&digest::SHA256);
-    let mut chunk = vec![0; CHUNK];
-    loop {
-        match file.read(&mut chunk)? {
-            0 => break,
-            length => context.update(&chunk[..length]),
-        }
+/// A payload that is being hashed.
+struct Hashing {
+    file: File,
+    so_far: digest::Context,
+    whole: bool,
+}
+
+impl Hashing {
+    fn begin(path: &std::path::Path) -> io::Result<Self> {
+        Ok(Self { file: File::open(path)?, so_far: digest::Context::new(&digest::SHA256), whole: false })
     }
-    let mut hash = PayloadHash::default();
-    hash.copy_from_slice(context.finish().as_ref());
-    Ok(hash)
+
+    /// Takes the next piece in. Blocks.
+    fn go_on(mut self) -> io::Result<Self> {
+        let mut chunk = vec![0; CHUNK];
+        for _ in 0..HASHED_AT_A_TIME / CHUNK {
+            match self.file.read(&mut chunk)? {
+                0 => {
+                    self.whole = true;
+                    break;
+                }
+                length => self.so_far.update(&chunk[..length]),
+            }
+        }
+        Ok(self)
+    }
+
+    fn finish(self) -> PayloadHash {
+        let mut hash = PayloadHash::default();
+        hash.copy_from_slice(self.so_far.finish().as_ref());
+        hash
+    }
 }
 
 fn extra(entry: &Arc<Entry>) -> RemoteExtra {

@@ -14,8 +14,8 @@ use super::start::Rights;
 
 /// Which of the two processes this is after a fork.
 pub(super) enum Side {
-    /// The one that forked.
-    Parent,
+    /// The one that forked; the other has this process ID.
+    Parent(u32),
     /// The new one.
     Child,
 }
@@ -31,7 +31,7 @@ pub(super) fn fork() -> io::Result<Side> {
     // SAFETY: fork is unsound only where another thread may hold a lock (the allocator's, say) that the child
     // then waits for in vain. There is no other thread: counted above, and this thread starts none in between.
     match unsafe { nix::unistd::fork() }? {
-        ForkResult::Parent { .. } => Ok(Side::Parent),
+        ForkResult::Parent { child } => Ok(Side::Parent(child.as_raw().unsigned_abs())),
         ForkResult::Child => Ok(Side::Child),
     }
 }

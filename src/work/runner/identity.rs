@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::OnceLock;
 
@@ -49,17 +50,24 @@ impl Identity {
         }
     }
 
-    /// The runner that claimed a unit, if one did.
-    pub(crate) fn load(dir: &UnitDir) -> Option<Self> {
-        serde_json::from_slice(&fs::read(dir.file("runner")).ok()?).ok()
+    /// The runner that claimed a unit, if one did; none, too, when what it wrote is damaged.
+    ///
+    /// # Errors
+    /// When the system does not tell: the claim may be there.
+    pub(crate) fn load(dir: &UnitDir) -> io::Result<Option<Self>> {
+        let found = if_there(fs::read(dir.file("runner")))?;
+        Ok(found.and_then(|claim| serde_json::from_slice(&claim).ok()))
     }
 
     /// The Go runner of a unit that a Go node started and left behind: the process must name the directory.
-    pub(crate) fn of_go_runner(pid: u32, dir: &UnitDir) -> Option<Self> {
-        let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let wanted = format!("unitdir={}", dir.path().to_str()?);
-        let names_it = arguments.split(|&b| b == 0).any(|argument| argument == wanted.as_bytes());
-        if names_it { Self::of(pid).ok() } else { None }
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub(crate) fn of_go_runner(pid: u32, dir: &UnitDir) -> io::Result<Option<Self>> {
+        let Some(arguments) = if_there(fs::read(format!("/proc/{pid}/cmdline")))? else { return Ok(None) };
+        let wanted = [b"unitdir=", dir.path().as_os_str().as_bytes()].concat();
+        let names_it = arguments.split(|&b| b == 0).any(|argument| argument == wanted);
+        if names_it { if_there(Self::of(pid)) } else { Ok(None) }
     }
 
     /// A descriptor of exactly this process; `None` when it is gone.
@@ -74,7 +82,7 @@ impl Identity {
             Err(error) => return Err(error.into()),
         };
         // Only now can the number not change hands any more.
-        Ok(self.is_alive().then_some(descriptor))
+        Ok(self.is_there()?.then_some(descriptor))
     }
 
     /// Whether the machine has not been started anew since.
@@ -82,9 +90,14 @@ impl Identity {
         boot().is_ok_and(|boot| boot == self.boot)
     }
 
-    /// Whether the process is there.
+    /// Whether the process is there, as far as can be told: one that cannot be looked at, for want of descriptors
+    /// perhaps, is not taken for dead.
     pub(crate) fn is_alive(&self) -> bool {
-        Self::of(self.pid).is_ok_and(|now| now == *self)
+        self.is_there().unwrap_or(true)
+    }
+
+    fn is_there(&self) -> io::Result<bool> {
+        Ok(if_there(Self::of(self.pid))?.is_some_and(|now| now == *self))
     }
 
     /// Sends a signal to exactly this process; nothing happens when it is gone.
@@ -94,6 +107,16 @@ impl Identity {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// None of what is not there; a process may end while it is looked at.
+fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -172,11 +195,25 @@ mod tests {
     fn one_runner_only_claims_a_unit() {
         let temp = tempfile::tempdir().unwrap();
         let dir = UnitDir::at(temp.path().to_owned());
-        assert_eq!(Identity::load(&dir), None);
+        assert_eq!(Identity::load(&dir).unwrap(), None);
         let me = Identity::own().unwrap();
         assert!(me.claim(&dir).unwrap());
         assert!(!me.claim(&dir).unwrap());
-        assert_eq!(Identity::load(&dir), Some(me));
+        assert_eq!(Identity::load(&dir).unwrap(), Some(me));
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
+        fs::write(dir.file("runner"), "{").unwrap();
+        assert_eq!(Identity::load(&dir).unwrap(), None);
+        // Whatever keeps the file from being read.
+        fs::remove_file(dir.file("runner")).unwrap();
+        fs::create_dir(dir.file("runner")).unwrap();
+        assert!(Identity::load(&dir).is_err());
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_looked_at_is_not_taken_for_dead() {
+        let gone = |error: io::Error| if_there::<()>(Err(error)).unwrap().is_none();
+        assert!(gone(io::ErrorKind::NotFound.into()));
+        assert!(gone(rustix::io::Errno::SRCH.into()));
+        assert!(if_there::<()>(Err(rustix::io::Errno::MFILE.into())).is_err());
     }
 }

@@ -41,7 +41,9 @@ pub fn main_if_asked() {
 pub(crate) fn kill_all_units(units: &std::path::Path) {
     for entry in std::fs::read_dir(units).into_iter().flatten().flatten() {
         let dir = crate::work::store::UnitDir::at(entry.path());
-        if let Some(runner) = identity::Identity::load(&dir) {
+        // A unit that was ended before its start is claimed by this very process.
+        let other = |runner: &identity::Identity| runner.pid != std::process::id();
+        if let Some(runner) = identity::Identity::load(&dir).ok().flatten().filter(other) {
             let _ = runner.signal(rustix::process::Signal::KILL);
             kill_leftovers(&dir);
         }

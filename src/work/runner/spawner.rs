@@ -2,9 +2,11 @@
 //! each. Single-threaded and small, so that forking is cheap and sound. It ends when the daemon does;
 //! runners and their commands go on.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::exit;
 
 use nix::sys::signal::{SigSet, Signal};
@@ -15,7 +17,9 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::WaitOptions;
 
 use super::fork::{Side, fork};
+use super::identity::Identity;
 use super::{Job, MAX_MESSAGE, Outcome, Reply, job};
+use crate::work::store::UnitDir;
 
 /// Serves the daemon until it is gone.
 pub(super) fn run() -> ! {
@@ -30,10 +34,11 @@ pub(super) fn run() -> ! {
             exit(1);
         }
     };
+    let mut runners = BTreeMap::new();
     loop {
-        match next(&daemon, &signals) {
+        match next(&daemon, &signals, &mut runners) {
             Next::Job(job) => match fork() {
-                Ok(Side::Parent) => {}
+                Ok(Side::Parent(runner)) => drop(runners.insert(runner, job.dir)),
                 // A runner has the socket to itself, and closes it when its command runs.
                 Ok(Side::Child) => job::run(&job, daemon),
                 Err(error) => {
@@ -71,8 +76,11 @@ enum Next {
     DaemonGone,
 }
 
+/// The directories of the units of living runners, by process ID.
+type Runners = BTreeMap<u32, PathBuf>;
+
 /// Waits for the daemon or for a runner's end.
-fn next(daemon: &OwnedFd, signals: &SignalFd) -> Next {
+fn next(daemon: &OwnedFd, signals: &SignalFd, runners: &mut Runners) -> Next {
     let mut waiting =
         [PollFd::new(daemon, PollFlags::IN), PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
     match rustix::event::poll(&mut waiting, None) {
@@ -82,9 +90,26 @@ fn next(daemon: &OwnedFd, signals: &SignalFd) -> Next {
     let [asked, signalled] = waiting.map(|fd| !fd.revents().is_empty());
     if signalled {
         while let Ok(Some(_)) = signals.read_signal() {}
-        while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
+        while let Ok(Some((pid, end))) = rustix::process::wait(WaitOptions::NOHANG) {
+            let runner = runners.remove(&pid.as_raw_nonzero().get().unsigned_abs());
+            if let Some(dir) = runner.filter(|_| end.exit_status() != Some(0)) {
+                answer_for(daemon, dir);
+            }
+        }
     }
     if asked { receive(daemon) } else { Next::Nothing }
+}
+
+/// Answers for a runner that was killed. If it had answered itself, the daemon takes no notice; if it had not, nobody
+/// else would. Whether it came as far as to claim the unit, and perhaps to start the command, its directory says.
+fn answer_for(daemon: &OwnedFd, dir: PathBuf) {
+    let outcome = match Identity::load(&UnitDir::at(dir.clone())) {
+        Ok(None) => {
+            Outcome::Failed("its runner process was killed before the command could start".to_owned())
+        }
+        Ok(Some(_)) | Err(_) => Outcome::AlreadyTaken,
+    };
+    reply(daemon, Reply { dir, outcome });
 }
 
 fn receive(daemon: &OwnedFd) -> Next {

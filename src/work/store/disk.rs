@@ -30,6 +30,11 @@ pub(super) trait Disk {
     fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
     /// Makes the contents of a file durable.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
+    /// Makes the contents of two files durable.
+    fn sync_both(&self, one: &Self::File, other: &Self::File) -> io::Result<()> {
+        self.sync(one)?;
+        self.sync(other)
+    }
     /// Makes the names in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// Gives a file another name, in place of the one that had it.
@@ -84,6 +89,9 @@ pub(super) fn add_payload<D: Disk>(
 /// What is brought to the disk at a time while a payload comes in, in bytes.
 const WRITE_BACK: u64 = 4 * 1024 * 1024;
 
+/// Of a file that is to be durable, what is written out before anything else, in bytes.
+const LITTLE: u64 = 64 * 1024;
+
 /// Has the disk begin with what a payload that goes on has so far, after `added` more bytes, so that little is left to
 /// wait for at its end. A mere hint: Linux begins to write out dirty pages that are said not to be needed soon, and
 /// keeps those that it is writing.
@@ -97,13 +105,22 @@ pub(super) fn write_back_ahead(mut stdin: &File, added: usize) {
 }
 
 /// Replaces `status` in one step: a crash leaves the earlier one or this one, whole. With `durable` it leaves this one
-/// once this returns.
-pub(super) fn replace_status<D: Disk>(disk: &D, unit: &Path, status: &[u8], durable: bool) -> io::Result<()> {
+/// once this returns. The contents of `output`, of which the status tells, are durable before it.
+pub(super) fn replace_status<D: Disk>(
+    disk: &D,
+    unit: &Path,
+    status: &[u8],
+    output: Option<&D::File>,
+    durable: bool,
+) -> io::Result<()> {
     let (old, new) = (unit.join("status"), unit.join(".status.new"));
     let replace = || {
         let mut file = disk.make(&new, Make::Emptied)?;
         write_all(disk, &mut file, status)?;
-        disk.sync(&file)?;
+        match output {
+            Some(output) => disk.sync_both(&file, output)?,
+            None => disk.sync(&file)?,
+        }
         disk.rename(&new, &old)
     };
     if let Err(error) = replace() {
@@ -113,6 +130,10 @@ pub(super) fn replace_status<D: Disk>(disk: &D, unit: &Path, status: &[u8], dura
         // has ended must not go on running in the books.
         if !full {
             return Err(error);
+        }
+        if let Some(output) = output {
+            disk.sync(output)?;
+            disk.sync_dir(unit)?;
         }
         disk.overwrite(&old, status)?;
     }
@@ -159,6 +180,22 @@ impl Disk for System {
 
     fn sync(&self, file: &File) -> io::Result<()> {
         file.sync_all()
+    }
+
+    fn sync_both(&self, one: &File, other: &File) -> io::Result<()> {
+        // Begun now, little is written out in time for the commit of the journal that the first one waits for; and with
+        // both beside each other a short job waits no longer than for one.
+        let _mere_hint = rustix::fs::fadvise(other, 0, NonZeroU64::new(LITTLE), rustix::fs::Advice::DontNeed);
+        std::thread::scope(|scope| {
+            let beside = std::thread::Builder::new().spawn_scoped(scope, || other.sync_all());
+            let synced = one.sync_all();
+            let beside = match beside {
+                Ok(beside) => beside.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked"))),
+                // Too many threads.
+                Err(_) => other.sync_all(),
+            };
+            synced.and(beside)
+        })
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {

@@ -78,14 +78,28 @@ fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) {
     let mut next = unit.now().clone();
     if next.life.apply(&event) {
         let durable = rng.random_bool(0.5);
+        let Ok(output) = output_of(disk, unit, &next) else { return };
         unit.written.push((next.clone(), false));
-        let written = replace_status(disk, &unit.path, &next.to_line(), durable);
+        let written = replace_status(disk, &unit.path, &next.to_line(), output.as_ref(), durable);
         let last = unit.written.len() - 1;
         unit.written[last].1 = durable && written.is_ok();
     } else if rng.random_bool(0.3) {
         unit.removed = true;
         let _ = disk.remove_all(&unit.path);
     }
+}
+
+/// The output that a final status tells of, as a command has written it.
+fn output_of(disk: &Model, unit: &Unit, status: &Status) -> std::io::Result<Option<usize>> {
+    if !status.life.state.is_final() || status.life.stdout_size == 0 {
+        return Ok(None);
+    }
+    let mut file = disk.make(&unit.path.join("stdout"), super::disk::Make::Emptied)?;
+    let mut output = &*vec![1; status.life.stdout_size as usize];
+    while !output.is_empty() {
+        output = &output[disk.write(&mut file, output)?..];
+    }
+    Ok(Some(file))
 }
 
 fn accept(disk: &Model, number: u32) -> Unit {
@@ -118,6 +132,10 @@ fn check(disk: &Model, unit: &Unit, seed: u64) {
             "seed {seed}: {} went back to {status:?}",
             unit.path.display()
         );
+        if status.life.state.is_final() && status.life.stdout_size > 0 {
+            let stdout = disk.read(&unit.path.join("stdout")).unwrap_or_default();
+            assert_eq!(stdout, vec![1; status.life.stdout_size as usize], "seed {seed}: the output");
+        }
         if unit.payload_acknowledged {
             let stdin = disk.read(&unit.path.join("stdin"));
             assert_eq!(stdin.as_ref(), Some(&unit.payload), "seed {seed}: the payload");

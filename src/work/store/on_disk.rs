@@ -1,0 +1,79 @@
+//! The store on the real disk: modes, names, locks, and directories that cannot be trusted.
+
+use super::*;
+use crate::work::status::{CommandExtra, Extra};
+
+fn store(dir: &Path) -> Store {
+    Store::open(dir, &NodeId::new("n1").unwrap()).unwrap()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_unit_has_private_files_and_vanishes_at_once() {
+    let temp = tempfile::tempdir().unwrap();
+    let store = store(&temp.path().join("deep/data"));
+    assert_eq!(mode(&temp.path().join("deep/data/n1")), 0o700);
+    let (id, other) = (UnitId::random(), UnitId::random());
+    let mut status = Status::new("echo", Extra::Command(CommandExtra::default()));
+    store.create(&id, &status).unwrap();
+    assert!(store.create(&id, &status).is_err());
+    let unit = store.unit(&id);
+    assert_eq!(mode(unit.path()), 0o700);
+    for name in ["status", "status.lock", "stdin"] {
+        assert_eq!(mode(&unit.file(name)), 0o600, "{name}");
+    }
+    status.life.detail = "changed".into();
+    unit.write_status(&status, true).unwrap();
+    assert_eq!(unit.read_status().unwrap(), status);
+    assert_eq!(mode(&unit.file("status")), 0o600);
+    assert_eq!(unit.stdout_size(), 0);
+    fs::create_dir(temp.path().join(format!("deep/data/n1/{TRASH}{other}"))).unwrap();
+    assert_eq!(store.scan().unwrap(), (vec![id.clone()], vec![]));
+    std::os::unix::fs::symlink(unit.path(), temp.path().join("deep/data/n1/linked00")).unwrap();
+    assert_eq!(store.scan().unwrap().0, std::slice::from_ref(&id));
+    fs::remove_file(temp.path().join("deep/data/n1/linked00")).unwrap();
+    let hidden = store.hide(&id, &status).unwrap();
+    assert_eq!(store.scan().unwrap(), (vec![], vec![id.clone()]));
+    assert_eq!((hidden.read_status().unwrap(), hidden.is_hidden()), (status, true));
+    assert!(!hidden.file("stdin").exists() && hidden == store.hidden(&id));
+    store.remove(&hidden).unwrap();
+    store.remove(&hidden).unwrap();
+    fs::create_dir(temp.path().join(format!("deep/data/n1/{TRASH}{id}"))).unwrap();
+    store.remove(&unit).unwrap();
+    assert_eq!(fs::read_dir(temp.path().join("deep/data/n1")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_directory_that_others_control_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let node = NodeId::new("n1").unwrap();
+    let open = |dir: &Path| Store::open(dir, &node).map(drop);
+    let dir = temp.path().join("d");
+    open(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).unwrap();
+    assert!(matches!(open(&dir), Err(OpenError::WritableByOthers { mode: 0o770, .. })));
+    let link = temp.path().join("l");
+    std::os::unix::fs::symlink(temp.path(), &link).unwrap();
+    assert!(matches!(open(&link), Err(OpenError::Symlink(_))));
+    let file = temp.path().join("f");
+    fs::write(&file, "").unwrap();
+    assert!(matches!(open(&file), Err(OpenError::NotADirectory(_))));
+    let bad = NodeId::new("../x").unwrap();
+    assert!(matches!(Store::open(temp.path(), &bad), Err(OpenError::NodeId(_))));
+}
+
+#[test]
+fn the_lock_is_the_one_that_go_nodes_take() {
+    let temp = tempfile::tempdir().unwrap();
+    let store = store(&temp.path().join("d"));
+    let id = UnitId::random();
+    store.create(&id, &Status::new("echo", Extra::None)).unwrap();
+    let unit = store.unit(&id);
+    let held = unit.lock(FlockOperation::LockExclusive).unwrap();
+    assert!(unit.lock(FlockOperation::NonBlockingLockShared).is_err());
+    drop(held);
+    assert!(unit.lock(FlockOperation::NonBlockingLockShared).is_ok());
+}

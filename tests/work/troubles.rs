@@ -1,0 +1,173 @@
+//! Moments of trouble that must stay what they are: a file that cannot be read now, a runner that dies too early, a
+//! power loss, a node that is away.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshd::work::{Outcome, Registry, State, Submit, signing::Signer};
+use rustix::process::Signal;
+
+use crate::control::Mesh;
+use crate::harness::*;
+use crate::remote::Pair;
+
+/// A unit directory as a daemon may have left it.
+fn leave(dir: &Path, status: &str) {
+    std::fs::create_dir(dir).unwrap();
+    std::fs::write(dir.join("status"), status).unwrap();
+    std::fs::write(dir.join("stdin"), "").unwrap();
+}
+
+#[tokio::test]
+async fn a_runner_that_cannot_be_told_just_now_is_neither_dead_nor_killed() {
+    let Engine { registry, temp } = Engine::new().await;
+    let fifo = temp.path().join("fifo");
+    let id = run(&registry, &format!("mkfifo {0}; echo one; read x <{0}; exit 3", fifo.display())).await;
+    let dir = temp.path().join("data/n1").join(&id);
+    eventually("the status says so", || {
+        fifo.exists() && std::fs::read_to_string(dir.join("status")).unwrap().contains("Running: PID")
+    })
+    .await;
+    drop(registry);
+    // What any lack does to the file, of descriptors for instance: it is there, and reading it fails.
+    let (runner, away) = (dir.join("runner"), dir.join("away"));
+    std::fs::rename(&runner, &away).unwrap();
+    std::fs::create_dir(&runner).unwrap();
+    let registry = open(options(temp.path().join("data"), "n1")).await;
+    assert_eq!(registry.status(&id).await.unwrap().state, State::Running);
+    std::fs::remove_dir(&runner).unwrap();
+    std::fs::rename(&away, &runner).unwrap();
+    tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap()).await.unwrap();
+    assert_eq!(finished(&registry, &id).await.detail, "exit status 3");
+}
+
+#[tokio::test]
+async fn a_runner_that_dies_before_it_answers_ends_its_unit() {
+    let engine = Engine::new().await;
+    let submission = engine.registry.submit(request("localhost", "cat", "")).await.unwrap();
+    let id = submission.id().to_string();
+    let dir = engine.dir(&id);
+    // The runner claims its unit, opens its status, and gets no further.
+    std::fs::rename(dir.join("status"), dir.join("away")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(dir.join("status")).status().unwrap().success());
+    let finish = tokio::spawn(submission.finish());
+    eventually("the unit is claimed", || dir.join("runner").exists()).await;
+    std::fs::rename(dir.join("away"), dir.join("status")).unwrap();
+    let runner = std::fs::read_to_string(dir.join("runner")).unwrap();
+    let runner: serde_json::Value = serde_json::from_str(&runner).unwrap();
+    signal(runner["pid"].as_u64().unwrap() as u32, Signal::KILL);
+    let _told = within(finish).await.unwrap();
+    let report = finished(&engine.registry, &id).await;
+    assert_eq!(report.state, State::Failed);
+    assert!(report.detail.contains("runner"), "{}", report.detail);
+}
+
+#[tokio::test]
+async fn what_is_ended_at_restart_cannot_be_started_afterwards() {
+    let engine = Engine::new().await;
+    let status = r#"{"State":0,"Detail":"Starting Worker","StdoutSize":0,"WorkType":"cat","ExtraData":{"Pid":0,"Params":""}}"#;
+    leave(&engine.dir("pending0"), status);
+    // A claim that a power loss has damaged.
+    leave(&engine.dir("damaged0"), status);
+    std::fs::write(engine.dir("damaged0").join("runner"), "{").unwrap();
+    let engine = engine.restart().await;
+    for id in ["pending0", "damaged0"] {
+        let report = finished(&engine.registry, id).await;
+        assert!(report.detail.starts_with("Pending at restart"), "{}", report.detail);
+    }
+    // Which is what a runner that an earlier spawner still starts asks for first.
+    assert!(engine.dir("pending0").join("runner").exists(), "the unit is claimed");
+}
+
+#[tokio::test]
+async fn output_that_a_power_loss_took_is_not_promised() {
+    let engine = Engine::new().await;
+    let id = run(&engine.registry, "echo abcdef").await;
+    finished(&engine.registry, &id).await;
+    let Engine { registry, temp } = engine;
+    drop(registry);
+    let stdout = temp.path().join("data/n1").join(&id).join("stdout");
+    std::fs::OpenOptions::new().write(true).open(stdout).unwrap().set_len(3).unwrap();
+    let registry = open(options(temp.path().join("data"), "n1")).await;
+    let report = registry.status(&id).await.unwrap();
+    assert_eq!((report.state, report.stdout_size), (State::Succeeded, 3));
+    assert!(report.detail.starts_with("exit status 0 (") && report.detail.contains("3 of 7 bytes"));
+    assert_eq!(collect(&registry, &id, 0).await, b"abc");
+}
+
+#[tokio::test]
+async fn a_follower_of_a_unit_that_lost_output_gets_what_there_is_and_the_end() {
+    let pair = Pair::new().await;
+    let fifo = pair.temp.path().join("fifo");
+    let id = pair.run(&format!("mkfifo {0}; read x <{0}; echo abcdef", fifo.display())).await;
+    let far = pair.far_id(&id).await;
+    eventually("the job waits", || fifo.exists()).await;
+    pair.mesh.take_down("n2");
+    tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap()).await.unwrap();
+    finished(&pair.far, &far).await;
+    let stdout = pair.temp.path().join("far/n2").join(&far).join("stdout");
+    std::fs::OpenOptions::new().write(true).open(stdout).unwrap().set_len(3).unwrap();
+    pair.mesh.set("n2", pair.far.clone());
+    let report = finished(&pair.near, &id).await;
+    assert_eq!((report.state, report.stdout_size), (State::Succeeded, 3));
+    assert!(report.detail.contains("3 of 7 bytes"), "{}", report.detail);
+    assert_eq!(collect(&pair.near, &id, 0).await, b"abc");
+}
+
+#[tokio::test]
+async fn a_payload_is_hashed_before_the_node_is_made_to_wait() {
+    let temp = Scratch::new();
+    let mesh = Mesh::new("n1");
+    let mut options = options(temp.path().join("near"), "n1");
+    let key = Path::new(env!("CARGO_MANIFEST_DIR")).join("certs/work.key");
+    options.signer = Some(Arc::new(Signer::open(&key, Duration::from_secs(60)).unwrap()));
+    let near = Registry::open(options, mesh.clone()).await.unwrap();
+    // No route: a start that begins with dialling fails for that.
+    let submission = near.submit(Submit { sign_work: true, ..request("n2", "cat", "") }).await.unwrap();
+    let id = submission.id().to_string();
+    std::fs::remove_file(temp.path().join("near/n1").join(&id).join("stdin")).unwrap();
+    within(submission.finish()).await.unwrap();
+    let detail = near.status(&id).await.unwrap().detail;
+    assert!(detail.contains("stdin"), "{detail}");
+}
+
+#[tokio::test]
+async fn force_frees_a_unit_whose_directory_is_gone() {
+    let pair = Pair::new().await;
+    let id = pair.run("exec sleep 1000").await;
+    pair.far_id(&id).await;
+    pair.mesh.take_down("n2");
+    let units = pair.temp.path().join("near/n1");
+    std::fs::rename(units.join(&id), units.join(".away")).unwrap();
+    assert_eq!(within(pair.near.release(&id, true, &me())).await.unwrap(), Outcome::Done);
+    assert!(pair.near.list(None).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_be_followed_is_told_of_and_forgotten_when_it_is_back() {
+    let pair = Pair::new().await;
+    let id = pair.run("exec sleep 1000").await;
+    let begun = until(&pair.near, &id, |report| report.detail.starts_with("Running: PID ")).await.detail;
+    pair.mesh.take_down("n2");
+    let troubled = until(&pair.near, &id, |report| report.detail.contains("no route to n2")).await;
+    assert_eq!(troubled.state, State::Running);
+    assert!(troubled.detail.starts_with(&format!("{begun} (")), "{}", troubled.detail);
+    pair.mesh.set("n2", pair.far.clone());
+    until(&pair.near, &id, |report| report.detail == begun).await;
+}
+
+#[tokio::test]
+async fn what_a_crash_left_of_a_unit_that_nobody_knows_is_cleared_away() {
+    let engine = Engine::new().await;
+    let (half, foreign) = (engine.dir("half0000"), engine.dir("foreign0"));
+    for dir in [&half, &foreign] {
+        std::fs::create_dir(dir).unwrap();
+        std::fs::write(dir.join("status.lock"), "").unwrap();
+        std::fs::write(dir.join("stdin"), "").unwrap();
+    }
+    std::fs::write(foreign.join("stdout"), "precious").unwrap();
+    let engine = engine.restart().await;
+    assert!(!half.exists() && foreign.exists());
+    assert!(engine.registry.list(None).await.unwrap().is_empty());
+}
