@@ -172,7 +172,8 @@ impl<'a> Truth<'a> {
             let [names, services] = [tables.nodes.max(tables.names), tables.services + tables.withdrawn];
             let bytes = tables.node_bytes + tables.service_bytes;
             let links = 2 * self.world.links.len() as u64;
-            if names > nodes || services > nodes || bytes > 500 * nodes + 50 * links || tables.seen > 65_536 {
+            if names > nodes || services > nodes || bytes > 500 * nodes + 150 * links || tables.seen > 65_536
+            {
                 return Err(format!("{} remembers too much: {tables:?}", self.name(*node)));
             }
         }

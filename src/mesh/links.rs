@@ -19,6 +19,9 @@ use super::shares::Shares;
 use super::{Options, Tick};
 use crate::wire::{Cost, NameHash, NodeId, RoutingUpdate};
 
+/// What a link counts beyond its bytes in an update: the name at its end has a number, a hash, and places in several
+/// tables.
+const PER_LINK: usize = 100;
 /// Forgotten nodes that are remembered: at most this many.
 const MOST_FORGOTTEN: usize = 16_384;
 
@@ -116,6 +119,7 @@ impl LinkTable {
     ) -> News {
         let before = self.rows.known(node.as_str());
         let version = (update.epoch, update.sequence);
+        let size = size + update.connections.len() * PER_LINK;
         let size_before = before.map_or(0, |known| known.size);
         let full = !self.bytes.admits(teller, size, size_before)
             || !self.nodes.admits(teller, 1, usize::from(before.is_some()));

@@ -30,7 +30,7 @@ pub struct Neighbour {
 pub struct Tables {
     /// Nodes whose links are known, this one aside.
     pub nodes: u64,
-    /// Bytes of their updates.
+    /// Bytes of their updates, and what each link in them takes.
     pub node_bytes: u64,
     /// Of those nodes, and of those whose services are known, the ones that cannot be reached.
     pub absent: u64,

@@ -149,7 +149,7 @@ fn sizes(tables: &Tables) -> [Row; 9] {
         *tables;
     [
         ("meshd_known_nodes", "Nodes whose links are known", nodes),
-        ("meshd_known_nodes_bytes", "Bytes of their updates", node_bytes),
+        ("meshd_known_nodes_bytes", "Bytes of their updates, and what each link in them takes", node_bytes),
         ("meshd_absent_nodes", "Known nodes that cannot be reached", absent),
         ("meshd_forgotten_nodes", "Forgotten nodes that are not believed by an echo", forgotten),
         ("meshd_known_services", "Services of other nodes", services),

@@ -87,3 +87,11 @@ fn a_flood_of_bytes_leaves_room_for_others() {
     assert!(tables.node_bytes as usize <= BYTES && tables.service_bytes as usize <= BYTES, "{tables:?}");
     honest_nodes_find_room(&mut solo, honest);
 }
+
+#[test]
+fn a_link_counts_for_the_memory_that_it_takes() {
+    let (mut solo, greedy, _) = beset(Options::default());
+    tell(&mut solo, greedy, "greedy", "made-up", 1, 50);
+    let counted = solo.mesh.tables().node_bytes;
+    assert!(counted > 50 * 100, "{counted} bytes for 50 names that are known by this alone");
+}
