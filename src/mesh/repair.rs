@@ -23,8 +23,6 @@ const APART: Duration = Duration::from_millis(300);
 /// Between the first two repairs of a session; twice that between the next ones, and so on.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(128);
-/// So long must digests be equal for the pause to be halved.
-const HALVED_AFTER: Duration = Duration::from_secs(4);
 
 /// What a node knows, in parts by node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -73,25 +71,16 @@ fn part(node: NameHash) -> usize {
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     last: Option<(Digest, Digest, Tick)>,
-    /// Since when both are equal, if they are.
-    equal_since: Option<Tick>,
-    /// When the neighbour was told something last, and how long it is not told more.
-    told: Option<Tick>,
     pause: Duration,
+    not_before: Tick,
 }
 
 impl Comparison {
     /// Takes both digests; says which parts are to be told, if any.
     fn take(&mut self, ours: &Digest, theirs: &Digest, now: Tick) -> Vec<usize> {
         if ours == theirs {
-            self.last = None;
-            self.equal_since.get_or_insert(now);
+            *self = Self::default();
             return Vec::new();
-        }
-        // Not forgotten at once: who agrees now and then would be told the whole table each time.
-        if let Some(since) = self.equal_since.take() {
-            let halvings = now.since(since).as_secs() / HALVED_AFTER.as_secs();
-            self.pause /= 1 << halvings.min(16);
         }
         let Some((our_last, their_last, when)) = self.last else {
             self.last = Some((*ours, *theirs, now));
@@ -106,12 +95,11 @@ impl Comparison {
             a != b && a == our_last.0[part] && b == their_last.0[part]
         };
         let stuck: Vec<usize> = (0..PARTS).filter(stuck).collect();
-        let paused = self.told.is_some_and(|told| now.since(told) < self.pause);
-        if stuck.is_empty() || paused {
+        if stuck.is_empty() || now < self.not_before {
             return Vec::new();
         }
         self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-        self.told = Some(now);
+        self.not_before = now + self.pause;
         stuck
     }
 }
@@ -233,26 +221,7 @@ mod tests {
             (2..200).filter(|&s| memory.take(&ours, &theirs, at(s * 1_000)) == [1]).collect();
         assert_eq!(told, [2, 3, 5, 9, 17, 33, 65, 129]);
         assert_eq!(memory.take(&ours, &ours, at(201_000)), [] as [usize; 0]);
-        assert_eq!(memory.take(&ours, &theirs, at(250_000)), [] as [usize; 0]);
-        assert_eq!(memory.take(&ours, &theirs, at(251_000)), [1], "a new difference is told at once");
-    }
-
-    #[test]
-    fn who_agrees_for_a_moment_now_and_then_is_not_told_any_more_often() {
-        let mut memory = Comparison::default();
-        let (ours, theirs) = (digest(&[(1, 5)]), digest(&[(1, 6)]));
-        let told = |memory: &mut Comparison, from: u64, agreeing: u64| -> usize {
-            let round = |start: u64| {
-                assert_eq!(memory.take(&ours, &ours, at(start)), [] as [usize; 0]);
-                let start = start + agreeing;
-                let takes = [0, 300].map(|later| memory.take(&ours, &theirs, at(start + later)).len());
-                takes.iter().sum::<usize>()
-            };
-            (0..100).map(|i| from + i * (agreeing + 600)).map(round).sum()
-        };
-        let often = told(&mut memory, 0, 100);
-        assert!(often <= 15, "told {often} times in 70 s");
-        let seldom = told(&mut memory, 1_000_000, 9_400);
-        assert!(seldom >= 95, "a link that loses something now and then is repaired each time: {seldom}");
+        assert_eq!(memory.take(&ours, &theirs, at(202_000)), [] as [usize; 0]);
+        assert_eq!(memory.take(&ours, &theirs, at(203_000)), [1], "a new difference is told at once");
     }
 }
