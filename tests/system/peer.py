@@ -104,25 +104,38 @@ class Peer:
         return True
 
 
-class Proxy:
-    """A TCP proxy in front of a port that can swallow everything, both ways, without closing anything."""
+class Door:
+    """Listens on a port of its own, and gives each connection to `serve` in a thread of its own."""
 
-    def __init__(self, target):
-        self.target, self.swallowing, self.sockets = target, False, []
+    def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        self.accepted = 0
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self.listener.accept()
-                self.accepted += 1
-                far = socket.create_connection(("127.0.0.1", self.target))
-                self.sockets += [near, far]
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self.copy, args=(one, other), daemon=True).start()
+                threading.Thread(target=self.serve, args=(near,), daemon=True).start()
+
+
+class Proxy(Door):
+    """A TCP proxy in front of a port that can swallow everything, both ways, without closing anything."""
+
+    def __init__(self, target):
+        self.target, self.swallowing, self.sockets, self.accepted = target, False, [], 0
+        super().__init__()
+
+    def serve(self, near):
+        self.accepted += 1
+        try:
+            far = socket.create_connection(("127.0.0.1", self.target))
+        except OSError:
+            near.close()
+            return
+        self.sockets += [near, far]
+        threading.Thread(target=self.copy, args=(far, near), daemon=True).start()
+        self.copy(near, far)
 
     def copy(self, source, sink):
         with contextlib.suppress(OSError):
@@ -177,20 +190,12 @@ class Nat:
             one.close()
 
 
-class HttpProxy:
+class HttpProxy(Proxy):
     """Opens a tunnel to one port of this machine, whatever host is asked for; `asked` has the request lines."""
 
     def __init__(self, target):
-        self.target, self.asked, self.sockets = target, [], []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self.listener.accept()
-                threading.Thread(target=self.serve, args=(near,), daemon=True).start()
+        self.asked = []
+        super().__init__(target)
 
     def serve(self, near):
         request = b""
@@ -200,19 +205,5 @@ class HttpProxy:
                 return
             request += data
         self.asked.append(request.split(b"\r\n")[0].decode())
-        far = socket.create_connection(("127.0.0.1", self.target))
-        self.sockets += [near, far]
         near.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        threading.Thread(target=self.copy, args=(far, near), daemon=True).start()
-        self.copy(near, far)
-
-    def copy(self, source, sink):
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-        with contextlib.suppress(OSError):
-            sink.shutdown(socket.SHUT_RDWR)
-
-    def close(self):
-        for one in [self.listener, *self.sockets]:
-            one.close()
+        super().serve(near)

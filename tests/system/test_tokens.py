@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import json
 import socket
-import threading
 import time
 
 import pytest
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from client import Control, ControlError
 from conftest import scoped_mesh
 from mesh import command_type, free_port, until
+from peer import Door
 from trust import Pki
 
 WORK = [
@@ -28,21 +28,13 @@ WORK = [
 ] + [command_type("open", "cat")]
 
 
-class Relay:
+class Relay(Door):
     """Takes the place of the execution node's control service; `change` gets each request and each payload."""
 
     def __init__(self, target):
         self.target, self.requests = target, []
         self.change = lambda request, payload: (request, payload)
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self.listener.accept()
-                threading.Thread(target=self.serve, args=(near,), daemon=True).start()
+        super().__init__()
 
     def serve(self, near):
         with near, contextlib.suppress(OSError, ControlError), Control(("127.0.0.1", self.target), 60) as far:
