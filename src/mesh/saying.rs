@@ -20,7 +20,7 @@ pub(super) struct Saying {
     pub(super) update_id: Option<Box<str>>,
     /// Its links as it told them itself; those that count lack some whose other ends deny them.
     pub(super) links: Arc<Links>,
-    /// Bytes of its update as it came.
+    /// What it takes in the table, in bytes.
     pub(super) size: usize,
 }
 

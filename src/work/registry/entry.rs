@@ -49,6 +49,15 @@ enum Hold {
     Lent(Weak<Live>),
 }
 
+impl Hold {
+    fn get(&self) -> Option<Arc<Live>> {
+        match self {
+            Self::Kept(live) => Some(live.clone()),
+            Self::Lent(live) => live.upgrade(),
+        }
+    }
+}
+
 /// What those share who wait for a unit, or work on it. There is never more than one of a unit.
 #[derive(Debug)]
 pub(super) struct Live {
@@ -125,11 +134,7 @@ impl Entry {
     /// What is shared by those who wait for the unit or work on it.
     pub(super) fn live(&self) -> Arc<Live> {
         let mut shown = self.shown();
-        let there = match &shown.live {
-            Hold::Kept(live) => Some(live.clone()),
-            Hold::Lent(live) => live.upgrade(),
-        };
-        there.unwrap_or_else(|| {
+        shown.live.get().unwrap_or_else(|| {
             let live = Arc::new(Live::new(shown.status.clone()));
             shown.live = Hold::Lent(Arc::downgrade(&live));
             live
@@ -157,11 +162,7 @@ impl Entry {
     pub(super) fn show(&self, status: Status) {
         let mut shown = self.shown();
         shown.status = Arc::new(status);
-        let live = match &shown.live {
-            Hold::Kept(live) => Some(live.clone()),
-            Hold::Lent(live) => live.upgrade(),
-        };
-        if let Some(live) = live {
+        if let Some(live) = shown.live.get() {
             live.changes.send_replace(shown.status.clone());
             if shown.status.life.state.is_final() {
                 shown.live = Hold::Lent(Arc::downgrade(&live));
