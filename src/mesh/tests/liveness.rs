@@ -88,12 +88,13 @@ fn round_trips_are_measured() {
 }
 
 #[test]
-fn an_idle_link_between_our_nodes_carries_two_small_messages_a_second() {
+fn an_idle_link_between_our_nodes_carries_little() {
     let mut net = Net::of(&["a", "b"], &[("a", "b")]);
     net.run(secs(20));
     net.log.clear();
     net.run(secs(60));
-    assert!((100..=140).contains(&net.log.len()), "{}", net.log.len());
+    // A probe and its answer every 1.3 s.
+    assert!((80..=110).contains(&net.log.len()), "{}", net.log.len());
     let bytes: usize = net.log.iter().map(|sent| sent.message.len()).sum();
     assert!(bytes < 60 * 300, "{bytes} bytes in a minute");
 }
