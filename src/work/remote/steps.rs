@@ -149,11 +149,14 @@ impl Inner {
             };
             let chunk;
             (file, chunk) = self.store.blocking(read).await.map_err(|e| failed(&path, e))?;
-            if chunk.is_empty() {
+            if !chunk.is_empty() {
+                session.send(&chunk).await?;
+                entry.link().note_progress();
+            }
+            // A regular file that nobody writes any more: less than was asked for is its end.
+            if chunk.len() < CHUNK {
                 return Ok(());
             }
-            session.send(&chunk).await?;
-            entry.link().note_progress();
         }
     }
 

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::buffer::spare_capacity;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -178,18 +179,16 @@ impl Client {
 }
 
 async fn receive(socket: &AsyncFd<OwnedFd>) -> io::Result<Option<Reply>> {
-    let mut buffer = vec![0; MAX_MESSAGE];
-    let length = socket
-        .async_io(Interest::READABLE, |fd| {
-            rustix::net::recv(fd, &mut buffer[..], RecvFlags::empty())
-                .map(|(_, n)| n)
-                .map_err(io::Error::from)
-        })
-        .await?;
-    if length == 0 {
+    let mut reply = Vec::with_capacity(MAX_MESSAGE);
+    let receive = |fd: &OwnedFd| {
+        let received = rustix::net::recv(fd, spare_capacity(&mut reply), RecvFlags::empty());
+        received.map(drop).map_err(io::Error::from)
+    };
+    socket.async_io(Interest::READABLE, receive).await?;
+    if reply.is_empty() {
         return Ok(None);
     }
-    serde_json::from_slice(&buffer[..length]).map(Some).map_err(io::Error::other)
+    serde_json::from_slice(&reply).map(Some).map_err(io::Error::other)
 }
 
 /// Sends the first request of the line; waits for ever when there is none.

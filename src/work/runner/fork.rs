@@ -1,5 +1,6 @@
-//! The two places where starting processes needs `unsafe`: forking without exec, and a hook between fork and exec.
-//! Owns the arguments why both are sound, and checks at run time what they rest on.
+//! The three places where starting processes needs `unsafe`: forking without exec, ending such a process, and a hook
+//! between fork and exec.
+//! Owns the arguments why they are sound, and checks at run time what they rest on.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -34,6 +35,13 @@ pub(super) fn fork() -> io::Result<Side> {
         ForkResult::Parent { child } => Ok(Side::Parent(child.as_raw().unsigned_abs())),
         ForkResult::Child => Ok(Side::Child),
     }
+}
+
+/// Ends this process at once: what `exit` would run, and the memory that it would touch, belong to the process that this
+/// one was forked from.
+pub(super) fn leave(code: i32) -> ! {
+    // SAFETY: any number will do, and nothing of this process is used any more.
+    unsafe { nix::libc::_exit(code) }
 }
 
 /// Makes the command start with no signal blocked, whatever this process blocks; in the control group behind `door`;

@@ -3,7 +3,7 @@
 //! Nothing here sends a signal except through a descriptor that was checked against the identity.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -146,7 +146,10 @@ pub(super) struct Stat {
 
 impl Stat {
     pub(super) fn read(pid: u32) -> io::Result<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        // The kernel gives all of it at once: some 52 numbers and a name of 15 bytes.
+        let mut text = [0; 2048];
+        let length = fs::File::open(format!("/proc/{pid}/stat"))?.read(&mut text)?;
+        let text = String::from_utf8_lossy(&text[..length]);
         Self::parse(&text)
             .ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat makes no sense: {text:?}")))
     }

@@ -4,7 +4,6 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::exit;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal as NixSignal};
@@ -12,6 +11,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use super::fork::leave;
 use super::identity::Identity;
 use super::kill::signal_tree;
 use super::output::Pump;
@@ -56,11 +56,11 @@ pub(super) fn run(job: &Job, daemon: OwnedFd) -> ! {
         Ok(true) => {}
         Ok(false) => {
             answer(Outcome::AlreadyTaken);
-            exit(0);
+            leave(0);
         }
         Err(error) => {
             answer(Outcome::Failed(format!("cannot claim the unit's directory: {error}")));
-            exit(1);
+            leave(1);
         }
     }
     let begun = begin(job, &dir);
@@ -79,13 +79,13 @@ pub(super) fn run(job: &Job, daemon: OwnedFd) -> ! {
             answer(Outcome::Failed(cause));
         }
     }
-    exit(0);
+    leave(0)
 }
 
 type Begun = Result<(Status, Running), (Option<Box<Status>>, String)>;
 
 fn begin(job: &Job, dir: &UnitDir) -> Begun {
-    let mut status = dir.read_status().map_err(|e| (None, e.to_string()))?;
+    let mut status = dir.read_own_status().map_err(|e| (None, e.to_string()))?;
     let Extra::Command(CommandExtra { params, .. }) = &status.extra else {
         return Err((None, "the unit's status holds no parameters".into()));
     };

@@ -11,6 +11,7 @@ use std::process::exit;
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -56,6 +57,8 @@ pub(super) fn run() -> ! {
 fn set_up() -> io::Result<(OwnedFd, SignalFd)> {
     let daemon = io::stdin().as_fd().try_clone_to_owned()?;
     nix::unistd::dup2_stdin(File::open("/dev/null")?)?;
+    // Every runner needs it; asked for once, it is in the memory of all.
+    Identity::own()?;
     Ok((daemon, block_signals()?))
 }
 
@@ -113,12 +116,11 @@ fn answer_for(daemon: &OwnedFd, dir: PathBuf) {
 }
 
 fn receive(daemon: &OwnedFd) -> Next {
-    let mut buffer = vec![0; MAX_MESSAGE];
-    match rustix::net::recv(daemon, &mut buffer[..], RecvFlags::DONTWAIT) {
+    // Untouched but for the message: after each fork a page that is written to is copied first.
+    let mut message = Vec::with_capacity(MAX_MESSAGE);
+    match rustix::net::recv(daemon, spare_capacity(&mut message), RecvFlags::DONTWAIT) {
         Ok((_, 0)) => Next::DaemonGone,
-        Ok((_, length)) => {
-            serde_json::from_slice(&buffer[..length]).map_or(Next::Nothing, |job| Next::Job(Box::new(job)))
-        }
+        Ok(_) => serde_json::from_slice(&message).map_or(Next::Nothing, |job| Next::Job(Box::new(job))),
         Err(Errno::AGAIN | Errno::INTR) => Next::Nothing,
         Err(_) => Next::DaemonGone,
     }

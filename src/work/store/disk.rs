@@ -183,19 +183,14 @@ impl Disk for System {
     }
 
     fn sync_both(&self, one: &File, other: &File) -> io::Result<()> {
-        // Begun now, little is written out in time for the commit of the journal that the first one waits for; and with
-        // both beside each other a short job waits no longer than for one.
-        let _mere_hint = rustix::fs::fadvise(other, 0, NonZeroU64::new(LITTLE), rustix::fs::Advice::DontNeed);
-        std::thread::scope(|scope| {
-            let beside = std::thread::Builder::new().spawn_scoped(scope, || other.sync_all());
-            let synced = one.sync_all();
-            let beside = match beside {
-                Ok(beside) => beside.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked"))),
-                // Too many threads.
-                Err(_) => other.sync_all(),
-            };
-            synced.and(beside)
-        })
+        // What is little is written out for both before either is waited for: the first wait is then all but the
+        // only one, as a journal commits both and a disk takes them beside each other.
+        for file in [one, other] {
+            let length = NonZeroU64::new(LITTLE);
+            let _mere_hint = rustix::fs::fadvise(file, 0, length, rustix::fs::Advice::DontNeed);
+        }
+        other.sync_all()?;
+        one.sync_all()
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
