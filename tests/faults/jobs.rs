@@ -2,8 +2,9 @@
 //! Some jobs have a reader that follows the output from the start, across everything, and counts every byte.
 
 use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rand::RngExt as _;
 use rand::rngs::SmallRng;
@@ -52,12 +53,14 @@ impl Shape {
         }
     }
 
-    fn script(&self) -> String {
-        let Self { lines, pause, code, .. } = self;
+    /// Notes in files beside the nodes' own that it runs, and when it ends.
+    fn script(&self, diary: &Path) -> String {
+        let (Self { lines, pause, code, .. }, diary) = (self, diary.display());
         let piece = lines / 3;
         let last = lines - 2 * piece;
         format!(
-            "cat; sleep {pause}; seq {piece}; sleep {pause}; seq {piece}; sleep {pause}; seq {last}; exit {code}"
+            "echo >>{diary}.runs; cat; sleep {pause}; seq {piece}; sleep {pause}; seq {piece}; sleep {pause}; \
+             seq {last}; date +%s.%N >{diary}.end; exit {code}"
         )
     }
 
@@ -83,12 +86,15 @@ pub struct Job {
     harmed: Vec<&'static str>,
     reader: Option<JoinHandle<Vec<u8>>>,
     end: Option<Value>,
+    /// What its command notes, without the files' extensions.
+    diary: PathBuf,
 }
 
 impl Job {
     pub fn submit(nodes: &Nodes, shape: Shape, place: Place, followed: bool) -> Self {
         let mut stream = nodes.connect(Which::Near);
-        let script = format!("'{}'", shape.script());
+        let diary = nodes.new_diary();
+        let script = format!("'{}'", shape.script(&diary));
         let line = json!({"command": "work", "subcommand": "submit", "node": place.node(), "worktype": "sh", "params": script});
         stream.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
         let mut created = String::new();
@@ -100,7 +106,7 @@ impl Job {
         stream.read_line(&mut answer).unwrap();
         assert!(answer.contains("Job S"), "{answer}");
         let reader = followed.then(|| follow(nodes, id.clone()));
-        Self { id, shape, place, harmed: Vec::new(), reader, end: None }
+        Self { id, shape, place, harmed: Vec::new(), reader, end: None, diary }
     }
 
     /// Begins a payload and goes away.
@@ -167,24 +173,36 @@ impl Job {
         }
     }
 
-    /// Waits for the unit's end and then for its reader's.
-    pub fn await_end(&mut self, nodes: &Nodes, limit: Duration) {
-        let deadline = Instant::now() + limit;
-        let status = loop {
-            let status = nodes.ask(Which::Near, &format!("work status {}", self.id));
-            if status["State"].as_u64().is_some_and(|state| state >= 2) {
-                break status;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "{} is stuck: {status} {:?} {:?}",
-                self.id,
-                self.shape,
-                self.harmed
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        };
+    /// Whether its end was seen.
+    pub fn is_final(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Looks whether it is final; if so, how long ago the nodes had recovered and its command had ended.
+    pub fn look(&mut self, nodes: &Nodes, recovered: SystemTime) -> Duration {
+        let status = nodes.ask(Which::Near, &format!("work status {}", self.id));
+        if !status["State"].as_u64().is_some_and(|state| state >= 2) {
+            return Duration::ZERO;
+        }
+        let since = self.own_end().map_or(recovered, |end| end.max(recovered));
+        let late = since.elapsed().unwrap_or_default();
+        if late > Duration::from_secs(1) {
+            println!("  {} was final only {late:?} after recovery and its own end: {status}", self.id);
+        }
         self.end = Some(status);
+        late
+    }
+
+    /// How it stands, for a failure.
+    pub fn told(&self, nodes: &Nodes) -> String {
+        let status = nodes.ask(Which::Near, &format!("work status {}", self.id));
+        format!("{} {:?} {:?} {:?} {status}", self.id, self.place, self.shape, self.harmed)
+    }
+
+    /// When its command came to its own end, if it did.
+    fn own_end(&self) -> Option<SystemTime> {
+        let noted = std::fs::read_to_string(self.diary.with_extension("end")).ok()?;
+        Some(SystemTime::UNIX_EPOCH + Duration::from_secs_f64(noted.trim().parse().ok()?))
     }
 
     pub fn check_and_release(mut self, nodes: &Nodes) {
@@ -198,6 +216,8 @@ impl Job {
             "{} bytes that are not the output's beginning: {context}",
             output.len()
         );
+        let runs = std::fs::read(self.diary.with_extension("runs")).map_or(0, |noted| noted.len());
+        assert!(runs <= 1, "its command was started {runs} times: {context}");
         let (state, code) = if self.shape.code == 0 { (2, "exit status 0") } else { (3, "exit status 7") };
         let own_end = status["State"] == state && status["Detail"] == code;
         if self.harmed.is_empty() || own_end {

@@ -6,6 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,8 @@ pub struct Nodes {
     near: Child,
     far: Child,
     links: Arc<Mutex<Vec<TcpStream>>>,
+    /// Jobs so far.
+    jobs: AtomicU32,
 }
 
 impl Nodes {
@@ -53,8 +56,8 @@ impl Nodes {
         let held = links.clone();
         // Ends with the process of the test.
         std::thread::spawn(move || serve_relay(&relay, target, &held));
-        let nodes =
-            Self { near: spawn(dir.path(), Which::Near), far: spawn(dir.path(), Which::Far), dir, links };
+        let (near, far) = (spawn(dir.path(), Which::Near), spawn(dir.path(), Which::Far));
+        let nodes = Self { near, far, dir, links, jobs: AtomicU32::new(0) };
         nodes.await_recovery();
         nodes
     }
@@ -68,6 +71,12 @@ impl Nodes {
 
     pub fn units(&self, which: Which) -> PathBuf {
         self.dir.path().join(which.name()).join(which.name())
+    }
+
+    /// Where the next job's command notes what it does.
+    pub fn new_diary(&self) -> PathBuf {
+        let number = self.jobs.fetch_add(1, Ordering::Relaxed);
+        self.dir.path().join(format!("job{number}"))
     }
 
     /// Ends a node, by SIGKILL or politely, and starts it again at once.
