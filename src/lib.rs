@@ -19,6 +19,7 @@
 //! - [`daemon`] wires all of them into a node; [`telemetry`] is its log; [`cli`] is `meshctl`.
 //! - [`unix_socket`] owns binding of Unix sockets: permissions, lock, removal.
 //! - [`descriptors`] owns how many files may be open, here and in programs that are started.
+//! - `turn` lets tasks that move many bytes take turns.
 //! - [`duration`] owns Go's notation of durations, which users type and clients read.
 //!
 //! # The way of a packet, and of a job
@@ -45,6 +46,7 @@ pub mod service;
 pub mod stream;
 pub mod telemetry;
 pub mod tls;
+mod turn;
 pub mod unix_socket;
 pub mod wire;
 pub mod work;

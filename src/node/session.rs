@@ -20,6 +20,7 @@ use super::switch::{Bursts, Switch};
 use super::traffic::Traffic;
 use crate::backend::{Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::mesh::{SessionId, Tick};
+use crate::turn::Turn;
 use crate::wire::MessageType;
 
 /// Messages of one session that may wait for the core: however many a neighbour sends, another one's wait is
@@ -129,10 +130,11 @@ async fn read(mut reader: Reader, channel: Arc<Channel>, around: Surroundings) {
 /// Carries packets until the link ends, or (`Ok`) the node does.
 async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings) -> Result<(), SessionEnd> {
     let mut batch: Vec<BytesMut> = Vec::new();
-    let mut bursts = Bursts::default();
+    let (mut bursts, mut turn) = (Bursts::default(), Turn::default());
     loop {
         reader.read_batch(&mut batch).await?;
-        channel.traffic.heard(batch.len(), batch.iter().map(|message| message.len()).sum());
+        let bytes = batch.iter().map(|message| message.len()).sum();
+        channel.traffic.heard(batch.len(), bytes);
         let carries = channel.established.load(Ordering::Acquire);
         // The core sees everything else by itself; only data is proof of a living peer.
         if carries && batch.iter().any(|message| is_data(message)) {
@@ -152,6 +154,7 @@ async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings
             }
         }
         bursts.send();
+        turn.spend(bytes).await;
     }
 }
 
@@ -166,7 +169,7 @@ fn is_data(message: &[u8]) -> bool {
 }
 
 async fn write(mut writer: Writer, channel: Arc<Channel>, around: Surroundings) {
-    let mut batch = VecDeque::new();
+    let (mut batch, mut turn) = (VecDeque::new(), Turn::default());
     while channel.queue.take(&mut batch).await {
         let (packets, bytes) = (batch.len(), batch.iter().map(Bytes::len).sum());
         if let Err(end) = write_in_time(&mut writer, &mut batch, &channel, around.max_idle).await {
@@ -177,6 +180,7 @@ async fn write(mut writer: Writer, channel: Arc<Channel>, around: Surroundings) 
         if batch.capacity() > BUSY_SLOTS {
             batch.shrink_to(BUSY_SLOTS);
         }
+        turn.spend(bytes).await;
     }
     // In memory of its own: this task waits for most of its life, and there is one for each session.
     let _in_time = tokio::time::timeout(FAREWELL, Box::pin(writer.close())).await;

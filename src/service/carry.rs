@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::stream::MeshStream;
+use crate::turn::Turn;
 
 /// Bytes in hand for each direction of a connection.
 const BUFFER: usize = 64 << 10;
@@ -98,7 +99,7 @@ async fn exchange<L: Local>(local: &mut L, mesh: &mut MeshStream) -> End {
 
 /// One direction, its end included.
 async fn half(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> Result<(), Fault> {
-    let mut buffer = vec![0; BUFFER];
+    let (mut buffer, mut turn) = (vec![0; BUFFER], Turn::default());
     loop {
         let read = from.read(&mut buffer).await.map_err(Fault::Read)?;
         if read == 0 {
@@ -106,5 +107,6 @@ async fn half(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin)
         }
         to.write_all(&buffer[..read]).await.map_err(Fault::Write)?;
         to.flush().await.map_err(Fault::Write)?;
+        turn.spend(read).await;
     }
 }
