@@ -3,11 +3,12 @@
 //!
 //! - `topology`, `link`: what the mesh looks like; `world`: what happens to it; `agenda`: and when; `wires`: its connections; `ledger`: what became of
 //!   each datagram; `oracle`: what must be true; `scenario`: the stories; `replay`: which runs there are;
-//!   `scaling`: what a mesh costs as it grows.
+//!   `scaling`: what a mesh costs as it grows; `growth`: one of thousands of nodes.
 
 #![allow(missing_docs, reason = "a test target: its items are explained where the name does not")]
 
 mod agenda;
+mod growth;
 mod ledger;
 mod link;
 mod oracle;
@@ -69,6 +70,28 @@ fn a_large_mesh_survives_everything_at_once() {
     let report = case.run().unwrap_or_else(|error| panic!("{nodes} nodes: {error}"));
     println!("{nodes} nodes in {:.1} s of real time: {report:?}", start.elapsed().as_secs_f64());
     assert!(report.convergence.as_secs() < 60);
+}
+
+fn grow(nodes: usize) {
+    let mut growth = growth::Growth::new(nodes);
+    growth.play().unwrap_or_else(|error| panic!("{nodes} nodes: {error}"));
+    let memory = growth.memory_per_pair();
+    println!("{nodes} nodes, {memory:.0} bytes of memory for each pair of them\n{}", growth.table());
+    // What a process takes anyway counts much in a small one.
+    assert!(nodes < 1_000 || memory < 160.0, "{memory:.0} bytes for each pair of nodes");
+}
+
+/// The story of the next one with few nodes.
+#[test]
+fn a_mesh_grows_in_stages() {
+    grow(replay::nodes().unwrap_or(300).min(1_000));
+}
+
+/// 10,000 nodes, or `NETSIM_NODES`: an hour of one core and 16 GiB.
+#[test]
+#[ignore = "takes an hour"]
+fn ten_thousand_nodes_grow_in_stages() {
+    grow(replay::nodes().unwrap_or(10_000));
 }
 
 #[test]

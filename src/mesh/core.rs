@@ -4,7 +4,6 @@
 //! datagram in `datagram`. Outputs queue up until they are polled; nothing here waits or sends.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::iter;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -146,7 +145,8 @@ pub struct Mesh {
     pub(super) by_peer: BTreeMap<NodeId, SessionId>,
     pub(super) links: LinkTable,
     pub(super) seen: Seen,
-    pub(super) names: HashMap<NameHash, NodeId>,
+    /// Whom a user of this node calls by name at the moment.
+    pub(super) called: Option<(NameHash, NodeId)>,
     pub(super) adverts: Adverts,
     pub(super) ports: BTreeSet<ServiceName>,
     pub(super) firewall: Vec<Rule>,
@@ -183,19 +183,21 @@ impl Mesh {
     /// seconds, shifted left by 24 bits, plus 24 random bits.
     pub fn new(id: NodeId, epoch: u64, options: Options, rng: SmallRng, now: Now) -> Self {
         let own = id.hash();
+        let links = LinkTable::new(id.clone(), &options);
+        let routes = Routes::new(own, false, links.paths(), &BTreeMap::new(), options.pool.as_ref());
         Self {
             own,
             epoch,
             sequence: 0,
             sessions: BTreeMap::new(),
             by_peer: BTreeMap::new(),
-            links: LinkTable::new(id.clone(), &options),
+            links,
             seen: Seen::new(options.seen_time),
-            names: HashMap::from([(own, id.clone())]),
+            called: None,
             adverts: Adverts::new(id.clone(), &options),
             ports: BTreeSet::new(),
             firewall: Vec::new(),
-            routes: Arc::new(Routes::new(own, false, iter::empty(), &BTreeMap::new())),
+            routes: Arc::new(routes),
             routed_by: BTreeMap::new(),
             routing_table: OnceLock::new(),
             route_pace: BackOff::new(options.route_hold, options.route_hold_long),
@@ -236,8 +238,10 @@ impl Mesh {
     }
 
     /// The name behind a hash, if this node has learned it.
-    pub fn name_of(&self, hash: NameHash) -> Option<&NodeId> {
-        self.names.get(&hash)
+    pub fn name_of(&self, hash: NameHash) -> Option<NodeId> {
+        let called = self.called.as_ref().filter(|(called, _)| *called == hash).map(|(_, name)| name.clone());
+        let own = (hash == self.own).then(|| self.id.clone());
+        called.or(own).or_else(|| self.links.name_of(hash))
     }
 
     /// What a client is told of the mesh.
@@ -270,7 +274,7 @@ impl Mesh {
             services: services as u64,
             service_bytes: service_bytes as u64,
             withdrawn: withdrawn as u64,
-            names: self.names.len() as u64,
+            names: self.links.names() as u64,
             seen: self.seen.len() as u64,
         }
     }
@@ -520,9 +524,7 @@ impl Mesh {
             self.by_peer.remove(peer);
             self.counters.sessions_ended += 1;
             self.digest = None;
-            if !self.links.disconnect(peer) {
-                self.names.remove(&peer.hash());
-            }
+            self.links.disconnect(peer);
             self.update_pace.request(now.tick);
             self.route_pace.request(now.tick);
         }
@@ -544,10 +546,5 @@ impl Mesh {
         for session in to {
             self.transmit(session, message.clone(), Class::Control);
         }
-    }
-
-    pub(super) fn learn_name(&mut self, node: &NodeId) {
-        let name = self.links.known_name(node);
-        self.names.entry(node.hash()).or_insert(name);
     }
 }
