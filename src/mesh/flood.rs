@@ -71,6 +71,7 @@ impl Mesh {
             cost,
             listed: None,
             prove_alive_by: None,
+            is_first: peer < self.id,
             next_probe: now.tick,
             life: Life::new(now.tick),
             comparison: Comparison::default(),

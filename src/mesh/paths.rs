@@ -51,6 +51,11 @@ impl Linked {
         let edges = names.iter().map(|(to, cost)| Edge { to: number(to), cost: cost.get() }).collect();
         Arc::new(Self { names: names.clone(), edges })
     }
+
+    /// False if whoever comes from there can only go back: most nodes of a large mesh hang on a single link.
+    fn leads_beyond(&self, from: Slot) -> bool {
+        self.edges.iter().any(|edge| edge.to != from)
+    }
 }
 
 /// A node whose first hop is another one now.
@@ -247,9 +252,13 @@ impl Paths {
             }
             for edge in links[slot as usize].iter().flat_map(|linked| &linked.edges) {
                 let (cost, next) = (so_far + edge.cost, &mut distances[edge.to as usize]);
-                if cost < *next && links[edge.to as usize].is_some() {
+                if cost < *next
+                    && let Some(linked) = &links[edge.to as usize]
+                {
                     *next = cost;
-                    heap.push(Reverse((cost.to_bits(), edge.to)));
+                    if linked.leads_beyond(slot) {
+                        heap.push(Reverse((cost.to_bits(), edge.to)));
+                    }
                 }
             }
         }
@@ -264,10 +273,13 @@ impl Paths {
             let (distance, hop) = (self.distances[slot as usize], hops[slot as usize]);
             for edge in self.links[slot as usize].iter().flat_map(|linked| &linked.edges) {
                 let to = edge.to as usize;
-                let tight = distance + edge.cost == self.distances[to] && self.links[to].is_some();
+                let Some(linked) = &self.links[to] else { continue };
+                let tight = distance + edge.cost == self.distances[to];
                 if tight && edge.to != self.origin && hops[to] == NONE {
                     hops[to] = if hop == NONE { edge.to } else { hop };
-                    frontier.push_back(edge.to);
+                    if linked.leads_beyond(slot) {
+                        frontier.push_back(edge.to);
+                    }
                 }
             }
         }
