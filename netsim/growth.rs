@@ -19,8 +19,6 @@ use crate::world::{Counts, World, service};
 /// In how many stages the execution nodes join, and how long one of them takes.
 const STAGES: usize = 20;
 const STAGE: Duration = Duration::from_secs(2);
-/// Rounds of updates at rest are at least that far apart, in seconds.
-const ROUND: f64 = 54.0;
 
 /// What one part of the story cost.
 pub struct Part {
@@ -116,7 +114,7 @@ impl Growth {
         let (updates_per_node, real) = (updates as f64 / self.nodes as f64, began.elapsed());
         self.parts.push(Part { name, time, floods, updates_per_node, real });
         self.say(&format!("{name}, {floods:.1} floods"));
-        let rounds = self.nodes as f64 * (self.world.now - start).as_secs_f64() / ROUND;
+        let rounds = self.nodes as f64 * (self.world.now - start).as_secs_f64() / self.round();
         let dear = || format!("{floods:.1} floods, {most} and {rounds:.1} at rest are enough");
         let cheap = if floods > most + rounds + 1.0 { Err(dear()) } else { Ok(()) };
         for error in [played, cheap, self.is_right()].into_iter().filter_map(Result::err) {
@@ -191,6 +189,12 @@ impl Growth {
         } else {
             Ok(())
         }
+    }
+
+    /// At rest a node tells of its links that rarely, in seconds.
+    fn round(&self) -> f64 {
+        let options = Options::default();
+        (options.relaxed_interval + options.relaxed_per_node * self.nodes as u32).as_secs_f64() * 0.9
     }
 
     /// Messages by which all nodes hear of one thing: over each link in either direction, but not back.
