@@ -48,8 +48,8 @@ impl Topology {
 }
 
 /// A mesh as its users build it: some control nodes, all linked to each other; hop nodes in regions, each linked
-/// to a control node and to the next one of its region; execution nodes that dial one hop node of their region,
-/// every fifth of them a second one.
+/// to a control node and to the next one of its region; execution nodes, region by region, that dial one hop node of
+/// it, every fifth of them a second one.
 pub struct Tiers {
     /// Pairs of nodes: the first one dials. The nodes of a tier come before those of the next one.
     pub edges: Vec<(usize, usize)>,
@@ -81,7 +81,7 @@ impl Tiers {
         }
         let mut spare = Vec::new();
         for node in core..nodes {
-            let (region, first) = (node % regions, rng.random_range(0..hops));
+            let (region, first) = ((node - core) * regions / (nodes - core), rng.random_range(0..hops));
             edges.push((node, hop(region, first)));
             if node % 5 == 0 {
                 spare.push(edges.len());

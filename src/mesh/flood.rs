@@ -79,8 +79,14 @@ impl Mesh {
         state.phase = Phase::Established(Box::new(established));
         self.by_peer.insert(peer.clone(), session);
         self.links.connect(&peer, cost);
-        self.update_pace.request(now.tick);
+        if self.by_peer.len() > 1 || self.options.receptor_like {
+            self.update_pace.request(now.tick);
+        } else {
+            // The only neighbour is told right here, and passes it on.
+            self.next_update = self.next_update.min(now.tick + self.update_round());
+        }
         self.route_pace.request(now.tick);
+        self.sessions_due.take();
         self.counters.sessions_established += 1;
         self.digest = None;
         self.tell_links(session, now.tick);
@@ -187,6 +193,9 @@ impl Mesh {
             return;
         };
         let was_listed = established.listed.is_some();
+        if update.node_id.as_ref().is_none_or(|node| *node == update.forwarding_node) {
+            self.sessions_due.take();
+        }
         match established.check(&self.id, update) {
             Ok(Use::Process) => {
                 if update.node_id.as_ref() != Some(&update.forwarding_node) {
@@ -285,8 +294,11 @@ impl Mesh {
         if self.options.receptor_like || kind == Some(Kind::Other) {
             self.update_pace.request(now);
         } else {
-            let hold = self.options.answer_hold + self.options.answer_per_node * self.reachable();
-            self.next_update = self.next_update.min(now + hold);
+            // A node that joins has heard of few when it hears of the first one.
+            let (since, known) = (self.newcomers.map_or(now, |(since, _)| since), self.links.sizes().0);
+            let nodes = u32::try_from(known).unwrap_or(u32::MAX);
+            let due = since + self.options.answer_hold + self.options.answer_per_node * nodes;
+            self.newcomers = Some((since, due));
         }
     }
 
@@ -403,6 +415,7 @@ impl Mesh {
 
     pub(super) fn flood_own_update(&mut self, suspected_duplicate: u64, now: Tick) {
         self.update_pace.served(now);
+        self.newcomers = None;
         self.next_update = now + self.update_round();
         if self.by_peer.is_empty() {
             return;

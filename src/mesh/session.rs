@@ -249,12 +249,13 @@ impl Session {
         *count == LOUD
     }
 
-    /// Something was heard at `when`.
-    pub(super) fn hears(&mut self, when: Tick) {
+    /// Something was heard at `when`; true if it was waited for.
+    pub(super) fn hears(&mut self, when: Tick) -> bool {
         self.last_heard = self.last_heard.max(when);
         self.forgiven = Duration::ZERO;
-        if let Phase::Established(established) = &mut self.phase {
-            established.life.hears();
+        match &mut self.phase {
+            Phase::Established(established) => established.life.hears(),
+            Phase::Greeting { .. } => false,
         }
     }
 
