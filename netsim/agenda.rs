@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 /// Long enough that a slice is worth sorting, short enough that it is sorted in the processor's cache.
-const SLICE: Duration = Duration::from_millis(1);
+const SLICE: Duration = Duration::from_micros(100);
 
 /// The happenings to come.
 pub struct Agenda<T> {

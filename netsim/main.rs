@@ -3,11 +3,12 @@
 //!
 //! - `topology`, `link`: what the mesh looks like; `world`: what happens to it; `agenda`: and when; `wires`: its connections; `ledger`: what became of
 //!   each datagram; `oracle`: what must be true; `scenario`: the stories; `replay`: which runs there are;
-//!   `scaling`: what a mesh costs as it grows.
+//!   `scaling`: what a mesh costs as it grows; `growth`: one of thousands of nodes.
 
 #![allow(missing_docs, reason = "a test target: its items are explained where the name does not")]
 
 mod agenda;
+mod growth;
 mod ledger;
 mod link;
 mod oracle;
@@ -18,6 +19,7 @@ mod topology;
 mod wires;
 mod world;
 
+use meshd::mesh::Pool;
 use scenario::{Case, Scenario};
 use topology::Topology;
 
@@ -71,12 +73,49 @@ fn a_large_mesh_survives_everything_at_once() {
     assert!(report.convergence.as_secs() < 60);
 }
 
+fn grow(nodes: usize) {
+    let mut growth = growth::Growth::new(nodes);
+    let played = growth.play();
+    let memory = growth.memory_per_pair();
+    println!("{nodes} nodes, {memory:.0} bytes of memory for each pair of them\n{}", growth.table());
+    played.unwrap_or_else(|error| panic!("{nodes} nodes:\n{error}"));
+    // What a process takes anyway counts much in a small one.
+    assert!(nodes < 2_000 || memory < 160.0, "{memory:.0} bytes for each pair of nodes");
+}
+
+/// The story of the next one with few nodes.
+#[test]
+fn a_mesh_grows_in_stages() {
+    grow(300);
+}
+
+/// 10,000 nodes, or `NETSIM_NODES`: an hour of one core and 11 GiB, if it is compiled for speed:
+///
+/// ```sh
+/// CARGO_PROFILE_DEV_OPT_LEVEL=3 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cargo test --test netsim -- --ignored --nocapture
+/// ```
+#[test]
+#[ignore = "takes an hour"]
+fn ten_thousand_nodes_grow_in_stages() {
+    grow(replay::nodes().unwrap_or(10_000));
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for scenario in Scenario::ALL {
         let trace = |seed| Case::of(scenario, seed).run().unwrap_or_else(|error| panic!("{error}")).trace;
         assert_eq!(trace(7), trace(7), "{scenario:?}");
         assert_ne!(trace(7), trace(8), "{scenario:?}");
+    }
+}
+
+/// A large mesh is simulated with a pool, a real node lives without: to the last byte they say the same.
+#[test]
+fn a_pool_changes_nothing() {
+    let small = Scenario::ALL.into_iter().map(|scenario| Case::of(scenario, 3));
+    for case in small.chain([Case::of(Scenario::Partition, 49)]) {
+        let trace = |pool| case.run_with(pool).unwrap_or_else(|error| panic!("{case:?}: {error}")).trace;
+        assert_eq!(trace(Some(Pool::default())), trace(None), "{case:?}");
     }
 }
 

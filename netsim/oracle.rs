@@ -16,10 +16,14 @@ use crate::world::{World, service};
 /// Beyond this many nodes, so many of them are asked.
 const ALL: usize = 2_000;
 const SAMPLE: usize = 100;
+/// ... and so many where it counts what asking itself costs.
+const FEW: usize = 30;
 
 /// The true mesh: living nodes by index.
 pub struct Truth<'a> {
     world: &'a World,
+    /// How many nodes are asked, at most twice that.
+    sample: usize,
     adjacent: BTreeMap<usize, BTreeMap<usize, Cost>>,
     graph: DiGraph<(), f64>,
     /// Which nodes are connected: those with the same number.
@@ -47,7 +51,13 @@ impl<'a> Truth<'a> {
             }
         }
         let island = islands(world.nodes.len(), &adjacent);
-        Self { world, adjacent, graph, island, distance: RefCell::default() }
+        let sample = if adjacent.len() > ALL { SAMPLE } else { ALL };
+        Self { world, sample, adjacent, graph, island, distance: RefCell::default() }
+    }
+
+    /// The same, but few nodes are asked: each of them remembers its answers.
+    pub fn of_few(world: &'a World) -> Self {
+        Self { sample: FEW, ..Self::of(world) }
     }
 
     pub fn reaches(&self, from: usize, to: usize) -> bool {
@@ -77,7 +87,7 @@ impl<'a> Truth<'a> {
 
     /// The nodes that are asked.
     fn asked(&self) -> impl Iterator<Item = usize> + '_ {
-        let step = if self.adjacent.len() > ALL { self.adjacent.len() / SAMPLE } else { 1 };
+        let step = (self.adjacent.len() / self.sample).max(1);
         self.adjacent.keys().copied().step_by(step)
     }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use meshd::mesh::Pool;
+use meshd::mesh::{Options, Pool};
 use meshd::wire::{Cost, NodeId, RoutingUpdate};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -59,6 +59,9 @@ pub fn measure(nodes: usize) -> Result<Row, String> {
     world.run(Duration::from_secs(10));
     let (cold_start, cold) = world.last_change;
     right(&world)?;
+    // To each node all others were newcomers: it answers them, and then it is quiet.
+    let options = Options::default();
+    world.run(options.answer_hold + options.answer_per_node * nodes as u32);
 
     let (start, before) = (world.now, world.counts);
     let last = world.links.len() - 1;

@@ -110,7 +110,16 @@ impl Case {
     /// # Errors
     /// What was wrong, in words.
     pub fn run(&self) -> Result<Report, String> {
+        self.run_with((self.nodes >= 1_000).then(Pool::default))
+    }
+
+    /// The same, with what the nodes know alike kept in a pool, or by each of them.
+    ///
+    /// # Errors
+    /// What was wrong, in words.
+    pub fn run_with(&self, pool: Option<Pool>) -> Result<Report, String> {
         let mut world = self.build();
+        world.pool = pool;
         (0..self.nodes).for_each(|node| world.start(node, 0));
         let mut before = (world.now, world.counts);
         if !matches!(self.scenario, Scenario::ColdStart | Scenario::Crossing | Scenario::Lossy) {
@@ -150,7 +159,6 @@ impl Case {
 
     fn build(&self) -> World {
         let mut world = World::new(self.seed);
-        world.pool = (self.nodes >= 1_000).then(Pool::default);
         let mut rng = SmallRng::seed_from_u64(self.seed);
         for i in 0..self.nodes {
             let advertises = rng.random_bool(0.3);

@@ -47,6 +47,51 @@ impl Topology {
     }
 }
 
+/// A mesh as its users build it: some control nodes, all linked to each other; hop nodes in regions, each linked
+/// to a control node and to the next one of its region; execution nodes, region by region, that dial one hop node of
+/// it, every fifth of them a second one.
+pub struct Tiers {
+    /// Pairs of nodes: the first one dials. The nodes of a tier come before those of the next one.
+    pub edges: Vec<(usize, usize)>,
+    /// Control and hop nodes.
+    pub core: usize,
+    /// The links between the hop nodes of each region and the control nodes, by their places in `edges`.
+    pub uplinks: Vec<Vec<usize>>,
+    /// The execution nodes' second links, likewise.
+    pub spare: Vec<usize>,
+}
+
+impl Tiers {
+    pub fn new(nodes: usize, rng: &mut SmallRng) -> Self {
+        const CONTROL: usize = 8;
+        const REGION: usize = 500;
+        const PER_HOP: usize = 32;
+        let regions = (nodes / REGION).max(2);
+        let hops = (nodes / regions / PER_HOP).max(2);
+        let hop = |region: usize, i: usize| CONTROL + region * hops + i;
+        let core = hop(regions, 0);
+        let mut edges: Vec<(usize, usize)> = (0..CONTROL).flat_map(|a| (0..a).map(move |b| (a, b))).collect();
+        let mut uplinks = vec![Vec::new(); regions];
+        for (region, uplinks) in uplinks.iter_mut().enumerate() {
+            for i in 0..hops {
+                uplinks.push(edges.len());
+                edges.push((hop(region, i), rng.random_range(0..CONTROL)));
+                edges.extend((i > 0).then(|| (hop(region, i), hop(region, i - 1))));
+            }
+        }
+        let mut spare = Vec::new();
+        for node in core..nodes {
+            let (region, first) = ((node - core) * regions / (nodes - core), rng.random_range(0..hops));
+            edges.push((node, hop(region, first)));
+            if node % 5 == 0 {
+                spare.push(edges.len());
+                edges.push((node, hop(region, (first + 1) % hops)));
+            }
+        }
+        Self { edges, core, uplinks, spare }
+    }
+}
+
 /// A cost of a link.
 pub fn cost(rng: &mut SmallRng) -> Cost {
     const COSTS: [f64; 6] = [1.0, 1.0, 1.0, 0.5, 2.0, 3.5];

@@ -28,7 +28,8 @@ pub fn service() -> ServiceName {
 /// A simulated node: its name stays, its life may end and begin again.
 pub struct Node {
     pub id: NodeId,
-    pub mesh: Option<Mesh>,
+    /// Boxed, since it is taken out and put back with each message.
+    pub mesh: Option<Box<Mesh>>,
     /// Whether it tells the mesh of its service.
     pub advertises: bool,
     /// It does what receptor nodes do, and no more.
@@ -52,6 +53,8 @@ pub enum Happening {
 pub struct Counts {
     /// Routing and advertisements.
     pub control: u64,
+    /// Of these, advertisements.
+    pub adverts: u64,
     /// Probes and their answers.
     pub probes: u64,
     pub data: u64,
@@ -181,7 +184,7 @@ impl World {
             let offer = Offer { conn_type: ConnType::DATAGRAM, tags: BTreeMap::new() };
             mesh.advertise(service(), offer, now);
         }
-        self.nodes[node].mesh = Some(mesh);
+        self.nodes[node].mesh = Some(mesh.into());
         self.nodes[node].wake = None;
         self.nodes[node].told_to_stop = false;
         for link in 0..self.links.len() {
@@ -324,13 +327,16 @@ impl World {
     fn transmit(&mut self, Transmit { session, message, class }: Transmit) {
         let Some(&(id, side)) = self.ends.get(&session) else { return self.lose(&message) };
         (self.now, session, &message).hash(&mut self.trace);
-        match class {
-            Class::Control if MessageType::of(&message).ok() == Some(MessageType::Data) => {
+        match (class, MessageType::of(&message)) {
+            (Class::Control, Ok(MessageType::Data)) => {
                 self.counts.probes += 1;
                 self.counts.probe_bytes += message.len() as u64;
             }
-            Class::Control => self.counts.control += 1,
-            Class::Data => self.counts.data += 1,
+            (Class::Control, kind) => {
+                self.counts.control += 1;
+                self.counts.adverts += u64::from(kind.ok() == Some(MessageType::Advertisement));
+            }
+            (Class::Data, _) => self.counts.data += 1,
         }
         self.counts.bytes += message.len() as u64;
         let wire = &self.wires[id];

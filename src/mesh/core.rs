@@ -4,7 +4,6 @@
 //! datagram in `datagram`. Outputs queue up until they are polled; nothing here waits or sends.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::iter;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -143,10 +142,14 @@ pub struct Mesh {
     pub(super) options: Options,
     pub(super) rng: SmallRng,
     pub(super) sessions: BTreeMap<SessionId, Session>,
+    /// Before this none of them wants to be woken, once somebody has asked: most messages only put it off, and a
+    /// node with many links would look at all of them for each.
+    pub(super) sessions_due: OnceLock<Option<(Tick, Wakeup)>>,
     pub(super) by_peer: BTreeMap<NodeId, SessionId>,
     pub(super) links: LinkTable,
     pub(super) seen: Seen,
-    pub(super) names: HashMap<NameHash, NodeId>,
+    /// Whom a user of this node calls by name at the moment.
+    pub(super) called: Option<(NameHash, NodeId)>,
     pub(super) adverts: Adverts,
     pub(super) ports: BTreeSet<ServiceName>,
     pub(super) firewall: Vec<Rule>,
@@ -159,6 +162,8 @@ pub struct Mesh {
     pub(super) update_pace: BackOff,
     pub(super) next_update: Tick,
     pub(super) advertise_pace: Pace,
+    /// Since when newcomers wait for an answer, and when they get it.
+    pub(super) newcomers: Option<(Tick, Tick)>,
     pub(super) next_advertise: Tick,
     pub(super) duplicate_pace: Pace,
     /// The epoch of the node that uses our ID, if it has to be told so.
@@ -183,24 +188,28 @@ impl Mesh {
     /// seconds, shifted left by 24 bits, plus 24 random bits.
     pub fn new(id: NodeId, epoch: u64, options: Options, rng: SmallRng, now: Now) -> Self {
         let own = id.hash();
+        let links = LinkTable::new(id.clone(), &options);
+        let routes = Routes::new(own, false, links.paths(), &BTreeMap::new(), options.pool.as_ref());
         Self {
             own,
             epoch,
             sequence: 0,
             sessions: BTreeMap::new(),
+            sessions_due: OnceLock::new(),
             by_peer: BTreeMap::new(),
-            links: LinkTable::new(id.clone(), &options),
+            links,
             seen: Seen::new(options.seen_time),
-            names: HashMap::from([(own, id.clone())]),
+            called: None,
             adverts: Adverts::new(id.clone(), &options),
             ports: BTreeSet::new(),
             firewall: Vec::new(),
-            routes: Arc::new(Routes::new(own, false, iter::empty(), &BTreeMap::new())),
+            routes: Arc::new(routes),
             routed_by: BTreeMap::new(),
             routing_table: OnceLock::new(),
             route_pace: BackOff::new(options.route_hold, options.route_hold_long),
             update_pace: BackOff::new(options.update_hold, options.update_hold_long),
             next_update: now.tick + options.update_interval,
+            newcomers: None,
             advertise_pace: Pace::new(options.advertise_hold),
             next_advertise: now.tick + options.advertise_interval,
             duplicate_pace: Pace::new(DUPLICATE_NOTICE_INTERVAL),
@@ -236,8 +245,10 @@ impl Mesh {
     }
 
     /// The name behind a hash, if this node has learned it.
-    pub fn name_of(&self, hash: NameHash) -> Option<&NodeId> {
-        self.names.get(&hash)
+    pub fn name_of(&self, hash: NameHash) -> Option<NodeId> {
+        let called = self.called.as_ref().filter(|(called, _)| *called == hash).map(|(_, name)| name.clone());
+        let own = (hash == self.own).then(|| self.id.clone());
+        called.or(own).or_else(|| self.links.name_of(hash))
     }
 
     /// What a client is told of the mesh.
@@ -270,7 +281,7 @@ impl Mesh {
             services: services as u64,
             service_bytes: service_bytes as u64,
             withdrawn: withdrawn as u64,
-            names: self.names.len() as u64,
+            names: self.links.names() as u64,
             seen: self.seen.len() as u64,
         }
     }
@@ -291,6 +302,7 @@ impl Mesh {
     /// A link has come up, dialled or accepted: introduces this node on it.
     pub fn handle_session_opened(&mut self, session: SessionId, policy: LinkPolicy, now: Now) {
         self.sessions.insert(session, Session::new(policy, now.tick));
+        self.sessions_due.take();
         self.greet(session, now.tick);
     }
 
@@ -302,6 +314,7 @@ impl Mesh {
     /// How long a session may be silent from now on.
     pub fn set_max_idle(&mut self, limit: Duration) {
         self.options.max_idle = limit;
+        self.sessions_due.take();
     }
 
     /// Datagrams were heard on a session at `when`, by a reader that forwarded them without the core.
@@ -309,6 +322,7 @@ impl Mesh {
         let Some(state) = self.sessions.get_mut(&session) else { return };
         if state.last_heard < when {
             state.hears(when);
+            self.sessions_due.take();
             self.has_shown_life(session);
         }
     }
@@ -316,7 +330,9 @@ impl Mesh {
     /// A message has come in on a session. What is no message is dropped and counted.
     pub fn handle_packet(&mut self, session: SessionId, message: Bytes, now: Now) {
         let Some(state) = self.sessions.get_mut(&session) else { return };
-        state.hears(now.tick);
+        if state.hears(now.tick) {
+            self.sessions_due.take();
+        }
         if let Err(error) = self.dispatch(session, message, now) {
             self.counters.malformed += 1;
             self.note(session, |told| told.malformed += 1);
@@ -326,7 +342,11 @@ impl Mesh {
 
     fn dispatch(&mut self, session: SessionId, message: Bytes, now: Now) -> Result<(), WireError> {
         let established = self.sessions.get(&session).is_some_and(|s| s.established().is_some());
-        match MessageType::of(&message)? {
+        let kind = MessageType::of(&message)?;
+        if !established || !matches!(kind, MessageType::RoutingUpdate | MessageType::Advertisement) {
+            self.sessions_due.take();
+        }
+        match kind {
             MessageType::Reject => self.close(session, CloseReason::RejectedByPeer, now),
             MessageType::RoutingUpdate if established => self.handle_update(session, &message, now)?,
             MessageType::RoutingUpdate => self.handle_introduction(session, &message, now)?,
@@ -361,6 +381,7 @@ impl Mesh {
             // A change of plans may make something due long ago: it is late since somebody could have waited for it.
             self.forgive_lateness(due.max(self.waiting_since), now.tick);
         }
+        self.sessions_due.take();
         let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
         for session in sessions {
             // Asked one by one: the end of one session may give another one its place.
@@ -375,7 +396,8 @@ impl Mesh {
         if self.duplicate_pace.take(now.tick) {
             self.give_duplicate_notice(now.tick);
         }
-        if self.update_pace.take(now.tick) || self.next_update <= now.tick {
+        let answer = self.newcomers.is_some_and(|(_, due)| due <= now.tick);
+        if self.update_pace.take(now.tick) || self.next_update <= now.tick || answer {
             self.flood_own_update(0, now.tick);
         }
         if self.advertise_pace.take(now.tick) || self.next_advertise <= now.tick {
@@ -388,18 +410,23 @@ impl Mesh {
 
     /// When, and why, [`Mesh::handle_timeout`] wants to be called next. Late is harmless, never is not.
     pub fn poll_timeout(&self) -> Option<(Tick, Wakeup)> {
-        let sessions =
-            self.sessions.iter().map(|(id, session)| (self.session_wakeup(session), Wakeup::Session(*id)));
+        let wakeup =
+            |(id, session): (&SessionId, &Session)| (self.session_wakeup(session), Wakeup::Session(*id));
+        let first = || self.sessions.iter().map(wakeup).min();
+        let sessions = *self.sessions_due.get_or_init(first);
+        #[cfg(test)]
+        assert!(first().is_none_or(|(due, _)| sessions.is_some_and(|(early, _)| early <= due)), "woken late");
         let paced = [
             (self.route_pace.due(), Wakeup::Routes),
             (self.update_pace.due(), Wakeup::OwnUpdate),
             (self.duplicate_pace.due(), Wakeup::OwnUpdate),
             (self.advertise_pace.due(), Wakeup::Advertise),
             (Some(self.next_update), Wakeup::OwnUpdate),
+            (self.newcomers.map(|(_, due)| due), Wakeup::OwnUpdate),
             (Some(self.next_advertise), Wakeup::Advertise),
             (self.next_sweep, Wakeup::Sweep),
         ];
-        sessions.chain(paced.into_iter().filter_map(|(due, why)| Some((due?, why)))).min()
+        sessions.into_iter().chain(paced.into_iter().filter_map(|(due, why)| Some((due?, why)))).min()
     }
 
     /// The outside begins to wait for what [`Mesh::poll_timeout`] says: being woken late is measured from here on.
@@ -509,6 +536,7 @@ impl Mesh {
     /// Ends a session and all that hangs on it; a reject goes out before, if the reason asks for one.
     pub(super) fn close(&mut self, session: SessionId, reason: CloseReason, now: Now) {
         let Some(state) = self.sessions.remove(&session) else { return };
+        self.sessions_due.take();
         if reason.rejects() {
             self.transmit(session, Bytes::from_static(REJECT), Class::Control);
         }
@@ -520,9 +548,7 @@ impl Mesh {
             self.by_peer.remove(peer);
             self.counters.sessions_ended += 1;
             self.digest = None;
-            if !self.links.disconnect(peer) {
-                self.names.remove(&peer.hash());
-            }
+            self.links.disconnect(peer);
             self.update_pace.request(now.tick);
             self.route_pace.request(now.tick);
         }
@@ -544,10 +570,5 @@ impl Mesh {
         for session in to {
             self.transmit(session, message.clone(), Class::Control);
         }
-    }
-
-    pub(super) fn learn_name(&mut self, node: &NodeId) {
-        let name = self.links.known_name(node);
-        self.names.entry(node.hash()).or_insert(name);
     }
 }

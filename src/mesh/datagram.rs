@@ -52,12 +52,10 @@ impl Mesh {
     ) -> Result<(), SendError> {
         let to = to_node.hash();
         // For the firewall and for notices; a name that nobody but a user knows is not kept.
-        let known = self.names.insert(to, to_node.clone()).is_some();
+        self.called = Some((to, to_node.clone()));
         let header = DataHeader { hops, from_node: self.own, to_node: to, from_service, to_service };
         let sent = self.originate(header, payload, now);
-        if !known {
-            self.names.remove(&to);
-        }
+        self.called = None;
         sent
     }
 
@@ -131,7 +129,7 @@ impl Mesh {
         if self.firewall.is_empty() {
             return Action::Accept;
         }
-        let (from, to) = (self.names.get(&header.from_node), self.names.get(&header.to_node));
+        let (from, to) = (self.name_of(header.from_node), self.name_of(header.to_node));
         let (Some(from_node), Some(to_node)) = (from, to) else {
             self.counters.unknown_name += 1;
             return Action::Drop;
@@ -179,7 +177,7 @@ impl Mesh {
             self.counters.malformed += 1;
             return;
         };
-        let Some(reported_by) = self.names.get(&header.from_node).cloned() else {
+        let Some(reported_by) = self.name_of(header.from_node) else {
             self.counters.unknown_name += 1;
             return;
         };
@@ -191,8 +189,8 @@ impl Mesh {
         if header.from_service == ServiceName::UNREACH {
             return;
         }
-        let (from, to) = (self.names.get(&header.from_node), self.names.get(&header.to_node));
-        let (Some(from_node), Some(to_node)) = (from.cloned(), to.cloned()) else {
+        let (from, to) = (self.name_of(header.from_node), self.name_of(header.to_node));
+        let (Some(from_node), Some(to_node)) = (from, to) else {
             self.counters.unknown_name += 1;
             return;
         };

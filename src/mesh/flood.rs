@@ -14,10 +14,10 @@ use super::adverts::Reception;
 use super::core::{Class, Event, Mesh};
 use super::life::{Kind, Life};
 use super::links::News;
+use super::readings::{self, Received};
 use super::repair::Comparison;
 use super::session::{Established, LOUD, Phase, Session, Use};
 use super::{CloseReason, Now, SessionId, Tick};
-use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::name::MAX_NODE_ID;
 use crate::wire::routing::Glance;
 use crate::wire::{Cost, NodeId, RoutingUpdate, ServiceName, WireError};
@@ -33,7 +33,8 @@ impl Mesh {
         message: &[u8],
         now: Now,
     ) -> Result<(), WireError> {
-        let update = RoutingUpdate::parse(message)?;
+        let received = Received::parse(message)?;
+        let update = &received.update;
         let peer = update.forwarding_node.clone();
         let Some(state) = self.sessions.get(&session) else { return Ok(()) };
         if peer == self.id {
@@ -47,7 +48,7 @@ impl Mesh {
             self.contest(session, other, &peer, now);
             // The other end may have established this session, and floods over it what it hears.
             if update.node_id.as_ref() != Some(&peer) {
-                self.take_update(session, update, message.len(), now);
+                self.take_update(session, received, now);
             }
         } else if let Some(bytes) = self.bytes_beyond(&peer) {
             self.close(session, CloseReason::TooManyLinks { bytes }, now);
@@ -56,7 +57,7 @@ impl Mesh {
             self.establish(session, peer, now);
             // The peer was faster: this is more than a greeting.
             if lists_us {
-                self.use_update(session, update, message.len(), now);
+                self.use_update(session, received, now);
             }
         }
         Ok(())
@@ -70,16 +71,22 @@ impl Mesh {
             cost,
             listed: None,
             prove_alive_by: None,
+            is_first: peer < self.id,
             next_probe: now.tick,
             life: Life::new(now.tick),
             comparison: Comparison::default(),
         };
         state.phase = Phase::Established(Box::new(established));
         self.by_peer.insert(peer.clone(), session);
-        self.learn_name(&peer);
         self.links.connect(&peer, cost);
-        self.update_pace.request(now.tick);
+        if self.by_peer.len() > 1 || self.options.receptor_like {
+            self.update_pace.request(now.tick);
+        } else {
+            // The only neighbour is told right here, and passes it on.
+            self.next_update = self.next_update.min(now.tick + self.update_round());
+        }
         self.route_pace.request(now.tick);
+        self.sessions_due.take();
         self.counters.sessions_established += 1;
         self.digest = None;
         self.tell_links(session, now.tick);
@@ -156,20 +163,22 @@ impl Mesh {
         message: &[u8],
         now: Now,
     ) -> Result<(), WireError> {
-        if self.is_old_news(session, message) {
+        let shared = self.options.pool.as_ref().and_then(|pool| Received::shared(message, pool));
+        let glance = shared.as_ref().map_or_else(|| Glance::at(message), |received| Some(received.glance()));
+        if glance.is_some_and(|glance| self.is_old_news(session, &glance)) {
             self.has_shown_life(session);
             self.count_update(session, now.tick);
             return Ok(());
         }
-        let update = RoutingUpdate::parse(message)?;
-        self.use_update(session, update, message.len(), now);
+        let received = shared.map_or_else(|| Received::parse(message), Ok)?;
+        self.use_update(session, received, now);
         Ok(())
     }
 
     /// True if the peer passes on an update that is known already, as most copies of a flood are: it need not
     /// be read to its end.
-    fn is_old_news(&self, session: SessionId, message: &[u8]) -> bool {
-        let (Some(glance), Some(peer)) = (Glance::at(message), self.peer(session)) else { return false };
+    fn is_old_news(&self, session: SessionId, glance: &Glance) -> bool {
+        let Some(peer) = self.peer(session) else { return false };
         let of_others = ![peer.as_str(), self.id.as_str(), ""].contains(&&*glance.node_id);
         glance.forwarding_node == peer.as_str()
             && of_others
@@ -177,20 +186,24 @@ impl Mesh {
             && self.links.is_stale(&glance.node_id, (glance.epoch, glance.sequence))
     }
 
-    fn use_update(&mut self, session: SessionId, update: RoutingUpdate, size: usize, now: Now) {
+    fn use_update(&mut self, session: SessionId, received: Received, now: Now) {
+        let update = &received.update;
         let Some(Session { phase: Phase::Established(established), .. }) = self.sessions.get_mut(&session)
         else {
             return;
         };
         let was_listed = established.listed.is_some();
-        match established.check(&self.id, &update) {
+        if update.node_id.as_ref().is_none_or(|node| *node == update.forwarding_node) {
+            self.sessions_due.take();
+        }
+        match established.check(&self.id, update) {
             Ok(Use::Process) => {
                 if update.node_id.as_ref() != Some(&update.forwarding_node) {
                     self.has_shown_life(session);
                 } else if !was_listed {
                     self.tell_services(session, now);
                 }
-                self.take_update(session, update, size, now);
+                self.take_update(session, received, now);
             }
             // Our introduction was lost, and the next round is far away.
             Ok(Use::NotIntroduced) => {
@@ -202,22 +215,22 @@ impl Mesh {
         }
     }
 
-    fn take_update(&mut self, session: SessionId, update: RoutingUpdate, size: usize, now: Now) {
+    fn take_update(&mut self, session: SessionId, received: Received, now: Now) {
         self.count_update(session, now.tick);
+        let update = &received.update;
         // A sender without a name is still starting.
         let Some(node) = update.node_id.clone() else { return };
         if node == self.id {
-            return self.take_update_in_our_name(&update, now);
+            return self.take_update_in_our_name(update, now);
         }
         let goes_on = if update.suspected_duplicate != 0 {
-            self.take_correction(&node, &update, now.tick)
+            self.take_correction(&node, update, now.tick)
         } else {
-            self.take_news(session, &node, &update, size, now.tick)
+            self.take_news(session, &node, update, received.size, now.tick)
         };
         if goes_on {
-            let passed_on = RoutingUpdate { forwarding_node: self.id.clone(), ..update };
             // Ours may be the longer name, so an update at the limit may no longer fit.
-            let Some(message) = self.told(passed_on.message()) else { return };
+            let Some(message) = self.told(received.passed_on(&self.id)) else { return };
             self.flood(&message, Some(session));
         }
     }
@@ -259,7 +272,6 @@ impl Mesh {
                 }
                 if new_node {
                     self.note(session, |told| told.new_nodes += 1);
-                    self.learn_name(node);
                     self.answer_newcomer(session, now);
                 } else if new_life {
                     self.events.push_back(Event::NodeRestarted(node.hash()));
@@ -282,7 +294,11 @@ impl Mesh {
         if self.options.receptor_like || kind == Some(Kind::Other) {
             self.update_pace.request(now);
         } else {
-            self.next_update = self.next_update.min(now + self.options.answer_hold);
+            // A node that joins has heard of few when it hears of the first one.
+            let (since, known) = (self.newcomers.map_or(now, |(since, _)| since), self.links.sizes().0);
+            let nodes = u32::try_from(known).unwrap_or(u32::MAX);
+            let due = since + self.options.answer_hold + self.options.answer_per_node * nodes;
+            self.newcomers = Some((since, due));
         }
     }
 
@@ -381,12 +397,16 @@ impl Mesh {
 
     /// How long until the next own update if nothing changes.
     fn update_round(&mut self) -> Duration {
-        let options = &self.options;
-        let nodes = u32::try_from(self.links.paths().reachable()).unwrap_or(u32::MAX);
+        let (options, nodes) = (&self.options, self.reachable());
         let relaxed =
             (options.relaxed_interval + options.relaxed_per_node * nodes).max(options.update_interval);
         let round = if self.is_among_its_kind() { relaxed } else { options.update_interval };
         self.jittered(round)
+    }
+
+    /// How many nodes can be reached.
+    pub(super) fn reachable(&self) -> u32 {
+        u32::try_from(self.links.paths().reachable()).unwrap_or(u32::MAX)
     }
 
     fn jittered(&mut self, time: Duration) -> Duration {
@@ -395,6 +415,7 @@ impl Mesh {
 
     pub(super) fn flood_own_update(&mut self, suspected_duplicate: u64, now: Tick) {
         self.update_pace.served(now);
+        self.newcomers = None;
         self.next_update = now + self.update_round();
         if self.by_peer.is_empty() {
             return;
@@ -411,7 +432,7 @@ impl Mesh {
         message: Bytes,
         now: Now,
     ) -> Result<(), WireError> {
-        let heard = AdvertisementMessage::parse(&message)?;
+        let heard = readings::advertisement(&message, self.options.pool.as_ref())?;
         self.has_shown_life(session);
         let node = heard.advertisement.node_id.clone();
         let born = self.links.born(&node);

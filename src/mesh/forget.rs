@@ -41,7 +41,7 @@ impl Mesh {
             return Err(ForgetError::Own(node.clone()));
         }
         if let Some(via) = self.links.paths().next_hop(node.as_str()) {
-            return Err(ForgetError::Reachable { node: node.clone(), via: via.clone() });
+            return Err(ForgetError::Reachable { node: node.clone(), via });
         }
         if let Some(via) = self.by_peer.contains_key(node).then_some(node) {
             return Err(ForgetError::Reachable { node: node.clone(), via: via.clone() });
@@ -67,6 +67,10 @@ impl Mesh {
             } else if self.links.knows(node) || self.adverts.knows(node) {
                 self.note_if_absent(node, now);
             }
+        }
+        // A node that joins hears of everybody before it can reach anybody.
+        if self.absent.capacity() > 64 + 4 * self.absent.len() {
+            self.absent.shrink_to_fit();
         }
     }
 
@@ -116,7 +120,6 @@ impl Mesh {
         self.absent.remove(node);
         self.links.forget(node, now);
         self.adverts.forget_node(node, now);
-        self.names.remove(&node.hash());
         self.digest = None;
     }
 }

@@ -30,10 +30,6 @@ impl Offered {
     fn new(advertisement: Advertisement, message: &[u8]) -> Self {
         Self { advertisement: advertisement.into(), message: Bytes::copy_from_slice(message) }
     }
-
-    pub(super) fn is_older_than(&self, other: &Self) -> bool {
-        self.advertisement.time < other.advertisement.time
-    }
 }
 
 #[derive(Debug)]

@@ -143,9 +143,9 @@ impl Life {
         self.last_said = now;
     }
 
-    /// Anything at all was heard.
-    pub(super) fn hears(&mut self) {
-        self.unanswered = 0;
+    /// Anything at all was heard; true if a probe was still without an answer.
+    pub(super) fn hears(&mut self) -> bool {
+        std::mem::take(&mut self.unanswered) > 0
     }
 
     /// The answer to probe `number` has come. One that was not asked for, or comes twice, counts nothing.

@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::paths::{LinkCosts, Paths, Rerouted};
+use super::paths::{LinkCosts, Linked, Links, Paths, Rerouted};
 use super::pool::Pool;
-use super::rows::{Known, Links, Rows};
-use super::saying::Saying;
+use super::rows::{Known, Rows};
+use super::saying::{Pooled, Saying};
 use super::shares::Shares;
 use super::{Options, Tick};
 use crate::wire::{Cost, NameHash, NodeId, RoutingUpdate};
@@ -72,7 +72,7 @@ pub(super) struct LinkTable {
 impl LinkTable {
     pub(super) fn new(own: NodeId, options: &Options) -> Self {
         Self {
-            rows: Rows::new(&own),
+            rows: Rows::new(&own, options.pool.clone()),
             own,
             remember: options.withdrawn_time,
             nodes: Shares::new(options.max_nodes),
@@ -86,6 +86,16 @@ impl LinkTable {
     /// Known links: from, to, cost.
     pub(super) fn costs(&self) -> &Arc<LinkCosts> {
         self.rows.costs()
+    }
+
+    /// The name behind a hash, if it is listed.
+    pub(super) fn name_of(&self, hash: NameHash) -> Option<NodeId> {
+        self.paths().name_of(hash)
+    }
+
+    /// How many names are listed, the own one included.
+    pub(super) fn names(&self) -> usize {
+        self.paths().names()
     }
 
     /// The links of this node.
@@ -133,7 +143,7 @@ impl LinkTable {
         let (new_node, new_life) = (before.is_none(), before.is_none_or(|known| known.epoch != update.epoch));
         let saying = self.saying(node, update, size);
         let node = saying.node.clone();
-        let links_changed = self.set_links(&node, &saying.links);
+        let links_changed = self.set_links(&saying);
         self.remove(&node);
         self.nodes.add(teller, 1);
         self.bytes.add(teller, saying.size);
@@ -161,13 +171,21 @@ impl LinkTable {
 
     fn new_saying(&self, node: &NodeId, update: &RoutingUpdate, size: usize) -> Saying {
         let before = self.rows.known(node.as_str());
-        let links = match before {
-            Some(known) if *known.links == *update.connections => known.links.clone(),
-            Some(_) | None => {
+        let same = before.filter(|known| *known.links == *update.connections);
+        let links = match (same, &self.pool) {
+            // Others take the update as read, with these very links.
+            (_, Some(_)) => update.connections.clone(),
+            (Some(known), None) => known.links.clone(),
+            (None, None) => {
                 let links = update.connections.iter().map(|(to, cost)| (self.known_name(to), *cost));
                 Arc::new(links.collect())
             }
         };
+        let pooled = self.pool.as_ref().map(|pool| {
+            let number = || pool.roster(|names| Linked::new(&links, |to| names.find_or_add(to)));
+            let linked = same.and_then(|known| Some(known.pooled.as_ref()?.linked.clone()));
+            Pooled::new(linked.unwrap_or_else(number))
+        });
         Saying {
             node: before.map_or_else(|| self.known_name(node), |known| known.node.clone()),
             hash: before.map_or_else(|| node.hash(), |known| known.hash),
@@ -175,6 +193,7 @@ impl LinkTable {
             sequence: update.sequence,
             update_id: Some(update.update_id.as_str().into()),
             links,
+            pooled,
             size,
         }
     }
@@ -183,19 +202,33 @@ impl LinkTable {
     pub(super) fn known_name(&self, name: &NodeId) -> NodeId {
         let listed = self.paths().slot(name.as_str()).and_then(|slot| self.paths().name(slot));
         match (listed, &self.pool) {
-            (Some(listed), _) => listed.clone(),
+            (Some(listed), _) => listed,
             (None, Some(pool)) => pool.name(name),
             (None, None) => name.clone(),
         }
     }
 
-    fn set_links(&mut self, node: &NodeId, said: &Arc<Links>) -> bool {
+    /// The links that a node tells count from now on; false if they did before.
+    fn set_links(&mut self, saying: &Saying) -> bool {
+        let (node, said) = (&saying.node, &saying.links);
         let before = self.rows.links(node).cloned();
+        let alike =
+            |pooled: &Pooled| before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &pooled.linked.names));
+        if saying.pooled.as_deref().is_some_and(alike) {
+            return false;
+        }
         if before.as_ref() == Some(said) {
+            if let Some(pooled) = &saying.pooled {
+                // Of lists that say the same, the one that all meshes have is kept.
+                self.rows.list_alike(node, &pooled.linked);
+            }
             return false;
         }
         let before = before.unwrap_or_default();
-        self.rows.list(node, Some(said.clone()));
+        match &saying.pooled {
+            Some(pooled) => self.rows.list_numbered(node, Some(pooled.linked.clone())),
+            None => self.rows.list(node, Some(said.clone())),
+        }
         // A link that one end no longer lists is gone, whatever the other end last said. A link that it
         // does not list yet stays: the other end was faster. Links of this node are its own to judge.
         let own = self.own.clone();
@@ -249,7 +282,7 @@ impl LinkTable {
             let known = Arc::make_mut(&mut known.saying);
             (known.epoch, known.sequence) = (update.epoch, update.sequence);
             // The links are the other one's.
-            known.update_id = None;
+            (known.update_id, known.pooled) = (None, None);
         }
         if known.epoch == update.epoch {
             self.distrusted.insert(node.clone(), update.suspected_duplicate);
@@ -263,18 +296,16 @@ impl LinkTable {
         self.rows.relist(peer, |links| links.insert(own.clone(), cost));
     }
 
-    /// The session with `peer` is gone: no link either way. False if nothing else is known of the peer,
-    /// which is then forgotten: it may have made its name up.
-    pub(super) fn disconnect(&mut self, peer: &NodeId) -> bool {
+    /// The session with `peer` is gone: no link either way. If nothing else is known of the peer, it is
+    /// forgotten: it may have made its name up.
+    pub(super) fn disconnect(&mut self, peer: &NodeId) {
         let own = self.own.clone();
         self.rows.relist(&own, |links| links.remove(peer));
-        let known = self.knows(peer);
-        if known {
+        if self.knows(peer) {
             self.rows.relist(peer, |links| links.remove(&own));
         } else {
             self.rows.list(peer, None);
         }
-        known
     }
 
     /// Nodes known, bytes of their updates, nodes remembered as forgotten.

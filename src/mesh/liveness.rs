@@ -38,7 +38,7 @@ impl Mesh {
         if self.options.receptor_like {
             return None;
         }
-        let stagger = if self.id < established.peer { Duration::ZERO } else { STAGGER };
+        let stagger = if established.is_first { STAGGER } else { Duration::ZERO };
         let life = &established.life;
         let probe = life.next_probe(&self.options, stagger);
         [probe, life.ends(state.last_heard, &self.options)].into_iter().flatten().min()

@@ -12,7 +12,8 @@
 //! - `routes`: the immutable table that forwards packets, shared with the fast path;
 //! - `datagram`: what happens to a data message; `firewall`: the rules that it meets first;
 //! - `adverts`, `heard`: services on offer; `seen`: updates passed on without belief; `pace`: "soon, but not too often";
-//! - `shares`: how much each neighbour may fill of a table; `pool`: what many meshes in one process know alike.
+//! - `shares`: how much each neighbour may fill of a table; `pool`: what many meshes in one process know alike;
+//! - `readings`: what they read alike.
 
 mod adverts;
 mod clock;
@@ -30,6 +31,7 @@ mod options;
 mod pace;
 mod paths;
 mod pool;
+mod readings;
 mod repair;
 mod rivals;
 mod roster;

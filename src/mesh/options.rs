@@ -21,6 +21,9 @@ pub struct Options {
     pub update_hold_long: Duration,
     /// Until a newcomer that was heard of through a neighbour of our kind is answered.
     pub answer_hold: Duration,
+    /// ... and so much later for each node of the mesh: while newcomers go on coming, each of the nodes answers,
+    /// and all others hear of it.
+    pub answer_per_node: Duration,
     /// Between two computations of the routes, likewise.
     pub route_hold: Duration,
     /// Between two computations of the routes once changes go on.
@@ -78,6 +81,7 @@ impl Default for Options {
             update_hold: Duration::from_millis(100),
             update_hold_long: Duration::from_millis(500),
             answer_hold: Duration::from_secs(1),
+            answer_per_node: Duration::from_millis(10),
             route_hold: Duration::from_millis(20),
             route_hold_long: Duration::from_millis(200),
             route_hold_per_node: Duration::from_micros(50),

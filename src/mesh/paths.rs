@@ -8,17 +8,22 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
+use super::pool::Pool;
 use super::roster::{Roster, Slot};
 use crate::wire::{Cost, NameHash, NodeId};
+
+/// One node's links: to whom, and the cost.
+pub(super) type Links = BTreeMap<NodeId, Cost>;
 
 /// Known links: from, to, cost. Only nodes that are keys of the outer map can be reached.
 pub type LinkCosts = BTreeMap<NodeId, Arc<BTreeMap<NodeId, Cost>>>;
 
 /// What the shortest path from `origin` to each reachable node costs.
 pub(super) fn costs(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, f64> {
-    let mut paths = Paths::new(origin);
+    let mut paths = Paths::new(origin, None);
     for (node, to) in links {
-        paths.set_links(node, Some(to));
+        let linked = paths.number(to);
+        paths.set_links(node, Some(linked));
     }
     paths.recompute();
     paths.distances()
@@ -34,20 +39,24 @@ struct Edge {
     cost: f64,
 }
 
-/// A name that the table holds. Its links follow the names' order.
-#[derive(Debug, Clone, Copy)]
-struct Node {
-    /// Where its links are.
-    start: u32,
-    len: u32,
-    /// It is a key of the table.
-    listed: bool,
-    /// The first hop towards it, and what the shortest path costs, as they were computed last.
-    hop: Slot,
-    distance: f64,
+/// A node's links: by name, and by number in the names' order. Meshes that share their numbers share this, too.
+#[derive(Debug)]
+pub(super) struct Linked {
+    pub(super) names: Arc<Links>,
+    edges: Box<[Edge]>,
 }
 
-const VACANT: Node = Node { start: 0, len: 0, listed: false, hop: NONE, distance: f64::INFINITY };
+impl Linked {
+    pub(super) fn new(names: &Arc<Links>, mut number: impl FnMut(&NodeId) -> Slot) -> Arc<Self> {
+        let edges = names.iter().map(|(to, cost)| Edge { to: number(to), cost: cost.get() }).collect();
+        Arc::new(Self { names: names.clone(), edges })
+    }
+
+    /// False if whoever comes from there can only go back: most nodes of a large mesh hang on a single link.
+    fn leads_beyond(&self, from: Slot) -> bool {
+        self.edges.iter().any(|edge| edge.to != from)
+    }
+}
 
 /// A node whose first hop is another one now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,62 +68,99 @@ pub(super) struct Rerouted {
     pub(super) hop: Option<NodeId>,
 }
 
-/// The paths from one node.
+/// The paths from one node. What is known of the nodes stands by their numbers.
 #[derive(Debug)]
 pub(super) struct Paths {
     origin: Slot,
     roster: Roster,
-    /// By slot.
-    nodes: Vec<Node>,
-    /// The links of all nodes, with those in between that are no longer anybody's.
-    edges: Vec<Edge>,
-    unused: usize,
-    /// Nodes that can be reached, the origin aside.
+    /// The links of those that are keys of the table.
+    links: Vec<Option<Arc<Linked>>>,
+    /// The first hops, and what the shortest paths cost, as they were computed last.
+    hops: Vec<Slot>,
+    distances: Vec<f64>,
+    /// Nodes in the table, and those of them that can be reached, the origin aside.
+    listed: usize,
     reachable: usize,
     /// Something has changed that a shortest path may notice.
     stale: bool,
 }
 
 impl Paths {
-    pub(super) fn new(origin: &NodeId) -> Self {
-        let mut roster = Roster::default();
+    pub(super) fn new(origin: &NodeId, pool: Option<Pool>) -> Self {
+        let mut roster = Roster::new(pool);
         let origin = roster.take(origin);
-        let start = Node { distance: 0.0, ..VACANT };
-        Self { origin, roster, nodes: vec![start], edges: Vec::new(), unused: 0, reachable: 0, stale: false }
+        let (links, hops, distances) = (Vec::new(), Vec::new(), Vec::new());
+        let mut paths =
+            Self { origin, roster, links, hops, distances, listed: 0, reachable: 0, stale: false };
+        paths.make_room();
+        paths.distances[origin as usize] = 0.0;
+        paths
+    }
+
+    /// Links with the numbers of their ends, which these have until [`Paths::set_links`] replaces the links.
+    pub(super) fn number(&mut self, links: &Arc<Links>) -> Arc<Linked> {
+        Linked::new(links, |to| self.roster.take(to))
     }
 
     /// The links of a node are these from now on; with `None` it is no longer in the table. Its number, which
     /// it has as long as it is there.
-    pub(super) fn set_links(&mut self, node: &NodeId, links: Option<&BTreeMap<NodeId, Cost>>) -> Slot {
+    pub(super) fn set_links(&mut self, node: &NodeId, links: Option<Arc<Linked>>) -> Slot {
         // Held until the end, so that the node stays while its links come and go.
-        let slot = self.take(node);
-        let new: Vec<Edge> = links
-            .into_iter()
-            .flatten()
-            .map(|(to, cost)| Edge { to: self.take(to), cost: cost.get() })
-            .collect();
-        let old = self.edges_of(slot).to_vec();
-        let listed = links.is_some();
-        if self.nodes[slot as usize].listed != listed {
-            self.nodes[slot as usize].listed = listed;
+        let slot = self.roster.take(node);
+        self.make_room();
+        let old = self.links[slot as usize].take();
+        if old.is_some() != links.is_some() {
             self.stale = true;
-            if listed {
-                self.take(node);
+            if links.is_some() {
+                self.listed += 1;
+                self.roster.take(node);
             } else {
+                self.listed -= 1;
                 self.release(slot);
             }
         }
+        let edges =
+            |linked: &Option<Arc<Linked>>| linked.clone().map(|l| l.edges.to_vec()).unwrap_or_default();
+        let old = edges(&old);
         if !self.stale {
             // A link by which nobody is reached, and would not be now, may come and go.
+            let new = edges(&links);
             let matters = |edge: &&Edge| self.is_short(slot, edge);
             self.stale = !old.iter().filter(matters).eq(new.iter().filter(matters));
         }
-        if old != new {
-            self.store(slot, &new);
-        }
+        self.links[slot as usize] = links;
         old.iter().for_each(|edge| self.release(edge.to));
         self.release(slot);
         slot
+    }
+
+    /// The links of a node stand in this list from now on, which says the same with numbers that stand for ever.
+    pub(super) fn replace_alike(&mut self, node: &str, alike: &Arc<Linked>) {
+        if let Some(Some(linked)) = self.slot(node).and_then(|slot| self.links.get_mut(slot as usize)) {
+            *linked = alike.clone();
+        }
+    }
+
+    /// The links of a node that is in the table.
+    pub(super) fn links(&self, slot: Slot) -> Option<&Arc<Linked>> {
+        self.links.get(slot as usize)?.as_ref()
+    }
+
+    /// The nodes in the table, in no order that means anything.
+    pub(super) fn listed(&self) -> impl Iterator<Item = (NodeId, &Arc<Linked>)> {
+        let listed = (0..).zip(&self.links).filter_map(|(slot, links)| Some((slot, links.as_ref()?)));
+        listed.filter_map(|(slot, links)| Some((self.roster.name(slot)?, links)))
+    }
+
+    /// How many these are, and the origin if it is none of them.
+    pub(super) fn names(&self) -> usize {
+        self.listed + usize::from(self.links(self.origin).is_none())
+    }
+
+    /// The node behind a hash, if it is in the table.
+    pub(super) fn name_of(&self, hash: NameHash) -> Option<NodeId> {
+        let slot = self.roster.find_hash(hash)?;
+        self.links(slot).and_then(|_| self.roster.name(slot))
     }
 
     /// The number of a name, and the name behind a number.
@@ -122,13 +168,13 @@ impl Paths {
         self.roster.find(node)
     }
 
-    pub(super) fn name(&self, slot: Slot) -> Option<&NodeId> {
+    pub(super) fn name(&self, slot: Slot) -> Option<NodeId> {
         self.roster.name(slot)
     }
 
     /// The first hop towards a node, as it was computed last.
-    pub(super) fn next_hop(&self, node: &str) -> Option<&NodeId> {
-        self.roster.name(self.nodes[self.roster.find(node)? as usize].hop)
+    pub(super) fn next_hop(&self, node: &str) -> Option<NodeId> {
+        self.roster.name(*self.hops.get(self.roster.find(node)? as usize)?)
     }
 
     /// True if there is one.
@@ -137,7 +183,7 @@ impl Paths {
     }
 
     pub(super) fn reaches_slot(&self, slot: Slot) -> bool {
-        self.nodes[slot as usize].hop != NONE
+        self.hops.get(slot as usize).is_some_and(|hop| *hop != NONE)
     }
 
     /// How many nodes can be reached.
@@ -146,17 +192,22 @@ impl Paths {
     }
 
     /// The reachable nodes with the first hops towards them, in no order that means anything.
-    pub(super) fn hops(&self) -> impl Iterator<Item = (NameHash, &NodeId)> {
-        let hop = |(slot, node): (Slot, &Node)| Some((self.roster.hash(slot)?, self.roster.name(node.hop)?));
-        (0..).zip(&self.nodes).filter_map(hop)
+    pub(super) fn hops(&self) -> impl Iterator<Item = (NameHash, NodeId)> {
+        let hop = |(slot, hop): (Slot, &Slot)| Some((self.roster.hash(slot)?, self.roster.name(*hop)?));
+        (0..).zip(&self.hops).filter(|(_, hop)| **hop != NONE).filter_map(hop)
+    }
+
+    /// The same by numbers: the first hop towards each node, if there is one.
+    pub(super) fn numbered_hops(&self) -> impl Iterator<Item = Option<Slot>> {
+        self.hops.iter().map(|&hop| (hop != NONE).then_some(hop))
     }
 
     fn distances(&self) -> BTreeMap<NodeId, f64> {
-        let finite = |(slot, node): (Slot, &Node)| {
-            let listed = node.listed && node.distance.is_finite();
-            listed.then(|| Some((self.roster.name(slot)?.clone(), node.distance)))?
+        let finite = |(slot, distance): (Slot, &f64)| {
+            let listed = self.links(slot).is_some() && distance.is_finite();
+            listed.then(|| Some((self.roster.name(slot)?, *distance)))?
         };
-        (0..).zip(&self.nodes).filter_map(finite).collect()
+        (0..).zip(&self.distances).filter_map(finite).collect()
     }
 
     /// Computes the paths, if that can change anything; says where they lead elsewhere now.
@@ -168,18 +219,18 @@ impl Paths {
         let hops = self.find_hops();
         let mut moved = Vec::new();
         for (slot, hop) in (0..).zip(hops) {
-            let before = std::mem::replace(&mut self.nodes[slot as usize].hop, hop);
+            let before = std::mem::replace(&mut self.hops[slot as usize], hop);
             if before == hop {
                 continue;
             }
             self.reachable = self.reachable + usize::from(before == NONE) - usize::from(hop == NONE);
             if let (Some(node), Some(hash)) = (self.roster.name(slot), self.roster.hash(slot)) {
-                let (was_reachable, hop) = (before != NONE, self.roster.name(hop).cloned());
-                moved.push(Rerouted { node: node.clone(), hash, was_reachable, hop });
+                let (was_reachable, hop) = (before != NONE, self.roster.name(hop));
+                moved.push(Rerouted { node, hash, was_reachable, hop });
             }
             // Whoever is reached keeps the number by which others may go.
             match (before, hop) {
-                (NONE, _) => drop(self.roster.name(slot).cloned().map(|name| self.roster.take(&name))),
+                (NONE, _) => drop(self.roster.name(slot).map(|name| self.roster.take(&name))),
                 (_, NONE) => self.release(slot),
                 _ => {}
             }
@@ -189,20 +240,25 @@ impl Paths {
 
     /// What the shortest path to each node costs; infinite if there is none.
     fn find_distances(&mut self) {
-        self.nodes.iter_mut().for_each(|node| node.distance = f64::INFINITY);
-        self.nodes[self.origin as usize].distance = 0.0;
+        let (links, distances) = (&self.links, &mut self.distances);
+        distances.fill(f64::INFINITY);
+        distances[self.origin as usize] = 0.0;
         // Bits of floats that are not negative sort as the floats do.
         let mut heap = BinaryHeap::from([Reverse((0_u64, self.origin))]);
         while let Some(Reverse((bits, slot))) = heap.pop() {
-            let (so_far, node) = (f64::from_bits(bits), self.nodes[slot as usize]);
-            if so_far > node.distance {
+            let so_far = f64::from_bits(bits);
+            if so_far > distances[slot as usize] {
                 continue;
             }
-            for edge in &self.edges[node.span()] {
-                let (cost, next) = (so_far + edge.cost, &mut self.nodes[edge.to as usize]);
-                if cost < next.distance && next.listed {
-                    next.distance = cost;
-                    heap.push(Reverse((cost.to_bits(), edge.to)));
+            for edge in links[slot as usize].iter().flat_map(|linked| &linked.edges) {
+                let (cost, next) = (so_far + edge.cost, &mut distances[edge.to as usize]);
+                if cost < *next
+                    && let Some(linked) = &links[edge.to as usize]
+                {
+                    *next = cost;
+                    if linked.leads_beyond(slot) {
+                        heap.push(Reverse((cost.to_bits(), edge.to)));
+                    }
                 }
             }
         }
@@ -211,16 +267,19 @@ impl Paths {
     /// An edge is tight if a shortest path may use it. Walking tight edges outward from the origin reaches
     /// every reachable node and never runs in a circle, even where a cost drowns in rounding.
     fn find_hops(&self) -> Vec<Slot> {
-        let mut hops = vec![NONE; self.nodes.len()];
+        let mut hops = vec![NONE; self.hops.len()];
         let mut frontier = VecDeque::from([self.origin]);
         while let Some(slot) = frontier.pop_front() {
-            let (node, hop) = (self.nodes[slot as usize], hops[slot as usize]);
-            for edge in &self.edges[node.span()] {
-                let next = self.nodes[edge.to as usize];
-                let tight = node.distance + edge.cost == next.distance && next.listed;
-                if tight && edge.to != self.origin && hops[edge.to as usize] == NONE {
-                    hops[edge.to as usize] = if hop == NONE { edge.to } else { hop };
-                    frontier.push_back(edge.to);
+            let (distance, hop) = (self.distances[slot as usize], hops[slot as usize]);
+            for edge in self.links[slot as usize].iter().flat_map(|linked| &linked.edges) {
+                let to = edge.to as usize;
+                let Some(linked) = &self.links[to] else { continue };
+                let tight = distance + edge.cost == self.distances[to];
+                if tight && edge.to != self.origin && hops[to] == NONE {
+                    hops[to] = if hop == NONE { edge.to } else { hop };
+                    if linked.leads_beyond(slot) {
+                        frontier.push_back(edge.to);
+                    }
                 }
             }
         }
@@ -229,55 +288,36 @@ impl Paths {
 
     /// True if a node is reached by this edge as cheaply as by any other one, by what was computed last.
     fn is_short(&self, from: Slot, edge: &Edge) -> bool {
-        let (node, next) = (self.nodes[from as usize], self.nodes[edge.to as usize]);
-        (node.hop != NONE || from == self.origin) && next.listed && node.distance + edge.cost <= next.distance
+        let cost = self.distances[from as usize] + edge.cost;
+        (self.reaches_slot(from) || from == self.origin)
+            && self.links[edge.to as usize].is_some()
+            && cost <= self.distances[edge.to as usize]
     }
 
-    fn take(&mut self, name: &NodeId) -> Slot {
-        let slot = self.roster.take(name);
-        if self.nodes.len() < self.roster.len() {
-            self.nodes.push(VACANT);
-        }
-        slot
+    /// Each name has a place. Little more than is needed: among thousands of meshes it would add up.
+    fn make_room(&mut self) {
+        let len = self.roster.len();
+        grow(&mut self.links, len, None);
+        grow(&mut self.hops, len, NONE);
+        grow(&mut self.distances, len, f64::INFINITY);
     }
 
     fn release(&mut self, slot: Slot) {
         if self.roster.release(slot) {
-            self.nodes[slot as usize] = VACANT;
-        }
-    }
-
-    fn edges_of(&self, slot: Slot) -> &[Edge] {
-        &self.edges[self.nodes[slot as usize].span()]
-    }
-
-    /// In place if there is room, else at the end; once half of the room is nobody's, the rest moves together.
-    fn store(&mut self, slot: Slot, new: &[Edge]) {
-        let (node, len) = (&mut self.nodes[slot as usize], new.len() as u32);
-        self.unused += node.len as usize;
-        if len > node.len {
-            node.start = self.edges.len() as u32;
-            self.edges.extend_from_slice(new);
-        } else {
-            self.unused -= new.len();
-            self.edges[node.start as usize..][..new.len()].copy_from_slice(new);
-        }
-        node.len = len;
-        if self.unused > self.edges.len() / 2 {
-            let mut together = Vec::with_capacity((self.edges.len() - self.unused) * 5 / 4);
-            for node in &mut self.nodes {
-                let span = node.span();
-                node.start = together.len() as u32;
-                together.extend_from_slice(&self.edges[span]);
-            }
-            (self.edges, self.unused) = (together, 0);
+            self.links[slot as usize] = None;
+            self.hops[slot as usize] = NONE;
+            self.distances[slot as usize] = f64::INFINITY;
         }
     }
 }
 
-impl Node {
-    fn span(&self) -> std::ops::Range<usize> {
-        self.start as usize..(self.start + self.len) as usize
+/// Makes a list so long, with at most an eighth of it to spare.
+pub(super) fn grow<T: Clone>(list: &mut Vec<T>, len: usize, with: T) {
+    if list.len() < len {
+        if list.capacity() < len {
+            list.reserve_exact(len + len / 8 - list.len());
+        }
+        list.resize(len, with);
     }
 }
 

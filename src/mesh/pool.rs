@@ -4,11 +4,13 @@
 //! Owns the sharing alone; what the shared things mean, and when two are the same, is said by whoever shares
 //! them. It never forgets a name, so a node that faces strangers goes without.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::heard::Offered;
+use super::readings::Readings;
+use super::roster::Names;
 use super::saying::Saying;
 use crate::wire::{NodeId, ServiceName};
 
@@ -18,20 +20,34 @@ pub struct Pool(Arc<Mutex<Shelves>>);
 
 #[derive(Debug, Default)]
 struct Shelves {
-    names: HashSet<NodeId>,
+    names: Names,
     sayings: Shelf<NodeId, Saying>,
     offers: Shelf<(NodeId, ServiceName), Offered>,
+    readings: Readings,
 }
 
 impl Pool {
+    /// The names that all meshes share, and their numbers.
+    pub(super) fn roster<T>(&self, ask: impl FnOnce(&mut Names) -> T) -> T {
+        ask(&mut self.lock().names)
+    }
+
     /// A name in the memory that all meshes share.
     pub(super) fn name(&self, name: &NodeId) -> NodeId {
-        let mut shelves = self.lock();
-        if let Some(kept) = shelves.names.get(name) {
-            return kept.clone();
-        }
-        shelves.names.insert(name.clone());
-        name.clone()
+        self.roster(|names| {
+            let slot = names.find_or_add(name);
+            names.name(slot).unwrap_or(name).clone()
+        })
+    }
+
+    /// What has been read before.
+    pub(super) fn readings<T>(&self, ask: impl FnOnce(&mut Readings) -> T) -> T {
+        ask(&mut self.lock().readings)
+    }
+
+    /// True if it is the same shelf.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// What a node says: as somebody else keeps it, or made now.
@@ -45,7 +61,7 @@ impl Pool {
         found.unwrap_or_else(|| {
             // Made without the lock, since its names come from here.
             let made = Arc::new(make());
-            self.lock().sayings.put(node.clone(), &made, |kept| made.is_older_than(kept));
+            self.lock().sayings.put(node.clone(), &made);
             made
         })
     }
@@ -60,7 +76,7 @@ impl Pool {
         let found = self.lock().offers.find(key, is_it);
         found.unwrap_or_else(|| {
             let made = Arc::new(make());
-            self.lock().offers.put(key.clone(), &made, |kept| made.is_older_than(kept));
+            self.lock().offers.put(key.clone(), &made);
             made
         })
     }
@@ -71,9 +87,12 @@ impl Pool {
     }
 }
 
-/// The newest of each kind, as long as anybody has it.
+/// How many versions of a thing there is room for: while news spreads, some meshes are behind.
+const VERSIONS: usize = 4;
+
+/// The latest of each kind, as long as anybody has them.
 #[derive(Debug)]
-struct Shelf<K, T>(HashMap<K, Weak<T>>);
+struct Shelf<K, T>(HashMap<K, VecDeque<Weak<T>>>);
 
 impl<K, T> Default for Shelf<K, T> {
     fn default() -> Self {
@@ -83,13 +102,14 @@ impl<K, T> Default for Shelf<K, T> {
 
 impl<K: Hash + Eq, T> Shelf<K, T> {
     fn find(&self, key: &K, is_it: impl Fn(&T) -> bool) -> Option<Arc<T>> {
-        self.0.get(key)?.upgrade().filter(|kept| is_it(kept))
+        self.0.get(key)?.iter().rev().filter_map(Weak::upgrade).find(|kept| is_it(kept))
     }
 
-    fn put(&mut self, key: K, made: &Arc<T>, is_older_than: impl Fn(&T) -> bool) {
-        let newer = self.0.get(&key).and_then(Weak::upgrade).is_some_and(|kept| is_older_than(&kept));
-        if !newer {
-            self.0.insert(key, Arc::downgrade(made));
+    fn put(&mut self, key: K, made: &Arc<T>) {
+        let versions = self.0.entry(key).or_default();
+        if versions.len() >= VERSIONS {
+            versions.pop_front();
         }
+        versions.push_back(Arc::downgrade(made));
     }
 }

@@ -9,7 +9,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use super::core::{Event, Mesh};
-use super::paths::Rerouted;
+use super::paths::{Paths, Rerouted};
+use super::pool::Pool;
 use super::{SessionId, Tick};
 use crate::wire::{DataHeader, NameHash, NodeId};
 
@@ -47,32 +48,55 @@ impl Hasher for HashIsKey {
 pub struct Routes {
     own: Option<NameHash>,
     firewall: bool,
-    next: HashMap<NameHash, SessionId, BuildHasherDefault<HashIsKey>>,
+    next: Next,
 }
 
+/// Where the next hops stand.
+#[derive(Debug, Clone)]
+enum Next {
+    ByHash(HashMap<NameHash, SessionId, BuildHasherDefault<HashIsKey>>),
+    /// By the numbers that all meshes of a pool give to names: two bytes for each, where a map takes thirty.
+    ByNumber {
+        pool: Pool,
+        sessions: Vec<SessionId>,
+        next: Vec<u16>,
+    },
+}
+
+/// No session.
+const NOWHERE: u16 = u16::MAX;
+
 impl Routes {
-    /// A table for the node with hash `own`: each destination with the neighbour towards it, and the
-    /// sessions to the neighbours. With `firewall`, every message is the core's.
-    pub(super) fn new<'a>(
+    /// A table for the node with hash `own`: where the paths lead, and the sessions to the neighbours. With
+    /// `firewall`, every message is the core's.
+    pub(super) fn new(
         own: NameHash,
         firewall: bool,
-        hops: impl Iterator<Item = (NameHash, &'a NodeId)>,
+        paths: &Paths,
         sessions: &BTreeMap<NodeId, SessionId>,
+        pool: Option<&Pool>,
     ) -> Self {
-        let next = hops.filter_map(|(dest, hop)| Some((dest, *sessions.get(hop)?))).collect();
+        let next = match pool {
+            Some(pool) => by_number(paths, sessions, pool),
+            None => {
+                let hop = |(dest, hop): (_, NodeId)| Some((dest, *sessions.get(&hop)?));
+                Next::ByHash(paths.hops().filter_map(hop).collect())
+            }
+        };
         Self { own: Some(own), firewall, next }
     }
 
-    /// The same table where nothing but that has moved.
-    fn after(&self, moved: &[Rerouted], sessions: &BTreeMap<NodeId, SessionId>) -> Self {
-        let mut routes = self.clone();
+    /// The same table where nothing but that has moved; `None` if that is not worth the trouble.
+    fn after(&self, moved: &[Rerouted], sessions: &BTreeMap<NodeId, SessionId>) -> Option<Self> {
+        let Next::ByHash(next) = &self.next else { return None };
+        let mut next = next.clone();
         for Rerouted { hash, hop, .. } in moved {
             match hop.as_ref().and_then(|hop| sessions.get(hop)) {
-                Some(session) => routes.next.insert(*hash, *session),
-                None => routes.next.remove(hash),
+                Some(session) => next.insert(*hash, *session),
+                None => next.remove(hash),
             };
         }
-        routes
+        Some(Self { next: Next::ByHash(next), ..*self })
     }
 
     /// What becomes of a message with this header.
@@ -91,7 +115,40 @@ impl Routes {
 
     /// The session towards a node.
     pub fn next_hop(&self, to: NameHash) -> Option<SessionId> {
-        self.next.get(&to).copied()
+        match &self.next {
+            Next::ByHash(next) => next.get(&to).copied(),
+            Next::ByNumber { pool, sessions, next } => {
+                let slot = pool.roster(|names| names.find_hash(to))?;
+                sessions.get(usize::from(*next.get(slot as usize)?)).copied()
+            }
+        }
+    }
+}
+
+fn by_number(paths: &Paths, sessions: &BTreeMap<NodeId, SessionId>, pool: &Pool) -> Next {
+    let slots = sessions.keys().map(|peer| paths.slot(peer.as_str()));
+    // A simulated node has few neighbours.
+    let places: HashMap<_, u16> = slots.zip(0..NOWHERE).filter_map(|(slot, at)| Some((slot?, at))).collect();
+    let place = |hop: Option<_>| hop.and_then(|hop| places.get(&hop)).copied().unwrap_or(NOWHERE);
+    let next = paths.numbered_hops().map(place).collect();
+    Next::ByNumber { pool: pool.clone(), sessions: sessions.values().copied().collect(), next }
+}
+
+impl Default for Next {
+    fn default() -> Self {
+        Self::ByHash(HashMap::default())
+    }
+}
+
+impl PartialEq for Next {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::ByHash(one), Self::ByHash(other)) => one == other,
+            (Self::ByNumber { pool: p, sessions: s, next: n }, Self::ByNumber { pool, sessions, next }) => {
+                p.is(pool) && s == sessions && n == next
+            }
+            (Self::ByHash(_), Self::ByNumber { .. }) | (Self::ByNumber { .. }, Self::ByHash(_)) => false,
+        }
     }
 }
 
@@ -99,7 +156,7 @@ impl Mesh {
     /// Brings the forwarding table up to date with the links and the sessions.
     pub(super) fn recompute_routes(&mut self, now: Tick) {
         let moved = self.links.recompute_paths();
-        let nodes = u32::try_from(self.links.paths().reachable()).unwrap_or(u32::MAX);
+        let nodes = self.reachable();
         self.route_pace.set_long(self.options.route_hold_long + self.options.route_hold_per_node * nodes);
         self.counters.route_computations += 1;
         let firewall = !self.firewall.is_empty();
@@ -107,12 +164,11 @@ impl Mesh {
         if moved.is_empty() && same_sessions {
             return;
         }
-        let routes = if same_sessions {
-            self.routes.after(&moved, &self.by_peer)
-        } else {
+        let kept = same_sessions.then(|| self.routes.after(&moved, &self.by_peer)).flatten();
+        let routes = kept.unwrap_or_else(|| {
             self.routed_by = self.by_peer.clone();
-            Routes::new(self.own, firewall, self.links.paths().hops(), &self.by_peer)
-        };
+            Routes::new(self.own, firewall, self.links.paths(), &self.by_peer, self.options.pool.as_ref())
+        });
         if !moved.is_empty() || routes != *self.routes {
             self.counters.route_changes += 1;
             self.routes = Arc::new(routes);
@@ -130,7 +186,7 @@ impl Mesh {
     /// The forwarding table by names, for people: each reachable node with the neighbour towards it.
     pub fn routing_table(&self) -> &Arc<BTreeMap<NodeId, NodeId>> {
         let paths = self.links.paths();
-        let hop = |node: &NodeId| Some((node.clone(), paths.next_hop(node.as_str())?.clone()));
+        let hop = |node: &NodeId| Some((node.clone(), paths.next_hop(node.as_str())?));
         let table = || Arc::new(self.links.costs().keys().filter_map(hop).collect());
         self.routing_table.get_or_init(table)
     }

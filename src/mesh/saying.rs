@@ -2,15 +2,16 @@
 //!
 //! Whether it is believed is decided in `links`, and which links count in the end in `rows`.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::rows::Links;
+use super::paths::{Linked, Links};
+use super::readings::Text;
 use crate::wire::{NameHash, NodeId, RoutingUpdate};
 
 /// What another node has said last.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(super) struct Saying {
     pub(super) node: NodeId,
     pub(super) hash: NameHash,
@@ -20,8 +21,25 @@ pub(super) struct Saying {
     pub(super) update_id: Option<Box<str>>,
     /// Its links as it told them itself; those that count lack some whose other ends deny them.
     pub(super) links: Arc<Links>,
+    /// What meshes with a pool share beyond that.
+    pub(super) pooled: Option<Box<Pooled>>,
     /// What it takes in the table, in bytes.
     pub(super) size: usize,
+}
+
+/// A saying as meshes of one pool have it.
+#[derive(Debug, Clone)]
+pub(super) struct Pooled {
+    /// Its links with numbers, which stand for ever there.
+    pub(super) linked: Arc<Linked>,
+    /// Its message, once somebody has passed it on.
+    text: OnceLock<Option<Text>>,
+}
+
+impl Pooled {
+    pub(super) fn new(linked: Arc<Linked>) -> Box<Self> {
+        Self { linked, text: OnceLock::new() }.into()
+    }
 }
 
 impl Saying {
@@ -29,19 +47,21 @@ impl Saying {
         (self.epoch, self.sequence)
     }
 
-    pub(super) fn is_older_than(&self, other: &Self) -> bool {
-        self.version() < other.version()
-    }
-
     /// True if it is what the update says.
     pub(super) fn is_of(&self, update: &RoutingUpdate) -> bool {
         self.version() == (update.epoch, update.sequence)
             && self.update_id.as_deref() == Some(&update.update_id)
-            && *self.links == *update.connections
+            && self.links == update.connections
     }
 
     /// As this node passes it on; `None` if it does not.
     pub(super) fn message(&self, forwarder: &NodeId) -> Option<Bytes> {
+        let printed = || self.print(forwarder).and_then(|message| Text::of(&message));
+        let text = self.pooled.as_ref().and_then(|pooled| pooled.text.get_or_init(printed).as_ref());
+        text.and_then(|text| text.under(forwarder)).or_else(|| self.print(forwarder))
+    }
+
+    fn print(&self, forwarder: &NodeId) -> Option<Bytes> {
         let update = RoutingUpdate {
             node_id: Some(self.node.clone()),
             update_id: self.update_id.as_deref()?.to_owned(),

@@ -199,6 +199,8 @@ pub(super) struct Established {
     pub(super) listed: Option<(u64, u64)>,
     /// Another session claims to be this peer: until when this one has time to show that it lives.
     pub(super) prove_alive_by: Option<Tick>,
+    /// Whether the peer has the smaller name of the two.
+    pub(super) is_first: bool,
     /// Before this, the peer is not pinged again.
     pub(super) next_probe: Tick,
     /// What the probes between nodes of our kind tell.
@@ -247,12 +249,13 @@ impl Session {
         *count == LOUD
     }
 
-    /// Something was heard at `when`.
-    pub(super) fn hears(&mut self, when: Tick) {
+    /// Something was heard at `when`; true if it was waited for.
+    pub(super) fn hears(&mut self, when: Tick) -> bool {
         self.last_heard = self.last_heard.max(when);
         self.forgiven = Duration::ZERO;
-        if let Phase::Established(established) = &mut self.phase {
-            established.life.hears();
+        match &mut self.phase {
+            Phase::Established(established) => established.life.hears(),
+            Phase::Greeting { .. } => false,
         }
     }
 

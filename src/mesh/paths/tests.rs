@@ -24,10 +24,16 @@ fn table(edges: &[(&str, &str, f64)]) -> LinkCosts {
     links
 }
 
+/// The links of a node in the paths are those of the table.
+fn set_links(paths: &mut Paths, node: &NodeId, links: Option<&Arc<Links>>) {
+    let linked = links.map(|links| paths.number(links));
+    paths.set_links(node, linked);
+}
+
 fn paths(origin: &NodeId, links: &LinkCosts) -> Paths {
-    let mut paths = Paths::new(origin);
+    let mut paths = Paths::new(origin, None);
     for (node, to) in links {
-        paths.set_links(node, Some(to));
+        set_links(&mut paths, node, Some(to));
     }
     paths.recompute();
     paths
@@ -35,7 +41,7 @@ fn paths(origin: &NodeId, links: &LinkCosts) -> Paths {
 
 /// Each reachable node of the table with the first hop towards it.
 fn next_hops(paths: &Paths, links: &LinkCosts) -> BTreeMap<NodeId, NodeId> {
-    let hop = |node: &NodeId| Some((node.clone(), paths.next_hop(node.as_str())?.clone()));
+    let hop = |node: &NodeId| Some((node.clone(), paths.next_hop(node.as_str())?));
     let hops: BTreeMap<_, _> = links.keys().filter_map(hop).collect();
     assert_eq!(hops.len(), paths.reachable());
     assert_eq!(hops.len(), paths.hops().count());
@@ -91,7 +97,7 @@ fn what_no_shortest_path_can_notice_asks_for_no_computation() {
             Some(cost) => of.insert(node(to), Cost::new(cost).unwrap()),
             None => of.remove(&node(to)),
         };
-        paths.set_links(&node(from), links.get(&node(from)).map(|to| &**to));
+        set_links(&mut paths, &node(from), links.get(&node(from)));
         let asks = paths.stale;
         let moved: Vec<String> = paths.recompute().into_iter().map(|moved| moved.node.to_string()).collect();
         (asks, moved.concat())
@@ -112,16 +118,17 @@ fn names_that_come_and_go_leave_nothing_behind() {
     let mut paths = paths(&node("a"), &links);
     for i in 0..1_000 {
         let (x, y) = (node(format!("x{i}")), node(format!("y{i}")));
-        let (one, other) = ([(y.clone(), Cost::DEFAULT)].into(), [(x.clone(), Cost::DEFAULT)].into());
-        paths.set_links(&node("b"), Some(&one));
-        paths.set_links(&y, Some(&other));
+        let one = Arc::new([(y.clone(), Cost::DEFAULT)].into());
+        let other = Arc::new([(x.clone(), Cost::DEFAULT)].into());
+        set_links(&mut paths, &node("b"), Some(&one));
+        set_links(&mut paths, &y, Some(&other));
         paths.recompute();
         assert!(paths.reaches(y.as_str()) && !paths.reaches(x.as_str()));
-        paths.set_links(&y, None);
-        paths.set_links(&node("b"), links.get(&node("b")).map(|to| &**to));
+        set_links(&mut paths, &y, None);
+        set_links(&mut paths, &node("b"), links.get(&node("b")));
         paths.recompute();
     }
-    assert!(paths.nodes.len() < 10 && paths.edges.len() < 10, "{paths:?}");
+    assert!(paths.links.len() < 10 && paths.roster.len() < 10, "{paths:?}");
 }
 
 /// One step of a story: a link, and its cost in either direction, or its end; or the end of a node.
@@ -165,11 +172,12 @@ proptest! {
     /// Whatever has come before, the same table gives the same routes, and what moved is what differs.
     #[test]
     fn a_kept_graph_leads_where_a_new_one_does(
-        steps in proptest::collection::vec(step(), 1..60), every in 1_usize..4
+        steps in proptest::collection::vec(step(), 1..60), every in 1_usize..4, shared in any::<bool>()
     ) {
         let name = |i: usize| node(format!("n{i:02}"));
         let mut links = LinkCosts::new();
-        let mut kept = Paths::new(&name(0));
+        let pool = shared.then(Pool::default);
+        let mut kept = Paths::new(&name(0), pool);
         let mut told = BTreeMap::new();
         for (i, (a, b, costs, ends)) in steps.into_iter().enumerate() {
             for (from, to, cost) in [(a, b, costs[0]), (b, a, costs[1])] {
@@ -180,7 +188,7 @@ proptest! {
                 } else {
                     links_of(&mut links, &name(from)).remove(&name(to));
                 }
-                kept.set_links(&name(from), links.get(&name(from)).map(|to| &**to));
+                set_links(&mut kept, &name(from), links.get(&name(from)));
             }
             if i % every == 0 {
                 for moved in kept.recompute() {

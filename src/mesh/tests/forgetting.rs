@@ -129,13 +129,13 @@ fn ten_thousand_names_that_come_and_go_leave_nothing_behind() {
         solo.sent();
         solo.events();
         // Ten minutes are 1,200 of them.
-        assert!(solo.mesh.names.len() <= 1_220, "{} names", solo.mesh.names.len());
+        assert!(solo.mesh.tables().names <= 1_220, "{} names", solo.mesh.tables().names);
         assert!(solo.mesh.absent.len() <= 1_220);
     }
     let status = solo.mesh.status(solo.now());
     assert!(status.known_connection_costs.len() <= 1_220 && status.advertisements.len() <= 1_220);
     solo.advance(secs(700));
-    assert_eq!(solo.mesh.names.len(), 2);
+    assert_eq!(solo.mesh.tables().names, 2);
     assert_eq!(solo.mesh.status(solo.now()).advertisements.len(), 0);
 }
 

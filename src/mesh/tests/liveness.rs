@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::net::Net;
 use super::solo::{Solo, as_data, as_update, millis, node, secs, service, update};
-use crate::mesh::{CloseReason, Event, LinkPolicy, SessionId};
+use crate::mesh::{CloseReason, Event, LinkPolicy, Options, SessionId};
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::{Advertisement, ConnType, DATA_HEADER_LEN, DataHeader, RoutingUpdate, ServiceName};
 
@@ -303,4 +303,28 @@ fn newcomers_among_our_kind_are_answered_together_and_soon() {
     assert_eq!(own(solo.sent_to(b)), 0, "a neighbour of our kind tells them of us");
     solo.advance(millis(600));
     assert_eq!(own(solo.sent_to(b)), 1);
+}
+
+#[test]
+fn a_large_mesh_takes_its_time_to_answer_newcomers() {
+    let mut solo = Solo::with("a", Options { peer_silence: secs(1_000), ..Options::default() });
+    let b = solo.neighbour("b");
+    digest_told(&mut solo, b, "b");
+    let names: Vec<String> = (0..199).map(|i| format!("n{i:03}")).collect();
+    let links: Vec<(&str, f64)> = names.iter().map(|name| (name.as_str(), 1.0)).chain([("a", 1.0)]).collect();
+    solo.say(b, &update("b", "b_to_all", 1, 3, &links));
+    let say = |solo: &mut Solo, name: &str, id: &str| {
+        let said = update(name, id, 9, 1, &[("b", 1.0)]);
+        solo.say(b, &RoutingUpdate { forwarding_node: node("b"), ..said });
+    };
+    names.iter().for_each(|name| say(&mut solo, name, &format!("u{name}___")));
+    solo.advance(secs(4));
+    let own =
+        |sent: Vec<Bytes>| sent.iter().filter_map(as_update).filter(|u| u.node_id == Some(node("a"))).count();
+    assert!(own(solo.sent_to(b)) > 0, "they were newcomers themselves");
+    say(&mut solo, "late", "newcomer");
+    solo.advance(millis(2_900));
+    assert_eq!(own(solo.sent_to(b)), 0);
+    solo.advance(millis(200));
+    assert_eq!(own(solo.sent_to(b)), 1, "a second, and ten milliseconds for each of 200 nodes");
 }
