@@ -181,7 +181,7 @@ impl Job {
     /// Looks whether it is final; if so, how long ago the nodes had recovered and its command had ended.
     pub fn look(&mut self, nodes: &Nodes, recovered: SystemTime) -> Duration {
         let status = nodes.ask(Which::Near, &format!("work status {}", self.id));
-        if !status["State"].as_u64().is_some_and(|state| state >= 2) {
+        if status["State"].as_u64().is_none_or(|state| state < 2) {
             return Duration::ZERO;
         }
         let since = self.own_end().map_or(recovered, |end| end.max(recovered));
