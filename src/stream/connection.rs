@@ -102,6 +102,12 @@ impl MeshStream {
         Self { connection, side, halves, _gone, lease, heard: false, strict: true, shut: false }
     }
 
+    /// Datagrams that have come on its connection.
+    #[cfg(test)]
+    pub(super) fn datagrams_heard(&self) -> u64 {
+        self.connection.stats().udp_rx.datagrams
+    }
+
     /// Where the other end is: the hash of its node and its service.
     pub fn remote(&self) -> Option<(NameHash, ServiceName)> {
         service_at(self.connection.remote_address())

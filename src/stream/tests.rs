@@ -315,6 +315,15 @@ async fn word_of_a_restart_ends_what_was_before_it_and_spares_what_is_new() {
     }
     let mut old = streams.dial(nodes[1].id(), service("echo")).await.unwrap();
     let _accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+    // Once what a new connection asks by itself has been answered.
+    let (mut heard, mut looks) = (0, 0);
+    eventually("the connection rests", || {
+        let now = old.datagrams_heard();
+        looks = if now == heard { looks + 1 } else { 0 };
+        heard = now;
+        std::future::ready(looks > 30)
+    })
+    .await;
     tell_of_restart(&nodes[1], nodes[0].id());
     // This one is silent.
     assert!(timeout(LIMIT, old.read_u8()).await.unwrap().is_err());
