@@ -239,11 +239,7 @@ impl UnitDir {
     }
 
     fn replace(&self, status: &Status, durable: bool) -> io::Result<()> {
-        // A remote unit's status has no writer but the daemon, whose writes take turns.
-        let _lock = match status.remote() {
-            Some(_) => None,
-            None => Some(self.lock(FlockOperation::LockExclusive)?),
-        };
+        let _lock = self.lock(FlockOperation::LockExclusive)?;
         let output = self.output_told_of(status)?;
         disk::replace_status(&disk::System, &self.path, &status.to_line(), output.as_ref(), durable)
     }
@@ -281,11 +277,20 @@ impl UnitDir {
         private().create(true).open(&path).map(drop).map_err(|e| WorkError::io("make", path, e))
     }
 
-    /// Writes down that the unit has all it needs and waits for its turn: a restart starts it then. The caller
-    /// makes it durable with the status that follows.
+    /// Writes down that the unit has all it needs and waits for its turn, and since when: a restart starts it then.
+    /// The caller makes it durable with the status that follows.
     pub(crate) fn mark_queued(&self) -> Result<(), WorkError> {
         let path = self.file("queued");
-        private().create(true).open(&path).map(drop).map_err(|e| WorkError::io("make", path, e))
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mark = || private().create(true).open(&path)?.write_all(since.as_nanos().to_string().as_bytes());
+        mark().map_err(|e| WorkError::io("make", &path, e))
+    }
+
+    /// Since when it has waited for its turn, as far as can be told. The file's own time would be too coarse: several
+    /// units come within one tick of it.
+    pub(crate) fn queued_at(&self) -> Option<SystemTime> {
+        let noted = fs::read_to_string(self.file("queued")).ok().and_then(|nanos| nanos.parse().ok());
+        noted.map(|nanos| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)).or_else(|| self.status_time())
     }
 
     /// Whether [`Self::mark_queued`] was called.

@@ -37,7 +37,7 @@ impl Inner {
         let unfinished: Vec<_> = loaded.iter().filter(|entry| needs_care(&entry.status())).cloned().collect();
         self.units_mut().extend(loaded.into_iter().map(|entry| (entry.id.clone(), entry)));
         let (mut queued, unfinished): (Vec<_>, _) = unfinished.into_iter().partition(waits_for_its_turn);
-        queued.sort_by_key(|entry| entry.dir.status_time());
+        queued.sort_by_key(|entry| entry.dir.queued_at());
         let this = self.clone();
         let rest = tokio::spawn(async move {
             let mut resumed = JoinSet::new();
@@ -148,10 +148,16 @@ fn has_living_runner(dir: &UnitDir) -> bool {
     Identity::load(dir).is_ok_and(|runner| runner.is_some_and(|runner| runner.is_alive()))
 }
 
-/// A unit that a runner has claimed was shown as running, though its status says so a moment later.
+/// What was shown of a unit though its status says so only a moment later: one that a runner has claimed was running,
+/// and one of another node whose output there is a file for had been started over there.
 fn adopted(mut status: Status, dir: &UnitDir) -> Status {
     if status.life.state == State::Pending && is_claimed(dir) {
         status.life.apply(&Event::Claimed);
+    }
+    let is_final = status.life.state.is_final();
+    if let Some(remote) = status.remote_mut().filter(|_| !is_final && dir.file("stdout").exists()) {
+        // Else a cancel that comes now would end it here, with output that its readers have seen.
+        remote.remote_started |= !remote.remote_unit_id.is_empty();
     }
     status
 }
@@ -180,7 +186,7 @@ fn damaged(error: &ReadError, dir: &UnitDir) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::work::status::CommandExtra;
+    use crate::work::status::{CommandExtra, REMOTE, RemoteExtra};
 
     fn unit(temp: &std::path::Path, status: &str) -> UnitDir {
         std::fs::write(temp.join("status"), status).unwrap();
@@ -196,6 +202,21 @@ mod tests {
         assert_eq!(load().state, State::Pending);
         Identity::own().unwrap().claim(&dir).unwrap();
         assert_eq!((load().state, load().detail.as_str()), (State::Running, "Running"));
+    }
+
+    #[test]
+    fn what_has_output_here_was_started_over_there_whatever_its_status_says_yet() {
+        let temp = tempfile::tempdir().unwrap();
+        let remote = RemoteExtra { remote_unit_id: "abcd1234".into(), ..RemoteExtra::default() };
+        let sent = Status::new(REMOTE, Extra::Remote(Box::new(remote)));
+        let dir = unit(temp.path(), &String::from_utf8(sent.to_line()).unwrap());
+        let started = || adopted(read_whole(&dir).unwrap(), &dir).remote().unwrap().remote_started;
+        assert!(!started());
+        dir.append_stdout().unwrap();
+        assert!(started());
+        let unsent = Status::new(REMOTE, Extra::Remote(Box::default()));
+        dir.write_status(&unsent, false).unwrap();
+        assert!(!started(), "nobody over there knows of it");
     }
 
     #[test]

@@ -47,6 +47,24 @@ fn a_unit_has_private_files_and_vanishes_at_once() {
 }
 
 #[test]
+fn units_that_wait_for_their_turn_are_told_apart_however_fast_they_came() {
+    let temp = tempfile::tempdir().unwrap();
+    let store = store(&temp.path().join("d"));
+    let units: Vec<UnitDir> = (0..20).map(|_| store.unit(&UnitId::random())).collect();
+    let status = Status::new("t", Extra::Command(CommandExtra::default()));
+    for unit in &units {
+        fs::create_dir(unit.path()).unwrap();
+        unit.write_status(&status, false).unwrap();
+        unit.mark_queued().unwrap();
+    }
+    let times: Vec<_> = units.iter().map(UnitDir::queued_at).collect();
+    assert!(times.is_sorted_by(|earlier, later| earlier.is_some() && earlier < later), "{times:?}");
+    // A power loss has taken what is in the file.
+    fs::write(units[0].file("queued"), "").unwrap();
+    assert_eq!(units[0].queued_at(), units[0].status_time());
+}
+
+#[test]
 fn a_directory_that_others_control_is_refused() {
     let temp = tempfile::tempdir().unwrap();
     let node = NodeId::new("n1").unwrap();
