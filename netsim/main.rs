@@ -95,7 +95,7 @@ fn a_mesh_grows_in_stages() {
 /// CARGO_PROFILE_DEV_OPT_LEVEL=3 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cargo test --test netsim -- --ignored --nocapture
 /// ```
 #[test]
-#[ignore = "takes an hour"]
+#[ignore = "a measurement: takes an hour"]
 fn ten_thousand_nodes_grow_in_stages() {
     grow(replay::nodes().unwrap_or(10_000));
 }
