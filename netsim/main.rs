@@ -89,7 +89,7 @@ fn a_mesh_grows_in_stages() {
     grow(300);
 }
 
-/// 10,000 nodes, or `NETSIM_NODES`: an hour of one core and 11 GiB, if it is compiled for speed:
+/// 10,000 nodes, or `NETSIM_NODES`: an hour of one core and 7 GiB, if it is compiled for speed:
 ///
 /// ```sh
 /// CARGO_PROFILE_DEV_OPT_LEVEL=3 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cargo test --test netsim -- --ignored --nocapture
