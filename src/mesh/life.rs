@@ -16,7 +16,7 @@ const LEARNING: u32 = 8;
 /// Unanswered probes that end a session over a link that loses nothing.
 const FEW: u32 = 4;
 /// ... and over one that loses nearly all.
-const MANY: u32 = 57;
+const MANY: u32 = 50;
 /// The chance that a link which is only unlucky is taken for dead.
 const MISJUDGED: f64 = 1e-8;
 /// Probes whose answers are waited for.

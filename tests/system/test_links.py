@@ -39,8 +39,8 @@ def test_a_black_hole_is_torn_down_redialled_and_heals(proxied):
     near_after = time.monotonic() - start
     until("far to give the link up", lambda: connections(far) == set(), 40)
     far_after = time.monotonic() - start
-    # The limit is 21 s since something was last heard, which may have been up to 10 s before the hole opened.
-    assert 10 < near_after < 26 and 10 < far_after < 26, (near_after, far_after)
+    # A link that is hardly known is given 25 probes, 0.35 s apart; no link more than 21 s.
+    assert 8 < near_after < 26 and 8 < far_after < 26, (near_after, far_after)
     before = proxy.accepted
     until("near to dial again", lambda: proxy.accepted > before, 25)
     proxy.swallowing = False
@@ -57,7 +57,7 @@ def test_a_stopped_peer_is_torn_down_and_comes_back(line):
     execution.stop(signal.SIGSTOP)
     start = time.monotonic()
     until("hop to give the link up", lambda: connections(hop) == {"control"}, 40)
-    assert 10 < time.monotonic() - start < 26
+    assert 8 < time.monotonic() - start < 26
     assert control.reaches("hop")
     execution.process.send_signal(signal.SIGCONT)
     until("the way back", lambda: control.reaches("execution"), 25)
