@@ -216,7 +216,7 @@ impl UnitDir {
             return Ok(status);
         }
         let _lock = self.lock(FlockOperation::LockShared);
-        Ok(Status::parse(&fs::read(self.file("status"))?)?)
+        self.read_own_status()
     }
 
     /// Reads the `status` of a unit that is the caller's own from here on: nobody else writes it meanwhile.
@@ -227,8 +227,7 @@ impl UnitDir {
     /// The status if it is final: a file that nobody writes any more, and mostly one just written, so that no disk is
     /// waited for.
     pub(crate) fn final_status(&self) -> Option<Status> {
-        let status = Status::parse(&fs::read(self.file("status")).ok()?).ok()?;
-        status.life.state.is_final().then_some(status)
+        self.read_own_status().ok().filter(|status| status.life.state.is_final())
     }
 
     /// Replaces `status` in one step: a power loss leaves the earlier one or this one, whole. With `durable` it

@@ -68,16 +68,14 @@ fn no_fault_loses_a_job_or_a_byte() {
 fn await_ends(nodes: &Nodes, jobs: &mut [Job]) -> Duration {
     let (recovered, deadline) = (SystemTime::now(), Instant::now() + RECOVERY);
     let mut slowest = Duration::ZERO;
-    while let Some(late) = {
+    loop {
         for job in jobs.iter_mut().filter(|job| !job.is_final()) {
             slowest = slowest.max(job.look(nodes, recovered));
         }
-        jobs.iter().find(|job| !job.is_final())
-    } {
+        let Some(late) = jobs.iter().find(|job| !job.is_final()) else { return slowest };
         assert!(Instant::now() < deadline, "a job is stuck: {}", late.told(nodes));
         std::thread::sleep(LOOK);
     }
-    slowest
 }
 
 fn fault(rng: &mut SmallRng, nodes: &mut Nodes, jobs: &mut [Job]) {
