@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
 use super::*;
+use crate::node::NodeHandle;
 use crate::node::tests::{Lab, eventually, node_id, tell_of_restart};
 use crate::wire::ServiceName;
 
@@ -14,6 +15,15 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 fn service(name: &str) -> ServiceName {
     ServiceName::new(name).unwrap()
+}
+
+/// Two neighbours, a listener for a service of the second, and streams from the first.
+async fn pair(name: &str) -> (Lab, Vec<NodeHandle>, StreamListener, Streams) {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let listener = Streams::new(nodes[1].clone()).listen(service(name), None).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    (lab, nodes, listener, streams)
 }
 
 /// Gives back, from the end of its input on, all that it read.
@@ -83,10 +93,7 @@ async fn bulk_goes_in_large_packets_and_none_is_lost_in_our_own_queue() {
 
 #[tokio::test]
 async fn what_was_written_arrives_though_the_stream_is_dropped() {
-    let mut lab = Lab::new();
-    let nodes = lab.line(&["a", "b"]).await;
-    let mut listener = Streams::new(nodes[1].clone()).listen(service("sink"), None).await.unwrap();
-    let streams = Streams::new(nodes[0].clone());
+    let (_lab, nodes, mut listener, streams) = pair("sink").await;
     let mut stream = streams.dial(nodes[1].id(), service("sink")).await.unwrap();
     stream.write_all(&[7; 300_000]).await.unwrap();
     drop(stream);
@@ -151,10 +158,7 @@ async fn a_service_that_is_not_there_fails_a_dial_at_once() {
 
 #[tokio::test]
 async fn a_closed_service_ends_its_streams() {
-    let mut lab = Lab::new();
-    let nodes = lab.line(&["a", "b"]).await;
-    let mut listener = Streams::new(nodes[1].clone()).listen(service("brief"), None).await.unwrap();
-    let streams = Streams::new(nodes[0].clone());
+    let (_lab, nodes, mut listener, streams) = pair("brief").await;
     let mut stream = streams.dial(nodes[1].id(), service("brief")).await.unwrap();
     let _accepted = listener.accept().await.unwrap();
     drop(listener);
@@ -214,10 +218,7 @@ async fn our_own_nodes_share_a_connection_and_each_stream_ends_by_itself() {
 
 #[tokio::test]
 async fn a_shared_stream_that_is_dropped_half_way_does_not_look_complete() {
-    let mut lab = Lab::new();
-    let nodes = lab.line(&["a", "b"]).await;
-    let mut listener = Streams::new(nodes[1].clone()).listen(service("sink"), None).await.unwrap();
-    let streams = Streams::new(nodes[0].clone());
+    let (_lab, nodes, mut listener, streams) = pair("sink").await;
     for whole in [true, false] {
         let mut stream = streams.dial_shared(nodes[1].id(), service("sink"), None).await.unwrap();
         stream.write_all(b"some").await.unwrap();
@@ -236,10 +237,7 @@ async fn a_shared_stream_that_is_dropped_half_way_does_not_look_complete() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_nobody_reads_on_a_shared_connection_is_bounded() {
     const PART: usize = 1 << 20;
-    let mut lab = Lab::new();
-    let nodes = lab.line(&["a", "b"]).await;
-    let mut listener = Streams::new(nodes[1].clone()).listen(service("mute"), None).await.unwrap();
-    let streams = Streams::new(nodes[0].clone());
+    let (_lab, nodes, mut listener, streams) = pair("mute").await;
     let mut held = Vec::new();
     for _ in 0..12 {
         let stream = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
@@ -262,10 +260,7 @@ async fn what_nobody_reads_on_a_shared_connection_is_bounded() {
 
 #[tokio::test]
 async fn a_shared_connection_on_which_nothing_came_back_is_not_used_again() {
-    let mut lab = Lab::new();
-    let nodes = lab.line(&["a", "b"]).await;
-    let mut listener = Streams::new(nodes[1].clone()).listen(service("mute"), None).await.unwrap();
-    let streams = Streams::new(nodes[0].clone());
+    let (_lab, nodes, mut listener, streams) = pair("mute").await;
     let unheard = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
     drop((timeout(LIMIT, listener.accept()).await.unwrap().unwrap(), unheard));
     let mut stream = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
@@ -279,10 +274,7 @@ async fn a_shared_connection_on_which_nothing_came_back_is_not_used_again() {
 
 #[tokio::test]
 async fn a_connection_that_lets_no_more_streams_begin_is_left_for_another() {
-    let mut lab = Lab::new();
-    let nodes = lab.line(&["a", "b"]).await;
-    let mut listener = Streams::new(nodes[1].clone()).listen(service("full"), None).await.unwrap();
-    let streams = Streams::new(nodes[0].clone());
+    let (_lab, nodes, mut listener, streams) = pair("full").await;
     let dial = || streams.dial_shared(nodes[1].id(), service("full"), None);
     let mut kept_there = Vec::new();
     let begun = Instant::now();
@@ -300,10 +292,7 @@ async fn a_connection_that_lets_no_more_streams_begin_is_left_for_another() {
 
 #[tokio::test]
 async fn word_of_a_restart_ends_what_was_before_it_and_spares_what_is_new() {
-    let mut lab = Lab::new();
-    let nodes = lab.line(&["a", "b"]).await;
-    let mut listener = Streams::new(nodes[1].clone()).listen(service("echo"), None).await.unwrap();
-    let streams = Streams::new(nodes[0].clone());
+    let (_lab, nodes, mut listener, streams) = pair("echo").await;
     let mut stream = streams.dial_shared(nodes[1].id(), service("echo"), None).await.unwrap();
     let mut accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
     tell_of_restart(&nodes[1], nodes[0].id());
@@ -331,10 +320,7 @@ async fn word_of_a_restart_ends_what_was_before_it_and_spares_what_is_new() {
 
 #[tokio::test]
 async fn a_service_that_closes_lets_shared_streams_end_and_begins_no_more() {
-    let mut lab = Lab::new();
-    let nodes = lab.line(&["a", "b"]).await;
-    let mut listener = Streams::new(nodes[1].clone()).listen(service("brief"), None).await.unwrap();
-    let streams = Streams::new(nodes[0].clone());
+    let (_lab, nodes, mut listener, streams) = pair("brief").await;
     let mut stream = streams.dial_shared(nodes[1].id(), service("brief"), None).await.unwrap();
     let mut accepted = listener.accept().await.unwrap();
     let begun = Instant::now();

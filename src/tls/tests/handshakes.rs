@@ -45,10 +45,7 @@ fn refusal(side: Side) -> String {
 
 #[tokio::test]
 async fn two_nodes_of_one_authority_meet_and_know_each_other() {
-    let pki = Pki::new();
-    for node in ["a", "b"] {
-        pki.node(node);
-    }
+    let pki = Pki::of(&["a", "b"]);
     for min_tls13 in [false, true] {
         let options = ServerOptions { min_tls13, ..pki.server_options("a") };
         let server = ServerProfile::open(options, Some(&NodeId::new("a").unwrap())).unwrap();

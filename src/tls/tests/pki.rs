@@ -21,6 +21,13 @@ impl Pki {
         pki
     }
 
+    /// The same, with a certificate for each of these nodes.
+    pub(crate) fn of(nodes: &[&str]) -> Self {
+        let pki = Self::new();
+        nodes.iter().for_each(|node| pki.node(node));
+        pki
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

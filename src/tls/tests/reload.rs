@@ -49,10 +49,7 @@ async fn a_renewed_certificate_is_shown_without_a_restart() {
 
 #[tokio::test]
 async fn a_bad_file_never_replaces_a_good_one() {
-    let pki = Pki::new();
-    for node in ["a", "b"] {
-        pki.node(node);
-    }
+    let pki = Pki::of(&["a", "b"]);
     pki.revoke("crl.pem", &[]);
     pki.write("blocklist", "");
     let mut options = pki.server_options("a");
@@ -145,10 +142,7 @@ async fn connections_that_ended_are_forgotten() {
 
 #[tokio::test]
 async fn profiles_change_one_by_one_and_those_that_are_gone_still_cut() {
-    let pki = Pki::new();
-    for node in ["a", "b"] {
-        pki.node(node);
-    }
+    let pki = Pki::of(&["a", "b"]);
     pki.write("blocklist", "");
     let named = |name: &str, min_tls13| {
         let mut options = ServerOptions { name: name.to_owned(), min_tls13, ..pki.server_options("a") };
@@ -219,10 +213,7 @@ async fn a_node_without_profiles_is_not_woken_for_their_files() {
 
 #[tokio::test]
 async fn who_is_revoked_before_the_connection_is_listed_is_cut_too() {
-    let pki = Pki::new();
-    for node in ["a", "b"] {
-        pki.node(node);
-    }
+    let pki = Pki::of(&["a", "b"]);
     pki.write("blocklist", "");
     let mut options = pki.server_options("a");
     options.require_client_cert = false;
@@ -251,10 +242,7 @@ async fn who_has_shown_nothing_is_not_cut_when_files_change() {
 
 #[tokio::test]
 async fn a_certificate_that_has_expired_since_cuts_nobody_unless_it_is_revoked() {
-    let pki = Pki::new();
-    for node in ["a", "b"] {
-        pki.node(node);
-    }
+    let pki = Pki::of(&["a", "b"]);
     pki.issue("b", &node_names("b"), "ca", days(-30, -10));
     pki.revoke("crl.pem", &[]);
     let mut options = pki.server_options("a");
@@ -272,10 +260,7 @@ async fn a_certificate_that_has_expired_since_cuts_nobody_unless_it_is_revoked()
 
 #[tokio::test]
 async fn files_that_could_not_be_read_for_a_moment_are_read_again() {
-    let pki = Pki::new();
-    for node in ["a", "b"] {
-        pki.node(node);
-    }
+    let pki = Pki::of(&["a", "b"]);
     pki.write("blocklist", "");
     let mut options = pki.server_options("a");
     options.files.blocklist = Some(pki.path("blocklist"));
