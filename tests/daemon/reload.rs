@@ -19,6 +19,8 @@ fn success() -> Value {
 #[test]
 fn an_untouched_link_carries_on_through_reloads() {
     let (port, entrance, other, target) = (free_port(), free_port(), free_port(), echo());
+    // Not any port: the system might choose the one of the other proxy.
+    let listener = free_port();
     let far = Node::start(
         "far",
         json!([{"tcp-listener": {"port": port, "bindaddr": "127.0.0.1"}},
@@ -45,7 +47,7 @@ fn an_untouched_link_carries_on_through_reloads() {
                     proxy(other),
                     json!({"log-level": "warning"}),
                     json!({"work-command": {"worktype": "cat", "command": "cat"}}),
-                    json!({"tcp-listener": {"port": 0, "bindaddr": "127.0.0.1"}}),
+                    json!({"tcp-listener": {"port": listener, "bindaddr": "127.0.0.1"}}),
                 ];
                 items.as_array_mut().unwrap().extend(more);
             }
