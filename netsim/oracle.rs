@@ -159,7 +159,7 @@ impl<'a> Truth<'a> {
         for node in self.asked() {
             let ads = self.mesh(node).status(self.world.clock()).advertisements;
             let known: BTreeSet<&NodeId> =
-                ads.iter().filter(|ad| ad.service == service()).map(|ad| &ad.node_id).collect();
+                ads.values().filter(|ad| ad.service == service()).map(|ad| &ad.node_id).collect();
             for &of in self.adjacent.keys().filter(|&&of| self.reaches(node, of)) {
                 if self.world.nodes[of].advertises && !known.contains(self.name(of)) {
                     return Err(format!(

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, BytesMut};
 use serde_json::Value;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -27,6 +28,9 @@ const READ: usize = 4096;
 /// Room held ready while nothing comes.
 const FIRST_READ: usize = 256;
 
+/// Room that a Unix socket makes for an answer: a client that does not read it holds as much of the kernel's memory.
+const MOST_ROOM: usize = 1024 * 1024;
+
 /// A connection of any kind.
 pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
     /// Watches for the other side closing both directions, where that can be told.
@@ -38,11 +42,24 @@ pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
     fn leads_to_our_own(&self) -> bool {
         false
     }
+
+    /// So many bytes are about to be written: where it does not happen by itself, there is to be room for them.
+    fn make_room(&self, _bytes: usize) {}
 }
 
 impl Link for UnixStream {
     fn watch(&self) -> Option<Watch> {
         hang_up(self.as_fd())
+    }
+
+    /// The status of a large mesh is more than a Unix socket takes at once. Each wait for the rest is one for the
+    /// client to be given a processor, and then one for us, which takes milliseconds on a busy machine.
+    fn make_room(&self, bytes: usize) {
+        let socket = SockRef::from(self);
+        if socket.send_buffer_size().is_ok_and(|room| room < 2 * bytes.min(MOST_ROOM)) {
+            // The kernel doubles it for its own needs, and takes no more than the machine allows.
+            let _as_before = socket.set_send_buffer_size(bytes.min(MOST_ROOM));
+        }
     }
 }
 
@@ -181,9 +198,11 @@ impl Channel {
     ///
     /// # Errors
     /// Any error of the connection, and `TimedOut` for a client that takes nothing in.
-    pub(super) async fn send(&mut self, text: &str) -> io::Result<()> {
+    pub(super) async fn send(&mut self, text: impl AsRef<[u8]>) -> io::Result<()> {
+        let text = text.as_ref();
+        self.link.make_room(text.len());
         let sent = async {
-            self.link.write_all(text.as_bytes()).await?;
+            self.link.write_all(text).await?;
             self.link.flush().await
         };
         match tokio::time::timeout(self.patience, sent).await {
@@ -268,5 +287,23 @@ impl AsyncWrite for Channel {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.link).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_is_sent_to_its_end_although_nobody_reads_it_yet() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        // Half as much again as a Unix socket takes by itself, and as much as each machine allows.
+        let answer = vec![b'x'; 300_000];
+        let mut channel = Channel::new(Box::new(near), Duration::from_secs(10));
+        channel.send(&answer).await.unwrap();
+        drop(channel);
+        let mut read = Vec::new();
+        far.read_to_end(&mut read).await.unwrap();
+        assert!(read == answer);
     }
 }

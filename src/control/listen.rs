@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 
 use super::channel::Link;
 use super::session::Peer;
+use crate::descriptors;
 use crate::stream::{self, StreamListener};
 use crate::tls::{HandshakeError, Handshakes, ServerProfile};
 use crate::unix_socket::{self, UnixSocket};
@@ -145,6 +146,7 @@ impl Accept for TlsPort {
 
 /// Answers are small and wanted at once, and a client whose machine died says no good-bye.
 fn tune(stream: &TcpStream) {
+    descriptors::keep_ahead(stream);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 4);
     let tuned = stream.set_nodelay(true).and_then(|()| SockRef::from(stream).set_tcp_keepalive(&keepalive));
     if let Err(error) = tuned {

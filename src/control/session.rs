@@ -115,7 +115,7 @@ async fn execute(
     let answer = match request {
         Request::Status { fields } => {
             let line = status::answer(context, fields).await;
-            return channel.send(&line).await.map(|()| Next::Command);
+            return channel.send(line).await.map(|()| Next::Command);
         }
         Request::Ping { target } => tokio::select! {
             answer = ping::answer(context, &target) => answer,

@@ -1,14 +1,13 @@
 //! `status`: what the node knows of itself, its machine and the mesh, in the keys that AWX and clients read.
 //!
 //! Lists and maps are never null: clients iterate them unguarded. `Links`, `Counters` and `Tables` are told only
-//! to those who ask for them: other clients would show them as something unknown. The large tables are printed as they
-//! stand, and only if they are asked for: a mesh of a thousand nodes has a megabyte of them.
+//! to those who ask for them: other clients would show them as something unknown. The large tables are printed only
+//! if they are asked for, and anew only where they have changed: a mesh of a thousand nodes has a megabyte of them.
 
-use serde::{Serialize, Serializer};
-use serde_json::value::{RawValue, to_raw_value};
+use serde::Serialize;
 
 use super::Context;
-use crate::mesh::Status;
+use crate::mesh::{Entry, Listing, Status};
 use crate::wire::{Cost, NodeId};
 
 /// What everybody is told, in this order.
@@ -32,49 +31,57 @@ struct Connection<'a> {
 }
 
 /// The answer's line: all that is usual, or the given fields as far as there are such.
-pub(super) async fn answer(context: &Context, fields: Option<Vec<String>>) -> String {
+pub(super) async fn answer(context: &Context, fields: Option<Vec<String>>) -> Vec<u8> {
     let mesh = context.node.status().await;
     let fields = fields.unwrap_or_else(|| USUAL.map(str::to_owned).to_vec());
-    let mut told: Vec<(String, Box<RawValue>)> = Vec::new();
-    for field in fields {
-        if told.iter().all(|(known, _)| *known != field)
-            && let Some(value) = value(context, &mesh, &field).await
-        {
-            told.push((field, value));
+    let mut line = b"{".to_vec();
+    for (i, field) in fields.iter().enumerate() {
+        let end = line.len();
+        if end > 1 {
+            line.push(b',');
+        }
+        print(field, &mut line);
+        line.push(b':');
+        if fields[..i].contains(field) || !print_value(context, &mesh, field, &mut line).await {
+            line.truncate(end);
         }
     }
-    line(&told)
+    line.extend_from_slice(b"}\n");
+    line
 }
 
-async fn value(context: &Context, mesh: &Status, field: &str) -> Option<Box<RawValue>> {
-    let value = match field {
-        "Version" => to_raw_value(context.version),
-        "NodeID" => to_raw_value(context.node.id()),
-        "SystemCPUCount" => to_raw_value(&cpus()),
-        "SystemMemoryMiB" => to_raw_value(&memory_mib()),
-        "Connections" => to_raw_value(&connections(mesh)),
-        "RoutingTable" => to_raw_value(&mesh.routing_table),
-        "Advertisements" => to_raw_value(&mesh.advertisements),
-        "KnownConnectionCosts" => to_raw_value(&mesh.known_connection_costs),
-        "Counters" => to_raw_value(&mesh.counters),
-        "Tables" => to_raw_value(&mesh.tables),
-        "Links" => to_raw_value(&context.node.links().await),
-        _unknown => return None,
-    };
-    // None of these types can fail to be printed.
-    value.ok()
+/// False for a field that nobody knows.
+async fn print_value(context: &Context, mesh: &Status, field: &str, line: &mut Vec<u8>) -> bool {
+    match field {
+        "Version" => print(context.version, line),
+        "NodeID" => print(context.node.id(), line),
+        "SystemCPUCount" => print(&cpus(), line),
+        "SystemMemoryMiB" => print(&memory_mib(), line),
+        "Connections" => print(&connections(mesh), line),
+        "RoutingTable" => print_listing(*b"{}", &mesh.routing_table, line),
+        "Advertisements" => print_listing(*b"[]", &mesh.advertisements, line),
+        "KnownConnectionCosts" => print_listing(*b"{}", &mesh.known_connection_costs, line),
+        "Counters" => print(&mesh.counters, line),
+        "Tables" => print(&mesh.tables, line),
+        "Links" => print(&context.node.links().await, line),
+        _unknown => return false,
+    }
+    true
+}
+
+fn print(value: &(impl Serialize + ?Sized), line: &mut Vec<u8>) {
+    // Writing to memory cannot fail, and none of these types can fail to be printed.
+    let _written = serde_json::to_writer(line, value);
+}
+
+fn print_listing<K: Ord, V: Entry<K>>([open, close]: [u8; 2], listing: &Listing<K, V>, line: &mut Vec<u8>) {
+    line.push(open);
+    listing.print(line);
+    line.push(close);
 }
 
 fn connections(mesh: &Status) -> Vec<Connection<'_>> {
     mesh.connections.iter().map(|(node_id, &cost)| Connection { node_id, cost }).collect()
-}
-
-fn line(told: &[(String, Box<RawValue>)]) -> String {
-    let mut text = Vec::new();
-    // Writing to memory cannot fail, and keys are strings.
-    let _written = serde_json::Serializer::new(&mut text).collect_map(told.iter().map(|(k, v)| (k, v)));
-    text.push(b'\n');
-    String::from_utf8(text).unwrap_or_default()
 }
 
 /// Processors that this process may run on; at least 1.

@@ -4,13 +4,13 @@
 //! for a while: without that, a ring of nodes would pass it round for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 
 use super::heard::{HeardTable, Key};
+use super::status::Offers;
 use super::{Now, Options, Tick};
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::{Advertisement, ConnType, NodeId, ServiceName, WireError, WorkCommand};
@@ -312,23 +312,23 @@ impl Adverts {
     }
 
     /// All that is on offer, by node, control services first; the own ones dated now.
-    pub(super) fn list(&self, now: Timestamp) -> Vec<Arc<Advertisement>> {
-        let mut by_node = BTreeMap::<&NodeId, Vec<Arc<Advertisement>>>::new();
-        for ((node, _), offered) in self.heard.iter() {
-            by_node.entry(node).or_default().push(offered.advertisement.clone());
+    pub(super) fn list(&self, now: Timestamp) -> Offers {
+        let mut all = self.heard.listed().clone();
+        for (service, offer) in &self.offers {
+            let own = self.own_advertisement(*service, offer, now);
+            all.set(place(&own), own.into());
         }
-        let own =
-            self.offers.iter().map(|(service, offer)| self.own_advertisement(*service, offer, now).into());
-        by_node.entry(&self.own).or_default().extend(own);
-        for services in by_node.values_mut() {
-            services.sort_by_key(|ad| (!is_control(ad), ad.service));
-        }
-        by_node.into_values().flatten().collect()
+        all
     }
 }
 
 fn control_tags() -> BTreeMap<String, String> {
     BTreeMap::from([("type".to_owned(), CONTROL_SERVICE.to_owned())])
+}
+
+/// Where an advertisement stands in a list.
+pub(super) fn place(ad: &Advertisement) -> (NodeId, bool, ServiceName) {
+    (ad.node_id.clone(), !is_control(ad), ad.service)
 }
 
 fn is_control(ad: &Advertisement) -> bool {

@@ -20,7 +20,7 @@ use super::pace::{BackOff, Pace};
 use super::repair::Digest;
 use super::seen::Seen;
 use super::session::{Phase, Session};
-use super::status::{Neighbour, Tables};
+use super::status::{Hops, Neighbour, Tables};
 use super::{CloseReason, Counters, LinkPolicy, Now, Options, Routes, SessionId, Status, Tick, Told};
 use crate::wire::{
     Cost, MessageType, NameHash, NodeId, REJECT, ServiceName, Unreachable, WireError, WorkCommand,
@@ -156,8 +156,8 @@ pub struct Mesh {
     pub(super) routes: Arc<Routes>,
     /// The sessions that stand in it.
     pub(super) routed_by: BTreeMap<NodeId, SessionId>,
-    /// The same for people, once somebody has asked.
-    pub(super) routing_table: OnceLock<Arc<BTreeMap<NodeId, NodeId>>>,
+    /// The same for people, once somebody has asked. It follows each computation from then on.
+    pub(super) routing_table: OnceLock<Hops>,
     pub(super) route_pace: BackOff,
     pub(super) update_pace: BackOff,
     pub(super) next_update: Tick,

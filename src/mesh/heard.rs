@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use jiff::Timestamp;
 
 use super::pool::Pool;
 use super::shares::Shares;
-use super::{Options, Tick};
+use super::status::Offers;
+use super::{Options, Tick, adverts};
 use crate::wire::{Advertisement, NodeId, ServiceName};
 
 /// A service of a node.
@@ -51,6 +52,8 @@ pub(super) struct HeardTable {
     /// Which neighbour has told of how many services, and the length of those advertisements.
     shares: Shares,
     bytes: Shares,
+    /// The advertisements for clients, once somebody has asked. It follows each change from then on.
+    listed: OnceLock<Offers>,
 }
 
 impl HeardTable {
@@ -62,6 +65,7 @@ impl HeardTable {
             max_per_node: options.max_services_per_node,
             shares: Shares::new(options.max_nodes),
             bytes: Shares::new(options.max_table_bytes),
+            listed: OnceLock::new(),
         }
     }
 
@@ -99,6 +103,12 @@ impl HeardTable {
         self.services.iter().map(|(key, heard)| (key, &*heard.offered))
     }
 
+    /// The advertisements as clients see them.
+    pub(super) fn listed(&self) -> &Offers {
+        let ads = || self.services.values().map(|heard| &heard.offered.advertisement);
+        self.listed.get_or_init(|| ads().map(|ad| (adverts::place(ad), ad.clone())).collect())
+    }
+
     /// The services of one node.
     pub(super) fn of(&self, node: &NodeId) -> Vec<Key> {
         self.services.range(services_of(node)).map(|(key, _)| key.clone()).collect()
@@ -123,11 +133,17 @@ impl HeardTable {
         self.shares.add(teller, 1);
         self.bytes.add(teller, offered.message.len());
         *self.counts.entry(node.clone()).or_default() += 1;
+        if let Some(listed) = self.listed.get_mut() {
+            listed.set(adverts::place(&offered.advertisement), offered.advertisement.clone());
+        }
         self.services.insert((node, key.1), Heard { offered, told_by: teller.clone(), expires });
     }
 
     pub(super) fn remove(&mut self, key: &Key) -> Option<Arc<Offered>> {
         let Heard { offered, told_by, .. } = self.services.remove(key)?;
+        if let Some(listed) = self.listed.get_mut() {
+            listed.remove(&adverts::place(&offered.advertisement));
+        }
         self.shares.remove(&told_by, 1);
         self.bytes.remove(&told_by, offered.message.len());
         if let Some(count) = self.counts.get_mut(&key.0) {

@@ -11,11 +11,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::paths::{LinkCosts, Linked, Links, Paths, Rerouted};
+use super::paths::{Linked, Links, Paths, Rerouted};
 use super::pool::Pool;
 use super::rows::{Known, Rows};
 use super::saying::{Pooled, Saying};
 use super::shares::Shares;
+use super::status::LinkCosts;
 use super::{Options, Tick};
 use crate::wire::{Cost, NameHash, NodeId, RoutingUpdate};
 
@@ -84,7 +85,7 @@ impl LinkTable {
     }
 
     /// Known links: from, to, cost.
-    pub(super) fn costs(&self) -> &Arc<LinkCosts> {
+    pub(super) fn costs(&self) -> &LinkCosts {
         self.rows.costs()
     }
 

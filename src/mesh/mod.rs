@@ -11,6 +11,7 @@
 //! - `paths`: shortest paths over all links; `roster`: numbers for names;
 //! - `routes`: the immutable table that forwards packets, shared with the fast path;
 //! - `datagram`: what happens to a data message; `firewall`: the rules that it meets first;
+//! - `listing`: what clients are shown of all that, printed only where it has changed;
 //! - `adverts`, `heard`: services on offer; `seen`: updates passed on without belief; `pace`: "soon, but not too often";
 //! - `shares`: how much each neighbour may fill of a table; `pool`: what many meshes in one process know alike;
 //! - `readings`: what they read alike.
@@ -26,6 +27,7 @@ mod forget;
 mod heard;
 mod life;
 mod links;
+mod listing;
 mod liveness;
 mod options;
 mod pace;
@@ -49,12 +51,12 @@ pub use self::core::{Class, Event, Mesh, Transmit, Wakeup};
 pub use self::counters::{Counters, Told};
 pub use self::datagram::{Datagram, SendError};
 pub use self::forget::ForgetError;
+pub use self::listing::{Entry, Listing};
 pub use self::options::Options;
-pub use self::paths::LinkCosts;
 pub use self::pool::Pool;
 pub use self::routes::{Decision, Routes};
 pub use self::session::{CloseReason, LinkPolicy, SessionId};
-pub use self::status::{Neighbour, Status, Tables};
+pub use self::status::{Hops, LinkCosts, Neighbour, Offers, Status, Tables};
 
 #[cfg(test)]
 mod tests;

@@ -15,11 +15,11 @@ use crate::wire::{Cost, NameHash, NodeId};
 /// One node's links: to whom, and the cost.
 pub(super) type Links = BTreeMap<NodeId, Cost>;
 
-/// Known links: from, to, cost. Only nodes that are keys of the outer map can be reached.
-pub type LinkCosts = BTreeMap<NodeId, Arc<BTreeMap<NodeId, Cost>>>;
-
-/// What the shortest path from `origin` to each reachable node costs.
-pub(super) fn costs(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, f64> {
+/// What the shortest path from `origin` to each reachable node costs. Only nodes whose links are given can be reached.
+pub(super) fn costs<'a>(
+    origin: &NodeId,
+    links: impl IntoIterator<Item = (&'a NodeId, &'a Arc<Links>)>,
+) -> BTreeMap<NodeId, f64> {
     let mut paths = Paths::new(origin, None);
     for (node, to) in links {
         let linked = paths.number(to);
@@ -193,8 +193,16 @@ impl Paths {
 
     /// The reachable nodes with the first hops towards them, in no order that means anything.
     pub(super) fn hops(&self) -> impl Iterator<Item = (NameHash, NodeId)> {
-        let hop = |(slot, hop): (Slot, &Slot)| Some((self.roster.hash(slot)?, self.roster.name(*hop)?));
-        (0..).zip(&self.hops).filter(|(_, hop)| **hop != NONE).filter_map(hop)
+        self.reached().filter_map(|(slot, hop)| Some((self.roster.hash(slot)?, self.roster.name(hop)?)))
+    }
+
+    /// The same by names.
+    pub(super) fn named_hops(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
+        self.reached().filter_map(|(slot, hop)| Some((self.roster.name(slot)?, self.roster.name(hop)?)))
+    }
+
+    fn reached(&self) -> impl Iterator<Item = (Slot, Slot)> {
+        (0..).zip(self.hops.iter().copied()).filter(|(_, hop)| *hop != NONE)
     }
 
     /// The same by numbers: the first hop towards each node, if there is one.

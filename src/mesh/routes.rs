@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::core::{Event, Mesh};
 use super::paths::{Paths, Rerouted};
 use super::pool::Pool;
+use super::status::Hops;
 use super::{SessionId, Tick};
 use crate::wire::{DataHeader, NameHash, NodeId};
 
@@ -174,8 +175,13 @@ impl Mesh {
             self.routes = Arc::new(routes);
             self.events.push_back(Event::RoutesChanged(self.routes.clone()));
         }
-        if !moved.is_empty() {
-            self.routing_table.take();
+        if let Some(table) = self.routing_table.get_mut() {
+            for Rerouted { node, hop, .. } in &moved {
+                match hop {
+                    Some(hop) => table.set(node.clone(), hop.clone()),
+                    None => table.remove(node),
+                }
+            }
         }
         if moved.iter().any(|moved| moved.was_reachable != moved.hop.is_some()) {
             self.digest = None;
@@ -184,10 +190,7 @@ impl Mesh {
     }
 
     /// The forwarding table by names, for people: each reachable node with the neighbour towards it.
-    pub fn routing_table(&self) -> &Arc<BTreeMap<NodeId, NodeId>> {
-        let paths = self.links.paths();
-        let hop = |node: &NodeId| Some((node.clone(), paths.next_hop(node.as_str())?));
-        let table = || Arc::new(self.links.costs().keys().filter_map(hop).collect());
-        self.routing_table.get_or_init(table)
+    pub fn routing_table(&self) -> &Hops {
+        self.routing_table.get_or_init(|| self.links.paths().named_hops().collect())
     }
 }

@@ -6,9 +6,10 @@
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use super::paths::{self, LinkCosts, Linked, Links, Paths, Rerouted};
+use super::paths::{self, Linked, Links, Paths, Rerouted};
 use super::pool::Pool;
 use super::saying::Saying;
+use super::status::LinkCosts;
 use crate::wire::NodeId;
 
 /// What is known of another node, and which neighbour told it.
@@ -34,8 +35,8 @@ pub(super) struct Rows {
     /// What is known of the nodes, by that number, and of how many there is anything.
     rows: Vec<Option<Known>>,
     known: usize,
-    /// All links that count, by names, once somebody has asked.
-    costs: OnceLock<Arc<LinkCosts>>,
+    /// All links that count, by names, once somebody has asked. It follows each change from then on.
+    costs: OnceLock<LinkCosts>,
 }
 
 impl Rows {
@@ -54,9 +55,9 @@ impl Rows {
     }
 
     /// Known links: from, to, cost.
-    pub(super) fn costs(&self) -> &Arc<LinkCosts> {
+    pub(super) fn costs(&self) -> &LinkCosts {
         let listed = || self.paths.listed().map(|(node, linked)| (node, linked.names.clone()));
-        self.costs.get_or_init(|| Arc::new(listed().collect()))
+        self.costs.get_or_init(|| listed().collect())
     }
 
     /// The links of a node that count, if it is listed.
@@ -72,7 +73,12 @@ impl Rows {
 
     /// The same with their numbers, which stand for ever.
     pub(super) fn list_numbered(&mut self, node: &NodeId, linked: Option<Arc<Linked>>) {
-        self.costs.take();
+        if let Some(costs) = self.costs.get_mut() {
+            match &linked {
+                Some(linked) => costs.set(node.clone(), linked.names.clone()),
+                None => costs.remove(node),
+            }
+        }
         let slot = self.paths.set_links(node, linked) as usize;
         paths::grow(&mut self.rows, slot + 1, None);
     }

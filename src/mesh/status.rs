@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Counters, LinkCosts, SessionId, Told, paths};
-use crate::wire::{Advertisement, Cost, NodeId};
+use serde::Serialize;
+
+use super::listing::{Entry, Listing};
+use super::{Counters, SessionId, Told, paths};
+use crate::wire::{Advertisement, Cost, NodeId, ServiceName};
 
 /// An established session, as its probes show it.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,6 +51,44 @@ pub struct Tables {
     pub seen: u64,
 }
 
+/// Known links: from, to, cost.
+pub type LinkCosts = Listing<NodeId, Arc<BTreeMap<NodeId, Cost>>>;
+
+/// Each reachable node with the neighbour towards it.
+pub type Hops = Listing<NodeId, NodeId>;
+
+/// Services on offer: by node, a node's control service before its others (`false` sorts first).
+pub type Offers = Listing<(NodeId, bool, ServiceName), Arc<Advertisement>>;
+
+impl Entry<NodeId> for Arc<BTreeMap<NodeId, Cost>> {
+    fn print(&self, node: &NodeId, text: &mut Vec<u8>) {
+        print_pair(node, &**self, text);
+    }
+}
+
+impl Entry<NodeId> for NodeId {
+    fn print(&self, node: &NodeId, text: &mut Vec<u8>) {
+        print_pair(node, self, text);
+    }
+}
+
+impl Entry<(NodeId, bool, ServiceName)> for Arc<Advertisement> {
+    fn print(&self, _key: &(NodeId, bool, ServiceName), text: &mut Vec<u8>) {
+        print_json(self, text);
+    }
+}
+
+fn print_pair(key: &NodeId, value: &impl Serialize, text: &mut Vec<u8>) {
+    print_json(key, text);
+    text.push(b':');
+    print_json(value, text);
+}
+
+fn print_json(value: &impl Serialize, text: &mut Vec<u8>) {
+    // Writing to memory cannot fail, and none of these types can fail to be printed.
+    let _written = serde_json::to_writer(text, value);
+}
+
 /// One consistent view. Its large parts are shared with the core, so taking it costs little.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Status {
@@ -60,16 +101,16 @@ pub struct Status {
     /// How much is remembered.
     pub tables: Tables,
     /// Each reachable node with the neighbour towards it.
-    pub routing_table: Arc<BTreeMap<NodeId, NodeId>>,
+    pub routing_table: Hops,
     /// Services on offer, by node; a node's control service stands before its others.
-    pub advertisements: Vec<Arc<Advertisement>>,
+    pub advertisements: Offers,
     /// Known links: from, to, cost.
-    pub known_connection_costs: Arc<LinkCosts>,
+    pub known_connection_costs: LinkCosts,
 }
 
 impl Status {
     /// What the shortest path from that node to each other one costs, over the known links.
     pub fn path_costs(&self, from: &NodeId) -> BTreeMap<NodeId, f64> {
-        paths::costs(from, &self.known_connection_costs)
+        paths::costs(from, self.known_connection_costs.iter())
     }
 }

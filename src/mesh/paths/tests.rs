@@ -5,6 +5,9 @@ use petgraph::algo::bellman_ford;
 use petgraph::graph::{DiGraph, NodeIndex};
 use proptest::prelude::*;
 
+/// Links from, to, cost.
+type LinkCosts = BTreeMap<NodeId, Arc<Links>>;
+
 fn node(name: impl AsRef<str>) -> NodeId {
     NodeId::new(name).unwrap()
 }

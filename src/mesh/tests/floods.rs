@@ -46,7 +46,7 @@ fn advert(of: &str, name: &str, second: u64, size: usize) -> Bytes {
 /// Whether links and services of the node are known.
 fn knows(solo: &Solo, name: &str) -> [bool; 2] {
     let status = solo.mesh.status(solo.now());
-    let ad = |name: &str| status.advertisements.iter().any(|ad| ad.node_id == node(name));
+    let ad = |name: &str| status.advertisements.values().any(|ad| ad.node_id == node(name));
     [status.known_connection_costs.contains_key(name), ad(name)]
 }
 

@@ -45,7 +45,7 @@ fn knows_x(solo: &Solo) -> [bool; 3] {
     let status = solo.mesh.status(solo.now());
     [
         status.known_connection_costs.contains_key("x"),
-        status.advertisements.iter().any(|ad| ad.node_id == node("x")),
+        status.advertisements.values().any(|ad| ad.node_id == node("x")),
         solo.mesh.name_of(node("x").hash()).is_some(),
     ]
 }

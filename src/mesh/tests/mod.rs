@@ -17,3 +17,4 @@ mod net;
 mod recorded;
 mod rivals;
 mod solo;
+mod status;
