@@ -70,7 +70,7 @@ fn grow(known: &AtomicI32, newest: RawFd) -> Option<JoinHandle<()>> {
 /// The table has as many places from now on: a file is given the last one of them for a moment.
 fn reserve(places: RawFd) {
     let reserved = File::open("/dev/null")
-        .and_then(|file| Ok(drop(rustix::io::fcntl_dupfd_cloexec(&file, places - 1)?)));
+        .and_then(|file| rustix::io::fcntl_dupfd_cloexec(&file, places - 1).map_err(Into::into));
     if let Err(error) = reserved {
         debug!(places, %error, "cannot make room for more open files");
     }
