@@ -1,40 +1,46 @@
 //! Units on disk: one directory each, named by the unit's ID, with `status`, `status.lock`, `stdin` and `stdout`
 //! as Go nodes keep them, and the private files `runner`, `cancel`, `queued` and `group`. Owns safe modes, atomic
-//! replacement and durability; every call blocks, so callers on the runtime go through [`Store::blocking`].
+//! replacement and durability; what blocks is for callers off the runtime, or goes through [`Store::blocking`].
 //! Knows nothing of what a state means.
 //!
-//! `disk` has the steps that make a crash harmless.
+//! `unit_dir` is one unit's directory, `disk` has the steps that make a crash harmless, `journal` makes many small
+//! changes durable together.
 
 mod disk;
+mod journal;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
 mod on_disk;
 #[cfg(test)]
 mod tests;
+mod unit_dir;
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use rustix::fs::FlockOperation;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
+pub(crate) use self::disk::Sure;
+use self::disk::{System, sync_files, write_all};
+use self::journal::{Change, Journal, Tells};
+use self::unit_dir::QUEUED;
+pub(crate) use self::unit_dir::{ReadError, UnitDir};
 use super::group_sync::GroupSync;
-use super::status::{BadStatus, Status};
+use super::runner::identity::boot;
+use super::status::Status;
 use super::unit::UnitId;
 use super::{OpenError, WorkError};
 use crate::wire::NodeId;
 
-/// File operations in flight at a time. Concurrent fsyncs of different files are what the kernel's journal commits as
-/// one group, so many callers share each commit; more than this only adds threads. Those of the one directory that
-/// all units are in share a call.
+/// File operations in flight at a time, besides those of the journal: more than this only adds threads.
 const CONCURRENT: usize = 32;
-/// The private file that names a process group.
-const GROUP: &str = "group";
+/// What is so short, in bytes, becomes durable by being in the journal too; what is longer is written once.
+const SHORT: usize = 32 * 1024;
 const TRASH: &str = ".trash-";
 /// In front of a unit that is released here and not yet on its other node.
 const HIDDEN: &str = ".release-";
@@ -46,23 +52,30 @@ pub(crate) struct Store {
     slots: Arc<Semaphore>,
     /// For the names of units in the root.
     names: Arc<GroupSync>,
+    journal: Journal,
 }
 
 impl Store {
-    /// Checks the data directory, or makes it, and makes the node's own one in it.
+    /// Checks the data directory, or makes it, and makes the node's own one in it. After a power loss the units are
+    /// brought to where the journal says.
     pub(crate) fn open(data_dir: &Path, node: &NodeId) -> Result<Self, OpenError> {
         let root = node_directory(data_dir, node)?;
-        Ok(Self { root, slots: Arc::new(Semaphore::new(CONCURRENT)), names: Arc::default() })
+        let opened = boot().and_then(|boot| Journal::open(&root, boot));
+        let fail =
+            |source| OpenError::Io { what: "bring to where its journal says", path: root.clone(), source };
+        let journal = opened.map_err(fail)?;
+        let slots = Arc::new(Semaphore::new(CONCURRENT));
+        Ok(Self { root, slots, names: Arc::default(), journal })
     }
 
     /// The directory of a unit, which need not exist.
     pub(crate) fn unit(&self, id: &UnitId) -> UnitDir {
-        UnitDir { path: self.root.join(id.as_str()) }
+        UnitDir::at(self.root.join(id.as_str()))
     }
 
     /// The directory of a unit that was hidden.
     pub(crate) fn hidden(&self, id: &UnitId) -> UnitDir {
-        UnitDir { path: self.root.join(format!("{HIDDEN}{id}")) }
+        UnitDir::at(self.root.join(format!("{HIDDEN}{id}")))
     }
 
     /// The IDs of all units there are, and of all hidden ones. Remains of released units are cleared away.
@@ -89,33 +102,108 @@ impl Store {
         Ok((units, hidden))
     }
 
-    /// Makes a unit that survives a power loss from here on; gives the open, empty `stdin`.
-    pub(crate) fn create(&self, id: &UnitId, status: &Status) -> Result<File, WorkError> {
-        let unit = self.unit(id).path;
-        let sync_root = || self.names.sync(&self.root);
-        disk::make_unit(&disk::System, &unit, &status.to_line(), sync_root)
-            .map_err(|e| WorkError::io("make", unit, e))
+    /// Makes a unit, with an empty payload, that survives a power loss from here on.
+    pub(crate) async fn create(&self, id: &UnitId, status: &Status) -> Result<(), WorkError> {
+        let unit = self.unit(id);
+        let made = self.commit(&unit, Change::Make(status.to_line())).await;
+        made.map_err(|e| WorkError::io("make", unit.path(), e))
     }
 
-    /// Adds a piece to the open `stdin` of a unit; after the `last` one all of it survives a power loss.
-    pub(crate) fn add_payload(stdin: &mut File, piece: &[u8], last: bool) -> io::Result<()> {
-        disk::add_payload(&disk::System, stdin, piece, last)?;
-        if !last {
-            disk::write_back_ahead(stdin, piece.len());
-        }
+    /// Gives a unit a payload that is [short](is_short), durably.
+    pub(crate) async fn give_payload(&self, unit: &UnitDir, payload: Vec<u8>) -> Result<(), WorkError> {
+        let given = self.commit(unit, Change::File("stdin", payload)).await;
+        given.map_err(|e| WorkError::io("write", unit.file("stdin"), e))
+    }
+
+    /// Adds a piece to the payload of a unit. Blocks.
+    pub(crate) fn add_payload(stdin: &mut File, piece: &[u8]) -> io::Result<()> {
+        write_all(&System, stdin, piece)?;
+        disk::write_back_ahead(stdin, piece.len());
         Ok(())
+    }
+
+    /// Makes the payload of a unit durable, however long it is. Blocks.
+    pub(crate) fn sync_payload(&self, unit: &UnitDir) -> io::Result<()> {
+        self.sync_file(unit, "stdin")
+    }
+
+    /// Replaces the status of a unit, durably. `done` is called then, on another thread, or when that failed; it is
+    /// called whether somebody waits or not.
+    pub(crate) fn put_status(
+        &self,
+        unit: &UnitDir,
+        status: &Status,
+        done: impl FnOnce(Result<(), WorkError>) + Send + 'static,
+    ) {
+        self.note_status(unit, status, Change::Status, done);
+    }
+
+    /// The same for the one that a runner [has left](UnitDir::leave_end).
+    pub(crate) fn adopt_end(
+        &self,
+        unit: &UnitDir,
+        status: &Status,
+        done: impl FnOnce(Result<(), WorkError>) + Send + 'static,
+    ) {
+        self.note_status(unit, status, Change::Left, done);
+    }
+
+    fn note_status(
+        &self,
+        unit: &UnitDir,
+        status: &Status,
+        change: fn(Vec<u8>, Tells) -> Change,
+        done: impl FnOnce(Result<(), WorkError>) + Send + 'static,
+    ) {
+        let (unit, line, store) = (unit.clone(), status.to_line(), self.clone());
+        let path = unit.file("status");
+        let done = move |put: io::Result<()>| done(put.map_err(|e| WorkError::io("write", path, e)));
+        match status.life.state.is_final().then_some(status.life.stdout_size) {
+            None | Some(0) => self.journal.commit(&unit, change(line, Tells::Nothing), done),
+            Some(size) if size <= SHORT as u64 => {
+                self.journal.commit(&unit, change(line, Tells::OfOutput), done);
+            }
+            Some(_) => drop(tokio::spawn(async move {
+                let (this, dir) = (store.clone(), unit.clone());
+                match store.blocking(move || this.sync_file(&dir, "stdout")).await {
+                    Ok(()) => store.journal.commit(&unit, change(line, Tells::Nothing), done),
+                    Err(error) => done(Err(error)),
+                }
+            })),
+        }
+    }
+
+    /// Writes down that a unit has all it needs and waits for its turn, and since when: a restart starts it then.
+    pub(crate) async fn mark_queued(&self, unit: &UnitDir) -> Result<(), WorkError> {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let marked = self.commit(unit, Change::File(QUEUED, since.as_nanos().to_string().into_bytes())).await;
+        marked.map_err(|e| WorkError::io("make", unit.file(QUEUED), e))
+    }
+
+    async fn commit(&self, unit: &UnitDir, change: Change) -> io::Result<()> {
+        let (answer, answered) = oneshot::channel();
+        // Nobody to answer to is no reason not to do it.
+        self.journal.commit(unit, change, move |done| drop(answer.send(done)));
+        answered.await.unwrap_or_else(|_| Err(io::Error::other("the thread that writes the journal is gone")))
+    }
+
+    /// Makes a file durable, and that it is there.
+    fn sync_file(&self, unit: &UnitDir, name: &str) -> io::Result<()> {
+        sync_files(&System, unit.path(), [name])?;
+        self.names.sync(&self.root)
     }
 
     /// Removes a unit: at once for everybody who looks, then file by file.
     pub(crate) fn remove(&self, unit: &UnitDir) -> Result<(), WorkError> {
-        let name = unit.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = unit.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let trash = self.root.join(format!("{TRASH}{name}"));
-        match fs::rename(&unit.path, &trash) {
+        match fs::rename(unit.path(), &trash) {
             Ok(()) => {}
             // What an earlier attempt has left may still be there.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(WorkError::io("remove", &unit.path, e)),
+            Err(e) => return Err(WorkError::io("remove", unit.path(), e)),
         }
+        self.journal.note_gone(unit);
         match fs::remove_dir_all(&trash) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(WorkError::io("remove", trash, e)),
             Ok(()) | Err(_) => Ok(()),
@@ -124,7 +212,7 @@ impl Store {
 
     /// Removes a directory in which a crash has left no more of a unit than comes before its status.
     pub(crate) fn clear_half_made(&self, unit: &UnitDir) {
-        let names = fs::read_dir(&unit.path).map(|names| names.flatten().map(|found| found.file_name()));
+        let names = fs::read_dir(unit.path()).map(|names| names.flatten().map(|found| found.file_name()));
         let is_half_made = names.is_ok_and(|mut names| {
             names.all(|name| name == "status.lock" || name == "stdin" && is_empty(&unit.file("stdin")))
         });
@@ -135,15 +223,23 @@ impl Store {
     }
 
     /// Takes a unit out of everybody's sight, durably, and keeps of it no more than its status.
-    pub(crate) fn hide(&self, id: &UnitId, status: &Status) -> Result<UnitDir, WorkError> {
-        let (unit, hidden) = (self.unit(id), self.hidden(id));
-        fs::rename(&unit.path, &hidden.path).map_err(|e| WorkError::io("rename", &unit.path, e))?;
-        for name in ["stdin", "stdout"] {
-            let _ = fs::remove_file(hidden.file(name));
-        }
-        // What stood there before serves as well: its remote part is the same.
-        let _ = hidden.write_status(status, true);
-        self.names.sync(&self.root).map_err(|e| WorkError::io("write", &self.root, e))?;
+    pub(crate) async fn hide(&self, id: &UnitId, status: &Status) -> Result<UnitDir, WorkError> {
+        let (this, id, status) = (self.clone(), id.clone(), status.clone());
+        let (unit, hidden) = (self.unit(&id), self.hidden(&id));
+        let copy = hidden.clone();
+        let hide = move || {
+            fs::rename(this.unit(&id).path(), copy.path())
+                .map_err(|e| WorkError::io("rename", copy.path(), e))?;
+            for name in ["stdin", "stdout"] {
+                let _ = fs::remove_file(copy.file(name));
+            }
+            // What stood there before serves as well: its remote part is the same.
+            let _ = copy.write_status(&status, Sure::Durable);
+            this.names.sync(&this.root).map_err(|e| WorkError::io("write", &this.root, e))
+        };
+        self.blocking(hide).await?;
+        let noted = self.commit(&unit, Change::Gone).await;
+        noted.map_err(|e| WorkError::io("rename", unit.path(), e))?;
         Ok(hidden)
     }
 
@@ -161,177 +257,13 @@ impl Store {
     }
 }
 
-/// One unit's directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct UnitDir {
-    path: PathBuf,
-}
-
-impl UnitDir {
-    /// The directory at a path that the daemon has made.
-    pub(crate) fn at(path: PathBuf) -> Self {
-        Self { path }
-    }
-
-    /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Checks that the directory is one, and nobody else's to change.
-    ///
-    /// # Errors
-    /// [`OpenError`] says what is wrong with it.
-    pub(crate) fn check_owner(&self) -> Result<(), OpenError> {
-        let found = fs::symlink_metadata(&self.path);
-        let fail = |source| OpenError::Io { what: "look at", path: self.path.clone(), source };
-        check_ours(&self.path, &found.map_err(fail)?)
-    }
-
-    /// Whether the unit was hidden.
-    pub(crate) fn is_hidden(&self) -> bool {
-        self.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(HIDDEN))
-    }
-
-    /// How long ago its last change was; nothing when that cannot be told.
-    pub(crate) fn age(&self) -> Duration {
-        let changed = fs::metadata(&self.path).and_then(|found| found.modified());
-        changed.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default()
-    }
-
-    /// When its status was written last, as far as can be told.
-    pub(crate) fn status_time(&self) -> Option<SystemTime> {
-        fs::metadata(self.file("status")).and_then(|found| found.modified()).ok()
-    }
-
-    /// The path of one of its files.
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.path.join(name)
-    }
-
-    /// Reads `status`. What is replaced in one step needs no lock, and neither does what nobody writes any more;
-    /// anything else is read again under the lock, as a Go runner may be rewriting it in place.
-    pub(crate) fn read_status(&self) -> Result<Status, ReadError> {
-        if let Some(status) = self.final_status() {
-            return Ok(status);
-        }
-        let _lock = self.lock(FlockOperation::LockShared);
-        self.read_own_status()
-    }
-
-    /// Reads the `status` of a unit that is the caller's own from here on: nobody else writes it meanwhile.
-    pub(crate) fn read_own_status(&self) -> Result<Status, ReadError> {
-        Ok(Status::parse(&fs::read(self.file("status"))?)?)
-    }
-
-    /// The status if it is final: a file that nobody writes any more, and mostly one just written, so that no disk is
-    /// waited for.
-    pub(crate) fn final_status(&self) -> Option<Status> {
-        self.read_own_status().ok().filter(|status| status.life.state.is_final())
-    }
-
-    /// Replaces `status` in one step: a power loss leaves the earlier one or this one, whole. With `durable` it
-    /// leaves this one once this returns.
-    pub(crate) fn write_status(&self, status: &Status, durable: bool) -> Result<(), WorkError> {
-        let path = self.file("status");
-        self.replace(status, durable).map_err(|e| WorkError::io("write", path, e))
-    }
-
-    fn replace(&self, status: &Status, durable: bool) -> io::Result<()> {
-        let _lock = self.lock(FlockOperation::LockExclusive)?;
-        let output = self.output_told_of(status)?;
-        disk::replace_status(&disk::System, &self.path, &status.to_line(), output.as_ref(), durable)
-    }
-
-    /// The stdout that a final status gives the length of: what it promises has to be there.
-    fn output_told_of(&self, status: &Status) -> io::Result<Option<File>> {
-        if !status.life.state.is_final() || status.life.stdout_size == 0 {
-            return Ok(None);
-        }
-        match File::open(self.file("stdout")) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            opened => opened.map(Some),
-        }
-    }
-
-    fn lock(&self, how: FlockOperation) -> io::Result<File> {
-        let file = private().create(true).open(self.file("status.lock"))?;
-        rustix::fs::flock(&file, how)?;
-        Ok(file)
-    }
-
-    /// Bytes in `stdout`, 0 when there is none.
-    pub(crate) fn stdout_size(&self) -> u64 {
-        fs::metadata(self.file("stdout")).map_or(0, |m| m.len())
-    }
-
-    /// Opens `stdout` for adding at its end.
-    pub(crate) fn append_stdout(&self) -> io::Result<File> {
-        OpenOptions::new().append(true).create(true).mode(0o600).open(self.file("stdout"))
-    }
-
-    /// Writes down that a client wants the unit's processes gone: their end is then a cancellation.
-    pub(crate) fn mark_cancelled(&self) -> Result<(), WorkError> {
-        let path = self.file("cancel");
-        private().create(true).open(&path).map(drop).map_err(|e| WorkError::io("make", path, e))
-    }
-
-    /// Writes down that the unit has all it needs and waits for its turn, and since when: a restart starts it then.
-    /// The caller makes it durable with the status that follows.
-    pub(crate) fn mark_queued(&self) -> Result<(), WorkError> {
-        let path = self.file("queued");
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let mark = || private().create(true).open(&path)?.write_all(since.as_nanos().to_string().as_bytes());
-        mark().map_err(|e| WorkError::io("make", &path, e))
-    }
-
-    /// Since when it has waited for its turn, as far as can be told. The file's own time would be too coarse: several
-    /// units come within one tick of it.
-    pub(crate) fn queued_at(&self) -> Option<SystemTime> {
-        let noted = fs::read_to_string(self.file("queued")).ok().and_then(|nanos| nanos.parse().ok());
-        noted.map(|nanos| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)).or_else(|| self.status_time())
-    }
-
-    /// Whether [`Self::mark_queued`] was called.
-    pub(crate) fn is_marked_queued(&self) -> bool {
-        self.file("queued").exists()
-    }
-
-    /// Writes down the process group of a command of which something lives on.
-    pub(crate) fn note_group(&self, group: u32) -> io::Result<()> {
-        private().create(true).truncate(true).open(self.file(GROUP))?.write_all(group.to_string().as_bytes())
-    }
-
-    /// The process group that [`Self::note_group`] noted.
-    pub(crate) fn noted_group(&self) -> Option<u32> {
-        fs::read_to_string(self.file(GROUP)).ok()?.parse().ok()
-    }
-
-    /// Whether [`Self::mark_cancelled`] was called.
-    pub(crate) fn is_marked_cancelled(&self) -> bool {
-        self.file("cancel").exists()
-    }
-}
-
-/// Why a status could not be read.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
-    /// The file cannot be read.
-    #[error("status file cannot be read: {0}")]
-    Io(#[from] io::Error),
-    /// It is no status.
-    #[error(transparent)]
-    Damaged(#[from] BadStatus),
+/// Whether a payload is so short that [`Store::give_payload`] takes it.
+pub(crate) fn is_short(payload: &[u8]) -> bool {
+    payload.len() <= SHORT
 }
 
 fn is_empty(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.len() == 0)
-}
-
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.write(true).mode(0o600);
-    options
 }
 
 /// The directory of a node within `data_dir`, made if it is missing, and under nobody else's control.

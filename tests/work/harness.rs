@@ -93,6 +93,12 @@ impl Drop for Scratch {
     }
 }
 
+/// How many directories there are in one: units, and what is left of some.
+pub fn directories_in(dir: &Path) -> usize {
+    let entries = std::fs::read_dir(dir).unwrap().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).count()
+}
+
 /// The living runners of the units in and below a directory.
 fn runners_below(dir: &Path, depth: u32) -> Vec<u32> {
     let mut found = Vec::new();

@@ -218,7 +218,7 @@ async fn force_frees_the_unit_here_in_any_case() {
     })
     .await;
     let units = pair.temp.path().join("near/n1");
-    eventually("nothing is left", || std::fs::read_dir(&units).unwrap().count() == 0).await;
+    eventually("nothing is left", || directories_in(&units) == 0).await;
 }
 
 #[tokio::test]

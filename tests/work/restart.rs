@@ -67,6 +67,57 @@ async fn a_stranger_with_the_runner_s_number_is_left_alone() {
     assert_eq!(engine.registry.release(id, false, &me()).await.unwrap(), Outcome::Done);
 }
 
+/// Makes the directory of a unit whose runner is gone, having left this output and this last word.
+fn left_behind(engine: &Engine, id: &str, boot: &str, output: &str, end: &str) {
+    let dir = engine.dir(id);
+    std::fs::create_dir(&dir).unwrap();
+    let running = r#"{"State":1,"Detail":"Running: PID 4","StdoutSize":0,"WorkType":"sh","ExtraData":{"Pid":3,"Params":""}}"#;
+    // A number that nobody has.
+    let runner = format!(r#"{{"pid":4194304,"start":1,"boot":"{boot}"}}"#);
+    for (name, content) in [("status", running), ("runner", &*runner), ("stdout", output), ("end", end)] {
+        std::fs::write(dir.join(name), content).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_last_word_that_no_daemon_was_left_to_hear_counts() {
+    let engine = Engine::new().await;
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let boot = boot.trim();
+    let end = r#"{"State":2,"Detail":"exit status 0","StdoutSize":4,"WorkType":"sh","ExtraData":null}"#;
+    for (id, boot, output, end) in [
+        ("heard000", boot, "four", end),
+        // What a power loss has left whole is as good, and nothing else.
+        ("power000", "another", "four", end),
+        ("short000", "another", "fo", end),
+        ("torn0000", boot, "four", &end[..end.len() / 2]),
+        (
+            "early000",
+            boot,
+            "four",
+            r#"{"State":1,"Detail":"","StdoutSize":4,"WorkType":"sh","ExtraData":null}"#,
+        ),
+    ] {
+        left_behind(&engine, id, boot, output, end);
+    }
+    let mut engine = engine.restart().await;
+    // What was heard once is so from then on.
+    for _ in 0..2 {
+        for (id, state) in [
+            ("heard000", State::Succeeded),
+            ("power000", State::Succeeded),
+            ("short000", State::Failed),
+            ("torn0000", State::Failed),
+            ("early000", State::Failed),
+        ] {
+            let report = finished(&engine.registry, id).await;
+            assert_eq!(report.state, state, "{id}: {report:?}");
+        }
+        assert_eq!(collect(&engine.registry, "heard000", 0).await, b"four");
+        engine = engine.restart().await;
+    }
+}
+
 #[tokio::test]
 async fn damage_harms_one_unit_only() {
     let engine = Engine::new().await;

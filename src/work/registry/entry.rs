@@ -16,11 +16,6 @@ use crate::work::status::Status;
 use crate::work::store::{Store, UnitDir};
 use crate::work::unit::{Event, UnitId};
 
-/// A power loss keeps the status; it may bring an earlier one back; the one on disk lacks a deferred change.
-pub(super) const DURABLE: u8 = 0;
-pub(super) const CACHED: u8 = 1;
-pub(super) const UNSAVED: u8 = 2;
-
 /// A unit that exists.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -30,8 +25,8 @@ pub(crate) struct Entry {
     shown: Mutex<Shown>,
     /// The status on disk is behind, and a task tries to bring it up.
     pub(super) behind: AtomicBool,
-    /// How sure the status is on disk: one of the three above.
-    pub(super) sureness: AtomicU8,
+    /// The status is durable, or nobody is to see to that.
+    pub(super) is_saved: AtomicBool,
     /// The number of the furthest state that a power loss would leave.
     pub(super) reached: AtomicU8,
 }
@@ -122,7 +117,7 @@ impl Entry {
             dir,
             shown: Mutex::new(Shown { status, live }),
             behind: AtomicBool::new(false),
-            sureness: AtomicU8::new(DURABLE),
+            is_saved: AtomicBool::new(true),
             reached,
         })
     }
@@ -188,45 +183,41 @@ impl Entry {
         self.writer(store).await.apply(event, Durability::Durable).await
     }
 
-    /// Makes the status as sure on disk as asked, if it is not.
+    /// Makes the status durable, if it is not.
     ///
     /// # Errors
     /// The failed write.
-    pub(crate) async fn save(self: &Arc<Self>, store: &Store, how: Durability) -> Result<(), WorkError> {
-        let enough = match how {
-            Durability::Durable => DURABLE,
-            Durability::Cached => CACHED,
-            Durability::Deferred | Durability::Memory => return Ok(()),
-        };
-        if self.sureness.load(Ordering::Relaxed) <= enough {
+    pub(crate) async fn save(self: &Arc<Self>, store: &Store) -> Result<(), WorkError> {
+        if self.is_saved.load(Ordering::Relaxed) {
             return Ok(());
         }
         let mut writer = self.writer(store).await;
-        match self.sureness.load(Ordering::Relaxed) <= enough {
+        match self.is_saved.load(Ordering::Relaxed) {
             true => Ok(()),
-            false => writer.put(Status::clone(&writer.status()), how).await,
+            false => writer.put(Status::clone(&writer.status()), Durability::Durable).await,
         }
     }
 
-    /// Whether a restart might find an earlier state than the one that is shown. Of units that run here the runner's
-    /// own files tell.
+    /// Whether a restart might find an earlier state than the one that is shown. Of a unit that runs here the runner's
+    /// own files tell; its end is shown once it is durable.
     pub(crate) fn is_ahead(&self) -> bool {
         let status = self.status();
-        status.remote().is_some() && status.life.state as u8 > self.reached.load(Ordering::Relaxed)
+        let may_be = status.remote().is_some() || status.life.state.is_final();
+        may_be && status.life.state as u8 > self.reached.load(Ordering::Relaxed)
     }
 
     /// The unit is deleted: nothing needs to be written any more.
     pub(crate) fn forget_unsaved(&self) {
-        self.sureness.store(DURABLE, Ordering::Relaxed);
+        self.is_saved.store(true, Ordering::Relaxed);
     }
 
     /// Ready when a deferred change has waited for so long.
     pub(crate) async fn unsaved_for(&self, pause: Duration) {
         let mut status = self.subscribe();
         loop {
-            if self.sureness.load(Ordering::Relaxed) == UNSAVED {
+            if !self.is_saved.load(Ordering::Relaxed) {
                 tokio::time::sleep(pause).await;
-                if self.sureness.load(Ordering::Relaxed) == UNSAVED {
+                if !self.is_saved.load(Ordering::Relaxed) {
                     return;
                 }
             } else {

@@ -39,8 +39,7 @@ impl Inner {
         let places = self.places(&status.work_type);
         // In the queue its turn may come at any moment after this one, and waits for the writer.
         if !self.queues.enter(&status.work_type, places, entry) {
-            let dir = entry.dir.clone();
-            if let Err(error) = self.store.blocking(move || dir.mark_queued()).await {
+            if let Err(error) = self.store.mark_queued(&entry.dir).await {
                 writer.apply(Event::StartFailed(error.to_string()), Durability::Durable).await;
                 return Err(error);
             }

@@ -341,7 +341,7 @@ impl Inner {
     /// A disk that hangs holds no answer up.
     pub(crate) async fn make_sure(&self, entries: &[Arc<Entry>]) {
         let ahead = entries.iter().filter(|entry| entry.is_ahead());
-        let saves = ahead.map(|entry| entry.save(&self.store, Durability::Durable));
+        let saves = ahead.map(|entry| entry.save(&self.store));
         let _ = tokio::time::timeout(SURE_WITHIN, join_all(saves)).await;
     }
 

@@ -187,6 +187,7 @@ fn damaged(error: &ReadError, dir: &UnitDir) -> Status {
 mod tests {
     use super::*;
     use crate::work::status::{CommandExtra, REMOTE, RemoteExtra};
+    use crate::work::store::Sure;
 
     fn unit(temp: &std::path::Path, status: &str) -> UnitDir {
         std::fs::write(temp.join("status"), status).unwrap();
@@ -215,7 +216,7 @@ mod tests {
         dir.append_stdout().unwrap();
         assert!(started());
         let unsent = Status::new(REMOTE, Extra::Remote(Box::default()));
-        dir.write_status(&unsent, false).unwrap();
+        dir.write_status(&unsent, Sure::Later).unwrap();
         assert!(!started(), "nobody over there knows of it");
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::Inner;
 use super::entry::Entry;
 use super::writer::Durability;
+use crate::work::WorkError;
 use crate::work::runner::identity::Identity;
 use crate::work::runner::kill_leftovers;
 use crate::work::status::{Extra, Status};
@@ -23,17 +24,25 @@ impl Inner {
     /// runner has the unit after all.
     pub(super) async fn settle(&self, entry: &Arc<Entry>, runner: Option<Identity>) -> bool {
         let mut writer = entry.writer(&self.store).await;
-        if let Some(left) = entry.dir.final_status() {
-            writer.show(left);
+        if writer.status().life.state.is_final() {
             return true;
         }
         let had_runner = runner.is_some();
-        let Remains { cancelled, killed, stdout_size } = match self.remains(entry, runner).await {
-            Ok(left) => {
-                writer.show(left);
+        let left = match end_of(&entry.dir, runner.as_ref()) {
+            Ok(Some(end)) => Left::End(end),
+            // With a disk that may have to be waited for.
+            Ok(None) | Err(_) => self.left(entry, runner).await,
+        };
+        let Remains { cancelled, killed, stdout_size } = match left {
+            Left::End(end) => {
+                note_unwritten(entry, writer.adopt_end(end).await);
                 return true;
             }
-            Err(remains) => remains,
+            Left::Status(status) => {
+                note_unwritten(entry, writer.put(status, Durability::Durable).await);
+                return true;
+            }
+            Left::Remains(remains) => remains,
         };
         let mut status = writer.status().as_ref().clone();
         let event = match status.life.state {
@@ -51,9 +60,7 @@ impl Inner {
             Extra::Command(_) | Extra::None => Extra::None,
             kept @ (Extra::Remote(_) | Extra::Other(_)) => kept,
         };
-        if let Err(error) = writer.put(status, Durability::Durable).await {
-            tracing::error!(unit = %entry.id, %error, "the end of a unit is known in memory only");
-        }
+        note_unwritten(entry, writer.put(status, Durability::Durable).await);
         true
     }
 
@@ -71,10 +78,10 @@ impl Inner {
         })
     }
 
-    async fn remains(&self, entry: &Entry, runner: Option<Identity>) -> Result<Status, Remains> {
+    async fn left(&self, entry: &Entry, runner: Option<Identity>) -> Left {
         loop {
             let (dir, runner) = (entry.dir.clone(), runner.clone());
-            match self.store.blocking(move || Remains::of(&dir, runner.as_ref())).await {
+            match self.store.blocking(move || Left::find(&dir, runner.as_ref())).await {
                 Ok(found) => return found,
                 Err(error) => {
                     tracing::warn!(unit = %entry.id, %error, "cannot tell how the unit ended, looking again");
@@ -85,21 +92,39 @@ impl Inner {
     }
 }
 
-/// What a runner that is gone left in place of a final status.
+fn note_unwritten(entry: &Entry, put: Result<(), WorkError>) {
+    if let Err(error) = put {
+        tracing::error!(unit = %entry.id, %error, "the end of a unit is known in memory only");
+    }
+}
+
+/// What a runner that is gone left.
+enum Left {
+    /// Its last word.
+    End(Status),
+    /// A final status, as runners do that have nobody to leave a word to.
+    Status(Status),
+    /// Neither.
+    Remains(Remains),
+}
+
 struct Remains {
     cancelled: bool,
     killed: usize,
     stdout_size: u64,
 }
 
-impl Remains {
-    /// The final status, or else the remains, with the unit's processes ended. Blocks.
+impl Left {
+    /// Finds out; where there is no last word, the unit's processes are ended. Blocks.
     ///
     /// # Errors
-    /// When the system does not tell whether there is a final status.
-    fn of(dir: &UnitDir, runner: Option<&Identity>) -> io::Result<Result<Status, Self>> {
+    /// When the system does not tell.
+    fn find(dir: &UnitDir, runner: Option<&Identity>) -> io::Result<Self> {
+        if let Some(end) = end_of(dir, runner)? {
+            return Ok(Self::End(end));
+        }
         match dir.read_status() {
-            Ok(left) if left.life.state.is_final() => return Ok(Ok(left)),
+            Ok(left) if left.life.state.is_final() => return Ok(Self::Status(left)),
             Err(ReadError::Io(error)) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(_) | Err(_) => {}
         }
@@ -108,6 +133,12 @@ impl Remains {
             Some(runner) if runner.is_of_this_boot() => kill_leftovers(dir),
             Some(_) | None => 0,
         };
-        Ok(Err(Self { cancelled, killed, stdout_size: dir.stdout_size() }))
+        Ok(Self::Remains(Remains { cancelled, killed, stdout_size: dir.stdout_size() }))
     }
+}
+
+/// The last word of a runner. A power loss may have left it, and not the output that it tells of.
+fn end_of(dir: &UnitDir, runner: Option<&Identity>) -> io::Result<Option<Status>> {
+    let is_of_this_boot = runner.is_some_and(Identity::is_of_this_boot);
+    Ok(dir.left_end()?.filter(|left| is_of_this_boot || left.life.stdout_size <= dir.stdout_size()))
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
@@ -15,7 +16,7 @@ use crate::wire::NodeId;
 use crate::work::WorkError;
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{CommandExtra, Extra, REMOTE, RemoteExtra, Status, is_secret};
-use crate::work::store::Store;
+use crate::work::store::{Store, is_short};
 use crate::work::unit::{Event, UnitId};
 
 /// Bytes of payload that are written at a time.
@@ -54,12 +55,12 @@ pub enum Started {
 pub struct Submission {
     inner: Arc<Inner>,
     entry: Arc<Entry>,
-    /// Away while a piece is being written, and for good once that has failed.
+    /// There once the payload is too long to be written in one go.
     stdin: Option<File>,
-    /// Not yet in the file: a small payload is written and made durable in one go.
+    /// Not yet in the file.
     ahead: Vec<u8>,
-    /// Something is in the file.
-    wrote: bool,
+    /// A piece could not be written, or its writing was not waited for.
+    broken: bool,
     /// The payload that a signature was made for.
     promised: Option<Promised>,
     done: bool,
@@ -100,13 +101,13 @@ impl Registry {
         let here = request.node == inner.node_id.as_str() || request.node.eq_ignore_ascii_case("localhost");
         let mut status = if here { inner.local_status(&request)? } else { inner.remote_status(request)? };
         status.life.apply(&Event::PayloadAwaited);
-        let (entry, stdin) = detached(inner.clone().allocate(status)).await?;
+        let entry = detached(inner.clone().allocate(status)).await?;
         Ok(Submission {
             inner: inner.clone(),
             entry,
-            stdin: Some(stdin),
+            stdin: None,
             ahead: Vec::new(),
-            wrote: false,
+            broken: false,
             promised: promised.map(Promised::new),
             done: false,
         })
@@ -157,18 +158,17 @@ impl Inner {
         Ok(Status::new(REMOTE, Extra::Remote(Box::new(remote))))
     }
 
-    async fn allocate(self: Arc<Self>, status: Status) -> Result<(Arc<Entry>, File), WorkError> {
+    async fn allocate(self: Arc<Self>, status: Status) -> Result<Arc<Entry>, WorkError> {
         let id = loop {
             let id = UnitId::random();
             if !self.units().contains_key(&id) {
                 break id;
             }
         };
-        let (store, name, copy) = (self.store.clone(), id.clone(), status.clone());
-        let stdin = self.store.blocking(move || store.create(&name, &copy)).await?;
+        self.store.create(&id, &status).await?;
         let entry = Entry::new(id.clone(), self.store.unit(&id), status);
         self.units_mut().insert(id, entry.clone());
-        Ok((entry, stdin))
+        Ok(entry)
     }
 }
 
@@ -235,28 +235,44 @@ impl Submission {
         self.done = true;
     }
 
+    /// Makes the payload durable.
     async fn close_stdin(&mut self) -> Result<(), WorkError> {
-        let empty = self.stdin.is_some() && !self.wrote && self.ahead.is_empty();
-        if empty { Ok(()) } else { self.write_out(true).await }
+        match (&self.stdin, self.ahead.is_empty()) {
+            // The file is there, and empty.
+            (None, true) if !self.broken => Ok(()),
+            (None, false) if !self.broken && is_short(&self.ahead) => {
+                let payload = std::mem::take(&mut self.ahead);
+                self.inner.store.give_payload(&self.entry.dir, payload).await
+            }
+            (Some(_) | None, _) => self.write_out(true).await,
+        }
     }
 
-    /// Writes what is ahead to the file; with `last`, durably.
+    /// Writes what is ahead to the file; after the `last` piece all of it is durable.
     async fn write_out(&mut self, last: bool) -> Result<(), WorkError> {
-        let broken = || std::io::Error::other("an earlier piece could not be written");
-        let Some(mut stdin) = self.stdin.take() else { return Err(self.stdin_error(broken())) };
-        self.wrote = true;
-        let mut ahead = std::mem::take(&mut self.ahead);
+        if std::mem::replace(&mut self.broken, true) {
+            return Err(self.stdin_error(io::Error::other("an earlier piece could not be written")));
+        }
+        let (stdin, mut ahead) = (self.stdin.take(), std::mem::take(&mut self.ahead));
+        let (store, dir) = (self.inner.store.clone(), self.entry.dir.clone());
         let write = move || {
-            Store::add_payload(&mut stdin, &ahead, last)?;
+            let mut stdin = match stdin {
+                Some(stdin) => stdin,
+                None => dir.append_stdin()?,
+            };
+            Store::add_payload(&mut stdin, &ahead)?;
             ahead.clear();
+            if last {
+                store.sync_payload(&dir)?;
+            }
             Ok((stdin, ahead))
         };
         let (stdin, ahead) = self.inner.store.blocking(write).await.map_err(|e| self.stdin_error(e))?;
-        (self.stdin, self.ahead) = (Some(stdin), ahead);
+        (self.stdin, self.ahead, self.broken) = (Some(stdin), ahead, false);
         Ok(())
     }
 
-    fn stdin_error(&self, error: std::io::Error) -> WorkError {
+    fn stdin_error(&self, error: io::Error) -> WorkError {
         WorkError::io("write", self.entry.dir.file("stdin"), error)
     }
 }

@@ -2,16 +2,17 @@
 //! disk as surely as asked, and only then shown. Owns the order of these, and what becomes of a status that cannot be
 //! written. Knows nothing of who asks and why.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 
-use super::entry::{CACHED, DURABLE, Entry, Live, UNSAVED};
+use super::entry::{Entry, Live};
 use crate::work::WorkError;
 use crate::work::status::Status;
-use crate::work::store::Store;
+use crate::work::store::{Store, UnitDir};
 use crate::work::unit::Event;
 
 /// Between attempts to write a status.
@@ -27,13 +28,16 @@ pub(crate) struct Writer {
     turn: Option<OwnedMutexGuard<()>>,
 }
 
+/// Called when a status is durable, or cannot be.
+type Done = Box<dyn FnOnce(Result<(), WorkError>) + Send>;
+/// A way to make a status durable.
+type Put = fn(&Store, &UnitDir, &Status, Done);
+
 /// How sure a written change must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
     /// Survives a power loss once written.
     Durable,
-    /// Survives the daemon's end; a power loss may bring the earlier status back.
-    Cached,
     /// Is in memory at once, and on disk with the next write; the unit's driver sees to one.
     Deferred,
     /// Stays in memory.
@@ -65,17 +69,30 @@ impl Writer {
     /// The failed write.
     pub(crate) async fn put(&mut self, status: Status, how: Durability) -> Result<(), WorkError> {
         match how {
-            Durability::Durable | Durability::Cached => {}
-            Durability::Deferred | Durability::Memory => {
-                if how == Durability::Deferred {
-                    // First, so that whoever sees the change sees that it is not saved.
-                    self.entry.sureness.store(UNSAVED, Ordering::Relaxed);
-                }
+            Durability::Durable => self.write(status, Store::put_status).await,
+            Durability::Deferred => {
+                // First, so that whoever sees the change sees that it is not saved.
+                self.entry.is_saved.store(false, Ordering::Relaxed);
                 self.show(status);
-                return Ok(());
+                Ok(())
+            }
+            Durability::Memory => {
+                self.show(status);
+                Ok(())
             }
         }
-        let written = self.write(status, how).await;
+    }
+
+    /// The same for the final status that a runner has left.
+    ///
+    /// # Errors
+    /// The failed write.
+    pub(super) async fn adopt_end(&mut self, status: Status) -> Result<(), WorkError> {
+        self.write(status, Store::adopt_end).await
+    }
+
+    async fn write(&mut self, status: Status, put: Put) -> Result<(), WorkError> {
+        let written = self.write_once(status, put).await;
         let was_behind = self.entry.behind.swap(written.is_err(), Ordering::Relaxed);
         if written.is_err() && !was_behind {
             tokio::spawn(bring_up(self.entry.clone(), self.store.clone()));
@@ -83,23 +100,24 @@ impl Writer {
         written
     }
 
-    async fn write(&mut self, status: Status, how: Durability) -> Result<(), WorkError> {
+    async fn write_once(&mut self, status: Status, put: Put) -> Result<(), WorkError> {
         let (entry, live, turn) = (self.entry.clone(), self.live.clone(), self.turn.take());
-        let write = move || {
-            let written = entry.dir.write_status(&status, how == Durability::Durable);
+        let (answer, answered) = oneshot::channel();
+        let copy = status.clone();
+        let done = move |written: Result<(), WorkError>| {
             if written.is_ok() {
-                let sure = if how == Durability::Durable { DURABLE } else { CACHED };
-                entry.sureness.store(sure, Ordering::Relaxed);
-            }
-            if written.is_ok() && how == Durability::Durable {
+                entry.is_saved.store(true, Ordering::Relaxed);
                 entry.reached.store(status.life.state as u8, Ordering::Relaxed);
             }
             entry.show(status);
             // The turn is nobody else's for as long as what it belongs to is there.
             drop(live);
-            (turn, written)
+            drop(answer.send((turn, written)));
         };
-        let (turn, written) = self.store.blocking(write).await;
+        put(&self.store, &self.entry.dir, &copy, Box::new(done));
+        let gone =
+            || WorkError::io("write", self.entry.dir.file("status"), io::Error::other("nobody answers"));
+        let (turn, written) = answered.await.map_err(|_| gone())?;
         self.turn = turn;
         written
     }
@@ -130,7 +148,7 @@ async fn bring_up(entry: Arc<Entry>, store: Store) {
             return;
         }
         let status = Status::clone(&writer.status());
-        if writer.write(status, Durability::Durable).await.is_ok() {
+        if writer.write_once(status, Store::put_status).await.is_ok() {
             entry.behind.store(false, Ordering::Relaxed);
             tracing::info!(unit = %entry.id, "the status is on disk again");
             return;
@@ -152,7 +170,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let store = Store::open(&temp.path().join("d"), &NodeId::new("n1").unwrap()).unwrap();
         let (id, status) = (UnitId::random(), Status::new("t", Extra::Command(CommandExtra::default())));
-        store.create(&id, &status).unwrap();
+        store.create(&id, &status).await.unwrap();
         let entry = Entry::new(id.clone(), store.unit(&id), status);
         // A status that cannot be written, as one cannot without its lock, and then could.
         let lock = entry.dir.file("status.lock");

@@ -90,7 +90,7 @@ pub(super) async fn drive(inner: Arc<Inner>, entry: Arc<Entry>) {
     let saver = async {
         loop {
             entry.unsaved_for(SAVE_AFTER).await;
-            if let Err(error) = entry.save(&inner.store, Durability::Cached).await {
+            if let Err(error) = entry.save(&inner.store).await {
                 tracing::error!(unit = %entry.id, %error, "a change of status is known in memory only");
                 tokio::time::sleep(FIRST_PAUSE).await;
             }
@@ -148,7 +148,7 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
                 inner.note_failure(entry, step, &error, &mut trouble).await;
                 let pause = pauses.next(&error);
                 // A failed write is tried again beside.
-                let _ = entry.save(&inner.store, Durability::Cached).await;
+                let _ = entry.save(&inner.store).await;
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     () = &mut way_back, if !is_back => pauses.begin_anew(),

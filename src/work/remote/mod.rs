@@ -105,7 +105,7 @@ impl Inner {
             Ok(ended) => ended,
             Err(_) => Ok(Started::Submitted),
         };
-        if let Err(error) = entry.save(&self.store, Durability::Durable).await {
+        if let Err(error) = entry.save(&self.store).await {
             tracing::error!(unit = %entry.id, %error, "a complete payload is known in memory only");
         }
         started
@@ -154,7 +154,7 @@ impl Inner {
     /// What is told to be pending is durable first.
     async fn promise(&self, entry: &Arc<Entry>, outcome: Outcome) -> Result<Outcome, WorkError> {
         if outcome == Outcome::Pending {
-            entry.save(&self.store, Durability::Durable).await?;
+            entry.save(&self.store).await?;
         }
         Ok(outcome)
     }
@@ -170,8 +170,7 @@ impl Inner {
         }
         let kept = match over_there {
             true => {
-                let (store, id, copy) = (self.store.clone(), entry.id.clone(), status.clone());
-                let hidden = self.store.blocking(move || store.hide(&id, &copy)).await;
+                let hidden = self.store.hide(&entry.id, &status).await;
                 // The unit goes in any case; without a directory nothing is left that could be tried again.
                 let kept = hidden.inspect_err(|error| {
                     tracing::warn!(unit = %entry.id, %error, "the other node's part of the unit may stay there");

@@ -121,7 +121,7 @@ fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 /// No process lives longer than its boot, so that it asks once.
-fn boot() -> io::Result<String> {
+pub(crate) fn boot() -> io::Result<String> {
     static BOOT: OnceLock<String> = OnceLock::new();
     if let Some(boot) = BOOT.get() {
         return Ok(boot.clone());

@@ -21,7 +21,7 @@ use super::{Job, Outcome, Reply};
 use crate::duration;
 use crate::work::cgroup::Cgroup;
 use crate::work::status::{CommandExtra, Extra, Status};
-use crate::work::store::UnitDir;
+use crate::work::store::{Sure, UnitDir};
 use crate::work::unit::{Event, State};
 
 /// How long processes get to end after SIGTERM.
@@ -44,8 +44,8 @@ const WHO_KILLS: &str = "not by this node; look for an out-of-memory kill in the
 /// Between looks where signals cannot be waited for.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Runs the unit to its end.
-pub(super) fn run(job: &Job, daemon: OwnedFd) -> ! {
+/// Runs the unit to its end, for this spawner.
+pub(super) fn run(job: &Job, daemon: OwnedFd, spawner: Pid) -> ! {
     let _ = rustix::process::setsid();
     // A pipe that the daemon's messages go to must not stay open for as long as the job.
     let _ = File::open("/dev/null").map(nix::unistd::dup2_stderr);
@@ -68,13 +68,13 @@ pub(super) fn run(job: &Job, daemon: OwnedFd) -> ! {
         Ok((status, running)) => {
             answer(Outcome::Started(number(running.pid)));
             drop(daemon);
-            follow(job, &dir, status, running);
+            follow(job, &dir, status, running, spawner);
         }
         Err((status, cause)) => {
             if let Some(mut status) = status {
                 status.life.apply(&Event::StartFailed(cause.clone()));
                 status.extra = Extra::None;
-                let _ = dir.write_status(&status, true);
+                let _ = dir.write_status(&status, Sure::Durable);
             }
             answer(Outcome::Failed(cause));
         }
@@ -104,7 +104,7 @@ fn number(pid: Pid) -> u32 {
 }
 
 /// Waits for the command's end and writes it down.
-fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running) {
+fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawner: Pid) {
     let Running { pid, stdout, group, pump } = running;
     let mut ears = Ears { signals: own_signals(), pump };
     let mut ended = reap(pid);
@@ -120,7 +120,7 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running) {
         if ended.is_none() && unwritten.is_some_and(|when| Instant::now() >= when) {
             unwritten = None;
             // After a power loss the unit counts as failed whatever stands here, so long as it is whole.
-            let _ = dir.write_status(&status, false);
+            let _ = dir.write_status(&status, Sure::Whole);
         }
         let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let cause = match (asked, ears.must_end()) {
@@ -154,8 +154,12 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running) {
     let size = stdout.metadata().map_or(0, |m| m.len());
     status.life.apply(&Event::Reported(state, detail, size));
     status.extra = Extra::None;
+    // The daemon that is there makes it durable, with the ends of other units, before it tells anybody.
+    if rustix::process::getppid() == Some(spawner) && dir.leave_end(&status).is_ok() {
+        return;
+    }
     // A full disk heals; a directory that is gone was released.
-    while dir.write_status(&status, true).is_err() && dir.path().exists() {
+    while dir.write_status(&status, Sure::Durable).is_err() && dir.path().exists() {
         std::thread::sleep(RETRY);
     }
 }

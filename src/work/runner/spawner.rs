@@ -35,13 +35,14 @@ pub(super) fn run() -> ! {
             exit(1);
         }
     };
+    let spawner = rustix::process::getpid();
     let mut runners = BTreeMap::new();
     loop {
         match next(&daemon, &signals, &mut runners) {
             Next::Job(job) => match fork() {
                 Ok(Side::Parent(runner)) => drop(runners.insert(runner, job.dir)),
                 // A runner has the socket to itself, and closes it when its command runs.
-                Ok(Side::Child) => job::run(&job, daemon),
+                Ok(Side::Child) => job::run(&job, daemon, spawner),
                 Err(error) => {
                     let cause = format!("cannot start a runner process: {error}");
                     reply(&daemon, Reply { dir: job.dir, outcome: Outcome::Failed(cause) });

@@ -1,13 +1,26 @@
 //! The steps by which a unit's files are made and replaced so that a crash at any moment leaves something whole, and
 //! the few operations on files that they consist of. Owns the order of writes, fsyncs and renames; the operations are
 //! an argument, so that tests can fail them one by one and ask what a power loss would have left.
-//! Knows nothing of what is in the files.
+//! Knows nothing of what is in the files, and of the journal no more than that somebody may see to durability.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Seek, Write};
 use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+use rustix::fs::FlockOperation;
+
+/// How sure what is written must be once it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sure {
+    /// Somebody else sees to that.
+    Later,
+    /// A power loss leaves what was there before, or this, whole.
+    Whole,
+    /// A power loss leaves this.
+    Durable,
+}
 
 /// Whether a file may be there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,14 +35,26 @@ pub(super) enum Make {
 pub(super) trait Disk {
     /// An open file.
     type File;
+    /// Keeps others from a unit's status until it is dropped.
+    type Lock;
     /// Makes a directory that only we can enter.
     fn make_dir(&self, path: &Path) -> io::Result<()>;
     /// Opens a file that only we can read, for writing at its end.
     fn make(&self, path: &Path, how: Make) -> io::Result<Self::File>;
+    /// Opens a file that is there.
+    fn open(&self, path: &Path) -> io::Result<Self::File>;
+    /// What is in a file.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// Writes some of the bytes; says how many.
     fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
+    /// Writes all of the bytes from an offset on.
+    fn write_at(&self, file: &mut Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes the contents of a file durable.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
+    /// The same, without what is not needed for reading them.
+    fn sync_data(&self, file: &Self::File) -> io::Result<()> {
+        self.sync(file)
+    }
     /// Makes the contents of two files durable.
     fn sync_both(&self, one: &Self::File, other: &Self::File) -> io::Result<()> {
         self.sync(one)?;
@@ -37,7 +62,9 @@ pub(super) trait Disk {
     }
     /// Makes the names in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
-    /// Gives a file another name, in place of the one that had it.
+    /// Makes everything durable on the file system that a directory is on.
+    fn sync_all(&self, path: &Path) -> io::Result<()>;
+    /// Gives a file or directory another name, in place of the file that had it.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Replaces the contents of a file in the room that it has, durably; fails, changing nothing, without enough.
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
@@ -45,47 +72,50 @@ pub(super) trait Disk {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Removes a directory with all in it.
     fn remove_all(&self, path: &Path) -> io::Result<()>;
+    /// Whether there is such a directory.
+    fn is_dir(&self, path: &Path) -> bool;
+    /// Takes the lock that whoever writes a unit's status holds.
+    fn lock(&self, unit: &Path) -> io::Result<Self::Lock>;
 }
 
-/// Makes a unit's directory with its first files, durable but for its name in the root, which `sync_root` sees to.
-/// Gives the empty `stdin`. Nothing is left of one that fails.
-pub(super) fn make_unit<D: Disk>(
-    disk: &D,
-    unit: &Path,
-    status: &[u8],
-    sync_root: impl FnOnce() -> io::Result<()>,
-) -> io::Result<D::File> {
+/// Makes a unit's directory with its first files; nothing is durable yet. Nothing is left of one that fails.
+pub(super) fn make_unit<D: Disk>(disk: &D, unit: &Path, status: &[u8]) -> io::Result<()> {
     // Fails, harming nothing, when there is such a unit already.
     disk.make_dir(unit)?;
     let make = || {
         disk.make(&unit.join("status.lock"), Make::New)?;
-        let stdin = disk.make(&unit.join("stdin"), Make::New)?;
+        disk.make(&unit.join("stdin"), Make::New)?;
         // Nobody knows the ID yet, so nobody can see this one half-written.
         let mut file = disk.make(&unit.join("status"), Make::New)?;
-        write_all(disk, &mut file, status)?;
-        disk.sync(&file)?;
-        disk.sync_dir(unit)?;
-        sync_root()?;
-        Ok(stdin)
+        write_all(disk, &mut file, status)
     };
-    let made = make();
-    if made.is_err() {
-        let _ = disk.remove_all(unit);
-    }
-    made
+    make().inspect_err(|_| drop(disk.remove_all(unit)))
 }
 
-/// Adds a piece to a payload; after the `last` one all of it is durable.
-pub(super) fn add_payload<D: Disk>(
+/// Makes a file with these contents, or gives them to one that is there; nothing is durable yet.
+pub(super) fn write_file<D: Disk>(disk: &D, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = disk.make(path, Make::Emptied)?;
+    write_all(disk, &mut file, bytes)
+}
+
+/// Makes these files of a unit durable, with their names and the unit's own. What is gone was removed.
+pub(super) fn sync_files<'a, D: Disk>(
     disk: &D,
-    stdin: &mut D::File,
-    piece: &[u8],
-    last: bool,
+    unit: &Path,
+    names: impl IntoIterator<Item = &'a str>,
 ) -> io::Result<()> {
-    write_all(disk, stdin, piece)?;
-    if last { disk.sync(stdin) } else { Ok(()) }
+    let there = |done: io::Result<()>| match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    };
+    for name in names {
+        there(disk.open(&unit.join(name)).and_then(|file| disk.sync(&file)))?;
+    }
+    there(disk.sync_dir(unit))
 }
 
+/// The private file with a runner's last word.
+pub(super) const END: &str = "end";
 /// What is brought to the disk at a time while a payload comes in, in bytes.
 const WRITE_BACK: u64 = 4 * 1024 * 1024;
 
@@ -104,20 +134,29 @@ pub(super) fn write_back_ahead(mut stdin: &File, added: usize) {
     }
 }
 
-/// Replaces `status` in one step: a crash leaves the earlier one or this one, whole. With `durable` it leaves this one
-/// once this returns. The contents of `output`, of which the status tells, are durable before it.
+/// Replaces `status` in one step, as sure as asked. The contents of `output`, of which the status tells, are as sure
+/// before it.
 pub(super) fn replace_status<D: Disk>(
     disk: &D,
     unit: &Path,
     status: &[u8],
     output: Option<&D::File>,
-    durable: bool,
+    sure: Sure,
 ) -> io::Result<()> {
+    let _lock = disk.lock(unit)?;
     let (old, new) = (unit.join("status"), unit.join(".status.new"));
     let replace = || {
-        let mut file = disk.make(&new, Make::Emptied)?;
+        let mut file = match disk.make(&new, Make::New) {
+            // What an end in the middle has left: emptied, it might come back after a power loss, under the new name.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                disk.remove(&new)?;
+                disk.make(&new, Make::New)?
+            }
+            made => made?,
+        };
         write_all(disk, &mut file, status)?;
         match output {
+            _ if sure == Sure::Later => {}
             Some(output) => disk.sync_both(&file, output)?,
             None => disk.sync(&file)?,
         }
@@ -138,10 +177,33 @@ pub(super) fn replace_status<D: Disk>(
         disk.overwrite(&old, status)?;
     }
     // After an overwriting too: the name may be one that an earlier replacement left in memory alone.
-    if durable { disk.sync_dir(unit) } else { Ok(()) }
+    if sure == Sure::Durable { disk.sync_dir(unit) } else { Ok(()) }
 }
 
-fn write_all<D: Disk>(disk: &D, file: &mut D::File, mut bytes: &[u8]) -> io::Result<()> {
+/// Makes what a runner has left in [`END`] the unit's status, as [`replace_status`] would. It has no need of the lock: a
+/// runner that has left it is the only one who could have written.
+///
+/// # Errors
+/// [`io::ErrorKind::NotFound`] if nothing was left.
+pub(super) fn adopt_end<D: Disk>(
+    disk: &D,
+    unit: &Path,
+    output: Option<&D::File>,
+    sure: Sure,
+) -> io::Result<()> {
+    let end = unit.join(END);
+    if sure != Sure::Later {
+        let file = disk.open(&end)?;
+        match output {
+            Some(output) => disk.sync_both(&file, output)?,
+            None => disk.sync(&file)?,
+        }
+    }
+    disk.rename(&end, &unit.join("status"))?;
+    if sure == Sure::Durable { disk.sync_dir(unit) } else { Ok(()) }
+}
+
+pub(super) fn write_all<D: Disk>(disk: &D, file: &mut D::File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match disk.write(file, bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -159,6 +221,7 @@ pub(super) struct System;
 
 impl Disk for System {
     type File = File;
+    type Lock = File;
 
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         DirBuilder::new().mode(0o700).create(path)
@@ -174,12 +237,28 @@ impl Disk for System {
         options.open(path)
     }
 
+    fn open(&self, path: &Path) -> io::Result<File> {
+        File::open(path)
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        fs::read(path)
+    }
+
     fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
         file.write(bytes)
     }
 
+    fn write_at(&self, file: &mut File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        file.write_all_at(bytes, offset)
+    }
+
     fn sync(&self, file: &File) -> io::Result<()> {
         file.sync_all()
+    }
+
+    fn sync_data(&self, file: &File) -> io::Result<()> {
+        file.sync_data()
     }
 
     fn sync_both(&self, one: &File, other: &File) -> io::Result<()> {
@@ -195,6 +274,10 @@ impl Disk for System {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         File::open(path)?.sync_all()
+    }
+
+    fn sync_all(&self, path: &Path) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(File::open(path)?)?)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -224,4 +307,21 @@ impl Disk for System {
     fn remove_all(&self, path: &Path) -> io::Result<()> {
         fs::remove_dir_all(path)
     }
+
+    fn is_dir(&self, path: &Path) -> bool {
+        fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+    }
+
+    fn lock(&self, unit: &Path) -> io::Result<File> {
+        lock_status(unit, FlockOperation::LockExclusive)
+    }
+}
+
+/// Takes the lock of a unit's status, as Go nodes do.
+pub(super) fn lock_status(unit: &Path, how: FlockOperation) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).mode(0o600);
+    let file = options.open(unit.join("status.lock"))?;
+    rustix::fs::flock(&file, how)?;
+    Ok(file)
 }

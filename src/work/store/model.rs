@@ -1,7 +1,7 @@
 //! A disk in memory that knows which bytes and names a power loss would leave, and fails operations on request.
-//! Adversarial within what POSIX allows: of a file's contents that were not synced any part may be there, and of the
-//! changes of names in a directory that were not synced any first few. Only a rename is one step, and so is the
-//! overwriting of less than a block.
+//! Adversarial within what POSIX allows: of a file's contents that were not synced any part may be there, in any order,
+//! and of the changes of names in a directory that were not synced any first few. Only a rename is one step, and so is
+//! the overwriting of less than a block; what is overwritten by itself stays as it is.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +36,7 @@ enum Change {
     AddFile(PathBuf, usize),
     Remove(PathBuf),
     Rename(PathBuf, PathBuf),
+    RenameDir(PathBuf, PathBuf),
 }
 
 #[derive(Debug, Default, Clone)]
@@ -43,6 +44,15 @@ struct Inode {
     now: Vec<u8>,
     /// Left by a power loss.
     durable: Vec<u8>,
+    /// Since it was synced: nothing of what was there is sure any more.
+    emptied: bool,
+}
+
+impl Inode {
+    fn sync(&mut self) {
+        self.durable.clone_from(&self.now);
+        self.emptied = false;
+    }
 }
 
 #[derive(Debug, Default)]
@@ -68,9 +78,11 @@ pub(super) struct Model {
 }
 
 impl Model {
-    pub(super) fn new(faults: BTreeMap<u32, Fault>, rng: SmallRng) -> Self {
+    /// One on which there is a directory, durably.
+    pub(super) fn new(root: &Path, faults: BTreeMap<u32, Fault>, rng: SmallRng) -> Self {
+        let root = BTreeSet::from([root.to_owned()]);
         Self {
-            state: RefCell::default(),
+            state: RefCell::new(State { dirs: root.clone(), durable_dirs: root, ..State::default() }),
             faults,
             done: Cell::new(0),
             full_until: Cell::new(0),
@@ -89,7 +101,7 @@ impl Model {
     }
 
     /// What is in a file.
-    pub(super) fn read(&self, path: &Path) -> Option<Vec<u8>> {
+    pub(super) fn contents(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.state.borrow();
         state.files.get(path).map(|&inode| state.inodes[inode].now.clone())
     }
@@ -107,6 +119,7 @@ impl Model {
         for inode in &mut state.inodes {
             if inode.now != inode.durable {
                 inode.durable = torn(inode, rng);
+                inode.emptied = false;
             }
             inode.now.clone_from(&inode.durable);
         }
@@ -115,6 +128,11 @@ impl Model {
         state.durable_files.retain(|path, _| path.parent().is_none_or(|dir| dirs.contains(dir)));
         state.files.clone_from(&state.durable_files);
         state.dirs.clone_from(&state.durable_dirs);
+        self.go_on();
+    }
+
+    /// The daemon ends now, and not the machine: what it has done stays. Without further faults.
+    pub(super) fn go_on(&mut self) {
         self.faults.clear();
         self.full_until.set(0);
         self.crashed.set(false);
@@ -152,13 +170,26 @@ impl Model {
 
 /// Some of the old contents, or some of the new.
 fn torn(inode: &Inode, rng: &mut SmallRng) -> Vec<u8> {
-    let part = |bytes: &[u8], rng: &mut SmallRng| bytes[..rng.random_range(0..=bytes.len())].to_vec();
-    match rng.random_range(0..4) {
-        0 => inode.durable.clone(),
-        1 => inode.now.clone(),
-        2 => part(&inode.now, rng),
-        _ => vec![0; inode.now.len()],
+    let (old, new) = (&inode.durable, &inode.now);
+    let at = rng.random_range(0..=new.len());
+    match (rng.random_range(0..4), inode.emptied) {
+        (0, _) => old.clone(),
+        (1, _) => new.clone(),
+        (2, true) => new[..at].to_vec(),
+        (_, true) => vec![0; new.len()],
+        (2, false) => spliced(new, old, at),
+        (_, false) => spliced(old, new, at),
     }
+}
+
+/// One's bytes up to an offset, then the other's; there are none behind the end of one but zeros.
+fn spliced(first: &[u8], then: &[u8], at: usize) -> Vec<u8> {
+    let mut bytes = first[..at.min(first.len())].to_vec();
+    if then.len() > at {
+        bytes.resize(at, 0);
+        bytes.extend_from_slice(&then[at..]);
+    }
+    bytes
 }
 
 impl Change {
@@ -175,6 +206,14 @@ impl Change {
                     files.insert(to.clone(), inode);
                 }
             }
+            Self::RenameDir(from, to) => {
+                dirs.remove(from);
+                dirs.insert(to.clone());
+                let inside: Vec<_> = files.extract_if(.., |path, _| path.parent() == Some(from)).collect();
+                let names =
+                    inside.into_iter().filter_map(|(path, inode)| Some((to.join(path.file_name()?), inode)));
+                files.extend(names);
+            }
         }
     }
 }
@@ -185,6 +224,7 @@ fn parent(path: &Path) -> PathBuf {
 
 impl Disk for Model {
     type File = usize;
+    type Lock = ();
 
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         self.begin(true)?;
@@ -201,7 +241,8 @@ impl Disk for Model {
         match (found, how) {
             (Some(_), Make::New) => Err(io::ErrorKind::AlreadyExists.into()),
             (Some(inode), Make::Emptied) => {
-                self.state.borrow_mut().inodes[inode].now.clear();
+                let inode_now = &mut self.state.borrow_mut().inodes[inode];
+                (inode_now.now, inode_now.emptied) = (Vec::new(), true);
                 Ok(inode)
             }
             (None, _) => {
@@ -222,10 +263,25 @@ impl Disk for Model {
         Ok(length)
     }
 
+    fn open(&self, path: &Path) -> io::Result<usize> {
+        self.state.borrow().files.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.contents(path).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn write_at(&self, file: &mut usize, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.begin(true)?;
+        let (now, start) = (&mut self.state.borrow_mut().inodes[*file].now, offset as usize);
+        now.resize(now.len().max(start + bytes.len()), 0);
+        now[start..start + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
     fn sync(&self, file: &usize) -> io::Result<()> {
         self.begin(false)?;
-        let inode = &mut self.state.borrow_mut().inodes[*file];
-        inode.durable.clone_from(&inode.now);
+        self.state.borrow_mut().inodes[*file].sync();
         Ok(())
     }
 
@@ -239,8 +295,23 @@ impl Disk for Model {
         Ok(())
     }
 
+    fn sync_all(&self, _path: &Path) -> io::Result<()> {
+        self.begin(false)?;
+        let mut state = self.state.borrow_mut();
+        let State { inodes, files, durable_files, dirs, durable_dirs, pending } = &mut *state;
+        inodes.iter_mut().for_each(Inode::sync);
+        durable_files.clone_from(files);
+        durable_dirs.clone_from(dirs);
+        pending.clear();
+        Ok(())
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.begin(false)?;
+        if self.is_dir(from) {
+            self.change(&parent(from), Change::RenameDir(from.to_owned(), to.to_owned()));
+            return Ok(());
+        }
         if !self.state.borrow().files.contains_key(from) {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -252,7 +323,7 @@ impl Disk for Model {
         self.begin(false)?;
         let mut state = self.state.borrow_mut();
         let inode = *state.files.get(path).ok_or(io::ErrorKind::NotFound)?;
-        state.inodes[inode] = Inode { now: bytes.to_vec(), durable: bytes.to_vec() };
+        state.inodes[inode] = Inode { now: bytes.to_vec(), durable: bytes.to_vec(), emptied: false };
         Ok(())
     }
 
@@ -275,10 +346,25 @@ impl Disk for Model {
         self.change(&parent(path), Change::Remove(path.to_owned()));
         Ok(())
     }
+
+    fn is_dir(&self, path: &Path) -> bool {
+        self.state.borrow().dirs.contains(path)
+    }
+
+    fn lock(&self, _unit: &Path) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The names of the directories there are.
 pub(super) fn units(model: &Model) -> Vec<String> {
     let state = model.state.borrow();
     state.dirs.iter().filter_map(|dir| dir.file_name().and_then(OsStr::to_str).map(str::to_owned)).collect()
+}
+
+/// The files whose names begin so.
+pub(super) fn files(model: &Model, prefix: &Path) -> Vec<PathBuf> {
+    let state = model.state.borrow();
+    let begins = |path: &&PathBuf| path.to_string_lossy().starts_with(&*prefix.to_string_lossy());
+    state.files.keys().filter(begins).cloned().collect()
 }

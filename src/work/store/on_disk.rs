@@ -1,5 +1,8 @@
 //! The store on the real disk: modes, names, locks, and directories that cannot be trusted.
 
+use rustix::fs::FlockOperation;
+
+use super::disk::lock_status;
 use super::*;
 use crate::work::status::{CommandExtra, Extra};
 
@@ -11,22 +14,22 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-#[test]
-fn a_unit_has_private_files_and_vanishes_at_once() {
+#[tokio::test]
+async fn a_unit_has_private_files_and_vanishes_at_once() {
     let temp = tempfile::tempdir().unwrap();
     let store = store(&temp.path().join("deep/data"));
     assert_eq!(mode(&temp.path().join("deep/data/n1")), 0o700);
     let (id, other) = (UnitId::random(), UnitId::random());
     let mut status = Status::new("echo", Extra::Command(CommandExtra::default()));
-    store.create(&id, &status).unwrap();
-    assert!(store.create(&id, &status).is_err());
+    store.create(&id, &status).await.unwrap();
+    assert!(store.create(&id, &status).await.is_err());
     let unit = store.unit(&id);
     assert_eq!(mode(unit.path()), 0o700);
     for name in ["status", "status.lock", "stdin"] {
         assert_eq!(mode(&unit.file(name)), 0o600, "{name}");
     }
     status.life.detail = "changed".into();
-    unit.write_status(&status, true).unwrap();
+    unit.write_status(&status, Sure::Durable).unwrap();
     assert_eq!(unit.read_status().unwrap(), status);
     assert_eq!(mode(&unit.file("status")), 0o600);
     assert_eq!(unit.stdout_size(), 0);
@@ -35,7 +38,7 @@ fn a_unit_has_private_files_and_vanishes_at_once() {
     std::os::unix::fs::symlink(unit.path(), temp.path().join("deep/data/n1/linked00")).unwrap();
     assert_eq!(store.scan().unwrap().0, std::slice::from_ref(&id));
     fs::remove_file(temp.path().join("deep/data/n1/linked00")).unwrap();
-    let hidden = store.hide(&id, &status).unwrap();
+    let hidden = store.hide(&id, &status).await.unwrap();
     assert_eq!(store.scan().unwrap(), (vec![], vec![id.clone()]));
     assert_eq!((hidden.read_status().unwrap(), hidden.is_hidden()), (status, true));
     assert!(!hidden.file("stdin").exists() && hidden == store.hidden(&id));
@@ -43,19 +46,22 @@ fn a_unit_has_private_files_and_vanishes_at_once() {
     store.remove(&hidden).unwrap();
     fs::create_dir(temp.path().join(format!("deep/data/n1/{TRASH}{id}"))).unwrap();
     store.remove(&unit).unwrap();
-    assert_eq!(fs::read_dir(temp.path().join("deep/data/n1")).unwrap().count(), 0);
+    let left =
+        fs::read_dir(temp.path().join("deep/data/n1")).unwrap().map(|found| found.unwrap().file_name());
+    assert_eq!(left.collect::<Vec<_>>(), [".journal-1"]);
+    assert_eq!(mode(&temp.path().join("deep/data/n1/.journal-1")), 0o600);
 }
 
-#[test]
-fn units_that_wait_for_their_turn_are_told_apart_however_fast_they_came() {
+#[tokio::test]
+async fn units_that_wait_for_their_turn_are_told_apart_however_fast_they_came() {
     let temp = tempfile::tempdir().unwrap();
     let store = store(&temp.path().join("d"));
     let units: Vec<UnitDir> = (0..20).map(|_| store.unit(&UnitId::random())).collect();
     let status = Status::new("t", Extra::Command(CommandExtra::default()));
     for unit in &units {
         fs::create_dir(unit.path()).unwrap();
-        unit.write_status(&status, false).unwrap();
-        unit.mark_queued().unwrap();
+        unit.write_status(&status, Sure::Later).unwrap();
+        store.mark_queued(unit).await.unwrap();
     }
     let times: Vec<_> = units.iter().map(UnitDir::queued_at).collect();
     assert!(times.is_sorted_by(|earlier, later| earlier.is_some() && earlier < later), "{times:?}");
@@ -83,15 +89,15 @@ fn a_directory_that_others_control_is_refused() {
     assert!(matches!(Store::open(temp.path(), &bad), Err(OpenError::NodeId(_))));
 }
 
-#[test]
-fn the_lock_is_the_one_that_go_nodes_take() {
+#[tokio::test]
+async fn the_lock_is_the_one_that_go_nodes_take() {
     let temp = tempfile::tempdir().unwrap();
     let store = store(&temp.path().join("d"));
     let id = UnitId::random();
-    store.create(&id, &Status::new("echo", Extra::None)).unwrap();
+    store.create(&id, &Status::new("echo", Extra::None)).await.unwrap();
     let unit = store.unit(&id);
-    let held = unit.lock(FlockOperation::LockExclusive).unwrap();
-    assert!(unit.lock(FlockOperation::NonBlockingLockShared).is_err());
+    let held = lock_status(unit.path(), FlockOperation::LockExclusive).unwrap();
+    assert!(lock_status(unit.path(), FlockOperation::NonBlockingLockShared).is_err());
     drop(held);
-    assert!(unit.lock(FlockOperation::NonBlockingLockShared).is_ok());
+    assert!(lock_status(unit.path(), FlockOperation::NonBlockingLockShared).is_ok());
 }

@@ -1,42 +1,56 @@
-//! Units on a disk that fails, through every sequence of writes that the engine makes of the pure state machine's
-//! events: what was acknowledged survives a power loss at any moment, no status is ever half there, and none moves
-//! back. `STORE_SEEDS` says how many rows of events (400), `STORE_SEED` the first of them.
+//! Units on a disk that fails, through every sequence of changes that the engine makes of the pure state machine's
+//! events, with the journal and without: what was acknowledged survives a power loss at any moment, no status is ever
+//! half there, and none moves back. `STORE_SEEDS` says how many rows of events (400), `STORE_SEED` the first of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::disk::{Disk, add_payload, make_unit, replace_status};
-use super::model::{Fault, Model, units};
+use super::disk::{Disk, END, Make, Sure, replace_status, write_file};
+use super::journal::pure::{Ask, Committed, Committer, Found, Log, PREFIX, Sizes, discard, take_up};
+use super::journal::{Change, Tells};
+use super::model::{Fault, Model, files, units};
 use crate::work::status::{CommandExtra, Extra, Status};
 use crate::work::unit::{Event, State};
 
 const ROOT: &str = "/units";
+/// So little that logs are full, and settle in either way, within a row of events.
+const SIZES: Sizes = Sizes { grow: 512, limit: 1500, one_by_one: 2 };
 
 /// One unit, and what a client was told of it.
 struct Unit {
     path: PathBuf,
     /// Every status that was to be on disk, in order, with whether it was said to be durable.
     written: Vec<(Status, bool)>,
+    /// Statuses that a daemon was about to put when it was killed: the log may have them.
+    begun: Vec<Status>,
     payload: Vec<u8>,
     payload_acknowledged: bool,
     /// Its acceptance was acknowledged.
     accepted: bool,
     /// Its removal was begun: it may be there or not.
     removed: bool,
+    /// A runner has it: the daemon writes its status no more.
+    handed_over: bool,
+    /// It has run on another node, and its statuses are the daemon's alone.
+    is_remote: bool,
 }
 
 impl Unit {
-    fn new(number: u32) -> Self {
+    fn new(number: u32, is_remote: bool) -> Self {
         Self {
             path: Path::new(ROOT).join(format!("unit{number:04}")),
             written: vec![(Status::new("t", Extra::Command(CommandExtra::default())), false)],
+            begun: Vec::new(),
             payload: Vec::new(),
             payload_acknowledged: false,
             accepted: false,
             removed: false,
+            handed_over: false,
+            is_remote,
         }
     }
 
@@ -48,20 +62,94 @@ impl Unit {
     fn surest(&self) -> usize {
         self.written.iter().rposition(|(_, durable)| *durable).unwrap_or(0)
     }
+
+    /// What becomes of the last status.
+    fn note(&mut self, durable: bool) {
+        let last = self.written.len() - 1;
+        self.written[last].1 |= durable;
+        if durable {
+            self.begun.clear();
+        }
+    }
 }
 
-/// What the engine does with a unit next, as far as the disk is concerned.
-fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) {
-    if !unit.payload_acknowledged {
-        let piece: Vec<u8> = (0..rng.random_range(0..40)).map(|_| rng.random()).collect();
-        let last = rng.random_bool(0.6);
-        let mut stdin = disk.make(&unit.path.join("stdin"), super::disk::Make::Emptied);
-        if let Ok(stdin) = &mut stdin {
-            unit.payload = piece;
-            let added = add_payload(disk, stdin, &unit.payload, last);
-            unit.payload_acknowledged = last && added.is_ok();
+/// A daemon's journal on a disk, with what its threads would do.
+struct Node {
+    committer: Committer<Model>,
+    /// Logs that an earlier daemon left, then our own, in order.
+    left: Vec<PathBuf>,
+    settling: VecDeque<Log<Model>>,
+    spare: Vec<Log<Model>>,
+    boot: u32,
+}
+
+impl Node {
+    fn start(disk: Model, boot: u32) -> Self {
+        let (root, boot_id) = (Path::new(ROOT), format!("boot {boot}"));
+        let logs = files(&disk, &root.join(PREFIX));
+        let Found { generation, left } = take_up(&disk, root, logs, &boot_id).unwrap();
+        let committer = Committer::new(disk, root.to_owned(), SIZES, boot_id, generation);
+        Self { committer, left, settling: VecDeque::new(), spare: Vec::new(), boot }
+    }
+
+    fn disk(&self) -> &Model {
+        &self.committer.disk
+    }
+
+    /// The machine loses its power, or the daemon alone is killed; and starts again.
+    fn restart(self, lost_power: bool) -> Self {
+        let mut disk = self.committer.disk;
+        if lost_power {
+            disk.power_loss()
+        } else {
+            disk.go_on()
         }
-        return;
+        Self::start(disk, self.boot + u32::from(lost_power))
+    }
+
+    fn commit(&mut self, asks: &[Ask]) -> Vec<io::Result<()>> {
+        let spare = self.spare.pop();
+        let Committed { mut outcomes, broken } = self.committer.commit(asks, spare);
+        if let Some((_, log)) = broken {
+            self.settling.extend(log);
+            match self.settle_all() {
+                Ok(()) => self.committer.commit_directly(asks, &mut outcomes),
+                Err(error) => self.committer.give_up(asks, &mut outcomes, &error),
+            }
+        }
+        self.settling.extend(self.committer.full_log());
+        outcomes
+    }
+
+    fn settle_all(&mut self) -> io::Result<()> {
+        while !self.left.is_empty() || !self.settling.is_empty() {
+            self.settle_one()?;
+        }
+        Ok(())
+    }
+
+    fn settle_one(&mut self) -> io::Result<()> {
+        let (disk, root) = (&self.committer.disk, Path::new(ROOT));
+        if !self.left.is_empty() {
+            disk.sync_all(root)?;
+            discard(disk, &self.left)?;
+            self.left.clear();
+        } else if let Some(log) = self.settling.front_mut() {
+            log.settle(disk, root, &SIZES)?;
+            log.wipe(disk)?;
+            self.spare.extend(self.settling.pop_front());
+        }
+        Ok(())
+    }
+}
+
+/// What the engine does with a unit next, as far as the disk is concerned: the change to be committed, if there is one,
+/// is of the last status.
+fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) -> Option<Ask> {
+    let ask = |unit: &Unit, change| Some(Ask { unit: unit.path.clone(), change });
+    if !unit.payload_acknowledged {
+        unit.payload = (0..rng.random_range(0..40)).map(|_| rng.random()).collect();
+        return ask(unit, Change::File("stdin", unit.payload.clone()));
     }
     let size = unit.now().life.stdout_size;
     let event = match rng.random_range(0..9) {
@@ -77,43 +165,46 @@ fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) {
     };
     let mut next = unit.now().clone();
     if next.life.apply(&event) {
-        let durable = rng.random_bool(0.5);
-        let Ok(output) = output_of(disk, unit, &next) else { return };
-        unit.written.push((next.clone(), false));
-        let written = replace_status(disk, &unit.path, &next.to_line(), output.as_ref(), durable);
-        let last = unit.written.len() - 1;
-        unit.written[last].1 = durable && written.is_ok();
-    } else if rng.random_bool(0.3) {
+        let tells = write_output(disk, unit, &next).ok()?;
+        let (line, is_final) = (next.to_line(), next.life.state.is_final());
+        let by_runner = !unit.is_remote && next.life.state > State::Pending;
+        unit.written.push((next, false));
+        if !by_runner {
+            return ask(unit, Change::Status(line, tells));
+        }
+        unit.handed_over = true;
+        if !is_final {
+            let _ = replace_status(disk, &unit.path, &line, None, Sure::Whole);
+            return None;
+        }
+        // Nobody is told of it before the daemon has taken it over.
+        write_file(disk, &unit.path.join(END), &line).ok()?;
+        return ask(unit, Change::Left(line, tells));
+    }
+    if rng.random_bool(0.3) {
         unit.removed = true;
         let _ = disk.remove_all(&unit.path);
+        return ask(unit, Change::Gone);
     }
+    None
 }
 
 /// The output that a final status tells of, as a command has written it.
-fn output_of(disk: &Model, unit: &Unit, status: &Status) -> std::io::Result<Option<usize>> {
+fn write_output(disk: &Model, unit: &Unit, status: &Status) -> io::Result<Tells> {
     if !status.life.state.is_final() || status.life.stdout_size == 0 {
-        return Ok(None);
+        return Ok(Tells::Nothing);
     }
-    let mut file = disk.make(&unit.path.join("stdout"), super::disk::Make::Emptied)?;
+    let mut file = disk.make(&unit.path.join("stdout"), Make::Emptied)?;
     let mut output = &*vec![1; status.life.stdout_size as usize];
     while !output.is_empty() {
         output = &output[disk.write(&mut file, output)?..];
     }
-    Ok(Some(file))
-}
-
-fn accept(disk: &Model, number: u32) -> Unit {
-    let mut unit = Unit::new(number);
-    let line = unit.now().to_line();
-    let made = make_unit(disk, &unit.path, &line, || disk.sync_dir(Path::new(ROOT)));
-    unit.accepted = made.is_ok();
-    unit.written[0].1 = unit.accepted;
-    unit
+    Ok(Tells::OfOutput)
 }
 
 /// What a daemon that starts now finds is what its clients were told, or later.
 fn check(disk: &Model, unit: &Unit, seed: u64) {
-    let found = disk.read(&unit.path.join("status"));
+    let found = disk.contents(&unit.path.join("status"));
     let told = unit.accepted && !unit.removed;
     let Some(found) = found else {
         assert!(!told, "seed {seed}: {} is gone", unit.path.display());
@@ -126,54 +217,103 @@ fn check(disk: &Model, unit: &Unit, seed: u64) {
         Err(error) => panic!("seed {seed}: {} is damaged: {error}: {found:?}", unit.path.display()),
     };
     if told {
-        let possible = &unit.written[unit.surest()..];
+        let possible = unit.written[unit.surest()..].iter().map(|(written, _)| written);
         assert!(
-            possible.iter().any(|(written, _)| *written == status),
+            possible.chain(&unit.begun).any(|written| *written == status),
             "seed {seed}: {} went back to {status:?}",
             unit.path.display()
         );
-        if status.life.state.is_final() && status.life.stdout_size > 0 {
-            let stdout = disk.read(&unit.path.join("stdout")).unwrap_or_default();
-            assert_eq!(stdout, vec![1; status.life.stdout_size as usize], "seed {seed}: the output");
+        let (last, durable) = &unit.written[unit.written.len() - 1];
+        if *durable && last.life.state.is_final() && last.life.stdout_size > 0 {
+            let stdout = disk.contents(&unit.path.join("stdout")).unwrap_or_default();
+            // More is not told of.
+            let told = vec![1; last.life.stdout_size as usize];
+            assert!(stdout.starts_with(&told), "seed {seed}: the output is {stdout:?}, not {told:?}");
         }
         if unit.payload_acknowledged {
-            let stdin = disk.read(&unit.path.join("stdin"));
+            let stdin = disk.contents(&unit.path.join("stdin"));
             assert_eq!(stdin.as_ref(), Some(&unit.payload), "seed {seed}: the payload");
         }
+    }
+}
+
+/// A few changes at a time, and what came of them.
+fn turn(node: &mut Node, all: &mut Vec<Unit>, rng: &mut SmallRng) {
+    let mut asks = Vec::new();
+    let mut of: Vec<usize> = Vec::new();
+    for _ in 0..rng.random_range(1..4) {
+        if rng.random_bool(0.25) || all.is_empty() {
+            let unit = Unit::new(all.len() as u32, rng.random());
+            asks.push(Ask { unit: unit.path.clone(), change: Change::Make(unit.now().to_line()) });
+            of.push(all.len());
+            all.push(unit);
+            continue;
+        }
+        let chosen = rng.random_range(0..all.len());
+        // A unit has one writer at a time.
+        if all[chosen].accepted && !all[chosen].removed && !of.contains(&chosen) {
+            let ask = step(node.disk(), &mut all[chosen], rng);
+            of.extend(ask.iter().map(|_| chosen));
+            asks.extend(ask);
+        }
+    }
+    let outcomes = node.commit(&asks);
+    for ((ask, chosen), outcome) in asks.iter().zip(of).zip(outcomes) {
+        let unit = &mut all[chosen];
+        match &ask.change {
+            Change::Make(_) => {
+                unit.accepted = outcome.is_ok();
+                unit.note(outcome.is_ok());
+            }
+            Change::File(..) => unit.payload_acknowledged = outcome.is_ok(),
+            Change::Status(..) | Change::Left(..) => unit.note(outcome.is_ok()),
+            Change::Gone => {}
+        }
+    }
+    if rng.random_bool(0.1) {
+        let idle = node.committer.used_log();
+        node.settling.extend(idle);
+    }
+    if rng.random_bool(0.4) {
+        let _ = node.settle_one();
     }
 }
 
 /// A row of events over a few units, with these faults; gives the number of operations on the disk.
 fn run(seed: u64, faults: BTreeMap<u32, Fault>) -> u32 {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let mut disk = Model::new(faults, SmallRng::seed_from_u64(seed ^ 0x5eed));
+    let mut node =
+        Node::start(Model::new(Path::new(ROOT), faults, SmallRng::seed_from_u64(seed ^ 0x5eed)), 1);
     let mut all: Vec<Unit> = Vec::new();
-    for number in 0..30 {
-        if rng.random_bool(0.2) || all.is_empty() {
-            all.push(accept(&disk, number));
-        } else {
-            let chosen = rng.random_range(0..all.len());
-            if all[chosen].accepted && !all[chosen].removed {
-                step(&disk, &mut all[chosen], &mut rng);
+    for _ in 0..14 {
+        turn(&mut node, &mut all, &mut rng);
+        // Without a crash, what a reader sees is whole at every moment.
+        if !node.disk().has_crashed() {
+            all.iter().for_each(|unit| check(node.disk(), unit, seed));
+        }
+    }
+    let operations = node.disk().operations();
+    for _ in 0..2 {
+        node = node.restart(rng.random_bool(0.7));
+        all.iter().for_each(|unit| check(node.disk(), unit, seed));
+        for unit in all.iter_mut().filter(|unit| unit.accepted && !unit.removed) {
+            // It goes on from what is there.
+            let found = node.disk().contents(&unit.path.join("status"));
+            let found = Status::parse(&found.unwrap()).unwrap();
+            match unit.written.iter().rposition(|(written, _)| *written == found) {
+                Some(at) => unit.begun.extend(unit.written.drain(at + 1..).map(|(written, _)| written)),
+                None => unit.written.push((found, false)),
             }
         }
-        // Without a crash, what a reader sees is whole at every moment.
-        if !disk.has_crashed() {
-            all.iter().for_each(|unit| check(&disk, unit, seed));
+        for _ in 0..3 {
+            turn(&mut node, &mut all, &mut rng);
+            all.iter().for_each(|unit| check(node.disk(), unit, seed));
         }
     }
-    let operations = disk.operations();
-    disk.power_loss();
-    all.iter().for_each(|unit| check(&disk, unit, seed));
-    for unit in all.iter_mut().filter(|unit| unit.accepted && !unit.removed) {
-        // It goes on from what is there.
-        let found = disk.read(&unit.path.join("status")).map(|found| Status::parse(&found).unwrap());
-        unit.written = vec![(found.unwrap(), true)];
-        step(&disk, unit, &mut rng);
-    }
-    disk.power_loss();
-    all.iter().for_each(|unit| check(&disk, unit, seed));
-    assert!(units(&disk).len() <= all.len() + 1);
+    node = node.restart(true);
+    all.iter().for_each(|unit| check(node.disk(), unit, seed));
+    // With the directory that they are in.
+    assert!(units(node.disk()).len() <= all.len() + 1);
     operations
 }
 

@@ -1,0 +1,157 @@
+//! The journal on the real disk, with its threads: what comes back after a power loss, and what does not stay.
+
+use std::sync::mpsc::channel;
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::work::store::disk::{Sure, replace_status};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn line(state: u8) -> Vec<u8> {
+    format!(r#"{{"State":{state},"Detail":"x","StdoutSize":0,"WorkType":"t","ExtraData":null}}"#).into_bytes()
+}
+
+fn open(root: &Path, boot: &str) -> Journal {
+    Journal::open(root, boot.to_owned()).unwrap()
+}
+
+/// Has a change made, and waits for it.
+fn commit(journal: &Journal, unit: &UnitDir, change: Change) -> io::Result<()> {
+    let (sender, answer) = channel();
+    journal.commit(unit, change, move |done| sender.send(done).unwrap());
+    answer.recv_timeout(LIMIT).unwrap()
+}
+
+fn contents(unit: &UnitDir, name: &str) -> String {
+    fs::read_to_string(unit.file(name)).unwrap()
+}
+
+/// Waits until all that an earlier daemon or this one has written to logs is durable elsewhere.
+fn settled(root: &Path) {
+    let begun = std::time::Instant::now();
+    let is_empty = |path: &PathBuf| fs::read(path).is_ok_and(|log| log.iter().all(|byte| *byte == 0));
+    while !logs(root).unwrap().iter().all(is_empty) {
+        assert!(begun.elapsed() < LIMIT, "the logs do not settle");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn after_a_power_loss_units_are_where_the_journal_says() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    let unit = |name: &str| UnitDir::at(root.join(name));
+    let journal = open(root, "one");
+    let (lost, torn, ended, removed) =
+        (unit("lost0000"), unit("torn0000"), unit("ended000"), unit("gone0000"));
+    for made in [&lost, &torn, &ended, &removed] {
+        commit(&journal, made, Change::Make(line(0))).unwrap();
+        commit(&journal, made, Change::File("stdin", b"payload".to_vec())).unwrap();
+    }
+    assert!(commit(&journal, &lost, Change::Make(line(0))).is_err(), "there is one already");
+    fs::write(lost.file("stdout"), "out").unwrap();
+    commit(&journal, &lost, Change::Status(line(2), Tells::OfOutput)).unwrap();
+    commit(&journal, &torn, Change::Status(line(1), Tells::Nothing)).unwrap();
+    // A runner's own last word, which is in no log.
+    replace_status(&System, ended.path(), &line(3), None, Sure::Whole).unwrap();
+    fs::rename(removed.path(), root.join(".trash-gone0000")).unwrap();
+    journal.note_gone(&removed);
+    commit(&journal, &torn, Change::File("queued", b"7".to_vec())).unwrap();
+    drop(journal);
+    // The power goes, and with it what was not synced; what had another name has its old one.
+    fs::remove_dir_all(lost.path()).unwrap();
+    fs::write(torn.file("status"), &line(0)[..9]).unwrap();
+    fs::write(torn.file("stdin"), "").unwrap();
+    fs::rename(root.join(".trash-gone0000"), removed.path()).unwrap();
+    drop(open(root, "two"));
+    assert_eq!(
+        ["status", "stdin", "stdout"].map(|name| contents(&lost, name)),
+        [String::from_utf8(line(2)).unwrap(), "payload".into(), "out".into()]
+    );
+    assert_eq!(fs::metadata(lost.path()).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(contents(&torn, "status").as_bytes(), line(1));
+    assert_eq!((contents(&torn, "stdin"), contents(&torn, "queued")), ("payload".into(), "7".into()));
+    assert_eq!(contents(&ended, "status").as_bytes(), line(3), "a runner's word is later");
+    assert!(!removed.path().exists() && !root.join(".trash-gone0000").exists());
+    assert!(logs(root).unwrap().is_empty());
+}
+
+#[test]
+fn a_daemon_that_starts_again_leaves_the_files_alone_and_lets_the_logs_settle() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    let unit = UnitDir::at(root.join("abcd1234"));
+    let journal = open(root, "one");
+    commit(&journal, &unit, Change::Make(line(0))).unwrap();
+    drop(journal);
+    fs::write(unit.file("status"), line(1)).unwrap();
+    let journal = open(root, "one");
+    assert_eq!(contents(&unit, "status").as_bytes(), line(1));
+    commit(&journal, &unit, Change::Status(line(2), Tells::Nothing)).unwrap();
+    settled(root);
+    assert_eq!(contents(&unit, "status").as_bytes(), line(2));
+}
+
+#[test]
+fn payloads_do_not_stay_in_the_journal() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    let journal = open(root, "one");
+    let unit = UnitDir::at(root.join("abcd1234"));
+    commit(&journal, &unit, Change::Make(line(0))).unwrap();
+    commit(&journal, &unit, Change::File("stdin", b"a secret".to_vec())).unwrap();
+    let holds = |path: &PathBuf| {
+        let log = fs::read(path).unwrap();
+        log.windows(8).any(|bytes| bytes == b"a secret")
+    };
+    assert!(logs(root).unwrap().iter().any(holds));
+    settled(root);
+    // A log is used again.
+    commit(&journal, &unit, Change::Status(line(1), Tells::Nothing)).unwrap();
+    let names: Vec<_> = logs(root).unwrap();
+    assert_eq!(names, [root.join(".journal-1")]);
+    assert!(!names.iter().any(holds));
+}
+
+#[test]
+fn many_at_once_share_what_makes_them_durable_and_logs_follow_each_other() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    let journal = open(root, "one");
+    let (sender, answers) = channel();
+    let payload = vec![b'x'; 20_000];
+    for number in 0..600 {
+        let unit = UnitDir::at(root.join(format!("unit{number:04}")));
+        let done = |sender: &mpsc::Sender<_>| {
+            let sender = sender.clone();
+            move |done: io::Result<()>| sender.send(done).unwrap()
+        };
+        journal.commit(&unit, Change::Make(line(0)), done(&sender));
+        journal.commit(&unit, Change::File("stdin", payload.clone()), done(&sender));
+    }
+    for _ in 0..1200 {
+        answers.recv_timeout(LIMIT).unwrap().unwrap();
+    }
+    // 12 MB went through logs of 4 MiB.
+    assert!(logs(root).unwrap().len() > 1);
+    drop(journal);
+    fs::remove_dir_all(root.join("unit0599")).unwrap();
+    drop(open(root, "two"));
+    assert_eq!(fs::read(root.join("unit0599/stdin")).unwrap(), payload);
+}
+
+#[test]
+fn without_a_log_each_change_is_made_durable_by_itself() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    let journal = open(root, "one");
+    // Something has all the names that a log could have.
+    (1..=32).for_each(|number| fs::create_dir(root.join(format!("{PREFIX}{number}"))).unwrap());
+    let unit = UnitDir::at(root.join("abcd1234"));
+    commit(&journal, &unit, Change::Make(line(0))).unwrap();
+    commit(&journal, &unit, Change::File("stdin", b"payload".to_vec())).unwrap();
+    commit(&journal, &unit, Change::Status(line(1), Tells::Nothing)).unwrap();
+    assert_eq!((contents(&unit, "status").as_bytes(), &*contents(&unit, "stdin")), (&*line(1), "payload"));
+}
