@@ -19,7 +19,7 @@ pub(super) mod pure {
     pub(in crate::work::store) use super::Sizes;
     pub(in crate::work::store) use super::commit::{Ask, Committed, Committer};
     pub(in crate::work::store) use super::log::{Log, PREFIX};
-    pub(in crate::work::store) use super::replay::{Found, discard, take_up};
+    pub(in crate::work::store) use super::replay::{Found, settle_left, take_up};
 }
 
 pub(crate) use commit::{Change, Tells};
@@ -30,16 +30,14 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::commit::{Ask, Committed, Committer};
 use self::log::{Log, PREFIX};
 use self::replay::Found;
 use super::UnitDir;
-use super::disk::{Disk, System};
+use super::disk::System;
 
-/// A log that nobody writes to for so long settles: payloads shall not outlive their units for long.
-const IDLE: Duration = Duration::from_secs(2);
 /// Between attempts to let a log settle on a disk that fails.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Logs that settle, at most; more make their writers wait.
@@ -61,6 +59,17 @@ pub(super) struct Sizes {
 
 const SIZES: Sizes = Sizes { grow: 256 * 1024, limit: 4 * 1024 * 1024, one_by_one: 64 };
 
+/// When a log settles that is not full: payloads shall not outlive their units for long.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// After nobody has written to it for so long.
+    idle: Duration,
+    /// At the latest with what is written after so long.
+    old: Duration,
+}
+
+const PACE: Pace = Pace { idle: Duration::from_secs(2), old: Duration::from_secs(10) };
+
 /// Told what has come of a change, on the committing thread.
 type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 /// A change for the committing thread; nobody waits for one without the other.
@@ -76,6 +85,7 @@ pub(super) struct Journal {
 struct Inner {
     root: PathBuf,
     boot: String,
+    pace: Pace,
     /// The highest generation of a log that was found.
     generation: u64,
     /// Logs that were found, and whose changes are in the units' files, though not durably so.
@@ -90,9 +100,13 @@ impl Journal {
     /// # Errors
     /// What kept units from being brought to where the journal says.
     pub(super) fn open(root: &Path, boot: String) -> io::Result<Self> {
+        Self::with_pace(root, boot, PACE)
+    }
+
+    fn with_pace(root: &Path, boot: String, pace: Pace) -> io::Result<Self> {
         let Found { generation, left } = replay::take_up(&System, root, logs(root)?, &boot)?;
         let (root, waits) = (root.to_owned(), !left.is_empty());
-        let inner = Inner { root, boot, generation, found: Mutex::new(left), asks: Mutex::default() };
+        let inner = Inner { root, boot, pace, generation, found: Mutex::new(left), asks: Mutex::default() };
         let journal = Self { inner: Arc::new(inner) };
         if waits {
             journal.inner.sender()?;
@@ -137,7 +151,8 @@ impl Inner {
         let found = std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner));
         let settler = Settler::start(self.root.clone(), found)?;
         let committer = Committer::new(System, self.root.clone(), SIZES, self.boot.clone(), self.generation);
-        let writer = Writer { committer, settler, gone: Vec::new(), is_direct: false };
+        let writer =
+            Writer { committer, settler, pace: self.pace, begun: None, gone: Vec::new(), is_direct: false };
         thread::Builder::new().name("journal".into()).spawn(move || writer.run(&queue))?;
         Ok(asks.insert(sender).clone())
     }
@@ -160,6 +175,9 @@ fn logs(root: &Path) -> io::Result<Vec<PathBuf>> {
 struct Writer {
     committer: Committer<System>,
     settler: Settler,
+    pace: Pace,
+    /// When the log was written to first.
+    begun: Option<Instant>,
     /// Removals to note with the next batch.
     gone: Vec<Ask>,
     /// No log could be written last time.
@@ -169,14 +187,13 @@ struct Writer {
 impl Writer {
     fn run(mut self, queue: &Receiver<Message>) {
         loop {
-            match queue.recv_timeout(IDLE) {
+            match queue.recv_timeout(self.pace.idle) {
                 Ok(first) => self.commit(first, queue),
                 Err(RecvTimeoutError::Timeout) => {
                     // What was removed is durably so when the log has settled.
                     self.gone.clear();
-                    if let Some(log) = self.committer.used_log() {
-                        self.settler.take(log);
-                    }
+                    let log = self.committer.used_log();
+                    self.retire(log);
                     match queue.recv() {
                         Ok(first) => self.commit(first, queue),
                         Err(_) => return,
@@ -210,7 +227,14 @@ impl Writer {
                 done(outcome);
             }
         }
-        if let Some(log) = self.committer.full_log() {
+        let is_old = self.begun.get_or_insert_with(Instant::now).elapsed() >= self.pace.old;
+        let log = if is_old { self.committer.used_log() } else { self.committer.full_log() };
+        self.retire(log);
+    }
+
+    fn retire(&mut self, log: Option<Log<System>>) {
+        if let Some(log) = log {
+            self.begun = None;
             self.settler.take(log);
         }
     }
@@ -260,7 +284,7 @@ impl Settler {
         let has_left = !found.is_empty();
         let run = move || {
             let is_heard = |error| answer.send(Err(error)).is_ok();
-            let left = || System.sync_all(&root).and_then(|()| replay::discard(&System, &found));
+            let left = || replay::settle_left(&System, &root, &found);
             if has_left && !(until_done(left, is_heard) && answer.send(Ok(None)).is_ok()) {
                 return;
             }

@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::disk::{Disk, END, Make, Sure, replace_status, write_file};
-use super::journal::pure::{Ask, Committed, Committer, Found, Log, PREFIX, Sizes, discard, take_up};
+use super::journal::pure::{Ask, Committed, Committer, Found, Log, PREFIX, Sizes, settle_left, take_up};
 use super::journal::{Change, Tells};
 use super::model::{Fault, Model, files, units};
 use crate::work::status::{CommandExtra, Extra, Status};
@@ -131,8 +131,7 @@ impl Node {
     fn settle_one(&mut self) -> io::Result<()> {
         let (disk, root) = (&self.committer.disk, Path::new(ROOT));
         if !self.left.is_empty() {
-            disk.sync_all(root)?;
-            discard(disk, &self.left)?;
+            settle_left(disk, root, &self.left)?;
             self.left.clear();
         } else if let Some(log) = self.settling.front_mut() {
             log.settle(disk, root, &SIZES)?;

@@ -75,8 +75,19 @@ pub(in crate::work::store) fn take_up<D: Disk>(
     Ok(Found { generation, left })
 }
 
+/// Lets logs settle that an earlier daemon left, and removes them.
+pub(in crate::work::store) fn settle_left<D: Disk>(
+    disk: &D,
+    root: &Path,
+    logs: &[PathBuf],
+) -> io::Result<()> {
+    // Of which units they are nobody remembers.
+    disk.sync_all(root)?;
+    discard(disk, logs)
+}
+
 /// Removes logs whose changes are durable in the units' own files.
-pub(in crate::work::store) fn discard<D: Disk>(disk: &D, logs: &[PathBuf]) -> io::Result<()> {
+fn discard<D: Disk>(disk: &D, logs: &[PathBuf]) -> io::Result<()> {
     for path in logs {
         // First, as a name may come back with the power.
         disk.sync(&disk.make(path, Make::Emptied)?)?;

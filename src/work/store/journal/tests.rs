@@ -116,6 +116,18 @@ fn payloads_do_not_stay_in_the_journal() {
 }
 
 #[test]
+fn a_log_that_is_always_written_to_settles_too() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    let pace = Pace { idle: Duration::from_secs(3600), old: Duration::ZERO };
+    let journal = Journal::with_pace(root, "one".into(), pace).unwrap();
+    let unit = UnitDir::at(root.join("abcd1234"));
+    commit(&journal, &unit, Change::Make(line(0))).unwrap();
+    commit(&journal, &unit, Change::File("stdin", b"a secret".to_vec())).unwrap();
+    settled(root);
+}
+
+#[test]
 fn many_at_once_share_what_makes_them_durable_and_logs_follow_each_other() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path();
