@@ -74,6 +74,8 @@ pub(super) trait Disk {
     fn remove_all(&self, path: &Path) -> io::Result<()>;
     /// Whether there is such a directory.
     fn is_dir(&self, path: &Path) -> bool;
+    /// Whether a file still has a name, as far as can be told.
+    fn has_name(&self, file: &Self::File) -> bool;
     /// Takes the lock that whoever writes a unit's status holds.
     fn lock(&self, unit: &Path) -> io::Result<Self::Lock>;
 }
@@ -310,6 +312,10 @@ impl Disk for System {
 
     fn is_dir(&self, path: &Path) -> bool {
         fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+    }
+
+    fn has_name(&self, file: &File) -> bool {
+        file.metadata().is_ok_and(|found| found.nlink() > 0)
     }
 
     fn lock(&self, unit: &Path) -> io::Result<File> {

@@ -351,6 +351,10 @@ impl Disk for Model {
         self.state.borrow().dirs.contains(path)
     }
 
+    fn has_name(&self, file: &usize) -> bool {
+        self.state.borrow().files.values().any(|inode| inode == file)
+    }
+
     fn lock(&self, _unit: &Path) -> io::Result<()> {
         Ok(())
     }

@@ -176,7 +176,7 @@ impl<D: Disk> Committer<D> {
             Some(log) => log,
             none => {
                 self.generation += 1;
-                let log = match spare {
+                let log = match spare.filter(|spare| spare.is_there(&self.disk)) {
                     Some(spare) => spare.of_generation(self.generation),
                     None => Log::make(&self.disk, &self.root, self.generation)?,
                 };

@@ -99,6 +99,11 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
+    /// Whether a start would find it: who clears a data directory out takes the logs, too.
+    pub(in crate::work::store) fn is_there(&self, disk: &D) -> bool {
+        disk.has_name(&self.file)
+    }
+
     /// An empty log, for use from now on.
     pub(in crate::work::store) fn of_generation(mut self, generation: u64) -> Self {
         self.generation = generation;

@@ -128,6 +128,19 @@ fn a_log_that_is_always_written_to_settles_too() {
 }
 
 #[test]
+fn a_log_that_somebody_has_removed_is_not_used_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    let journal = open(root, "one");
+    let unit = UnitDir::at(root.join("abcd1234"));
+    commit(&journal, &unit, Change::Make(line(0))).unwrap();
+    settled(root);
+    fs::remove_file(root.join(".journal-1")).unwrap();
+    commit(&journal, &unit, Change::Status(line(1), Tells::Nothing)).unwrap();
+    assert_eq!(logs(root).unwrap(), [root.join(".journal-2")]);
+}
+
+#[test]
 fn many_at_once_share_what_makes_them_durable_and_logs_follow_each_other() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path();
