@@ -180,6 +180,14 @@ impl Store {
         marked.map_err(|e| WorkError::io("make", unit.file(QUEUED), e))
     }
 
+    /// Writes down that the turn of such a unit has come, before anything is started: should the power fail, nobody could
+    /// tell whether it was.
+    pub(crate) async fn mark_turn(&self, unit: &UnitDir) -> Result<(), WorkError> {
+        let fail = |e| WorkError::io("write", unit.file(QUEUED), e);
+        let mark = unit.turn_mark().map_err(fail)?;
+        self.commit(unit, Change::File(QUEUED, mark.into_bytes())).await.map_err(fail)
+    }
+
     async fn commit(&self, unit: &UnitDir, change: Change) -> io::Result<()> {
         let (answer, answered) = oneshot::channel();
         // Nobody to answer to is no reason not to do it.

@@ -119,6 +119,31 @@ async fn a_last_word_that_no_daemon_was_left_to_hear_counts() {
 }
 
 #[tokio::test]
+async fn a_unit_whose_turn_had_come_does_not_start_again_after_a_power_loss() {
+    let engine = Engine::new().await;
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let (this, before) = (format!("7 {}", boot.trim()), "8 another".to_owned());
+    for (id, queued) in [("waiting0", "6".to_owned()), ("turn0000", this), ("before00", before)] {
+        let dir = engine.dir(id);
+        std::fs::create_dir(&dir).unwrap();
+        let status = r#"{"State":0,"Detail":"Waiting","StdoutSize":0,"WorkType":"sh","ExtraData":{"Pid":0,"Params":"-c 'echo ran'"}}"#;
+        for (name, content) in [("status", status), ("stdin", ""), ("queued", &queued)] {
+            std::fs::write(dir.join(name), content).unwrap();
+        }
+    }
+    let engine = engine.restart().await;
+    for (id, state, output) in [
+        ("waiting0", State::Succeeded, &b"ran\n"[..]),
+        ("turn0000", State::Succeeded, b"ran\n"),
+        ("before00", State::Failed, b""),
+    ] {
+        let report = finished(&engine.registry, id).await;
+        assert_eq!(report.state, state, "{id}: {report:?}");
+        assert_eq!(collect(&engine.registry, id, 0).await, output, "{id}");
+    }
+}
+
+#[tokio::test]
 async fn damage_harms_one_unit_only() {
     let engine = Engine::new().await;
     let good = run(&engine.registry, "echo good").await;

@@ -46,6 +46,14 @@ impl Inner {
             writer.apply(Event::Queued(places), Durability::Durable).await;
             return Ok(());
         }
+        if entry.dir.is_marked_queued()
+            && let Err(error) = self.store.mark_turn(&entry.dir).await
+        {
+            writer.apply(Event::StartFailed(error.to_string()), Durability::Durable).await;
+            drop(writer);
+            self.give_place_on(entry);
+            return Err(error);
+        }
         let started = self.start_with(entry, writer).await;
         if started.is_err() {
             self.give_place_on(entry);

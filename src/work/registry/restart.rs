@@ -115,9 +115,14 @@ impl Inner {
     }
 }
 
-/// Whether a unit had its payload and waited for others of its type to end.
+/// Whether a unit had its payload and waited for others of its type to end. One whose turn had come is started if
+/// nobody has claimed it, unless a power loss may have taken the claim, and the command with it.
 fn waits_for_its_turn(entry: &Arc<Entry>) -> bool {
-    entry.status().life.state == State::Pending && entry.dir.is_marked_queued() && !is_claimed(&entry.dir)
+    let dir = &entry.dir;
+    entry.status().life.state == State::Pending
+        && dir.is_marked_queued()
+        && !dir.had_its_turn_before_a_reboot()
+        && !is_claimed(dir)
 }
 
 /// Whether a unit is still under way, or its release or cancellation on another node is.

@@ -11,6 +11,7 @@ use rustix::fs::FlockOperation;
 
 use super::disk::{END, Sure, System, lock_status, replace_status, write_file};
 use super::{HIDDEN, check_ours};
+use crate::work::runner::identity::boot;
 use crate::work::status::{BadStatus, Status};
 use crate::work::{OpenError, WorkError};
 
@@ -153,13 +154,27 @@ impl UnitDir {
     /// Since when it has waited for its turn, as far as can be told. The file's own time would be too coarse: several
     /// units come within one tick of it.
     pub(crate) fn queued_at(&self) -> Option<SystemTime> {
-        let noted = fs::read_to_string(self.file(QUEUED)).ok().and_then(|nanos| nanos.parse().ok());
+        let noted = fs::read_to_string(self.file(QUEUED)).ok();
+        let noted = noted.and_then(|mark| mark.split(' ').next()?.parse().ok());
         noted.map(|nanos| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)).or_else(|| self.status_time())
     }
 
     /// Whether [`Store::mark_queued`] was called.
     pub(crate) fn is_marked_queued(&self) -> bool {
         self.file(QUEUED).exists()
+    }
+
+    /// The same mark for a unit whose turn has come: since when it has waited, and the boot in which it did.
+    pub(super) fn turn_mark(&self) -> io::Result<String> {
+        let mark = fs::read_to_string(self.file(QUEUED))?;
+        let since = mark.split(' ').next().unwrap_or_default();
+        Ok(format!("{since} {}", boot()?))
+    }
+
+    /// Whether its turn came and its machine was started anew since.
+    pub(crate) fn had_its_turn_before_a_reboot(&self) -> bool {
+        let mark = fs::read_to_string(self.file(QUEUED)).unwrap_or_default();
+        mark.split_once(' ').is_some_and(|(_, then)| boot().is_ok_and(|now| now != then))
     }
 
     /// Writes down the process group of a command of which something lives on.
