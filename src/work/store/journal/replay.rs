@@ -91,7 +91,11 @@ fn discard<D: Disk>(disk: &D, logs: &[PathBuf]) -> io::Result<()> {
     for path in logs {
         // First, as a name may come back with the power.
         disk.sync(&disk.make(path, Make::Emptied)?)?;
-        disk.remove(path)?;
+        match disk.remove(path) {
+            // Who was here before may still be at it, too.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
     }
     Ok(())
 }
