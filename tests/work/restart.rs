@@ -61,7 +61,7 @@ async fn a_stranger_with_the_runner_s_number_is_left_alone() {
     std::fs::write(dir.join("status"), status).unwrap();
     std::fs::write(dir.join("runner"), format!(r#"{{"pid":{own},"start":1,"boot":"another"}}"#)).unwrap();
     let engine = engine.restart().await;
-    let report = engine.registry.status(id).await.unwrap();
+    let report = finished(&engine.registry, id).await;
     assert_eq!(report.state, State::Failed);
     engine.registry.cancel(id, &me()).await.unwrap();
     assert_eq!(engine.registry.release(id, false, &me()).await.unwrap(), Outcome::Done);
