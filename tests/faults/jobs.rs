@@ -91,7 +91,14 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn submit(nodes: &Nodes, shape: Shape, place: Place, followed: bool) -> Self {
+    /// Submits a job; what happens `meanwhile` does so in the middle of its payload.
+    pub fn submit(
+        nodes: &mut Nodes,
+        shape: Shape,
+        place: Place,
+        followed: bool,
+        meanwhile: impl FnOnce(&mut Nodes),
+    ) -> Self {
         let mut stream = nodes.connect(Which::Near);
         let diary = nodes.new_diary();
         let script = format!("'{}'", shape.script(&diary));
@@ -100,7 +107,11 @@ impl Job {
         let mut created = String::new();
         stream.read_line(&mut created).unwrap();
         let id = created.split_whitespace().nth(5).unwrap().trim_end_matches('.').to_owned();
-        stream.get_mut().write_all(&shape.payload()).unwrap();
+        let payload = shape.payload();
+        let (begun, rest) = payload.split_at(payload.len() / 2);
+        stream.get_mut().write_all(begun).unwrap();
+        meanwhile(nodes);
+        stream.get_mut().write_all(rest).unwrap();
         stream.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
         let mut answer = String::new();
         stream.read_line(&mut answer).unwrap();
@@ -109,15 +120,16 @@ impl Job {
         Self { id, shape, place, harmed: Vec::new(), reader, end: None, diary }
     }
 
-    /// Begins a payload and goes away.
-    pub fn submit_half(nodes: &Nodes, place: Place) {
-        println!("  half a payload");
+    /// Begins a payload, short or so long that it is on its way already, and goes away.
+    pub fn submit_half(nodes: &Nodes, place: Place, rng: &mut SmallRng) {
+        let length = [4, 600_000][rng.random_range(0..2)];
+        println!("  half a payload, {length} bytes");
         let mut stream = nodes.connect(Which::Near);
         let line = json!({"command": "work", "subcommand": "submit", "node": place.node(), "worktype": "sh", "params": "cat"});
         stream.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
         let mut created = String::new();
         stream.read_line(&mut created).unwrap();
-        stream.get_mut().write_all(b"half").unwrap();
+        stream.get_mut().write_all(&vec![b'h'; length]).unwrap();
         let id = created.split_whitespace().nth(5).unwrap().trim_end_matches('.').to_owned();
         drop(stream);
         nodes.ask(Which::Near, &format!("work release {id}"));

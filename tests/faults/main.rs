@@ -38,12 +38,9 @@ fn no_fault_loses_a_job_or_a_byte() {
         let mut jobs = Vec::new();
         for _ in 0..ROUND.min(faults - done) {
             for _ in 0..2 {
-                jobs.push(Job::submit(
-                    &nodes,
-                    Shape::random(&mut rng),
-                    Place::random(&mut rng),
-                    rng.random_bool(0.5),
-                ));
+                let (shape, place) = (Shape::random(&mut rng), Place::random(&mut rng));
+                let followed = rng.random_bool(0.5);
+                jobs.push(Job::submit(&mut nodes, shape, place, followed, |nodes| amid(&mut rng, nodes)));
             }
             std::thread::sleep(Duration::from_millis(rng.random_range(0..60)));
             fault(&mut rng, &mut nodes, &mut jobs);
@@ -78,6 +75,16 @@ fn await_ends(nodes: &Nodes, jobs: &mut [Job]) -> Duration {
     }
 }
 
+/// Now and then, something on the way of a payload that has come half.
+fn amid(rng: &mut SmallRng, nodes: &mut Nodes) {
+    match rng.random_range(0..30) {
+        0 => nodes.cut(),
+        1 => nodes.restart(Which::Far, true),
+        2 => nodes.restart(Which::Far, false),
+        _ => {}
+    }
+}
+
 fn fault(rng: &mut SmallRng, nodes: &mut Nodes, jobs: &mut [Job]) {
     let which = if rng.random_bool(0.5) { Which::Near } else { Which::Far };
     let victim = rng.random_range(0..jobs.len());
@@ -91,7 +98,10 @@ fn fault(rng: &mut SmallRng, nodes: &mut Nodes, jobs: &mut [Job]) {
         8 | 9 => jobs[victim].kill_command(nodes),
         10 => jobs[victim].cancel(nodes, 1),
         11 => jobs[victim].cancel(nodes, 2),
-        12 => Job::submit_half(nodes, Place::random(rng)),
+        12 => {
+            let place = Place::random(rng);
+            Job::submit_half(nodes, place, rng);
+        }
         13 => {
             jobs[victim].kill_runner(nodes);
             nodes.restart(which, true);

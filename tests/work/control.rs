@@ -5,11 +5,15 @@ use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::{Caller, Dialer, Dialing, Duplex, Outcome, Registry, Started, Submit, WorkError, follow};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
+use tokio::io::{
+    AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream, ReadBuf,
+    ReadHalf, WriteHalf,
+};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
@@ -105,6 +109,7 @@ impl Dialer for Mesh {
         let (go, stalled) = (state.go, state.stalled);
         let task = tokio::spawn(async move { drop(serve(theirs, node, registry, (go, stalled)).await) });
         state.links.push(task.abort_handle());
+        let ours = Strict { stream: ours, shut: false, far: task.abort_handle() };
         Box::pin(async move { Ok(Box::new(ours) as Box<dyn Duplex>) })
     }
 
@@ -119,6 +124,47 @@ impl Dialer for Mesh {
 
     fn node_id(&self) -> &NodeId {
         &self.name
+    }
+}
+
+/// The near end of a connection. Dropped before it was shut down, it breaks: the far end must not take what it has
+/// for all, as with a stream over the mesh.
+struct Strict {
+    stream: DuplexStream,
+    shut: bool,
+    far: AbortHandle,
+}
+
+impl Drop for Strict {
+    fn drop(&mut self) {
+        if !self.shut {
+            self.far.abort();
+        }
+    }
+}
+
+impl AsyncRead for Strict {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, to)
+    }
+}
+
+impl AsyncWrite for Strict {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, from)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shut = true;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use meshd::work::{Outcome, Registry, Started, State, Submit};
+use meshd::work::{Options, Outcome, Registry, Started, State, Submit};
 
 use crate::control::Mesh;
 use crate::harness::*;
@@ -17,9 +17,16 @@ pub struct Pair {
 
 impl Pair {
     pub async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    /// The near engine is opened with other options.
+    pub async fn with(change: impl FnOnce(&mut Options)) -> Self {
         let temp = Scratch::new();
         let mesh = Mesh::new("n1");
-        let near = Registry::open(options(temp.path().join("near"), "n1"), mesh.clone()).await.unwrap();
+        let mut near = options(temp.path().join("near"), "n1");
+        change(&mut near);
+        let near = Registry::open(near, mesh.clone()).await.unwrap();
         let far = Registry::open(options(temp.path().join("far"), "n2"), mesh.clone()).await.unwrap();
         mesh.set("n2", far.clone());
         Self { mesh, near, far, temp }

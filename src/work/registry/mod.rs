@@ -12,7 +12,7 @@ mod settle;
 mod submit;
 mod writer;
 
-pub(crate) use entry::{Entry, Follower};
+pub(crate) use entry::{Entry, Follower, LinkHandle};
 pub use listing::Listing;
 pub use submit::{Started, Submission, Submit};
 pub(crate) use writer::Durability;

@@ -1,5 +1,6 @@
 //! Accepting a unit: checks, the directory, the payload, the start. A unit whose ID was told exists durably, and
-//! one whose start was told has its payload on disk. A submission dropped half way fails its unit.
+//! one whose start was told has its payload on disk. A submission dropped half way fails its unit. A long payload for
+//! another node is on its way there while it comes (`remote`), and complete there only after it is durable here.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,11 +10,11 @@ use std::sync::Arc;
 use aws_lc_rs::digest;
 
 use super::entry::Entry;
-use super::writer::Durability;
 use super::{Caller, Inner, Registry, detached};
 use crate::duration;
 use crate::wire::NodeId;
 use crate::work::WorkError;
+use crate::work::remote::OnItsWay;
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{CommandExtra, Extra, REMOTE, RemoteExtra, Status, is_secret};
 use crate::work::store::{Store, is_short};
@@ -63,6 +64,8 @@ pub struct Submission {
     broken: bool,
     /// The payload that a signature was made for.
     promised: Option<Promised>,
+    /// Of a unit for another node, once its payload is a long one.
+    on_its_way: Option<OnItsWay>,
     done: bool,
 }
 
@@ -109,6 +112,7 @@ impl Registry {
             ahead: Vec::new(),
             broken: false,
             promised: promised.map(Promised::new),
+            on_its_way: None,
             done: false,
         })
     }
@@ -206,10 +210,10 @@ impl Submission {
             return Err(WorkError::OtherPayload);
         }
         self.done = true;
-        let (inner, entry) = (self.inner.clone(), self.entry.clone());
+        let (inner, entry, on_its_way) = (self.inner.clone(), self.entry.clone(), self.on_its_way.take());
         detached(async move {
             match entry.status().remote() {
-                Some(_) => inner.start_remote(&entry).await,
+                Some(_) => inner.start_remote(&entry, on_its_way).await,
                 None => inner.start_local(&entry).await.map(|()| Started::Started),
             }
         })
@@ -225,7 +229,12 @@ impl Submission {
     pub async fn discard(mut self, cause: String) {
         self.fail(Event::PayloadCut(cause)).await;
         let (inner, entry) = (self.inner.clone(), self.entry.clone());
-        if let Err(error) = detached(async move { inner.remove(&entry).await }).await {
+        let removed = match self.on_its_way.take() {
+            None => detached(async move { inner.remove(&entry).await }).await,
+            // The other node has a part of it.
+            Some(_) => detached(async move { inner.release_remote(&entry, false).await }).await.map(drop),
+        };
+        if let Err(error) = removed {
             tracing::warn!(unit = %self.entry.id, %error, "what is left of a broken submission cannot be removed");
         }
     }
@@ -269,6 +278,12 @@ impl Submission {
         };
         let (stdin, ahead) = self.inner.store.blocking(write).await.map_err(|e| self.stdin_error(e))?;
         (self.stdin, self.ahead, self.broken) = (Some(stdin), ahead, false);
+        if !last {
+            self.on_its_way = self.on_its_way.take().or_else(|| self.inner.take_ahead(&self.entry));
+            if let Some(on_its_way) = &self.on_its_way {
+                on_its_way.note_growth();
+            }
+        }
         Ok(())
     }
 
@@ -285,9 +300,6 @@ impl Drop for Submission {
         }
         let (inner, entry) = (self.inner.clone(), self.entry.clone());
         let event = Event::PayloadCut("the client went away".into());
-        runtime.spawn(async move {
-            let mut writer = entry.writer(&inner.store).await;
-            writer.apply(event, Durability::Durable).await;
-        });
+        runtime.spawn(async move { entry.apply(&inner.store, event).await });
     }
 }

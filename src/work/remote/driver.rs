@@ -153,6 +153,7 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
                     () = tokio::time::sleep(pause) => {}
                     () = &mut way_back, if !is_back => pauses.begin_anew(),
                     () = tokio::time::sleep(SHORT_PAUSE), if is_back => pauses.begin_anew(),
+                    () = payload_ends(entry) => pauses.begin_anew(),
                     _ = wishes.changed() => pauses.begin_anew(),
                     () = expiry(entry) => expire(inner, entry).await,
                 }
@@ -181,6 +182,8 @@ async fn attempt(
         () = stalls(inner, entry, step) => lost("the way to the node was lost and found again, and the connection did not go on"),
         () = disappears(inner, entry), if step.is_brief() => lost("the way to the node was lost"),
         _ = wishes.changed() => Attempt::Overtaken,
+        // Its payload has stopped half way.
+        () = entry.finished(), if step == Step::Start => Attempt::Overtaken,
         () = expiry(entry) => {
             expire(inner, entry).await;
             Attempt::Overtaken
@@ -297,6 +300,16 @@ impl Inner {
     }
 }
 
+/// Ends with a payload that still comes: its client waits for an attempt now.
+async fn payload_ends(entry: &Entry) {
+    let mut status = entry.subscribe();
+    if !status.borrow_and_update().life.awaits_payload {
+        return std::future::pending().await;
+    }
+    // The follower keeps the sender, so this cannot fail.
+    let _ = status.wait_for(|status| !status.life.awaits_payload).await;
+}
+
 /// Waits until the unit may no longer start; for ever when it may, or has.
 async fn expiry(entry: &Arc<Entry>) {
     let status = entry.status();
@@ -321,7 +334,8 @@ async fn expire(inner: &Inner, entry: &Arc<Entry>) {
 mod tests {
     use super::*;
     use crate::work::status::{Extra, REMOTE};
-    use crate::work::unit::State;
+    use crate::work::store::Store;
+    use crate::work::unit::{State, UnitId};
 
     fn step(state: State, cancelled: bool, change: impl FnOnce(&mut RemoteExtra)) -> Step {
         let mut remote = RemoteExtra::default();
@@ -351,6 +365,26 @@ mod tests {
         tokio::time::advance(SHORT_PAUSES_APART).await;
         pauses.note_progress();
         assert_eq!(pauses.next(&broken), SHORT_PAUSE);
+    }
+
+    #[tokio::test]
+    async fn a_pause_ends_with_the_payload() {
+        use futures_util::FutureExt as _;
+        let temp = tempfile::tempdir().unwrap();
+        let store = Store::open(&temp.path().join("d"), &NodeId::new("n1").unwrap()).unwrap();
+        for (event, ends) in [
+            (Event::PayloadComplete, true),
+            (Event::PayloadCut("x".into()), true),
+            (Event::Waiting("no route".into()), false),
+        ] {
+            let (id, status) = (UnitId::random(), Status::new(REMOTE, Extra::Remote(Box::default())));
+            let entry = Entry::new(id.clone(), store.unit(&id), status);
+            let mut pause = std::pin::pin!(payload_ends(&entry));
+            assert!(pause.as_mut().now_or_never().is_none());
+            entry.writer(&store).await.apply(event.clone(), Durability::Memory).await;
+            assert_eq!(pause.as_mut().now_or_never().is_some(), ends, "{event:?}");
+            assert!(payload_ends(&entry).now_or_never().is_none(), "only an end that is still to come");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::WorkError;
-use super::registry::{Durability, Entry, Inner, Outcome, Started};
+use super::registry::{Durability, Entry, Inner, LinkHandle, Outcome, Started};
 use super::signing::PayloadHash;
 use super::status::{RemoteExtra, Status};
 use super::unit::Event;
@@ -32,6 +32,8 @@ pub(crate) struct Link {
     news: watch::Sender<News>,
     /// Changes whenever a client has written down a new wish.
     wishes: watch::Sender<u64>,
+    /// Rises whenever more of an unfinished payload is in its file.
+    growth: watch::Sender<u64>,
     /// Rises whenever a connection has been of use.
     progress: AtomicU64,
     /// Whether a driver runs. A plain lock, never held across a wait.
@@ -63,19 +65,50 @@ impl Link {
     }
 }
 
+/// A payload that is taken to the other node while it still comes.
+#[derive(Debug)]
+pub(crate) struct OnItsWay(LinkHandle);
+
+impl OnItsWay {
+    /// More of the payload is in its file.
+    pub(crate) fn note_growth(&self) {
+        self.0.growth.send_modify(|growth| *growth += 1);
+    }
+}
+
 /// Whether something is to be done about a remote unit, here or on the other node.
 pub(crate) fn has_work(status: &Status) -> bool {
     driver::has_work(status)
 }
 
 impl Inner {
-    /// Starts a unit whose payload is complete; waits a little for the first attempt.
-    pub(crate) async fn start_remote(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Started, WorkError> {
-        let begun = entry.writer(&self.store).await.apply(Event::PayloadComplete, Durability::Deferred).await;
-        if !begun {
-            return Err(WorkError::EndedEarly(entry.id.to_string()));
-        }
+    /// Takes what there is of a payload to the other node, and what comes as it comes. It is complete over there only
+    /// once it is here: a connection given up before that is not taken for the end.
+    pub(crate) fn take_ahead(self: &Arc<Self>, entry: &Arc<Entry>) -> Option<OnItsWay> {
+        let status = entry.status();
+        // A signature is made for the whole payload.
+        status.remote().filter(|remote| !remote.sign_work && !status.life.state.is_final())?;
+        let on_its_way = OnItsWay(entry.link());
+        self.ensure_driver(entry);
+        Some(on_its_way)
+    }
+
+    /// Starts a unit whose payload is complete; waits a little for the first attempt, or for the one under way.
+    pub(crate) async fn start_remote(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        on_its_way: Option<OnItsWay>,
+    ) -> Result<Started, WorkError> {
         let link = entry.link();
+        let failures = link.news.borrow().failures;
+        // The other node's ID may be on disk already: a restart must not find it with a payload that still comes.
+        let how = if on_its_way.is_some() { Durability::Durable } else { Durability::Deferred };
+        let begun = entry.writer(&self.store).await.apply(Event::PayloadComplete, how).await;
+        if !begun {
+            let refused = link.news.borrow().refused.clone();
+            let ended = || WorkError::EndedEarly(entry.id.to_string());
+            return Err(refused.map_or_else(ended, WorkError::NotStarted));
+        }
         let mut news = link.news.subscribe();
         let mut status = entry.subscribe();
         self.ensure_driver(entry);
@@ -90,7 +123,7 @@ impl Inner {
                 match (ended, told.refused) {
                     (true, Some(cause)) => return Err(WorkError::NotStarted(cause)),
                     (true, None) => return Ok(Started::Submitted),
-                    (false, None) if told.failures > 0 => return Ok(Started::Submitted),
+                    (false, None) if told.failures > failures => return Ok(Started::Submitted),
                     (false, _) => {}
                 }
                 tokio::select! {

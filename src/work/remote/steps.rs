@@ -134,11 +134,25 @@ impl Inner {
         signer.sign(&node, about).map(Some).map_err(StepError::Connection)
     }
 
+    /// Sends the payload, all of it: where it still comes, what there is and then the rest. Does not come back where the
+    /// unit ends before, so that half a payload is never shut down as a whole one is.
     async fn send_payload(&self, entry: &Arc<Entry>, session: &mut Session) -> Result<(), StepError> {
         let path = entry.dir.file("stdin");
         let failed = |path: &std::path::Path, e| StepError::Local(WorkError::io("read", path, e));
         let mut file = File::open(&path).map_err(|e| failed(&path, e))?;
+        let link = entry.link();
+        let (mut growth, mut status) = (link.growth.subscribe(), entry.subscribe());
         loop {
+            growth.mark_unchanged();
+            // Before the file is read: what is complete by then does not grow any more.
+            let (ended, whole) = {
+                let life = &status.borrow_and_update().life;
+                (life.state.is_final(), !life.awaits_payload)
+            };
+            if ended {
+                // The driver sees it too, and gives this up.
+                return std::future::pending().await;
+            }
             let read = move || {
                 let mut chunk = vec![0; CHUNK];
                 let read = file.read(&mut chunk);
@@ -151,11 +165,17 @@ impl Inner {
             (file, chunk) = self.store.blocking(read).await.map_err(|e| failed(&path, e))?;
             if !chunk.is_empty() {
                 session.send(&chunk).await?;
-                entry.link().note_progress();
+                link.note_progress();
             }
-            // A regular file that nobody writes any more: less than was asked for is its end.
             if chunk.len() < CHUNK {
-                return Ok(());
+                // Of a regular file, less than was asked for is all that there is.
+                if whole {
+                    return Ok(());
+                }
+                tokio::select! {
+                    _ = growth.changed() => {}
+                    _ = status.changed() => {}
+                }
             }
         }
     }

@@ -1,0 +1,222 @@
+//! Long payloads for another node, which are taken there while they come: what is over there when, and what becomes of
+//! it when the payload stops, the node is away, links break or the daemon ends.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshd::work::signing::Signer;
+use meshd::work::{Outcome, Registry, Started, State, Submission, Submit, WorkError};
+
+use crate::harness::*;
+use crate::remote::{Pair, sh};
+
+/// Of a payload, several of the pieces in which one is written.
+const PART: usize = 500_000;
+
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
+/// Begins a unit whose command passes its payload on.
+async fn begin(pair: &Pair, payload: &[u8]) -> (String, Submission) {
+    let mut submission = pair.near.submit(request("n2", "cat", "")).await.unwrap();
+    submission.write(payload).await.unwrap();
+    (submission.id().to_string(), submission)
+}
+
+/// Bytes of payload over there, in the only unit's directory.
+fn arrived(pair: &Pair) -> u64 {
+    let units = std::fs::read_dir(pair.temp.path().join("far/n2")).unwrap().flatten();
+    let payloads = units.filter_map(|unit| unit.path().join("stdin").metadata().ok());
+    payloads.map(|payload| payload.len()).sum()
+}
+
+/// Waits until so much of a payload is over there, but for what a node writes with the next piece.
+async fn arrives(pair: &Pair, length: usize) {
+    eventually("it is over there", || arrived(pair) + 128 * 1024 > length as u64).await;
+}
+
+async fn nothing_is_there(far: &Registry) {
+    within(async {
+        while !far.list(None).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_payload_is_over_there_before_it_has_ended() {
+    for go in [false, true] {
+        let pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        let payload = bytes(2 * PART);
+        let (id, mut submission) = begin(&pair, &payload[..PART]).await;
+        arrives(&pair, PART).await;
+        let report = pair.near.status(&id).await.unwrap();
+        assert_eq!((report.state, report.detail.as_str()), (State::Pending, "Waiting for Input Data"));
+        submission.write(&payload[PART..]).await.unwrap();
+        arrives(&pair, 2 * PART).await;
+        assert_eq!(within(submission.finish()).await.unwrap(), Started::Started);
+        assert!(collect(&pair.near, &id, 0).await == payload);
+        assert_eq!(finished(&pair.near, &id).await.state, State::Succeeded);
+        assert_eq!(pair.far.list(None).await.unwrap().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_payload_that_stops_runs_nowhere_and_leaves_nothing_over_there() {
+    // The client says so, is gone, or is a node of ours that will come again.
+    for (way, go) in [(0, false), (0, true), (1, false), (1, true), (2, false), (2, true)] {
+        let pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        let ran = pair.temp.path().join("ran");
+        let mut submission = pair.near.submit(sh(&format!("touch {}", ran.display()))).await.unwrap();
+        let id = submission.id().to_string();
+        submission.write(&bytes(PART)).await.unwrap();
+        arrives(&pair, PART).await;
+        match way {
+            0 => submission.abort("enough".into()).await,
+            1 => drop(submission),
+            _ => submission.discard("enough".into()).await,
+        }
+        if way == 2 {
+            assert!(pair.near.list(None).await.unwrap().is_empty());
+        } else {
+            let report = finished(&pair.near, &id).await;
+            assert!(report.detail.starts_with("Error reading input data: "), "{}", report.detail);
+            until(&pair.near, &id, |report| report.extra_data["RemoteUnitID"] == "").await;
+        }
+        nothing_is_there(&pair.far).await;
+        assert!(!ran.exists());
+    }
+}
+
+#[tokio::test]
+async fn links_that_break_meanwhile_change_nothing() {
+    let pair = Pair::new().await;
+    let payload = bytes(3 * PART);
+    let (id, mut submission) = begin(&pair, &payload[..PART]).await;
+    for part in 1..3 {
+        arrives(&pair, part * PART).await;
+        pair.mesh.cut();
+        submission.write(&payload[part * PART..(part + 1) * PART]).await.unwrap();
+    }
+    within(submission.finish()).await.unwrap();
+    assert!(collect(&pair.near, &id, 0).await == payload);
+    eventually("one unit is left over there", || directories_in(&pair.temp.path().join("far/n2")) == 1).await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_away_is_tried_when_the_payload_has_ended() {
+    let pair = Pair::new().await;
+    pair.mesh.take_down("n2");
+    let payload = bytes(2 * PART);
+    let (id, mut submission) = begin(&pair, &payload[..PART]).await;
+    // The third pause is longer than a client waits.
+    let waiting = until(&pair.near, &id, |report| report.detail.contains("Waiting for node n2")).await;
+    assert_eq!(waiting.state, State::Pending);
+    submission.write(&payload[PART..]).await.unwrap();
+    pair.mesh.set("n2", pair.far.clone());
+    assert_eq!(within(submission.finish()).await.unwrap(), Started::Started);
+    assert!(collect(&pair.near, &id, 0).await == payload);
+
+    pair.mesh.take_down("n2");
+    let (id, submission) = begin(&pair, &payload).await;
+    until(&pair.near, &id, |report| report.detail.contains("Waiting for node n2")).await;
+    assert_eq!(within(submission.finish()).await.unwrap(), Started::Submitted);
+    until(&pair.near, &id, |report| report.detail.contains("Waiting for node n2")).await;
+    // It is known by now that the payload has ended, also after a restart.
+    let pair = pair.restart_near().await;
+    pair.mesh.set("n2", pair.far.clone());
+    assert!(collect(&pair.near, &id, 0).await == payload);
+}
+
+#[tokio::test]
+async fn a_daemon_that_ends_meanwhile_fails_the_unit_and_leaves_nothing_over_there() {
+    let pair = Pair::new().await;
+    let (id, submission) = begin(&pair, &bytes(PART)).await;
+    arrives(&pair, PART).await;
+    // As a process that is killed does.
+    std::mem::forget(submission);
+    let pair = pair.restart_near().await;
+    let report = finished(&pair.near, &id).await;
+    assert!(report.detail.starts_with("Pending at restart"), "{}", report.detail);
+    pair.mesh.set("n2", pair.far.clone());
+    nothing_is_there(&pair.far).await;
+}
+
+#[tokio::test]
+async fn when_it_starts_there_the_end_of_its_payload_is_on_disk_here() {
+    let pair = Pair::new().await;
+    let units: PathBuf = pair.temp.path().join("near/n1");
+    let mut submission = pair.near.submit(sh(&format!("cat {}/*/status", units.display()))).await.unwrap();
+    let id = submission.id().to_string();
+    submission.write(&bytes(PART)).await.unwrap();
+    arrives(&pair, PART).await;
+    within(submission.finish()).await.unwrap();
+    let status = collect(&pair.near, &id, 0).await;
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+    assert_eq!((&status["State"], &status["Detail"]), (&0.into(), &"Starting Worker".into()));
+    assert_ne!(status["ExtraData"]["RemoteUnitID"], "");
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_when_the_payload_has_ended() {
+    let pair = Pair::new().await;
+    let mut submission = pair.near.submit(request("n2", "none", "")).await.unwrap();
+    let id = submission.id().to_string();
+    submission.write(&bytes(PART)).await.unwrap();
+    let report = finished(&pair.near, &id).await;
+    assert!(report.detail.contains("unknown work type none"), "{}", report.detail);
+    submission.write(&bytes(PART)).await.unwrap();
+    let error = within(submission.finish()).await.unwrap_err();
+    assert_eq!(error.to_string(), "error from remote: unknown work type none");
+}
+
+#[tokio::test]
+async fn it_can_be_cancelled_released_and_expire_meanwhile() {
+    for way in 0..4 {
+        let pair = Pair::new().await;
+        let ttl = (way == 3).then(|| "300ms".to_owned());
+        let mut submission = pair.near.submit(Submit { ttl, ..request("n2", "cat", "") }).await.unwrap();
+        let id = submission.id().to_string();
+        submission.write(&bytes(PART)).await.unwrap();
+        if way < 3 {
+            arrives(&pair, PART).await;
+        }
+        match way {
+            0 => assert_eq!(within(pair.near.cancel(&id, &me())).await.unwrap(), Outcome::Done),
+            1 | 2 => {
+                assert_eq!(within(pair.near.release(&id, way == 2, &me())).await.unwrap(), Outcome::Done);
+            }
+            _ => {
+                let report = finished(&pair.near, &id).await;
+                assert!(report.detail.starts_with("Work unit expired on "), "{}", report.detail);
+            }
+        }
+        nothing_is_there(&pair.far).await;
+        submission.write(&bytes(PART)).await.unwrap();
+        assert!(matches!(within(submission.finish()).await, Err(WorkError::EndedEarly(_))), "{way}");
+        nothing_is_there(&pair.far).await;
+        assert_eq!(pair.near.list(None).await.unwrap().len(), if way == 0 || way == 3 { 1 } else { 0 });
+    }
+}
+
+#[tokio::test]
+async fn a_payload_that_is_to_be_signed_waits_for_its_end() {
+    let key = Path::new(env!("CARGO_MANIFEST_DIR")).join("certs/work.key");
+    let signer = Arc::new(Signer::open(&key, Duration::from_secs(60)).unwrap());
+    let pair = Pair::with(|options| options.signer = Some(signer.clone())).await;
+    // Nobody is there: an attempt leaves its mark.
+    let mut signed = pair.near.submit(Submit { sign_work: true, ..request("n3", "cat", "") }).await.unwrap();
+    let id = signed.id().to_string();
+    signed.write(&bytes(PART)).await.unwrap();
+    let (_, other) = begin(&pair, &bytes(PART)).await;
+    arrives(&pair, PART).await;
+    drop(other);
+    assert_eq!(pair.near.status(&id).await.unwrap().detail, "Waiting for Input Data");
+    assert_eq!(within(signed.finish()).await.unwrap(), Started::Submitted);
+    until(&pair.near, &id, |report| report.detail.contains("no route to n3")).await;
+}
