@@ -1,5 +1,6 @@
 //! The `remote` type with every field of the contract, seen from the node that it talks to: which profile is dialled,
-//! what the lines carry, which IDs are taken, and what is written to disk and told to clients.
+//! what the lines carry, which IDs are taken, what is written to disk and told to clients, and how long is asked for
+//! what is not there.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -18,15 +19,17 @@ struct Other {
     name: NodeId,
     /// The ID that it gives to units.
     id: &'static str,
+    /// The output that it says its units have; it has three bytes, and waits for the rest.
+    promised: u64,
     heard: Arc<Mutex<Vec<String>>>,
 }
 
 impl Dialer for Other {
     fn dial(&self, node: NodeId, service: ServiceName, tls: Option<String>) -> Dialing {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
-        let (heard, id) = (self.heard.clone(), self.id);
+        let (heard, id, promised) = (self.heard.clone(), self.id, self.promised);
         heard.lock().unwrap().push(format!("dial {node}:{service} {tls:?}"));
-        tokio::spawn(async move { drop(answer(theirs, id, &heard).await) });
+        tokio::spawn(async move { drop(answer(theirs, id, promised, &heard).await) });
         Box::pin(async move { Ok(Box::new(ours) as Box<dyn Duplex>) })
     }
 
@@ -39,7 +42,7 @@ impl Dialer for Other {
     }
 }
 
-async fn answer(stream: DuplexStream, id: &str, heard: &Mutex<Vec<String>>) -> io::Result<()> {
+async fn answer(stream: DuplexStream, id: &str, promised: u64, heard: &Mutex<Vec<String>>) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     stream.write_all(b"Receptor Control, node n2\n").await?;
     let mut line = String::new();
@@ -56,8 +59,14 @@ async fn answer(stream: DuplexStream, id: &str, heard: &Mutex<Vec<String>>) -> i
                 serde_json::json!({"unitid": id, "result": "Job Started"}).to_string()
             }
             Some("release") => serde_json::json!({"released": id}).to_string(),
+            Some("results") => {
+                let start = command["startpos"].as_u64().unwrap() as usize;
+                stream.write_all(b"Streaming results for work unit x\n").await?;
+                stream.write_all(&b"abc"[start..]).await?;
+                return std::future::pending().await;
+            }
             Some(_) => "ERROR: bad command".to_owned(),
-            None => r#"{"State":2,"Detail":"exit status 0","StdoutSize":0}"#.to_owned(),
+            None => format!(r#"{{"State":2,"Detail":"exit status 0","StdoutSize":{promised}}}"#),
         };
         stream.write_all(format!("{text}\n").as_bytes()).await?;
         line.clear();
@@ -66,10 +75,10 @@ async fn answer(stream: DuplexStream, id: &str, heard: &Mutex<Vec<String>>) -> i
 }
 
 /// An engine that can sign, on its way to such a node.
-async fn open_towards(id: &'static str) -> (Registry, Scratch, Arc<Mutex<Vec<String>>>) {
+async fn open_towards(id: &'static str, promised: u64) -> (Registry, Scratch, Arc<Mutex<Vec<String>>>) {
     let temp = Scratch::new();
     let heard = Arc::new(Mutex::new(Vec::new()));
-    let other = Other { name: node("n1"), id, heard: heard.clone() };
+    let other = Other { name: node("n1"), id, promised, heard: heard.clone() };
     let mut options = options(temp.path().join("data"), "n1");
     let key = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("certs/work.key");
     options.signer = Some(Arc::new(Signer::open(&key, Duration::from_secs(60)).unwrap()));
@@ -78,7 +87,7 @@ async fn open_towards(id: &'static str) -> (Registry, Scratch, Arc<Mutex<Vec<Str
 
 #[tokio::test]
 async fn every_field_is_kept_used_and_told_to_whom_it_concerns() {
-    let (registry, temp, heard) = open_towards("abcdEFGH").await;
+    let (registry, temp, heard) = open_towards("abcdEFGH", 0).await;
     let mut submit = request("n2", "type", "a 'b c'");
     submit.params.insert("secret_word".into(), "xyzzy".into());
     submit.params.insert("other".into(), "thing".into());
@@ -126,7 +135,7 @@ async fn every_field_is_kept_used_and_told_to_whom_it_concerns() {
 #[tokio::test]
 async fn ids_of_old_and_new_nodes_serve_for_every_request() {
     for id in ["abcdEFGH", "n2-abcdEFGH", "10.0.0.1-abcdEFGH", "n2.example.com:abcdEFGH"] {
-        let (registry, _temp, heard) = open_towards(id).await;
+        let (registry, _temp, heard) = open_towards(id, 0).await;
         let unit = run_as(&registry, Submit { sign_work: true, ..request("n2", "type", "") }, b"").await;
         assert_eq!(finished(&registry, &unit).await.extra_data["RemoteUnitID"], id);
         assert_eq!(within(registry.release(&unit, false, &me())).await.unwrap(), Outcome::Done);
@@ -137,4 +146,30 @@ async fn ids_of_old_and_new_nodes_serve_for_every_request() {
         assert_eq!((release["subcommand"].as_str(), release["unitid"].as_str()), (Some("release"), Some(id)));
         assert!(release["signature"].is_string());
     }
+}
+
+#[tokio::test]
+async fn output_that_a_node_has_lost_is_not_waited_for_for_ever() {
+    let (registry, _temp, heard) = open_towards("abcdEFGH", 7).await;
+    let unit = run_as(&registry, request("n2", "type", ""), b"").await;
+    until(&registry, &unit, |report| report.extra_data["RemoteStarted"] == true).await;
+    // Nothing but looking goes on: minutes of it take no time.
+    tokio::time::pause();
+    let (begun, deadline) = (tokio::time::Instant::now(), std::time::Instant::now() + LIMIT);
+    let report = loop {
+        let report = registry.status(&unit).await.unwrap();
+        if report.state.is_final() {
+            break report;
+        }
+        assert!(std::time::Instant::now() < deadline, "{report:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert!(begun.elapsed() > Duration::from_secs(60), "no slow link is given up: {:?}", begun.elapsed());
+    tokio::time::resume();
+    assert_eq!((report.state, report.stdout_size), (State::Succeeded, 3));
+    assert_eq!(report.detail, "exit status 0 (its stdout holds 3 of 7 bytes: the rest was lost)");
+    assert_eq!(collect(&registry, &unit, 0).await, b"abc");
+    let heard = heard.lock().unwrap();
+    let asked: Vec<&String> = heard.iter().filter(|line| line.contains("results")).collect();
+    assert!(asked.len() > 2 && asked.last().unwrap().contains(r#""startpos":3"#), "{asked:?}");
 }

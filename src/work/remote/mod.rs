@@ -2,10 +2,11 @@
 //! and state, and passes cancellation and release on, reconnecting for as long as it takes. What clients want is
 //! written down first, so that a restart goes on where the last daemon stopped.
 //! `driver` decides and retries, `failures` says what clients are told meanwhile, `steps` does one thing over one
-//! connection, `session` speaks the lines.
+//! connection, `session` speaks the lines, `output` keeps what has come.
 
 mod driver;
 mod failures;
+mod output;
 mod session;
 mod steps;
 

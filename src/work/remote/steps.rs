@@ -2,14 +2,15 @@
 //! can be repeated after any failure: what is known of the other side is written down as soon as it is known.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io::{self, Read};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
 use tokio::io::AsyncReadExt;
+use tokio::time::MissedTickBehavior;
 
+use super::output::{Debt, Output, Owed, without_the_rest};
 use super::session::{Session, StepError, parse_created, submit_line, unit_line};
 use crate::wire::NodeId;
 use crate::work::WorkError;
@@ -243,8 +244,10 @@ impl Inner {
         let id = &remote.remote_unit_id;
         let mut stream = None;
         let mut looks = tokio::time::interval(POLL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut buffer = vec![0; CHUNK];
         let mut last: Option<RemoteReport> = None;
+        let mut owed = Owed::default();
         loop {
             if let Some(report) = last.take_if(|r| r.state.is_final() && r.stdout_size <= output.length) {
                 self.report_here(entry, report, output.length).await;
@@ -263,6 +266,15 @@ impl Inner {
                     entry.link().note_progress();
                     if !report.state.is_final() {
                         self.report_here(entry, report.clone(), output.length).await;
+                    } else {
+                        match owed.look(output.length) {
+                            Debt::Due => {}
+                            Debt::Dunned => stream = None,
+                            Debt::Lost => {
+                                self.report_here(entry, without_the_rest(report, output.length), output.length).await;
+                                return Ok(());
+                            }
+                        }
                     }
                     if stream.is_none() && report.stdout_size > output.length {
                         stream = Some(self.open_results(remote, output.length).await?);
@@ -370,43 +382,5 @@ async fn read_some(stream: &mut Option<Session>, buffer: &mut [u8]) -> std::io::
     match stream {
         Some(session) => session.stream().read(buffer).await,
         None => std::future::pending().await,
-    }
-}
-
-/// The copy of the output on this node. Its length says where to go on.
-struct Output {
-    file: Arc<File>,
-    path: PathBuf,
-    length: u64,
-    turn: Arc<Mutex<()>>,
-}
-
-impl Output {
-    async fn open(inner: &Inner, entry: &Arc<Entry>) -> Result<Self, StepError> {
-        let (dir, path, turn) = (entry.dir.clone(), entry.dir.file("stdout"), entry.link().output.clone());
-        let lock = turn.clone();
-        let open = move || {
-            let _turn = lock.lock().unwrap_or_else(PoisonError::into_inner);
-            dir.append_stdout().and_then(|file| Ok((file.metadata()?.len(), file)))
-        };
-        let opened = inner.store.blocking(open).await;
-        let (length, file) = opened.map_err(|e| WorkError::io("open", &path, e))?;
-        Ok(Self { file: Arc::new(file), path, length, turn })
-    }
-
-    async fn append(&mut self, inner: &Inner, bytes: Vec<u8>) -> Result<(), StepError> {
-        let (file, turn, expected, added) =
-            (self.file.clone(), self.turn.clone(), self.length, bytes.len() as u64);
-        let write = move || {
-            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-            if file.metadata()?.len() != expected {
-                return Err(io::Error::other("somebody else has written to it"));
-            }
-            (&*file).write_all(&bytes)
-        };
-        let written = inner.store.blocking(write).await;
-        written.map_err(|e| WorkError::io("write", &self.path, e))?;
-        self.length += added;
-        Ok(())
     }
 }
