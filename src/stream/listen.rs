@@ -20,6 +20,7 @@ use super::settings;
 use super::shared;
 use super::socket::{MeshSocket, service_at};
 use super::trust::{self, TrustError};
+use super::visitors::{MOST_OF_ONE_NODE, Visit, Visitors};
 use super::watch::{Blocked, Gone, Watches};
 use crate::mesh::Offer;
 use crate::tls::{Expected, Guard, Rejection, ServerProfile};
@@ -38,6 +39,8 @@ const BACKLOG: usize = 128;
 const FAREWELL: Duration = Duration::from_secs(2);
 /// What a dialer that does not keep to the protocol is told.
 const PROTOCOL_ERROR: VarInt = VarInt::from_u32(500);
+/// What one is told that has as many connections as it may have.
+const TOO_MANY: VarInt = VarInt::from_u32(503);
 
 /// A service that takes streams in. Closed, and withdrawn from the mesh, when dropped.
 #[derive(Debug)]
@@ -75,6 +78,17 @@ impl Streams {
         tags: Option<BTreeMap<String, String>>,
         tls: Option<ServerProfile>,
     ) -> Result<StreamListener, ListenError> {
+        self.listen_to(service, tags, tls, MOST_OF_ONE_NODE).await
+    }
+
+    /// The same, for at most so many connections of one node.
+    pub(super) async fn listen_to(
+        &self,
+        service: ServiceName,
+        tags: Option<BTreeMap<String, String>>,
+        tls: Option<ServerProfile>,
+        most: usize,
+    ) -> Result<StreamListener, ListenError> {
         let config = match &tls {
             Some(profile) => secured::server(profile, Expected::Anyone)?.0,
             None => {
@@ -97,8 +111,13 @@ impl Streams {
         let watches = Arc::new(Watches::default());
         let (accepted_sender, accepted) = mpsc::channel(BACKLOG);
         let closing = CancellationToken::new();
-        let door =
-            Door { watches: watches.clone(), accepted: accepted_sender, tls, closing: closing.clone() };
+        let door = Door {
+            watches: watches.clone(),
+            visitors: Visitors::new(most),
+            accepted: accepted_sender,
+            tls,
+            closing: closing.clone(),
+        };
         let accepting = tokio::spawn(accept_all(endpoint.clone(), door));
         let notices = tokio::spawn(async move { watches.listen(&socket).await });
         let (accepting, notices) = (accepting.abort_handle(), notices.abort_handle());
@@ -153,6 +172,7 @@ fn limited(mut config: ServerConfig) -> ServerConfig {
 #[derive(Clone)]
 struct Door {
     watches: Arc<Watches>,
+    visitors: Arc<Visitors>,
     accepted: mpsc::Sender<MeshStream>,
     tls: Option<ServerProfile>,
     /// The service is closed: no more streams begin.
@@ -170,7 +190,9 @@ async fn accept_all(endpoint: Endpoint, door: Door) {
                     let _closed = door.accepted.send(stream).await;
                 }
                 Ok(Ok(Accepted::Many(connection, gone))) => door.accept_streams(connection, gone).await,
-                Ok(Err(error @ Refusal::Certificate { .. })) => warn!(%from, %error, "stream refused"),
+                Ok(Err(error @ (Refusal::Certificate { .. } | Refusal::TooMany))) => {
+                    warn!(%from, %error, "stream refused");
+                }
                 Ok(Err(error)) => debug!(%from, %error, "stream refused"),
                 Err(_elapsed) => debug!(%from, "stream refused: the handshake took too long"),
             }
@@ -187,6 +209,8 @@ enum Refusal {
     Certificate { profile: String, rejection: Rejection },
     #[error(transparent)]
     Trust(#[from] TrustError),
+    #[error("the node has as many connections with this service as it may have")]
+    TooMany,
     #[error("its first byte was not the zero that every stream begins with")]
     FirstByte,
 }
@@ -217,6 +241,7 @@ impl Door {
     }
 
     async fn let_in(&self, incoming: Incoming, gone: Gone) -> Result<Accepted, Refusal> {
+        let from = service_at(incoming.remote_address()).map(|(node, _)| node);
         let (connection, guard) = match &self.tls {
             None => (incoming.await?, None),
             Some(profile) => {
@@ -224,6 +249,12 @@ impl Door {
                 (connection, Some(guard))
             }
         };
+        // Not before it stands: anybody can begin one in another's name.
+        let Some(visit) = from.and_then(|node| self.visitors.admit(node)) else {
+            connection.close(TOO_MANY, b"too many connections");
+            return Err(Refusal::TooMany);
+        };
+        tokio::spawn(stay(connection.clone(), visit));
         if shared::is_agreed(&connection) {
             shared::allow_streams(&connection);
             tokio::spawn(end_when_gone(connection.clone(), gone.clone(), guard));
@@ -263,6 +294,12 @@ impl Door {
         streams.ended().await;
         connection::close(&connection);
     }
+}
+
+/// Counts a connection for as long as it stands.
+async fn stay(connection: Connection, visit: Visit) {
+    let _cause = connection.closed().await;
+    drop(visit);
 }
 
 /// Takes the byte that every stream begins with.

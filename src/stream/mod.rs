@@ -5,7 +5,7 @@
 //! - `secured` is the TLS of streams with a profile: node IDs, checked against the node at the other end.
 //! - `dial` and `listen` open connections; `connection` is one, as a plain byte stream.
 //!
-//! - `shared` lets many streams of our own nodes use one connection.
+//! - `shared` lets many streams of our own nodes use one connection; `visitors` counts connections by their node.
 //!
 //! One connection carries one bidirectional stream, which begins with a zero byte (contract section 5); only our
 //! own nodes agree on more of them.
@@ -19,6 +19,7 @@ mod settings;
 mod shared;
 mod socket;
 mod trust;
+mod visitors;
 mod watch;
 
 pub use connection::MeshStream;

@@ -259,6 +259,43 @@ async fn what_nobody_reads_on_a_shared_connection_is_bounded() {
 }
 
 #[tokio::test]
+async fn a_node_that_opens_connections_without_end_takes_nobody_elses_room() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b", "c"]).await;
+    let listening = Streams::new(nodes[1].clone());
+    let mut listener = listening.listen_to(service("few"), None, None, 2).await.unwrap();
+    let streams = Streams::new(nodes[0].clone());
+    let dial = || streams.dial(nodes[1].id(), service("few"));
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.push((dial().await.unwrap(), timeout(LIMIT, listener.accept()).await.unwrap().unwrap()));
+    }
+    // The dialer may be done before it hears of it.
+    let error = match dial().await {
+        Ok(mut refused) => {
+            format!("{:?}", timeout(LIMIT, refused.read(&mut [0])).await.unwrap().unwrap_err())
+        }
+        Err(error) => format!("{error:?}"),
+    };
+    assert!(error.contains("too many connections"), "{error}");
+    let other = Streams::new(nodes[2].clone());
+    let _other = other.dial(nodes[1].id(), service("few")).await.unwrap();
+    let _accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+    held.pop();
+    let again = async {
+        loop {
+            let Ok(mut stream) = dial().await else { continue };
+            let mut byte = [0];
+            tokio::select! {
+                accepted = listener.accept() => break accepted.unwrap(),
+                read = stream.read(&mut byte) => assert!(read.is_err()),
+            }
+        }
+    };
+    let _room = timeout(LIMIT, again).await.expect("a connection that has ended makes room");
+}
+
+#[tokio::test]
 async fn a_shared_connection_on_which_nothing_came_back_is_not_used_again() {
     let (_lab, nodes, mut listener, streams) = pair("mute").await;
     let unheard = streams.dial_shared(nodes[1].id(), service("mute"), None).await.unwrap();
