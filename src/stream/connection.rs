@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quinn::{Connection, RecvStream, SendStream, VarInt};
+use quinn::{Connection, RecvStream, SendStream, StoppedError, VarInt, WriteError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep};
 
@@ -64,6 +64,17 @@ pub struct MeshStream {
     /// Given up, not ended, when it is dropped before it was shut down.
     strict: bool,
     shut: bool,
+    /// There once a writer has had to wait.
+    refusal: Option<Refusal>,
+}
+
+/// Ready when the peer reads no more, or has everything.
+struct Refusal(Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>);
+
+impl std::fmt::Debug for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Refusal")
+    }
 }
 
 impl MeshStream {
@@ -76,7 +87,17 @@ impl MeshStream {
     ) -> Self {
         tokio::spawn(end_when_gone(connection.clone(), gone.clone(), guard));
         let (_gone, lease, halves) = (Some(gone), None, Some(halves));
-        Self { connection, side, halves, _gone, lease, heard: false, strict: false, shut: false }
+        Self {
+            connection,
+            side,
+            halves,
+            _gone,
+            lease,
+            heard: false,
+            strict: false,
+            shut: false,
+            refusal: None,
+        }
     }
 
     /// Makes it strict, as streams that share a connection are.
@@ -99,7 +120,17 @@ impl MeshStream {
         lease: Lease,
     ) -> Self {
         let (_gone, lease, halves) = (gone, Some(lease), Some(halves));
-        Self { connection, side, halves, _gone, lease, heard: false, strict: true, shut: false }
+        Self {
+            connection,
+            side,
+            halves,
+            _gone,
+            lease,
+            heard: false,
+            strict: true,
+            shut: false,
+            refusal: None,
+        }
     }
 
     /// Datagrams that have come on its connection.
@@ -207,8 +238,24 @@ impl AsyncRead for MeshStream {
 
 impl AsyncWrite for MeshStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let (send, _) = self.halves()?;
-        AsyncWrite::poll_write(Pin::new(send), cx, buf)
+        let Self { halves: Some((send, _)), refusal, .. } = &mut *self else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        let written = AsyncWrite::poll_write(Pin::new(send), cx, buf);
+        if written.is_ready() {
+            return written;
+        }
+        // A writer that waits for room on the connection is not told by quinn that its stream is refused meanwhile, and
+        // afterwards, as its stream has no room either, not of new room: it would wait for as long as the connection
+        // lives.
+        let refused = refusal.get_or_insert_with(|| Refusal(Box::pin(send.stopped())));
+        let told = std::task::ready!(refused.0.as_mut().poll(cx));
+        *refusal = None;
+        match told {
+            Ok(Some(code)) => Poll::Ready(Err(WriteError::Stopped(code).into())),
+            // The write itself says the rest, and wakes whoever waits.
+            Ok(None) | Err(_) => Poll::Pending,
+        }
     }
 
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -234,6 +234,26 @@ async fn a_shared_stream_that_is_dropped_half_way_does_not_look_complete() {
     }
 }
 
+#[tokio::test]
+async fn a_writer_that_waits_for_room_hears_that_nobody_reads_any_more() {
+    let (_lab, nodes, mut listener, streams) = pair("deaf").await;
+    for shared in [false, true] {
+        let (node, deaf) = (nodes[1].id(), service("deaf"));
+        let mut stream = match shared {
+            true => streams.dial_shared(node, deaf, None).await.unwrap(),
+            false => streams.dial(node, deaf).await.unwrap(),
+        };
+        drop(timeout(LIMIT, listener.accept()).await.unwrap().unwrap());
+        // At once, and more than there is room for: it is full before the news can come.
+        let writing = stream.write_all(&[7; 9 << 20]);
+        let begun = Instant::now();
+        let error = timeout(LIMIT, writing).await.expect("the news comes").unwrap_err();
+        assert!(begun.elapsed() < Duration::from_secs(5), "{shared}: {error:?} after {:?}", begun.elapsed());
+        assert!(error.to_string().contains("stopped by peer"), "{error}");
+        assert!(timeout(LIMIT, stream.write_all(&[7])).await.unwrap().is_err(), "and hears it again");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_nobody_reads_on_a_shared_connection_is_bounded() {
     const PART: usize = 1 << 20;
