@@ -8,6 +8,7 @@ use std::time::Duration;
 use meshd::work::signing::Signer;
 use meshd::work::{Outcome, Registry, Started, State, Submission, Submit, WorkError};
 
+use crate::control::Mesh;
 use crate::harness::*;
 use crate::remote::{Pair, sh};
 
@@ -35,6 +36,17 @@ fn arrived(pair: &Pair) -> u64 {
 /// Waits until so much of a payload is over there, but for what a node writes with the next piece.
 async fn arrives(pair: &Pair, length: usize) {
     eventually("it is over there", || arrived(pair) + 128 * 1024 > length as u64).await;
+}
+
+/// The unit's ID over there, once it is known.
+async fn far_id(pair: &Pair, id: &str) -> String {
+    let report = until(&pair.near, id, |report| report.extra_data["RemoteUnitID"] != "").await;
+    report.extra_data["RemoteUnitID"].as_str().unwrap().to_owned()
+}
+
+/// Where the status of a unit over there is.
+fn far_status(pair: &Pair, far_id: &str) -> PathBuf {
+    pair.temp.path().join("far/n2").join(far_id).join("status")
 }
 
 async fn nothing_is_there(far: &Registry) {
@@ -100,7 +112,13 @@ async fn links_that_break_meanwhile_change_nothing() {
     let (id, mut submission) = begin(&pair, &payload[..PART]).await;
     for part in 1..3 {
         arrives(&pair, part * PART).await;
+        let before = far_id(&pair, &id).await;
         pair.mesh.cut();
+        // The client has not sent more by then.
+        until(&pair.near, &id, |report| {
+            !["", &before].contains(&report.extra_data["RemoteUnitID"].as_str().unwrap())
+        })
+        .await;
         submission.write(&payload[part * PART..(part + 1) * PART]).await.unwrap();
     }
     within(submission.finish()).await.unwrap();
@@ -219,4 +237,91 @@ async fn a_payload_that_is_to_be_signed_waits_for_its_end() {
     assert_eq!(pair.near.status(&id).await.unwrap().detail, "Waiting for Input Data");
     assert_eq!(within(signed.finish()).await.unwrap(), Started::Submitted);
     until(&pair.near, &id, |report| report.detail.contains("no route to n3")).await;
+}
+
+#[tokio::test]
+async fn a_node_of_either_kind_that_restarts_meanwhile_gets_all_of_it_again() {
+    for go in [false, true] {
+        let pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        let payload = bytes(2 * PART);
+        let (id, mut submission) = begin(&pair, &payload[..PART]).await;
+        arrives(&pair, PART).await;
+        pair.mesh.take_down("n2");
+        let lost = far_status(&pair, &far_id(&pair, &id).await);
+        eventually("the connection is lost over there", || {
+            std::fs::read_to_string(&lost).unwrap().contains("Error reading input")
+        })
+        .await;
+        let Pair { mesh, near, far, temp } = pair;
+        drop(far);
+        // As if it had been killed.
+        let status =
+            r#"{"State":3,"Detail":"Pending at restart","StdoutSize":0,"WorkType":"cat","ExtraData":null}"#;
+        std::fs::write(&lost, status).unwrap();
+        let far = Registry::open(options(temp.path().join("far"), "n2"), mesh.clone()).await.unwrap();
+        mesh.set("n2", far.clone());
+        submission.write(&payload[PART..]).await.unwrap();
+        within(submission.finish()).await.unwrap();
+        assert!(collect(&near, &id, 0).await == payload);
+        assert_eq!(finished(&near, &id).await.state, State::Succeeded);
+        assert_eq!(far.list(None).await.unwrap().len(), 1, "what the restart left is gone");
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_over_there_ends_the_unit_and_is_named() {
+    let temp = Scratch::new();
+    let small = temp.path().join("small");
+    let Some(mount) = Tmpfs::mount(&small) else { return };
+    let mesh = Mesh::new("n1");
+    let near = Registry::open(options(temp.path().join("near"), "n1"), mesh.clone()).await.unwrap();
+    let far = Registry::open(options(small.join("far"), "n2"), mesh.clone()).await.unwrap();
+    mesh.set("n2", far.clone());
+    let mut submission = near.submit(request("n2", "cat", "")).await.unwrap();
+    let id = submission.id().to_string();
+    submission.write(&bytes(8 * PART)).await.unwrap();
+    // Its client is still sending.
+    let report = finished(&near, &id).await;
+    assert!(
+        report.detail.contains("error from remote: ") && report.detail.contains("stdin"),
+        "{}",
+        report.detail
+    );
+    let error = within(submission.finish()).await.unwrap_err();
+    assert!(error.to_string().starts_with("error from remote: "), "{error}");
+    until(&near, &id, |report| report.extra_data["RemoteUnitID"] == "").await;
+    nothing_is_there(&far).await;
+    drop(mount);
+}
+
+#[tokio::test]
+async fn what_is_being_made_over_there_when_the_payload_stops_is_not_forgotten() {
+    let pair = Pair::new().await;
+    pair.mesh.pretend_go(true);
+    pair.mesh.slow(true);
+    let (id, submission) = begin(&pair, &bytes(PART)).await;
+    within(async {
+        while pair.far.list(None).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    submission.abort("enough".into()).await;
+    assert_eq!(finished(&pair.near, &id).await.state, State::Failed);
+    pair.mesh.slow(false);
+    nothing_is_there(&pair.far).await;
+}
+
+#[tokio::test]
+async fn a_unit_whose_release_waits_for_its_node_does_not_start() {
+    let pair = Pair::new().await;
+    let (id, submission) = begin(&pair, &bytes(PART)).await;
+    arrives(&pair, PART).await;
+    pair.mesh.take_down("n2");
+    assert_eq!(within(pair.near.release(&id, false, &me())).await.unwrap(), Outcome::Pending);
+    assert!(matches!(within(submission.finish()).await, Err(WorkError::EndedEarly(_))));
+    pair.mesh.set("n2", pair.far.clone());
+    nothing_is_there(&pair.far).await;
+    nothing_is_there(&pair.near).await;
 }

@@ -25,6 +25,8 @@ pub struct Mesh {
     /// Nobody answers, as if the way to all nodes were lost; the other half says whether that is known.
     lost: watch::Sender<(bool, bool)>,
     in_vain: Notify,
+    /// Nodes make units, and do not say so yet.
+    slow: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -42,17 +44,20 @@ impl Mesh {
             state: Mutex::default(),
             lost: watch::Sender::default(),
             in_vain: Notify::new(),
+            slow: watch::Sender::default(),
         })
     }
 
-    /// The same mesh without any node in it.
+    /// The same mesh without any node in it. Nor is there any in this one: whoever still has it has no daemon any more.
     pub fn renewed(&self) -> Arc<Self> {
+        self.state.lock().unwrap().nodes.clear();
         self.cut();
         Arc::new(Self {
             name: self.name.clone(),
             state: Mutex::default(),
             lost: watch::Sender::default(),
             in_vain: Notify::new(),
+            slow: watch::Sender::default(),
         })
     }
 
@@ -72,6 +77,11 @@ impl Mesh {
     /// Nodes take submissions and then fall silent.
     pub fn stall(&self, stalled: bool) {
         self.state.lock().unwrap().stalled = stalled;
+    }
+
+    /// Nodes make units and say so only when they are no longer slow.
+    pub fn slow(&self, slow: bool) {
+        self.slow.send_replace(slow);
     }
 
     /// From now on nobody answers; `known` says that routes are gone, too.
@@ -107,7 +117,8 @@ impl Dialer for Mesh {
             return Box::pin(async move { Ok(Box::new(ours) as Box<dyn Duplex>) });
         }
         let (go, stalled) = (state.go, state.stalled);
-        let task = tokio::spawn(async move { drop(serve(theirs, node, registry, (go, stalled)).await) });
+        let mode = Mode { go, stalled, slow: self.slow.subscribe() };
+        let task = tokio::spawn(async move { drop(serve(theirs, node, registry, mode).await) });
         state.links.push(task.abort_handle());
         let ours = Strict { stream: ours, shut: false, far: task.abort_handle() };
         Box::pin(async move { Ok(Box::new(ours) as Box<dyn Duplex>) })
@@ -171,22 +182,29 @@ impl AsyncWrite for Strict {
 type Reader = BufReader<ReadHalf<DuplexStream>>;
 type Writer = WriteHalf<DuplexStream>;
 
-async fn serve(
-    stream: DuplexStream,
-    name: NodeId,
-    registry: Registry,
-    (go, stalled): (bool, bool),
-) -> io::Result<()> {
+/// How a node behaves.
+struct Mode {
+    go: bool,
+    stalled: bool,
+    slow: watch::Receiver<bool>,
+}
+
+async fn serve(stream: DuplexStream, name: NodeId, registry: Registry, mut mode: Mode) -> io::Result<()> {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = BufReader::new(reader);
     writer.write_all(format!("Receptor Control, node {name}\n").as_bytes()).await?;
     let mut line = String::new();
     while reader.read_line(&mut line).await? > 0 {
         let command: Value = serde_json::from_str(&line).unwrap_or_else(|_| words(&line));
-        match answer(&command, &registry, &mut reader, &mut writer, (go, stalled)).await {
+        match answer(&command, &registry, &mut reader, &mut writer, &mut mode).await {
             Ok(None) => break,
             Ok(Some(text)) => writer.write_all(format!("{text}\n").as_bytes()).await?,
-            Err(error) => writer.write_all(format!("ERROR: {error}\n").as_bytes()).await?,
+            Err(error) => {
+                writer.write_all(format!("ERROR: {error}\n").as_bytes()).await?;
+                if command["subcommand"] == "submit" {
+                    break;
+                }
+            }
         }
         line.clear();
     }
@@ -203,7 +221,7 @@ async fn answer(
     registry: &Registry,
     reader: &mut Reader,
     writer: &mut Writer,
-    (go, stalled): (bool, bool),
+    mode: &mut Mode,
 ) -> Result<Option<String>, WorkError> {
     assert_eq!(command["command"], "work");
     let id = command["unitid"].as_str().unwrap_or_default();
@@ -214,13 +232,13 @@ async fn answer(
         Outcome::Pending => serde_json::json!({pending: id}).to_string(),
     };
     match command["subcommand"].as_str().unwrap() {
-        "submit" => submit(command, registry, reader, writer, stalled).await.map(Some),
+        "submit" => submit(command, registry, reader, writer, mode).await.map(Some),
         "status" => registry.status(id).await.map(|report| Some(serde_json::to_string(&report).unwrap())),
         "cancel" => registry.cancel(id, &caller).await.map(|o| Some(told(o, "cancelled", "cancel pending"))),
         "release" => {
             registry.release(id, false, &caller).await.map(|o| Some(told(o, "released", "release pending")))
         }
-        follow::SUBCOMMAND if !go => {
+        follow::SUBCOMMAND if !mode.go => {
             follow::serve(registry, id, start, &caller, reader, writer).await.map(|()| None)
         }
         "results" => {
@@ -241,7 +259,7 @@ async fn submit(
     registry: &Registry,
     reader: &mut Reader,
     writer: &mut Writer,
-    stalled: bool,
+    mode: &mut Mode,
 ) -> Result<String, WorkError> {
     let mut params: BTreeMap<String, String> = serde_json::from_value(command.clone()).unwrap();
     let mut take = |name: &str| params.remove(name).unwrap();
@@ -251,9 +269,10 @@ async fn submit(
     }
     let mut submission = registry.submit(Submit { node, work_type, params, ..Submit::default() }).await?;
     let id = submission.id().to_string();
+    drop(mode.slow.wait_for(|slow| !slow).await);
     let line = format!("Work unit created with ID {id}. Send stdin data and EOF.\n");
     writer.write_all(line.as_bytes()).await.map_err(WorkError::Connection)?;
-    if stalled {
+    if mode.stalled {
         std::future::pending::<()>().await;
     }
     let mut buffer = vec![0; 64 * 1024];

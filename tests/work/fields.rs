@@ -162,9 +162,13 @@ async fn output_that_a_node_has_lost_is_not_waited_for_for_ever() {
             break report;
         }
         assert!(std::time::Instant::now() < deadline, "{report:?}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
     };
-    assert!(begun.elapsed() > Duration::from_secs(60), "no slow link is given up: {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() > Duration::from_secs(590),
+        "neither a slow link nor a slow disk is given up: {:?}",
+        begun.elapsed()
+    );
     tokio::time::resume();
     assert_eq!((report.state, report.stdout_size), (State::Succeeded, 3));
     assert_eq!(report.detail, "exit status 0 (its stdout holds 3 of 7 bytes: the rest was lost)");

@@ -426,7 +426,7 @@ fn type_table(work_types: Vec<CommandType>) -> Result<TypeTable, OpenError> {
 }
 
 /// Runs something to its end even when its asker goes away in the middle, as a client's connection may.
-async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     match tokio::spawn(work).await {
         Ok(value) => value,
         Err(gone) => std::panic::resume_unwind(gone.into_panic()),

@@ -68,6 +68,11 @@ pub(super) fn has_work(status: &Status) -> bool {
     next_step(status, false) != Step::Rest
 }
 
+/// Whether a unit is to be started.
+pub(super) fn is_starting(status: &Status) -> bool {
+    next_step(status, false) == Step::Start
+}
+
 /// Decides; `cancelled` says that the other node has cancelled it already.
 fn next_step(status: &Status, cancelled: bool) -> Step {
     let Some(remote) = status.remote() else { return Step::Rest };
@@ -120,6 +125,7 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
             }
             continue;
         }
+        let awaited = entry.status().life.awaits_payload;
         let before = link.progress.load(Ordering::Relaxed);
         // From before the attempt on: a way that comes back while one fails is no news afterwards.
         let mut way_back = std::pin::pin!(appears(inner, entry));
@@ -149,6 +155,11 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
                 let pause = pauses.next(&error);
                 // A failed write is tried again beside.
                 let _ = entry.save(&inner.store).await;
+                if awaited && !entry.status().life.awaits_payload {
+                    // The payload has ended meanwhile: its client waits for an attempt now.
+                    pauses.begin_anew();
+                    continue;
+                }
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     () = &mut way_back, if !is_back => pauses.begin_anew(),
@@ -285,9 +296,19 @@ impl Inner {
                 self.tell(entry, "release").await?;
                 self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = Box::default()).await
             }
-            Step::Delete => self.delete(entry).await,
+            Step::Delete => self.delete_unless_there(entry).await,
             Step::Rest => Ok(()),
         }
+    }
+
+    /// Deletes a unit of which nothing was known to be over there, unless something is by now.
+    async fn delete_unless_there(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
+        let writer = entry.writer(&self.store).await;
+        if writer.status().remote().is_some_and(|remote| !remote.remote_unit_id.is_empty()) {
+            return Ok(());
+        }
+        drop(writer);
+        self.delete(entry).await
     }
 
     async fn delete(&self, entry: &Arc<Entry>) -> Result<(), StepError> {

@@ -42,6 +42,8 @@ pub(crate) struct Link {
     /// Held by blocking code while it looks at the length of `stdout` or adds to it: an addition whose asker was
     /// dropped may still be under way when the next begins.
     output: Arc<Mutex<()>>,
+    /// The other node's ID of a unit that it has not been told the end of the payload of: it cannot have started.
+    unended: Mutex<Option<Box<str>>>,
     /// Of a unit that is signed, once it is known: a complete payload never changes.
     payload_hash: OnceLock<PayloadHash>,
 }
@@ -63,6 +65,14 @@ impl Link {
     /// A connection has been of use: the other node answered, took payload or sent output.
     fn note_progress(&self) {
         self.progress.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_unended(&self, id: &str) -> bool {
+        self.unended.lock().unwrap_or_else(PoisonError::into_inner).as_deref() == Some(id)
+    }
+
+    fn set_unended(&self, id: Option<&str>) {
+        *self.unended.lock().unwrap_or_else(PoisonError::into_inner) = id.map(Into::into);
     }
 }
 
@@ -102,9 +112,8 @@ impl Inner {
     ) -> Result<Started, WorkError> {
         let link = entry.link();
         let failures = link.news.borrow().failures;
-        // The other node's ID may be on disk already: a restart must not find it with a payload that still comes.
-        let how = if on_its_way.is_some() { Durability::Durable } else { Durability::Deferred };
-        let begun = entry.writer(&self.store).await.apply(Event::PayloadComplete, how).await;
+        let begun = entry.writer(&self.store).await.apply(Event::PayloadComplete, Durability::Deferred).await;
+        drop(on_its_way);
         if !begun {
             let refused = link.news.borrow().refused.clone();
             let ended = || WorkError::EndedEarly(entry.id.to_string());
@@ -241,7 +250,10 @@ impl Inner {
         if let Some(remote) = status.remote_mut() {
             change(remote);
         }
-        let written = writer.put(status, Durability::Deferred).await;
+        // Nothing waits for the rest of a payload that still comes, whatever the other node does.
+        let ends = status.life.awaits_payload && status.life.apply(&Event::CancelledLocally);
+        let how = if ends { Durability::Durable } else { Durability::Deferred };
+        let written = writer.put(status, how).await;
         drop(writer);
         entry.link().wishes.send_modify(|wish| *wish += 1);
         self.ensure_driver(entry);
@@ -274,6 +286,14 @@ impl Inner {
             }
         };
         tokio::time::timeout(patience, wait).await.unwrap_or(Outcome::Pending)
+    }
+
+    /// Has the driver look at the unit again, unless it is to be started and is.
+    fn look_again_unless_starting(self: &Arc<Self>, entry: &Arc<Entry>) {
+        if !driver::is_starting(&entry.status()) {
+            entry.link().wishes.send_modify(|wish| *wish += 1);
+            self.ensure_driver(entry);
+        }
     }
 
     /// Starts the unit's driver unless it runs.

@@ -13,8 +13,9 @@ use crate::work::registry::{Entry, Inner};
 use crate::work::unit::Life;
 
 /// Looks at a unit that has ended and gives none of the output that it still owes, until another connection is to bring
-/// it; and connections until it is lost: the node answers all the time, so that neither it nor its link is just slow.
-const LOOKS: u32 = 30;
+/// it; and connections until it is lost. The node answers all these ten minutes, so that neither it nor its link is just
+/// slow; its disk may be, which is why they are ten.
+const LOOKS: u32 = 150;
 const CONNECTIONS: u32 = 4;
 
 /// The copy of the output on this node. Its length says where to go on.
@@ -81,7 +82,7 @@ impl Owed {
         }
         self.looks += 1;
         match self.looks {
-            looks if looks > LOOKS * CONNECTIONS => Debt::Lost,
+            looks if looks >= LOOKS * CONNECTIONS => Debt::Lost,
             looks if looks.is_multiple_of(LOOKS) => Debt::Dunned,
             _ => Debt::Due,
         }
@@ -103,7 +104,7 @@ mod tests {
         let mut owed = Owed::default();
         let mut dunned = 0;
         for have in [0, 5, 9] {
-            for _ in 0..LOOKS * CONNECTIONS {
+            for _ in 1..LOOKS * CONNECTIONS {
                 match owed.look(have) {
                     Debt::Due => {}
                     Debt::Dunned => dunned += 1,
@@ -111,7 +112,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(dunned, 3 * CONNECTIONS);
+        assert_eq!(dunned, 3 * (CONNECTIONS - 1), "each connection has its time");
         assert_eq!(owed.look(9), Debt::Lost);
     }
 }

@@ -18,6 +18,8 @@ const CONNECT: Duration = Duration::from_secs(20);
 const GREETING: Duration = Duration::from_secs(5);
 /// For an answer; a cancel over there may take its grace and more.
 const ANSWER: Duration = Duration::from_secs(60);
+/// For the reason of a node that takes no more of a payload, which is there by then.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// Longest line taken, in bytes.
 const MAX_LINE: u64 = 1024 * 1024;
 
@@ -106,6 +108,26 @@ impl Session {
     pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), StepError> {
         self.stream.write_all(bytes).await?;
         Ok(self.stream.flush().await?)
+    }
+
+    /// Ready when the other node says something unasked, which ends what goes on: an error, as a rule.
+    pub(super) async fn speaks(&mut self) -> StepError {
+        let heard = self.stream.fill_buf().await.map(drop);
+        match heard {
+            Ok(()) => match self.answer().await {
+                Ok(line) => StepError::Connection(format!("unexpected answer: {line}")),
+                Err(error) => error,
+            },
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Why the other node takes no more, if it says so.
+    pub(super) async fn refusal(&mut self) -> Option<StepError> {
+        match tokio::time::timeout(LAST_WORD, self.answer()).await {
+            Ok(Err(error @ StepError::Refused(_))) => Some(error),
+            Ok(_) | Err(_) => None,
+        }
     }
 
     /// Says that nothing more will be sent.

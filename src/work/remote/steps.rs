@@ -15,13 +15,15 @@ use super::session::{Session, StepError, parse_created, submit_line, unit_line};
 use crate::wire::NodeId;
 use crate::work::WorkError;
 use crate::work::follow::{self, Frame, RemoteReport};
-use crate::work::registry::{Durability, Entry, Inner};
+use crate::work::registry::{Durability, Entry, Inner, detached};
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::RemoteExtra;
 use crate::work::unit::{Event, INPUT_CUT, Life, PENDING_AT_RESTART, State};
 
 /// Bytes moved at a time.
 const CHUNK: usize = 128 * 1024;
+/// How often it is noted, of a payload that does not come on, that this is not the other node's doing.
+const BREATH: Duration = Duration::from_millis(400);
 /// Bytes hashed in one go, some milliseconds' worth.
 const HASHED_AT_A_TIME: usize = 8 * 1024 * 1024;
 /// Between looks at a unit on a node that cannot be followed.
@@ -29,26 +31,58 @@ const POLL: Duration = Duration::from_secs(1);
 
 impl Inner {
     /// Has the other node take the unit with its payload.
-    pub(super) async fn submit_there(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
-        let remote = extra(entry);
+    pub(super) async fn submit_there(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), StepError> {
+        let (remote, link) = (extra(entry), entry.link());
         // A node waits for the first line for seconds only, and hashing may take minutes.
         let payload = if remote.sign_work { Some(self.payload_hash(entry).await?) } else { None };
         let mut session = Session::connect(&*self.dialer, &remote).await?;
-        if !remote.remote_unit_id.is_empty() && self.is_there(entry, &mut session).await? {
-            return self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await;
+        if !remote.remote_unit_id.is_empty() {
+            if link.is_unended(&remote.remote_unit_id) {
+                self.tell_by(&mut session, &remote, "release").await?;
+            } else if self.is_there(entry, &mut session).await? {
+                return self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await;
+            }
         }
-        let signature = self.sign_submission(&remote, payload)?;
-        let answer = session.ask(&submit_line(&remote, signature.as_deref())).await?;
-        let bad = || StepError::Refused(format!("could not parse response: {answer}"));
-        let id = parse_created(&answer).ok_or_else(bad)?.to_owned();
-        entry.link().note_progress();
-        // Before it can start over there, so that it is never given a second time.
-        self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = id.into()).await?;
+        let line = submit_line(&remote, self.sign_submission(&remote, payload)?.as_deref());
+        let (inner, unit) = (self.clone(), entry.clone());
+        let mut session = detached(async move { inner.create_there(&unit, session, &line).await }).await?;
         self.send_payload(entry, &mut session).await?;
+        // A restart must not find a unit that has started there with a payload that still comes.
+        entry.save(&self.store).await?;
+        link.set_unended(None);
         session.shut_down().await?;
         session.answer().await?;
         // Whoever finds the ID alone asks over there what has become of it.
         self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await
+    }
+
+    /// Has the other node make the unit, and writes its ID down. To be run to its end, whatever else is to be done by
+    /// then: a unit over there that nobody here knows of stays there for ever.
+    async fn create_there(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        mut session: Session,
+        line: &str,
+    ) -> Result<Session, StepError> {
+        let answer = session.ask(line).await?;
+        let bad = || StepError::Refused(format!("could not parse response: {answer}"));
+        let id = parse_created(&answer).ok_or_else(bad)?;
+        entry.link().note_progress();
+        entry.link().set_unended(Some(id));
+        let mut writer = entry.writer(&self.store).await;
+        let mut status = writer.status().as_ref().clone();
+        if let Some(remote) = status.remote_mut() {
+            remote.remote_unit_id = id.into();
+        }
+        if status.life.awaits_payload {
+            // It is not the node that is waited for any more.
+            status.life.apply(&Event::PayloadAwaited);
+        }
+        // Before it can start over there, so that it is never given a second time.
+        writer.put(status, Durability::Durable).await?;
+        drop(writer);
+        self.look_again_unless_starting(entry);
+        Ok(session)
     }
 
     /// Whether an earlier attempt, whose answer was lost, brought the unit over.
@@ -68,11 +102,9 @@ impl Inner {
             && (life.detail.starts_with(INPUT_CUT)
                 || life.detail.starts_with(PENDING_AT_RESTART) && self.is_our_kind(&extra(entry)).await?);
         if never_ran {
-            let signature = self.sign_request(&extra(entry))?;
-            session.ask(&unit_line("release", &id, signature.as_deref())).await?;
-            return Ok(false);
+            self.tell_by(session, &extra(entry), "release").await?;
         }
-        Ok(true)
+        Ok(!never_ran)
     }
 
     /// Whether the node is one of ours: a Go node says of a unit that it was pending at a restart though its
@@ -165,7 +197,9 @@ impl Inner {
             let chunk;
             (file, chunk) = self.store.blocking(read).await.map_err(|e| failed(&path, e))?;
             if !chunk.is_empty() {
-                session.send(&chunk).await?;
+                if let Err(error) = session.send(&chunk).await {
+                    return Err(session.refusal().await.unwrap_or(error));
+                }
                 link.note_progress();
             }
             if chunk.len() < CHUNK {
@@ -176,6 +210,9 @@ impl Inner {
                 tokio::select! {
                     _ = growth.changed() => {}
                     _ = status.changed() => {}
+                    error = session.speaks() => return Err(error),
+                    // It is the client that is waited for.
+                    () = tokio::time::sleep(BREATH) => link.note_progress(),
                 }
             }
         }
@@ -185,7 +222,16 @@ impl Inner {
     pub(super) async fn tell(&self, entry: &Arc<Entry>, subcommand: &str) -> Result<(), StepError> {
         let remote = extra(entry);
         let mut session = Session::connect(&*self.dialer, &remote).await?;
-        let signature = self.sign_request(&remote)?;
+        self.tell_by(&mut session, &remote, subcommand).await
+    }
+
+    async fn tell_by(
+        &self,
+        session: &mut Session,
+        remote: &RemoteExtra,
+        subcommand: &str,
+    ) -> Result<(), StepError> {
+        let signature = self.sign_request(remote)?;
         match session.ask(&unit_line(subcommand, &remote.remote_unit_id, signature.as_deref())).await {
             Err(error) if error.is_unknown_unit() => Ok(()),
             answered => answered.map(drop),
