@@ -325,3 +325,21 @@ async fn a_unit_whose_release_waits_for_its_node_does_not_start() {
     nothing_is_there(&pair.far).await;
     nothing_is_there(&pair.near).await;
 }
+
+#[tokio::test]
+async fn of_two_attempts_to_make_it_over_there_one_counts_and_the_other_leaves_nothing() {
+    let pair = Pair::new().await;
+    pair.mesh.pretend_go(true);
+    pair.mesh.slow(true);
+    let payload = bytes(PART);
+    let (id, submission) = begin(&pair, &payload).await;
+    let made = || directories_in(&pair.temp.path().join("far/n2"));
+    eventually("the first attempt waits", || made() == 1).await;
+    pair.mesh.flap();
+    eventually("so does the second", || made() == 2).await;
+    pair.mesh.slow(false);
+    within(submission.finish()).await.unwrap();
+    assert!(collect(&pair.near, &id, 0).await == payload);
+    assert_eq!(finished(&pair.near, &id).await.state, State::Succeeded);
+    eventually("one is left", || made() == 1).await;
+}

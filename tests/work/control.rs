@@ -27,6 +27,8 @@ pub struct Mesh {
     in_vain: Notify,
     /// Nodes make units, and do not say so yet.
     slow: watch::Sender<bool>,
+    /// Rises with each way that is found again.
+    ways: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -45,6 +47,7 @@ impl Mesh {
             lost: watch::Sender::default(),
             in_vain: Notify::new(),
             slow: watch::Sender::default(),
+            ways: watch::Sender::default(),
         })
     }
 
@@ -58,6 +61,7 @@ impl Mesh {
             lost: watch::Sender::default(),
             in_vain: Notify::new(),
             slow: watch::Sender::default(),
+            ways: watch::Sender::default(),
         })
     }
 
@@ -82,6 +86,11 @@ impl Mesh {
     /// Nodes make units and say so only when they are no longer slow.
     pub fn slow(&self, slow: bool) {
         self.slow.send_replace(slow);
+    }
+
+    /// The ways to all nodes were lost for a moment, of which connections know nothing.
+    pub fn flap(&self) {
+        self.ways.send_modify(|ways| *ways += 1);
     }
 
     /// From now on nobody answers; `known` says that routes are gone, too.
@@ -126,6 +135,11 @@ impl Dialer for Mesh {
 
     fn knows_profile(&self, _name: &str) -> bool {
         false
+    }
+
+    fn appears(&self, _node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let mut ways = self.ways.subscribe();
+        Box::pin(async move { drop(ways.changed().await) })
     }
 
     fn disappears(&self, _node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {

@@ -42,6 +42,8 @@ pub(crate) struct Link {
     /// Held by blocking code while it looks at the length of `stdout` or adds to it: an addition whose asker was
     /// dropped may still be under way when the next begins.
     output: Arc<Mutex<()>>,
+    /// Attempts to have the other node make the unit.
+    attempts: AtomicU64,
     /// The other node's ID of a unit that it has not been told the end of the payload of: it cannot have started.
     unended: Mutex<Option<Box<str>>>,
     /// Of a unit that is signed, once it is known: a complete payload never changes.
@@ -65,6 +67,15 @@ impl Link {
     /// A connection has been of use: the other node answered, took payload or sent output.
     fn note_progress(&self) {
         self.progress.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of an attempt that begins; the latest one's unit counts.
+    fn begin_attempt(&self) -> u64 {
+        self.attempts.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn is_latest(&self, attempt: u64) -> bool {
+        self.attempts.load(Ordering::Relaxed) == attempt
     }
 
     fn is_unended(&self, id: &str) -> bool {

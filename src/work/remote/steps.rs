@@ -32,7 +32,10 @@ const POLL: Duration = Duration::from_secs(1);
 impl Inner {
     /// Has the other node take the unit with its payload.
     pub(super) async fn submit_there(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), StepError> {
-        let (remote, link) = (extra(entry), entry.link());
+        let link = entry.link();
+        // First, so that what an earlier attempt still does is either seen below or undone by itself.
+        let attempt = link.begin_attempt();
+        let remote = extra(entry);
         // A node waits for the first line for seconds only, and hashing may take minutes.
         let payload = if remote.sign_work { Some(self.payload_hash(entry).await?) } else { None };
         let mut session = Session::connect(&*self.dialer, &remote).await?;
@@ -45,7 +48,8 @@ impl Inner {
         }
         let line = submit_line(&remote, self.sign_submission(&remote, payload)?.as_deref());
         let (inner, unit) = (self.clone(), entry.clone());
-        let mut session = detached(async move { inner.create_there(&unit, session, &line).await }).await?;
+        let mut session =
+            detached(async move { inner.create_there(&unit, session, &line, attempt).await }).await?;
         self.send_payload(entry, &mut session).await?;
         // A restart must not find a unit that has started there with a payload that still comes.
         entry.save(&self.store).await?;
@@ -63,13 +67,22 @@ impl Inner {
         entry: &Arc<Entry>,
         mut session: Session,
         line: &str,
+        attempt: u64,
     ) -> Result<Session, StepError> {
         let answer = session.ask(line).await?;
         let bad = || StepError::Refused(format!("could not parse response: {answer}"));
         let id = parse_created(&answer).ok_or_else(bad)?;
-        entry.link().note_progress();
-        entry.link().set_unended(Some(id));
+        let link = entry.link();
         let mut writer = entry.writer(&self.store).await;
+        if !link.is_latest(attempt) {
+            drop((writer, session));
+            let remote = RemoteExtra { remote_unit_id: id.into(), ..extra(entry) };
+            let mut session = Session::connect(&*self.dialer, &remote).await?;
+            self.tell_by(&mut session, &remote, "release").await?;
+            return Err(StepError::Connection("another attempt was made meanwhile".into()));
+        }
+        link.note_progress();
+        link.set_unended(Some(id));
         let mut status = writer.status().as_ref().clone();
         if let Some(remote) = status.remote_mut() {
             remote.remote_unit_id = id.into();
