@@ -86,18 +86,7 @@ impl MeshStream {
         guard: Option<Guard>,
     ) -> Self {
         tokio::spawn(end_when_gone(connection.clone(), gone.clone(), guard));
-        let (_gone, lease, halves) = (Some(gone), None, Some(halves));
-        Self {
-            connection,
-            side,
-            halves,
-            _gone,
-            lease,
-            heard: false,
-            strict: false,
-            shut: false,
-            refusal: None,
-        }
+        Self::of(connection, side, halves, Some(gone), None)
     }
 
     /// Makes it strict, as streams that share a connection are.
@@ -119,18 +108,18 @@ impl MeshStream {
         gone: Option<Gone>,
         lease: Lease,
     ) -> Self {
-        let (_gone, lease, halves) = (gone, Some(lease), Some(halves));
-        Self {
-            connection,
-            side,
-            halves,
-            _gone,
-            lease,
-            heard: false,
-            strict: true,
-            shut: false,
-            refusal: None,
-        }
+        Self::of(connection, side, halves, gone, Some(lease))
+    }
+
+    fn of(
+        connection: Connection,
+        side: Side,
+        halves: (SendStream, RecvStream),
+        _gone: Option<Gone>,
+        lease: Option<Lease>,
+    ) -> Self {
+        let (halves, strict) = (Some(halves), lease.is_some());
+        Self { connection, side, halves, _gone, lease, heard: false, strict, shut: false, refusal: None }
     }
 
     /// Datagrams that have come on its connection.

@@ -1,7 +1,8 @@
 //! Jobs and the model: what a job was to write and how it was to end, what was done to it, and so what may be found.
 //! Some jobs have a reader that follows the output from the start, across everything, and counts every byte.
 
-use std::io::{BufRead, Write};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -91,6 +92,17 @@ pub struct Job {
 }
 
 impl Job {
+    /// Has a unit made, whose payload may come; gives its ID.
+    fn create(nodes: &Nodes, place: Place, params: &str) -> (BufReader<UnixStream>, String) {
+        let mut stream = nodes.connect(Which::Near);
+        let line = json!({"command": "work", "subcommand": "submit", "node": place.node(), "worktype": "sh", "params": params});
+        stream.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
+        let mut created = String::new();
+        stream.read_line(&mut created).unwrap();
+        let id = created.split_whitespace().nth(5).unwrap().trim_end_matches('.').to_owned();
+        (stream, id)
+    }
+
     /// Submits a job; what happens `meanwhile` does so in the middle of its payload.
     pub fn submit(
         nodes: &mut Nodes,
@@ -99,14 +111,8 @@ impl Job {
         followed: bool,
         meanwhile: impl FnOnce(&mut Nodes),
     ) -> Self {
-        let mut stream = nodes.connect(Which::Near);
         let diary = nodes.new_diary();
-        let script = format!("'{}'", shape.script(&diary));
-        let line = json!({"command": "work", "subcommand": "submit", "node": place.node(), "worktype": "sh", "params": script});
-        stream.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
-        let mut created = String::new();
-        stream.read_line(&mut created).unwrap();
-        let id = created.split_whitespace().nth(5).unwrap().trim_end_matches('.').to_owned();
+        let (mut stream, id) = Self::create(nodes, place, &format!("'{}'", shape.script(&diary)));
         let payload = shape.payload();
         let (begun, rest) = payload.split_at(payload.len() / 2);
         stream.get_mut().write_all(begun).unwrap();
@@ -124,13 +130,8 @@ impl Job {
     pub fn submit_half(nodes: &Nodes, place: Place, rng: &mut SmallRng) {
         let length = [4, 600_000][rng.random_range(0..2)];
         println!("  half a payload, {length} bytes");
-        let mut stream = nodes.connect(Which::Near);
-        let line = json!({"command": "work", "subcommand": "submit", "node": place.node(), "worktype": "sh", "params": "cat"});
-        stream.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
-        let mut created = String::new();
-        stream.read_line(&mut created).unwrap();
+        let (mut stream, id) = Self::create(nodes, place, "cat");
         stream.get_mut().write_all(&vec![b'h'; length]).unwrap();
-        let id = created.split_whitespace().nth(5).unwrap().trim_end_matches('.').to_owned();
         drop(stream);
         nodes.ask(Which::Near, &format!("work release {id}"));
     }

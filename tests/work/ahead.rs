@@ -15,10 +15,6 @@ use crate::remote::{Pair, sh};
 /// Of a payload, several of the pieces in which one is written.
 const PART: usize = 500_000;
 
-fn bytes(length: usize) -> Vec<u8> {
-    (0..length as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
-}
-
 /// Begins a unit whose command passes its payload on.
 async fn begin(pair: &Pair, payload: &[u8]) -> (String, Submission) {
     let mut submission = pair.near.submit(request("n2", "cat", "")).await.unwrap();
@@ -49,23 +45,25 @@ fn far_status(pair: &Pair, far_id: &str) -> PathBuf {
     pair.temp.path().join("far/n2").join(far_id).join("status")
 }
 
-async fn nothing_is_there(far: &Registry) {
-    within(async {
-        while !far.list(None).await.unwrap().is_empty() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    })
-    .await;
+/// Units over there.
+fn made(pair: &Pair) -> usize {
+    directories_in(&pair.temp.path().join("far/n2"))
+}
+
+/// A unit of two parts, of which one is over there.
+async fn half_way(go: bool) -> (Pair, Vec<u8>, String, Submission) {
+    let pair = Pair::new().await;
+    pair.mesh.pretend_go(go);
+    let payload = bytes(2 * PART);
+    let (id, submission) = begin(&pair, &payload[..PART]).await;
+    arrives(&pair, PART).await;
+    (pair, payload, id, submission)
 }
 
 #[tokio::test]
 async fn a_payload_is_over_there_before_it_has_ended() {
     for go in [false, true] {
-        let pair = Pair::new().await;
-        pair.mesh.pretend_go(go);
-        let payload = bytes(2 * PART);
-        let (id, mut submission) = begin(&pair, &payload[..PART]).await;
-        arrives(&pair, PART).await;
+        let (pair, payload, id, mut submission) = half_way(go).await;
         let report = pair.near.status(&id).await.unwrap();
         assert_eq!((report.state, report.detail.as_str()), (State::Pending, "Waiting for Input Data"));
         submission.write(&payload[PART..]).await.unwrap();
@@ -100,7 +98,7 @@ async fn a_payload_that_stops_runs_nowhere_and_leaves_nothing_over_there() {
             assert!(report.detail.starts_with("Error reading input data: "), "{}", report.detail);
             until(&pair.near, &id, |report| report.extra_data["RemoteUnitID"] == "").await;
         }
-        nothing_is_there(&pair.far).await;
+        emptied(&pair.far).await;
         assert!(!ran.exists());
     }
 }
@@ -123,7 +121,7 @@ async fn links_that_break_meanwhile_change_nothing() {
     }
     within(submission.finish()).await.unwrap();
     assert!(collect(&pair.near, &id, 0).await == payload);
-    eventually("one unit is left over there", || directories_in(&pair.temp.path().join("far/n2")) == 1).await;
+    eventually("one unit is left over there", || made(&pair) == 1).await;
 }
 
 #[tokio::test]
@@ -132,7 +130,6 @@ async fn a_node_that_is_away_is_tried_when_the_payload_has_ended() {
     pair.mesh.take_down("n2");
     let payload = bytes(2 * PART);
     let (id, mut submission) = begin(&pair, &payload[..PART]).await;
-    // The third pause is longer than a client waits.
     let waiting = until(&pair.near, &id, |report| report.detail.contains("Waiting for node n2")).await;
     assert_eq!(waiting.state, State::Pending);
     submission.write(&payload[PART..]).await.unwrap();
@@ -153,16 +150,14 @@ async fn a_node_that_is_away_is_tried_when_the_payload_has_ended() {
 
 #[tokio::test]
 async fn a_daemon_that_ends_meanwhile_fails_the_unit_and_leaves_nothing_over_there() {
-    let pair = Pair::new().await;
-    let (id, submission) = begin(&pair, &bytes(PART)).await;
-    arrives(&pair, PART).await;
+    let (pair, _, id, submission) = half_way(false).await;
     // As a process that is killed does.
     std::mem::forget(submission);
     let pair = pair.restart_near().await;
     let report = finished(&pair.near, &id).await;
     assert!(report.detail.starts_with("Pending at restart"), "{}", report.detail);
     pair.mesh.set("n2", pair.far.clone());
-    nothing_is_there(&pair.far).await;
+    emptied(&pair.far).await;
 }
 
 #[tokio::test]
@@ -214,10 +209,10 @@ async fn it_can_be_cancelled_released_and_expire_meanwhile() {
                 assert!(report.detail.starts_with("Work unit expired on "), "{}", report.detail);
             }
         }
-        nothing_is_there(&pair.far).await;
+        emptied(&pair.far).await;
         submission.write(&bytes(PART)).await.unwrap();
         assert!(matches!(within(submission.finish()).await, Err(WorkError::EndedEarly(_))), "{way}");
-        nothing_is_there(&pair.far).await;
+        emptied(&pair.far).await;
         assert_eq!(pair.near.list(None).await.unwrap().len(), if way == 0 || way == 3 { 1 } else { 0 });
     }
 }
@@ -242,11 +237,7 @@ async fn a_payload_that_is_to_be_signed_waits_for_its_end() {
 #[tokio::test]
 async fn a_node_of_either_kind_that_restarts_meanwhile_gets_all_of_it_again() {
     for go in [false, true] {
-        let pair = Pair::new().await;
-        pair.mesh.pretend_go(go);
-        let payload = bytes(2 * PART);
-        let (id, mut submission) = begin(&pair, &payload[..PART]).await;
-        arrives(&pair, PART).await;
+        let (pair, payload, id, mut submission) = half_way(go).await;
         pair.mesh.take_down("n2");
         let lost = far_status(&pair, &far_id(&pair, &id).await);
         eventually("the connection is lost over there", || {
@@ -291,7 +282,7 @@ async fn a_disk_that_is_full_over_there_ends_the_unit_and_is_named() {
     let error = within(submission.finish()).await.unwrap_err();
     assert!(error.to_string().starts_with("error from remote: "), "{error}");
     until(&near, &id, |report| report.extra_data["RemoteUnitID"] == "").await;
-    nothing_is_there(&far).await;
+    emptied(&far).await;
     drop(mount);
 }
 
@@ -301,29 +292,22 @@ async fn what_is_being_made_over_there_when_the_payload_stops_is_not_forgotten()
     pair.mesh.pretend_go(true);
     pair.mesh.slow(true);
     let (id, submission) = begin(&pair, &bytes(PART)).await;
-    within(async {
-        while pair.far.list(None).await.unwrap().is_empty() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    })
-    .await;
+    eventually("it is made", || made(&pair) == 1).await;
     submission.abort("enough".into()).await;
     assert_eq!(finished(&pair.near, &id).await.state, State::Failed);
     pair.mesh.slow(false);
-    nothing_is_there(&pair.far).await;
+    emptied(&pair.far).await;
 }
 
 #[tokio::test]
 async fn a_unit_whose_release_waits_for_its_node_does_not_start() {
-    let pair = Pair::new().await;
-    let (id, submission) = begin(&pair, &bytes(PART)).await;
-    arrives(&pair, PART).await;
+    let (pair, _, id, submission) = half_way(false).await;
     pair.mesh.take_down("n2");
     assert_eq!(within(pair.near.release(&id, false, &me())).await.unwrap(), Outcome::Pending);
     assert!(matches!(within(submission.finish()).await, Err(WorkError::EndedEarly(_))));
     pair.mesh.set("n2", pair.far.clone());
-    nothing_is_there(&pair.far).await;
-    nothing_is_there(&pair.near).await;
+    emptied(&pair.far).await;
+    emptied(&pair.near).await;
 }
 
 #[tokio::test]
@@ -333,13 +317,12 @@ async fn of_two_attempts_to_make_it_over_there_one_counts_and_the_other_leaves_n
     pair.mesh.slow(true);
     let payload = bytes(PART);
     let (id, submission) = begin(&pair, &payload).await;
-    let made = || directories_in(&pair.temp.path().join("far/n2"));
-    eventually("the first attempt waits", || made() == 1).await;
+    eventually("the first attempt waits", || made(&pair) == 1).await;
     pair.mesh.flap();
-    eventually("so does the second", || made() == 2).await;
+    eventually("so does the second", || made(&pair) == 2).await;
     pair.mesh.slow(false);
     within(submission.finish()).await.unwrap();
     assert!(collect(&pair.near, &id, 0).await == payload);
     assert_eq!(finished(&pair.near, &id).await.state, State::Succeeded);
-    eventually("one is left", || made() == 1).await;
+    eventually("one is left", || made(&pair) == 1).await;
 }

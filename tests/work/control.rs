@@ -55,14 +55,7 @@ impl Mesh {
     pub fn renewed(&self) -> Arc<Self> {
         self.state.lock().unwrap().nodes.clear();
         self.cut();
-        Arc::new(Self {
-            name: self.name.clone(),
-            state: Mutex::default(),
-            lost: watch::Sender::default(),
-            in_vain: Notify::new(),
-            slow: watch::Sender::default(),
-            ways: watch::Sender::default(),
-        })
+        Self::new(self.name.as_str())
     }
 
     pub fn set(&self, name: &str, registry: Registry) {

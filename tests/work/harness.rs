@@ -242,6 +242,21 @@ pub async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, future).await.expect("nothing happened within the limit")
 }
 
+/// Waits until an engine has no units.
+pub async fn emptied(registry: &Registry) {
+    within(async {
+        while !registry.list(None).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+}
+
+/// A payload in which no piece is like another.
+pub fn bytes(length: usize) -> Vec<u8> {
+    (0..length as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
 /// Waits for a condition outside the engine.
 pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
     let wait = async {

@@ -79,7 +79,7 @@ async fn a_signal_is_named() {
 #[tokio::test]
 async fn fifty_megabytes_go_in_and_come_out_for_every_reader_from_any_offset() {
     let engine = Engine::new().await;
-    let payload: Vec<u8> = (0..50_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let payload = bytes(50_000_000);
     let id = run_as(&engine.registry, request("localhost", "cat", ""), &payload).await;
     let (all, rest, none) = tokio::join!(
         collect(&engine.registry, &id, 0),

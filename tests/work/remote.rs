@@ -88,8 +88,7 @@ async fn fifty_megabytes_go_there_and_back() {
     for go in [false, true] {
         let pair = Pair::new().await;
         pair.mesh.pretend_go(go);
-        let payload: Vec<u8> =
-            (0..50_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let payload = bytes(50_000_000);
         let id = run_as(&pair.near, request("n2", "cat", ""), &payload).await;
         assert!(collect(&pair.near, &id, 0).await == payload);
         assert_eq!(finished(&pair.near, &id).await.state, State::Succeeded);
@@ -242,12 +241,7 @@ async fn what_was_half_submitted_when_cancelled_is_cleaned_up_over_there() {
     assert_eq!(within(finish).await.unwrap().unwrap(), Started::Submitted);
     pair.mesh.stall(false);
     pair.mesh.cut();
-    within(async {
-        while !pair.far.list(None).await.unwrap().is_empty() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    emptied(&pair.far).await;
     until(&pair.near, &id, |report| report.extra_data["RemoteUnitID"] == "").await;
     assert_eq!(within(pair.near.release(&id, false, &me())).await.unwrap(), Outcome::Done);
 }

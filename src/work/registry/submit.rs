@@ -64,7 +64,7 @@ pub struct Submission {
     broken: bool,
     /// The payload that a signature was made for.
     promised: Option<Promised>,
-    /// Of a unit for another node, once its payload is a long one.
+    /// Of a unit for another node, once its payload is a long one. Kept to the end, for what the driver has told by then.
     on_its_way: Option<OnItsWay>,
     done: bool,
 }
@@ -210,10 +210,10 @@ impl Submission {
             return Err(WorkError::OtherPayload);
         }
         self.done = true;
-        let (inner, entry, on_its_way) = (self.inner.clone(), self.entry.clone(), self.on_its_way.take());
+        let (inner, entry) = (self.inner.clone(), self.entry.clone());
         detached(async move {
             match entry.status().remote() {
-                Some(_) => inner.start_remote(&entry, on_its_way).await,
+                Some(_) => inner.start_remote(&entry).await,
                 None => inner.start_local(&entry).await.map(|()| Started::Started),
             }
         })

@@ -125,10 +125,10 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
             }
             continue;
         }
-        let awaited = entry.status().life.awaits_payload;
         let before = link.progress.load(Ordering::Relaxed);
         // From before the attempt on: a way that comes back while one fails is no news afterwards.
         let mut way_back = std::pin::pin!(appears(inner, entry));
+        let mut payload_ends = std::pin::pin!(payload_ends(entry));
         let mut is_back = false;
         let done = {
             let mut attempt = std::pin::pin!(attempt(inner, entry, step, &mut wishes));
@@ -155,16 +155,11 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
                 let pause = pauses.next(&error);
                 // A failed write is tried again beside.
                 let _ = entry.save(&inner.store).await;
-                if awaited && !entry.status().life.awaits_payload {
-                    // The payload has ended meanwhile: its client waits for an attempt now.
-                    pauses.begin_anew();
-                    continue;
-                }
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     () = &mut way_back, if !is_back => pauses.begin_anew(),
                     () = tokio::time::sleep(SHORT_PAUSE), if is_back => pauses.begin_anew(),
-                    () = payload_ends(entry) => pauses.begin_anew(),
+                    () = &mut payload_ends => pauses.begin_anew(),
                     _ = wishes.changed() => pauses.begin_anew(),
                     () = expiry(entry) => expire(inner, entry).await,
                 }
@@ -321,14 +316,17 @@ impl Inner {
     }
 }
 
-/// Ends with a payload that still comes: its client waits for an attempt now.
-async fn payload_ends(entry: &Entry) {
+/// Ends with a payload that still comes when this is called: its client waits for an attempt from then on.
+fn payload_ends(entry: &Entry) -> impl Future<Output = ()> + use<> {
     let mut status = entry.subscribe();
-    if !status.borrow_and_update().life.awaits_payload {
-        return std::future::pending().await;
+    let awaited = status.borrow().life.awaits_payload;
+    async move {
+        if !awaited {
+            return std::future::pending().await;
+        }
+        // The follower keeps the sender, so this cannot fail.
+        let _ = status.wait_for(|status| !status.life.awaits_payload).await;
     }
-    // The follower keeps the sender, so this cannot fail.
-    let _ = status.wait_for(|status| !status.life.awaits_payload).await;
 }
 
 /// Waits until the unit may no longer start; for ever when it may, or has.

@@ -116,15 +116,10 @@ impl Inner {
     }
 
     /// Starts a unit whose payload is complete; waits a little for the first attempt, or for the one under way.
-    pub(crate) async fn start_remote(
-        self: &Arc<Self>,
-        entry: &Arc<Entry>,
-        on_its_way: Option<OnItsWay>,
-    ) -> Result<Started, WorkError> {
+    pub(crate) async fn start_remote(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Started, WorkError> {
         let link = entry.link();
         let failures = link.news.borrow().failures;
         let begun = entry.writer(&self.store).await.apply(Event::PayloadComplete, Durability::Deferred).await;
-        drop(on_its_way);
         if !begun {
             let refused = link.news.borrow().refused.clone();
             let ended = || WorkError::EndedEarly(entry.id.to_string());
@@ -266,8 +261,7 @@ impl Inner {
         let how = if ends { Durability::Durable } else { Durability::Deferred };
         let written = writer.put(status, how).await;
         drop(writer);
-        entry.link().wishes.send_modify(|wish| *wish += 1);
-        self.ensure_driver(entry);
+        self.call_driver(entry);
         written
     }
 
@@ -299,12 +293,10 @@ impl Inner {
         tokio::time::timeout(patience, wait).await.unwrap_or(Outcome::Pending)
     }
 
-    /// Has the driver look at the unit again, unless it is to be started and is.
-    fn look_again_unless_starting(self: &Arc<Self>, entry: &Arc<Entry>) {
-        if !driver::is_starting(&entry.status()) {
-            entry.link().wishes.send_modify(|wish| *wish += 1);
-            self.ensure_driver(entry);
-        }
+    /// Has the unit's driver look at it again, whatever it does.
+    fn call_driver(self: &Arc<Self>, entry: &Arc<Entry>) {
+        entry.link().wishes.send_modify(|wish| *wish += 1);
+        self.ensure_driver(entry);
     }
 
     /// Starts the unit's driver unless it runs.

@@ -112,13 +112,12 @@ impl Session {
 
     /// Ready when the other node says something unasked, which ends what goes on: an error, as a rule.
     pub(super) async fn speaks(&mut self) -> StepError {
-        let heard = self.stream.fill_buf().await.map(drop);
-        match heard {
-            Ok(()) => match self.answer().await {
-                Ok(line) => StepError::Connection(format!("unexpected answer: {line}")),
-                Err(error) => error,
-            },
-            Err(error) => error.into(),
+        if let Err(error) = self.stream.fill_buf().await {
+            return error.into();
+        }
+        match self.answer().await {
+            Ok(line) => StepError::Connection(format!("unexpected answer: {line}")),
+            Err(error) => error,
         }
     }
 

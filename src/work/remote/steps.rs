@@ -10,6 +10,7 @@ use aws_lc_rs::digest;
 use tokio::io::AsyncReadExt;
 use tokio::time::MissedTickBehavior;
 
+use super::driver;
 use super::output::{Debt, Output, Owed, without_the_rest};
 use super::session::{Session, StepError, parse_created, submit_line, unit_line};
 use crate::wire::NodeId;
@@ -42,7 +43,7 @@ impl Inner {
         if !remote.remote_unit_id.is_empty() {
             if link.is_unended(&remote.remote_unit_id) {
                 self.tell_by(&mut session, &remote, "release").await?;
-            } else if self.is_there(entry, &mut session).await? {
+            } else if self.is_there(&remote, &mut session).await? {
                 return self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await;
             }
         }
@@ -94,14 +95,15 @@ impl Inner {
         // Before it can start over there, so that it is never given a second time.
         writer.put(status, Durability::Durable).await?;
         drop(writer);
-        self.look_again_unless_starting(entry);
+        if !driver::is_starting(&entry.status()) {
+            self.call_driver(entry);
+        }
         Ok(session)
     }
 
     /// Whether an earlier attempt, whose answer was lost, brought the unit over.
-    async fn is_there(&self, entry: &Arc<Entry>, session: &mut Session) -> Result<bool, StepError> {
-        let id = extra(entry).remote_unit_id;
-        let report = match ask_status(session, &id).await {
+    async fn is_there(&self, remote: &RemoteExtra, session: &mut Session) -> Result<bool, StepError> {
+        let report = match ask_status(session, &remote.remote_unit_id).await {
             Err(error) if error.is_unknown_unit() => return Ok(false),
             report => report?,
         };
@@ -113,9 +115,9 @@ impl Inner {
         }
         let never_ran = life.state == State::Failed
             && (life.detail.starts_with(INPUT_CUT)
-                || life.detail.starts_with(PENDING_AT_RESTART) && self.is_our_kind(&extra(entry)).await?);
+                || life.detail.starts_with(PENDING_AT_RESTART) && self.is_our_kind(remote).await?);
         if never_ran {
-            self.tell_by(session, &extra(entry), "release").await?;
+            self.tell_by(session, remote, "release").await?;
         }
         Ok(!never_ran)
     }
