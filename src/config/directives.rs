@@ -156,6 +156,7 @@ const CONTROL_SERVICE: &[P] = &[
     P::text("tls", "tls-server profile of the service").role(Refers(TLS_SERVER)),
     P::text("tcplisten", "TCP port or host:port to listen on"),
     P::text("tcptls", "tls-server profile of the TCP port").role(Refers(TLS_SERVER)),
+    P::text("forward", "trust any caller of: none, tcp or all").or("none"),
 ];
 
 const COMMAND_SERVICE: &[P] =

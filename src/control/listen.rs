@@ -15,6 +15,7 @@ use crate::descriptors;
 use crate::stream::{self, StreamListener};
 use crate::tls::{HandshakeError, Handshakes, ServerProfile};
 use crate::unix_socket::{self, UnixSocket};
+use crate::work::Origin;
 
 /// After how much silence the kernel asks a TCP client whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -63,7 +64,7 @@ pub(super) trait Accept: Send + 'static {
 impl Accept for UnixSocket {
     async fn accept(&mut self) -> io::Result<Option<Client>> {
         let (stream, name) = UnixSocket::accept(self).await?;
-        Ok(Some((Box::new(stream), Peer { local: true, name })))
+        Ok(Some((Box::new(stream), Peer { origin: Origin::Unix, trusted: true, name })))
     }
 }
 
@@ -93,11 +94,24 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-impl Accept for TcpListener {
+/// A TCP port whose clients speak in the clear.
+pub(super) struct TcpPort {
+    listener: TcpListener,
+    trusted: bool,
+}
+
+impl TcpPort {
+    pub(super) fn new(listener: TcpListener, trusted: bool) -> Self {
+        Self { listener, trusted }
+    }
+}
+
+impl Accept for TcpPort {
     async fn accept(&mut self) -> io::Result<Option<Client>> {
-        let (stream, address) = TcpListener::accept(self).await?;
+        let (stream, address) = self.listener.accept().await?;
         tune(&stream);
-        Ok(Some((Box::new(stream), Peer { local: false, name: address.to_string() })))
+        let peer = Peer { origin: Origin::Tcp, trusted: self.trusted, name: address.to_string() };
+        Ok(Some((Box::new(stream), peer)))
     }
 }
 
@@ -105,24 +119,27 @@ impl Accept for TcpListener {
 pub(super) struct TlsPort {
     listener: TcpListener,
     profile: ServerProfile,
+    trusted: bool,
     handshakes: Handshakes<Result<Client, HandshakeError>>,
 }
 
 impl TlsPort {
-    pub(super) fn new(listener: TcpListener, profile: ServerProfile) -> Self {
-        Self { listener, profile, handshakes: Handshakes::default() }
+    pub(super) fn new(listener: TcpListener, profile: ServerProfile, trusted: bool) -> Self {
+        // Nobody gets in without the certificate that the profile demands.
+        let trusted = trusted || profile.requires_client_certificate();
+        Self { listener, profile, trusted, handshakes: Handshakes::default() }
     }
 
     fn begin(&mut self, stream: TcpStream, address: SocketAddr) {
         tune(&stream);
-        let profile = self.profile.clone();
+        let (profile, trusted) = (self.profile.clone(), self.trusted);
         self.handshakes.begin(async move {
             let secured = profile.accept(stream).await.inspect_err(|error| {
                 tracing::info!(peer = %address, %error, "control client refused");
             })?;
             // receptorctl ends a payload by shutting the socket below TLS.
             let link: Box<dyn Link> = Box::new(secured.ending_like_tcp());
-            Ok((link, Peer { local: false, name: address.to_string() }))
+            Ok((link, Peer { origin: Origin::Tcp, trusted, name: address.to_string() }))
         });
     }
 }
@@ -154,14 +171,28 @@ fn tune(stream: &TcpStream) {
     }
 }
 
-impl Accept for StreamListener {
+/// A service of the mesh.
+pub(super) struct MeshService {
+    listener: StreamListener,
+    trusted: bool,
+}
+
+impl MeshService {
+    pub(super) fn new(listener: StreamListener, trusted: bool) -> Self {
+        Self { listener, trusted }
+    }
+}
+
+impl Accept for MeshService {
     async fn accept(&mut self) -> io::Result<Option<Client>> {
-        let Some(stream) = StreamListener::accept(self).await else { return Ok(None) };
-        let name = stream.remote().map_or_else(String::new, |(node, service)| format!("{node}:{service}"));
-        Ok(Some((Box::new(stream), Peer { local: false, name })))
+        let Some(stream) = self.listener.accept().await else { return Ok(None) };
+        let (node, service) = stream.remote().ok_or(io::ErrorKind::NotConnected)?;
+        let origin = Origin::Mesh { node, certified: stream.is_certified() };
+        let peer = Peer { origin, trusted: self.trusted, name: format!("{node}:{service}") };
+        Ok(Some((Box::new(stream), peer)))
     }
 
     async fn close(self) {
-        Self::close(self).await;
+        self.listener.close().await;
     }
 }

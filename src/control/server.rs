@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -18,9 +17,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use super::listen::{self, Accept, Client, TlsPort};
+use super::listen::{self, Accept, Client, MeshService, TcpPort, TlsPort};
 use super::{Context, ListenError, session};
-use crate::stream::StreamListener;
 use crate::tls::ServerProfile;
 use crate::unix_socket::UnixSocket;
 use crate::wire::ServiceName;
@@ -63,9 +61,10 @@ pub struct Server {
     context: Context,
     limits: Limits,
     unix: Vec<UnixSocket>,
-    tcp: Vec<TcpListener>,
+    tcp: Vec<TcpPort>,
     tls: Vec<TlsPort>,
-    mesh: Vec<StreamListener>,
+    mesh: Vec<MeshService>,
+    trusts_everyone: bool,
     closed: CancellationToken,
 }
 
@@ -79,8 +78,14 @@ impl Server {
             tcp: Vec::new(),
             tls: Vec::new(),
             mesh: Vec::new(),
+            trusts_everyone: false,
             closed: CancellationToken::new(),
         }
+    }
+
+    /// Trusts the callers of whatever this listens on from here on, without any proof.
+    pub fn trust_everyone(&mut self) {
+        self.trusts_everyone = true;
     }
 
     /// Binds a Unix socket with the permission bits `mode`. Clients connect from now on. Needs a tokio runtime.
@@ -93,7 +98,7 @@ impl Server {
     }
 
     /// Binds a TCP address, `host:port` or `port`, and says which it became. Clients speak TLS if a profile is
-    /// given.
+    /// given. Those of a loopback address are trusted, and those who had to show a certificate.
     ///
     /// # Errors
     /// [`ListenError::Tcp`].
@@ -105,9 +110,10 @@ impl Server {
         let listener = listen::bind_tcp(address).await?;
         let failed = |source| ListenError::Tcp { address: address.to_owned(), source };
         let bound = listener.local_addr().map_err(failed)?;
+        let trusted = self.trusts_everyone || bound.ip().to_canonical().is_loopback();
         match tls {
-            Some(profile) => self.tls.push(TlsPort::new(listener, profile)),
-            None => self.tcp.push(listener),
+            Some(profile) => self.tls.push(TlsPort::new(listener, profile, trusted)),
+            None => self.tcp.push(TcpPort::new(listener, trusted)),
         }
         Ok(bound)
     }
@@ -122,7 +128,8 @@ impl Server {
         tls: Option<ServerProfile>,
     ) -> Result<(), ListenError> {
         let tags = BTreeMap::from([("type".to_owned(), "Control Service".to_owned())]);
-        self.mesh.push(self.context.streams.listen_with(service, Some(tags), tls).await?);
+        let listener = self.context.streams.listen_with(service, Some(tags), tls).await?;
+        self.mesh.push(MeshService::new(listener, self.trusts_everyone));
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use super::channel::{Channel, Line, Link, MAX_LINE};
 use super::request::Request;
 use super::server::Limits;
 use super::{Context, connect, loglevel, node, ping, reload, status, traceroute, work};
+use crate::work::{Caller, Origin};
 
 /// What follows a command on its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,10 +27,19 @@ pub(super) enum Next {
 /// Who speaks.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
-    /// It came over the own Unix socket, whose file mode says who may.
-    pub(super) local: bool,
+    /// Where the connection came in.
+    pub(super) origin: Origin,
+    /// Whether it may have this node act beyond itself.
+    pub(super) trusted: bool,
     /// For logs.
     pub(super) name: String,
+}
+
+impl Peer {
+    /// As the work engine knows it, with what came with a request.
+    pub(super) fn caller(&self, signature: Option<String>) -> Caller {
+        Caller { origin: self.origin, trusted: self.trusted, signature }
+    }
 }
 
 /// Talks to one client until it leaves, or until `stop` finds it between two commands.
@@ -134,7 +144,7 @@ async fn execute(
             let answer = loglevel::answer(context, level.as_deref());
             return channel.answer(answer).await.map(|()| Next::Command);
         }
-        Request::Work(request) => return work::execute(context, channel, peer.local, request).await,
+        Request::Work(request) => return work::execute(context, channel, peer, request).await,
         Request::Connect { node, service, tls } => {
             return match connect::dial(context, &node, &service, tls).await {
                 Ok(service) => connect::bridge(channel, service).await.map(|()| Next::Close),

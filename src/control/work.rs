@@ -12,35 +12,35 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::channel::Channel;
 use super::request::{Follow, SubmitRequest, WorkRequest};
-use super::session::Next;
+use super::session::{Next, Peer};
 use super::{Context, Refusal, payload_trace};
-use crate::work::{self, Caller, Listing, Outcome, ResultStream, Started, Submission, Submit, WorkError};
+use crate::work::{self, Listing, Origin, Outcome, ResultStream, Started, Submission, Submit, WorkError};
 
 /// Payload bytes handed on at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// Carries out one command of a client, `local` if it came over the own Unix socket.
+/// Carries out one command of a client.
 pub(super) async fn execute(
     context: &Context,
     channel: &mut Channel,
-    local: bool,
+    peer: &Peer,
     request: WorkRequest,
 ) -> io::Result<Next> {
     let answer = match request {
-        WorkRequest::Submit(request) => return submit(context, channel, local, request).await,
-        WorkRequest::Results(what) => return results(context, channel, local, what).await,
-        WorkRequest::Follow(what) => return follow(context, channel, local, what).await,
+        WorkRequest::Submit(request) => return submit(context, channel, peer, request).await,
+        WorkRequest::Results(what) => return results(context, channel, peer, what).await,
+        WorkRequest::Follow(what) => return follow(context, channel, peer, what).await,
         WorkRequest::List { unit } => match context.work.listing(unit.as_deref()).await {
             Ok(listing) => return list(channel, listing).await,
             Err(error) => Err(error.into()),
         },
         WorkRequest::Status { unit } => status(context, &unit).await,
         WorkRequest::Cancel { unit, signature } => {
-            let outcome = context.work.cancel(&unit, &Caller { local, signature }).await;
+            let outcome = context.work.cancel(&unit, &peer.caller(signature)).await;
             outcome.map(|outcome| done(outcome, &unit, "cancelled", "cancel pending")).map_err(Refusal::from)
         }
         WorkRequest::Release { unit, force, signature } => {
-            let outcome = context.work.release(&unit, force, &Caller { local, signature }).await;
+            let outcome = context.work.release(&unit, force, &peer.caller(signature)).await;
             outcome.map(|outcome| done(outcome, &unit, "released", "release pending")).map_err(Refusal::from)
         }
     };
@@ -67,9 +67,9 @@ async fn status(context: &Context, unit: &str) -> Result<Value, Refusal> {
 }
 
 /// How our own nodes follow a unit: output and status over one connection, see [`work::follow`].
-async fn follow(context: &Context, channel: &mut Channel, local: bool, what: Follow) -> io::Result<Next> {
+async fn follow(context: &Context, channel: &mut Channel, peer: &Peer, what: Follow) -> io::Result<Next> {
     let Follow { unit, start, signature } = what;
-    let caller = Caller { local, signature };
+    let caller = peer.caller(signature);
     let (mut reader, mut writer) = tokio::io::split(&mut *channel);
     let served = work::follow::serve(&context.work, &unit, start, &caller, &mut reader, &mut writer).await;
     match served {
@@ -89,11 +89,11 @@ async fn refuse(channel: &mut Channel, error: &WorkError) -> io::Result<Next> {
 async fn submit(
     context: &Context,
     channel: &mut Channel,
-    local: bool,
+    peer: &Peer,
     request: SubmitRequest,
 ) -> io::Result<Next> {
     let SubmitRequest { node, work_type, params, tls_client, ttl, sign_work, signature } = request;
-    let caller = Caller { local, signature };
+    let caller = peer.caller(signature);
     let submit = Submit { node, work_type, params, tls_client, ttl, sign_work, caller };
     let mut submission = match context.work.submit(submit).await {
         Ok(submission) => submission,
@@ -101,7 +101,7 @@ async fn submit(
     };
     let id = submission.id().to_string();
     let trace = payload_trace::Level::asked();
-    trace.begins(&id, local);
+    trace.begins(&id, peer.origin == Origin::Unix);
     match payload(channel, &mut submission, &id, trace).await {
         Ok(()) => {}
         Err(Broken::Client(error)) => {
@@ -162,9 +162,9 @@ async fn abort(submission: Submission, unit: &str, cause: &(impl Display + Sync)
     submission.abort(cause.to_string()).await;
 }
 
-async fn results(context: &Context, channel: &mut Channel, local: bool, what: Follow) -> io::Result<Next> {
+async fn results(context: &Context, channel: &mut Channel, peer: &Peer, what: Follow) -> io::Result<Next> {
     let Follow { unit, start, signature } = what;
-    let mut output = match context.work.results(&unit, start, &Caller { local, signature }).await {
+    let mut output = match context.work.results(&unit, start, &peer.caller(signature)).await {
         Ok(output) => output,
         Err(error) => return refuse(channel, &error).await,
     };

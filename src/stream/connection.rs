@@ -64,6 +64,8 @@ pub struct MeshStream {
     /// Given up, not ended, when it is dropped before it was shut down.
     strict: bool,
     shut: bool,
+    /// A verified certificate names the node at the other end.
+    certified: bool,
     /// There once a writer has had to wait.
     refusal: Option<Refusal>,
 }
@@ -95,6 +97,17 @@ impl MeshStream {
         self
     }
 
+    /// Notes whether a verified certificate names the node at the other end.
+    pub(super) fn certified(mut self, certified: bool) -> Self {
+        self.certified = certified;
+        self
+    }
+
+    /// Whether a certificate that this end demanded and verified names the node that [`Self::remote`] tells of.
+    pub fn is_certified(&self) -> bool {
+        self.certified
+    }
+
     /// Whether the other end is one of our own nodes, as far as that is known.
     pub fn leads_to_our_own(&self) -> bool {
         self.lease.is_some()
@@ -119,7 +132,18 @@ impl MeshStream {
         lease: Option<Lease>,
     ) -> Self {
         let (halves, strict) = (Some(halves), lease.is_some());
-        Self { connection, side, halves, _gone, lease, heard: false, strict, shut: false, refusal: None }
+        Self {
+            connection,
+            side,
+            halves,
+            _gone,
+            lease,
+            heard: false,
+            strict,
+            shut: false,
+            certified: false,
+            refusal: None,
+        }
     }
 
     /// Datagrams that have come on its connection.

@@ -263,13 +263,19 @@ impl Door {
         let halves = connection.accept_bi().await?;
         match first_byte(halves).await {
             Ok(halves) => {
-                Ok(Accepted::Stream(MeshStream::new(connection, Side::Listener, halves, gone, guard)))
+                let stream = MeshStream::new(connection, Side::Listener, halves, gone, guard);
+                Ok(Accepted::Stream(stream.certified(self.demands_certificates())))
             }
             Err(refusal) => {
                 connection.close(PROTOCOL_ERROR, b"Read Data Error");
                 Err(refusal)
             }
         }
+    }
+
+    /// Whether nobody gets in without a certificate that names the node that dials.
+    fn demands_certificates(&self) -> bool {
+        self.tls.as_ref().is_some_and(ServerProfile::requires_client_certificate)
     }
 
     /// Takes the streams of one connection in until it is closed or the service is.
@@ -283,10 +289,11 @@ impl Door {
             // The dialer is bound to fewer than this.
             let (Ok(halves), Some(lease)) = (halves, streams.lease(usize::MAX)) else { return };
             let (connection, gone, accepted) = (connection.clone(), gone.clone(), self.accepted.clone());
+            let certified = self.demands_certificates();
             tokio::spawn(async move {
                 if let Ok(Ok(halves)) = timeout(settings::HANDSHAKE_LIMIT, first_byte(halves)).await {
                     let stream = MeshStream::shared(connection, Side::Listener, halves, Some(gone), lease);
-                    let _closed = accepted.send(stream).await;
+                    let _closed = accepted.send(stream.certified(certified)).await;
                 }
             });
         }

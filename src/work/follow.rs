@@ -11,10 +11,10 @@ use bytes::{Buf, Bytes};
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::registry::{Caller, Registry};
+use super::registry::Registry;
 use super::status::UnitReport;
 use super::unit::State;
-use super::{ResultStream, WorkError};
+use super::{Caller, ResultStream, WorkError};
 
 /// The subcommand of `work`.
 pub const SUBCOMMAND: &str = "follow";

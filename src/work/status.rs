@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::caller::{self, Submitter};
 use super::unit::{Life, State};
 
 /// The work type of a unit that runs on another node.
@@ -23,6 +24,8 @@ pub struct Status {
     pub work_type: String,
     /// What only units of that type have.
     pub extra: Extra,
+    /// Who submitted it. Nobody knows of units that a Go node or an earlier version made.
+    pub submitter: Option<Submitter>,
 }
 
 /// ExtraData by kind.
@@ -183,6 +186,9 @@ struct Raw<E> {
     /// Ours alone, and only while Detail, by which Go nodes go, says something else; they skip it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     payload_awaited: bool,
+    /// Ours alone, too.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "caller::lenient")]
+    submitter: Option<Submitter>,
 }
 
 /// A status file that cannot be read as one.
@@ -199,7 +205,7 @@ pub enum BadStatus {
 impl Status {
     /// A unit that has just been made.
     pub fn new(work_type: impl Into<String>, extra: Extra) -> Self {
-        Self { life: Life::new(), work_type: work_type.into(), extra }
+        Self { life: Life::new(), work_type: work_type.into(), extra, submitter: None }
     }
 
     /// Reads a file's content.
@@ -213,7 +219,7 @@ impl Status {
         let mut life = Life::told(state, raw.detail, stdout_size);
         life.awaits_payload |= raw.payload_awaited && state == State::Pending;
         let extra = Extra::parse(&raw.work_type, raw.extra_data.as_deref())?;
-        Ok(Self { life, work_type: raw.work_type, extra })
+        Ok(Self { life, work_type: raw.work_type, extra, submitter: raw.submitter })
     }
 
     /// The file's content: one line of JSON.
@@ -225,6 +231,7 @@ impl Status {
             work_type: self.work_type.clone(),
             extra_data: &self.extra,
             payload_awaited: self.life.hides_awaited_payload(),
+            submitter: self.submitter,
         };
         let mut line = serde_json::to_vec(&raw).expect("strings, numbers and a JSON value always make JSON");
         line.push(b'\n');

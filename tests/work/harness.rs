@@ -39,7 +39,7 @@ pub fn node(name: &str) -> NodeId {
 }
 
 pub fn me() -> Caller {
-    Caller { local: true, signature: None }
+    Caller::local()
 }
 
 pub fn options(data_dir: PathBuf, name: &str) -> Options {

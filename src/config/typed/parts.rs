@@ -11,10 +11,19 @@ use super::super::address::HostPort;
 use super::Config;
 use super::backends::Backend;
 use super::services::{
-    CommandService, ControlService, IpRouter, TcpClient, TcpServer, UdpClient, UdpServer, UnixSocketClient,
-    UnixSocketServer,
+    CommandService, ControlService, Forward, IpRouter, TcpClient, TcpServer, UdpClient, UdpServer,
+    UnixSocketClient, UnixSocketServer,
 };
 use crate::wire::ServiceName;
+
+/// Whom a place to listen trusts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// Those who have proved who they are, and those of this host.
+    Proof,
+    /// Everybody.
+    Everyone,
+}
 
 /// One of the places where a control service listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,9 +31,9 @@ pub enum ControlDoor {
     /// A Unix socket and its mode.
     Unix(PathBuf, u32),
     /// A TCP address, and the name of a `tls-server`.
-    Tcp(HostPort, Option<String>),
+    Tcp(HostPort, Option<String>, Trust),
     /// A service of the mesh, and the name of a `tls-server`.
-    Mesh(ServiceName, Option<String>),
+    Mesh(ServiceName, Option<String>, Trust),
 }
 
 /// A part.
@@ -103,13 +112,14 @@ impl Config {
 
 fn doors(control: &ControlService) -> Vec<ControlDoor> {
     let mut doors = Vec::new();
+    let trust = |from| if control.forward >= from { Trust::Everyone } else { Trust::Proof };
     if let Some(path) = &control.filename {
         doors.push(ControlDoor::Unix(path.clone(), control.permissions));
     }
     if let Some(address) = &control.tcp_listen {
-        doors.push(ControlDoor::Tcp(address.clone(), control.tcp_tls.clone()));
+        doors.push(ControlDoor::Tcp(address.clone(), control.tcp_tls.clone(), trust(Forward::Tcp)));
     }
-    doors.push(ControlDoor::Mesh(control.service, control.tls.clone()));
+    doors.push(ControlDoor::Mesh(control.service, control.tls.clone(), trust(Forward::All)));
     doors
 }
 
@@ -118,8 +128,8 @@ impl Part {
     pub fn claims(&self) -> Vec<Claim> {
         match self {
             Self::Control(ControlDoor::Unix(path, _)) => vec![Claim::File(path.clone())],
-            Self::Control(ControlDoor::Tcp(address, _)) => tcp(address),
-            Self::Control(ControlDoor::Mesh(service, _)) => vec![Claim::Service(*service)],
+            Self::Control(ControlDoor::Tcp(address, ..)) => tcp(address),
+            Self::Control(ControlDoor::Mesh(service, ..)) => vec![Claim::Service(*service)],
             Self::Link(backend) => link_claims(backend),
             Self::Command(command) => vec![Claim::Service(command.service)],
             Self::TcpServer(server) => tcp(&server.bind),
@@ -144,7 +154,7 @@ impl Part {
             | Self::UdpServer(_)
             | Self::UdpClient(_)
             | Self::IpRouter(_) => Vec::new(),
-            Self::Control(ControlDoor::Tcp(_, tls) | ControlDoor::Mesh(_, tls)) => {
+            Self::Control(ControlDoor::Tcp(_, tls, _) | ControlDoor::Mesh(_, tls, _)) => {
                 server(tls).into_iter().collect()
             }
             Self::Link(backend) => link_profile(backend).into_iter().collect(),
@@ -205,8 +215,8 @@ impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Control(ControlDoor::Unix(path, _)) => write!(f, "control-service on {}", path.display()),
-            Self::Control(ControlDoor::Tcp(address, _)) => write!(f, "control-service on {address}"),
-            Self::Control(ControlDoor::Mesh(service, _)) => write!(f, "control-service {service}"),
+            Self::Control(ControlDoor::Tcp(address, ..)) => write!(f, "control-service on {address}"),
+            Self::Control(ControlDoor::Mesh(service, ..)) => write!(f, "control-service {service}"),
             Self::Link(Backend::TcpListener(listener)) => write!(f, "tcp-listener on {}", listener.bind),
             Self::Link(Backend::TcpPeer(peer)) => write!(f, "tcp-peer {}", peer.address),
             Self::Link(Backend::UdpListener(listener)) => write!(f, "udp-listener on {}", listener.bind),

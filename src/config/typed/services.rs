@@ -12,6 +12,31 @@ use super::super::fields::Fields;
 use super::backends::bind;
 use crate::wire::{NodeId, ServiceName};
 
+/// Which callers of a control service are trusted without having proved anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Forward {
+    /// None.
+    #[default]
+    None,
+    /// Those of its TCP address.
+    Tcp,
+    /// Those of the mesh as well.
+    All,
+}
+
+impl std::str::FromStr for Forward {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.to_ascii_lowercase().as_str() {
+            "none" => Ok(Self::None),
+            "tcp" => Ok(Self::Tcp),
+            "all" => Ok(Self::All),
+            _ => Err("it is none, tcp or all"),
+        }
+    }
+}
+
 /// The directive `control-service`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlService {
@@ -27,6 +52,8 @@ pub struct ControlService {
     pub tcp_listen: Option<HostPort>,
     /// Name of a `tls-server`, for that address.
     pub tcp_tls: Option<String>,
+    /// Whose requests may go beyond this node although nothing says who they are.
+    pub forward: Forward,
 }
 
 /// The directive `command-service`.
@@ -146,6 +173,7 @@ pub(super) fn control_service(fields: &mut Fields<'_>) -> Option<ControlService>
     if fields.text("tcptls").is_some() && fields.text("tcplisten").is_none() {
         fields.conflict("`tcptls` is given without `tcplisten`, so there is nothing to protect");
     }
+    let forward = fields.parse("forward", str::parse::<Forward>);
     Some(ControlService {
         service: service?,
         filename: fields.path("filename"),
@@ -153,6 +181,7 @@ pub(super) fn control_service(fields: &mut Fields<'_>) -> Option<ControlService>
         tls: fields.string("tls"),
         tcp_listen: tcp_listen?,
         tcp_tls: fields.string("tcptls"),
+        forward: forward?.unwrap_or_default(),
     })
 }
 

@@ -13,6 +13,7 @@ use crate::control::channel::Link;
 use crate::control::listen::{Accept, Client as Accepted};
 use crate::control::server::{Sessions, accept};
 use crate::control::session::Peer;
+use crate::work::Origin;
 
 /// Fails a few times for want of descriptors, then gives one client, then ends.
 struct Exhausted {
@@ -26,7 +27,7 @@ impl Accept for Exhausted {
             self.failures -= 1;
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()));
         }
-        let peer = Peer { local: false, name: "test".to_owned() };
+        let peer = Peer { origin: Origin::Tcp, trusted: false, name: "test".to_owned() };
         Ok(self.client.take().map(|client| (Box::new(client) as Box<dyn Link>, peer)))
     }
 }

@@ -22,7 +22,7 @@ use crate::control::{Context, Limits, LogLevels, Reload, ReloadError, Server};
 use crate::node::{NodeHandle, NodeOptions};
 use crate::stream::Streams;
 use crate::wire::{NodeId, ServiceName};
-use crate::work::{CommandType, Dialer, Dialing, Options, Registry};
+use crate::work::{CommandType, Dialer, Dialing, Options, Origin, Registry};
 
 /// Nothing here takes this long unless it hangs.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
@@ -186,7 +186,7 @@ pub(super) async fn session_over(
     let (near, far) = tokio::io::duplex(64 * 1024);
     let (context, link) = (context.clone(), wrap(far));
     tokio::spawn(async move {
-        let peer = Peer { local: true, name: "test".to_owned() };
+        let peer = Peer { origin: Origin::Unix, trusted: true, name: "test".to_owned() };
         session::run(&context, link, &peer, &Limits::default(), &stop).await;
     });
     Client::greeted(near).await

@@ -11,6 +11,7 @@ use crate::control::session::{self, Peer};
 use crate::control::{Limits, ListenError, Server};
 use crate::unix_socket::BindError;
 use crate::wire::ServiceName;
+use crate::work::Origin;
 use tokio_util::sync::CancellationToken;
 
 fn mode(path: &Path) -> u32 {
@@ -111,7 +112,7 @@ async fn a_client_of_the_mesh_that_reads_results_and_goes_away_is_noticed() {
     let (dialled, accepted) = tokio::join!(dial, listener.accept());
     let serving = context.clone();
     let served = tokio::spawn(async move {
-        let peer = Peer { local: true, name: "test".to_owned() };
+        let peer = Peer { origin: Origin::Unix, trusted: true, name: "test".to_owned() };
         let link: Box<dyn Link> = Box::new(accepted.unwrap());
         session::run(&serving, link, &peer, &Limits::default(), &CancellationToken::new()).await;
     });

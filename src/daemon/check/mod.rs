@@ -135,7 +135,7 @@ impl Findings {
     fn part(&mut self, part: &Part) {
         match part {
             Part::Control(ControlDoor::Unix(path, _)) => self.socket(part, path),
-            Part::Control(ControlDoor::Tcp(address, _)) => self.tcp(part, address),
+            Part::Control(ControlDoor::Tcp(address, ..)) => self.tcp(part, address),
             Part::Link(Backend::TcpListener(listener)) => self.tcp(part, &listener.bind),
             Part::Link(Backend::WsListener(listener)) => self.tcp(part, &listener.bind),
             Part::Link(Backend::UdpListener(listener)) => self.udp(part, &listener.bind),

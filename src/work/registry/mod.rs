@@ -36,7 +36,7 @@ use super::status::{REMOTE, Status, UnitReport};
 use super::store::Store;
 use super::unit::{State, UnitId};
 use super::watch::Watcher;
-use super::{CommandType, Dialer, OpenError, WorkError};
+use super::{Caller, CommandType, Dialer, OpenError, WorkError};
 use crate::wire::{NodeId, WorkCommand};
 
 /// How long an answer waits for a disk to take what it tells.
@@ -78,15 +78,6 @@ impl Options {
             verifier: None,
         })
     }
-}
-
-/// Who asks.
-#[derive(Debug, Clone, Default)]
-pub struct Caller {
-    /// The request came over the own Unix socket, whose permissions are trust enough.
-    pub local: bool,
-    /// The signature that came with it.
-    pub signature: Option<String>,
 }
 
 /// Whether a cancel or release is complete.
@@ -364,7 +355,7 @@ impl Inner {
     ) -> Result<Option<PayloadHash>, WorkError> {
         let verify = if work_type == REMOTE { signed } else { self.verifies(work_type) };
         let given = caller.signature.as_deref().unwrap_or("");
-        match (verify, caller.local, given) {
+        match (verify, caller.is_local(), given) {
             (false, _, "") | (true, true, _) => Ok(None),
             (false, _, _) => Err(WorkError::UnexpectedSignature),
             (true, false, "") => Err(Refusal::Empty.into()),

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use aws_lc_rs::digest;
 
 use super::entry::Entry;
-use super::{Caller, Inner, Registry, detached};
+use super::{Inner, Registry, detached};
 use crate::duration;
 use crate::wire::NodeId;
-use crate::work::WorkError;
 use crate::work::remote::OnItsWay;
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{CommandExtra, Extra, REMOTE, RemoteExtra, Status, is_secret};
 use crate::work::store::{Store, is_short};
 use crate::work::unit::{Event, UnitId};
+use crate::work::{Caller, WorkError};
 
 /// Bytes of payload that are written at a time.
 const AHEAD: usize = 128 * 1024;
@@ -102,7 +102,9 @@ impl Registry {
         let promised =
             inner.check_signature(&request.work_type, request.sign_work, &request.caller, &about)?;
         let here = request.node == inner.node_id.as_str() || request.node.eq_ignore_ascii_case("localhost");
+        let submitter = request.caller.submitter();
         let mut status = if here { inner.local_status(&request)? } else { inner.remote_status(request)? };
+        status.submitter = Some(submitter);
         status.life.apply(&Event::PayloadAwaited);
         let entry = detached(inner.clone().allocate(status)).await?;
         Ok(Submission {

@@ -100,7 +100,9 @@ impl Writer {
         written
     }
 
-    async fn write_once(&mut self, status: Status, put: Put) -> Result<(), WorkError> {
+    async fn write_once(&mut self, mut status: Status, put: Put) -> Result<(), WorkError> {
+        // What a runner or a plugin has written does not decide who submitted the unit.
+        status.submitter = self.entry.status().submitter;
         let (entry, live, turn) = (self.entry.clone(), self.live.clone(), self.turn.take());
         let (answer, answered) = oneshot::channel();
         let copy = status.clone();

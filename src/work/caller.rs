@@ -1,0 +1,168 @@
+//! Who asks for something about work, and what a unit keeps of that. Owns who counts as the same caller. It refuses to
+//! know sockets, and what a caller may do, which is for the control service to decide.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::Deserializer;
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::wire::NameHash;
+
+/// Where a request came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// This node's own Unix socket.
+    Unix,
+    /// A TCP port, with TLS or without.
+    #[default]
+    Tcp,
+    /// The mesh.
+    Mesh {
+        /// The node that the stream comes from.
+        node: NameHash,
+        /// A client certificate that was demanded and verified names that node. Without, it is the sender's word.
+        certified: bool,
+    },
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Default)]
+pub struct Caller {
+    /// Where the request came in.
+    pub origin: Origin,
+    /// Whether this caller may have this node act beyond itself.
+    pub trusted: bool,
+    /// The signature that came with the request.
+    pub signature: Option<String>,
+}
+
+impl Caller {
+    /// A caller on this node's own Unix socket.
+    pub fn local() -> Self {
+        Self { origin: Origin::Unix, trusted: true, signature: None }
+    }
+
+    /// Whether the request came over the own Unix socket, whose permissions make a signature unnecessary.
+    pub fn is_local(&self) -> bool {
+        self.origin == Origin::Unix
+    }
+
+    /// What is kept of this caller with a unit.
+    pub fn submitter(&self) -> Submitter {
+        match self.origin {
+            Origin::Mesh { node, certified } => Submitter::Node { node, certified },
+            Origin::Unix | Origin::Tcp if self.trusted => Submitter::Operator,
+            Origin::Unix | Origin::Tcp => Submitter::Stranger,
+        }
+    }
+}
+
+/// Who submitted a unit, as its status file keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Submitter {
+    /// A trusted client of this node's Unix socket or TCP port. All of them are one caller.
+    Operator,
+    /// A node of the mesh. One that showed a certificate and one that only claims the same ID are two callers.
+    Node {
+        /// The hash of its ID.
+        node: NameHash,
+        /// Whether a certificate proved the ID.
+        certified: bool,
+    },
+    /// A client of a TCP port of which nothing is known.
+    Stranger,
+}
+
+impl Submitter {
+    /// Whether both are known to be the same caller. Two strangers never are: nothing tells them apart.
+    pub fn is_same_caller(self, other: Self) -> bool {
+        self == other && self != Self::Stranger
+    }
+}
+
+const OPERATOR: &str = "operator";
+const STRANGER: &str = "stranger";
+const NODE: &str = "node:";
+const CERTIFIED: &str = "certified-node:";
+
+impl fmt::Display for Submitter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Operator => f.write_str(OPERATOR),
+            Self::Stranger => f.write_str(STRANGER),
+            Self::Node { node, certified } => {
+                write!(f, "{}{:016x}", if *certified { CERTIFIED } else { NODE }, node.0)
+            }
+        }
+    }
+}
+
+/// A text that names no submitter.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown submitter")]
+pub struct UnknownSubmitter;
+
+impl FromStr for Submitter {
+    type Err = UnknownSubmitter;
+
+    fn from_str(text: &str) -> Result<Self, UnknownSubmitter> {
+        let node = |hash: &str, certified| {
+            let hash = u64::from_str_radix(hash, 16).map_err(|_| UnknownSubmitter)?;
+            Ok(Self::Node { node: NameHash(hash), certified })
+        };
+        match text {
+            OPERATOR => Ok(Self::Operator),
+            STRANGER => Ok(Self::Stranger),
+            _ => match (text.strip_prefix(NODE), text.strip_prefix(CERTIFIED)) {
+                (Some(hash), _) => node(hash, false),
+                (None, Some(hash)) => node(hash, true),
+                (None, None) => Err(UnknownSubmitter),
+            },
+        }
+    }
+}
+
+impl Serialize for Submitter {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+/// Reads the submitter in a status file. One that cannot be understood is as good as none: the rest of the status counts.
+pub(super) fn lenient<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Submitter>, D::Error> {
+    let text = serde_json::Value::deserialize(d)?;
+    Ok(text.as_str().and_then(|text| text.parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Submitter; 4] = [
+        Submitter::Operator,
+        Submitter::Stranger,
+        Submitter::Node { node: NameHash(0x12), certified: false },
+        Submitter::Node { node: NameHash(0x12), certified: true },
+    ];
+
+    #[test]
+    fn a_submitter_is_kept_as_text() {
+        for submitter in ALL {
+            assert_eq!(submitter.to_string().parse(), Ok(submitter));
+        }
+        for bad in ["", "node:", "node:x", "certified-node:", "somebody"] {
+            assert_eq!(bad.parse::<Submitter>(), Err(UnknownSubmitter), "{bad}");
+        }
+    }
+
+    #[test]
+    fn who_showed_no_certificate_is_not_the_one_who_did_and_strangers_are_nobody() {
+        for (i, one) in ALL.into_iter().enumerate() {
+            for (j, other) in ALL.into_iter().enumerate() {
+                let same = i == j && one != Submitter::Stranger;
+                assert_eq!(one.is_same_caller(other), same, "{one} {other}");
+            }
+        }
+    }
+}
