@@ -82,6 +82,8 @@ const NODE: &[P] = &[
     P::new("firewallrules", Kind::FirewallRules, "rules for data packets, the first match decides"),
     P::text("maxidleconnectiontimeout", "close a silent link after this time, 21s or more"),
     P::text("forgetafter", "forget a node unreachable for so long, 1m up").or("10m"),
+    P::new("peerunits", Kind::Int, "most units here of one calling node").or("10000"),
+    P::new("peerpayload", Kind::Int, "most bytes of their payloads").or("68719476736"),
     P::text("receptorkubesupportreconnect", "Kubernetes: resume broken logs"),
     P::text("receptorkubeclientsetqps", "Kubernetes: requests per second"),
     P::text("receptorkubeclientsetburst", "Kubernetes: requests at once"),

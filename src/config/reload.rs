@@ -11,6 +11,7 @@ use super::typed::node::Node;
 use super::typed::parts::{Part, Profile};
 use super::typed::{Config, LogLevel};
 use crate::mesh::firewall::Rule;
+use crate::work::Quota;
 
 /// What a running node must do to follow a new configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct ReloadPlan {
     pub max_idle: Option<Duration>,
     /// Another time after which unreachable nodes are forgotten.
     pub forget_after: Option<Duration>,
+    /// Other bounds of what one calling node may have here.
+    pub quota: Option<Quota>,
     /// True if the work types of the new configuration are others.
     pub work_types: bool,
     /// True if its TLS profiles are others.
@@ -50,6 +53,7 @@ impl ReloadPlan {
             log,
             max_idle,
             forget_after,
+            quota,
             work_types,
             tls,
             signing,
@@ -61,6 +65,7 @@ impl ReloadPlan {
             && log.is_none()
             && max_idle.is_none()
             && forget_after.is_none()
+            && quota.is_none()
             && !(*work_types || *tls || *signing || *verification)
     }
 }
@@ -107,6 +112,7 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
         log: logs.then_some((new.log_level, new.trace)),
         max_idle: (old.node.max_idle != new.node.max_idle).then_some(new.node.max_idle),
         forget_after: (old.node.forget_after != new.node.forget_after).then_some(new.node.forget_after),
+        quota: (old.node.quota != new.node.quota).then_some(new.node.quota),
         work_types: !same(&old.work_commands, &new.work_commands)
             || !same(&old.work_kubernetes, &new.work_kubernetes)
             || !same(&old.work_python, &new.work_python),
@@ -161,7 +167,8 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
         certificate,
     } = new;
     // The last has no effect yet.
-    let Node { id, data_dir, firewall_rules: _, max_idle: _, forget_after: _, kubernetes: _ } = node;
+    let Node { id, data_dir, firewall_rules: _, max_idle: _, forget_after: _, quota: _, kubernetes: _ } =
+        node;
     if old.node.id != *id {
         return Err(NotReloadable::Node("id"));
     }

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, BytesMut};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
@@ -38,6 +39,11 @@ pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
         None
     }
 
+    /// Whether a client that has ended its direction is still there for an answer, where that can be told.
+    fn still_listens(&self) -> bool {
+        true
+    }
+
     /// Whether one of our own nodes is at the other end, as far as that is known.
     fn leads_to_our_own(&self) -> bool {
         false
@@ -50,6 +56,14 @@ pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
 impl Link for UnixStream {
     fn watch(&self) -> Option<Watch> {
         hang_up(self.as_fd())
+    }
+
+    /// A client that was killed has closed both directions in one step.
+    fn still_listens(&self) -> bool {
+        let mut fds = [PollFd::new(self, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // What cannot be asked is believed: it is the end of the payload that was seen.
+        !(poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP))
     }
 
     /// The status of a large mesh is more than a Unix socket takes at once. Each wait for the rest is one for the
@@ -146,6 +160,11 @@ impl Channel {
     /// Whether one of our own nodes speaks, as far as that is known.
     pub(super) fn leads_to_our_own(&self) -> bool {
         self.link.leads_to_our_own()
+    }
+
+    /// Whether a client that has ended its direction is still there for an answer, where that can be told.
+    pub(super) fn still_listens(&self) -> bool {
+        self.link.still_listens()
     }
 
     /// The next line; empty ones are skipped. What stands before the end counts as a line without a newline.

@@ -4,6 +4,7 @@
 //! [`server`] the life of them all; each command has a file of its own. This room asks `node`, `stream` and
 //! `work` for everything it reports and has never heard of backends or configuration files.
 
+mod access;
 mod channel;
 pub mod client;
 mod connect;
@@ -76,6 +77,10 @@ enum Refusal {
     Dial(#[from] DialError),
     #[error(transparent)]
     Service(#[from] InvalidServiceName),
+    #[error(
+        "{0} over this connection is not allowed: use the Unix socket, a client certificate, or forward of control-service"
+    )]
+    NotAllowed(&'static str),
     #[error("no route to node")]
     NoSuchNode,
     #[error("{0}")]

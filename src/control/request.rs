@@ -117,6 +117,8 @@ pub struct SubmitRequest {
     pub sign_work: bool,
     /// Proof of origin.
     pub signature: Option<String>,
+    /// Bytes of payload that follow, where the client says so: it is for this connection alone.
+    pub payload_length: Option<u64>,
 }
 
 impl fmt::Debug for SubmitRequest {
@@ -170,6 +172,8 @@ pub enum RequestError {
     SubmitIncomplete,
     #[error("submit parameters must all be strings and {0} is not")]
     SubmitNotString(String),
+    #[error("payloadlength must be a decimal number of bytes and {0:?} is none")]
+    PayloadLength(String),
     #[error("work {0} requires a unit ID")]
     NoUnit(&'static str),
     #[error("work {0} does not take parameters after the unit ID")]

@@ -12,7 +12,7 @@ use tracing::Instrument;
 use super::channel::{Channel, Line, Link, MAX_LINE};
 use super::request::Request;
 use super::server::Limits;
-use super::{Context, connect, loglevel, node, ping, reload, status, traceroute, work};
+use super::{Context, access, connect, loglevel, node, ping, reload, status, traceroute, work};
 use crate::work::{Caller, Origin};
 
 /// What follows a command on its connection.
@@ -122,6 +122,9 @@ async fn execute(
     request: Request,
     stop: &CancellationToken,
 ) -> io::Result<Next> {
+    if let Err(refusal) = access::check(context, peer, &request) {
+        return channel.answer(Err(refusal)).await.map(|()| Next::Command);
+    }
     let answer = match request {
         Request::Status { fields } => {
             let line = status::answer(context, fields).await;

@@ -10,8 +10,8 @@ use super::Context;
 use crate::mesh::{Entry, Listing, Status};
 use crate::wire::{Cost, NodeId};
 
-/// What everybody is told, in this order.
-const USUAL: [&str; 8] = [
+/// All there are, in the order in which everybody is told the first [`USUAL`] of them.
+const FIELDS: [&str; 11] = [
     "Version",
     "NodeID",
     "SystemCPUCount",
@@ -20,7 +20,11 @@ const USUAL: [&str; 8] = [
     "RoutingTable",
     "Advertisements",
     "KnownConnectionCosts",
+    "Counters",
+    "Tables",
+    "Links",
 ];
+const USUAL: usize = 8;
 
 #[derive(Serialize)]
 struct Connection<'a> {
@@ -32,26 +36,34 @@ struct Connection<'a> {
 
 /// The answer's line: all that is usual, or the given fields as far as there are such.
 pub(super) async fn answer(context: &Context, fields: Option<Vec<String>>) -> Vec<u8> {
+    let fields = fields.map_or_else(|| FIELDS[..USUAL].to_vec(), known);
     let mesh = context.node.status().await;
-    let fields = fields.unwrap_or_else(|| USUAL.map(str::to_owned).to_vec());
     let mut line = b"{".to_vec();
-    for (i, field) in fields.iter().enumerate() {
-        let end = line.len();
-        if end > 1 {
+    for field in fields {
+        if line.len() > 1 {
             line.push(b',');
         }
         print(field, &mut line);
         line.push(b':');
-        if fields[..i].contains(field) || !print_value(context, &mesh, field, &mut line).await {
-            line.truncate(end);
-        }
+        print_value(context, &mesh, field, &mut line).await;
     }
     line.extend_from_slice(b"}\n");
     line
 }
 
-/// False for a field that nobody knows.
-async fn print_value(context: &Context, mesh: &Status, field: &str, line: &mut Vec<u8>) -> bool {
+/// Each known field once, in the order in which they were asked for. A client may ask for a great many.
+fn known(asked: Vec<String>) -> Vec<&'static str> {
+    let mut wanted = Vec::with_capacity(FIELDS.len());
+    for asked in asked {
+        let Some(&field) = FIELDS.iter().find(|field| **field == asked) else { continue };
+        if !wanted.contains(&field) {
+            wanted.push(field);
+        }
+    }
+    wanted
+}
+
+async fn print_value(context: &Context, mesh: &Status, field: &str, line: &mut Vec<u8>) {
     match field {
         "Version" => print(context.version, line),
         "NodeID" => print(context.node.id(), line),
@@ -64,9 +76,8 @@ async fn print_value(context: &Context, mesh: &Status, field: &str, line: &mut V
         "Counters" => print(&mesh.counters, line),
         "Tables" => print(&mesh.tables, line),
         "Links" => print(&context.node.links().await, line),
-        _unknown => return false,
+        _unknown => {}
     }
-    true
 }
 
 fn print(value: &(impl Serialize + ?Sized), line: &mut Vec<u8>) {

@@ -30,7 +30,7 @@ pub(super) async fn execute(
         WorkRequest::Submit(request) => return submit(context, channel, peer, request).await,
         WorkRequest::Results(what) => return results(context, channel, peer, what).await,
         WorkRequest::Follow(what) => return follow(context, channel, peer, what).await,
-        WorkRequest::List { unit } => match context.work.listing(unit.as_deref()).await {
+        WorkRequest::List { unit } => match listing(context, peer, unit).await {
             Ok(listing) => return list(channel, listing).await,
             Err(error) => Err(error.into()),
         },
@@ -52,6 +52,18 @@ fn done(outcome: Outcome, unit: &str, now: &str, later: &str) -> Value {
     match outcome {
         Outcome::Done => json!({ now: unit }),
         Outcome::Pending => json!({ later: unit }),
+    }
+}
+
+/// All units, or the one asked for. A node of the mesh is told of its own ones, unless it knows a unit's ID.
+async fn listing(context: &Context, peer: &Peer, unit: Option<String>) -> Result<Listing, WorkError> {
+    let submitter = match peer.origin {
+        Origin::Mesh { .. } => Some(peer.caller(None).submitter()),
+        Origin::Unix | Origin::Tcp => None,
+    };
+    match (unit, submitter) {
+        (None, Some(submitter)) => Ok(context.work.listing_of(submitter).await),
+        (unit, _) => context.work.listing(unit.as_deref()).await,
     }
 }
 
@@ -92,7 +104,8 @@ async fn submit(
     peer: &Peer,
     request: SubmitRequest,
 ) -> io::Result<Next> {
-    let SubmitRequest { node, work_type, params, tls_client, ttl, sign_work, signature } = request;
+    let SubmitRequest { node, work_type, params, tls_client, ttl, sign_work, signature, payload_length } =
+        request;
     let caller = peer.caller(signature);
     let submit = Submit { node, work_type, params, tls_client, ttl, sign_work, caller };
     let mut submission = match context.work.submit(submit).await {
@@ -102,13 +115,15 @@ async fn submit(
     let id = submission.id().to_string();
     let trace = payload_trace::Level::asked();
     trace.begins(&id, peer.origin == Origin::Unix);
-    match payload(channel, &mut submission, &id, trace).await {
+    match payload(channel, &mut submission, &id, payload_length, trace).await {
         Ok(()) => {}
-        Err(Broken::Client(error)) => {
+        Err(Broken::Client { error, received }) => {
+            let cause = format!("the client went away after {received} bytes");
+            tracing::debug!(unit = id, %error, "the payload does not end in order");
             // A node of ours that comes back submits it again, and may not even know this one's ID.
             match channel.leads_to_our_own() {
-                true => submission.discard(error.to_string()).await,
-                false => abort(submission, &id, &error).await,
+                true => submission.discard(cause).await,
+                false => abort(submission, &id, &cause).await,
             }
             return Err(error);
         }
@@ -135,26 +150,42 @@ fn result(started: Started) -> &'static str {
 
 /// Which end of a payload's way broke.
 enum Broken {
-    Client(io::Error),
+    /// The client, after so many bytes.
+    Client {
+        error: io::Error,
+        received: u64,
+    },
     Unit(WorkError),
 }
 
-/// Asks for the payload and hands it on until the client has closed its writing side.
+/// Asks for the payload and hands it on until the client has closed its writing side. A client that is gone by then, or
+/// has sent less than it announced, has not sent all of it.
 async fn payload(
     channel: &mut Channel,
     submission: &mut Submission,
     id: &str,
+    announced: Option<u64>,
     trace: payload_trace::Level,
 ) -> Result<(), Broken> {
     let greeting = format!("Work unit created with ID {id}. Send stdin data and EOF.\n");
-    channel.send(&greeting).await.map_err(Broken::Client)?;
+    let mut received = 0;
+    let broken = |received| move |error| Broken::Client { error, received };
+    channel.send(&greeting).await.map_err(broken(received))?;
     let mut chunk = BytesMut::with_capacity(CHUNK);
-    while channel.read_buf(&mut chunk).await.map_err(Broken::Client)? > 0 {
+    while channel.read_buf(&mut chunk).await.map_err(broken(received))? > 0 {
+        received += chunk.len() as u64;
         trace.piece(id, &chunk);
         submission.write(&chunk).await.map_err(Broken::Unit)?;
         chunk.clear();
     }
-    Ok(())
+    match announced {
+        Some(announced) if announced < received => {
+            Err(Broken::Unit(WorkError::PayloadTooLong { announced, received }))
+        }
+        Some(announced) if announced > received => Err(Broken::Unit(WorkError::PayloadTooShort { received })),
+        Some(_) | None if !channel.still_listens() => Err(broken(received)(io::ErrorKind::BrokenPipe.into())),
+        Some(_) | None => Ok(()),
+    }
 }
 
 async fn abort(submission: Submission, unit: &str, cause: &(impl Display + Sync)) {

@@ -189,7 +189,9 @@ async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result
     options.signer = wiring::signer(config).map_err(Failure::start("work-signing"))?;
     options.verifier = wiring::verifier(config).map_err(Failure::start("work-verification"))?;
     let dialer = Arc::new(wiring::MeshDialer::new(streams.clone(), tls.clone()));
-    Registry::open(options, dialer).await.map_err(Failure::start(what()))
+    let work = Registry::open(options, dialer).await.map_err(Failure::start(what()))?;
+    work.set_quota(config.node.quota);
+    Ok(work)
 }
 
 /// Until a signal or the mesh ends the node; SIGHUP reloads.

@@ -132,6 +132,9 @@ impl Reloader {
         if let Some(time) = plan.forget_after {
             self.node.handle.set_forget_time(time);
         }
+        if let Some(quota) = plan.quota {
+            self.node.work.set_quota(quota);
+        }
         if let Some((level, trace)) = plan.log {
             self.node.log.set(level, trace);
         }

@@ -23,7 +23,7 @@ use crate::tls::{
     ClientOptions, ClientProfile, Files, ProfileError, ProfileSet, Profiles, ServerOptions, ServerProfile,
     UnknownProfile,
 };
-use crate::wire::{NodeId, ServiceName};
+use crate::wire::{NameHash, NodeId, ServiceName};
 use crate::work::limits::{Limits, MaxStdout, WhenFull};
 use crate::work::signing::{KeyError, Signer, Verifier};
 use crate::work::{CommandType, Dialer, Dialing, Duplex, PythonPlugin};
@@ -292,6 +292,11 @@ impl Dialer for MeshDialer {
     fn disappears(&self, node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let handle = self.streams.node().clone();
         Box::pin(async move { handle.disappears(node.hash()).await })
+    }
+
+    fn name_of(&self, node: NameHash) -> Pin<Box<dyn Future<Output = Option<NodeId>> + Send>> {
+        let handle = self.streams.node().clone();
+        Box::pin(async move { handle.name_of(node).await })
     }
 
     fn node_id(&self) -> &NodeId {

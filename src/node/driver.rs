@@ -27,7 +27,7 @@ use crate::mesh::firewall::Rule;
 use crate::mesh::{
     Class, CloseReason, Event, ForgetError, LinkPolicy, Mesh, Neighbour, Offer, SendError, SessionId, Status,
 };
-use crate::wire::{DataHeader, NodeId, Problem, ServiceName, Unreachable, WorkCommand};
+use crate::wire::{DataHeader, NameHash, NodeId, Problem, ServiceName, Unreachable, WorkCommand};
 
 /// Inputs handled between two looks at the timers.
 const BATCH: usize = 256;
@@ -69,6 +69,7 @@ pub(super) enum Ask {
     Status(oneshot::Sender<Status>),
     Links(oneshot::Sender<Vec<LinkStatus>>),
     Forget(NodeId, oneshot::Sender<Result<(), ForgetError>>),
+    NameOf(NameHash, oneshot::Sender<Option<NodeId>>),
 }
 
 /// A datagram whose sender wants to know whether it could be sent.
@@ -228,6 +229,9 @@ impl Driver {
             }
             Ask::Forget(node, reply) => {
                 let _gone = reply.send(self.mesh.forget(&node, now));
+            }
+            Ask::NameOf(node, reply) => {
+                let _gone = reply.send(self.mesh.name_of(node));
             }
             Ask::Send(ask, reply) => {
                 let SendAsk { from_service, to_node, to_service, payload, hops } = ask;

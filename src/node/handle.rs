@@ -143,6 +143,11 @@ impl NodeHandle {
         Queues { core: waiting as u64, service_bytes: service_bytes as u64, service_dropped }
     }
 
+    /// The name behind a hash, if this node has learned it.
+    pub async fn name_of(&self, node: NameHash) -> Option<NodeId> {
+        self.ask(|reply| Ask::NameOf(node, reply)).await.flatten()
+    }
+
     /// Forgets a node that cannot be reached any more.
     ///
     /// # Errors

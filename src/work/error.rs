@@ -42,6 +42,40 @@ pub enum WorkError {
     /// The payload is not the one that the signature was made for.
     #[error("could not verify signature: the payload is not the one that was signed")]
     OtherPayload,
+    /// More payload came than was announced.
+    #[error("the payload has {received} bytes, and payloadlength is {announced}")]
+    PayloadTooLong {
+        /// Bytes that should have come.
+        announced: u64,
+        /// Bytes that came.
+        received: u64,
+    },
+    /// Less payload came than was announced.
+    #[error("the client went away after {received} bytes")]
+    PayloadTooShort {
+        /// Bytes that came.
+        received: u64,
+    },
+    /// A calling node has as many units here as it may have.
+    #[error(
+        "peerunits of node allows {caller} {most} units here, and there are as many: release some, or raise it"
+    )]
+    PeerUnits {
+        /// Who.
+        caller: String,
+        /// The bound.
+        most: u64,
+    },
+    /// A calling node would have more payload here than it may have.
+    #[error(
+        "peerpayload of node allows {caller} {most} bytes of payload here, and this would be more: release units, or raise it"
+    )]
+    PeerPayload {
+        /// Who.
+        caller: String,
+        /// The bound in bytes.
+        most: u64,
+    },
     /// Parameters came for a type that takes none at run time.
     #[error("extra params provided but not allowed")]
     ParamsNotAllowed,

@@ -32,7 +32,7 @@ mod watch;
 pub use caller::{Caller, Origin, Submitter, UnknownSubmitter};
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin};
 pub use error::{OpenError, WorkError};
-pub use registry::{Listing, Options, Outcome, Registry, Started, Submission, Submit};
+pub use registry::{Listing, Options, Outcome, Quota, Registry, Started, Submission, Submit};
 pub use results::ResultStream;
 pub use status::UnitReport;
 pub(crate) use store::node_directory;
@@ -47,7 +47,7 @@ use std::pin::Pin;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::wire::{NodeId, ServiceName};
+use crate::wire::{NameHash, NodeId, ServiceName};
 
 /// A stream in both directions; shutting its write side down lets the other side go on sending.
 pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -75,6 +75,11 @@ pub trait Dialer: Send + Sync + 'static {
     /// nothing. Never ends where that cannot be told.
     fn disappears(&self, _node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(std::future::pending())
+    }
+
+    /// The name behind a hash, for texts, where it is known.
+    fn name_of(&self, _node: NameHash) -> Pin<Box<dyn Future<Output = Option<NodeId>> + Send>> {
+        Box::pin(std::future::ready(None))
     }
 
     /// This node.

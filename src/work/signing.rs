@@ -29,8 +29,17 @@ pub use keys::KeyError;
 /// How far the clocks of two nodes may be apart, in seconds.
 const LEEWAY: u64 = 60;
 /// Names in a submission that are no parameters of the work type.
-const NO_PARAMETERS: [&str; 8] =
-    ["command", "subcommand", "node", "worktype", "tlsclient", "ttl", "signwork", "signature"];
+const NO_PARAMETERS: [&str; 9] = [
+    "command",
+    "subcommand",
+    "node",
+    "worktype",
+    "tlsclient",
+    "ttl",
+    "signwork",
+    "signature",
+    "payloadlength",
+];
 
 /// The SHA-256 of a payload.
 pub type PayloadHash = [u8; 32];

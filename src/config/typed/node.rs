@@ -13,6 +13,7 @@ use super::super::firewall;
 use crate::duration;
 use crate::mesh::firewall::Rule;
 use crate::wire::NodeId;
+use crate::work::Quota;
 
 /// How long a link may be silent unless configured otherwise; it may only be raised.
 pub const DEFAULT_MAX_IDLE: Duration = Duration::from_secs(21);
@@ -35,6 +36,8 @@ pub struct Node {
     pub max_idle: Duration,
     /// How long an unreachable node and its services stay listed.
     pub forget_after: Duration,
+    /// What one calling node may have here.
+    pub quota: Quota,
     /// Settings of work in Kubernetes that Go nodes take here.
     pub kubernetes: KubernetesTuning,
 }
@@ -59,7 +62,8 @@ impl Node {
         let id = NodeId::new("none").expect("a valid node ID");
         let (firewall_rules, kubernetes) = (Vec::new(), KubernetesTuning::default());
         let (max_idle, forget_after) = (DEFAULT_MAX_IDLE, DEFAULT_FORGET_AFTER);
-        Self { id, data_dir: PathBuf::new(), firewall_rules, max_idle, forget_after, kubernetes }
+        let quota = Quota::default();
+        Self { id, data_dir: PathBuf::new(), firewall_rules, max_idle, forget_after, quota, kubernetes }
     }
 }
 
@@ -112,6 +116,8 @@ pub(super) fn node(fields: &mut Fields<'_>, environment: &Environment) -> Option
     let firewall_rules = firewall::rules(fields, "firewallrules");
     let max_idle = max_idle(fields);
     let forget_after = forget_after(fields);
+    let units = fields.number("peerunits", 0, i64::MAX, "a number of units is 0 or more");
+    let payload = fields.number("peerpayload", 0, i64::MAX, "a number of bytes is 0 or more");
     let kubernetes = KubernetesTuning {
         support_reconnect: fields.string("receptorkubesupportreconnect"),
         qps: fields.string("receptorkubeclientsetqps"),
@@ -124,6 +130,10 @@ pub(super) fn node(fields: &mut Fields<'_>, environment: &Environment) -> Option
         firewall_rules: firewall_rules?,
         max_idle: max_idle?.unwrap_or(DEFAULT_MAX_IDLE),
         forget_after: forget_after?.unwrap_or(DEFAULT_FORGET_AFTER),
+        quota: Quota {
+            units: units?.unwrap_or(Quota::default().units),
+            payload: payload?.unwrap_or(Quota::default().payload),
+        },
         kubernetes,
     })
 }

@@ -109,8 +109,14 @@ fn submit(object: Object) -> Result<SubmitRequest, RequestError> {
         // The Go node takes every other text for false as well.
         sign_work: take("signwork").is_some_and(|text| text == "true"),
         signature: take("signature").and_then(given),
+        payload_length: take("payloadlength").and_then(given).map(payload_length).transpose()?,
         params: texts,
     })
+}
+
+fn payload_length(digits: String) -> Result<u64, RequestError> {
+    let is_decimal = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_decimal).ok_or(RequestError::PayloadLength(digits))
 }
 
 fn text(object: &Object, key: &'static str) -> Result<String, RequestError> {

@@ -80,6 +80,7 @@ fn submit(rest: &str) -> Result<SubmitRequest, RequestError> {
         ttl: None,
         sign_work: false,
         signature: None,
+        payload_length: None,
     })
 }
 

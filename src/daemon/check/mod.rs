@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use rustix::fs::{Access, FlockOperation, access, flock};
 
 use crate::config::typed::backends::Backend;
-use crate::config::typed::parts::{Claim, ControlDoor, Part};
+use crate::config::typed::parts::{Claim, ControlDoor, Part, Trust};
 use crate::config::typed::work::WorkLimits;
 use crate::config::{self, Config, Environment, HostPort, Invocation};
 
@@ -164,7 +164,10 @@ impl Findings {
                     self.add(part, format!("/dev/net/tun cannot be opened: {error}"));
                 }
             }
-            Part::Control(ControlDoor::Mesh(..))
+            Part::Control(ControlDoor::Mesh(_, _, Trust::Everyone)) => self.warnings.push(format!(
+                "{part}: with forward: all any node of the mesh may have this one submit work elsewhere, sign it, reload and change its log level"
+            )),
+            Part::Control(ControlDoor::Mesh(_, _, Trust::Proof))
             | Part::TcpClient(_)
             | Part::UdpClient(_)
             | Part::UnixSocketClient(_) => {}

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::quota::Charge;
 use super::writer::{Durability, Writer};
 use crate::work::WorkError;
 use crate::work::remote::Link;
@@ -29,6 +30,8 @@ pub(crate) struct Entry {
     pub(super) is_saved: AtomicBool,
     /// The number of the furthest state that a power loss would leave.
     pub(super) reached: AtomicU8,
+    /// What the unit takes of its caller's quota, for as long as it is not deleted.
+    charge: Mutex<Option<Charge>>,
 }
 
 #[derive(Debug)]
@@ -119,7 +122,13 @@ impl Entry {
             behind: AtomicBool::new(false),
             is_saved: AtomicBool::new(true),
             reached,
+            charge: Mutex::default(),
         })
+    }
+
+    /// What the unit takes of a quota, if its caller has one. A plain lock, for single operations.
+    pub(super) fn charge(&self) -> MutexGuard<'_, Option<Charge>> {
+        self.charge.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shown(&self) -> MutexGuard<'_, Shown> {
@@ -167,6 +176,7 @@ impl Entry {
 
     /// The unit is deleted: whoever still waits for its end waits no longer.
     pub(super) fn retire(&self) {
+        drop(self.charge().take());
         let mut status = Status::clone(&self.status());
         if status.life.apply(&Event::CancelledLocally) {
             self.show(status);

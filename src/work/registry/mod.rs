@@ -5,6 +5,7 @@ mod entry;
 mod listing;
 mod local;
 mod queue;
+mod quota;
 mod released;
 mod restart;
 mod retention;
@@ -14,6 +15,7 @@ mod writer;
 
 pub(crate) use entry::{Entry, Follower, LinkHandle};
 pub use listing::Listing;
+pub use quota::Quota;
 pub use submit::{Started, Submission, Submit};
 pub(crate) use writer::Durability;
 
@@ -27,6 +29,7 @@ use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 
 use self::queue::Queues;
+use self::quota::Accounts;
 use self::released::Released;
 use super::cgroup::{Cgroup, Cgroups};
 use super::results::ResultStream;
@@ -36,7 +39,7 @@ use super::status::{REMOTE, Status, UnitReport};
 use super::store::Store;
 use super::unit::{State, UnitId};
 use super::watch::Watcher;
-use super::{Caller, CommandType, Dialer, OpenError, WorkError};
+use super::{Caller, CommandType, Dialer, OpenError, Submitter, WorkError};
 use crate::wire::{NodeId, WorkCommand};
 
 /// How long an answer waits for a disk to take what it tells.
@@ -113,6 +116,7 @@ pub(crate) struct Inner {
     /// A plain lock, held for single map operations and never across a wait.
     units: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
     released: Released,
+    accounts: Arc<Accounts>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -147,6 +151,7 @@ impl Registry {
             verifier: verifier.into(),
             units: RwLock::default(),
             released: Released::new(),
+            accounts: Arc::default(),
         });
         inner.take_up_units().await?;
         inner.start_retention();
@@ -192,6 +197,11 @@ impl Registry {
         self.inner.verifier.store(verifier);
     }
 
+    /// Replaces the bounds of what one calling node may have here. What is here stays.
+    pub fn set_quota(&self, quota: Quota) {
+        self.inner.accounts.set_quota(quota);
+    }
+
     /// All units, or the one asked for.
     ///
     /// # Errors
@@ -210,6 +220,15 @@ impl Registry {
         let entries = self.inner.listed(id)?;
         self.inner.make_sure(&entries).await;
         Ok(Listing::new(self.inner.clone(), entries))
+    }
+
+    /// The units that a caller submitted, in the same form.
+    pub async fn listing_of(&self, submitter: Submitter) -> Listing {
+        let is_theirs =
+            |entry: &Arc<Entry>| entry.status().submitter.is_some_and(|kept| kept.is_same_caller(submitter));
+        let entries: Vec<_> = self.inner.units().values().filter(|entry| is_theirs(entry)).cloned().collect();
+        self.inner.make_sure(&entries).await;
+        Listing::new(self.inner.clone(), entries)
     }
 
     /// One unit.

@@ -111,7 +111,10 @@ impl Inner {
                 damaged(&error, &dir)
             }
         };
-        Some(Entry::new(id.clone(), dir, status))
+        let submitter = status.submitter;
+        let entry = Entry::new(id.clone(), dir, status);
+        *entry.charge() = submitter.and_then(|by| self.accounts.readmit(by, entry.dir.payload_size()));
+        Some(entry)
     }
 }
 

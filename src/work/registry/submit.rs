@@ -10,6 +10,7 @@ use std::sync::Arc;
 use aws_lc_rs::digest;
 
 use super::entry::Entry;
+use super::quota::Exceeded;
 use super::{Inner, Registry, detached};
 use crate::duration;
 use crate::wire::NodeId;
@@ -18,7 +19,7 @@ use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{CommandExtra, Extra, REMOTE, RemoteExtra, Status, is_secret};
 use crate::work::store::{Store, is_short};
 use crate::work::unit::{Event, UnitId};
-use crate::work::{Caller, WorkError};
+use crate::work::{Caller, Submitter, WorkError};
 
 /// Bytes of payload that are written at a time.
 const AHEAD: usize = 128 * 1024;
@@ -165,6 +166,11 @@ impl Inner {
     }
 
     async fn allocate(self: Arc<Self>, status: Status) -> Result<Arc<Entry>, WorkError> {
+        let charge = match status.submitter.map(|submitter| self.accounts.admit(submitter)) {
+            None => None,
+            Some(Ok(charge)) => charge,
+            Some(Err(exceeded)) => return Err(self.exceeded(exceeded, status.submitter).await),
+        };
         let id = loop {
             let id = UnitId::random();
             if !self.units().contains_key(&id) {
@@ -173,8 +179,32 @@ impl Inner {
         };
         self.store.create(&id, &status).await?;
         let entry = Entry::new(id.clone(), self.store.unit(&id), status);
+        *entry.charge() = charge;
         self.units_mut().insert(id, entry.clone());
         Ok(entry)
+    }
+}
+
+impl Inner {
+    async fn exceeded(&self, exceeded: Exceeded, submitter: Option<Submitter>) -> WorkError {
+        let node = match submitter {
+            Some(Submitter::Node { node, certified }) => {
+                let name = self.dialer.name_of(node).await;
+                Some((name.map_or_else(|| node.to_string(), |name| name.to_string()), certified))
+            }
+            Some(Submitter::Operator | Submitter::Stranger) | None => None,
+        };
+        let caller = match node {
+            Some((name, true)) => format!("node {name}"),
+            Some((name, false)) => {
+                format!("all callers without a certificate together, node {name} among them,")
+            }
+            None => "all callers without a certificate together".to_owned(),
+        };
+        match exceeded {
+            Exceeded::Units(most) => WorkError::PeerUnits { caller, most },
+            Exceeded::Payload(most) => WorkError::PeerPayload { caller, most },
+        }
     }
 }
 
@@ -191,6 +221,14 @@ impl Submission {
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), WorkError> {
         if let Some(promised) = &mut self.promised {
             promised.so_far.update(bytes);
+        }
+        let charged = match &mut *self.entry.charge() {
+            Some(charge) => charge.add_payload(bytes.len() as u64),
+            None => Ok(()),
+        };
+        if let Err(exceeded) = charged {
+            let submitter = self.entry.status().submitter;
+            return Err(self.inner.exceeded(exceeded, submitter).await);
         }
         self.ahead.extend_from_slice(bytes);
         if self.ahead.len() < AHEAD { Ok(()) } else { self.write_out(false).await }

@@ -131,6 +131,11 @@ impl UnitDir {
         fs::metadata(self.file("stdout")).map_or(0, |m| m.len())
     }
 
+    /// Bytes of payload, 0 when there is none.
+    pub(crate) fn payload_size(&self) -> u64 {
+        fs::metadata(self.file("stdin")).map_or(0, |m| m.len())
+    }
+
     /// Opens `stdout` for adding at its end.
     pub(crate) fn append_stdout(&self) -> io::Result<File> {
         self.append("stdout")

@@ -1,0 +1,42 @@
+//! What only trusted callers may ask for. Owns the one rule about that, which every command passes before it is carried
+//! out. It does not know what makes a caller trusted, which `listen` decides, nor signatures, which `work` checks.
+
+use super::request::{Request, SubmitRequest, WorkRequest};
+use super::session::Peer;
+use super::{Context, Refusal};
+
+/// Refuses a request with which the node would act for somebody it does not know: towards other nodes, with its own
+/// signature, or on itself.
+///
+/// # Errors
+/// [`Refusal::NotAllowed`].
+pub(super) fn check(context: &Context, peer: &Peer, request: &Request) -> Result<(), Refusal> {
+    match needs_trust(context, request) {
+        Some(what) if !peer.trusted => Err(Refusal::NotAllowed(what)),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// What it is about the request that needs a trusted caller.
+fn needs_trust(context: &Context, request: &Request) -> Option<&'static str> {
+    let leads_away = |node: &str| context.node_named(node).as_ref() != Some(context.node.id());
+    match request {
+        Request::Status { .. } | Request::Ping { .. } | Request::Traceroute { .. } => None,
+        Request::Connect { node, .. } => leads_away(node).then_some("connect to another node"),
+        Request::Reload => Some("reload"),
+        Request::NodeForget { .. } => Some("node forget"),
+        Request::LogLevel { .. } => Some("loglevel"),
+        Request::Work(WorkRequest::Submit(SubmitRequest { sign_work: true, .. })) => Some("signwork"),
+        Request::Work(WorkRequest::Submit(submit)) => {
+            leads_away(&submit.node).then_some("work submit to another node")
+        }
+        Request::Work(
+            WorkRequest::List { .. }
+            | WorkRequest::Status { .. }
+            | WorkRequest::Cancel { .. }
+            | WorkRequest::Release { .. }
+            | WorkRequest::Results(_)
+            | WorkRequest::Follow(_),
+        ) => None,
+    }
+}

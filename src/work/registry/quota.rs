@@ -1,0 +1,165 @@
+//! What calling nodes have here at a time, in units and in bytes of payload, and how much that may be. A node that proved
+//! its ID has an account of its own. All others share one: whatever they say of themselves they can say anew. Owns the
+//! counting; operators are not counted.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::wire::NameHash;
+use crate::work::Submitter;
+
+/// What one calling node may have here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    /// Units that are not released.
+    pub units: u64,
+    /// Bytes of their payloads.
+    pub payload: u64,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self { units: 10_000, payload: 64 << 30 }
+    }
+}
+
+/// Which bound was met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exceeded {
+    /// As many units as this.
+    Units(u64),
+    /// So many bytes.
+    Payload(u64),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Account {
+    Node(NameHash),
+    Uncertified,
+}
+
+impl Account {
+    fn of(submitter: Submitter) -> Option<Self> {
+        match submitter {
+            Submitter::Operator => None,
+            Submitter::Node { node, certified: true } => Some(Self::Node(node)),
+            Submitter::Node { certified: false, .. } | Submitter::Stranger => Some(Self::Uncertified),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Usage {
+    units: u64,
+    payload: u64,
+}
+
+/// All accounts.
+#[derive(Debug, Default)]
+pub(super) struct Accounts {
+    /// A plain lock, held for counting alone. Who has nothing is not in it.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    quota: Quota,
+    usage: HashMap<Account, Usage>,
+}
+
+/// One unit on an account, for as long as this is held.
+#[derive(Debug)]
+pub(super) struct Charge {
+    accounts: Arc<Accounts>,
+    account: Account,
+    payload: u64,
+}
+
+impl Accounts {
+    /// Other bounds from now on. Who has more than that keeps it.
+    pub(super) fn set_quota(&self, quota: Quota) {
+        self.state().quota = quota;
+    }
+
+    /// One more unit, if there may be one; nothing is held for a caller who is not counted.
+    pub(super) fn admit(self: &Arc<Self>, submitter: Submitter) -> Result<Option<Charge>, Exceeded> {
+        let Some(account) = Account::of(submitter) else { return Ok(None) };
+        let mut state = self.state();
+        let most = state.quota.units;
+        if state.usage.get(&account).is_some_and(|usage| usage.units >= most) || most == 0 {
+            return Err(Exceeded::Units(most));
+        }
+        state.usage.entry(account).or_default().units += 1;
+        drop(state);
+        Ok(Some(Charge { accounts: self.clone(), account, payload: 0 }))
+    }
+
+    /// A unit that was here before, with so much payload.
+    pub(super) fn readmit(self: &Arc<Self>, submitter: Submitter, payload: u64) -> Option<Charge> {
+        let account = Account::of(submitter)?;
+        let mut state = self.state();
+        let usage = state.usage.entry(account).or_default();
+        usage.units += 1;
+        usage.payload += payload;
+        drop(state);
+        Some(Charge { accounts: self.clone(), account, payload })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Charge {
+    /// The unit's payload grows.
+    pub(super) fn add_payload(&mut self, bytes: u64) -> Result<(), Exceeded> {
+        let mut state = self.accounts.state();
+        let most = state.quota.payload;
+        let usage = state.usage.entry(self.account).or_default();
+        if usage.payload.saturating_add(bytes) > most {
+            return Err(Exceeded::Payload(most));
+        }
+        usage.payload += bytes;
+        self.payload += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut usage) = self.accounts.state().usage.entry(self.account) {
+            usage.get_mut().units -= 1;
+            usage.get_mut().payload -= self.payload;
+            if usage.get().units == 0 {
+                usage.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_certified_node_has_its_own_bound_and_all_others_share_one() {
+        let accounts = Arc::<Accounts>::default();
+        accounts.set_quota(Quota { units: 2, payload: 10 });
+        let node = |hash, certified| Submitter::Node { node: NameHash(hash), certified };
+        let mut one = accounts.admit(node(1, true)).unwrap().unwrap();
+        let two = accounts.admit(node(1, true)).unwrap();
+        assert_eq!(accounts.admit(node(1, true)).unwrap_err(), Exceeded::Units(2));
+        let other = accounts.admit(node(2, true)).unwrap();
+        let strangers =
+            [accounts.admit(node(1, false)).unwrap(), accounts.admit(Submitter::Stranger).unwrap()];
+        assert_eq!(accounts.admit(node(3, false)).unwrap_err(), Exceeded::Units(2));
+        assert!(accounts.admit(Submitter::Operator).unwrap().is_none(), "operators are not counted");
+        one.add_payload(10).unwrap();
+        assert_eq!(one.add_payload(1), Err(Exceeded::Payload(10)));
+        drop((two, one));
+        accounts.admit(node(1, true)).unwrap().unwrap().add_payload(10).unwrap();
+        drop((other, strangers));
+        assert!(accounts.state().usage.is_empty(), "who has nothing is forgotten");
+    }
+}
