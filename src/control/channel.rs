@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, Re
 use tokio::net::{TcpStream, UnixStream};
 
 use super::Refusal;
+use super::lines::{FREE, LineRoom};
 use crate::stream::MeshStream;
 use crate::tls::Secured;
 
@@ -28,6 +29,9 @@ pub(super) const MAX_LINE: usize = 1024 * 1024;
 const READ: usize = 4096;
 /// Room held ready while nothing comes.
 const FIRST_READ: usize = 256;
+
+/// Characters of an error's text.
+const MAX_ERROR: usize = 4096;
 
 /// Room that a Unix socket makes for an answer: a client that does not read it holds as much of the kernel's memory.
 const MOST_ROOM: usize = 1024 * 1024;
@@ -145,6 +149,7 @@ pub(super) enum Line {
 pub(super) struct Channel {
     link: Box<dyn Link>,
     ahead: BytesMut,
+    room: LineRoom,
     ended: bool,
     /// Made when it is first needed.
     watch: Option<Watch>,
@@ -152,9 +157,9 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// A channel that gives a client `patience` to take in each answer.
-    pub(super) fn new(link: Box<dyn Link>, patience: Duration) -> Self {
-        Self { link, ahead: BytesMut::new(), ended: false, watch: None, patience }
+    /// A channel that gives a client `patience` to take in each answer, and whose lines need room.
+    pub(super) fn new(link: Box<dyn Link>, patience: Duration, room: LineRoom) -> Self {
+        Self { link, ahead: BytesMut::new(), room, ended: false, watch: None, patience }
     }
 
     /// Whether one of our own nodes speaks, as far as that is known.
@@ -165,6 +170,17 @@ impl Channel {
     /// Whether a client that has ended its direction is still there for an answer, where that can be told.
     pub(super) fn still_listens(&self) -> bool {
         self.link.still_listens()
+    }
+
+    /// Waits until a line has begun, or the client has ended. Empty ones are skipped.
+    pub(super) async fn line_begins(&mut self) -> io::Result<()> {
+        loop {
+            let empty = self.ahead.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+            self.ahead.advance(empty);
+            if !self.ahead.is_empty() || self.fill().await? == 0 {
+                return Ok(());
+            }
+        }
     }
 
     /// The next line; empty ones are skipped. What stands before the end counts as a line without a newline.
@@ -192,9 +208,19 @@ impl Channel {
         }
     }
 
-    /// Takes `len` bytes as a line. An idle connection keeps no memory.
+    /// Drops what there is of a line that nobody will read to its end.
+    pub(super) fn drop_line(&mut self) {
+        self.ahead = BytesMut::new();
+        self.room.free();
+    }
+
+    /// Takes `len` bytes as a line. An idle connection keeps no memory, and what follows a long line does not keep its.
     fn take(&mut self, len: usize) -> Vec<u8> {
         let line = self.ahead.split_to(len);
+        if len > FREE {
+            self.ahead = BytesMut::from(&self.ahead[..]);
+        }
+        self.room.free();
         line.iter().copied().filter(|&byte| byte != b'\r').collect()
     }
 
@@ -208,6 +234,7 @@ impl Channel {
             self.ahead.extend_from_slice(&first[..count]);
             return Ok(count);
         }
+        self.room.grow_to(self.ahead.len() + READ).await?;
         self.ahead.reserve(READ);
         let room = (MAX_LINE + 1).saturating_sub(self.ahead.len());
         self.link.read_buf(&mut (&mut self.ahead).limit(room)).await
@@ -241,7 +268,9 @@ impl Channel {
     /// Answers with an error, on one line whatever the text holds.
     pub(super) async fn refuse(&mut self, text: &str) -> io::Result<()> {
         tracing::debug!(error = text, "refused");
-        let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        // What a client has made up is given back to it in part: it may never read it.
+        let line: String =
+            text.chars().take(MAX_ERROR).map(|c| if c.is_control() { ' ' } else { c }).collect();
         self.send(&format!("ERROR: {line}\n")).await
     }
 
@@ -312,13 +341,15 @@ impl AsyncWrite for Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::LineBudget;
 
     #[tokio::test]
     async fn an_answer_is_sent_to_its_end_although_nobody_reads_it_yet() {
         let (near, mut far) = UnixStream::pair().unwrap();
         // Half as much again as a Unix socket takes by itself, and as much as each machine allows.
         let answer = vec![b'x'; 300_000];
-        let mut channel = Channel::new(Box::new(near), Duration::from_secs(10));
+        let mut channel =
+            Channel::new(Box::new(near), Duration::from_secs(10), LineBudget::default().room(true));
         channel.send(&answer).await.unwrap();
         drop(channel);
         let mut read = Vec::new();

@@ -8,6 +8,7 @@ mod access;
 mod channel;
 pub mod client;
 mod connect;
+mod lines;
 pub mod listen;
 mod loglevel;
 mod node;
@@ -30,6 +31,7 @@ use crate::tls::{Profiles, UnknownProfile};
 use crate::wire::{InvalidServiceName, NodeId};
 use crate::work::{Registry, WorkError};
 
+pub use lines::LineBudget;
 pub use listen::ListenError;
 pub use loglevel::LogLevels;
 pub use reload::{Reload, ReloadError};
@@ -50,6 +52,8 @@ pub struct Context {
     pub reload: Arc<dyn Reload>,
     /// Tells and changes how much is logged.
     pub log: Arc<dyn LogLevels>,
+    /// How much room command lines may take.
+    pub lines: LineBudget,
     /// What `status` shows as `Version`.
     pub version: &'static str,
 }

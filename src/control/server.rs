@@ -28,9 +28,11 @@ use crate::wire::ServiceName;
 pub struct Limits {
     /// Clients at a time.
     pub connections: usize,
-    /// How long a new client may take to complete its first command line.
+    /// How long a new client may take to begin its first command line.
     pub first_command: Duration,
-    /// How long it may take with each further one, and to take in an answer. AWX keeps connections open.
+    /// How long a line may take from its first byte to its end.
+    pub line: Duration,
+    /// How long a client may take to begin each further line, and to take in an answer. AWX keeps connections open.
     pub idle: Duration,
     /// How long a connection that we end stays half open for the client to read the rest.
     pub linger: Duration,
@@ -43,6 +45,7 @@ impl Default for Limits {
         Self {
             connections: 20_000,
             first_command: Duration::from_secs(20),
+            line: Duration::from_secs(20),
             idle: Duration::from_secs(30 * 60),
             linger: Duration::from_secs(2),
             grace: Duration::from_secs(5),

@@ -4,6 +4,7 @@
 //! a command does stands in the command's own file.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -50,7 +51,7 @@ pub(super) async fn run(
     limits: &Limits,
     stop: &CancellationToken,
 ) {
-    let mut channel = Channel::new(link, limits.idle);
+    let mut channel = Channel::new(link, limits.idle, context.lines.room(peer.trusted));
     tracing::debug!("client connected");
     match converse(context, &mut channel, peer, limits, stop).await {
         Ok(()) => tokio::select! {
@@ -77,16 +78,22 @@ async fn converse(
         let line = tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
-            line = timeout(patience, channel.read_line()) => line,
+            line = next_line(channel, patience, limits.line) => line?,
         };
         let line = match line {
-            Ok(line) => line?,
-            Err(_) => return channel.refuse(&format!("no command within {} s", patience.as_secs())).await,
+            Ok(line) => line,
+            Err(late) => {
+                channel.drop_line();
+                return channel.refuse(&late).await;
+            }
         };
         let next = match line {
             // On the heap while it lasts: a client that waits is not to hold room for the largest command.
-            Line::Text(line) => Box::pin(command(context, channel, peer, &line, stop)).await?,
-            Line::TooLong => return channel.refuse(&format!("control line exceeds {MAX_LINE} bytes")).await,
+            Line::Text(line) => Box::pin(command(context, channel, peer, line, stop)).await?,
+            Line::TooLong => {
+                channel.drop_line();
+                return channel.refuse(&format!("control line exceeds {MAX_LINE} bytes")).await;
+            }
             Line::End => Next::Close,
         };
         match next {
@@ -96,14 +103,34 @@ async fn converse(
     }
 }
 
+/// The next line, or a text about a client that does not send one. For a line to begin a client may take its time; once
+/// it has, the client may not.
+async fn next_line(
+    channel: &mut Channel,
+    patience: Duration,
+    line_patience: Duration,
+) -> io::Result<Result<Line, String>> {
+    match timeout(patience, channel.line_begins()).await {
+        Ok(begun) => begun?,
+        Err(_) => return Ok(Err(format!("no command within {} s", patience.as_secs()))),
+    }
+    match timeout(line_patience, channel.read_line()).await {
+        Ok(line) => line.map(Ok),
+        Err(_) => Ok(Err(format!("the command's line did not end within {} s", line_patience.as_secs()))),
+    }
+}
+
 async fn command(
     context: &Context,
     channel: &mut Channel,
     peer: &Peer,
-    line: &[u8],
+    line: Vec<u8>,
     stop: &CancellationToken,
 ) -> io::Result<Next> {
-    let request = match Request::parse(line) {
+    let request = Request::parse(&line);
+    // A command may go on for long.
+    drop(line);
+    let request = match request {
         Ok(request) => request,
         Err(error) => {
             channel.refuse(&error.to_string()).await?;

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::config::{self, Config, ConfigErrors, Environment, Invocation, Loaded};
-use crate::control::{Context, Reload};
+use crate::control::{Context, LineBudget, Reload};
 use crate::node::{self, NodeHandle, NodeOptions, StopCause};
 use crate::stream::Streams;
 use crate::telemetry::{self, Log};
@@ -155,7 +155,9 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let inner = Node { handle: node.clone(), work: work.clone(), tls: profiles.clone(), log: log.clone() };
     let reloader = Reloader::new(inner, config, sources, &warnings);
     let (reload, log) = (reloader.clone(), Arc::new(log));
-    let context = Context { node: node.clone(), streams, tls: profiles, work, reload, log, version: VERSION };
+    let lines = LineBudget::default();
+    let context =
+        Context { node: node.clone(), streams, tls: profiles, work, reload, log, lines, version: VERSION };
     reloader.start(Parts::new(context, stop.clone())).await?;
     watch::spawn(reloader.clone(), stop);
     memory::give_back();

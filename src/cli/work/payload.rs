@@ -44,7 +44,8 @@ impl Payload {
         if metadata.is_dir() {
             return Err(Failure::new(Exit::Failed, format!("payload file {path:?} is a directory")));
         }
-        let size = metadata.is_file().then_some(metadata.len());
+        // A file that the kernel makes up has content and no size.
+        let size = Some(metadata.len()).filter(|size| metadata.is_file() && *size > 0);
         Ok(Self { bytes: Box::new(file), size })
     }
 }

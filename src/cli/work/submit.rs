@@ -57,16 +57,15 @@ pub struct Submit {
 impl Submit {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let (follow, rm) = (self.follow, self.rm);
-        let request = self.request()?;
+        let mut request = self.request()?;
         let payload = self.open_payload(context).await?;
-        if rm && !follow {
-            context.output.note("Warning: --rm without --follow ends the job and drops its output.");
-        }
+        request.payload_length = payload.size;
         let submission = context.client.submit(&request).await.map_err(not_accepted)?;
         let unit = submission.unit().to_owned();
-        let submitted = match send(submission, payload, context).await {
+        let submitted = match send(submission, payload).await {
             Ok(submitted) => submitted,
-            Err(failure) => return Err(clean_up(context, &unit, rm, failure).await),
+            Err(Unsent::GivenUp(failure)) => return Err(failure),
+            Err(Unsent::ByNode(error)) => return Err(unaccepted(context, &unit, rm, error).await),
         };
         if follow {
             let ended = follow::follow(context, &unit, 0).await?;
@@ -77,6 +76,7 @@ impl Submit {
         }
         print(context, &submitted)?;
         if rm {
+            context.output.note("Warning: --rm without --follow ends the job and drops its output.");
             release(context, &unit).await?;
         }
         Ok(Exit::Success)
@@ -96,6 +96,7 @@ impl Submit {
             tls_client,
             ttl,
             sign_work: self.signwork,
+            payload_length: None,
         })
     }
 
@@ -125,46 +126,57 @@ fn not_accepted(error: ControlError) -> Failure {
     }
 }
 
+/// Why a unit has not got its payload.
+enum Unsent {
+    /// We gave the unit up.
+    GivenUp(Failure),
+    /// The node refused it, or is gone.
+    ByNode(ControlError),
+}
+
 /// Sends the payload; if that is interrupted, or the payload cannot be read, the unit is given up.
-async fn send(mut submission: Submission, payload: Payload, context: &Context) -> Result<Submitted, Failure> {
+async fn send(mut submission: Submission, payload: Payload) -> Result<Submitted, Unsent> {
     let progress = Progress::new(payload.size);
-    let (sent, failure) = {
+    let sent = {
         let mut stop = pin!(interrupted());
         tokio::select! {
-            sent = submission.send(payload.bytes, |bytes| progress.set(bytes)) => (Some(sent), None),
-            failure = &mut stop => (None, Some(failure)),
+            sent = submission.send(payload.bytes, |bytes| progress.set(bytes)) => Some(sent),
+            _signal = &mut stop => None,
         }
     };
     drop(progress);
-    let failure = match (sent, failure) {
-        (Some(Ok(submitted)), _) => return Ok(submitted),
-        (Some(Err(error @ ControlError::Payload(_))), _) => {
-            Failure::new(Exit::SubmitFailed, error.to_string())
-        }
-        (Some(Err(error)), _) => return Err(not_accepted(error)),
-        (None, failure) => failure.unwrap_or_else(|| Failure::new(Exit::Interrupted, "")),
+    let (exit, cause) = match sent {
+        Some(Ok(submitted)) => return Ok(submitted),
+        Some(Err(error @ ControlError::Payload(_))) => (Exit::SubmitFailed, error.to_string()),
+        Some(Err(error)) => return Err(Unsent::ByNode(error)),
+        None => (Exit::Interrupted, "interrupted while the payload was sent".to_owned()),
     };
     let unit = submission.unit().to_owned();
-    match submission.abandon().await {
-        Ok(()) => context.output.note(&format!("Unit {unit} is given up; no job was started.")),
-        Err(error) => context.output.note(&format!(
-            "Unit {unit} could not be given up and may start with part of its payload: {error}"
-        )),
-    }
-    Err(failure)
+    let outcome = match submission.abandon().await {
+        Ok(answer) if answer.get("released").is_some() => {
+            format!("unit {unit} is given up, no job was started")
+        }
+        Ok(_pending) => format!("unit {unit} is given up as soon as its node can be reached"),
+        Err(error) => {
+            format!("unit {unit} could not be given up and may start with part of its payload: {error}")
+        }
+    };
+    Err(Unsent::GivenUp(Failure::new(exit, format!("{cause}; {outcome}"))))
 }
 
-/// After a failed start the unit is still there, with its reason in its status.
-async fn clean_up(context: &Context, unit: &str, rm: bool, failure: Failure) -> Failure {
-    if failure.exit != Exit::SubmitFailed || failure.message.starts_with("cannot read the payload") {
-        return failure;
-    }
+/// After a failed start the unit is still there, with its reason in its status. After a lost connection nobody knows yet.
+async fn unaccepted(context: &Context, unit: &str, rm: bool, error: ControlError) -> Failure {
+    let refused = matches!(error, ControlError::Refused(_));
+    let failure = not_accepted(error);
     // The failure that led here says more than one of the clean-up.
-    let released = rm && release(context, unit).await.is_ok();
-    if released {
+    if refused && rm && release(context, unit).await.is_ok() {
         return failure;
     }
-    Failure::new(failure.exit, format!("{} (unit {unit} keeps the details)", failure.message))
+    let rest = match refused {
+        true => format!("(unit {unit} keeps the details)"),
+        false => format!("(what became of unit {unit} is not known: ask for its status)"),
+    };
+    Failure::new(failure.exit, format!("{} {rest}", failure.message))
 }
 
 async fn release(context: &Context, unit: &str) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! Submitting a job: the request line, the payload as a stream, the node's last word.
 //! Owns the rule that a payload which stops half way must never look like a whole one: a closed connection does
-//! look whole to a node, so the unit is released first.
+//! look whole to a Go node, and over TCP to any, so the unit is released first.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 
 use super::connection::{Stream, excerpt, limited, parse_json, read_answer};
-use super::{Client, Command, ControlError, Deadlines, work_command};
+use super::{Client, Command, ControlError, Deadlines, Endpoint, work_command};
 
 const CHUNK: usize = 256 << 10;
 /// The last answer comes after the node has put the whole payload on disk, which large ones make slow.
@@ -29,11 +29,13 @@ pub struct SubmitRequest {
     pub ttl: Option<String>,
     /// True to have the node asked sign the request.
     pub sign_work: bool,
+    /// Bytes of payload, if that can be known. Told where the end of a connection says less than on a Unix socket.
+    pub payload_length: Option<u64>,
 }
 
 impl SubmitRequest {
     /// The request as one line; all values are strings, as nodes demand.
-    pub fn command(&self) -> Command {
+    pub fn command(&self, endpoint: &Endpoint) -> Command {
         let mut fields = Map::new();
         let mut set = |key: &str, value: &str| {
             fields.entry(key).or_insert_with(|| Value::from(value));
@@ -51,6 +53,12 @@ impl SubmitRequest {
         if self.sign_work {
             set("signwork", "true");
         }
+        match (endpoint, self.payload_length) {
+            (Endpoint::Tcp { .. } | Endpoint::Tls { .. }, Some(length)) => {
+                set("payloadlength", &length.to_string());
+            }
+            (Endpoint::Tcp { .. } | Endpoint::Tls { .. }, None) | (Endpoint::Unix(_), _) => {}
+        }
         for (key, value) in &self.params {
             set(key, value);
         }
@@ -67,8 +75,8 @@ pub struct Submitted {
     pub result: String,
 }
 
-/// A unit that waits for its payload. Dropping it closes the connection, which the node takes for the payload's
-/// end and starts the job: call [`Self::abandon`] instead.
+/// A unit that waits for its payload. Dropping it closes the connection, which a node may take for the payload's
+/// end and start the job: call [`Self::abandon`] instead.
 pub struct Submission {
     client: Client,
     unit: String,
@@ -80,7 +88,7 @@ pub struct Submission {
 impl Submission {
     pub(super) async fn open(client: &Client, request: &SubmitRequest) -> Result<Self, ControlError> {
         let mut connection = client.connect().await?;
-        let answer = connection.ask(&request.command()).await?;
+        let answer = connection.ask(&request.command(client.endpoint())).await?;
         let unit = answer
             .strip_prefix("Work unit created with ID ")
             .and_then(|rest| rest.strip_suffix(". Send stdin data and EOF."))
@@ -129,17 +137,20 @@ impl Submission {
             }
         };
         let parsed = parse_json("work submit", &answer)?;
-        let result = parsed.get("result").and_then(Value::as_str).unwrap_or_default().to_owned();
-        Ok(Submitted { unit: self.unit.clone(), result })
+        let text = |key| parsed.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        match (text("unitid"), text("result")) {
+            (Some(unit), Some(result)) => Ok(Submitted { unit: unit.to_owned(), result: result.to_owned() }),
+            _ => Err(ControlError::Protocol { question: "work submit", answer: excerpt(&answer) }),
+        }
     }
 
     /// Gives the unit up: it is released before the connection closes, so that no job starts with part of its
-    /// payload.
+    /// payload. Returns the node's answer: `released` or `release pending`.
     ///
     /// # Errors
     /// Those of [`Client::command`]; the unit may then start with what was sent.
-    pub async fn abandon(self) -> Result<(), ControlError> {
-        self.client.command(&work_command("release", &self.unit)).await.map(|_| ())
+    pub async fn abandon(self) -> Result<Value, ControlError> {
+        self.client.command(&work_command("release", &self.unit)).await
     }
 }
 

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control::channel::Link;
 use crate::control::session::{self, Peer};
-use crate::control::{Context, Limits, LogLevels, Reload, ReloadError, Server};
+use crate::control::{Context, Limits, LineBudget, LogLevels, Reload, ReloadError, Server};
 use crate::node::{NodeHandle, NodeOptions};
 use crate::stream::Streams;
 use crate::wire::{NodeId, ServiceName};
@@ -84,7 +84,16 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     let streams = Streams::new(node.clone());
     let reload = Arc::new(Scripted { result, data });
     let log = Arc::new(OneLevel);
-    Context { node, streams, tls: Default::default(), work, reload, log, version: "1.2.3" }
+    Context {
+        node,
+        streams,
+        tls: Default::default(),
+        work,
+        reload,
+        log,
+        lines: LineBudget::default(),
+        version: "1.2.3",
+    }
 }
 
 /// The daemon's binary, which runs jobs; cargo puts it beside the tests' directory.
