@@ -13,7 +13,7 @@ use quinn::{Connection, RecvStream, SendStream, StoppedError, VarInt, WriteError
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep};
 
-use super::shared::Lease;
+use super::shared::{Lease, Peer};
 use super::socket::service_at;
 use super::watch::Gone;
 use crate::tls::Guard;
@@ -106,6 +106,11 @@ impl MeshStream {
     /// Whether a certificate that this end demanded and verified names the node that [`Self::remote`] tells of.
     pub fn is_certified(&self) -> bool {
         self.certified
+    }
+
+    /// What is at the other end.
+    pub fn peer(&self) -> Peer {
+        Peer::of(&self.connection)
     }
 
     /// Whether the other end is one of our own nodes, as far as that is known.

@@ -25,6 +25,7 @@ mod watch;
 pub use connection::MeshStream;
 pub use dial::{DialError, SetupError, Streams};
 pub use listen::{ListenError, StreamListener};
+pub use shared::Peer;
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use quinn::{ClientConfig, Connection, ServerConfig};
 use rustls::pki_types::CertificateDer;
 
 use super::settings;
-use super::shared;
+use super::shared::Peer;
 use super::trust::{ALPN, TrustError};
 use crate::tls::{ClientProfile, Expected, ServerProfile, Verdict};
 use crate::wire::{NameHash, NodeId};
@@ -58,10 +58,8 @@ pub(super) fn dialer(mut config: rustls::ClientConfig, share: bool) -> Result<Cl
 
 /// The protocol's names, best first.
 pub(super) fn protocols(share: bool) -> Vec<Vec<u8>> {
-    match share {
-        true => vec![shared::ALPN.to_vec(), ALPN.to_vec()],
-        false => vec![ALPN.to_vec()],
-    }
+    let ours = Peer::OURS.into_iter().filter(|_| share);
+    ours.chain([Peer::Receptor]).map(|peer| peer.alpn().to_vec()).collect()
 }
 
 /// The certificates that the other end has shown.

@@ -12,12 +12,44 @@ use quinn::{Connection, VarInt};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::trust::ALPN;
 use super::watch::Gone;
 use crate::tls::ClientProfile;
 use crate::wire::{NameHash, ServiceName};
 
-/// The protocol's name in the handshake: a Go node does not know it and takes the other one.
-pub(super) const ALPN: &[u8] = b"meshd";
+/// What speaks at the other end of a connection, as the name of the protocol that both have agreed on says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// A Go node, or anything else that knows receptor's protocol alone: one stream on a connection.
+    Receptor,
+    /// A node of ours from before units had one ID on both nodes.
+    Earlier,
+    /// A node of ours. A submission can be repeated there under the ID that its submitter chose.
+    Current,
+}
+
+impl Peer {
+    /// Those that many streams can be opened to on one connection, best first.
+    pub(super) const OURS: [Self; 2] = [Self::Current, Self::Earlier];
+
+    /// The protocol's name in the handshake.
+    pub(super) const fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::Receptor => ALPN,
+            Self::Earlier => b"meshd",
+            Self::Current => b"meshd/2",
+        }
+    }
+
+    /// What is at the other end of an open connection.
+    pub(super) fn of(connection: &Connection) -> Self {
+        let data = connection.handshake_data().and_then(|any| any.downcast::<HandshakeData>().ok());
+        let agreed = data.and_then(|data| data.protocol);
+        let ours = Self::OURS.into_iter().find(|peer| agreed.as_deref() == Some(peer.alpn()));
+        ours.unwrap_or(Self::Receptor)
+    }
+}
+
 /// Streams on one connection. A dialer opens another connection in good time, as those that end here may not have
 /// ended there yet.
 pub(super) const MOST_STREAMS: u32 = 256;
@@ -31,8 +63,10 @@ const KEPT: Duration = Duration::from_secs(10);
 
 /// Whether both ends of a connection have agreed on many streams.
 pub(super) fn is_agreed(connection: &Connection) -> bool {
-    let data = connection.handshake_data().and_then(|any| any.downcast::<HandshakeData>().ok());
-    data.is_some_and(|data| data.protocol.as_deref() == Some(ALPN))
+    match Peer::of(connection) {
+        Peer::Current | Peer::Earlier => true,
+        Peer::Receptor => false,
+    }
 }
 
 /// Lets the dialer open many streams, and send as much on them together as this node is ready to keep.

@@ -138,8 +138,20 @@ pub(super) fn node(fields: &mut Fields<'_>, environment: &Environment) -> Option
     })
 }
 
+/// What receptor allows in the ID that a node is given. Other nodes' IDs are taken as they come.
+const OWN_ID_CLASS: &str = "node id can only contain a-z, A-Z, 0-9 or special characters . - _ @ :";
+
+fn is_of_an_own_id(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b".-_@:".contains(&byte)
+}
+
 /// The name given, else the host's, unless that is the one name no node may have.
 fn id(fields: &mut Fields<'_>, environment: &Environment) -> Option<NodeId> {
+    if let Some(given) = fields.text("id").filter(|given| !given.bytes().all(is_of_an_own_id)) {
+        // In receptor's words.
+        fields.fail("id", Fault::Rule(format!("{OWN_ID_CLASS}: but received: {given}")));
+        return None;
+    }
     if let Some(id) = fields.parse("id", str::parse::<NodeId>)? {
         return Some(id);
     }
