@@ -119,6 +119,8 @@ pub struct SubmitRequest {
     pub signature: Option<String>,
     /// Bytes of payload that follow, where the client says so: it is for this connection alone.
     pub payload_length: Option<u64>,
+    /// The ID that the unit shall have, as the client wrote it.
+    pub unit_id: Option<String>,
 }
 
 impl fmt::Debug for SubmitRequest {

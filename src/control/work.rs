@@ -104,10 +104,11 @@ async fn submit(
     peer: &Peer,
     request: SubmitRequest,
 ) -> io::Result<Next> {
-    let SubmitRequest { node, work_type, params, tls_client, ttl, sign_work, signature, payload_length } =
-        request;
+    let SubmitRequest {
+        node, work_type, params, tls_client, ttl, sign_work, signature, payload_length, unit_id
+    } = request;
     let caller = peer.caller(signature);
-    let submit = Submit { node, work_type, params, tls_client, ttl, sign_work, caller };
+    let submit = Submit { node, work_type, params, tls_client, ttl, sign_work, unit_id, caller };
     let mut submission = match context.work.submit(submit).await {
         Ok(submission) => submission,
         Err(error) => return refuse(channel, &error).await,

@@ -26,7 +26,7 @@ use crate::tls::{
 use crate::wire::{NameHash, NodeId, ServiceName};
 use crate::work::limits::{Limits, MaxStdout, WhenFull};
 use crate::work::signing::{KeyError, Signer, Verifier};
-use crate::work::{CommandType, Dialer, Dialing, Duplex, PythonPlugin};
+use crate::work::{CommandType, Dialed, Dialer, Dialing, PythonPlugin};
 
 pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
@@ -276,7 +276,8 @@ impl Dialer for MeshDialer {
         let (streams, profiles) = (self.streams.clone(), self.tls.clone());
         Box::pin(async move {
             let tls = client_profile(&profiles, tls.as_deref()).map_err(std::io::Error::other)?;
-            Ok(Box::new(streams.dial_shared(&node, service, tls.as_ref()).await?) as Box<dyn Duplex>)
+            let stream = streams.dial_shared(&node, service, tls.as_ref()).await?;
+            Ok(Dialed { peer: stream.peer(), stream: Box::new(stream) })
         })
     }
 

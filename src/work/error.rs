@@ -5,6 +5,9 @@
 use std::io;
 use std::path::PathBuf;
 
+/// What a submission is told whose unit its node has submitted again over another connection.
+pub(crate) const SUBMITTED_AGAIN: &str = "it was submitted again before its payload was complete";
+
 /// Why a request about work was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
@@ -119,6 +122,18 @@ pub enum WorkError {
     /// The unit was cancelled, released or ended otherwise while its payload was still being sent.
     #[error("work unit {0} ended before its payload was complete")]
     EndedEarly(String),
+    /// Its node has submitted the unit again over another connection, and that one counts.
+    #[error("work unit {0}: {SUBMITTED_AGAIN}")]
+    SubmittedAgain(String),
+    /// The ID that was chosen for a unit is another one's.
+    #[error("workunit ID {0} is already in use, cannot use the same workunit ID more than once")]
+    InUse(String),
+    /// The ID that was chosen for a unit cannot be one.
+    #[error(transparent)]
+    BadUnitId(#[from] super::unit::NotChoosable),
+    /// A unit of this very node was to be adopted.
+    #[error("cannot adopt work unit {0} from this very node: name the node that runs it")]
+    AdoptFromHere(String),
     /// The stdout file holds less than the unit's final status says.
     #[error("stdout of work unit {unit} holds {found} of {expected} bytes")]
     StdoutTruncated {

@@ -136,6 +136,8 @@ pub(super) struct RemoteReport {
     pub(super) state: State,
     pub(super) detail: String,
     pub(super) stdout_size: u64,
+    /// Of a unit whose process has ended, if the node tells it.
+    pub(super) exit_code: Option<i32>,
 }
 
 #[derive(Deserialize)]
@@ -146,6 +148,8 @@ struct RawReport {
     detail: String,
     #[serde(default)]
     stdout_size: i64,
+    #[serde(default)]
+    exit_code: Option<i32>,
 }
 
 impl TryFrom<RawReport> for RemoteReport {
@@ -153,7 +157,8 @@ impl TryFrom<RawReport> for RemoteReport {
     fn try_from(raw: RawReport) -> Result<Self, String> {
         let state =
             State::from_number(raw.state).ok_or_else(|| format!("there is no state {}", raw.state))?;
-        Ok(Self { state, detail: raw.detail, stdout_size: u64::try_from(raw.stdout_size).unwrap_or(0) })
+        let stdout_size = u64::try_from(raw.stdout_size).unwrap_or(0);
+        Ok(Self { state, detail: raw.detail, stdout_size, exit_code: raw.exit_code })
     }
 }
 
@@ -189,7 +194,8 @@ mod tests {
         send(STATUS, br#"{"State":3,"Detail":"x","StdoutSize":3}"#[..].into(), &mut bytes).await.unwrap();
         let mut reader = &bytes[..];
         assert_eq!(Frame::read(&mut reader).await.unwrap(), Frame::Output(b"abc".into()));
-        let report = RemoteReport { state: State::Failed, detail: "x".into(), stdout_size: 3 };
+        let report =
+            RemoteReport { state: State::Failed, detail: "x".into(), stdout_size: 3, exit_code: None };
         assert_eq!(Frame::read(&mut reader).await.unwrap(), Frame::Status(report));
         for bad in
             [&b""[..], b"\x02\xff\xff\xff\xff", b"\x02\0\0\0\x05abc", b"\x09\0\0\0\0", b"\x01\0\0\0\x02{}"]

@@ -47,6 +47,7 @@ use std::pin::Pin;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::stream::Peer;
 use crate::wire::{NameHash, NodeId, ServiceName};
 
 /// A stream in both directions; shutting its write side down lets the other side go on sending.
@@ -54,8 +55,16 @@ pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 
+/// A stream to a service of another node.
+pub struct Dialed {
+    /// The stream.
+    pub stream: Box<dyn Duplex>,
+    /// What speaks there.
+    pub peer: Peer,
+}
+
 /// A stream that is being opened.
-pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Duplex>>> + Send>>;
+pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Dialed>> + Send>>;
 
 /// Opens streams to services of other nodes.
 pub trait Dialer: Send + Sync + 'static {

@@ -1,8 +1,8 @@
 //! Signatures of requests between nodes: JSON web tokens that say for which node they are and until when.
 //!
-//! A token of our own also says what it is for: work type, parameters, the payload's hash, and an ID that is
-//! accepted once. Receptor nodes ignore that, and their tokens, which lack it, are accepted without. It
-//! refuses to know when a signature is needed, and how it travels.
+//! A token of our own also says what it is for (command, work type, parameters, the payload's hash), when it was made,
+//! and an ID that is accepted once. Receptor nodes ignore that, and their tokens, which lack it, are accepted without.
+//! It refuses to know when a signature is needed, and how it travels.
 
 mod keys;
 mod replay;
@@ -12,7 +12,7 @@ mod tests;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use jiff::Timestamp;
@@ -40,6 +40,9 @@ const NO_PARAMETERS: [&str; 9] = [
     "signature",
     "payloadlength",
 ];
+
+/// The key of a submission under which the ID travels that its submitter chose for the unit.
+pub const CHOSEN_ID: &str = "workUnitID";
 
 /// The SHA-256 of a payload.
 pub type PayloadHash = [u8; 32];
@@ -85,14 +88,56 @@ pub enum Refusal {
     /// Too many tokens to remember them all.
     #[error("too many signed requests at once: try again in a minute")]
     Busy,
+    /// It may have been used before this node started, which nothing is remembered of.
+    #[error("the token was made before this node started: make another")]
+    Earlier,
     /// It was made for other work.
     #[error("the token was made for another {0}")]
     OtherWork(&'static str),
 }
 
+impl Refusal {
+    /// Whether the text of another node's answer tells of a refusal that another token, made a little later, does not
+    /// meet.
+    pub(crate) fn passes(text: &str) -> bool {
+        [Self::Busy, Self::Earlier].iter().any(|passing| text.contains(&passing.to_string()))
+    }
+}
+
+/// What a signed request asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Verb {
+    /// Make a unit.
+    #[default]
+    Submit,
+    /// Take over a unit that runs on another node.
+    Adopt,
+    /// Send its output, and with `follow` its states.
+    Results,
+    /// End it.
+    Cancel,
+    /// End it and delete it.
+    Release,
+}
+
+impl Verb {
+    /// The name that is signed; of most, the subcommand of `work` too.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Submit => "submit",
+            Self::Adopt => "adopt",
+            Self::Results => "results",
+            Self::Cancel => "cancel",
+            Self::Release => "release",
+        }
+    }
+}
+
 /// What a signature is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subject<'a> {
+    /// What is asked for.
+    pub verb: Verb,
     /// The work type of a submission.
     pub work_type: Option<&'a str>,
     /// Its parameters.
@@ -101,6 +146,8 @@ pub struct Subject<'a> {
     pub payload: Option<PayloadHash>,
     /// The unit, for a request about one.
     pub unit: Option<&'a str>,
+    /// The ID that the submitter chose for the unit.
+    pub chosen_id: Option<&'a str>,
 }
 
 /// A token's contents, as they travel.
@@ -145,23 +192,35 @@ struct Bound {
     payload: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unit: Option<String>,
+    /// Tokens of nodes from before this existed lack it, and `iat`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    verb: Option<String>,
+    /// When the token was made, in Unix milliseconds. Not the registered claim of that name, as Go nodes refuse a token
+    /// that a clock a little ahead of theirs has dated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    iat: Option<i64>,
 }
 
 impl Bound {
     fn to(subject: &Subject<'_>) -> Self {
         Self {
             work_type: subject.work_type.map(str::to_owned),
-            params: subject.params.map(params_hash),
+            params: subject.params.map(|params| params_hash(params, subject.chosen_id)),
             payload: subject.payload.as_ref().map(|hash| hex(hash)),
             unit: subject.unit.map(str::to_owned),
+            verb: Some(subject.verb.name().to_owned()),
+            iat: None,
         }
     }
 }
 
-fn params_hash(params: &BTreeMap<String, String>) -> String {
+/// The unit's ID is no parameter, and yet among them here: nodes from before it existed count it as one.
+fn params_hash(params: &BTreeMap<String, String>, chosen_id: Option<&str>) -> String {
     let own = params.iter().filter(|(name, _)| !NO_PARAMETERS.contains(&name.as_str()));
+    let mut own: BTreeMap<&str, &str> = own.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    own.extend(chosen_id.map(|id| (CHOSEN_ID, id)));
     let mut text = Vec::new();
-    for part in own.flat_map(|(name, value)| [name, value]) {
+    for part in own.into_iter().flat_map(|(name, value)| [name, value]) {
         // With their lengths, so that no two sets of parameters make one text.
         text.extend((part.len() as u64).to_be_bytes());
         text.extend(part.as_bytes());
@@ -195,11 +254,12 @@ impl Signer {
     /// In words for the operator; nothing that the other node does causes it.
     pub fn sign(&self, node: &NodeId, subject: &Subject<'_>) -> Result<String, String> {
         let lifetime = i64::try_from(self.lifetime.as_secs()).unwrap_or(i64::MAX / 2);
+        let now = Timestamp::now();
         let claims = Claims {
-            exp: Some(Timestamp::now().as_second().saturating_add(lifetime)),
+            exp: Some(now.as_second().saturating_add(lifetime)),
             aud: Audience::Many(vec![node.to_string()]),
             jti: Some(format!("{:032x}", rand::random::<u128>())),
-            work: Some(Bound::to(subject)),
+            work: Some(Bound { iat: Some(now.as_millisecond()), ..Bound::to(subject) }),
         };
         let key = self.key.current();
         jsonwebtoken::encode(&Header::new(key.algorithm), &claims, &key.key)
@@ -217,6 +277,8 @@ pub struct Verifier {
     key: KeyFile<PublicKey>,
     node: NodeId,
     seen: Mutex<Seen>,
+    /// Since when used tokens are remembered.
+    since: Instant,
 }
 
 impl Verifier {
@@ -225,7 +287,7 @@ impl Verifier {
     /// # Errors
     /// [`KeyError`] names the file and what is wrong with it.
     pub fn open(path: &Path, node: NodeId) -> Result<Self, KeyError> {
-        Ok(Self { key: KeyFile::open(path)?, node, seen: Mutex::default() })
+        Ok(Self { key: KeyFile::open(path)?, node, seen: Mutex::default(), since: Instant::now() })
     }
 
     /// Checks a signature against what it came with, except for the payload: that is still to come, and must
@@ -242,11 +304,22 @@ impl Verifier {
         }
         let payload = check_bound(claims.work.as_ref(), subject)?;
         if let Some(id) = claims.jti {
+            if claims.work.and_then(|bound| bound.iat).is_some_and(|made| self.is_from_before(made)) {
+                return Err(Refusal::Earlier);
+            }
             let until = claims.exp.unwrap_or(i64::MAX).saturating_add(LEEWAY as i64);
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             seen.once(id, until, Timestamp::now().as_second())?;
         }
         Ok(payload)
+    }
+
+    /// Whether a token was made, in Unix milliseconds, before any was remembered. By its age: the clock may have been
+    /// set since.
+    fn is_from_before(&self, made: i64) -> bool {
+        let age = Timestamp::now().as_millisecond().saturating_sub(made);
+        // Both have been rounded.
+        u128::try_from(age).is_ok_and(|age| age > self.since.elapsed().as_millis() + 1)
     }
 
     /// The contents of a token that our key's other half made, and that is not out of date.
@@ -291,6 +364,9 @@ fn check_bound(bound: Option<&Bound>, subject: &Subject<'_>) -> Result<Option<Pa
     let Some(bound) = bound else { return Ok(None) };
     let actual = Bound::to(subject);
     let differs = |promised: &Option<String>, actual: &Option<String>| promised != actual;
+    if bound.verb.is_some() && differs(&bound.verb, &actual.verb) {
+        return Err(Refusal::OtherWork("command"));
+    }
     if differs(&bound.unit, &actual.unit) {
         return Err(Refusal::OtherWork("unit"));
     }

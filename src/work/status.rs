@@ -26,6 +26,8 @@ pub struct Status {
     pub extra: Extra,
     /// Who submitted it. Nobody knows of units that a Go node or an earlier version made.
     pub submitter: Option<Submitter>,
+    /// How the unit's process ended, once it has: its exit status, or 128 and the number of the signal that ended it.
+    pub exit_code: Option<i32>,
 }
 
 /// ExtraData by kind.
@@ -183,6 +185,8 @@ struct Raw<E> {
     work_type: String,
     #[serde(default)]
     extra_data: E,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
     /// Ours alone, and only while Detail, by which Go nodes go, says something else; they skip it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     payload_awaited: bool,
@@ -205,7 +209,8 @@ pub enum BadStatus {
 impl Status {
     /// A unit that has just been made.
     pub fn new(work_type: impl Into<String>, extra: Extra) -> Self {
-        Self { life: Life::new(), work_type: work_type.into(), extra, submitter: None }
+        let (submitter, exit_code) = (None, None);
+        Self { life: Life::new(), work_type: work_type.into(), extra, submitter, exit_code }
     }
 
     /// Reads a file's content.
@@ -219,7 +224,8 @@ impl Status {
         let mut life = Life::told(state, raw.detail, stdout_size);
         life.awaits_payload |= raw.payload_awaited && state == State::Pending;
         let extra = Extra::parse(&raw.work_type, raw.extra_data.as_deref())?;
-        Ok(Self { life, work_type: raw.work_type, extra, submitter: raw.submitter })
+        let Raw { work_type, submitter, exit_code, .. } = raw;
+        Ok(Self { life, work_type, extra, submitter, exit_code })
     }
 
     /// The file's content: one line of JSON.
@@ -230,6 +236,7 @@ impl Status {
             stdout_size: i64::try_from(self.life.stdout_size).unwrap_or(i64::MAX),
             work_type: self.work_type.clone(),
             extra_data: &self.extra,
+            exit_code: self.exit_code,
             payload_awaited: self.life.hides_awaited_payload(),
             submitter: self.submitter,
         };
@@ -263,6 +270,7 @@ impl Status {
             work_type: self.work_type.clone(),
             extra_data: serde_json::to_value(ToldExtra(known.then_some(&self.extra))).unwrap_or_default(),
             state_name: self.life.state.name(),
+            exit_code: self.exit_code,
         }
     }
 
@@ -278,6 +286,7 @@ impl Status {
             work_type: &self.work_type,
             extra_data: ToldExtra(known.then_some(&self.extra)),
             state_name: self.life.state.name(),
+            exit_code: self.exit_code,
         })
     }
 }
@@ -327,13 +336,15 @@ pub struct UnitReport {
     pub extra_data: Value,
     /// The state's name.
     pub state_name: &'static str,
+    /// How its process ended, if that is known.
+    pub exit_code: Option<i32>,
 }
 
 impl Serialize for UnitReport {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let Self { state, detail, stdout_size, work_type, extra_data, state_name } = self;
-        let (state, stdout_size) = (*state, *stdout_size);
-        Told { state, detail, stdout_size, work_type, extra_data, state_name }.serialize(s)
+        let Self { state, detail, stdout_size, work_type, extra_data, state_name, exit_code } = self;
+        let (state, stdout_size, exit_code) = (*state, *stdout_size, *exit_code);
+        Told { state, detail, stdout_size, work_type, extra_data, state_name, exit_code }.serialize(s)
     }
 }
 
@@ -348,6 +359,8 @@ struct Told<'a, E> {
     work_type: &'a str,
     extra_data: E,
     state_name: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
 }
 
 /// ExtraData without secrets; none of a type that is unknown here.

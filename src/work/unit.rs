@@ -9,6 +9,8 @@ use std::sync::Arc;
 use rand::RngExt as _;
 use serde::{Serialize, Serializer};
 
+use crate::wire::NodeId;
+
 /// How the Detail of a unit begins that its daemon's end kept from being started (contract section 7).
 pub(crate) const PENDING_AT_RESTART: &str = "Pending at restart";
 /// How the Detail of a unit begins whose payload did not come to its end.
@@ -20,8 +22,14 @@ pub(crate) const RUNNING: &str = "Running";
 /// Longest unit ID taken, in bytes: as long as a file name may be.
 const MAX_UNIT_ID: usize = 255;
 
-/// A unit's name, safe as the name of a directory: letters, digits and `-_.:@`, not starting with a dot.
-/// IDs made here are 8 alphanumerics; newer Go nodes put their node ID in front.
+/// Longest unit ID that a client may choose, in bytes.
+const MAX_CHOSEN: usize = 200;
+/// How much of its node's ID a unit ID begins with, in characters, and how many random ones follow.
+const MAX_OF_NODE: usize = 128;
+const RANDOM: usize = 8;
+
+/// A unit's name, safe as the name of a directory: letters, digits and `-_.:@`, not starting with a dot. Those that are
+/// made or chosen now are letters and digits alone, which is all that Go nodes read; older nodes made others.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitId(Arc<str>);
 
@@ -30,12 +38,31 @@ pub struct UnitId(Arc<str>);
 #[error("{0:?} is not a unit ID: letters, digits and -_.:@ only, at most {MAX_UNIT_ID}, no dot in front")]
 pub struct InvalidUnitId(pub String);
 
+/// A text that a client may not choose as the ID of a unit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("workUnitID {0:?} cannot be a unit ID: letters and digits only, at most {MAX_CHOSEN}")]
+pub struct NotChoosable(String);
+
 impl UnitId {
-    /// Makes 8 random alphanumerics, the only shape that every Go node reads.
-    pub fn random() -> Self {
-        let mut rng = rand::rng();
-        let text: String = (0..8).map(|_| char::from(rng.sample(rand::distr::Alphanumeric))).collect();
-        Self(text.into())
+    /// Makes one as receptor does: the letters and digits of the node's ID, then random ones.
+    pub fn made_by(node: &NodeId) -> Self {
+        let of_node = node.as_str().chars().filter(char::is_ascii_alphanumeric).take(MAX_OF_NODE);
+        let random = rand::rng().sample_iter(rand::distr::Alphanumeric).take(RANDOM).map(char::from);
+        Self(of_node.chain(random).collect::<String>().into())
+    }
+
+    /// One that a client chose for a unit that is to be made.
+    ///
+    /// # Errors
+    /// [`NotChoosable`]: it becomes the name of a directory, and is read by Go nodes.
+    pub fn chosen(text: &str) -> Result<Self, NotChoosable> {
+        let good = (1..=MAX_CHOSEN).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric());
+        if good { Ok(Self(text.into())) } else { Err(NotChoosable(text.chars().take(MAX_CHOSEN).collect())) }
+    }
+
+    /// Whether a client could have chosen it.
+    pub fn is_choosable(&self) -> bool {
+        Self::chosen(self.as_str()).is_ok()
     }
 
     /// The text.
@@ -138,6 +165,8 @@ pub enum Event {
     Claimed,
     /// The command could not be started, for this cause.
     StartFailed(String),
+    /// The other node's certificate is not accepted, or ours is not there: the whole text.
+    TlsFailed(String),
     /// The runner or the remote node says how things stand.
     Reported(State, String, u64),
     /// Something on this node keeps a unit from going on, such as a full disk; it goes on by itself.
@@ -220,6 +249,7 @@ impl Life {
             Event::Started(pid) => (State::Running, format!("Running: PID {pid}"), size),
             Event::Claimed => (State::Running, RUNNING.into(), size),
             Event::StartFailed(cause) => (State::Failed, format!("Error starting worker: {cause}"), size),
+            Event::TlsFailed(text) => (State::Failed, text.clone(), size),
             Event::Reported(state, detail, size) => (*state, detail.clone(), *size),
             Event::Hindered(cause) => (self.state, cause.clone(), size),
             Event::RunnerVanished { cancelled: true, stdout_size, .. } => {
@@ -363,9 +393,33 @@ mod tests {
         for bad in ["", ".", "..", ".x", "a/b", "a b", "a\0", "ä", &"x".repeat(256)] {
             assert!(bad.parse::<UnitId>().is_err(), "{bad:?}");
         }
-        let id = UnitId::random();
-        assert_eq!(id.as_str().len(), 8);
-        assert!(id.as_str().bytes().all(|b| b.is_ascii_alphanumeric()));
+    }
+
+    #[test]
+    fn ids_made_here_are_of_receptors_shape() {
+        let long = "x-".repeat(120);
+        for (node, prefix) in [
+            ("foo", "foo".to_owned()),
+            ("10.0.0.1:2_@b", "100012b".to_owned()),
+            ("-_.", String::new()),
+            ("ä", String::new()),
+            (&long, "x".repeat(120)),
+            (&"y".repeat(255), "y".repeat(128)),
+        ] {
+            let id = UnitId::made_by(&NodeId::new(node).unwrap());
+            let rest = id.as_str().strip_prefix(prefix.as_str()).unwrap_or_else(|| panic!("{node}: {id}"));
+            assert!(rest.len() == 8 && rest.bytes().all(|b| b.is_ascii_alphanumeric()), "{node}: {id}");
+        }
+    }
+
+    #[test]
+    fn a_chosen_id_is_letters_and_digits() {
+        for good in ["a", "fooOdeZdKuE", &"x".repeat(200)] {
+            assert_eq!(UnitId::chosen(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "a-b", "a.b", "..", "a/b", "a b", "ä", "a\0", &"x".repeat(201)] {
+            assert!(UnitId::chosen(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

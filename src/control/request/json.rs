@@ -9,6 +9,7 @@ use serde_json::error::Category;
 use serde_json::{Map, Value};
 
 use super::{Follow, Request, RequestError, SubmitRequest, WorkRequest, given, integer, position};
+use crate::work::signing::CHOSEN_ID;
 
 type Object = Map<String, Value>;
 
@@ -110,6 +111,7 @@ fn submit(object: Object) -> Result<SubmitRequest, RequestError> {
         sign_work: take("signwork").is_some_and(|text| text == "true"),
         signature: take("signature").and_then(given),
         payload_length: take("payloadlength").and_then(given).map(payload_length).transpose()?,
+        unit_id: take(CHOSEN_ID).and_then(given),
         params: texts,
     })
 }

@@ -81,6 +81,7 @@ fn submit(rest: &str) -> Result<SubmitRequest, RequestError> {
         sign_work: false,
         signature: None,
         payload_length: None,
+        unit_id: None,
     })
 }
 

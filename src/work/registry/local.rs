@@ -43,6 +43,7 @@ impl Inner {
                 writer.apply(Event::StartFailed(error.to_string()), Durability::Durable).await;
                 return Err(error);
             }
+            writer.apply(Event::PayloadComplete, Durability::Memory).await;
             writer.apply(Event::Queued(places), Durability::Durable).await;
             return Ok(());
         }

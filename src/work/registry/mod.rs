@@ -34,7 +34,7 @@ use self::released::Released;
 use super::cgroup::{Cgroup, Cgroups};
 use super::results::ResultStream;
 use super::runner::{SpawnerHandle, kill_survivors};
-use super::signing::{PayloadHash, Refusal, Signer, Subject, Verifier};
+use super::signing::{PayloadHash, Refusal, Signer, Subject, Verb, Verifier};
 use super::status::{REMOTE, Status, UnitReport};
 use super::store::Store;
 use super::unit::{State, UnitId};
@@ -250,7 +250,7 @@ impl Registry {
             Err(WorkError::Released { .. }) => return Ok(Outcome::Done),
             found => found?,
         };
-        let status = self.inner.check_caller(&entry, caller)?;
+        let status = self.inner.check_caller(&entry, caller, Verb::Cancel)?;
         match status.remote() {
             Some(_) => self.inner.cancel_remote(&entry).await,
             None => self.inner.cancel_local(&entry).await,
@@ -268,7 +268,7 @@ impl Registry {
             Err(WorkError::Released { .. }) => return Ok(Outcome::Done),
             found => found?,
         };
-        let status = self.inner.check_caller(&entry, caller)?;
+        let status = self.inner.check_caller(&entry, caller, Verb::Release)?;
         let inner = self.inner.clone();
         match status.remote() {
             Some(_) => detached(async move { inner.release_remote(&entry, force).await }).await,
@@ -282,7 +282,7 @@ impl Registry {
     /// An unknown unit, a caller who may not.
     pub async fn results(&self, id: &str, start: u64, caller: &Caller) -> Result<ResultStream, WorkError> {
         let entry = self.inner.find(id)?;
-        self.inner.check_caller(&entry, caller)?;
+        self.inner.check_caller(&entry, caller, Verb::Results)?;
         let changes = self.inner.watcher.subscribe(entry.dir.path()).await;
         Ok(ResultStream {
             id: entry.id.clone(),
@@ -356,10 +356,10 @@ impl Inner {
     }
 
     /// Whether a caller may touch the unit.
-    pub(crate) fn check_caller(&self, entry: &Entry, caller: &Caller) -> Result<Arc<Status>, WorkError> {
+    fn check_caller(&self, entry: &Entry, caller: &Caller, verb: Verb) -> Result<Arc<Status>, WorkError> {
         let status = entry.status();
         let signed = status.remote().is_some_and(|remote| remote.sign_work);
-        let about = Subject { unit: Some(entry.id.as_str()), ..Subject::default() };
+        let about = Subject { verb, unit: Some(entry.id.as_str()), ..Subject::default() };
         self.check_signature(&status.work_type, signed, caller, &about)?;
         Ok(status)
     }

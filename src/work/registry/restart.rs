@@ -188,7 +188,7 @@ fn corrected(mut status: Status, dir: &UnitDir) -> Status {
 fn damaged(error: &ReadError, dir: &UnitDir) -> Status {
     let detail = format!("Failed to restart: {error}; release the unit and submit the job again");
     let life = Life::told(State::Failed, detail, dir.stdout_size());
-    Status { life, work_type: String::new(), extra: Extra::None, submitter: None }
+    Status { life, ..Status::new("", Extra::None) }
 }
 
 #[cfg(test)]

@@ -39,6 +39,8 @@ pub struct Submit {
     pub ttl: Option<String>,
     /// Whether requests to the node are to be signed.
     pub sign_work: bool,
+    /// The ID that the unit shall have; without, one is made.
+    pub unit_id: Option<String>,
     /// Who asks.
     pub caller: Caller,
 }
@@ -98,6 +100,7 @@ impl Registry {
         let about = Subject {
             work_type: Some(&request.work_type),
             params: Some(&request.params),
+            chosen_id: request.unit_id.as_deref(),
             ..Subject::default()
         };
         let promised =
@@ -172,7 +175,7 @@ impl Inner {
             Some(Err(exceeded)) => return Err(self.exceeded(exceeded, status.submitter).await),
         };
         let id = loop {
-            let id = UnitId::random();
+            let id = UnitId::made_by(&self.node_id);
             if !self.units().contains_key(&id) {
                 break id;
             }

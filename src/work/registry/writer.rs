@@ -171,7 +171,10 @@ mod tests {
     async fn what_a_runner_writes_is_not_overwritten_by_what_could_not_be_written_before() {
         let temp = tempfile::tempdir().unwrap();
         let store = Store::open(&temp.path().join("d"), &NodeId::new("n1").unwrap()).unwrap();
-        let (id, status) = (UnitId::random(), Status::new("t", Extra::Command(CommandExtra::default())));
+        let (id, status) = (
+            UnitId::made_by(&NodeId::new("n1").unwrap()),
+            Status::new("t", Extra::Command(CommandExtra::default())),
+        );
         store.create(&id, &status).await.unwrap();
         let entry = Entry::new(id.clone(), store.unit(&id), status);
         // A status that cannot be written, as one cannot without its lock, and then could.

@@ -14,6 +14,7 @@ use super::failures::{Trouble, time_of_day};
 use super::session::StepError;
 use crate::wire::NodeId;
 use crate::work::registry::{Durability, Entry, Inner};
+use crate::work::signing::Verb;
 use crate::work::status::{RemoteExtra, Status};
 use crate::work::unit::Event;
 
@@ -275,7 +276,7 @@ impl Inner {
             Step::Start => self.submit_there(entry).await,
             Step::Follow => self.follow_there(entry).await,
             Step::Cancel => {
-                self.tell(entry, "cancel").await?;
+                self.tell(entry, Verb::Cancel).await?;
                 entry.link().news.send_modify(|news| news.cancelled = true);
                 Ok(())
             }
@@ -284,11 +285,11 @@ impl Inner {
                 Ok(())
             }
             Step::Release => {
-                self.tell(entry, "release").await?;
+                self.tell(entry, Verb::Release).await?;
                 self.delete(entry).await
             }
             Step::Tidy => {
-                self.tell(entry, "release").await?;
+                self.tell(entry, Verb::Release).await?;
                 self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = Box::default()).await
             }
             Step::Delete => self.delete_unless_there(entry).await,
@@ -396,7 +397,10 @@ mod tests {
             (Event::PayloadCut("x".into()), true),
             (Event::Waiting("no route".into()), false),
         ] {
-            let (id, status) = (UnitId::random(), Status::new(REMOTE, Extra::Remote(Box::default())));
+            let (id, status) = (
+                UnitId::made_by(&NodeId::new("n1").unwrap()),
+                Status::new(REMOTE, Extra::Remote(Box::default())),
+            );
             let entry = Entry::new(id.clone(), store.unit(&id), status);
             let mut pause = std::pin::pin!(payload_ends(&entry));
             assert!(pause.as_mut().now_or_never().is_none());

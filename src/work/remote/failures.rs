@@ -72,13 +72,23 @@ impl Inner {
         if final_here {
             entry.link().news.send_modify(|news| news.refused = Some(error.to_string()));
             let cause = format!("{error} ({})", advice(error, &node));
-            entry.apply(&self.store, Event::StartFailed(cause)).await;
+            let event = match error {
+                // At its beginning clients look.
+                StepError::Tls(_) => Event::TlsFailed(cause),
+                StepError::Refused(_) | StepError::Connection(_) | StepError::Local(_) => {
+                    Event::StartFailed(cause)
+                }
+            };
+            entry.apply(&self.store, event).await;
         } else if let StepError::Local(error) = error {
             entry
                 .writer(&self.store)
                 .await
                 .apply(Event::Hindered(error.to_string()), Durability::Memory)
                 .await;
+        } else if let StepError::Tls(_) = error {
+            let detail = format!("{error} (node {node}, trying again)");
+            entry.writer(&self.store).await.apply(Event::Hindered(detail), Durability::Memory).await;
         } else if step == Step::Start {
             let cause = format!("Waiting for node {node}, trying again: {error}");
             entry.writer(&self.store).await.apply(Event::Waiting(cause), Durability::Memory).await;

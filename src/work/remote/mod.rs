@@ -10,7 +10,7 @@ mod output;
 mod session;
 mod steps;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ pub(crate) struct Link {
     output: Arc<Mutex<()>>,
     /// Attempts to have the other node make the unit.
     attempts: AtomicU64,
-    /// The other node's ID of a unit that it has not been told the end of the payload of: it cannot have started.
-    unended: Mutex<Option<Box<str>>>,
+    /// The other node has a unit and has not been told the end of its payload: that one cannot have started.
+    half_there: AtomicBool,
     /// Of a unit that is signed, once it is known: a complete payload never changes.
     payload_hash: OnceLock<PayloadHash>,
 }
@@ -78,12 +78,12 @@ impl Link {
         self.attempts.load(Ordering::Relaxed) == attempt
     }
 
-    fn is_unended(&self, id: &str) -> bool {
-        self.unended.lock().unwrap_or_else(PoisonError::into_inner).as_deref() == Some(id)
+    fn is_half_there(&self) -> bool {
+        self.half_there.load(Ordering::Relaxed)
     }
 
-    fn set_unended(&self, id: Option<&str>) {
-        *self.unended.lock().unwrap_or_else(PoisonError::into_inner) = id.map(Into::into);
+    fn set_half_there(&self, half: bool) {
+        self.half_there.store(half, Ordering::Relaxed);
     }
 }
 

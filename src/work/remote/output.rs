@@ -90,9 +90,9 @@ impl Owed {
 }
 
 pub(super) fn without_the_rest(report: RemoteReport, have: u64) -> RemoteReport {
-    let mut life = Life::told(report.state, report.detail, report.stdout_size);
+    let mut life = Life::told(report.state, report.detail.clone(), report.stdout_size);
     life.lose_output(have);
-    RemoteReport { state: life.state, detail: life.detail, stdout_size: life.stdout_size }
+    RemoteReport { state: life.state, detail: life.detail, stdout_size: life.stdout_size, ..report }
 }
 
 #[cfg(test)]

@@ -8,10 +8,12 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
+use crate::stream::Peer;
 use crate::wire::{NodeId, ServiceName};
-use crate::work::signing::Refusal;
+use crate::work::error::SUBMITTED_AGAIN;
+use crate::work::signing::{CHOSEN_ID, Refusal};
 use crate::work::status::RemoteExtra;
-use crate::work::{Dialer, Duplex};
+use crate::work::{Dialed, Dialer, Duplex, UnitId};
 
 /// For dialling and for the greeting, each.
 const CONNECT: Duration = Duration::from_secs(20);
@@ -56,9 +58,14 @@ impl StepError {
         matches!(self, Self::Refused(text) if text.contains("unknown work unit"))
     }
 
+    /// Whether the node said that the ID of the unit is another one's.
+    pub(super) fn is_taken_id(&self) -> bool {
+        matches!(self, Self::Refused(text) if text.contains("is already in use"))
+    }
+
     /// Whether the node refused for a reason that will be gone in a while.
     pub(super) fn passes(&self) -> bool {
-        matches!(self, Self::Refused(text) if text.contains(&Refusal::Busy.to_string()))
+        matches!(self, Self::Refused(text) if Refusal::passes(text) || text.contains(SUBMITTED_AGAIN))
     }
 
     /// Whether the node does not know the command.
@@ -70,6 +77,8 @@ impl StepError {
 /// An open connection, past its greeting.
 pub(super) struct Session {
     stream: BufReader<Box<dyn Duplex>>,
+    /// What speaks at the other end.
+    pub(super) peer: Peer,
 }
 
 impl Session {
@@ -78,8 +87,8 @@ impl Session {
         let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::Refused(e.to_string()))?;
         let tls = (!remote.tls_client.is_empty()).then(|| remote.tls_client.to_string());
         let dialing = dialer.dial(node.clone(), ServiceName::CONTROL, tls);
-        let stream = limited(CONNECT, "dialling", dialing).await?;
-        let mut session = Self { stream: BufReader::new(stream) };
+        let Dialed { stream, peer } = limited(CONNECT, "dialling", dialing).await?;
+        let mut session = Self { stream: BufReader::new(stream), peer };
         let greeting = limited(GREETING, "the greeting", session.read_line()).await?;
         if greeting.strip_prefix("Receptor Control, node ") != Some(node.as_str()) {
             return Err(StepError::Connection(format!(
@@ -160,8 +169,8 @@ async fn limited<T>(
     }
 }
 
-/// The line that submits the unit over there.
-pub(super) fn submit_line(remote: &RemoteExtra, signature: Option<&str>) -> String {
+/// The line that submits the unit over there, under the ID that was chosen for it, if one was.
+pub(super) fn submit_line(remote: &RemoteExtra, id: Option<&UnitId>, signature: Option<&str>) -> String {
     let mut line: Map<String, Value> = Map::new();
     for (name, value) in remote.remote_params.iter() {
         line.insert(name.to_owned(), value.into());
@@ -176,8 +185,12 @@ pub(super) fn submit_line(remote: &RemoteExtra, signature: Option<&str>) -> Stri
     for (name, value) in fixed {
         line.insert(name.into(), value.into());
     }
-    // No parameter can pass for a signature.
+    // No parameter can pass for a signature, or for the unit's ID.
     line.remove("signature");
+    line.remove(CHOSEN_ID);
+    if let Some(id) = id {
+        line.insert(CHOSEN_ID.into(), id.as_str().into());
+    }
     if let Some(signature) = signature {
         line.insert("signature".into(), signature.into());
     }
@@ -224,12 +237,18 @@ mod tests {
             remote_params: BTreeMap::from([
                 ("command".into(), "reload".into()),
                 ("params".into(), "x".into()),
+                (CHOSEN_ID.into(), "another".into()),
             ])
             .into(),
             ..RemoteExtra::default()
         };
-        let line: BTreeMap<String, String> = serde_json::from_str(&submit_line(&remote, None)).unwrap();
+        let line: BTreeMap<String, String> = serde_json::from_str(&submit_line(&remote, None, None)).unwrap();
         assert_eq!((line["command"].as_str(), line["params"].as_str()), ("work", "x"));
         assert_eq!((line["node"].as_str(), line["worktype"].as_str()), ("n2", "echo"));
+        assert!(!line.contains_key(CHOSEN_ID));
+        let id = UnitId::chosen("n1abcd1234").unwrap();
+        let line: BTreeMap<String, String> =
+            serde_json::from_str(&submit_line(&remote, Some(&id), None)).unwrap();
+        assert_eq!(line[CHOSEN_ID], "n1abcd1234");
     }
 }

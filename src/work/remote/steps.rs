@@ -13,13 +13,14 @@ use tokio::time::MissedTickBehavior;
 use super::driver;
 use super::output::{Debt, Output, Owed, without_the_rest};
 use super::session::{Session, StepError, parse_created, submit_line, unit_line};
+use crate::stream::Peer;
 use crate::wire::NodeId;
 use crate::work::WorkError;
 use crate::work::follow::{self, Frame, RemoteReport};
 use crate::work::registry::{Durability, Entry, Inner, detached};
-use crate::work::signing::{PayloadHash, Subject};
+use crate::work::signing::{PayloadHash, Subject, Verb};
 use crate::work::status::RemoteExtra;
-use crate::work::unit::{Event, INPUT_CUT, Life, PENDING_AT_RESTART, State};
+use crate::work::unit::{Event, INPUT_CUT, Life, PENDING_AT_RESTART, State, UnitId};
 
 /// Bytes moved at a time.
 const CHUNK: usize = 128 * 1024;
@@ -40,50 +41,70 @@ impl Inner {
         // A node waits for the first line for seconds only, and hashing may take minutes.
         let payload = if remote.sign_work { Some(self.payload_hash(entry).await?) } else { None };
         let mut session = Session::connect(&*self.dialer, &remote).await?;
-        if !remote.remote_unit_id.is_empty() {
-            if link.is_unended(&remote.remote_unit_id) {
-                self.tell_by(&mut session, &remote, "release").await?;
-            } else if self.is_there(&remote, &mut session).await? {
-                return self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await;
-            }
+        let chosen = chosen_id(&entry.id, session.peer);
+        let is_known = |id: &UnitId| *remote.remote_unit_id == *id.as_str();
+        // Our kind takes a submission that is repeated for the same unit. Others refuse it, or make a second unit.
+        let repeats = session.peer == Peer::Current && chosen.is_some_and(is_known);
+        if !remote.remote_unit_id.is_empty()
+            && !repeats
+            && self.is_there(entry, &remote, &mut session).await?
+        {
+            return self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await;
         }
-        let line = submit_line(&remote, self.sign_submission(&remote, payload)?.as_deref());
+        let fresh = chosen.filter(|id| !is_known(id));
+        if let Some(id) = fresh {
+            // Before the line that makes the unit: what may be there is cancelled and released there.
+            self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = id.as_str().into())
+                .await?;
+        }
+        let line = submit_line(&remote, chosen, self.sign_submission(&remote, chosen, payload)?.as_deref());
+        let try_it = Try { attempt, is_first: fresh.is_some() };
         let (inner, unit) = (self.clone(), entry.clone());
+        link.set_half_there(true);
         let mut session =
-            detached(async move { inner.create_there(&unit, session, &line, attempt).await }).await?;
+            detached(async move { inner.create_there(&unit, session, &line, try_it).await }).await?;
         self.send_payload(entry, &mut session).await?;
         // A restart must not find a unit that has started there with a payload that still comes.
         entry.save(&self.store).await?;
-        link.set_unended(None);
+        link.set_half_there(false);
         session.shut_down().await?;
         session.answer().await?;
         // Whoever finds the ID alone asks over there what has become of it.
         self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await
     }
 
-    /// Has the other node make the unit, and writes its ID down. To be run to its end, whatever else is to be done by
-    /// then: a unit over there that nobody here knows of stays there for ever.
+    /// Has the other node make the unit. A node that knows of no chosen ID gives it one of its own, which is written
+    /// down. To be run to its end, whatever else is to be done by then: such a unit that nobody here knows of would stay
+    /// there.
     async fn create_there(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         mut session: Session,
         line: &str,
-        attempt: u64,
+        Try { attempt, is_first }: Try,
     ) -> Result<Session, StepError> {
-        let answer = session.ask(line).await?;
+        let answer = match session.ask(line).await {
+            Err(refused @ StepError::Refused(_)) if is_first || refused.is_taken_id() => {
+                // What has that ID there, if anything, is not this unit.
+                self.note(entry, Durability::Deferred, |remote| remote.remote_unit_id = Box::default())
+                    .await?;
+                return Err(refused);
+            }
+            answer => answer?,
+        };
         let bad = || StepError::Refused(format!("could not parse response: {answer}"));
         let id = parse_created(&answer).ok_or_else(bad)?;
         let link = entry.link();
         let mut writer = entry.writer(&self.store).await;
-        if !link.is_latest(attempt) {
+        let is_known = writer.status().remote().is_some_and(|remote| *remote.remote_unit_id == *id);
+        if !is_known && !link.is_latest(attempt) {
             drop((writer, session));
             let remote = RemoteExtra { remote_unit_id: id.into(), ..extra(entry) };
             let mut session = Session::connect(&*self.dialer, &remote).await?;
-            self.tell_by(&mut session, &remote, "release").await?;
+            self.tell_by(&mut session, &remote, Verb::Release).await?;
             return Err(StepError::Connection("another attempt was made meanwhile".into()));
         }
         link.note_progress();
-        link.set_unended(Some(id));
         let mut status = writer.status().as_ref().clone();
         if let Some(remote) = status.remote_mut() {
             remote.remote_unit_id = id.into();
@@ -92,8 +113,11 @@ impl Inner {
             // It is not the node that is waited for any more.
             status.life.apply(&Event::PayloadAwaited);
         }
-        // Before it can start over there, so that it is never given a second time.
-        writer.put(status, Durability::Durable).await?;
+        // Durable before it can start over there, so that it is never given a second time.
+        let how = if is_known { Durability::Deferred } else { Durability::Durable };
+        if status != *writer.status() {
+            writer.put(status, how).await?;
+        }
         drop(writer);
         if !driver::is_starting(&entry.status()) {
             self.call_driver(entry);
@@ -101,38 +125,35 @@ impl Inner {
         Ok(session)
     }
 
-    /// Whether an earlier attempt, whose answer was lost, brought the unit over.
-    async fn is_there(&self, remote: &RemoteExtra, session: &mut Session) -> Result<bool, StepError> {
-        let report = match ask_status(session, &remote.remote_unit_id).await {
-            Err(error) if error.is_unknown_unit() => return Ok(false),
-            report => report?,
-        };
-        let life = Life::told(report.state, report.detail, 0);
-        if life.awaits_payload {
-            return Err(StepError::Connection(
-                "the node still waits for the earlier connection's payload".into(),
-            ));
+    /// Whether an earlier attempt, whose answer was lost, brought the unit over. What it brought there by half is gone
+    /// if not.
+    async fn is_there(
+        &self,
+        entry: &Entry,
+        remote: &RemoteExtra,
+        session: &mut Session,
+    ) -> Result<bool, StepError> {
+        if !entry.link().is_half_there() {
+            let told = match ask_status(session, &remote.remote_unit_id).await {
+                Err(error) if error.is_unknown_unit() => return Ok(false),
+                told => told?,
+            };
+            let life = Life::told(told.report.state, told.report.detail, 0);
+            if life.awaits_payload {
+                return Err(StepError::Connection(
+                    "the node still waits for the earlier connection's payload".into(),
+                ));
+            }
+            // A Go node says of a unit that it was pending at a restart though its command may have been started.
+            let was_pending = life.detail.starts_with(PENDING_AT_RESTART)
+                && (session.peer != Peer::Receptor || told.runner.is_none());
+            if life.state != State::Failed || !(life.detail.starts_with(INPUT_CUT) || was_pending) {
+                return Ok(true);
+            }
         }
-        let never_ran = life.state == State::Failed
-            && (life.detail.starts_with(INPUT_CUT)
-                || life.detail.starts_with(PENDING_AT_RESTART) && self.is_our_kind(remote).await?);
-        if never_ran {
-            self.tell_by(session, remote, "release").await?;
-        }
-        Ok(!never_ran)
-    }
-
-    /// Whether the node is one of ours: a Go node says of a unit that it was pending at a restart though its
-    /// command may have been started a moment before, and must not be given it again.
-    async fn is_our_kind(&self, remote: &RemoteExtra) -> Result<bool, StepError> {
-        let mut session = Session::connect(&*self.dialer, remote).await?;
-        let signature = self.sign_request(remote)?;
-        let request = follow::request(&remote.remote_unit_id, 0, signature.as_deref());
-        match session.ask(&request).await {
-            Ok(line) => Ok(line.starts_with(follow::ANSWER)),
-            Err(error) if error.is_unknown_command() => Ok(false),
-            Err(error) => Err(error),
-        }
+        self.tell_by(session, remote, Verb::Release).await?;
+        entry.link().set_half_there(false);
+        Ok(false)
     }
 
     /// The hash of the payload, all of which is on disk; found once, as there may be many attempts.
@@ -155,22 +176,25 @@ impl Inner {
     fn sign_submission(
         &self,
         remote: &RemoteExtra,
+        id: Option<&UnitId>,
         payload: Option<PayloadHash>,
     ) -> Result<Option<String>, StepError> {
         self.sign(
             remote,
             &Subject {
+                verb: Verb::Submit,
                 work_type: Some(&remote.remote_work_type),
                 params: Some(&remote.remote_params.to_map()),
                 payload,
                 unit: None,
+                chosen_id: id.map(UnitId::as_str),
             },
         )
     }
 
     /// A signature for a request about the unit over there, if the unit is to be signed.
-    fn sign_request(&self, remote: &RemoteExtra) -> Result<Option<String>, StepError> {
-        self.sign(remote, &Subject { unit: Some(&remote.remote_unit_id), ..Subject::default() })
+    fn sign_request(&self, remote: &RemoteExtra, verb: Verb) -> Result<Option<String>, StepError> {
+        self.sign(remote, &Subject { verb, unit: Some(&remote.remote_unit_id), ..Subject::default() })
     }
 
     fn sign(&self, remote: &RemoteExtra, about: &Subject<'_>) -> Result<Option<String>, StepError> {
@@ -234,20 +258,20 @@ impl Inner {
     }
 
     /// Cancels or releases the unit over there; one that is gone counts as done.
-    pub(super) async fn tell(&self, entry: &Arc<Entry>, subcommand: &str) -> Result<(), StepError> {
+    pub(super) async fn tell(&self, entry: &Arc<Entry>, verb: Verb) -> Result<(), StepError> {
         let remote = extra(entry);
         let mut session = Session::connect(&*self.dialer, &remote).await?;
-        self.tell_by(&mut session, &remote, subcommand).await
+        self.tell_by(&mut session, &remote, verb).await
     }
 
     async fn tell_by(
         &self,
         session: &mut Session,
         remote: &RemoteExtra,
-        subcommand: &str,
+        verb: Verb,
     ) -> Result<(), StepError> {
-        let signature = self.sign_request(remote)?;
-        match session.ask(&unit_line(subcommand, &remote.remote_unit_id, signature.as_deref())).await {
+        let signature = self.sign_request(remote, verb)?;
+        match session.ask(&unit_line(verb.name(), &remote.remote_unit_id, signature.as_deref())).await {
             Err(error) if error.is_unknown_unit() => Ok(()),
             answered => answered.map(drop),
         }
@@ -258,7 +282,7 @@ impl Inner {
         let remote = extra(entry);
         let mut output = Output::open(self, entry).await?;
         let mut session = Session::connect(&*self.dialer, &remote).await?;
-        let signature = self.sign_request(&remote)?;
+        let signature = self.sign_request(&remote, Verb::Results)?;
         let request = follow::request(&remote.remote_unit_id, output.length, signature.as_deref());
         match session.ask(&request).await {
             Ok(line) if line.starts_with(follow::ANSWER) => {
@@ -322,7 +346,7 @@ impl Inner {
                 _ = looks.tick() => {
                     let report = match ask_status(&mut session, id).await {
                         Err(error) => return self.gone_or(entry, error, output.length).await,
-                        Ok(report) => report,
+                        Ok(told) => told.report,
                     };
                     entry.link().note_progress();
                     if !report.state.is_final() {
@@ -351,7 +375,7 @@ impl Inner {
         let mut line = serde_json::json!({
             "command": "work", "subcommand": "results", "unitid": remote.remote_unit_id, "startpos": start,
         });
-        if let Some(signature) = self.sign_request(remote)? {
+        if let Some(signature) = self.sign_request(remote, Verb::Results)? {
             line["signature"] = signature.into();
         }
         let answer = session.ask(&format!("{line}\n")).await?;
@@ -374,8 +398,14 @@ impl Inner {
     async fn report_here(&self, entry: &Arc<Entry>, report: RemoteReport, have: u64) -> bool {
         let end = report.state.is_final();
         let how = if end { Durability::Durable } else { Durability::Deferred };
-        let event = Event::Reported(report.state, report.detail, have);
-        entry.writer(&self.store).await.apply(event, how).await;
+        let mut writer = entry.writer(&self.store).await;
+        let mut status = writer.status().as_ref().clone();
+        if status.life.apply(&Event::Reported(report.state, report.detail, have)) {
+            status.exit_code = report.exit_code;
+            if let Err(error) = writer.put(status, how).await {
+                tracing::error!(unit = %entry.id, %error, "a change of status is known in memory only");
+            }
+        }
         end
     }
 
@@ -433,9 +463,45 @@ fn extra(entry: &Arc<Entry>) -> RemoteExtra {
     entry.status().remote().cloned().unwrap_or_default()
 }
 
-async fn ask_status(session: &mut Session, id: &str) -> Result<RemoteReport, StepError> {
+/// One of several attempts to have the other node make a unit.
+struct Try {
+    attempt: u64,
+    /// No earlier one was made under this ID.
+    is_first: bool,
+}
+
+/// How a unit stands, and what has been started for it.
+struct Told {
+    report: RemoteReport,
+    /// The process ID of its runner, where the node tells of one.
+    runner: Option<u64>,
+}
+
+async fn ask_status(session: &mut Session, id: &str) -> Result<Told, StepError> {
     let line = session.ask(&format!("work status {id}\n")).await?;
-    serde_json::from_str(&line).map_err(|e| StepError::Connection(format!("unexpected answer: {e}: {line}")))
+    let unexpected = |e| StepError::Connection(format!("unexpected answer: {e}: {line}"));
+    let answer: serde_json::Value = serde_json::from_str(&line).map_err(unexpected)?;
+    let runner = answer["ExtraData"]["Pid"].as_u64().filter(|pid| *pid > 0);
+    let mut report: RemoteReport = serde_json::from_value(answer).map_err(unexpected)?;
+    if report.state.is_final() && session.peer == Peer::Receptor {
+        report.exit_code = exit_code_in(&report.detail);
+    }
+    Ok(Told { report, runner })
+}
+
+/// A Go node tells how a process ended in Detail alone.
+fn exit_code_in(detail: &str) -> Option<i32> {
+    let number = detail.strip_prefix("exit status ")?;
+    number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// The ID under which a unit is submitted to a node: its own here, where the node is known, or may be one, to take it.
+fn chosen_id(id: &UnitId, peer: Peer) -> Option<&UnitId> {
+    match peer {
+        Peer::Current | Peer::Receptor => Some(id).filter(|id| id.is_choosable()),
+        // It would take it for a parameter.
+        Peer::Earlier => None,
+    }
 }
 
 /// Reads from a stream of results; waits for ever when there is none.

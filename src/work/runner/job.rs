@@ -153,6 +153,8 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
     note_survivors(dir, pid);
     let size = stdout.metadata().map_or(0, |m| m.len());
     status.life.apply(&Event::Reported(state, detail, size));
+    // Of a plugin the process is not the job.
+    status.exit_code = ended.filter(|_| job.plugin.is_none()).and_then(exit_code);
     status.extra = Extra::None;
     // The daemon that is there makes it durable, with the ends of other units, before it tells anybody.
     if rustix::process::getppid() == Some(spawner) && dir.leave_end(&status).is_ok() {
@@ -313,6 +315,11 @@ fn has_children(command: Pid, ended: &mut Option<WaitStatus>) -> bool {
             Err(_) => return false,
         }
     }
+}
+
+/// The end of a process as a shell tells it.
+fn exit_code(end: WaitStatus) -> Option<i32> {
+    end.exit_status().or_else(|| end.terminating_signal().map(|signal| 128 + signal))
 }
 
 /// The end of a process in the words of the Go node.

@@ -58,8 +58,12 @@ fn tokens_of_both_kinds_of_keys_are_accepted_once() {
     for kind in [KeyKind::Rsa(2048), KeyKind::Ed25519] {
         let keys = Keys::new(kind);
         let params = BTreeMap::from([("params".to_owned(), "-x".to_owned())]);
-        let subject =
-            Subject { work_type: Some("sh"), params: Some(&params), payload: Some([7; 32]), unit: None };
+        let subject = Subject {
+            work_type: Some("sh"),
+            params: Some(&params),
+            payload: Some([7; 32]),
+            ..Subject::default()
+        };
         let (signer, verifier) = (keys.signer(), keys.verifier());
         let token = signer.sign(&node("here"), &subject).unwrap();
         let came_with = Subject { payload: None, ..subject.clone() };
@@ -149,15 +153,20 @@ fn a_token_is_good_for_its_work_only() {
         ("params".to_owned(), "-x".to_owned()),
         ("signature".to_owned(), "no parameter".to_owned()),
     ]);
-    let subject = Subject { work_type: Some("sh"), params: Some(&params), payload: None, unit: None };
-    let about = |unit| Subject { unit: Some(unit), ..Subject::default() };
+    let subject = Subject { work_type: Some("sh"), params: Some(&params), ..Subject::default() };
+    let about = |unit| Subject { verb: Verb::Results, unit: Some(unit), ..Subject::default() };
+    let chosen = |id| Subject { chosen_id: Some(id), ..subject.clone() };
     for (signed, came_with, expected) in [
         (subject.clone(), Subject { params: Some(&with_signature), ..subject.clone() }, None),
         (subject.clone(), Subject { params: Some(&altered), ..subject.clone() }, Some("set of parameters")),
         (subject.clone(), Subject { work_type: Some("other"), ..subject.clone() }, Some("work type")),
         (about("a"), about("b"), Some("unit")),
-        (about("a"), subject.clone(), Some("unit")),
+        (about("a"), subject.clone(), Some("command")),
         (about("a"), about("a"), None),
+        (about("a"), Subject { verb: Verb::Release, ..about("a") }, Some("command")),
+        (chosen("a"), chosen("a"), None),
+        (chosen("a"), chosen("b"), Some("set of parameters")),
+        (chosen("a"), subject.clone(), Some("set of parameters")),
     ] {
         let token = signer.sign(&node("here"), &signed).unwrap();
         let verified = verifier.verify(&token, &came_with).map(drop);
@@ -194,4 +203,54 @@ fn files_with_other_keys_are_named() {
     assert!(signer("ecdsa").contains("holds no key that can be used"));
     assert!(verifier("empty").contains("holds no key that can be used"));
     assert!(signer("missing").contains("cannot be read: No such file"));
+}
+
+#[test]
+fn an_older_nodes_token_is_bound_to_what_it_says_and_to_no_command() {
+    let keys = Keys::new(KeyKind::Rsa(2048));
+    let verifier = keys.verifier();
+    let token = |jti: &str, work: Value| {
+        keys.token(Algorithm::RS512, &json!({"exp": now() + 60, "aud": ["here"], "jti": jti, "work": work}))
+    };
+    for (jti, verb) in [("1", Verb::Cancel), ("2", Verb::Release), ("3", Verb::Results)] {
+        let about = Subject { verb, unit: Some("a"), ..Subject::default() };
+        assert_eq!(verifier.verify(&token(jti, json!({"unit": "a"})), &about), Ok(None));
+    }
+    let other = Subject { verb: Verb::Cancel, unit: Some("b"), ..Subject::default() };
+    assert_eq!(verifier.verify(&token("4", json!({"unit": "a"})), &other), Err(Refusal::OtherWork("unit")));
+    // It counts the ID of the unit among the parameters.
+    let params = BTreeMap::from([("params".to_owned(), "-x".to_owned())]);
+    let with_id =
+        BTreeMap::from([(CHOSEN_ID.to_owned(), "a".to_owned()), ("params".to_owned(), "-x".to_owned())]);
+    let here = Subject { params: Some(&params), chosen_id: Some("a"), ..Subject::default() };
+    let there = Subject { params: Some(&with_id), ..Subject::default() };
+    assert_eq!(Bound::to(&here).params, Bound::to(&there).params);
+}
+
+#[test]
+fn what_may_have_been_used_before_the_start_is_refused_for_now() {
+    let keys = Keys::new(KeyKind::Rsa(2048));
+    let subject = Subject { verb: Verb::Cancel, unit: Some("a"), ..Subject::default() };
+    let (signer, after) = (keys.signer(), keys.verifier());
+    let made = Timestamp::now().as_millisecond() - 5000;
+    let work = json!({"unit": "a", "verb": "cancel", "iat": made});
+    let claims = json!({"exp": now() + 60, "aud": ["here"], "jti": "1", "work": work});
+    let refused = after.verify(&keys.token(Algorithm::RS512, &claims), &subject).unwrap_err();
+    assert_eq!(refused, Refusal::Earlier);
+    assert!(Refusal::passes(&format!("could not verify signature: {refused}")));
+    assert!(!Refusal::passes(&Refusal::Replayed.to_string()));
+    assert_eq!(after.verify(&signer.sign(&node("here"), &subject).unwrap(), &subject), Ok(None));
+    // What has no ID was never remembered, and is a receptor node's.
+    let theirs =
+        keys.token(Algorithm::RS512, &json!({"exp": now() + 60, "iat": now() - 60, "aud": ["here"]}));
+    assert_eq!(after.verify(&theirs, &subject), Ok(None));
+}
+
+#[test]
+fn a_receptor_node_finds_no_claims_that_it_judges_by_its_own_clock() {
+    let keys = Keys::new(KeyKind::Rsa(2048));
+    let token = keys.signer().sign(&node("there"), &Subject::default()).unwrap();
+    let claims = jsonwebtoken::dangerous::insecure_decode::<Value>(&token).unwrap().claims;
+    assert!(claims.get("iat").is_none() && claims.get("nbf").is_none(), "{claims}");
+    assert_eq!(claims["work"]["verb"], "submit");
 }

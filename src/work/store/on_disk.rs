@@ -19,7 +19,8 @@ async fn a_unit_has_private_files_and_vanishes_at_once() {
     let temp = tempfile::tempdir().unwrap();
     let store = store(&temp.path().join("deep/data"));
     assert_eq!(mode(&temp.path().join("deep/data/n1")), 0o700);
-    let (id, other) = (UnitId::random(), UnitId::random());
+    let (id, other) =
+        (UnitId::made_by(&NodeId::new("n1").unwrap()), UnitId::made_by(&NodeId::new("n1").unwrap()));
     let mut status = Status::new("echo", Extra::Command(CommandExtra::default()));
     store.create(&id, &status).await.unwrap();
     assert!(store.create(&id, &status).await.is_err());
@@ -56,7 +57,8 @@ async fn a_unit_has_private_files_and_vanishes_at_once() {
 async fn units_that_wait_for_their_turn_are_told_apart_however_fast_they_came() {
     let temp = tempfile::tempdir().unwrap();
     let store = store(&temp.path().join("d"));
-    let units: Vec<UnitDir> = (0..20).map(|_| store.unit(&UnitId::random())).collect();
+    let units: Vec<UnitDir> =
+        (0..20).map(|_| store.unit(&UnitId::made_by(&NodeId::new("n1").unwrap()))).collect();
     let status = Status::new("t", Extra::Command(CommandExtra::default()));
     for unit in &units {
         fs::create_dir(unit.path()).unwrap();
@@ -93,7 +95,7 @@ fn a_directory_that_others_control_is_refused() {
 async fn the_lock_is_the_one_that_go_nodes_take() {
     let temp = tempfile::tempdir().unwrap();
     let store = store(&temp.path().join("d"));
-    let id = UnitId::random();
+    let id = UnitId::made_by(&NodeId::new("n1").unwrap());
     store.create(&id, &Status::new("echo", Extra::None)).await.unwrap();
     let unit = store.unit(&id);
     let held = lock_status(unit.path(), FlockOperation::LockExclusive).unwrap();
