@@ -27,6 +27,7 @@ fn needs_trust(context: &Context, request: &Request) -> Option<&'static str> {
         Request::NodeForget { .. } => Some("node forget"),
         Request::LogLevel { .. } => Some("loglevel"),
         Request::Work(WorkRequest::Submit(SubmitRequest { sign_work: true, .. })) => Some("signwork"),
+        Request::Work(WorkRequest::Adopt(_)) => Some("work adopt"),
         Request::Work(WorkRequest::Submit(submit)) => {
             leads_away(&submit.node).then_some("work submit to another node")
         }

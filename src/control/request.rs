@@ -57,6 +57,8 @@ pub enum Request {
 pub enum WorkRequest {
     /// Create a unit; its payload follows the line.
     Submit(SubmitRequest),
+    /// Take over a unit that another node submitted. In JSON only.
+    Adopt(AdoptRequest),
     /// Report on all units, or on one under its ID.
     List {
         /// The one.
@@ -87,6 +89,21 @@ pub enum WorkRequest {
     Results(Follow),
     /// Send a unit's output and states, framed: spoken between our own nodes only.
     Follow(Follow),
+}
+
+/// Which unit to take over, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdoptRequest {
+    /// The node that runs it.
+    pub node: String,
+    /// The unit there.
+    pub unit: String,
+    /// TLS profile towards the node.
+    pub tls_client: Option<String>,
+    /// Sign the requests to the node.
+    pub sign_work: bool,
+    /// Proof of origin.
+    pub signature: Option<String>,
 }
 
 /// Which output, and from where.
@@ -225,6 +242,7 @@ impl Request {
             Self::NodeForget { .. } => "node forget",
             Self::LogLevel { .. } => "loglevel",
             Self::Work(WorkRequest::Submit(_)) => "work submit",
+            Self::Work(WorkRequest::Adopt(_)) => "work adopt",
             Self::Work(WorkRequest::List { .. }) => "work list",
             Self::Work(WorkRequest::Status { .. }) => "work status",
             Self::Work(WorkRequest::Cancel { .. }) => "work cancel",

@@ -11,10 +11,12 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::channel::Channel;
-use super::request::{Follow, SubmitRequest, WorkRequest};
+use super::request::{AdoptRequest, Follow, SubmitRequest, WorkRequest};
 use super::session::{Next, Peer};
 use super::{Context, Refusal, payload_trace};
-use crate::work::{self, Listing, Origin, Outcome, ResultStream, Started, Submission, Submit, WorkError};
+use crate::work::{
+    self, Adopt, Listing, Origin, Outcome, ResultStream, Started, Submission, Submit, WorkError,
+};
 
 /// Payload bytes handed on at a time.
 const CHUNK: usize = 64 * 1024;
@@ -28,6 +30,7 @@ pub(super) async fn execute(
 ) -> io::Result<Next> {
     let answer = match request {
         WorkRequest::Submit(request) => return submit(context, channel, peer, request).await,
+        WorkRequest::Adopt(what) => adopt(context, peer, what).await,
         WorkRequest::Results(what) => return results(context, channel, peer, what).await,
         WorkRequest::Follow(what) => return follow(context, channel, peer, what).await,
         WorkRequest::List { unit } => match listing(context, peer, unit).await {
@@ -78,6 +81,13 @@ async fn status(context: &Context, unit: &str) -> Result<Value, Refusal> {
     Ok(serde_json::to_value(context.work.status(unit).await?)?)
 }
 
+async fn adopt(context: &Context, peer: &Peer, what: AdoptRequest) -> Result<Value, Refusal> {
+    let AdoptRequest { node, unit, tls_client, sign_work, signature } = what;
+    let caller = peer.caller(signature);
+    let id = context.work.adopt(Adopt { node, unit_id: unit, tls_client, sign_work, caller }).await?;
+    Ok(json!({"unitid": id, "result": "Adopted"}))
+}
+
 /// How our own nodes follow a unit: output and status over one connection, see [`work::follow`].
 async fn follow(context: &Context, channel: &mut Channel, peer: &Peer, what: Follow) -> io::Result<Next> {
     let Follow { unit, start, signature } = what;
@@ -105,7 +115,15 @@ async fn submit(
     request: SubmitRequest,
 ) -> io::Result<Next> {
     let SubmitRequest {
-        node, work_type, params, tls_client, ttl, sign_work, signature, payload_length, unit_id
+        node,
+        work_type,
+        params,
+        tls_client,
+        ttl,
+        sign_work,
+        signature,
+        payload_length,
+        unit_id,
     } = request;
     let caller = peer.caller(signature);
     let submit = Submit { node, work_type, params, tls_client, ttl, sign_work, unit_id, caller };

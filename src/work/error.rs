@@ -132,8 +132,11 @@ pub enum WorkError {
     #[error(transparent)]
     BadUnitId(#[from] super::unit::NotChoosable),
     /// A unit of this very node was to be adopted.
-    #[error("cannot adopt work unit {0} from this very node: name the node that runs it")]
-    AdoptFromHere(String),
+    #[error("cannot adopt a work unit of this node itself: name the node that runs it")]
+    AdoptHere,
+    /// What was to be adopted can have no such ID.
+    #[error(transparent)]
+    NoUnitId(#[from] super::unit::InvalidUnitId),
     /// The stdout file holds less than the unit's final status says.
     #[error("stdout of work unit {unit} holds {found} of {expected} bytes")]
     StdoutTruncated {

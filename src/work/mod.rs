@@ -6,11 +6,12 @@
 //! - [`unit`]: the states and what may follow what, pure.
 //! - [`status`]: the status file's shape. `store`: where the files lie and how they survive a crash.
 //! - [`runner`]: spawner and runner processes. `command`: the arguments they get.
-//! - `caller`: who asks, and what a unit keeps of that.
+//! - `caller`: who asks, and what a unit keeps of that. `asked`: for what.
 //! - `registry`: one entry per unit, its one writer, submission, cancel, release, restart.
 //! - [`limits`]: what bounds the units of a type. `cgroup`: how the kernel is told. [`signing`]: signatures of requests between nodes.
 //! - `results` and `watch`: output as it grows. [`follow`] and `remote`: units on other nodes.
 
+mod asked;
 mod caller;
 mod cgroup;
 mod command;
@@ -32,7 +33,7 @@ mod watch;
 pub use caller::{Caller, Origin, Submitter, UnknownSubmitter};
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin};
 pub use error::{OpenError, WorkError};
-pub use registry::{Listing, Options, Outcome, Quota, Registry, Started, Submission, Submit};
+pub use registry::{Adopt, Listing, Options, Outcome, Quota, Registry, Started, Submission, Submit};
 pub use results::ResultStream;
 pub use status::UnitReport;
 pub(crate) use store::node_directory;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::asked::{self, Asked};
 use super::caller::{self, Submitter};
 use super::unit::{Life, State};
 
@@ -26,6 +27,8 @@ pub struct Status {
     pub extra: Extra,
     /// Who submitted it. Nobody knows of units that a Go node or an earlier version made.
     pub submitter: Option<Submitter>,
+    /// What its submission asked for; of the same units nobody knows.
+    pub asked: Option<Asked>,
     /// How the unit's process ended, once it has: its exit status, or 128 and the number of the signal that ended it.
     pub exit_code: Option<i32>,
 }
@@ -81,6 +84,9 @@ pub struct RemoteExtra {
     /// Latest time of start.
     #[serde(with = "go_time")]
     pub expiration: Option<Timestamp>,
+    /// Another node submitted it; this one has taken it over.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub adopted: bool,
     /// Fields of newer nodes, kept.
     #[serde(flatten)]
     pub rest: Rest,
@@ -193,6 +199,8 @@ struct Raw<E> {
     /// Ours alone, too.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "caller::lenient")]
     submitter: Option<Submitter>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "asked::lenient")]
+    asked: Option<Asked>,
 }
 
 /// A status file that cannot be read as one.
@@ -209,8 +217,8 @@ pub enum BadStatus {
 impl Status {
     /// A unit that has just been made.
     pub fn new(work_type: impl Into<String>, extra: Extra) -> Self {
-        let (submitter, exit_code) = (None, None);
-        Self { life: Life::new(), work_type: work_type.into(), extra, submitter, exit_code }
+        let (submitter, asked, exit_code) = (None, None, None);
+        Self { life: Life::new(), work_type: work_type.into(), extra, submitter, asked, exit_code }
     }
 
     /// Reads a file's content.
@@ -224,8 +232,8 @@ impl Status {
         let mut life = Life::told(state, raw.detail, stdout_size);
         life.awaits_payload |= raw.payload_awaited && state == State::Pending;
         let extra = Extra::parse(&raw.work_type, raw.extra_data.as_deref())?;
-        let Raw { work_type, submitter, exit_code, .. } = raw;
-        Ok(Self { life, work_type, extra, submitter, exit_code })
+        let Raw { work_type, submitter, asked, exit_code, .. } = raw;
+        Ok(Self { life, work_type, extra, submitter, asked, exit_code })
     }
 
     /// The file's content: one line of JSON.
@@ -239,6 +247,7 @@ impl Status {
             exit_code: self.exit_code,
             payload_awaited: self.life.hides_awaited_payload(),
             submitter: self.submitter,
+            asked: self.asked,
         };
         let mut line = serde_json::to_vec(&raw).expect("strings, numbers and a JSON value always make JSON");
         line.push(b'\n');

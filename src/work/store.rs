@@ -109,6 +109,14 @@ impl Store {
         made.map_err(|e| WorkError::io("make", unit.path(), e))
     }
 
+    /// Makes removals durable: what a removed unit leaves must not be found, after a power loss, in the directory of
+    /// one that was made since under its ID.
+    pub(crate) async fn forget_removed(&self) -> Result<(), WorkError> {
+        let this = self.clone();
+        let synced = self.blocking(move || this.names.sync(&this.root)).await;
+        synced.map_err(|e| WorkError::io("write", &self.root, e))
+    }
+
     /// Gives a unit a payload that is [short](is_short), durably.
     pub(crate) async fn give_payload(&self, unit: &UnitDir, payload: Vec<u8>) -> Result<(), WorkError> {
         let given = self.commit(unit, Change::File("stdin", payload)).await;

@@ -16,6 +16,9 @@ pub(crate) const PENDING_AT_RESTART: &str = "Pending at restart";
 /// How the Detail of a unit begins whose payload did not come to its end.
 pub(crate) const INPUT_CUT: &str = "Error reading input data";
 
+/// How the Detail of a unit begins whose command could not be started.
+const START_ERROR: &str = "Error starting worker: ";
+
 /// The Detail of a unit whose command's process ID is not known yet.
 pub(crate) const RUNNING: &str = "Running";
 
@@ -229,6 +232,12 @@ impl Life {
         self.awaits_payload && !told.awaits_payload
     }
 
+    /// Whether it has not started, and cannot without being given its payload again.
+    pub(crate) fn lacks_payload(&self) -> bool {
+        let ended_early = [INPUT_CUT, PENDING_AT_RESTART].iter().any(|early| self.detail.starts_with(early));
+        self.awaits_payload || self.state == State::Failed && ended_early
+    }
+
     /// Takes an event in; says whether anything changed. An event that would move the state back, or that
     /// comes after the end, changes nothing.
     pub fn apply(&mut self, event: &Event) -> bool {
@@ -248,7 +257,7 @@ impl Life {
             Event::Waiting(cause) => (State::Pending, cause.clone(), size),
             Event::Started(pid) => (State::Running, format!("Running: PID {pid}"), size),
             Event::Claimed => (State::Running, RUNNING.into(), size),
-            Event::StartFailed(cause) => (State::Failed, format!("Error starting worker: {cause}"), size),
+            Event::StartFailed(cause) => (State::Failed, format!("{START_ERROR}{cause}"), size),
             Event::TlsFailed(text) => (State::Failed, text.clone(), size),
             Event::Reported(state, detail, size) => (*state, detail.clone(), *size),
             Event::Hindered(cause) => (self.state, cause.clone(), size),
@@ -273,6 +282,11 @@ impl Life {
         let changed = next != *self;
         *self = next;
         changed
+    }
+
+    /// Why its command could not be started, if so.
+    pub(crate) fn start_error(&self) -> Option<&str> {
+        self.detail.strip_prefix(START_ERROR).filter(|_| self.state == State::Failed)
     }
 
     /// Less output is left than this end promises.

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use serde_json::error::Category;
 use serde_json::{Map, Value};
 
-use super::{Follow, Request, RequestError, SubmitRequest, WorkRequest, given, integer, position};
+use super::{
+    AdoptRequest, Follow, Request, RequestError, SubmitRequest, WorkRequest, given, integer, position,
+};
 use crate::work::signing::CHOSEN_ID;
 
 type Object = Map<String, Value>;
@@ -79,6 +81,13 @@ fn work(object: Object) -> Result<WorkRequest, RequestError> {
     let unit = || text(&object, "unitid");
     match text(&object, "subcommand")?.to_lowercase().as_str() {
         "submit" => submit(object).map(WorkRequest::Submit),
+        "adopt" => Ok(WorkRequest::Adopt(AdoptRequest {
+            node: text(&object, "node")?,
+            unit: unit()?,
+            tls_client: object.get("tlsclient").and_then(Value::as_str).and_then(given),
+            sign_work: object.get("signwork").is_some_and(|text| text == "true"),
+            signature: signature(),
+        })),
         "list" => Ok(WorkRequest::List { unit: unit().ok() }),
         "status" => Ok(WorkRequest::Status { unit: unit()? }),
         "cancel" => Ok(WorkRequest::Cancel { unit: unit()?, signature: signature() }),

@@ -32,6 +32,10 @@ pub(crate) struct Entry {
     pub(super) reached: AtomicU8,
     /// What the unit takes of its caller's quota, for as long as it is not deleted.
     charge: Mutex<Option<Charge>>,
+    /// It is deleted, and its ID may be another unit's by now.
+    gone: AtomicBool,
+    /// Its submission was repeated before its payload was complete.
+    repeated: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -123,6 +127,8 @@ impl Entry {
             is_saved: AtomicBool::new(true),
             reached,
             charge: Mutex::default(),
+            gone: AtomicBool::new(false),
+            repeated: AtomicBool::new(false),
         })
     }
 
@@ -174,9 +180,26 @@ impl Entry {
         }
     }
 
-    /// The unit is deleted: whoever still waits for its end waits no longer.
+    /// Whether the unit is deleted.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the unit's submission is repeated, and that this is the end of the first one.
+    pub(super) fn note_repeated(&self) {
+        self.repeated.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the unit ended because its submission was repeated.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.repeated.load(Ordering::Relaxed)
+    }
+
+    /// The unit is deleted: whoever still waits for its end waits no longer, and nothing is written any more.
     pub(super) fn retire(&self) {
         drop(self.charge().take());
+        self.gone.store(true, Ordering::Relaxed);
+        self.forget_unsaved();
         let mut status = Status::clone(&self.status());
         if status.life.apply(&Event::CancelledLocally) {
             self.show(status);

@@ -68,10 +68,10 @@ impl Inner {
     }
 
     /// A unit runs no more, or not yet: starts those whose turn has come.
-    fn give_place_on(self: &Arc<Self>, entry: &Entry) {
+    fn give_place_on(self: &Arc<Self>, entry: &Arc<Entry>) {
         let status = entry.status();
         let places = self.places(&status.work_type);
-        self.start_these(self.queues.leave(&status.work_type, places, &entry.id));
+        self.start_these(self.queues.leave(&status.work_type, places, entry));
     }
 
     /// The work types have changed: starts those whose turn has come by it, and ends those that can never start.
@@ -201,7 +201,7 @@ impl Inner {
                 return self.give_place_on(entry);
             }
         };
-        self.queues.occupy(&entry.status().work_type, &entry.id);
+        self.queues.occupy(&entry.status().work_type, entry);
         if entry.status().life.state == State::Pending {
             entry.writer(&self.store).await.apply(Event::Claimed, Durability::Memory).await;
         }
@@ -278,7 +278,7 @@ impl Inner {
             match writer.status().life.state {
                 State::Pending => {
                     writer.apply(Event::CancelledEarly, Durability::Durable).await;
-                    self.queues.forget(&writer.status().work_type, &entry.id);
+                    self.queues.forget(&writer.status().work_type, entry);
                     return Ok(Outcome::Done);
                 }
                 State::Succeeded | State::Failed | State::Canceled => return Ok(Outcome::Done),

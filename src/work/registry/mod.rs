@@ -1,9 +1,12 @@
 //! The units of this node, by ID, and what clients may do with them. Owns the map and the rules who may ask;
 //! each unit's own state is its `entry`'s, processes are `local`'s and other nodes `remote`'s business.
 
+mod adopt;
+mod allocate;
 mod entry;
 mod listing;
 mod local;
+mod names;
 mod queue;
 mod quota;
 mod released;
@@ -13,6 +16,7 @@ mod settle;
 mod submit;
 mod writer;
 
+pub use adopt::Adopt;
 pub(crate) use entry::{Entry, Follower, LinkHandle};
 pub use listing::Listing;
 pub use quota::Quota;
@@ -28,6 +32,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 
+use self::names::Names;
 use self::queue::Queues;
 use self::quota::Accounts;
 use self::released::Released;
@@ -42,6 +47,8 @@ use super::watch::Watcher;
 use super::{Caller, CommandType, Dialer, OpenError, Submitter, WorkError};
 use crate::wire::{NodeId, WorkCommand};
 
+/// How long a unit's removal waits for a write that is under way.
+const LAST_WRITE: Duration = Duration::from_secs(5);
 /// How long an answer waits for a disk to take what it tells.
 const SURE_WITHIN: Duration = Duration::from_secs(1);
 
@@ -105,6 +112,7 @@ pub(crate) struct Inner {
     spawner: SpawnerHandle,
     watcher: Watcher,
     queues: Queues,
+    names: Names,
     /// Descriptors for waiting for the ends of units.
     watched: Semaphore,
     /// Looked for when the first unit needs one.
@@ -143,6 +151,7 @@ impl Registry {
             spawner,
             watcher: Watcher::new(),
             queues: Queues::default(),
+            names: Names::default(),
             watched: Semaphore::new((crate::descriptors::allowed() / 2).min(Semaphore::MAX_PERMITS)),
             cgroups: OnceLock::new(),
             dialer,
@@ -398,7 +407,13 @@ impl Inner {
     }
 
     /// Deletes a unit that nothing runs for any more.
-    pub(crate) async fn remove(&self, entry: &Entry) -> Result<(), WorkError> {
+    pub(crate) async fn remove(&self, entry: &Arc<Entry>) -> Result<(), WorkError> {
+        // Nobody writes to it meanwhile, or afterwards: the next unit of this ID has a directory of the same name. A
+        // write that hangs does not keep the unit for ever.
+        let turn = tokio::time::timeout(LAST_WRITE, entry.writer(&self.store)).await;
+        if entry.is_gone() {
+            return Ok(());
+        }
         let (store, dir) = (self.store.clone(), entry.dir.clone());
         let remove = move || {
             if let Some(group) = Cgroup::of(&dir) {
@@ -409,6 +424,7 @@ impl Inner {
         };
         self.store.blocking(remove).await?;
         entry.retire();
+        drop(turn);
         let mut units = self.units_mut();
         if !entry.dir.is_hidden() && units.remove(&entry.id).is_some() {
             self.released.remember(entry.id.as_str());

@@ -2,7 +2,7 @@
 //! Knows nothing of how a unit starts or ends; a unit that was cancelled just when its turn came is let through and
 //! found to have ended.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::entry::Entry;
@@ -17,7 +17,7 @@ pub(super) struct Queues {
 
 #[derive(Debug, Default)]
 struct Queue {
-    running: BTreeSet<UnitId>,
+    running: BTreeMap<UnitId, Arc<Entry>>,
     waiting: VecDeque<Arc<Entry>>,
 }
 
@@ -26,30 +26,33 @@ impl Queues {
     pub(super) fn enter(&self, work_type: &str, places: u32, entry: &Arc<Entry>) -> bool {
         self.with(work_type, |queue| {
             let free = queue.running.len() < places as usize && queue.waiting.is_empty();
-            match free || queue.running.contains(&entry.id) {
-                true => drop(queue.running.insert(entry.id.clone())),
+            match free || queue.has_place(entry) {
+                true => drop(queue.running.insert(entry.id.clone(), entry.clone())),
                 false => queue.waiting.push_back(entry.clone()),
             }
-            queue.running.contains(&entry.id)
+            queue.has_place(entry)
         })
     }
 
     /// A unit runs, whether there was a place or not.
-    pub(super) fn occupy(&self, work_type: &str, id: &UnitId) {
-        self.with(work_type, |queue| queue.running.insert(id.clone()));
+    pub(super) fn occupy(&self, work_type: &str, entry: &Arc<Entry>) {
+        self.with(work_type, |queue| queue.running.insert(entry.id.clone(), entry.clone()));
     }
 
     /// A unit needs no place any more; gives those that have one now.
-    pub(super) fn leave(&self, work_type: &str, places: u32, id: &UnitId) -> Vec<Arc<Entry>> {
+    pub(super) fn leave(&self, work_type: &str, places: u32, entry: &Arc<Entry>) -> Vec<Arc<Entry>> {
         self.with(work_type, |queue| {
-            queue.running.remove(id);
+            // Another unit may have its ID by now.
+            if queue.has_place(entry) {
+                queue.running.remove(&entry.id);
+            }
             queue.fill(places)
         })
     }
 
     /// A unit waits no more: it has ended. One that has a place keeps it until [`Self::leave`].
-    pub(super) fn forget(&self, work_type: &str, id: &UnitId) {
-        self.with(work_type, |queue| queue.waiting.retain(|entry| entry.id != *id));
+    pub(super) fn forget(&self, work_type: &str, gone: &Arc<Entry>) {
+        self.with(work_type, |queue| queue.waiting.retain(|entry| !Arc::ptr_eq(entry, gone)));
     }
 
     /// The types have other numbers of places now; gives those that have one.
@@ -65,11 +68,15 @@ impl Queues {
 }
 
 impl Queue {
+    fn has_place(&self, entry: &Arc<Entry>) -> bool {
+        self.running.get(&entry.id).is_some_and(|running| Arc::ptr_eq(running, entry))
+    }
+
     fn fill(&mut self, places: u32) -> Vec<Arc<Entry>> {
         let mut next = Vec::new();
         while self.running.len() < places as usize {
             let Some(entry) = self.waiting.pop_front() else { break };
-            self.running.insert(entry.id.clone());
+            self.running.insert(entry.id.clone(), entry.clone());
             next.push(entry);
         }
         next
@@ -94,19 +101,20 @@ mod tests {
         assert!(!queues.enter("t", 2, &c) && !queues.enter("t", 2, &d));
         assert!(queues.enter("other", 2, &c), "types do not wait for each other");
         let names = |next: Vec<Arc<Entry>>| next.iter().map(|e| e.id.to_string()).collect::<Vec<_>>();
-        assert_eq!(names(queues.leave("t", 2, &b.id)), ["c"]);
-        assert!(names(queues.leave("t", 2, &b.id)).is_empty(), "leaving twice frees one place");
+        assert_eq!(names(queues.leave("t", 2, &b)), ["c"]);
+        assert!(names(queues.leave("t", 2, &b)).is_empty(), "leaving twice frees one place");
+        assert!(names(queues.leave("t", 2, &entry("c"))).is_empty(), "another unit that had the same ID");
         assert!(queues.enter("t", 2, &c), "who has a place keeps it");
-        queues.occupy("t", &b.id);
-        assert!(names(queues.leave("t", 2, &a.id)).is_empty(), "more run than have places");
-        assert_eq!(names(queues.leave("t", 2, &b.id)), ["d"]);
+        queues.occupy("t", &b);
+        assert!(names(queues.leave("t", 2, &a)).is_empty(), "more run than have places");
+        assert_eq!(names(queues.leave("t", 2, &b)), ["d"]);
         let [e, f] = ["e", "f"].map(entry);
         assert!(!queues.enter("t", 2, &e) && !queues.enter("t", 2, &f));
         assert_eq!(names(queues.review(|_| 3)), ["e"], "a place more");
         assert_eq!(names(queues.review(|_| u32::MAX)), ["f"], "no bound any more");
         assert!(!queues.enter("t", 1, &a) && !queues.enter("t", 1, &b));
         let held = Arc::strong_count(&a);
-        queues.forget("t", &a.id);
+        queues.forget("t", &a);
         assert_eq!(Arc::strong_count(&a), held - 1, "a unit that was cancelled is not kept");
         assert_eq!(names(queues.review(|_| u32::MAX)), ["b"]);
     }

@@ -59,6 +59,8 @@ pub enum Started {
 pub struct Submission {
     inner: Arc<Inner>,
     entry: Arc<Entry>,
+    /// It has its payload, and runs or ran: this submission repeats the one that made it, and its payload is not kept.
+    is_whole: bool,
     /// There once the payload is too long to be written in one go.
     stdin: Option<File>,
     /// Not yet in the file.
@@ -97,6 +99,7 @@ impl Registry {
     /// Whatever speaks against it; nothing is left behind then.
     pub async fn submit(&self, request: Submit) -> Result<Submission, WorkError> {
         let inner = &self.inner;
+        let chosen = request.unit_id.as_deref().map(UnitId::chosen).transpose()?;
         let about = Subject {
             work_type: Some(&request.work_type),
             params: Some(&request.params),
@@ -105,27 +108,23 @@ impl Registry {
         };
         let promised =
             inner.check_signature(&request.work_type, request.sign_work, &request.caller, &about)?;
-        let here = request.node == inner.node_id.as_str() || request.node.eq_ignore_ascii_case("localhost");
-        let submitter = request.caller.submitter();
-        let mut status = if here { inner.local_status(&request)? } else { inner.remote_status(request)? };
-        status.submitter = Some(submitter);
-        status.life.apply(&Event::PayloadAwaited);
-        let entry = detached(inner.clone().allocate(status)).await?;
+        let (entry, is_whole) = detached(inner.clone().unit_for(request, chosen)).await?;
         Ok(Submission {
             inner: inner.clone(),
             entry,
+            is_whole,
             stdin: None,
             ahead: Vec::new(),
             broken: false,
             promised: promised.map(Promised::new),
             on_its_way: None,
-            done: false,
+            done: is_whole,
         })
     }
 }
 
 impl Inner {
-    fn local_status(&self, request: &Submit) -> Result<Status, WorkError> {
+    pub(super) fn local_status(&self, request: &Submit) -> Result<Status, WorkError> {
         if request.ttl.as_ref().is_some_and(|ttl| !ttl.is_empty()) {
             return Err(WorkError::TtlIsForRemoteWork);
         }
@@ -139,7 +138,7 @@ impl Inner {
         Ok(Status::new(&request.work_type, Extra::Command(CommandExtra { pid: 0, params })))
     }
 
-    fn remote_status(&self, request: Submit) -> Result<Status, WorkError> {
+    pub(super) fn remote_status(&self, request: Submit) -> Result<Status, WorkError> {
         let node = NodeId::new(&request.node)?;
         let tls_client = request.tls_client.unwrap_or_default();
         if !tls_client.is_empty() && !self.dialer.knows_profile(&tls_client) {
@@ -167,29 +166,10 @@ impl Inner {
         };
         Ok(Status::new(REMOTE, Extra::Remote(Box::new(remote))))
     }
-
-    async fn allocate(self: Arc<Self>, status: Status) -> Result<Arc<Entry>, WorkError> {
-        let charge = match status.submitter.map(|submitter| self.accounts.admit(submitter)) {
-            None => None,
-            Some(Ok(charge)) => charge,
-            Some(Err(exceeded)) => return Err(self.exceeded(exceeded, status.submitter).await),
-        };
-        let id = loop {
-            let id = UnitId::made_by(&self.node_id);
-            if !self.units().contains_key(&id) {
-                break id;
-            }
-        };
-        self.store.create(&id, &status).await?;
-        let entry = Entry::new(id.clone(), self.store.unit(&id), status);
-        *entry.charge() = charge;
-        self.units_mut().insert(id, entry.clone());
-        Ok(entry)
-    }
 }
 
 impl Inner {
-    async fn exceeded(&self, exceeded: Exceeded, submitter: Option<Submitter>) -> WorkError {
+    pub(super) async fn exceeded(&self, exceeded: Exceeded, submitter: Option<Submitter>) -> WorkError {
         let node = match submitter {
             Some(Submitter::Node { node, certified }) => {
                 let name = self.dialer.name_of(node).await;
@@ -225,6 +205,9 @@ impl Submission {
         if let Some(promised) = &mut self.promised {
             promised.so_far.update(bytes);
         }
+        if self.is_whole {
+            return Ok(());
+        }
         let charged = match &mut *self.entry.charge() {
             Some(charge) => charge.add_payload(bytes.len() as u64),
             None => Ok(()),
@@ -252,15 +235,21 @@ impl Submission {
             self.fail(Event::PayloadCut(WorkError::OtherPayload.to_string())).await;
             return Err(WorkError::OtherPayload);
         }
+        if self.is_whole {
+            return answer_again(&self.entry.status());
+        }
         self.done = true;
         let (inner, entry) = (self.inner.clone(), self.entry.clone());
-        detached(async move {
+        let started = detached(async move {
             match entry.status().remote() {
                 Some(_) => inner.start_remote(&entry).await,
                 None => inner.start_local(&entry).await.map(|()| Started::Started),
             }
-        })
-        .await
+        });
+        match started.await {
+            Err(WorkError::EndedEarly(id)) if self.entry.is_repeated() => Err(WorkError::SubmittedAgain(id)),
+            started => started,
+        }
     }
 
     /// Gives up a unit whose payload stopped half way, for this cause.
@@ -270,6 +259,9 @@ impl Submission {
 
     /// The same, and nothing is kept of it: whoever submitted it does so again.
     pub async fn discard(mut self, cause: String) {
+        if self.is_whole {
+            return;
+        }
         self.fail(Event::PayloadCut(cause)).await;
         let (inner, entry) = (self.inner.clone(), self.entry.clone());
         let removed = match self.on_its_way.take() {
@@ -283,6 +275,9 @@ impl Submission {
     }
 
     async fn fail(&mut self, event: Event) {
+        if self.is_whole {
+            return;
+        }
         self.entry.apply(&self.inner.store, event).await;
         self.done = true;
     }
@@ -332,6 +327,16 @@ impl Submission {
 
     fn stdin_error(&self, error: io::Error) -> WorkError {
         WorkError::io("write", self.entry.dir.file("stdin"), error)
+    }
+}
+
+/// What the submission that made a unit was answered.
+fn answer_again(status: &Status) -> Result<Started, WorkError> {
+    let is_away = status.remote().is_some_and(|remote| !remote.remote_started);
+    match status.life.start_error() {
+        Some(cause) => Err(WorkError::NotStarted(cause.to_owned())),
+        None if is_away => Ok(Started::Submitted),
+        None => Ok(Started::Started),
     }
 }
 

@@ -102,7 +102,14 @@ impl Writer {
 
     async fn write_once(&mut self, mut status: Status, put: Put) -> Result<(), WorkError> {
         // What a runner or a plugin has written does not decide who submitted the unit.
-        status.submitter = self.entry.status().submitter;
+        let shown = self.entry.status();
+        (status.submitter, status.asked) = (shown.submitter, shown.asked);
+        if self.entry.is_gone() {
+            // The directory of that name, if there is one, is another unit's.
+            self.entry.forget_unsaved();
+            self.show(status);
+            return Ok(());
+        }
         let (entry, live, turn) = (self.entry.clone(), self.live.clone(), self.turn.take());
         let (answer, answered) = oneshot::channel();
         let copy = status.clone();

@@ -117,7 +117,7 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     loop {
         wishes.mark_unchanged();
         let step = next_step(&entry.status(), link.news.borrow().cancelled);
-        if step == Step::Rest || link.news.borrow().released {
+        if step == Step::Rest || link.news.borrow().released || entry.is_gone() {
             // Under the lock, so that a wish written just now finds either this driver or none.
             let mut driven = link.driven.lock().unwrap_or_else(PoisonError::into_inner);
             if !wishes.has_changed().unwrap_or(false) {

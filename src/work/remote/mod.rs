@@ -2,11 +2,12 @@
 //! and state, and passes cancellation and release on, reconnecting for as long as it takes. What clients want is
 //! written down first, so that a restart goes on where the last daemon stopped.
 //! `driver` decides and retries, `failures` says what clients are told meanwhile, `steps` does one thing over one
-//! connection, `session` speaks the lines, `output` keeps what has come.
+//! connection, `session` speaks the lines, `payload` sends it, `output` keeps what has come.
 
 mod driver;
 mod failures;
 mod output;
+mod payload;
 mod session;
 mod steps;
 
@@ -171,7 +172,7 @@ impl Inner {
     /// Cancels a unit here and there.
     pub(crate) async fn cancel_remote(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
         let status = entry.status();
-        if status.life.state.is_final() {
+        if status.life.state.is_final() || entry.is_gone() {
             return Ok(Outcome::Done);
         }
         self.wish(entry, |remote| remote.local_cancelled = true).await?;
@@ -186,6 +187,9 @@ impl Inner {
         entry: &Arc<Entry>,
         force: bool,
     ) -> Result<Outcome, WorkError> {
+        if entry.is_gone() {
+            return Ok(Outcome::Done);
+        }
         let wished =
             self.wish(entry, |remote| (remote.local_cancelled, remote.local_released) = (true, true)).await;
         if !force {

@@ -1,12 +1,9 @@
 //! One thing done on another node: submitting a unit there, following it, cancelling or releasing it. Every step
 //! can be repeated after any failure: what is known of the other side is written down as soon as it is known.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::digest;
 use tokio::io::AsyncReadExt;
 use tokio::time::MissedTickBehavior;
 
@@ -23,11 +20,7 @@ use crate::work::status::RemoteExtra;
 use crate::work::unit::{Event, INPUT_CUT, Life, PENDING_AT_RESTART, State, UnitId};
 
 /// Bytes moved at a time.
-const CHUNK: usize = 128 * 1024;
-/// How often it is noted, of a payload that does not come on, that this is not the other node's doing.
-const BREATH: Duration = Duration::from_millis(400);
-/// Bytes hashed in one go, some milliseconds' worth.
-const HASHED_AT_A_TIME: usize = 8 * 1024 * 1024;
+pub(super) const CHUNK: usize = 128 * 1024;
 /// Between looks at a unit on a node that cannot be followed.
 const POLL: Duration = Duration::from_secs(1);
 
@@ -156,22 +149,6 @@ impl Inner {
         Ok(false)
     }
 
-    /// The hash of the payload, all of which is on disk; found once, as there may be many attempts.
-    async fn payload_hash(&self, entry: &Arc<Entry>) -> Result<PayloadHash, StepError> {
-        let link = entry.link();
-        if let Some(hash) = link.payload_hash.get() {
-            return Ok(*hash);
-        }
-        let path = entry.dir.file("stdin");
-        let failed = |e| StepError::Local(WorkError::io("read", &path, e));
-        let mut hashed = Hashing::begin(&path).map_err(failed)?;
-        while !hashed.whole {
-            // In pieces: operations on files take turns.
-            hashed = self.store.blocking(move || hashed.go_on()).await.map_err(failed)?;
-        }
-        Ok(*link.payload_hash.get_or_init(|| hashed.finish()))
-    }
-
     /// A signature for a submission, if the unit is to be signed: made for this very payload.
     fn sign_submission(
         &self,
@@ -204,57 +181,6 @@ impl Inner {
         let signer = self.signer.load_full().ok_or(StepError::Local(WorkError::NoSigningKey))?;
         let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::Refused(e.to_string()))?;
         signer.sign(&node, about).map(Some).map_err(StepError::Connection)
-    }
-
-    /// Sends the payload, all of it: where it still comes, what there is and then the rest. Does not come back where the
-    /// unit ends before, so that half a payload is never shut down as a whole one is.
-    async fn send_payload(&self, entry: &Arc<Entry>, session: &mut Session) -> Result<(), StepError> {
-        let path = entry.dir.file("stdin");
-        let failed = |path: &std::path::Path, e| StepError::Local(WorkError::io("read", path, e));
-        let mut file = File::open(&path).map_err(|e| failed(&path, e))?;
-        let link = entry.link();
-        let (mut growth, mut status) = (link.growth.subscribe(), entry.subscribe());
-        loop {
-            growth.mark_unchanged();
-            // Before the file is read: what is complete by then does not grow any more.
-            let (ended, whole) = {
-                let life = &status.borrow_and_update().life;
-                (life.state.is_final(), !life.awaits_payload)
-            };
-            if ended {
-                // The driver sees it too, and gives this up.
-                return std::future::pending().await;
-            }
-            let read = move || {
-                let mut chunk = vec![0; CHUNK];
-                let read = file.read(&mut chunk);
-                read.map(|length| {
-                    chunk.truncate(length);
-                    (file, chunk)
-                })
-            };
-            let chunk;
-            (file, chunk) = self.store.blocking(read).await.map_err(|e| failed(&path, e))?;
-            if !chunk.is_empty() {
-                if let Err(error) = session.send(&chunk).await {
-                    return Err(session.refusal().await.unwrap_or(error));
-                }
-                link.note_progress();
-            }
-            if chunk.len() < CHUNK {
-                // Of a regular file, less than was asked for is all that there is.
-                if whole {
-                    return Ok(());
-                }
-                tokio::select! {
-                    _ = growth.changed() => {}
-                    _ = status.changed() => {}
-                    error = session.speaks() => return Err(error),
-                    // It is the client that is waited for.
-                    () = tokio::time::sleep(BREATH) => link.note_progress(),
-                }
-            }
-        }
     }
 
     /// Cancels or releases the unit over there; one that is gone counts as done.
@@ -422,40 +348,6 @@ impl Inner {
             change(remote);
         }
         Ok(writer.put(status, how).await?)
-    }
-}
-
-/// A payload that is being hashed.
-struct Hashing {
-    file: File,
-    so_far: digest::Context,
-    whole: bool,
-}
-
-impl Hashing {
-    fn begin(path: &std::path::Path) -> io::Result<Self> {
-        Ok(Self { file: File::open(path)?, so_far: digest::Context::new(&digest::SHA256), whole: false })
-    }
-
-    /// Takes the next piece in. Blocks.
-    fn go_on(mut self) -> io::Result<Self> {
-        let mut chunk = vec![0; CHUNK];
-        for _ in 0..HASHED_AT_A_TIME / CHUNK {
-            match self.file.read(&mut chunk)? {
-                0 => {
-                    self.whole = true;
-                    break;
-                }
-                length => self.so_far.update(&chunk[..length]),
-            }
-        }
-        Ok(self)
-    }
-
-    fn finish(self) -> PayloadHash {
-        let mut hash = PayloadHash::default();
-        hash.copy_from_slice(self.so_far.finish().as_ref());
-        hash
     }
 }
 

@@ -1,0 +1,76 @@
+//! Taking over a unit that another node submitted to a third one: it gets a `remote` unit here, under its own ID, which
+//! follows it from its first byte on. The node that runs it is not asked first, and need not be there.
+
+use std::sync::Arc;
+
+use super::{Inner, Registry, detached};
+use crate::wire::NodeId;
+use crate::work::signing::{Subject, Verb};
+use crate::work::status::{Extra, REMOTE, RemoteExtra, Status};
+use crate::work::unit::{Life, State, UnitId};
+use crate::work::{Caller, WorkError};
+
+/// The Detail of a unit that has just been adopted.
+const ADOPTING: &str = "Adopting Remote Work";
+
+/// What a client wants adopted.
+#[derive(Debug, Clone, Default)]
+pub struct Adopt {
+    /// The node that runs it.
+    pub node: String,
+    /// Its ID there, and here.
+    pub unit_id: String,
+    /// TLS profile for the way to the node.
+    pub tls_client: Option<String>,
+    /// Whether requests to the node are to be signed.
+    pub sign_work: bool,
+    /// Who asks.
+    pub caller: Caller,
+}
+
+impl Registry {
+    /// Takes a unit over. Once this returns, it survives a crash.
+    ///
+    /// # Errors
+    /// Whatever speaks against it here; nothing is left behind then.
+    pub async fn adopt(&self, request: Adopt) -> Result<UnitId, WorkError> {
+        let about = Subject { verb: Verb::Adopt, unit: Some(&request.unit_id), ..Subject::default() };
+        self.inner.check_signature(REMOTE, request.sign_work, &request.caller, &about)?;
+        detached(self.inner.clone().adopt(request)).await
+    }
+}
+
+impl Inner {
+    async fn adopt(self: Arc<Self>, request: Adopt) -> Result<UnitId, WorkError> {
+        let id: UnitId = request.unit_id.parse()?;
+        let node = NodeId::new(&request.node)
+            .map_err(WorkError::from)
+            .and_then(|node| if node == self.node_id { Err(WorkError::AdoptHere) } else { Ok(node) })?;
+        let tls_client = request.tls_client.unwrap_or_default();
+        if !tls_client.is_empty() && !self.dialer.knows_profile(&tls_client) {
+            return Err(WorkError::UnknownProfile(tls_client));
+        }
+        if request.sign_work && self.signer.load().is_none() {
+            return Err(WorkError::NoSigningKey);
+        }
+        let _turn = self.names.turn(&id).await;
+        if self.find_unit(&id)?.is_some() {
+            return Err(WorkError::InUse(id.to_string()));
+        }
+        let remote = RemoteExtra {
+            remote_node: node.as_str().into(),
+            remote_unit_id: id.as_str().into(),
+            remote_started: true,
+            adopted: true,
+            sign_work: request.sign_work,
+            tls_client: tls_client.into(),
+            ..RemoteExtra::default()
+        };
+        let mut status = Status::new(REMOTE, Extra::Remote(Box::new(remote)));
+        status.life = Life::told(State::Pending, ADOPTING.into(), 0);
+        status.submitter = Some(request.caller.submitter());
+        let entry = self.allocate(Some(id.clone()), status).await?;
+        self.resume_remote(&entry).await;
+        Ok(id)
+    }
+}
