@@ -45,6 +45,11 @@ fn far_status(pair: &Pair, far_id: &str) -> PathBuf {
     pair.temp.path().join("far/n2").join(far_id).join("status")
 }
 
+/// When a unit's directory was made.
+fn made_at(unit: &Path) -> Option<std::time::SystemTime> {
+    unit.metadata().and_then(|found| found.created()).ok()
+}
+
 /// Units over there.
 fn made(pair: &Pair) -> usize {
     directories_in(&pair.temp.path().join("far/n2"))
@@ -110,13 +115,13 @@ async fn links_that_break_meanwhile_change_nothing() {
     let (id, mut submission) = begin(&pair, &payload[..PART]).await;
     for part in 1..3 {
         arrives(&pair, part * PART).await;
-        let before = far_id(&pair, &id).await;
+        let unit = far_status(&pair, &far_id(&pair, &id).await);
+        let unit = unit.parent().unwrap();
+        let before = made_at(unit);
         pair.mesh.cut();
         // The client has not sent more by then.
-        until(&pair.near, &id, |report| {
-            !["", &before].contains(&report.extra_data["RemoteUnitID"].as_str().unwrap())
-        })
-        .await;
+        eventually("it is made again over there", || made_at(unit).is_some_and(|at| Some(at) != before))
+            .await;
         submission.write(&payload[part * PART..(part + 1) * PART]).await.unwrap();
     }
     within(submission.finish()).await.unwrap();
@@ -247,9 +252,9 @@ async fn a_node_of_either_kind_that_restarts_meanwhile_gets_all_of_it_again() {
         let Pair { mesh, near, far, temp } = pair;
         drop(far);
         // As if it had been killed.
-        let status =
-            r#"{"State":3,"Detail":"Pending at restart","StdoutSize":0,"WorkType":"cat","ExtraData":null}"#;
-        std::fs::write(&lost, status).unwrap();
+        let mut status: serde_json::Value = serde_json::from_slice(&std::fs::read(&lost).unwrap()).unwrap();
+        status["Detail"] = "Pending at restart".into();
+        std::fs::write(&lost, format!("{status}\n")).unwrap();
         let far = Registry::open(options(temp.path().join("far"), "n2"), mesh.clone()).await.unwrap();
         mesh.set("n2", far.clone());
         submission.write(&payload[PART..]).await.unwrap();

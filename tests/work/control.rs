@@ -7,8 +7,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use meshd::stream::Peer;
 use meshd::wire::{NodeId, ServiceName};
-use meshd::work::{Caller, Dialer, Dialing, Duplex, Outcome, Registry, Started, Submit, WorkError, follow};
+use meshd::work::{
+    Caller, Dialed, Dialer, Dialing, Origin, Outcome, Registry, Started, Submit, WorkError, follow,
+};
 use serde_json::Value;
 use tokio::io::{
     AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream, ReadBuf,
@@ -116,14 +119,15 @@ impl Dialer for Mesh {
             };
             state.links.push(tokio::spawn(silent).abort_handle());
             self.in_vain.notify_one();
-            return Box::pin(async move { Ok(Box::new(ours) as Box<dyn Duplex>) });
+            return Box::pin(async move { Ok(Dialed { stream: Box::new(ours), peer: Peer::Current }) });
         }
         let (go, stalled) = (state.go, state.stalled);
-        let mode = Mode { go, stalled, slow: self.slow.subscribe() };
+        let mode = Mode { caller: self.name.clone(), go, stalled, slow: self.slow.subscribe() };
         let task = tokio::spawn(async move { drop(serve(theirs, node, registry, mode).await) });
         state.links.push(task.abort_handle());
         let ours = Strict { stream: ours, shut: false, far: task.abort_handle() };
-        Box::pin(async move { Ok(Box::new(ours) as Box<dyn Duplex>) })
+        let peer = if go { Peer::Receptor } else { Peer::Current };
+        Box::pin(async move { Ok(Dialed { stream: Box::new(ours), peer }) })
     }
 
     fn knows_profile(&self, _name: &str) -> bool {
@@ -191,6 +195,7 @@ type Writer = WriteHalf<DuplexStream>;
 
 /// How a node behaves.
 struct Mode {
+    caller: NodeId,
     go: bool,
     stalled: bool,
     slow: watch::Receiver<bool>,
@@ -274,7 +279,12 @@ async fn submit(
     for fixed in ["command", "subcommand", "tlsclient"] {
         take(fixed);
     }
-    let mut submission = registry.submit(Submit { node, work_type, params, ..Submit::default() }).await?;
+    // A Go node of 1.4 knows no such thing, and chooses by itself.
+    let unit_id = params.remove("workUnitID").filter(|_| !mode.go);
+    let origin = Origin::Mesh { node: mode.caller.hash(), certified: false };
+    let caller = Caller { origin, ..Caller::default() };
+    let submit = Submit { node, work_type, params, unit_id, caller, ..Submit::default() };
+    let mut submission = registry.submit(submit).await?;
     let id = submission.id().to_string();
     drop(mode.slow.wait_for(|slow| !slow).await);
     let line = format!("Work unit created with ID {id}. Send stdin data and EOF.\n");

@@ -6,9 +6,10 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use meshd::stream::Peer;
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::signing::Signer;
-use meshd::work::{Dialer, Dialing, Duplex, Outcome, Registry, State, Submit};
+use meshd::work::{Dialed, Dialer, Dialing, Outcome, Registry, State, Submit};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 
@@ -30,7 +31,7 @@ impl Dialer for Other {
         let (heard, id, promised) = (self.heard.clone(), self.id, self.promised);
         heard.lock().unwrap().push(format!("dial {node}:{service} {tls:?}"));
         tokio::spawn(async move { drop(answer(theirs, id, promised, &heard).await) });
-        Box::pin(async move { Ok(Box::new(ours) as Box<dyn Duplex>) })
+        Box::pin(async move { Ok(Dialed { stream: Box::new(ours), peer: Peer::Receptor }) })
     }
 
     fn knows_profile(&self, name: &str) -> bool {
@@ -128,7 +129,8 @@ async fn every_field_is_kept_used_and_told_to_whom_it_concerns() {
         assert_eq!(line[name], value, "{name}");
     }
     assert_eq!(line["signature"].as_str().unwrap().split('.').count(), 3);
-    assert_eq!(line.as_object().unwrap().len(), 9, "nothing but that: {line}");
+    assert_eq!(line["workUnitID"], id, "one ID on both nodes");
+    assert_eq!(line.as_object().unwrap().len(), 10, "nothing but that: {line}");
     assert_eq!(heard[2], "payload payload");
 }
 

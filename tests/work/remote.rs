@@ -234,8 +234,13 @@ async fn what_was_half_submitted_when_cancelled_is_cleaned_up_over_there() {
     let submission = pair.near.submit(sh("echo x")).await.unwrap();
     let id = submission.id().to_string();
     let finish = tokio::spawn(submission.finish());
-    until(&pair.near, &id, |report| report.extra_data["RemoteUnitID"] != "").await;
-    assert_eq!(pair.far.list(None).await.unwrap().len(), 1);
+    until(&pair.near, &id, |report| report.extra_data["RemoteUnitID"] == id.as_str()).await;
+    within(async {
+        while pair.far.status(&id).await.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    })
+    .await;
     assert_eq!(within(pair.near.cancel(&id, &me())).await.unwrap(), Outcome::Done);
     assert_eq!(pair.near.status(&id).await.unwrap().detail, "Locally Cancelled");
     assert_eq!(within(finish).await.unwrap().unwrap(), Started::Submitted);

@@ -1,5 +1,6 @@
 //! `meshctl work`: jobs, called units by the node that keeps them.
 
+mod adopt;
 mod cancel;
 mod follow;
 mod list;
@@ -32,6 +33,8 @@ pub enum Work {
     Results(results::Results),
     /// Stop units
     Cancel(cancel::Cancel),
+    /// Take over a unit that another node submitted
+    Adopt(adopt::Adopt),
     /// Stop units and delete them with their output
     Release(release::Release),
 }
@@ -44,6 +47,7 @@ impl Work {
             Self::Status(status) => status.run(context).await,
             Self::Results(results) => results.run(context).await,
             Self::Cancel(cancel) => cancel.run(context).await,
+            Self::Adopt(adopt) => adopt.run(context).await,
             Self::Release(release) => release.run(context).await,
         }
     }
