@@ -34,6 +34,9 @@ class Relay(Door):
     def __init__(self, target):
         self.target, self.requests = target, []
         self.change = lambda request, payload: (request, payload)
+        #: Keeps the lines that this is true of, and passes none of them on.
+        self.holds_back = lambda request: False
+        self.held = []
         super().__init__()
 
     def serve(self, near):
@@ -43,6 +46,9 @@ class Relay(Door):
             while line := reader.readline():
                 if b'"submit"' in line:
                     self.submit(near, reader, far, json.loads(line))
+                    return
+                if line.startswith(b"{") and self.holds_back(json.loads(line)):
+                    self.held.append(json.loads(line))
                     return
                 far.socket.sendall(line)
                 near.sendall(far.reader.readline())
@@ -85,9 +91,10 @@ def nodes(request, tmp_path_factory):
 
 @pytest.fixture
 def relay(nodes):
-    before = nodes.relay.change
+    before = nodes.relay.change, nodes.relay.holds_back
     yield nodes.relay
-    nodes.relay.change = before
+    nodes.relay.change, nodes.relay.holds_back = before
+    nodes.relay.held = []
     for unit in nodes["control"].command("work list"):
         nodes["control"].command(f"work force-release {unit}")
 
@@ -148,6 +155,36 @@ def test_a_stolen_token_does_nothing_else(nodes, relay):
     for verb in ("cancel", "release", "results"):
         request = {"command": "work", "subcommand": verb, "unitid": unit, "signature": token, "startpos": 0}
         assert "could not verify signature" in answer(nodes, request), verb
+
+
+def held_back(nodes, relay, script):
+    """A signed job that runs, and the request about it that the relay has kept: nobody has used its token."""
+    relay.holds_back = lambda request: request["subcommand"] in ("follow", "results")
+    with nodes["control"].control() as control:
+        unit = control.submit("execution", "signed", signwork="true", params=script)["unitid"]
+    until("a token", lambda: relay.held)
+    relay.holds_back = lambda request: False
+    return unit, relay.held[-1]
+
+
+def test_a_token_is_good_for_its_command_only(nodes, relay):
+    unit, request = held_back(nodes, relay, "'echo all'")
+    for verb in ("cancel", "release", "force-release"):
+        stolen = {"command": "work", "subcommand": verb, "unitid": unit, "signature": request["signature"]}
+        assert answer(nodes, stolen) == "could not verify signature: the token was made for another command", verb
+    until("the end", lambda: final(nodes["control"].unit(unit)))
+    assert nodes["control"].results(unit) == b"all\n"
+
+
+def test_a_token_of_before_the_start_is_refused_and_the_sender_makes_another(nodes, relay):
+    unit, request = held_back(nodes, relay, "'echo all'")
+    nodes.real["execution"].restart()
+    before = "could not verify signature: the token was made before this node started: make another"
+    assert answer(nodes, request) == before
+    status = until("the end", lambda: final(nodes["control"].unit(unit)))
+    assert (status["StateName"], nodes["control"].results(unit)) == ("Succeeded", b"all\n"), status
+    for file in nodes.real["execution"].datadir.rglob("*"):
+        assert not file.is_file() or request["signature"].encode() not in file.read_bytes(), file
 
 
 def answer(nodes, request):

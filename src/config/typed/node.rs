@@ -149,7 +149,7 @@ fn is_of_an_own_id(byte: u8) -> bool {
 fn id(fields: &mut Fields<'_>, environment: &Environment) -> Option<NodeId> {
     if let Some(given) = fields.text("id").filter(|given| !given.bytes().all(is_of_an_own_id)) {
         // In receptor's words.
-        fields.fail("id", Fault::Rule(format!("{OWN_ID_CLASS}: but received: {given}")));
+        fields.fail("id", Fault::Rule(format!("{OWN_ID_CLASS} but received: {given}")));
         return None;
     }
     if let Some(id) = fields.parse("id", str::parse::<NodeId>)? {

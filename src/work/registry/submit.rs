@@ -11,6 +11,7 @@ use aws_lc_rs::digest;
 
 use super::entry::Entry;
 use super::quota::Exceeded;
+use super::writer::Writer;
 use super::{Inner, Registry, detached};
 use crate::duration;
 use crate::wire::NodeId;
@@ -247,7 +248,7 @@ impl Submission {
             }
         });
         match started.await {
-            Err(WorkError::EndedEarly(id)) if self.entry.is_repeated() => Err(WorkError::SubmittedAgain(id)),
+            Err(WorkError::EndedEarly(_)) => Err(self.ended_early()),
             started => started,
         }
     }
@@ -288,8 +289,14 @@ impl Submission {
             // The file is there, and empty.
             (None, true) if !self.broken => Ok(()),
             (None, false) if !self.broken && is_short(&self.ahead) => {
+                let turn = self.turn().await?;
                 let payload = std::mem::take(&mut self.ahead);
-                self.inner.store.give_payload(&self.entry.dir, payload).await
+                let (store, dir) = (self.inner.store.clone(), self.entry.dir.clone());
+                detached(async move {
+                    let _turn = turn;
+                    store.give_payload(&dir, payload).await
+                })
+                .await
             }
             (Some(_) | None, _) => self.write_out(true).await,
         }
@@ -300,9 +307,11 @@ impl Submission {
         if std::mem::replace(&mut self.broken, true) {
             return Err(self.stdin_error(io::Error::other("an earlier piece could not be written")));
         }
+        let turn = if self.stdin.is_none() { Some(self.turn().await?) } else { None };
         let (stdin, mut ahead) = (self.stdin.take(), std::mem::take(&mut self.ahead));
         let (store, dir) = (self.inner.store.clone(), self.entry.dir.clone());
         let write = move || {
+            let _turn = turn;
             let mut stdin = match stdin {
                 Some(stdin) => stdin,
                 None => dir.append_stdin()?,
@@ -323,6 +332,17 @@ impl Submission {
             }
         }
         Ok(())
+    }
+
+    /// The right to write to the unit's directory, which may be another unit's since this one was deleted.
+    async fn turn(&self) -> Result<Writer, WorkError> {
+        let turn = self.entry.writer(&self.inner.store).await;
+        if self.entry.is_gone() { Err(self.ended_early()) } else { Ok(turn) }
+    }
+
+    fn ended_early(&self) -> WorkError {
+        let id = self.entry.id.to_string();
+        if self.entry.is_repeated() { WorkError::SubmittedAgain(id) } else { WorkError::EndedEarly(id) }
     }
 
     fn stdin_error(&self, error: io::Error) -> WorkError {

@@ -144,6 +144,9 @@ mod tests {
         use crate::work::signing::Refusal;
         let refused = |refusal: Refusal| StepError::Refused(WorkError::from(refusal).to_string());
         assert!(refused(Refusal::Busy).passes());
+        assert!(refused(Refusal::Earlier).passes(), "the next try is signed later");
+        let again = WorkError::SubmittedAgain("x".into());
+        assert!(StepError::Refused(again.to_string()).passes());
         assert!(!refused(Refusal::Replayed).passes());
     }
 }
