@@ -187,6 +187,22 @@ fn a_refused_submission_says_why() {
 }
 
 #[test]
+fn nothing_is_told_of_a_submission_that_the_node_does_not_answer_for() {
+    for (answer, code) in [
+        ("ERROR: cannot start\n", 101),
+        ("{\"result\":\"Job Started\"}\n", 1),
+        ("{\"unitid\":\"abcd1234\"}\n", 1),
+        ("", 69),
+    ] {
+        let script = greeted([hear(SUBMIT), say(CREATED), Step::HearRest(Vec::new()), say(answer)]);
+        let (got, out, err) = run(vec![script], &["work", "submit", "sh", "-n"], b"");
+        assert_eq!((got, out.as_str()), (code, ""), "{answer}: {err}");
+        assert_eq!(err.lines().count(), 1, "{err}");
+        assert!(err.starts_with("meshctl: ") && err.contains("unit abcd1234"), "{err}");
+    }
+}
+
+#[test]
 fn a_node_whose_disk_fills_is_heard_while_the_payload_flows() {
     let said = [hear(SUBMIT), say(CREATED), say("ERROR: no space left on device\n")];
     let payload = vec![0; 8 << 20];
@@ -225,7 +241,10 @@ fn half_a_payload_never_becomes_a_job() {
     let mut err = String::new();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{err}");
-    assert_eq!(err, "Unit abcd1234 is given up; no job was started.\n");
+    assert_eq!(
+        err,
+        "meshctl: interrupted while the payload was sent; unit abcd1234 is given up, no job was started\n"
+    );
     node.finish();
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::super::typed::certificates::CertificateCommand;
 use super::super::typed::node::{DEFAULT_MAX_IDLE, LogLevel};
-use super::super::typed::services::RemoteNode;
+use super::super::typed::services::{Forward, RemoteNode};
 use super::super::typed::work::{AuthMethod, MaxStdoutAction, StreamMethod, WorkLimits};
 use super::*;
 use crate::mesh::firewall::{Action, Pattern};
 use crate::wire::{Cost, NodeId, ServiceName};
+use crate::work::Quota;
 
 fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
@@ -114,6 +115,26 @@ fn modes_are_octal_in_all_notations() {
         (config.control_services[0].permissions, config.control_services[0].service),
         (0o600, ServiceName::CONTROL)
     );
+}
+
+#[test]
+fn a_control_service_trusts_nobody_unless_told() {
+    let forward = |text: &str| {
+        let text = format!("- local-only\n- control-service: {{service: c{text}}}\n");
+        load_text(&text).unwrap().0.control_services[0].forward
+    };
+    assert_eq!(forward(""), Forward::None);
+    assert_eq!(forward(", forward: none"), Forward::None);
+    assert_eq!(forward(", forward: Tcp"), Forward::Tcp);
+    assert_eq!(forward(", forward: all"), Forward::All);
+}
+
+#[test]
+fn a_calling_node_may_have_so_much() {
+    let quota =
+        |text: &str| load_text(&format!("- local-only\n- node: {{id: a{text}}}\n")).unwrap().0.node.quota;
+    assert_eq!(quota(""), Quota { units: 10_000, payload: 64 << 30 });
+    assert_eq!(quota(", peerunits: 5, peerpayload: '1000'"), Quota { units: 5, payload: 1000 });
 }
 
 /// Scalars of a text parameter, as go-yaml v2 reads them and Go's setter then prints them.

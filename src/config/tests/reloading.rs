@@ -118,6 +118,8 @@ fn rules_levels_and_work_types_change() {
         planned("id: a", "id: a, maxidleconnectiontimeout: 1m").max_idle,
         Some(std::time::Duration::from_secs(60))
     );
+    let quota = planned("id: a", "id: a, peerunits: 7").quota;
+    assert_eq!(quota.map(|quota| quota.units), Some(7));
     let forget = planned("id: a", "id: a, forgetafter: 2m").forget_after;
     assert_eq!(forget, Some(std::time::Duration::from_secs(120)));
 }

@@ -174,7 +174,6 @@ async fn a_line_may_be_long_but_not_endless() {
 async fn silent_clients_are_sent_away() {
     let start = Instant::now();
     let mut client = session(&context().await).await;
-    client.send("rel").await;
     assert_eq!(silence(&mut client).await, "ERROR: no command within 20 s\n");
     assert_eq!(start.elapsed().as_secs(), 20);
 
@@ -183,6 +182,23 @@ async fn silent_clients_are_sent_away() {
     tokio::time::advance(Duration::from_secs(1790)).await;
     assert_eq!(client.ask("reload").await, r#"{"Success":true}"#);
     assert_eq!(silence(&mut client).await, "ERROR: no command within 1800 s\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_that_has_begun_ends_soon() {
+    for earlier in ["", "\r\n\n", "loglevel\n"] {
+        let mut client = session(&context().await).await;
+        client.send(earlier).await;
+        if earlier.len() > 3 {
+            client.line().await;
+            tokio::time::advance(Duration::from_secs(1000)).await;
+        }
+        let start = Instant::now();
+        client.send("rel").await;
+        let told = silence(&mut client).await;
+        assert_eq!(told, "ERROR: the command's line did not end within 20 s\n");
+        assert_eq!(start.elapsed().as_secs(), 20);
+    }
 }
 
 /// Reads to the end without a deadline: time is paused.
