@@ -5,6 +5,7 @@
 //! It refuses to know when a signature is needed, and how it travels.
 
 mod keys;
+mod openssh;
 mod replay;
 #[cfg(test)]
 mod tests;

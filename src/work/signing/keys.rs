@@ -12,6 +12,8 @@ use std::time::SystemTime;
 
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
 
+use super::openssh;
+
 /// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", path.display())]
@@ -20,8 +22,9 @@ pub struct KeyError {
     problem: Problem,
 }
 
+/// What is wrong with the contents of a key file, or with reading it.
 #[derive(Debug, thiserror::Error)]
-enum Problem {
+pub(super) enum Problem {
     #[error("cannot be read: {0}")]
     Read(#[source] io::Error),
     #[error("holds a public key where the private one is needed")]
@@ -29,15 +32,25 @@ enum Problem {
     #[error("holds a private key where the public one is needed: a node that only verifies must not have it")]
     NotPublic,
     #[error(
-        "holds no key that can be used: RSA and Ed25519 in PEM can (`meshctl key generate` makes a pair)"
+        "holds an encrypted key, and a node has nobody to ask for the passphrase: \
+         `ssh-keygen -p -N '' -f FILE` removes it"
+    )]
+    Encrypted,
+    #[error("holds {0} lines where one public key is needed")]
+    SeveralLines(usize),
+    #[error("holds an RSA key of {0} bits, and 2048 to 8192 are needed")]
+    RsaLength(usize),
+    #[error(
+        "holds no key that can be used: RSA and Ed25519 can, in PEM or as ssh-keygen writes them \
+         (`meshctl key generate` makes a pair)"
     )]
     Unusable,
 }
 
 /// A key that a file may hold.
 pub(super) trait Key: Sized + Send + Sync {
-    /// Reads it from PEM, and makes sure that it can be used.
-    fn parse(pem: &[u8]) -> Result<Self, &'static str>;
+    /// Reads it from a file's contents, PEM or OpenSSH's format, and makes sure that it can be used.
+    fn parse(file: &[u8]) -> Result<Self, Problem>;
 }
 
 /// Signs.
@@ -52,36 +65,42 @@ pub(super) struct PublicKey {
     pub(super) key: DecodingKey,
 }
 
-const NOT_PRIVATE: &str = "public";
-const NOT_PUBLIC: &str = "private";
-const UNUSABLE: &str = "unusable";
-
-fn says(pem: &[u8], what: &str) -> bool {
-    pem.windows(what.len()).any(|window| window == what.as_bytes())
+fn says(file: &[u8], what: &str) -> bool {
+    file.windows(what.len()).any(|window| window == what.as_bytes())
 }
 
 impl Key for PrivateKey {
-    fn parse(pem: &[u8]) -> Result<Self, &'static str> {
-        if says(pem, "PUBLIC KEY") {
-            return Err(NOT_PRIVATE);
+    fn parse(file: &[u8]) -> Result<Self, Problem> {
+        if says(file, "PUBLIC KEY") || openssh::is_public(file) {
+            return Err(Problem::NotPrivate);
         }
-        let ed25519 = EncodingKey::from_ed_pem(pem).map(|key| Self { algorithm: Algorithm::EdDSA, key });
-        let rsa = || EncodingKey::from_rsa_pem(pem).map(|key| Self { algorithm: Algorithm::RS512, key });
-        let key = ed25519.or_else(|_| rsa()).map_err(|_| UNUSABLE)?;
+        if says(file, "ENCRYPTED PRIVATE KEY") || says(file, "4,ENCRYPTED") {
+            return Err(Problem::Encrypted);
+        }
+        let key = if says(file, "OPENSSH PRIVATE KEY") {
+            openssh::private_key(file)?
+        } else {
+            let ed25519 = EncodingKey::from_ed_pem(file).map(|key| Self { algorithm: Algorithm::EdDSA, key });
+            let rsa = || EncodingKey::from_rsa_pem(file).map(|key| Self { algorithm: Algorithm::RS512, key });
+            ed25519.or_else(|_| rsa()).map_err(|_| Problem::Unusable)?
+        };
         // The numbers in it are looked at when something is signed, so something is.
         let tried = jsonwebtoken::encode(&Header::new(key.algorithm), &serde_json::json!({}), &key.key);
-        tried.map(|_| key).map_err(|_| UNUSABLE)
+        tried.map(|_| key).map_err(|_| Problem::Unusable)
     }
 }
 
 impl Key for PublicKey {
-    fn parse(pem: &[u8]) -> Result<Self, &'static str> {
-        if says(pem, "PRIVATE KEY") {
-            return Err(NOT_PUBLIC);
+    fn parse(file: &[u8]) -> Result<Self, Problem> {
+        if says(file, "PRIVATE KEY") {
+            return Err(Problem::NotPublic);
         }
-        let ed25519 = DecodingKey::from_ed_pem(pem).map(|key| Self { algorithm: Algorithm::EdDSA, key });
-        let rsa = || DecodingKey::from_rsa_pem(pem).map(|key| Self { algorithm: Algorithm::RS512, key });
-        ed25519.or_else(|_| rsa()).map_err(|_| UNUSABLE)
+        if openssh::is_public(file) {
+            return openssh::public_key(file);
+        }
+        let ed25519 = DecodingKey::from_ed_pem(file).map(|key| Self { algorithm: Algorithm::EdDSA, key });
+        let rsa = || DecodingKey::from_rsa_pem(file).map(|key| Self { algorithm: Algorithm::RS512, key });
+        ed25519.or_else(|_| rsa()).map_err(|_| Problem::Unusable)
     }
 }
 
@@ -119,7 +138,7 @@ impl<K: Key> KeyFile<K> {
             state.1 = now;
             match read(&self.path) {
                 Ok(key) => {
-                    tracing::info!(path = %self.path.display(), "key for signatures has changed and is taken up");
+                    tracing::info!(path = %self.path.display(), "key for signatures has changed and is in use");
                     state.0 = Arc::new(key);
                 }
                 Err(error) => {
@@ -137,13 +156,6 @@ fn stamp(path: &Path) -> Stamp {
 }
 
 fn read<K: Key>(path: &Path) -> Result<K, KeyError> {
-    let wrong = |problem| KeyError { path: path.to_owned(), problem };
-    let pem = fs::read(path).map_err(|e| wrong(Problem::Read(e)))?;
-    K::parse(&pem).map_err(|problem| {
-        wrong(match problem {
-            NOT_PRIVATE => Problem::NotPrivate,
-            NOT_PUBLIC => Problem::NotPublic,
-            _ => Problem::Unusable,
-        })
-    })
+    let parsed = fs::read(path).map_err(Problem::Read).and_then(|file| K::parse(&file));
+    parsed.map_err(|problem| KeyError { path: path.to_owned(), problem })
 }
