@@ -211,6 +211,11 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Warns of an entry at a place of its own.
+    pub(super) fn warn_at(&mut self, name: &'static str, node: &Written, text: impl Display) {
+        self.report.warn(&node.at, format!("{}: {name}: {text}", self.item.directive.name));
+    }
+
     /// Notes an error about an entry at a place of its own.
     pub(super) fn fail_at(&mut self, name: &'static str, node: &Written, fault: Fault) {
         let mut error = self.item.error(Some(name), fault);

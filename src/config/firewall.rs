@@ -5,6 +5,8 @@
 //! [`crate::mesh::firewall`]'s business.
 
 use regex::Regex;
+use regex_syntax::ast::Ast;
+use regex_syntax::ast::parse::Parser;
 
 use super::error::{Fault, Hint, shown};
 use super::fields::Fields;
@@ -16,20 +18,20 @@ const KEYS: [&str; 5] = ["action", "fromnode", "tonode", "fromservice", "toservi
 /// Reads the rules of a parameter; all errors are noted.
 pub(super) fn rules(fields: &mut Fields<'_>, parameter: &'static str) -> Option<Vec<Rule>> {
     let nodes = fields.rules(parameter);
-    let rules: Vec<_> = nodes
-        .iter()
-        .filter_map(|node| match rule(node) {
-            Ok(rule) => Some(rule),
-            Err(faults) => {
-                faults.into_iter().for_each(|fault| fields.fail_at(parameter, node, fault));
-                None
-            }
-        })
-        .collect();
+    let mut rules = Vec::new();
+    for node in nodes {
+        let mut ambiguous = Vec::new();
+        match rule(node, &mut ambiguous) {
+            Ok(rule) => rules.push(rule),
+            Err(faults) => faults.into_iter().for_each(|fault| fields.fail_at(parameter, node, fault)),
+        }
+        ambiguous.into_iter().for_each(|text| fields.warn_at(parameter, node, text));
+    }
     (rules.len() == nodes.len()).then_some(rules)
 }
 
-fn rule(node: &Written) -> Result<Rule, Vec<Fault>> {
+/// Reads one rule, and says which of its expressions a receptor node would read in another way.
+fn rule(node: &Written, ambiguous: &mut Vec<String>) -> Result<Rule, Vec<Fault>> {
     let Value::Map(entries) = &node.value else {
         return Err(vec![Fault::WrongType {
             given: node.show(),
@@ -43,7 +45,10 @@ fn rule(node: &Written) -> Result<Rule, Vec<Fault>> {
         let outcome = match KEYS.iter().position(|known| known.eq_ignore_ascii_case(key)) {
             None => Err(Fault::UnknownParameter { name: shown(key), hint: Hint::new(key, KEYS) }),
             Some(0) => parse_action(value).map(|parsed| action = Some(parsed)),
-            Some(index) => name_match(key, value).map(|test| names[index - 1] = test),
+            Some(index) => {
+                ambiguous.extend(two_readings(key, value));
+                name_match(key, value).map(|test| names[index - 1] = test)
+            }
         };
         faults.extend(outcome.err());
     }
@@ -86,4 +91,19 @@ fn name_match(key: &str, value: &Written) -> Result<Option<Pattern>, Fault> {
     let regex = Regex::new(&format!("^(?:{pattern})$"))
         .map_err(|_| invalid(format!("{} is no regular expression", quoted(pattern))))?;
     Ok(Some(Pattern::Regex(regex)))
+}
+
+/// A warning for an expression whose alternatives stand in no group. A receptor node puts the anchors before the first
+/// and behind the last of them only, so that there a rule is met by more names than here.
+fn two_readings(key: &str, value: &Written) -> Option<String> {
+    let text = value.as_text()?;
+    let pattern = text.strip_prefix('/')?.strip_suffix('/')?;
+    let Ok(Ast::Alternation(_)) = Parser::new().parse(pattern) else { return None };
+    let pattern = pattern.replace(char::is_control, "\u{fffd}");
+    Some(format!(
+        "{}: /{pattern}/ is read as ^(?:{pattern})$ here, where each alternative is a whole name, and as ^{pattern}$ by \
+         a receptor node, where it is only a beginning, a part or an end: write /(?:{pattern})/, which both read as \
+         whole names",
+        shown(key)
+    ))
 }

@@ -72,7 +72,8 @@ fn pkcs1(pair: &RsaKeypair) -> Result<Vec<u8>, Problem> {
     }
     let (of_p, of_q) = (&d % (&p - &one), &d % (&q - &one));
     let version = BigUint::ZERO;
-    let numbers = [version, number(&public.n)?, number(&public.e)?, d, p, q, of_p, of_q, number(&private.iqmp)?];
+    let numbers =
+        [version, number(&public.n)?, number(&public.e)?, d, p, q, of_p, of_q, number(&private.iqmp)?];
     let numbers = numbers.into_iter().map(|number| ASN1Block::Integer(0, BigInt::from(number))).collect();
     simple_asn1::to_der(&ASN1Block::Sequence(0, numbers)).map_err(|_| Problem::Unusable)
 }
