@@ -39,6 +39,8 @@ pub static DIRECTIVES: &[Directive] = &[
     Directive::new("local-only", Group::Node, "Runs without any link to other nodes", &[]).singleton(),
     Directive::new("log-level", Group::Node, "How much is logged", LOG_LEVEL).singleton(),
     Directive::new("trace", Group::Node, "Logs every packet", &[]).singleton(),
+    Directive::new("pyroscope-client", Group::Node, "Sends profiles to Pyroscope", PYROSCOPE_CLIENT)
+        .singleton(),
     Directive::new("tcp-listener", Group::Backends, "Accepts neighbours over TCP", TCP_LISTENER),
     Directive::new("tcp-peer", Group::Backends, "Connects to a neighbour over TCP", TCP_PEER),
     Directive::new("udp-listener", Group::Backends, "Accepts neighbours over UDP", UDP_LISTENER),
@@ -91,6 +93,19 @@ const NODE: &[P] = &[
 ];
 
 const LOG_LEVEL: &[P] = &[P::text("level", "error, warning, info or debug").bare().or("error")];
+
+const PYROSCOPE_CLIENT: &[P] = &[
+    P::text("applicationname", "name that the profiles are sent under"),
+    P::new("tags", Kind::FreeMap, "labels of the profiles"),
+    P::text("serveraddress", "URL of the server"),
+    P::text("basicauthuser", "user for the server"),
+    P::text("basicauthpassword", "password for the server"),
+    P::text("tenantid", "tenant of the server"),
+    P::text("uploadrate", "time between two uploads"),
+    P::new("profiletypes", Kind::TextList, "kinds of profiles"),
+    P::flag("disablegcruns", "do not collect garbage before a profile"),
+    P::new("httpheaders", Kind::FreeMap, "headers of the uploads"),
+];
 
 const TCP_LISTENER: &[P] = &[
     P::new("port", Kind::Int, "TCP port to listen on").required().bare(),
@@ -272,11 +287,11 @@ const WORK_PYTHON: &[P] = &[
 ];
 
 const WORK_SIGNING: &[P] = &[
-    P::text("privatekey", "private key file").bare(),
+    P::text("privatekey", "private key file, PEM or OpenSSH").bare(),
     P::text("tokenexpiration", "how long a signature is valid, as in 3h30m"),
 ];
 
-const WORK_VERIFICATION: &[P] = &[P::text("publickey", "public key file").bare()];
+const WORK_VERIFICATION: &[P] = &[P::text("publickey", "public key file, PEM or one line of OpenSSH").bare()];
 
 const TLS_SERVER_PROFILE: &[P] = &[
     P::text("name", "name of the profile").required().role(Defines(TLS_SERVER)),

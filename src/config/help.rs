@@ -53,7 +53,7 @@ pub fn help() -> String {
     text
 }
 
-const MISSING: &str = " [no effect yet]";
+const MISSING: &str = " [no effect]";
 
 /// Writing to a text cannot fail, so the results are dropped.
 fn write_directive(text: &mut String, directive: &Directive) {

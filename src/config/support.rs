@@ -7,7 +7,8 @@ use super::check::Item;
 use super::error::Warning;
 
 /// Directives with the parameters that have no effect; no parameters stand for all of it.
-const WITHOUT_EFFECT: &[(&str, &[&str])] = &[("work-kubernetes", &[]), ("node", &KUBERNETES_TUNING)];
+const WITHOUT_EFFECT: &[(&str, &[&str])] =
+    &[("work-kubernetes", &[]), ("pyroscope-client", &[]), ("node", &KUBERNETES_TUNING)];
 
 const KUBERNETES_TUNING: [&str; 4] = [
     "receptorkubesupportreconnect",
@@ -30,15 +31,17 @@ fn warning(items: &[Item], directive: &str, parameters: &[&str]) -> Option<Warni
         |item: &Item, name: &str| item.settings.get(name).is_some_and(|given| !given.setting.is_blank());
     let first =
         uses.iter().find(|item| parameters.is_empty() || parameters.iter().any(|name| given(item, name)))?;
-    let text = if parameters.is_empty() {
-        format!(
+    let text = match directive {
+        "work-kubernetes" => format!(
             "{directive} (used {} times): this version of meshd does not run such work; the types are not \
              advertised, and submissions to them are refused",
             uses.len()
-        )
-    } else {
-        let names: Vec<&str> = parameters.iter().copied().filter(|name| given(first, name)).collect();
-        format!("{directive}: this version of meshd makes no use of {}", names.join(", "))
+        ),
+        "pyroscope-client" => format!("{directive}: meshd sends no profiles; the directive has no effect"),
+        _ => {
+            let names: Vec<&str> = parameters.iter().copied().filter(|name| given(first, name)).collect();
+            format!("{directive}: this version of meshd makes no use of {}", names.join(", "))
+        }
     };
     Some(Warning { at: first.at.clone(), text })
 }
