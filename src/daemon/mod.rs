@@ -138,7 +138,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     for warning in &warnings {
         warn!(%warning, "configuration");
     }
-    if config.backends().is_empty() && !config.local_only {
+    if config.is_alone() {
         return Err(Failure::NoBackends);
     }
     let tls = Profiles::default();

@@ -91,6 +91,9 @@ impl Reloader {
         for warning in warnings.difference(&state.warned) {
             warn!(%warning, "configuration");
         }
+        if config.is_alone() {
+            warn!("no listener and no peer any more: such a configuration runs on, but does not start");
+        }
         info!(
             added = plan.added.len(),
             removed = plan.removed.len(),

@@ -250,10 +250,55 @@ fn equal_keys_count_once_with_a_warning() {
 }
 
 #[test]
-fn a_node_that_reaches_nobody_is_warned_about() {
-    let (_, warnings) = load_text("- node: a\n").unwrap();
-    assert!(warnings[0].text.contains("`local-only`"), "{warnings:?}");
-    assert_eq!(load_text("- node: a\n- tcp-peer: b:1\n").unwrap().1, []);
+fn a_node_that_reaches_nobody_is_alone_unless_that_is_meant() {
+    for (text, alone) in [("- node: a\n", true), ("- tcp-peer: b:1\n", false), ("- local-only\n", false)] {
+        let (config, warnings) = load_text(text).unwrap();
+        assert_eq!((config.is_alone(), warnings), (alone, vec![]), "{text}");
+    }
+}
+
+#[test]
+fn expressions_that_a_receptor_node_reads_in_another_way_are_warned_of() {
+    let warnings = |name: &str| {
+        let rule = format!("{{action: reject, fromnode: b, ToNode: '{name}'}}");
+        load_text(&format!("- local-only\n- node:\n    id: a\n    firewallrules:\n    - {rule}\n")).unwrap().1
+    };
+    for name in ["/evil|bad/", "/a[|]|b/", "/(?i)x|(y|z)/", "/|a/"] {
+        let warnings = warnings(name);
+        let [warning] = &warnings[..] else { panic!("{name}: {warnings:?}") };
+        let (pattern, text) = (name.trim_matches('/'), warning.to_string());
+        assert!(text.starts_with("x.yml:5: node: firewallrules: ToNode: "), "{text}");
+        for part in [format!(" ^(?:{pattern})$ here"), format!(" ^{pattern}$ by a receptor node")] {
+            assert!(text.contains(&part), "{part} is missing in {text}");
+        }
+    }
+    for name in ["evil|bad", "/(?:evil|bad)/", "/(evil|bad).*/", r"/evil\|bad/", "/a[|]b/", "/evil/", ""] {
+        assert_eq!(warnings(name), [], "{name}");
+    }
+}
+
+#[test]
+fn what_is_for_pyroscope_is_accepted_and_warned_of_once() {
+    let one = "- local-only\n- pyroscope-client:\n    applicationName: a\n    tags: {k: v}\n    serverAddress: http://p:4040\n    \
+               basicAuthUser: u\n    basicAuthPassword: hidden\n    tenantID: t\n    uploadRate: 15s\n    \
+               profileTypes: [cpu, goroutines]\n    disableGCRuns: true\n    HTTPHeaders: {X-Y: z}\n";
+    let two = one.replace("- local-only", "version: 2\nlocal-only: true").replace("- pyroscope", "pyroscope");
+    for text in [one, &two] {
+        let (_, warnings) = load_text(text).unwrap();
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(warning.text.starts_with("pyroscope-client: meshd sends no profiles"), "{warning}");
+        assert!(!warning.text.contains("hidden"), "{warning}");
+    }
+}
+
+#[test]
+fn an_explicit_false_of_redial_counts_in_both_versions() {
+    let one = "- tcp-peer: {address: 'a:1', redial: false}\n- ws-peer: {address: 'ws://a:1', redial: no}\n";
+    let two = "version: 2\ntcp-peers:\n- {address: 'a:1', redial: false}\nws-peer: {address: 'ws://a:1', redial: no}\n";
+    for text in [one, two] {
+        let (config, _) = load_text(text).unwrap();
+        assert!(!config.tcp_peers[0].terms.redial && !config.ws_peers[0].terms.redial, "{text}");
+    }
 }
 
 /// What AWX writes for a control node on Kubernetes.

@@ -13,7 +13,6 @@ pub mod work;
 
 use super::Environment;
 use super::check::Item;
-use super::error::Place;
 use super::fields::Fields;
 use super::raw::Report;
 
@@ -93,6 +92,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// True if no other node is in reach and nothing says that this is meant.
+    pub fn is_alone(&self) -> bool {
+        !self.local_only && self.backends().is_empty()
+    }
+
     /// All links to neighbours, listeners before peers.
     pub fn backends(&self) -> Vec<Backend> {
         let mut all = Vec::new();
@@ -117,7 +121,7 @@ pub(super) fn build(items: &[Item], environment: &Environment, report: &mut Repo
         Some(_) => Some(Node::unused()),
         None => builder.node(environment),
     };
-    let config = Config {
+    Some(Config {
         node: node?,
         log_level: builder.one("log-level", node::log_level).unwrap_or(LogLevel::Info),
         trace: builder.has("trace"),
@@ -147,9 +151,7 @@ pub(super) fn build(items: &[Item], environment: &Environment, report: &mut Repo
         tls_servers: builder.all("tls-server", tls::server),
         tls_clients: builder.all("tls-client", tls::client),
         certificate,
-    };
-    builder.warn_if_alone(&config);
-    Some(config)
+    })
 }
 
 /// Reads one directive; `None` after an error, which has been noted.
@@ -192,15 +194,6 @@ impl Builder<'_> {
                 let item = Item::implicit("node")?;
                 node::node(&mut Fields::new(&item, self.report), environment)
             }
-        }
-    }
-
-    fn warn_if_alone(&mut self, config: &Config) {
-        let alone = !config.local_only && config.backends().is_empty();
-        if alone && config.certificate.is_none() && self.report.errors.is_empty() {
-            let text =
-                "no listener and no peer: no other node is in reach; give `local-only` if that is meant";
-            self.report.warn(&Place::Implicit, text.to_owned());
         }
     }
 }

@@ -86,7 +86,7 @@ fn findings(config: &Config, running: bool) -> Findings {
     if config.certificate.is_some() {
         return findings;
     }
-    if config.backends().is_empty() && !config.local_only {
+    if config.is_alone() {
         findings.add("nothing to do", "there is no listener, no peer and no `local-only`");
     }
     findings.data_dir(&config.node.data_dir);
