@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 
+import go
 import mesh as harness
 
 FAILED = pytest.StashKey[bool]()
@@ -56,3 +57,9 @@ def shared_line(request):
     """control - hop - execution, started, for the tests of a file that leave it as it was."""
     with scoped_mesh(request.node) as mesh:
         yield harness.line(mesh).start()
+
+
+@pytest.fixture(scope="module", params=go.EACH)
+def receptor(request):
+    """The program of the Go implementation; each test that takes it runs beside both."""
+    return go.program(request.param)

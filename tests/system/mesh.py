@@ -23,6 +23,8 @@ BINARIES = pathlib.Path(os.environ.get("MESHD_TEST_BINARIES", ROOT / "target" / 
 MESHD = BINARIES / "meshd"
 MESHCTL = BINARIES / "meshctl"
 RECEPTORCTL = VENV / "bin" / "receptorctl"
+#: The client of each release that is tried, in an environment of its own where it is not the pinned one.
+RECEPTORCTLS = {"1.6.9": RECEPTORCTL, "1.4.9": VENV / "receptorctl-1.4.9" / "bin" / "receptorctl"}
 ANSIBLE_RUNNER = VENV / "bin" / "ansible-runner"
 #: In the environment of every process below a mesh, so that none is forgotten.
 MARK = "MESHD_TEST_DIR"
@@ -87,7 +89,7 @@ class Node:
 
     @property
     def is_go(self):
-        return self.program != MESHD
+        return pathlib.Path(self.program).resolve() != MESHD.resolve()
 
     def write_config(self):
         """Writes the configuration anew. JSON is YAML."""

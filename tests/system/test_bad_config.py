@@ -53,6 +53,21 @@ def test_the_command_line():
     assert "`prot`" in refused("--node", "id=a", "--tcp-listener", "prot=1")
 
 
+@pytest.mark.parametrize("as_file", [True, False], ids=["file", "arguments"])
+def test_a_mistake_is_told_once(tmp_path, as_file):
+    """On standard error, and in the log: the node's only line there is its last word."""
+    path = tmp_path / "alone.yml"
+    path.write_text(f"- node: {{id: a, datadir: {tmp_path}}}\n")
+    args = ["--config", str(path)] if as_file else ["--node", "id=a", f"datadir={tmp_path}"]
+    done = subprocess.run([MESHD, *args], capture_output=True, text=True, env=environment(), timeout=20)
+    assert done.returncode == 1
+    for said in (done.stdout, done.stderr):
+        (line,) = said.splitlines()
+        assert "`local-only`" in line, line
+    (finding,) = subprocess.run([MESHD, "check", *args], capture_output=True, text=True, timeout=20).stdout.splitlines()
+    assert "`local-only`" in finding, finding
+
+
 def test_a_port_that_is_taken_is_named(mesh):
     first = mesh.node("first", listen=True).start()
     second = mesh.node("second", extra=[{"tcp-listener": {"bindaddr": "127.0.0.1", "port": mesh.ports["first"]}}])

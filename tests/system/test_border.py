@@ -16,16 +16,15 @@ from mesh import MESHD, free_port, until
 SIZE = 5_000_000
 #: Who has the entrance, and who the exit.
 BORDERS = [
-    pytest.param((True, True), id="ours-to-ours"),
-    pytest.param((True, False), id="ours-to-go", marks=go.needs_go),
-    pytest.param((False, True), id="go-to-ours", marks=go.needs_go),
+    pytest.param(("meshd", "meshd"), id="ours-to-ours"),
+    *(go.parameter(variable, ("meshd", variable), label="ours-to-") for variable in go.VARIABLES),
+    *(go.parameter(variable, (variable, "meshd"), label="ours-from-") for variable in go.VARIABLES),
 ]
 
 
 @pytest.fixture(params=BORDERS)
 def border(request, mesh):
-    programs = [MESHD if ours else go.program() for ours in request.param]
-    yield start(mesh, *programs)
+    yield start(mesh, *map(go.program, request.param))
     end(mesh)
 
 
@@ -49,7 +48,16 @@ def start(mesh, near, far):
     ]
     mesh.add("far", [{"tcp-listener": {"bindaddr": "127.0.0.1", "port": link}}, *exits], far)
     mesh.add("near", [{"tcp-peer": {"address": f"127.0.0.1:{link}"}}, *entrances], near)
-    return mesh.start()
+    mesh.start()
+    # A Go node answers before it has opened all its services.
+    until("near to know of the exits", lambda: {"tcp", "unix"} <= offered(mesh["near"], "far"))
+    return mesh
+
+
+def offered(node, other):
+    """The services of another node that this one knows of."""
+    advertised = node.status()["Advertisements"] or []
+    return {one["Service"] for one in advertised if one["NodeID"] == other}
 
 
 def through(mesh, kind):

@@ -1,9 +1,8 @@
 """The Go implementation beside ours, over TCP: jobs, pings, cancelling and releasing in every mixture.
 
-The Go node's program is named by RECEPTOR_GO; without it these tests are skipped, loudly.
+Beside each version of the Go implementation that the environment names; without it these tests are skipped, loudly.
 """
 
-import os
 import pathlib
 import random
 import subprocess
@@ -15,23 +14,20 @@ from client import ControlError
 from conftest import scoped_mesh
 from mesh import MESHCTL, MESHD, RECEPTORCTL, environment, until
 
-GO = pathlib.Path(os.environ.get("RECEPTOR_GO", ""))
-pytestmark = pytest.mark.skipif("RECEPTOR_GO" not in os.environ, reason="SKIPPED: RECEPTOR_GO is not set")
 #: Who is control, hop (if any), execution.
 MIXTURES = {
-    "our-control-go-execution": (MESHD, None, GO),
-    "go-control-our-execution": (GO, None, MESHD),
-    "our-hop-between-go": (GO, MESHD, GO),
-    "go-hop-between-ours": (MESHD, GO, MESHD),
+    "our-control-go-execution": ("meshd", None, "go"),
+    "go-control-our-execution": ("go", None, "meshd"),
+    "our-hop-between-go": ("go", "meshd", "go"),
+    "go-hop-between-ours": ("meshd", "go", "meshd"),
 }
 BIG = 50_000_000
 
 
 @pytest.fixture(scope="module", params=MIXTURES.values(), ids=MIXTURES.keys())
-def mixed(request):
+def mixed(request, receptor):
     """A started mesh of one mixture, for all tests of this file that use it."""
-    assert GO.is_file(), f"RECEPTOR_GO names no file: {GO}"
-    control, hop, execution = request.param
+    control, hop, execution = ({"meshd": MESHD, "go": receptor}.get(who) for who in request.param)
     with scoped_mesh(request.node) as mesh:
         if hop is None:
             mesh.node("execution", listen=True, work=harness.WORK, program=execution)

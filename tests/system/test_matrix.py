@@ -1,7 +1,7 @@
 """Every kind of link, with and without certificates, whoever dials, in every role: a job there and back.
 
-Where one node of the line is ours, the two others are the Go implementation's (RECEPTOR_GO); where all are ours, the
-kinds that only we have are there as well. MATRIX_MB sets the megabytes of each job, each way; a table of all
+Where one node of the line is ours, the two others are the Go implementation's, of either version; where all are ours,
+the kinds that only we have are there as well. MATRIX_MB sets the megabytes of each job, each way; a table of all
 cells that ran is left in target/test-logs/matrix.md.
 """
 
@@ -12,7 +12,6 @@ import time
 
 import pytest
 
-import go
 import links
 from links import LINE
 from mesh import MESHD, ROOT, until
@@ -40,18 +39,17 @@ def rows():
     yield rows
     if rows:
         TABLE.parent.mkdir(parents=True, exist_ok=True)
-        head = f"| link | dials | our role | unsigned, {SIZE // 1_000_000} MB each way, s | signed, s |\n|---|---|---|---|---|\n"
+        head = f"| beside | link | dials | our role | unsigned, {SIZE // 1_000_000} MB each way, s | signed, s |\n|---|---|---|---|---|---|\n"
         TABLE.write_text(head + "".join(f"| {' | '.join(row)} |\n" for row in rows))
 
 
 @pytest.mark.parametrize("kind, dialer, role", CELLS, ids=["-".join(cell) for cell in CELLS])
-@go.needs_go
-def test_beside_go_nodes(mesh, pki, rows, kind, dialer, role):
+def test_beside_go_nodes(mesh, pki, rows, receptor, kind, dialer, role):
     def left_dials(left, right):
         return role not in (left, right) or (left == role) == (dialer == "meshd")
 
-    programs = {name: MESHD if name == role else go.program() for name in LINE}
-    rows.append([kind, dialer, role, *cell(mesh, pki, kind, left_dials, programs)])
+    programs = {name: MESHD if name == role else receptor for name in LINE}
+    rows.append([receptor.name, kind, dialer, role, *cell(mesh, pki, kind, left_dials, programs)])
 
 
 @pytest.mark.parametrize("kind", links.OWN)
@@ -61,7 +59,7 @@ def test_among_our_own_nodes(mesh, pki, rows, kind):
     programs = dict.fromkeys(LINE, MESHD)
     dialer = "the hop" if hop_dials else "its neighbours"
     times = cell(mesh, pki, kind, lambda left, _: (left == "hop") == hop_dials, programs)
-    rows.append([kind, dialer, "all", *times])
+    rows.append([MESHD.name, kind, dialer, "all", *times])
 
 
 def cell(mesh, pki, kind, left_dials, programs):

@@ -1,4 +1,8 @@
-"""Every subcommand of the real receptorctl against our node, over the Unix socket, over TCP and over TLS."""
+"""Every subcommand of the real receptorctl, old and new, against our node over the Unix socket, over TCP and over TLS.
+
+At the end the kind of mesh that receptorctl's own tests start: nodes of a program called `receptor`, and a key for
+signed work as ssh-keygen makes it.
+"""
 
 import json
 import os
@@ -9,8 +13,8 @@ import pytest
 
 import mesh as harness
 from conftest import scoped_mesh
-from mesh import RECEPTORCTL, command_type, environment, free_port, until
-from trust import Pki
+from mesh import MESHD, RECEPTORCTLS, command_type, environment, free_port, until
+from trust import Pki, run
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +32,16 @@ def nodes(request, tmp_path_factory):
         yield mesh.start()
 
 
+@pytest.fixture(scope="module", params=RECEPTORCTLS)
+def client(request):
+    """The program and its version."""
+    program = RECEPTORCTLS[request.param]
+    assert program.is_file(), f"receptorctl {request.param} is missing: tests/run installs {program}"
+    return program, request.param
+
+
 @pytest.fixture(params=["unix", "tcp", "tls"])
-def ctl(request, nodes):
+def ctl(request, nodes, client):
     """Runs receptorctl; gives its exit code, output and errors as text."""
     sockets = {"unix": f"unix:{nodes['control'].socket}", "tcp": f"tcp://127.0.0.1:{nodes.tcp}"}
     where = {**sockets, "tls": f"tls://127.0.0.1:{nodes.tls}"}[request.param]
@@ -37,11 +49,12 @@ def ctl(request, nodes):
     options = [part for flag, name in files.items() for part in (flag, str(nodes.pki.path(name)))]
 
     def run(*args, payload=b""):
-        command = [RECEPTORCTL, "--socket", where, *(options if request.param == "tls" else []), *args]
+        command = [client[0], "--socket", where, *(options if request.param == "tls" else []), *args]
         done = subprocess.run(command, input=payload, capture_output=True, env=environment(), timeout=60)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     run.where, run.options = where, options if request.param == "tls" else []
+    run.program, run.version = client
     yield run
     nodes["control"].release_all()
 
@@ -86,7 +99,7 @@ def test_traceroute(ctl):
 
 def test_version(ctl):
     code, text, _ = ctl("version")
-    assert code == 0 and text.splitlines()[0].split() == ["receptorctl", "1.6.9"], text
+    assert code == 0 and text.splitlines()[0].split() == ["receptorctl", ctl.version], text
 
 
 def test_reload(ctl):
@@ -98,7 +111,7 @@ def test_connect_from_a_terminal(ctl):
     """The client insists on a terminal; the service is another node's control service."""
     terminal, theirs = pty.openpty()
     process = subprocess.Popen(
-        [RECEPTORCTL, "--socket", ctl.where, *ctl.options, "connect", "execution", "control"],
+        [ctl.program, "--socket", ctl.where, *ctl.options, "connect", "execution", "control"],
         stdin=theirs,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -142,7 +155,7 @@ def test_submit_with_a_payload_from_a_file(ctl, tmp_path):
     (tmp_path / "payload").write_bytes(bytes(range(256)) * 1000)
     path = str(tmp_path / "payload")
     submit = ["work", "submit", "cat", "--node", "execution", "-p", path, "-f"]
-    command = [RECEPTORCTL, "--socket", ctl.where, *ctl.options, *submit]
+    command = [ctl.program, "--socket", ctl.where, *ctl.options, *submit]
     done = subprocess.run(command, capture_output=True, env=environment(), timeout=60)
     assert done.returncode == 0 and done.stdout == bytes(range(256)) * 1000, done.stderr
 
@@ -194,3 +207,62 @@ def test_ttl(ctl):
 def test_refusals(ctl, args, code, text):
     got, _, errors = ctl(*args)
     assert got == code and text in errors, (got, errors)
+
+
+KEY = ["ssh-keygen", "-b", "2048", "-t", "rsa", "-q", "-N", ""]
+
+
+@pytest.fixture(scope="module")
+def receptors(request):
+    """node1 - node2 - node3 as processes called `receptor`; node1 has the key, and two work types."""
+    with scoped_mesh(request.node) as mesh:
+        program, mesh.tcp, key = mesh.dir / "receptor", free_port(), mesh.dir / "signwork_key"
+        program.symlink_to(MESHD)
+        run(*KEY, "-f", key)
+        signing = [
+            {"work-signing": {"privatekey": str(key), "tokenexpiration": "10h30m"}},
+            {"work-verification": {"publickey": f"{key}.pub"}},
+        ]
+        words = {"command": "bash", "params": '-c "for w in {1..3}; do echo ${w}; done"'}
+        work = [
+            {"work-command": {"worktype": "signed-echo", **words, "verifysignature": True}},
+            {"work-command": {"workType": "unsigned-echo", **words}},
+        ]
+        entrance = {"port": mesh.tcp, "bindaddr": "127.0.0.1", "remotenode": "localhost", "remoteservice": "control"}
+        upper = command_type("echo-uppercase", "bash", '-c "read PAYLOAD; echo ${PAYLOAD^^}"')
+        mesh.node("node1", listen=True, work=work, extra=[*signing, {"tcp-server": entrance}], program=program)
+        mesh.node("node2", listen=True, peers=["node1"], extra=signing[:1], program=program)
+        mesh.node("node3", peers=["node2"], work=[upper], program=program)
+        yield mesh.start()
+
+
+def driven(client, socket, *args, code=0):
+    """What receptorctl prints to a command over a Unix socket; its errors where it is to fail."""
+    command = [client[0], "--socket", f"unix://{socket}", *args]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode == code, (args, done)
+    return done.stderr if code else done.stdout
+
+
+def test_work_on_nodes_called_receptor(receptors, client):
+    node1, node2 = receptors["node1"].socket, receptors["node2"].socket
+    said = driven(client, node1, "work", "submit", "echo-uppercase", "--node", "node3", "-l", "it works", "-f", "--rm")
+    assert said.startswith("IT WORKS\n"), said
+    for options in (["unsigned-echo"], ["signed-echo", "--signwork"]):
+        said = driven(client, node2, "work", "submit", *options, "--node", "node1", "--no-payload", "-f")
+        assert said == "1\n2\n3\n", said
+    said = driven(client, node2, "work", "submit", "signed-echo", "--node", "node1", "--no-payload", code=101)
+    assert "could not verify signature: signature is empty" in said
+    driven(client, node2, "work", "release", "--all")
+    until("nothing is left", lambda: receptors["node1"].command("work list") == {})
+
+
+def test_status_of_nodes_called_receptor(receptors, client):
+    """The keys are what receptorctl's own suite compares, neither more nor less."""
+    status = json.loads(driven(client, receptors["node1"].socket, "status", "--json"))
+    keys = "Advertisements Connections KnownConnectionCosts NodeID RoutingTable SystemCPUCount SystemMemoryMiB Version"
+    assert sorted(status) == keys.split()
+    assert "node1" in driven(client, receptors["node2"].socket, "status")
+    command = [client[0], "--socket", f"tcp://localhost:{receptors.tcp}", "status", "--json"]
+    done = subprocess.run(command, capture_output=True, env=environment(), timeout=60)
+    assert json.loads(done.stdout)["NodeID"] == "node1", done

@@ -1,6 +1,6 @@
 """Neighbours whose certificates are not in order: none of them gets in, and our log says why.
 
-The neighbour is ours, and the Go implementation's where RECEPTOR_GO names it. Certificates that either program made
+The neighbour is ours, and the Go implementation's where the environment names its programs. Certificates that either program made
 are good for the other.
 """
 
@@ -19,7 +19,7 @@ import links
 from mesh import MESHCTL, MESHD, environment, free_port, until
 from trust import Pki, run
 
-NEIGHBOURS = [pytest.param("meshd"), pytest.param("receptor", marks=go.needs_go)]
+NEIGHBOURS = [pytest.param("meshd"), *go.EACH]
 
 #: What is wrong with the neighbour's certificate: how it is made, and what our log says of it.
 WRONG = {
@@ -44,16 +44,12 @@ def pki(tmp_path_factory):
     return pki
 
 
-def program(neighbour):
-    return MESHD if neighbour == "meshd" else go.program()
-
-
 def joined(mesh, neighbour, ours, theirs, who_dials, backend="tcp-mtls"):
     """Two nodes and a link between them; the directives are profiles."""
     port = free_port()
     ends = {True: links.peer(backend, port), False: links.listener(backend, port)}
     us = mesh.add("us", [{"log-level": "info"}, *ours, ends[who_dials == "us"]])
-    them = mesh.add("them", [{"log-level": "info"}, *theirs, ends[who_dials == "them"]], program(neighbour))
+    them = mesh.add("them", [{"log-level": "info"}, *theirs, ends[who_dials == "them"]], go.program(neighbour))
     for node in (us, them):
         node.start()
     return us, them
@@ -102,14 +98,13 @@ def test_one_end_without_tls(mesh, pki, neighbour, dials):
     ours = links.peer("tcp-mtls", port) if dials == "us" else links.listener("tcp-mtls", port)
     theirs = links.listener("tcp", port) if dials == "us" else links.peer("tcp", port)
     us = mesh.add("us", [{"log-level": "info"}, *pki.profiles("us"), ours]).start()
-    mesh.add("them", [{"log-level": "info"}, theirs], program(neighbour)).start()
+    mesh.add("them", [{"log-level": "info"}, theirs], go.program(neighbour)).start()
     refused(us, None, "the peer does not speak TLS")
 
 
-@go.needs_go
 @pytest.mark.parametrize("dials", ["us", "them"])
-def test_certificates_made_by_the_go_program(mesh, tmp_path, dials):
-    theirs = Pki(tmp_path / "pki", go.program())
+def test_certificates_made_by_the_go_program(mesh, tmp_path, receptor, dials):
+    theirs = Pki(tmp_path / "pki", receptor)
     for name in ("us", "them"):
         theirs.issue(name, [name])
     run(MESHCTL, "cert", "verify", theirs.path("us.crt"), "--ca", theirs.path("ca.crt"), "--node", "us")
@@ -117,12 +112,11 @@ def test_certificates_made_by_the_go_program(mesh, tmp_path, dials):
     mesh.wait_for_routes()
 
 
-@go.needs_go
 @pytest.mark.parametrize("dials", ["us", "them"])
-def test_a_request_of_one_program_signed_by_the_other(mesh, tmp_path, dials):
+def test_a_request_of_one_program_signed_by_the_other(mesh, tmp_path, receptor, dials):
     """Authorities of both, who sign what the other has asked for, in one bundle."""
     files = Pki(tmp_path / "pki", MESHD)
-    ours, theirs = MESHD, go.program()
+    ours, theirs = MESHD, receptor
     files.program = theirs
     files.authority("goca")
     names = ["dnsname=localhost", "ipaddress=127.0.0.1"]
@@ -137,9 +131,8 @@ def test_a_request_of_one_program_signed_by_the_other(mesh, tmp_path, dials):
     mesh.wait_for_routes()
 
 
-@go.needs_go
 @pytest.mark.parametrize("dials", ["us", "them"])
-def test_an_elliptic_certificate_of_ours_serves_a_go_node(mesh, tmp_path, dials):
+def test_an_elliptic_certificate_of_ours_serves_a_go_node(mesh, tmp_path, receptor, dials):
     pki = Pki(tmp_path / "pki")
     for name in ("us", "them"):
         files = {option: pki.path(f"{name}.{end}") for option, end in (("--outreq", "req"), ("--outkey", "key"))}
