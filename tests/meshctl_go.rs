@@ -1,11 +1,13 @@
-//! meshctl against real nodes of the Go implementation, named by RECEPTOR_GO; without it these tests say so, loudly,
-//! and pass.
+//! meshctl against real nodes of the Go implementation.
+
+#[path = "support/receptor.rs"]
+mod receptor;
 
 use std::{
     fs,
     io::{Read, Write},
     os::unix::net::UnixStream,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command as Process, Stdio},
     thread,
     time::{Duration, Instant},
@@ -14,17 +16,6 @@ use std::{
 use assert_cmd::Command;
 use serde_json::{Value, json};
 
-/// The Go node's program; a relative or wrong path fails the test rather than skipping it.
-fn receptor_go() -> Option<PathBuf> {
-    let Some(path) = std::env::var_os("RECEPTOR_GO") else {
-        eprintln!("SKIPPED: RECEPTOR_GO is not set");
-        return None;
-    };
-    let path = PathBuf::from(path);
-    assert!(path.is_file(), "RECEPTOR_GO is no file: {}", path.display());
-    Some(path)
-}
-
 /// One node with the work types `cat` and `sh`, ended when dropped.
 struct Node {
     process: Child,
@@ -32,7 +23,7 @@ struct Node {
 }
 
 impl Node {
-    fn start(program: &PathBuf) -> Self {
+    fn start(program: &Path) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let config = json!([
@@ -87,10 +78,16 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-#[test]
-fn a_job_there_and_back() {
-    let Some(program) = receptor_go() else { return };
-    let node = Node::start(&program);
+receptor::beside_go_nodes!(
+    a_job_there_and_back,
+    failures_are_told,
+    cancel_and_status,
+    an_interrupted_payload_leaves_no_unit,
+    the_demo_runs_on_go_nodes_too,
+);
+
+fn a_job_there_and_back(program: &Path) {
+    let node = Node::start(program);
     let payload: Vec<u8> = (0..10_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let args = ["work", "submit", "cat", "-p", "-", "-f", "--rm"];
     let output = node.meshctl(&args).write_stdin(payload.clone()).output().unwrap();
@@ -99,10 +96,8 @@ fn a_job_there_and_back() {
     assert_eq!(node.json(&["work", "list"]), json!({}));
 }
 
-#[test]
-fn failures_are_told() {
-    let Some(program) = receptor_go() else { return };
-    let node = Node::start(&program);
+fn failures_are_told(program: &Path) {
+    let node = Node::start(program);
     let output =
         node.meshctl(&["work", "submit", "sh", "-n", "-f", "--", "'echo out; exit 3'"]).output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), b"out\n".as_slice()));
@@ -119,10 +114,8 @@ fn failures_are_told() {
     }
 }
 
-#[test]
-fn cancel_and_status() {
-    let Some(program) = receptor_go() else { return };
-    let node = Node::start(&program);
+fn cancel_and_status(program: &Path) {
+    let node = Node::start(program);
     let unit = node.json(&["work", "submit", "sh", "-n", "--", "'sleep 600'"]);
     let unit = unit["unitid"].as_str().unwrap();
     let state = || node.json(&["work", "status", unit])[unit]["State"].clone();
@@ -134,10 +127,8 @@ fn cancel_and_status() {
     assert!(node.meshctl(&["ping", "solo", "--count", "1"]).output().unwrap().status.success());
 }
 
-#[test]
-fn an_interrupted_payload_leaves_no_unit() {
-    let Some(program) = receptor_go() else { return };
-    let node = Node::start(&program);
+fn an_interrupted_payload_leaves_no_unit(program: &Path) {
+    let node = Node::start(program);
     let mut child = Process::new(assert_cmd::cargo::cargo_bin!("meshctl"))
         .arg("--socket")
         .arg(node.dir.path().join("s"))
@@ -162,10 +153,8 @@ fn the_demo_runs_a_job_and_leaves_nothing_behind() {
     demo_on(Path::new(env!("CARGO_BIN_EXE_meshd")));
 }
 
-#[test]
-fn the_demo_runs_on_go_nodes_too() {
-    let Some(program) = receptor_go() else { return };
-    demo_on(&program);
+fn the_demo_runs_on_go_nodes_too(program: &Path) {
+    demo_on(program);
 }
 
 fn demo_on(program: &Path) {

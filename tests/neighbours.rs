@@ -1,8 +1,11 @@
 //! A node and its neighbours as processes: one that stands still is noticed, a receptor node is left to its own
-//! timers. The receptor node is named by RECEPTOR_GO; without it that test says so, loudly, and passes.
+//! timers.
+
+#[path = "support/receptor.rs"]
+mod receptor;
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,7 +23,7 @@ struct Neighbour {
 }
 
 impl Neighbour {
-    fn start(program: PathBuf, address: &str) -> Self {
+    fn start(program: &Path, address: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = serde_json::json!([
             {"node": {"id": "neighbour", "datadir": dir.path().join("data")}},
@@ -67,7 +70,7 @@ async fn link(node: &NodeHandle) -> Option<LinkStatus> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_neighbour_that_stands_still_is_noticed() {
     let (node, _link, address) = listening().await;
-    let neighbour = Neighbour::start(env!("CARGO_BIN_EXE_meshd").into(), &address);
+    let neighbour = Neighbour::start(Path::new(env!("CARGO_BIN_EXE_meshd")), &address);
     let known = |link: Option<LinkStatus>| link.is_some_and(|link| link.probed && link.rtt.is_some());
     // The first probes tell how much the link loses; silence means little before that.
     let asked = || async { known(link(&node).await) && node.status().await.counters.probes >= 10 };
@@ -83,14 +86,15 @@ async fn a_neighbour_that_stands_still_is_noticed() {
     until("it is back", Duration::from_secs(60), || async { link(&node).await.is_some() }).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_receptor_node_is_not_disturbed_by_a_probe() {
-    let Some(program) = std::env::var_os("RECEPTOR_GO") else {
-        eprintln!("SKIPPED: RECEPTOR_GO is not set");
-        return;
-    };
+receptor::beside_go_nodes!(a_receptor_node_is_not_disturbed_by_a_probe);
+
+fn a_receptor_node_is_not_disturbed_by_a_probe(program: &Path) {
+    tokio::runtime::Runtime::new().unwrap().block_on(is_not_disturbed(program));
+}
+
+async fn is_not_disturbed(program: &Path) {
     let (node, _link, address) = listening().await;
-    let _neighbour = Neighbour::start(program.into(), &address);
+    let _neighbour = Neighbour::start(program, &address);
     until("it is linked", Duration::from_secs(30), || async { link(&node).await.is_some() }).await;
     let first = link(&node).await.unwrap();
     let rounds = || async { link(&node).await.is_some_and(|link| link.packets_in >= first.packets_in + 4) };

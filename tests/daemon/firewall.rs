@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Node, free_port, receptor_go, until};
+use crate::harness::{Node, free_port, until};
+use crate::receptor::beside_go_nodes;
 
 fn reject(rule: Value) -> Value {
     let mut rule = rule;
@@ -69,12 +70,12 @@ fn example(port: u16) -> (tempfile::TempDir, std::path::PathBuf) {
     (dir, config)
 }
 
-#[test]
-fn a_go_node_sees_that_it_is_blocked() {
-    let Some(program) = receptor_go() else { return };
+beside_go_nodes!(a_go_node_sees_that_it_is_blocked, a_go_node_that_rejects_fails_our_connection_at_once);
+
+fn a_go_node_sees_that_it_is_blocked(program: &Path) {
     let port = free_port();
     let items = json!([{"tcp-listener": {"port": port}}]);
-    let go = Node::run(&program, "go", json!({}), items);
+    let go = Node::run(program, "go", json!({}), items);
     let (dir, config) = example(port);
     let control = Node::spawn(Path::new(env!("CARGO_BIN_EXE_meshd")), dir, &config);
     control.reaches("go");
@@ -124,12 +125,10 @@ fn a_rejected_connection_fails_at_once() {
     rejected_at_once(&other, "connect control control", &blocked("control", "other"));
 }
 
-#[test]
-fn a_go_node_that_rejects_fails_our_connection_at_once() {
-    let Some(program) = receptor_go() else { return };
+fn a_go_node_that_rejects_fails_our_connection_at_once(program: &Path) {
     let port = free_port();
     let rules = json!({"firewallrules": [{"action": "reject", "tonode": "go", "toservice": "control"}]});
-    let go = Node::run(&program, "go", rules, json!([{"tcp-listener": {"port": port}}]));
+    let go = Node::run(program, "go", rules, json!([{"tcp-listener": {"port": port}}]));
     let ours = Node::start("ours", json!([{"tcp-peer": format!("127.0.0.1:{port}")}]));
     ours.reaches("go");
     go.reaches("ours");

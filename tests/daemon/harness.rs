@@ -14,17 +14,6 @@ use serde_json::{Value, json};
 /// Nothing here takes this long unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// The Go node's program; without one the test is skipped, loudly.
-pub fn receptor_go() -> Option<PathBuf> {
-    let Some(path) = std::env::var_os("RECEPTOR_GO") else {
-        eprintln!("SKIPPED: RECEPTOR_GO is not set");
-        return None;
-    };
-    let path = PathBuf::from(path);
-    assert!(path.is_file(), "RECEPTOR_GO is no file: {}", path.display());
-    Some(path)
-}
-
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()

@@ -5,6 +5,8 @@ mod examples;
 mod firewall;
 mod harness;
 mod proxies;
+#[path = "../support/receptor.rs"]
+mod receptor;
 mod reload;
 mod router;
 mod secured;

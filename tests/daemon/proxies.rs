@@ -8,7 +8,8 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::harness::{LIMIT, Node, echo, exchange, free_port, pattern, receptor_go, until};
+use crate::harness::{LIMIT, Node, echo, exchange, free_port, pattern, until};
+use crate::receptor::beside_go_nodes;
 
 /// A node with the entrances and one with the exits, linked.
 struct Border {
@@ -126,14 +127,12 @@ fn between_our_own_nodes() {
     works(&Border::new(&ours(), &ours()), true);
 }
 
-#[test]
-fn from_ours_into_a_go_node() {
-    let Some(go) = receptor_go() else { return };
-    works(&Border::new(&ours(), &go), false);
+beside_go_nodes!(from_ours_into_a_go_node, from_a_go_node_into_ours);
+
+fn from_ours_into_a_go_node(go: &Path) {
+    works(&Border::new(&ours(), go), false);
 }
 
-#[test]
-fn from_a_go_node_into_ours() {
-    let Some(go) = receptor_go() else { return };
-    works(&Border::new(&go, &ours()), true);
+fn from_a_go_node_into_ours(go: &Path) {
+    works(&Border::new(go, &ours()), true);
 }

@@ -13,7 +13,8 @@ use std::thread;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
-use crate::harness::{LIMIT, Node, pattern, receptor_go, until};
+use crate::harness::{LIMIT, Node, pattern, until};
+use crate::receptor::beside_go_nodes;
 
 fn ip(args: &str) -> String {
     let output =
@@ -221,9 +222,9 @@ fn what_others_have_made_stands() {
     assert!(left.ip("link").contains("meshtest"), "all stays as it was");
 }
 
-#[test]
-fn a_go_router_and_ours_lead_to_each_other() {
-    let Some(program) = receptor_go() else { return };
+beside_go_nodes!(a_go_router_and_ours_lead_to_each_other);
+
+fn a_go_router_and_ours_lead_to_each_other(program: &Path) {
     let (left, right) = (Space::new(1), Space::new(2));
     left.join(&right);
     let near = left.node(
@@ -233,7 +234,7 @@ fn a_go_router_and_ours_lead_to_each_other() {
     );
     // The Go node's routes are of IPv4 only.
     let far = right.node(
-        &program,
+        program,
         "far",
         json!([{"tcp-peer": {"address": "192.0.2.1:7777"}},
                {"ip-router": {"networkname": "net", "localnet": "10.78.2.0/30", "routes": "10.77.2.0/24"}}]),

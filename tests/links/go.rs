@@ -1,28 +1,19 @@
 //! One node of ours among nodes of the Go implementation: kind of link, who dials, our role.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::mesh::{Kind, Node, Plan, free_port, megabytes};
+use super::receptor;
 
 const LINE: [&str; 3] = ["control", "hop", "execution"];
 
-/// The Go node's program; a wrong path fails the test rather than skipping it.
-fn receptor_go() -> Option<PathBuf> {
-    let Some(path) = std::env::var_os("RECEPTOR_GO") else {
-        eprintln!("SKIPPED: RECEPTOR_GO is not set");
-        return None;
-    };
-    let path = PathBuf::from(path);
-    assert!(path.is_file(), "RECEPTOR_GO is no file: {}", path.display());
-    Some(path)
-}
+receptor::beside_go_nodes!(tcp, udp, websocket);
 
-fn run(kind: Kind) {
-    let Some(go) = receptor_go() else { return };
+fn run(kind: Kind, go: &Path) {
     let size = megabytes(2) << 20;
     for (role, name) in LINE.into_iter().enumerate() {
         for we_dial in [true, false] {
-            let took = cell(kind, role, we_dial, &go, size);
+            let took = cell(kind, role, we_dial, go, size);
             let dialer = if we_dial { "meshd" } else { "receptor" };
             println!("{kind:?}: we are {name:9}, {dialer:8} dials: {size} bytes each way in {took:.1?}");
         }
@@ -59,17 +50,14 @@ fn cell(kind: Kind, role: usize, we_dial: bool, go: &Path, size: usize) -> std::
     control.echo("execution", size)
 }
 
-#[test]
-fn tcp() {
-    run(Kind::Tcp);
+fn tcp(go: &Path) {
+    run(Kind::Tcp, go);
 }
 
-#[test]
-fn udp() {
-    run(Kind::Udp);
+fn udp(go: &Path) {
+    run(Kind::Udp, go);
 }
 
-#[test]
-fn websocket() {
-    run(Kind::Ws);
+fn websocket(go: &Path) {
+    run(Kind::Ws, go);
 }
