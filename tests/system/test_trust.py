@@ -44,12 +44,12 @@ def pki(tmp_path_factory):
     return pki
 
 
-def joined(mesh, program, ours, theirs, who_dials, backend="tcp-mtls"):
+def joined(mesh, neighbour, ours, theirs, who_dials, backend="tcp-mtls"):
     """Two nodes and a link between them; the directives are profiles."""
     port = free_port()
     ends = {True: links.peer(backend, port), False: links.listener(backend, port)}
     us = mesh.add("us", [{"log-level": "info"}, *ours, ends[who_dials == "us"]])
-    them = mesh.add("them", [{"log-level": "info"}, *theirs, ends[who_dials == "them"]], program)
+    them = mesh.add("them", [{"log-level": "info"}, *theirs, ends[who_dials == "them"]], go.program(neighbour))
     for node in (us, them):
         node.start()
     return us, them
@@ -66,7 +66,7 @@ def refused(us, them, reason):
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_bad_certificate(mesh, pki, neighbour, dials, wrong):
     theirs = pki.profiles(wrong, skipreceptornamescheck=True)
-    us, them = joined(mesh, go.program(neighbour), pki.profiles("us"), theirs, dials)
+    us, them = joined(mesh, neighbour, pki.profiles("us"), theirs, dials)
     refused(us, them, WRONG[wrong][1])
     if neighbour == "meshd":
         until("the other side to say whose log has the reason", lambda: "does not accept our certificate" in them.log())
@@ -76,7 +76,7 @@ def test_a_bad_certificate(mesh, pki, neighbour, dials, wrong):
 @pytest.mark.parametrize("dials", ["us", "them"])
 def test_a_certificate_for_another_node(mesh, pki, neighbour, dials):
     theirs = pki.profiles("somebody", skipreceptornamescheck=True)
-    us, _ = joined(mesh, go.program(neighbour), pki.profiles("us"), theirs, dials)
+    us, _ = joined(mesh, neighbour, pki.profiles("us"), theirs, dials)
     refused(us, None, "it calls itself them, and its certificate names somebody")
 
 
@@ -85,7 +85,7 @@ def test_a_missing_client_certificate(mesh, pki, neighbour):
     # A Go node does not start without these two, and takes them empty.
     none = {} if neighbour == "meshd" else {"cert": "", "key": ""}
     theirs = [{"tls-client": {"name": "client", "rootcas": str(pki.path("ca.crt")), **none}}]
-    us, them = joined(mesh, go.program(neighbour), pki.profiles("us"), theirs, "them")
+    us, them = joined(mesh, neighbour, pki.profiles("us"), theirs, "them")
     refused(us, them, "the client shows no certificate: set cert and key in its tls-client")
     if neighbour == "meshd":
         until("the other side's reason", lambda: "set cert and key in the tls-client" in them.log())
@@ -102,21 +102,23 @@ def test_one_end_without_tls(mesh, pki, neighbour, dials):
     refused(us, None, "the peer does not speak TLS")
 
 
+@pytest.mark.parametrize("neighbour", go.EACH)
 @pytest.mark.parametrize("dials", ["us", "them"])
-def test_certificates_made_by_the_go_program(mesh, tmp_path, receptor, dials):
-    theirs = Pki(tmp_path / "pki", receptor)
+def test_certificates_made_by_the_go_program(mesh, tmp_path, neighbour, dials):
+    theirs = Pki(tmp_path / "pki", go.program(neighbour))
     for name in ("us", "them"):
         theirs.issue(name, [name])
     run(MESHCTL, "cert", "verify", theirs.path("us.crt"), "--ca", theirs.path("ca.crt"), "--node", "us")
-    joined(mesh, receptor, theirs.profiles("us"), theirs.profiles("them"), dials)
+    joined(mesh, neighbour, theirs.profiles("us"), theirs.profiles("them"), dials)
     mesh.wait_for_routes()
 
 
+@pytest.mark.parametrize("neighbour", go.EACH)
 @pytest.mark.parametrize("dials", ["us", "them"])
-def test_a_request_of_one_program_signed_by_the_other(mesh, tmp_path, receptor, dials):
+def test_a_request_of_one_program_signed_by_the_other(mesh, tmp_path, neighbour, dials):
     """Authorities of both, who sign what the other has asked for, in one bundle."""
     files = Pki(tmp_path / "pki", MESHD)
-    ours, theirs = MESHD, receptor
+    ours, theirs = MESHD, go.program(neighbour)
     files.program = theirs
     files.authority("goca")
     names = ["dnsname=localhost", "ipaddress=127.0.0.1"]
@@ -127,19 +129,20 @@ def test_a_request_of_one_program_signed_by_the_other(mesh, tmp_path, receptor, 
         files.cert("signreq", f"req={name}.req", f"cacert={authority}.crt", f"cakey={authority}.key", f"outcert={name}.crt", "verify=true")
     bundle = files.path("bundle.crt")
     bundle.write_text(files.path("ca.crt").read_text() + files.path("goca.crt").read_text())
-    joined(mesh, receptor, files.profiles("us", "bundle"), files.profiles("them", "bundle"), dials)
+    joined(mesh, neighbour, files.profiles("us", "bundle"), files.profiles("them", "bundle"), dials)
     mesh.wait_for_routes()
 
 
+@pytest.mark.parametrize("neighbour", go.EACH)
 @pytest.mark.parametrize("dials", ["us", "them"])
-def test_an_elliptic_certificate_of_ours_serves_a_go_node(mesh, tmp_path, receptor, dials):
+def test_an_elliptic_certificate_of_ours_serves_a_go_node(mesh, tmp_path, neighbour, dials):
     pki = Pki(tmp_path / "pki")
     for name in ("us", "them"):
         files = {option: pki.path(f"{name}.{end}") for option, end in (("--outreq", "req"), ("--outkey", "key"))}
         pairs = [part for item in files.items() for part in item]
         run(MESHCTL, "cert", "makereq", "--commonname", name, "--nodeid", name, "--dnsname", "localhost", "--ipaddress", "127.0.0.1", "--key", "ecdsa", *pairs)
         pki.cert("signreq", f"req={name}.req", "cacert=ca.crt", "cakey=ca.key", f"outcert={name}.crt", "verify=true")
-    joined(mesh, receptor, pki.profiles("us"), pki.profiles("them"), dials)
+    joined(mesh, neighbour, pki.profiles("us"), pki.profiles("them"), dials)
     mesh.wait_for_routes()
 
 
