@@ -52,9 +52,9 @@ pub fn profiles(dir: &Path, node: &str) -> [Value; 2] {
     ]
 }
 
-/// For the node that signs.
+/// For the node that signs. A Go node does not start without an expiration.
 pub fn signing(dir: &Path) -> Value {
-    json!({"work-signing": {"privatekey": dir.join("work.key")}})
+    json!({"work-signing": {"privatekey": dir.join("work.key"), "tokenexpiration": "5m"}})
 }
 
 /// For the node that verifies.
