@@ -1,5 +1,6 @@
 """Configuration errors as an operator meets them: file, line, directive, and what is allowed instead."""
 
+import json
 import subprocess
 
 import pytest
@@ -66,6 +67,35 @@ def test_a_mistake_is_told_once(tmp_path, as_file):
         assert "`local-only`" in line, line
     (finding,) = subprocess.run([MESHD, "check", *args], capture_output=True, text=True, timeout=20).stdout.splitlines()
     assert "`local-only`" in finding, finding
+
+
+MOVED = [
+    (
+        {"node": {"id": "a", "firewallrules": [{"action": "reject", "fromnode": "/evil|bad/"}]}},
+        ["fromnode: /evil|bad/ is read as ^(?:evil|bad)$ here", "as ^evil|bad$ by a receptor node", "write /(?:evil|bad)/"],
+    ),
+    (
+        {"pyroscope-client": {"applicationName": "a", "tags": {"k": "v"}, "basicAuthPassword": "hidden", "profileTypes": ["cpu"]}},
+        ["pyroscope-client: meshd sends no profiles"],
+    ),
+]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("directive, parts", MOVED, ids=["alternatives", "pyroscope"])
+def test_what_moves_here_from_receptor_is_warned_of_once(mesh, version, directive, parts):
+    """By `meshd check`, and by a node at its start."""
+    node = mesh.node("a")
+    items = {"node": {"id": "a"}, "local-only": None, "control-service": {"filename": str(node.socket)}, **directive}
+    items["node"]["datadir"] = str(node.datadir)
+    items = {"version": 2, **items} if version == 2 else [{name: values} for name, values in items.items()]
+    node.config.write_text(json.dumps(items))
+    checked = subprocess.run([MESHD, "check", str(node.config)], capture_output=True, text=True, timeout=20)
+    assert checked.returncode == 0, checked
+    log = node.start().log()
+    for said in (checked.stdout, log):
+        (warning,) = [line for line in said.splitlines() if "warning" in line]
+        assert all(part in warning for part in parts) and "hidden" not in warning, warning
 
 
 def test_a_port_that_is_taken_is_named(mesh):
