@@ -15,6 +15,9 @@ use crate::oracle::Truth;
 use crate::topology::{self, Topology};
 use crate::world::{Counts, World, service};
 
+/// Of two nodes with one ID the one that started later ends within this time.
+const TWIN_LIVES: Duration = Duration::from_secs(60);
+
 /// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scenario {
@@ -63,9 +66,7 @@ impl Scenario {
         Duration::from_secs(match self {
             Self::ColdStart => 15,
             Self::LinkReset | Self::NodeKilled | Self::LinkSilent | Self::NodeVanishes => 30,
-            // After the half minute in which its links are dialled again.
-            Self::Everything => 30,
-            Self::Crossing | Self::NodeRestarts | Self::ClockSetBack | Self::Twin => 60,
+            Self::Crossing | Self::NodeRestarts | Self::ClockSetBack | Self::Twin | Self::Everything => 60,
             Self::LinkRestored | Self::Flapping | Self::Partition => 90,
             Self::Lossy => 300,
         })
@@ -318,8 +319,11 @@ impl Case {
         let sent = (counts.control + counts.data).saturating_sub(before.1.control + before.1.data);
         let messages_per_node = sent as f64 / self.nodes as f64;
         let twins = matches!(self.scenario, Scenario::Twin | Scenario::Everything);
-        if twins && world.nodes.get(self.nodes).is_some_and(|n| n.mesh.is_some()) {
-            return Err("the twin lives on".into());
+        if twins && let Some(twin) = world.nodes.get(self.nodes) {
+            let lived = twin.stopped.ok_or("the twin lives on")?.saturating_sub(before.0);
+            if lived > TWIN_LIVES || world.nodes.iter().filter(|node| node.stopped.is_some()).count() > 1 {
+                return Err(format!("the twin, and nobody else, was to stop in time, and did after {lived:?}"));
+            }
         }
         self.await_lost_services(world);
         let truth = Truth::of(world);

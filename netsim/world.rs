@@ -37,7 +37,9 @@ pub struct Node {
     /// What its clock is wrong by, in seconds.
     pub skew: i64,
     wake: Option<Duration>,
-    pub told_to_stop: bool,
+    told_to_stop: bool,
+    /// When it stopped because it was told to.
+    pub stopped: Option<Duration>,
 }
 
 pub enum Happening {
@@ -166,6 +168,7 @@ impl World {
             skew: 0,
             wake: None,
             told_to_stop: false,
+            stopped: None,
         });
         self.nodes.len() - 1
     }
@@ -186,7 +189,7 @@ impl World {
         }
         self.nodes[node].mesh = Some(mesh.into());
         self.nodes[node].wake = None;
-        self.nodes[node].told_to_stop = false;
+        (self.nodes[node].told_to_stop, self.nodes[node].stopped) = (false, None);
         for link in 0..self.links.len() {
             self.dial_if_due(link, node);
         }
@@ -314,6 +317,7 @@ impl World {
         let due = mesh.poll_timeout().map(|(due, _)| due.since_origin().max(self.now));
         self.nodes[node].mesh = Some(mesh);
         if self.nodes[node].told_to_stop {
+            self.nodes[node].stopped = Some(self.now);
             return self.kill(node, false);
         }
         if let Some(due) = due
@@ -388,7 +392,7 @@ impl World {
             // In very large meshes their start alone is loud.
             Event::Loud { .. } => assert!(self.nodes.len() >= 1_000, "a node floods its neighbour"),
             Event::CannotTell(error) => panic!("a node has too much to tell: {error}"),
-            Event::DuplicateNode { .. } | Event::NodeRestarted(_) | Event::OffersChanged => {}
+            Event::DuplicateNode { .. } | Event::Suspected { .. } | Event::NodeRestarted(_) | Event::OffersChanged => {}
         }
     }
 

@@ -12,8 +12,8 @@ use rand::rngs::SmallRng;
 
 use super::adverts::{Adverts, Offer};
 use super::datagram::Datagram;
+use super::duplicates::Duplicates;
 use super::firewall::Rule;
-use super::flood::DUPLICATE_NOTICE_INTERVAL;
 use super::life::Kind;
 use super::links::LinkTable;
 use super::pace::{BackOff, Pace};
@@ -106,12 +106,18 @@ pub enum Event {
         /// How many.
         messages: u32,
     },
-    /// Another node uses our ID; it was told so.
+    /// Another node that started later uses our ID; it was told so. Said once a minute at most.
     DuplicateNode {
         /// Its epoch.
         epoch: u64,
     },
-    /// Another node was here first under our ID: this one must stop.
+    /// Somebody says that another node was here first under our ID. Said once a minute at most; this node goes on
+    /// unless it is said persistently.
+    Suspected {
+        /// That node's epoch.
+        epoch: u64,
+    },
+    /// Another node was here first under our ID, and goes on saying so: this one must stop.
     WeAreDuplicate,
     /// Our links or services no longer fit into a message.
     CannotTell(Arc<WireError>),
@@ -165,9 +171,7 @@ pub struct Mesh {
     /// Since when newcomers wait for an answer, and when they get it.
     pub(super) newcomers: Option<(Tick, Tick)>,
     pub(super) next_advertise: Tick,
-    pub(super) duplicate_pace: Pace,
-    /// The epoch of the node that uses our ID, if it has to be told so.
-    pub(super) duplicate: Option<u64>,
+    pub(super) duplicates: Duplicates,
     /// Nodes that are known but cannot be reached, and since when.
     pub(super) absent: HashMap<NodeId, Tick>,
     pub(super) next_sweep: Option<Tick>,
@@ -212,8 +216,7 @@ impl Mesh {
             newcomers: None,
             advertise_pace: Pace::new(options.advertise_hold),
             next_advertise: now.tick + options.advertise_interval,
-            duplicate_pace: Pace::new(DUPLICATE_NOTICE_INTERVAL),
-            duplicate: None,
+            duplicates: Duplicates::new(),
             absent: HashMap::new(),
             next_sweep: None,
             told_sequence: 0,
@@ -393,9 +396,7 @@ impl Mesh {
         if self.route_pace.take(now.tick) {
             self.recompute_routes(now.tick);
         }
-        if self.duplicate_pace.take(now.tick) {
-            self.give_duplicate_notice(now.tick);
-        }
+        self.give_duplicate_notice(now.tick);
         let answer = self.newcomers.is_some_and(|(_, due)| due <= now.tick);
         if self.update_pace.take(now.tick) || self.next_update <= now.tick || answer {
             self.flood_own_update(0, now.tick);
@@ -419,7 +420,7 @@ impl Mesh {
         let paced = [
             (self.route_pace.due(), Wakeup::Routes),
             (self.update_pace.due(), Wakeup::OwnUpdate),
-            (self.duplicate_pace.due(), Wakeup::OwnUpdate),
+            (self.duplicates.due(), Wakeup::OwnUpdate),
             (self.advertise_pace.due(), Wakeup::Advertise),
             (Some(self.next_update), Wakeup::OwnUpdate),
             (self.newcomers.map(|(_, due)| due), Wakeup::OwnUpdate),

@@ -22,9 +22,6 @@ use crate::wire::name::MAX_NODE_ID;
 use crate::wire::routing::Glance;
 use crate::wire::{Cost, NodeId, RoutingUpdate, ServiceName, WireError};
 
-/// Between two notices to a node that uses our ID.
-pub(super) const DUPLICATE_NOTICE_INTERVAL: Duration = Duration::from_secs(1);
-
 impl Mesh {
     /// The first routing update on a session names the peer, which is let in or not.
     pub(super) fn handle_introduction(
@@ -83,7 +80,7 @@ impl Mesh {
             self.update_pace.request(now.tick);
         } else {
             // The only neighbour is told right here, and passes it on.
-            self.next_update = self.next_update.min(now.tick + self.update_round());
+            self.next_update = self.next_update.min(now.tick + self.update_round(now.tick));
         }
         self.route_pace.request(now.tick);
         self.sessions_due.take();
@@ -165,7 +162,7 @@ impl Mesh {
     ) -> Result<(), WireError> {
         let shared = self.options.pool.as_ref().and_then(|pool| Received::shared(message, pool));
         let glance = shared.as_ref().map_or_else(|| Glance::at(message), |received| Some(received.glance()));
-        if glance.is_some_and(|glance| self.is_old_news(session, &glance)) {
+        if glance.is_some_and(|glance| self.is_old_news(session, &glance, now.tick)) {
             self.has_shown_life(session);
             self.count_update(session, now.tick);
             return Ok(());
@@ -177,13 +174,13 @@ impl Mesh {
 
     /// True if the peer passes on an update that is known already, as most copies of a flood are: it need not
     /// be read to its end.
-    fn is_old_news(&self, session: SessionId, glance: &Glance) -> bool {
+    fn is_old_news(&self, session: SessionId, glance: &Glance, now: Tick) -> bool {
         let Some(peer) = self.peer(session) else { return false };
         let of_others = ![peer.as_str(), self.id.as_str(), ""].contains(&&*glance.node_id);
         glance.forwarding_node == peer.as_str()
             && of_others
             && glance.suspected_duplicate == 0
-            && self.links.is_stale(&glance.node_id, (glance.epoch, glance.sequence))
+            && self.links.is_stale(&glance.node_id, (glance.epoch, glance.sequence), now)
     }
 
     fn use_update(&mut self, session: SessionId, received: Received, now: Now) {
@@ -239,7 +236,7 @@ impl Mesh {
     fn take_correction(&mut self, node: &NodeId, update: &RoutingUpdate, now: Tick) -> bool {
         let new = self.seen.insert(&update.update_id, now);
         if new {
-            self.links.correct(node, update);
+            self.links.correct(node, update, now);
             self.digest = None;
         }
         new
@@ -256,7 +253,7 @@ impl Mesh {
         now: Tick,
     ) -> bool {
         let before = self.links.version_of(node);
-        match self.links.apply(node, update, size, &update.forwarding_node) {
+        match self.links.apply(node, update, size, &update.forwarding_node, now) {
             News::Nothing => false,
             News::Distrusted => self.seen.insert(&update.update_id, now),
             News::NoRoom => {
@@ -331,30 +328,6 @@ impl Mesh {
         }
     }
 
-    /// Somebody speaks in our name: an echo, our own past, or a node with the same ID.
-    fn take_update_in_our_name(&mut self, update: &RoutingUpdate, now: Now) {
-        if update.epoch == self.epoch {
-            return;
-        }
-        if update.suspected_duplicate == self.epoch {
-            self.events.push_back(Event::WeAreDuplicate);
-        } else if update.epoch > self.epoch {
-            self.duplicate = Some(update.epoch);
-            self.duplicate_pace.request(now.tick);
-        }
-    }
-
-    /// Tells the mesh that another node uses our name. The answer to a flood in our name must not be a flood
-    /// of its own, so this is paced; but each time that the other one was heard is followed by a notice,
-    /// since whoever has heard it believes it.
-    pub(super) fn give_duplicate_notice(&mut self, now: Tick) {
-        let Some(epoch) = self.duplicate.take() else { return };
-        self.events.push_back(Event::DuplicateNode { epoch });
-        self.flood_own_update(epoch, now);
-        // The notice only sets the others right about who speaks; what is said comes with the next update.
-        self.update_pace.request(now);
-    }
-
     /// The next version of our own list of links, as a message. Should the list not fit into a message,
     /// it is told empty: the node stays reachable by its neighbours' word, and says so.
     pub(super) fn own_update(&mut self, suspected_duplicate: u64) -> Bytes {
@@ -396,11 +369,12 @@ impl Mesh {
     }
 
     /// How long until the next own update if nothing changes.
-    fn update_round(&mut self) -> Duration {
+    pub(super) fn update_round(&mut self, now: Tick) -> Duration {
         let (options, nodes) = (&self.options, self.reachable());
         let relaxed =
             (options.relaxed_interval + options.relaxed_per_node * nodes).max(options.update_interval);
         let round = if self.is_among_its_kind() { relaxed } else { options.update_interval };
+        let round = self.duplicates.round(now).map_or(round, |suspected| suspected.min(round));
         self.jittered(round)
     }
 
@@ -416,7 +390,7 @@ impl Mesh {
     pub(super) fn flood_own_update(&mut self, suspected_duplicate: u64, now: Tick) {
         self.update_pace.served(now);
         self.newcomers = None;
-        self.next_update = now + self.update_round();
+        self.next_update = now + self.update_round(now);
         if self.by_peer.is_empty() {
             return;
         }

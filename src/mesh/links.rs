@@ -34,6 +34,17 @@ struct Forgotten {
     since: Tick,
 }
 
+/// How long a correction holds: a node that is really there gives the next one before. One that was made up must not
+/// keep its victim from being believed.
+const DISTRUST: Duration = Duration::from_secs(30);
+
+/// An epoch that is not believed.
+#[derive(Debug)]
+struct Distrust {
+    epoch: u64,
+    since: Tick,
+}
+
 /// What an update told.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
@@ -63,9 +74,9 @@ pub(super) struct LinkTable {
     /// Who has told of how many of them, and the size of those updates.
     nodes: Shares,
     bytes: Shares,
-    /// Of known nodes, those whose names another one uses, and its epoch: what that one said may still be on its
-    /// way, and would be believed again.
-    distrusted: BTreeMap<NodeId, u64>,
+    /// Of known nodes, those whose names another one uses: what that one said may still be on its way, and would be
+    /// believed again.
+    distrusted: BTreeMap<NodeId, Distrust>,
     pool: Option<Pool>,
     forgotten: BTreeMap<NodeId, Forgotten>,
 }
@@ -115,9 +126,13 @@ impl LinkTable {
     }
 
     /// True if an update of that version tells nothing: the table has it, or a newer one.
-    pub(super) fn is_stale(&self, node: &str, version: (u64, u64)) -> bool {
-        let distrusted = self.distrusted.get(node) == Some(&version.0);
-        !distrusted && self.rows.known(node).is_some_and(|known| version <= known.version())
+    pub(super) fn is_stale(&self, node: &str, version: (u64, u64), now: Tick) -> bool {
+        !self.distrusts(node, version.0, now) && self.rows.known(node).is_some_and(|known| version <= known.version())
+    }
+
+    fn distrusts(&self, node: &str, epoch: u64, now: Tick) -> bool {
+        let distrust = self.distrusted.get(node).filter(|distrust| now.since(distrust.since) < DISTRUST);
+        distrust.is_some_and(|distrust| distrust.epoch == epoch)
     }
 
     /// Takes another node's update of `size` bytes, by the rules of contract section 3.
@@ -127,6 +142,7 @@ impl LinkTable {
         update: &RoutingUpdate,
         size: usize,
         teller: &NodeId,
+        now: Tick,
     ) -> News {
         let before = self.rows.known(node.as_str());
         let version = (update.epoch, update.sequence);
@@ -135,7 +151,7 @@ impl LinkTable {
         let full = !self.bytes.admits(teller, size, size_before)
             || !self.nodes.admits(teller, 1, usize::from(before.is_some()));
         match before {
-            Some(_) if self.distrusted.get(node) == Some(&update.epoch) => return News::Distrusted,
+            Some(_) if self.distrusts(node.as_str(), update.epoch, now) => return News::Distrusted,
             Some(known) if version <= known.version() => return News::Nothing,
             None if self.is_echo(node, version) => return News::Nothing,
             Some(_) | None if full => return News::NoRoom,
@@ -277,7 +293,7 @@ impl LinkTable {
     }
 
     /// A node says that what is known of it stems from another one with its name: if so, it is believed.
-    pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate) {
+    pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate, now: Tick) {
         let Some(known) = self.rows.known_mut(node.as_str()) else { return };
         if known.epoch == update.suspected_duplicate {
             let known = Arc::make_mut(&mut known.saying);
@@ -286,7 +302,8 @@ impl LinkTable {
             (known.update_id, known.pooled) = (None, None);
         }
         if known.epoch == update.epoch {
-            self.distrusted.insert(node.clone(), update.suspected_duplicate);
+            let distrust = Distrust { epoch: update.suspected_duplicate, since: now };
+            self.distrusted.insert(node.clone(), distrust);
         }
     }
 

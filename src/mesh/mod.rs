@@ -5,7 +5,7 @@
 //! has never heard of sockets, tasks, files or configuration.
 //!
 //! - `core`: the state and its inputs and outputs; `flood`: how knowledge spreads; `session`: one neighbour's handshake and checks;
-//! - `rivals`: two sessions with one neighbour, and whether a silent one lives;
+//! - `rivals`: two sessions with one neighbour, and whether a silent one lives; `duplicates`: two nodes with one ID;
 //! - `liveness`, `life`: probes between nodes of our kind; `repair`: what floods have missed; `forget`: what is gone for good;
 //! - `links`: who is linked to whom, by routing updates; `saying`: what each node tells of that; `rows`: where it is kept;
 //! - `paths`: shortest paths over all links; `roster`: numbers for names;
@@ -21,6 +21,7 @@ mod clock;
 mod core;
 mod counters;
 mod datagram;
+mod duplicates;
 pub mod firewall;
 mod flood;
 mod forget;

@@ -321,6 +321,10 @@ impl Driver {
             Event::DuplicateNode { epoch } => {
                 warn!(node = %self.switch.id, epoch, "another node uses our ID: give each node an ID of its own");
             }
+            Event::Suspected { epoch } => warn!(
+                node = %self.switch.id, epoch,
+                "told that another node was here first under our ID: if this goes on this node will stop"
+            ),
             Event::WeAreDuplicate => {
                 error!(node = %self.switch.id, "another node was here first under our ID: stopping");
                 self.stop_for(StopCause::Duplicate);

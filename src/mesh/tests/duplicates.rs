@@ -44,13 +44,93 @@ fn an_older_node_with_our_id_and_our_own_echo_are_let_alone() {
     assert!(solo.events().is_empty());
 }
 
+/// What a node that was here first under our ID says of us.
+fn notice(epoch: u64, sequence: u64) -> RoutingUpdate {
+    let notice = update("a", &format!("n{sequence:07}"), epoch, sequence, &[]);
+    via("b", RoutingUpdate { suspected_duplicate: EPOCH, ..notice })
+}
+
+/// Updates in our own name that went out to `b`, whose probes are answered as a receptor node does it.
+fn own_updates(solo: &mut Solo) -> usize {
+    let updates = solo.sent().into_iter().filter_map(|(_, message)| as_update(&message));
+    updates.filter(|update| update.node_id == Some(node("a")) && update.epoch == EPOCH).count()
+}
+
+fn stops(events: &[Event]) -> bool {
+    events.iter().any(|event| matches!(event, Event::WeAreDuplicate))
+}
+
 #[test]
-fn we_stop_when_the_older_one_names_our_epoch() {
+fn we_stop_when_an_older_one_goes_on_naming_our_epoch() {
     let mut solo = Solo::new("a");
     let b = solo.neighbour("b");
-    let told = RoutingUpdate { suspected_duplicate: EPOCH, ..update("a", "notice__", EPOCH - 1, 9, &[]) };
-    solo.say(b, &via("b", told));
-    assert!(matches!(&solo.events()[..], [Event::WeAreDuplicate]));
+    let mut end = None;
+    for sequence in 1..=60 {
+        solo.advance(secs(1));
+        // It answers what it hears, as nodes of both kinds do.
+        if own_updates(&mut solo) > 0 {
+            solo.say(b, &notice(EPOCH - 1, sequence));
+        }
+        if end.is_none() && stops(&solo.events()) {
+            end = Some(sequence);
+        }
+        solo.say(b, &via("b", update("b", &format!("b{sequence:07}"), 1, 100 + sequence, &[("a", 1.0)])));
+    }
+    assert!(matches!(end, Some(25..=60)), "after {end:?} s");
+}
+
+#[test]
+fn ten_thousand_notices_within_twenty_seconds_end_nothing() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    let mut warnings = 0;
+    for i in 1..=10_000 {
+        // Some from one epoch, some from another one each time.
+        let epoch = if i % 2 == 0 { 1 } else { EPOCH - i };
+        solo.say(b, &notice(epoch, i));
+        solo.advance(millis(2));
+        let events = solo.events();
+        assert!(!stops(&events));
+        warnings += events.iter().filter(|event| matches!(event, Event::Suspected { .. })).count();
+    }
+    assert_eq!(warnings, 1, "once a minute");
+    solo.say(b, &via("b", update("b", "b_lives_", 1, 100, &[("a", 1.0)])));
+    solo.sent();
+    solo.advance(secs(10));
+    assert_eq!(own_updates(&mut solo), 1, "it goes on under its epoch");
+    solo.advance(secs(9));
+    assert!(!stops(&solo.events()));
+}
+
+#[test]
+fn what_is_only_repeated_or_said_at_once_is_no_persistence() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    for second in 0..120 {
+        // A recorded notice, and all the notices of a minute together.
+        solo.say(b, &notice(EPOCH - 1, 7));
+        if second % 61 == 0 {
+            (8..20).for_each(|sequence| solo.say(b, &notice(EPOCH - 1, second * 100 + sequence)));
+        }
+        solo.say(b, &via("b", update("b", &format!("b{second:07}"), 1, 100 + second, &[("a", 1.0)])));
+        solo.advance(secs(1));
+        assert!(!stops(&solo.events()), "after {second} s");
+    }
+}
+
+#[test]
+fn a_made_up_notice_does_not_keep_its_victim_from_being_believed() {
+    let mut solo = Solo::new("a");
+    let (b, c) = (solo.neighbour("b"), solo.neighbour("c"));
+    solo.say(b, &via("b", update("x", "genuine1", 9, 50, &[])));
+    solo.say(c, &via("c", RoutingUpdate { suspected_duplicate: 9, ..update("x", "made_up_", 1, 9, &[]) }));
+    for sequence in 51..=55 {
+        solo.advance(secs(10));
+        solo.say(b, &via("b", update("x", &format!("gen{sequence:05}"), 9, sequence, &[("b", 1.0)])));
+        solo.say(c, &via("c", update("c", &format!("c{sequence:07}"), 1, sequence, &[("a", 1.0)])));
+    }
+    let known = &solo.mesh.status(solo.now()).known_connection_costs;
+    assert!(known[&node("x")].contains_key("b"), "{known:?}");
 }
 
 #[test]
@@ -86,7 +166,7 @@ fn of_two_nodes_with_one_id_the_newer_one_is_told_to_stop() {
         let twin = crate::mesh::Mesh::new(node("x"), second, Default::default(), rng, now);
         net.nodes.insert("twin".into(), twin);
         net.join("twin", "c");
-        net.run(secs(2));
+        net.run(secs(60));
         let told = |(at, event): &(String, Event)| at == stops && matches!(event, Event::WeAreDuplicate);
         assert!(net.events.iter().any(told), "{stops}");
         let other = |(at, event): &(String, Event)| at != stops && matches!(event, Event::WeAreDuplicate);
