@@ -103,6 +103,23 @@ impl Node {
         start.elapsed()
     }
 
+    /// Waits so many seconds for the node to end by itself.
+    pub fn end_within(&mut self, seconds: u64) -> std::process::ExitStatus {
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "still there after {seconds} s: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// True unless the node has ended.
+    pub fn is_running(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_none()
+    }
+
     /// Resident memory of the daemon in bytes.
     pub fn rss(&self) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();

@@ -1,6 +1,7 @@
 //! The daemon from outside: its real binary, its configuration files, its control socket, and Go nodes beside it.
 
 mod check;
+mod duplicates;
 mod examples;
 mod firewall;
 mod harness;

@@ -1,0 +1,58 @@
+//! Two nodes with one ID, one of them a Go node two hops away: the one that started later ends.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Node, free_port, receptor_go, until};
+
+/// A listener and what dials it.
+fn listener() -> (Value, Value) {
+    let port = free_port();
+    let listener = json!({"tcp-listener": {"port": port, "bindaddr": "127.0.0.1"}});
+    (listener, json!({"tcp-peer": {"address": format!("127.0.0.1:{port}")}}))
+}
+
+/// An epoch begins with the second in which a node starts: the next node is to start in a later one.
+fn next_second() {
+    let second = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let now = second();
+    until("the next second", || (second() > now).then_some(()));
+}
+
+/// `first` and then `second` begin to live as `twin`, with two nodes of ours between them. Gives both, and one of the
+/// nodes between.
+fn twins(first: &Path, second: &Path) -> (Node, Node, Node, Node) {
+    let (to_near, near_peer) = listener();
+    let (to_far, far_peer) = listener();
+    let near = Node::start("near", json!([to_near]));
+    let far = Node::start("far", json!([to_far, near_peer]));
+    let first = Node::run(first, "twin", json!({}), json!([near_peer]));
+    far.reaches("twin");
+    next_second();
+    let second = Node::run(second, "twin", json!({}), json!([far_peer]));
+    (first, second, near, far)
+}
+
+#[test]
+fn ours_ends_when_a_go_node_was_first() {
+    let Some(go) = receptor_go() else { return };
+    let (mut go, mut ours, near, far) = twins(&go, Path::new(env!("CARGO_BIN_EXE_meshd")));
+    let status = ours.end_within(60);
+    assert_eq!(status.code(), Some(1), "{}", ours.log());
+    assert!(ours.log().contains("another node was"), "{}", ours.log());
+    assert!(go.is_running(), "{}", go.log());
+    far.reaches("twin");
+    near.reaches("twin");
+}
+
+#[test]
+fn a_go_node_ends_when_ours_was_first() {
+    let Some(go) = receptor_go() else { return };
+    let (mut ours, mut go, near, far) = twins(Path::new(env!("CARGO_BIN_EXE_meshd")), &go);
+    go.end_within(60);
+    assert!(ours.is_running(), "{}", ours.log());
+    far.reaches("twin");
+    near.reaches("twin");
+}
