@@ -308,11 +308,17 @@ impl World {
     /// Takes out all that a node has to say and sets its alarm.
     fn settle(&mut self, node: usize) {
         let Some(mut mesh) = self.nodes[node].mesh.take() else { return };
-        while let Some(transmit) = mesh.poll_transmit() {
-            self.transmit(transmit);
-        }
-        while let Some(event) = mesh.poll_event() {
-            self.on_event(node, event);
+        let now = self.clock_of(node);
+        loop {
+            while let Some(transmit) = mesh.poll_transmit() {
+                self.transmit(transmit);
+            }
+            match mesh.poll_event() {
+                // Links have room for everything here.
+                Some(Event::Behind { session }) => mesh.handle_room(session, usize::MAX, now),
+                Some(event) => self.on_event(node, event),
+                None => break,
+            }
         }
         let due = mesh.poll_timeout().map(|(due, _)| due.since_origin().max(self.now));
         self.nodes[node].mesh = Some(mesh);
@@ -392,7 +398,11 @@ impl World {
             // In very large meshes their start alone is loud.
             Event::Loud { .. } => assert!(self.nodes.len() >= 1_000, "a node floods its neighbour"),
             Event::CannotTell(error) => panic!("a node has too much to tell: {error}"),
-            Event::DuplicateNode { .. } | Event::Suspected { .. } | Event::NodeRestarted(_) | Event::OffersChanged => {}
+            Event::DuplicateNode { .. }
+            | Event::Suspected { .. }
+            | Event::NodeRestarted(_)
+            | Event::OffersChanged
+            | Event::Behind { .. } => {}
         }
     }
 

@@ -86,7 +86,7 @@ impl Reloader {
         let Loaded { config, warnings, sources } = read(&state.sources).await?;
         let plan =
             config::plan(&state.config, &config).map_err(|e| ReloadError::NotReloadable(e.to_string()))?;
-        self.apply(parts, &plan, &config).await.map_err(ReloadError::Invalid)?;
+        self.apply(parts, &plan, &state.config, &config).await.map_err(ReloadError::Invalid)?;
         let warnings: BTreeSet<String> = warnings.iter().map(Warning::to_string).collect();
         for warning in warnings.difference(&state.warned) {
             warn!(%warning, "configuration");
@@ -108,13 +108,28 @@ impl Reloader {
         Ok(())
     }
 
-    /// Steps that can fail come first. The last of them is the change of parts, which takes itself back.
-    async fn apply(&self, parts: &mut Parts, plan: &ReloadPlan, new: &Config) -> Result<(), String> {
+    /// Steps that can fail come first. The last of them is the change of parts, which takes itself back, and the
+    /// firewall's rules with it.
+    async fn apply(
+        &self,
+        parts: &mut Parts,
+        plan: &ReloadPlan,
+        old: &Config,
+        new: &Config,
+    ) -> Result<(), String> {
         let trust = self.read_trust(plan, new).await?;
         let types = wiring::work_types(new);
         Registry::check_work_types(types.clone()).map_err(|error| error.to_string())?;
-        let changed = parts.change(&plan.removed, &plan.added, trust.tls).await;
-        changed.map_err(|error| error.to_string())?;
+        // The rules hold before anything listens that they are for.
+        if let Some(rules) = &plan.firewall {
+            self.node.handle.set_firewall(rules.clone()).await;
+        }
+        if let Err(error) = parts.change(&plan.removed, &plan.added, trust.tls).await {
+            if plan.firewall.is_some() {
+                self.node.handle.set_firewall(old.node.firewall_rules.clone()).await;
+            }
+            return Err(error.to_string());
+        }
         if let Some(signer) = trust.signer {
             self.node.work.set_signer(signer);
         }
@@ -125,9 +140,6 @@ impl Reloader {
             // Units that wait for their turn follow at once, so this must not be taken back. It was checked before.
             self.node.work.set_work_types(types).map_err(|error| error.to_string())?;
             self.node.handle.set_work_commands(self.node.work.work_commands());
-        }
-        if let Some(rules) = &plan.firewall {
-            self.node.handle.set_firewall(rules.clone());
         }
         if let Some(limit) = plan.max_idle {
             self.node.handle.set_max_idle(limit);

@@ -27,6 +27,10 @@ pub struct Offer {
     pub tags: BTreeMap<String, String>,
 }
 
+/// The furthest that a date may be ahead of our clock: 200 years, so that a clock which starts in 1970 believes in
+/// today. The latest date that can be written would stay for good: its node could say nothing later.
+const MOST_AHEAD: SignedDuration = SignedDuration::from_hours(200 * 366 * 24);
+
 /// Remembered withdrawals: at most this many, the oldest is forgotten first.
 const MOST_WITHDRAWN: usize = 16_384;
 
@@ -55,6 +59,8 @@ pub(super) struct Adverts {
 pub(super) enum Reception {
     /// Known already.
     Ignore,
+    /// Dated so far ahead that its node could never correct it.
+    Incredible,
     /// Beyond the bounds.
     NoRoom,
     /// To be passed on as it came.
@@ -96,6 +102,9 @@ impl Adverts {
         now: Now,
     ) -> Reception {
         let AdvertisementMessage { advertisement, cancel } = heard;
+        if advertisement.time.duration_since(now.wall) > MOST_AHEAD {
+            return Reception::Incredible;
+        }
         if advertisement.node_id == self.own {
             return self.receive_own(&advertisement, cancel);
         }
@@ -303,6 +312,11 @@ impl Adverts {
             tags: Some(offer.tags.clone()),
             work_commands,
         }
+    }
+
+    /// What others offer after that one, or from the first one on, as messages to pass on.
+    pub(super) fn messages_after(&self, last: Option<&Key>) -> impl Iterator<Item = (&Key, Bytes)> {
+        self.heard.after(last).map(|(key, offered)| (key, offered.message.clone()))
     }
 
     /// What others offer, as messages to pass on.

@@ -14,14 +14,15 @@ use super::adverts::{Adverts, Offer};
 use super::datagram::Datagram;
 use super::duplicates::Duplicates;
 use super::firewall::Rule;
-use super::life::Kind;
+use super::flood::name_bytes;
 use super::links::LinkTable;
 use super::pace::{BackOff, Pace};
 use super::repair::Digest;
 use super::seen::Seen;
 use super::session::{Phase, Session};
-use super::status::{Hops, Neighbour, Tables};
-use super::{CloseReason, Counters, LinkPolicy, Now, Options, Routes, SessionId, Status, Tick, Told};
+use super::shares::Shares;
+use super::status::Hops;
+use super::{CloseReason, Counters, LinkPolicy, Now, Options, Routes, SessionId, Tick, Told};
 use crate::wire::{
     Cost, MessageType, NameHash, NodeId, REJECT, ServiceName, Unreachable, WireError, WorkCommand,
 };
@@ -32,7 +33,8 @@ const IDLE_SLOTS: usize = 256;
 /// How a message ranks in a link's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// Routing, advertisements, rejects: goes first and is never dropped.
+    /// Routing, advertisements, rejects: goes first. Where a link has no room for it, [`Mesh::handle_no_room`] is to hear
+    /// of that.
     Control,
     /// Datagrams.
     Data,
@@ -60,6 +62,12 @@ pub enum Event {
         peer: NodeId,
         /// What the link costs.
         cost: Cost,
+    },
+    /// There is more to tell on a session than it was given: [`Mesh::handle_room`] tells the next piece, when its link
+    /// has room.
+    Behind {
+        /// The session.
+        session: SessionId,
     },
     /// Send what is queued for the session, then close it; it is forgotten already.
     CloseSession {
@@ -152,6 +160,10 @@ pub struct Mesh {
     /// node with many links would look at all of them for each.
     pub(super) sessions_due: OnceLock<Option<(Tick, Wakeup)>>,
     pub(super) by_peer: BTreeMap<NodeId, SessionId>,
+    /// Sessions with more to be told than their links had room for so far.
+    pub(super) behind: BTreeSet<SessionId>,
+    /// What the names of neighbours that anybody may be take in the own update, by host.
+    pub(super) strangers: Shares<String>,
     pub(super) links: LinkTable,
     pub(super) seen: Seen,
     /// Whom a user of this node calls by name at the moment.
@@ -201,6 +213,8 @@ impl Mesh {
             sessions: BTreeMap::new(),
             sessions_due: OnceLock::new(),
             by_peer: BTreeMap::new(),
+            behind: BTreeSet::new(),
+            strangers: Shares::new(options.max_own_message / 5 * 4),
             links,
             seen: Seen::new(options.seen_time),
             called: None,
@@ -252,54 +266,6 @@ impl Mesh {
         let called = self.called.as_ref().filter(|(called, _)| *called == hash).map(|(_, name)| name.clone());
         let own = (hash == self.own).then(|| self.id.clone());
         called.or(own).or_else(|| self.links.name_of(hash))
-    }
-
-    /// What a client is told of the mesh.
-    pub fn status(&self, now: Now) -> Status {
-        let cost = |session: &SessionId| self.sessions.get(session)?.established().map(|e| e.cost);
-        Status {
-            connections: self
-                .by_peer
-                .iter()
-                .filter_map(|(peer, session)| Some((peer.clone(), cost(session)?)))
-                .collect(),
-            neighbours: self.neighbours(),
-            counters: self.counters,
-            tables: self.tables(),
-            routing_table: self.routing_table().clone(),
-            advertisements: self.adverts.list(now.wall),
-            known_connection_costs: self.links.costs().clone(),
-        }
-    }
-
-    /// How much is remembered at the moment.
-    pub fn tables(&self) -> Tables {
-        let (nodes, node_bytes, forgotten) = self.links.sizes();
-        let (services, service_bytes, withdrawn) = self.adverts.sizes();
-        Tables {
-            nodes: nodes as u64,
-            node_bytes: node_bytes as u64,
-            absent: self.absent.len() as u64,
-            forgotten: forgotten as u64,
-            services: services as u64,
-            service_bytes: service_bytes as u64,
-            withdrawn: withdrawn as u64,
-            names: self.links.names() as u64,
-            seen: self.seen.len() as u64,
-        }
-    }
-
-    /// The established sessions in detail.
-    pub fn neighbours(&self) -> BTreeMap<NodeId, Neighbour> {
-        let neighbour = |(peer, &session): (&NodeId, &SessionId)| {
-            let state = self.sessions.get(&session)?;
-            let (e, told) = (state.established()?, state.told);
-            let life = &e.life;
-            let (rtt, loss, kind) = (life.rtt(), life.loss(), life.kind());
-            let ours = kind == Kind::Ours;
-            Some((peer.clone(), Neighbour { session, cost: e.cost, ours, rtt, loss, told }))
-        };
-        self.by_peer.iter().filter_map(neighbour).collect()
     }
 
     /// A link has come up, dialled or accepted: introduces this node on it.
@@ -547,6 +513,10 @@ impl Mesh {
         };
         if let Some(peer) = &peer {
             self.by_peer.remove(peer);
+            self.behind.remove(&session);
+            if let Some(host) = state.policy.unknown_host() {
+                self.strangers.remove(host, name_bytes(peer));
+            }
             self.counters.sessions_ended += 1;
             self.digest = None;
             self.links.disconnect(peer);

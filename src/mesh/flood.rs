@@ -11,6 +11,7 @@ use rand::RngExt;
 use rand::distr::{Alphanumeric, SampleString};
 
 use super::adverts::Reception;
+use super::catchup::Catchup;
 use super::core::{Class, Event, Mesh};
 use super::life::{Kind, Life};
 use super::links::News;
@@ -49,6 +50,8 @@ impl Mesh {
             }
         } else if let Some(bytes) = self.bytes_beyond(&peer) {
             self.close(session, CloseReason::TooManyLinks { bytes }, now);
+        } else if let Some(host) = self.crowded_host(session, &peer) {
+            self.close(session, CloseReason::Crowded { host }, now);
         } else {
             let lists_us = update.connections.contains_key(&self.id);
             self.establish(session, peer, now);
@@ -72,7 +75,11 @@ impl Mesh {
             next_probe: now.tick,
             life: Life::new(now.tick),
             comparison: Comparison::default(),
+            catchup: Catchup::default(),
         };
+        if let Some(host) = state.policy.unknown_host() {
+            self.strangers.add(host, name_bytes(&peer));
+        }
         state.phase = Phase::Established(Box::new(established));
         self.by_peer.insert(peer.clone(), session);
         self.links.connect(&peer, cost);
@@ -86,38 +93,10 @@ impl Mesh {
         self.sessions_due.take();
         self.counters.sessions_established += 1;
         self.digest = None;
-        self.tell_links(session, now.tick);
-        self.events.push_back(Event::SessionUp { session, peer, cost });
-    }
-
-    /// A new neighbour hears at once which links are known, as ordinary updates, rather than waiting for the
-    /// next round of each node. What is known of itself is included: it may have come back with its clock
-    /// set back, and only it can correct what its past has told.
-    fn tell_links(&mut self, session: SessionId, now: Tick) {
         let own = self.told_update(0);
         self.transmit(session, own, Class::Control);
-        if self.options.receptor_like {
-            return;
-        }
-        let known: Vec<Bytes> = self.links.messages(|node| self.is_worth_telling(node, now)).collect();
-        for message in known {
-            self.transmit(session, message, Class::Control);
-        }
-    }
-
-    /// A new neighbour hears of all services once it has got to know us: before, it would not listen. Never
-    /// of its own ones: a receptor node would believe what it said in an earlier life, and flood it.
-    pub(super) fn tell_services(&mut self, session: SessionId, now: Now) {
-        if self.options.receptor_like {
-            return;
-        }
-        let peer = self.sessions.get(&session).and_then(|s| Some(s.established()?.peer.clone()));
-        let theirs = |node: &NodeId| Some(node) == peer.as_ref();
-        let wanted = |node: &NodeId| !theirs(node) && self.is_worth_telling(node, now.tick);
-        let known: Vec<Bytes> = self.adverts.messages(wanted).collect();
-        for message in known.into_iter().chain(self.standing_services(now)) {
-            self.transmit(session, message, Class::Control);
-        }
+        self.tell_links(session);
+        self.events.push_back(Event::SessionUp { session, peer, cost });
     }
 
     /// The own services as they were last told.
@@ -145,6 +124,14 @@ impl Mesh {
             Err(_) => return None,
         };
         (bytes > self.options.max_own_message).then_some(bytes)
+    }
+
+    /// Where the peer comes from, if there is no room for one more of whom nobody has said that they may come: a part
+    /// of the own update is kept for those whom the configuration knows, and one host's neighbours leave some of the
+    /// rest to others.
+    fn crowded_host(&self, session: SessionId, peer: &NodeId) -> Option<String> {
+        let host = self.sessions.get(&session)?.policy.unknown_host()?;
+        (!self.strangers.admits(host, name_bytes(peer), 0)).then(|| host.clone())
     }
 
     /// A message of our own making, or a complaint that it does not fit.
@@ -198,7 +185,7 @@ impl Mesh {
                 if update.node_id.as_ref() != Some(&update.forwarding_node) {
                     self.has_shown_life(session);
                 } else if !was_listed {
-                    self.tell_services(session, now);
+                    self.tell_services(session);
                 }
                 self.take_update(session, received, now);
             }
@@ -420,6 +407,10 @@ impl Mesh {
         let before = self.adverts.date_of(&key);
         match self.adverts.receive(heard, &message, &teller, born, now) {
             Reception::Ignore => {}
+            Reception::Incredible => {
+                self.counters.malformed += 1;
+                self.note(session, |told| told.malformed += 1);
+            }
             Reception::NoRoom => {
                 self.counters.no_room_for_services += 1;
                 self.refuse(session, node);
@@ -460,4 +451,11 @@ impl Mesh {
             }
         }
     }
+}
+
+/// What a neighbour of that name takes in our update, about.
+pub(super) fn name_bytes(peer: &NodeId) -> usize {
+    // Its cost, and what stands between them.
+    const BESIDE: usize = 8;
+    serde_json::to_string(peer).map_or(peer.as_str().len(), |printed| printed.len()) + BESIDE
 }

@@ -4,7 +4,7 @@
 //! decided in `adverts`.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::ops::{Bound, RangeInclusive};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -101,6 +101,12 @@ impl HeardTable {
     /// All services, by node.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &Offered)> {
         self.services.iter().map(|(key, heard)| (key, &*heard.offered))
+    }
+
+    /// The services after that one, or from the first one on.
+    pub(super) fn after(&self, last: Option<&Key>) -> impl Iterator<Item = (&Key, &Offered)> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        self.services.range((from, Bound::Unbounded)).map(|(key, heard)| (key, &*heard.offered))
     }
 
     /// The advertisements as clients see them.

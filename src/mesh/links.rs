@@ -5,7 +5,7 @@
 //! back. Knows nothing of sessions.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -79,6 +79,8 @@ pub(super) struct LinkTable {
     distrusted: BTreeMap<NodeId, Distrust>,
     pool: Option<Pool>,
     forgotten: BTreeMap<NodeId, Forgotten>,
+    /// The names of all known nodes in order, once somebody has asked since the last one came or went.
+    order: OnceLock<Arc<[NodeId]>>,
 }
 
 impl LinkTable {
@@ -92,6 +94,7 @@ impl LinkTable {
             distrusted: BTreeMap::new(),
             pool: options.pool.clone(),
             forgotten: BTreeMap::new(),
+            order: OnceLock::new(),
         }
     }
 
@@ -127,7 +130,8 @@ impl LinkTable {
 
     /// True if an update of that version tells nothing: the table has it, or a newer one.
     pub(super) fn is_stale(&self, node: &str, version: (u64, u64), now: Tick) -> bool {
-        !self.distrusts(node, version.0, now) && self.rows.known(node).is_some_and(|known| version <= known.version())
+        !self.distrusts(node, version.0, now)
+            && self.rows.known(node).is_some_and(|known| version <= known.version())
     }
 
     fn distrusts(&self, node: &str, epoch: u64, now: Tick) -> bool {
@@ -165,8 +169,11 @@ impl LinkTable {
         self.nodes.add(teller, 1);
         self.bytes.add(teller, saying.size);
         self.forgotten.remove(&node);
+        if new_node {
+            self.order.take();
+        }
         let told_by = self.known_name(teller);
-        self.rows.put_known(&node, Known { saying, told_by });
+        self.rows.put_known(&node, Known { saying, told_by, printed: OnceLock::new() });
         News::Update { new_node, new_life, links_changed }
     }
 
@@ -275,6 +282,23 @@ impl LinkTable {
         known.into_iter().filter_map(|known| known.message(&self.own))
     }
 
+    /// The newest update of a node, as a message that this node passes on; `None` if it is not told any further, or
+    /// would not fit under this node's name.
+    pub(super) fn message(&self, node: &NodeId) -> Option<Bytes> {
+        self.rows.known(node.as_str())?.message(&self.own)
+    }
+
+    /// All known nodes, by name.
+    pub(super) fn names_in_order(&self) -> Arc<[NodeId]> {
+        let sorted = || {
+            let mut names: Vec<NodeId> = self.rows.iter().map(|(known, _)| known.node.clone()).collect();
+            names.sort_unstable();
+            names.into()
+        };
+        // A process of many meshes has no memory for as many lists.
+        if self.pool.is_some() { sorted() } else { self.order.get_or_init(sorted).clone() }
+    }
+
     /// The nodes that can be reached: hash, and epoch and sequence.
     pub(super) fn versions(&self) -> impl Iterator<Item = (NameHash, [u64; 2])> {
         let reachable = self.rows.iter().filter(|(_, reachable)| *reachable);
@@ -296,6 +320,7 @@ impl LinkTable {
     pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate, now: Tick) {
         let Some(known) = self.rows.known_mut(node.as_str()) else { return };
         if known.epoch == update.suspected_duplicate {
+            known.printed.take();
             let known = Arc::make_mut(&mut known.saying);
             (known.epoch, known.sequence) = (update.epoch, update.sequence);
             // The links are the other one's.
@@ -341,6 +366,7 @@ impl LinkTable {
         let Some(known) = self.remove(node) else { return };
         let (epoch, sequence) = (known.epoch, known.sequence);
         self.distrusted.remove(node);
+        self.order.take();
         self.rows.list(node, None);
         if self.forgotten.len() >= MOST_FORGOTTEN {
             self.forgotten.retain(|_, gone| now.since(gone.since) < self.remember);

@@ -5,6 +5,7 @@
 //! has never heard of sockets, tasks, files or configuration.
 //!
 //! - `core`: the state and its inputs and outputs; `flood`: how knowledge spreads; `session`: one neighbour's handshake and checks;
+//! - `catchup`: what a new or slow neighbour is told, piece by piece;
 //! - `rivals`: two sessions with one neighbour, and whether a silent one lives; `duplicates`: two nodes with one ID;
 //! - `liveness`, `life`: probes between nodes of our kind; `repair`: what floods have missed; `forget`: what is gone for good;
 //! - `links`: who is linked to whom, by routing updates; `saying`: what each node tells of that; `rows`: where it is kept;
@@ -17,6 +18,7 @@
 //! - `readings`: what they read alike.
 
 mod adverts;
+mod catchup;
 mod clock;
 mod core;
 mod counters;

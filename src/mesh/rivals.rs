@@ -91,7 +91,7 @@ impl Mesh {
         if let Some(&heir) = self.contesters(ended).last() {
             self.establish(heir, peer, now);
             // The other end may have established this session long ago, and said so when nobody listened.
-            self.tell_services(heir, now);
+            self.tell_services(heir);
         }
     }
 

@@ -6,6 +6,8 @@
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
+
 use super::paths::{self, Linked, Links, Paths, Rerouted};
 use super::pool::Pool;
 use super::saying::Saying;
@@ -17,6 +19,19 @@ use crate::wire::NodeId;
 pub(super) struct Known {
     pub(super) saying: Arc<Saying>,
     pub(super) told_by: NodeId,
+    /// The message that tells others of it, once it was asked for.
+    pub(super) printed: OnceLock<Option<Bytes>>,
+}
+
+impl Known {
+    /// As this node passes it on, printed once for all who are told; `None` if it is not passed on.
+    pub(super) fn message(&self, forwarder: &NodeId) -> Option<Bytes> {
+        // Meshes of one process print together.
+        if self.saying.pooled.is_some() {
+            return self.saying.message(forwarder);
+        }
+        self.printed.get_or_init(|| self.saying.message(forwarder)).clone()
+    }
 }
 
 impl Deref for Known {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
+use super::catchup::Catchup;
 use super::life::Life;
 use super::repair::Comparison;
 use super::{Tick, Told};
@@ -39,11 +40,19 @@ pub struct LinkPolicy {
     pub allowed_peers: Option<BTreeSet<NodeId>>,
     /// The names in the neighbour's certificate, of which it must be one; `None` where that is not asked for.
     pub certified: Option<Vec<String>>,
+    /// The host that it was accepted from; `None` where this node has dialled.
+    pub host: Option<String>,
 }
 
 impl Default for LinkPolicy {
     fn default() -> Self {
-        Self { cost: Cost::DEFAULT, node_cost: BTreeMap::new(), allowed_peers: None, certified: None }
+        Self {
+            cost: Cost::DEFAULT,
+            node_cost: BTreeMap::new(),
+            allowed_peers: None,
+            certified: None,
+            host: None,
+        }
     }
 }
 
@@ -56,6 +65,11 @@ impl LinkPolicy {
     /// Whether the neighbour may call itself `peer`.
     pub fn certifies(&self, peer: &NodeId) -> bool {
         self.certified.as_ref().is_none_or(|names| names.iter().any(|name| name == peer.as_str()))
+    }
+
+    /// The neighbour's host, if neither the configuration nor a certificate says who may come from there.
+    pub fn unknown_host(&self) -> Option<&String> {
+        self.host.as_ref().filter(|_| self.allowed_peers.is_none() && self.certified.is_none())
     }
 
     /// Whether `peer` is let in.
@@ -107,6 +121,11 @@ pub enum CloseReason {
         /// The size that our update would have, in bytes.
         bytes: usize,
     },
+    /// Nothing says that it may come, and others like it have left no room for its name in our update.
+    Crowded {
+        /// The host that it comes from.
+        host: String,
+    },
     /// The peer never introduced itself.
     NoIntroduction,
     /// The peer has come back on another session while this one was dead.
@@ -126,6 +145,7 @@ impl CloseReason {
             | Self::PeerChanged { .. }
             | Self::CostDisagreement { .. }
             | Self::TooManyLinks { .. }
+            | Self::Crowded { .. }
             | Self::NoLongerListsUs => true,
             Self::RejectedByPeer
             | Self::Idle(_)
@@ -163,6 +183,11 @@ impl fmt::Display for CloseReason {
                 f,
                 "this node has too many neighbours: with one more, telling them would take {bytes} bytes, and a \
                  message holds {MAX_MESSAGE}; let some of them link to another node"
+            ),
+            Self::Crowded { host } => write!(
+                f,
+                "neighbours that anybody may be have taken the room for their names, those from {host} a large share: \
+                 what is left is for nodes in allowedpeers, with certificates, or that this node dials"
             ),
             Self::NoIntroduction => f.write_str("it never introduced itself"),
             Self::Superseded => {
@@ -206,6 +231,7 @@ pub(super) struct Established {
     /// What the probes between nodes of our kind tell.
     pub(super) life: Life,
     pub(super) comparison: Comparison,
+    pub(super) catchup: Catchup,
 }
 
 /// What an update from the peer is good for.

@@ -1,5 +1,5 @@
-//! How much of a bounded table each neighbour has filled: one that makes things up must not keep out what
-//! others tell of.
+//! How much of a bounded table each neighbour has filled, or each host: one that makes things up must not keep out
+//! what others tell of.
 //!
 //! A neighbour may hold up to four times what is still free. So a single one gets no more than four fifths of
 //! a table, whatever it tells, and the less others have told the surer they find room. What is in the table is
@@ -14,13 +14,13 @@ const GREED: usize = 4;
 
 /// Who has filled how much of a table.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct Shares<K = NodeId> {
     most: usize,
     total: usize,
-    by: BTreeMap<NodeId, usize>,
+    by: BTreeMap<K, usize>,
 }
 
-impl Shares {
+impl<K: Ord + Clone> Shares<K> {
     /// An empty table with room for `most`, in whatever unit.
     pub(super) fn new(most: usize) -> Self {
         Self { most, total: 0, by: BTreeMap::new() }
@@ -31,7 +31,7 @@ impl Shares {
     }
 
     /// Whether `teller` may put `amount` in where `before` is taken out.
-    pub(super) fn admits(&self, teller: &NodeId, amount: usize, before: usize) -> bool {
+    pub(super) fn admits(&self, teller: &K, amount: usize, before: usize) -> bool {
         let held = self.by.get(teller).copied().unwrap_or(0);
         let free = self.most.saturating_sub(self.total);
         // What does not grow is let in: the table holds it already.
@@ -39,7 +39,7 @@ impl Shares {
     }
 
     /// Notes that `teller` has put that much in.
-    pub(super) fn add(&mut self, teller: &NodeId, amount: usize) {
+    pub(super) fn add(&mut self, teller: &K, amount: usize) {
         self.total += amount;
         match self.by.get_mut(teller) {
             Some(held) => *held += amount,
@@ -48,7 +48,7 @@ impl Shares {
     }
 
     /// Notes that this much of what `teller` has put in was taken out.
-    pub(super) fn remove(&mut self, teller: &NodeId, amount: usize) {
+    pub(super) fn remove(&mut self, teller: &K, amount: usize) {
         self.total -= amount;
         if let Some(held) = self.by.get_mut(teller) {
             *held -= amount;

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::core::Mesh;
+use super::life::Kind;
 use super::listing::{Entry, Listing};
-use super::{Counters, SessionId, Told, paths};
+use super::{Counters, Now, SessionId, Told, paths};
 use crate::wire::{Advertisement, Cost, NodeId, ServiceName};
 
 /// An established session, as its probes show it.
@@ -112,5 +114,55 @@ impl Status {
     /// What the shortest path from that node to each other one costs, over the known links.
     pub fn path_costs(&self, from: &NodeId) -> BTreeMap<NodeId, f64> {
         paths::costs(from, self.known_connection_costs.iter())
+    }
+}
+
+impl Mesh {
+    /// What a client is told of the mesh.
+    pub fn status(&self, now: Now) -> Status {
+        let cost = |session: &SessionId| self.sessions.get(session)?.established().map(|e| e.cost);
+        Status {
+            connections: self
+                .by_peer
+                .iter()
+                .filter_map(|(peer, session)| Some((peer.clone(), cost(session)?)))
+                .collect(),
+            neighbours: self.neighbours(),
+            counters: self.counters,
+            tables: self.tables(),
+            routing_table: self.routing_table().clone(),
+            advertisements: self.adverts.list(now.wall),
+            known_connection_costs: self.links.costs().clone(),
+        }
+    }
+
+    /// How much is remembered at the moment.
+    pub fn tables(&self) -> Tables {
+        let (nodes, node_bytes, forgotten) = self.links.sizes();
+        let (services, service_bytes, withdrawn) = self.adverts.sizes();
+        Tables {
+            nodes: nodes as u64,
+            node_bytes: node_bytes as u64,
+            absent: self.absent.len() as u64,
+            forgotten: forgotten as u64,
+            services: services as u64,
+            service_bytes: service_bytes as u64,
+            withdrawn: withdrawn as u64,
+            names: self.links.names() as u64,
+            seen: self.seen.len() as u64,
+        }
+    }
+
+    /// The established sessions in detail.
+    pub fn neighbours(&self) -> BTreeMap<NodeId, Neighbour> {
+        let neighbour = |(peer, &session): (&NodeId, &SessionId)| {
+            let state = self.sessions.get(&session)?;
+            let (e, told) = (state.established()?, state.told);
+            let life = &e.life;
+            let (rtt, loss, kind) = (life.rtt(), life.loss(), life.kind());
+            let ours = kind == Kind::Ours;
+            Some((peer.clone(), Neighbour { session, cost: e.cost, ours, rtt, loss, told }))
+        };
+        self.by_peer.iter().filter_map(neighbour).collect()
     }
 }

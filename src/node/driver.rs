@@ -12,9 +12,11 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, warn};
 
+use super::budget::Budget;
 use super::clock::Clock;
+use super::comings::Comings;
 use super::handle::StopCause;
 use super::port::{Notice, Port};
 use super::queue::IfFull;
@@ -22,7 +24,7 @@ use super::ration::Ration;
 use super::session::{Channel, Surroundings};
 use super::switch::{Forwarding, Switch};
 use super::traffic::LinkStatus;
-use crate::backend::{self, Direction};
+use crate::backend;
 use crate::mesh::firewall::Rule;
 use crate::mesh::{
     Class, CloseReason, Event, ForgetError, LinkPolicy, Mesh, Neighbour, Offer, SendError, SessionId, Status,
@@ -62,7 +64,7 @@ pub(super) enum Ask {
     Unbind(ServiceName),
     Advertise(ServiceName, Offer),
     WorkCommands(Vec<WorkCommand>),
-    Firewall(Vec<Rule>),
+    Firewall(Vec<Rule>, oneshot::Sender<()>),
     MaxIdle(Duration),
     ForgetTime(Duration),
     Send(SendAsk, oneshot::Sender<Result<(), SendError>>),
@@ -93,8 +95,11 @@ pub(super) struct Driver {
     pub(super) next_session: u64,
     pub(super) stop: CancellationToken,
     pub(super) stop_cause: Option<oneshot::Sender<StopCause>>,
+    /// The room for protocol messages on all links.
+    pub(super) budget: Arc<Budget>,
     /// For lines that a neighbour can cause as fast as it can write.
     pub(super) complaints: Ration,
+    pub(super) comings: Comings,
 }
 
 impl Driver {
@@ -127,6 +132,7 @@ impl Driver {
                         }
                     }
                 }
+                () = self.budget.freed() => self.share_room(),
                 () = timer => {}
             }
             if wakeup.is_some_and(|at| at <= Instant::now()) {
@@ -187,7 +193,7 @@ impl Driver {
         let id = SessionId(self.next_session);
         self.next_session += 1;
         let now = self.clock.now();
-        let channel = Arc::new(Channel::new(id, &new.session.info, now.tick));
+        let channel = Arc::new(Channel::new(id, &new.session.info, self.budget.clone(), now.tick));
         if new.reply.send(channel.clone()).is_err() {
             return;
         }
@@ -218,7 +224,11 @@ impl Driver {
             Ask::Unbind(service) => self.unbind(service),
             Ask::Advertise(service, offer) => self.mesh.advertise(service, offer, now),
             Ask::WorkCommands(commands) => self.mesh.set_work_commands(commands, now),
-            Ask::Firewall(rules) => self.mesh.set_firewall(rules, now),
+            Ask::Firewall(rules, reply) => {
+                self.mesh.set_firewall(rules, now);
+                self.flush();
+                let _gone = reply.send(());
+            }
             Ask::MaxIdle(limit) => {
                 self.max_idle = limit;
                 self.mesh.set_max_idle(limit);
@@ -276,24 +286,42 @@ impl Driver {
                 let _dropped = channel.queue.push_data(&header, message, IfFull::Drop);
             }
             Class::Control if channel.queue.push_control(message) => {}
-            Class::Control => {
-                warn!(%session, "link closed: it does not keep up with the protocol itself");
-                // The core may have much more for it in hand: none of that is worth another line.
-                channel.queue.close();
-                self.mesh.handle_session_closed(session, self.clock.now());
+            Class::Control => self.mesh.handle_no_room(session),
+        }
+    }
+
+    /// There is room for protocol messages: those who wait for some are told more.
+    fn share_room(&mut self) {
+        let behind: Vec<SessionId> = self.mesh.behind().collect();
+        behind.into_iter().for_each(|session| self.tell_more(session));
+        self.budget.want(self.mesh.behind().next().is_some());
+    }
+
+    /// Tells a session that is behind as much as its link has room for.
+    fn tell_more(&mut self, session: SessionId) {
+        self.budget.want(true);
+        let Some(channel) = self.channels.get(&session) else { return };
+        let queue = channel.queue.clone();
+        if let Some(room) = queue.room() {
+            self.mesh.handle_room(session, room, self.clock.now());
+            while let Some(transmit) = self.mesh.poll_transmit() {
+                self.transmit(transmit.session, transmit.message, transmit.class);
             }
         }
+        queue.set_behind(self.mesh.is_behind(session));
     }
 
     fn on_event(&mut self, event: Event) {
         match event {
             Event::SessionUp { session, peer, cost } => {
-                info!(%session, %peer, cost = cost.get(), "connected");
-                if let Some(channel) = self.channels.get(&session) {
+                let channel = self.channels.get(&session);
+                if let Some(channel) = channel {
                     channel.established.store(true, Ordering::Release);
                 }
+                self.comings.connected(session, &peer, cost, channel.map(|channel| &**channel));
                 self.publish();
             }
+            Event::Behind { session } => self.tell_more(session),
             Event::CloseSession { session, peer, reason } => self.on_close(session, peer.as_ref(), &reason),
             Event::RoutesChanged(_) => self.publish(),
             Event::Deliver(datagram) => {
@@ -334,25 +362,8 @@ impl Driver {
     }
 
     fn on_close(&mut self, session: SessionId, peer: Option<&NodeId>, reason: &CloseReason) {
-        let peer = peer.map_or("unknown", NodeId::as_str);
         let channel = self.channels.remove(&session);
-        let address = channel.as_ref().map_or("", |channel| &channel.address);
-        match reason {
-            CloseReason::LinkClosed => tell_of_end(session, peer, channel.as_deref()),
-            CloseReason::NoIntroduction => debug!(%session, peer, address, %reason, "disconnected"),
-            CloseReason::Idle(_) | CloseReason::Silent(_) | CloseReason::Superseded => {
-                warn!(%session, peer, address, %reason, "disconnected");
-            }
-            CloseReason::OwnId
-            | CloseReason::NotAllowed(_)
-            | CloseReason::NotCertified { .. }
-            | CloseReason::AlreadyConnected(_)
-            | CloseReason::PeerChanged { .. }
-            | CloseReason::CostDisagreement { .. }
-            | CloseReason::TooManyLinks { .. }
-            | CloseReason::NoLongerListsUs
-            | CloseReason::RejectedByPeer => warn!(%session, peer, address, %reason, "connection refused"),
-        }
+        self.comings.ended(session, peer, channel.as_deref(), reason);
         if let Some(channel) = channel {
             channel.close();
         }
@@ -399,20 +410,5 @@ impl Driver {
         }
         self.switch.close_ports();
         self.stop_for(StopCause::Asked);
-    }
-}
-
-/// A link's end, as loud as it matters: anybody can connect to a listener and leave, but a neighbour that was
-/// dialled and leaves before it has said who it is has a reason.
-fn tell_of_end(session: SessionId, peer: &str, channel: Option<&Channel>) {
-    let Some(channel) = channel else { return };
-    let address = &channel.address;
-    let cause = channel.cause.get().map_or("", String::as_str);
-    match (channel.established.load(Ordering::Acquire), channel.direction) {
-        (true, _) => info!(%session, peer, address, cause, "disconnected"),
-        (false, Direction::Inbound) => debug!(%session, peer, address, cause, "disconnected"),
-        (false, Direction::Outbound) => {
-            warn!(%session, peer, address, cause, "disconnected before the neighbour introduced itself");
-        }
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
+use super::comings::Comings;
 use super::driver::{Ask, Driver, Input, SendAsk};
 use super::ration::Ration;
 use super::socket::{BindError, OverlaySocket};
@@ -103,7 +104,9 @@ impl NodeHandle {
             next_session: 1,
             stop: stop.clone(),
             stop_cause: Some(stop_cause),
-            complaints: Ration::default(),
+            budget: Arc::default(),
+            complaints: Ration::new(10, Duration::from_secs(1)),
+            comings: Comings::default(),
         };
         tokio::spawn(driver.run(inbox_receiver, asks_receiver));
         let inner = Inner { switch, inbox, asks, stop };
@@ -232,9 +235,9 @@ impl NodeHandle {
         self.tell(Ask::WorkCommands(commands));
     }
 
-    /// Replaces the firewall's rules.
-    pub fn set_firewall(&self, rules: Vec<Rule>) {
-        self.tell(Ask::Firewall(rules));
+    /// Replaces the firewall's rules; returns once they hold.
+    pub async fn set_firewall(&self, rules: Vec<Rule>) {
+        let _stopped = self.ask(|reply| Ask::Firewall(rules, reply)).await;
     }
 
     /// How long a link may be silent from now on.

@@ -12,7 +12,7 @@ use tracing::{debug, error, info, warn};
 use super::driver::{Input, NewSession};
 use super::handle::NodeHandle;
 use super::newcomers::Newcomers;
-use crate::backend::{self, AcceptError, DialSpec, ListenSpec, Listener, Redial, Session};
+use crate::backend::{self, AcceptError, DialSpec, Direction, ListenSpec, Listener, Redial, Session};
 use crate::mesh::LinkPolicy;
 
 /// Between two handshakes whose failure is told at the level that people read.
@@ -165,6 +165,9 @@ impl Link {
     /// Runs one session to its end; it ends by itself when this link is stopped.
     async fn run(&self, session: Session, mut policy: LinkPolicy) {
         policy.certified = session.info.certified_nodes.clone();
+        let address = &session.info.peer;
+        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _port)| host);
+        policy.host = (session.info.direction == Direction::Inbound).then(|| host.to_owned());
         let (reply, answer) = oneshot::channel();
         let new = NewSession { session, policy, link: self.stop.clone(), reply };
         if self.node.inbox().send(Input::Opened(Box::new(new))).await.is_err() {

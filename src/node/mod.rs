@@ -3,13 +3,15 @@
 //! - `driver` is the only one that touches [`crate::mesh::Mesh`]; it never waits for anybody but its inbox.
 //! - `session` reads and writes one link's packets; a relayed packet goes from reader to queue directly,
 //!   by the immutable forwarding table, and never meets the driver.
-//! - `queue` is what a link's writer drains: bounded, protocol messages first, sources in turn (`flows`).
+//! - `queue` is what a link's writer drains: bounded (`budget`), protocol messages first, sources in turn (`flows`).
 //! - `link` keeps listeners open and peers dialled.
 //! - `port` and `socket` are services' ends of the mesh; `ping` asks who is there; `traffic` counts, `metrics` tells.
 //!
 //! This room has never heard of work, control sockets or configuration files.
 
+mod budget;
 mod clock;
+mod comings;
 mod driver;
 mod flows;
 mod handle;

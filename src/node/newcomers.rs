@@ -55,7 +55,7 @@ mod tests {
             direction: Direction::Inbound,
             certified_nodes: None,
         };
-        Arc::new(Channel::new(SessionId(number), &info, Tick::at(Duration::ZERO)))
+        Arc::new(Channel::new(SessionId(number), &info, Arc::default(), Tick::at(Duration::ZERO)))
     }
 
     #[test]

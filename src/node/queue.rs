@@ -1,23 +1,24 @@
 //! What waits to be written on one link, bounded in bytes.
 //!
-//! Protocol messages go first and are never dropped: a link that cannot even carry those is broken, and
-//! says so. Pings and notices come next, so that a busy link still answers. All other datagrams share what
+//! Protocol messages go first, within the link's share of the room that all links of a node have for them
+//! (`budget`). Pings and notices come next, so that a busy link still answers. All other datagrams share what
 //! is left by their source; what finds no room is dropped, as in any network, except that this node's own
 //! senders are told to wait instead.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+use super::budget::Budget;
 use super::flows::{Flows, NoRoom};
 use crate::wire::{DataHeader, ServiceName};
 
-/// Bytes of protocol messages that may wait: beyond what a new neighbour is told at once where all tables are full,
-/// as it would else be cut at each attempt.
-const CONTROL_LIMIT: usize = 320 << 20;
+/// Bytes of protocol messages written before the lanes are looked at again.
+const CONTROL_BATCH: usize = 256 << 10;
 /// Bytes of pings and notices that may wait.
 const EXPRESS_LIMIT: usize = 64 << 10;
 /// Bytes of datagrams written before the lanes are looked at again.
@@ -26,16 +27,21 @@ const DATA_BATCH: usize = 256 << 10;
 const IDLE_SLOTS: usize = 64;
 
 /// A link's outgoing queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Queue {
     lanes: Mutex<Lanes>,
     filled: Notify,
+    budget: Arc<Budget>,
+    /// Its neighbour has not been told everything yet.
+    behind: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Lanes {
     control: VecDeque<Bytes>,
+    /// Bytes of protocol messages that wait or are being written, and of those the latter.
     control_bytes: usize,
+    writing: usize,
     express: VecDeque<Bytes>,
     express_bytes: usize,
     data: Flows,
@@ -58,13 +64,18 @@ pub(super) enum IfFull {
 }
 
 impl Queue {
-    /// Queues a protocol message; false if the link cannot even keep up with those.
+    /// An empty queue that shares this room with others.
+    pub(super) fn new(budget: Arc<Budget>) -> Self {
+        Self { lanes: Mutex::default(), filled: Notify::new(), budget, behind: AtomicBool::new(false) }
+    }
+
+    /// Queues a protocol message; false if that is more than the link's share of the room.
     pub(super) fn push_control(&self, message: Bytes) -> bool {
         let mut lanes = self.lock();
         if lanes.closed {
             return true;
         }
-        if lanes.control_bytes + message.len() > CONTROL_LIMIT {
+        if !self.budget.take(lanes.control_bytes, message.len()) {
             return false;
         }
         lanes.control_bytes += message.len();
@@ -72,6 +83,22 @@ impl Queue {
         drop(lanes);
         self.filled.notify_one();
         true
+    }
+
+    /// Bytes of protocol messages that may be queued now; `None` if there is no room worth mentioning.
+    pub(super) fn room(&self) -> Option<usize> {
+        let lanes = self.lock();
+        if lanes.closed { None } else { self.budget.room(lanes.control_bytes) }
+    }
+
+    /// Notes whether the neighbour waits for more than is queued.
+    pub(super) fn set_behind(&self, behind: bool) {
+        self.behind.store(behind, Ordering::Relaxed);
+    }
+
+    /// True if the neighbour waits for more than is queued.
+    pub(super) fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Relaxed)
     }
 
     /// Queues a datagram, whose header is given, if there is room for it.
@@ -111,7 +138,7 @@ impl Queue {
         false
     }
 
-    /// Waits for messages and takes a batch of them; false once the queue is closed and empty.
+    /// Waits for messages and takes a batch of them, once the last one is written; false once the queue is closed and empty.
     pub(super) async fn take(&self, batch: &mut VecDeque<Bytes>) -> bool {
         loop {
             if self.try_take(batch) {
@@ -126,10 +153,20 @@ impl Queue {
 
     fn try_take(&self, batch: &mut VecDeque<Bytes>) -> bool {
         let mut lanes = self.lock();
-        batch.append(&mut lanes.control);
+        let written = std::mem::take(&mut lanes.writing);
+        lanes.control_bytes -= written;
+        self.budget.release(written);
+        while lanes.writing < CONTROL_BATCH
+            && let Some(message) = lanes.control.pop_front()
+        {
+            lanes.writing += message.len();
+            batch.push_back(message);
+        }
+        if lanes.control.is_empty() {
+            lanes.control.shrink_to(IDLE_SLOTS);
+        }
         batch.append(&mut lanes.express);
-        (lanes.control_bytes, lanes.express_bytes) = (0, 0);
-        lanes.control.shrink_to(IDLE_SLOTS);
+        lanes.express_bytes = 0;
         lanes.data.take(batch, DATA_BATCH);
         let roomy = lanes.data.is_roomy();
         let woken = if roomy { std::mem::take(&mut lanes.waiting) } else { Vec::new() };
@@ -157,6 +194,12 @@ impl Queue {
     fn lock(&self) -> MutexGuard<'_, Lanes> {
         // No code that can panic runs under this lock.
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.budget.release(self.lock().control_bytes);
     }
 }
 
@@ -191,8 +234,8 @@ fn is_express(header: &DataHeader) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::budget::LIMIT;
     use super::*;
-    use crate::mesh::Options;
     use crate::wire::{MAX_HOPS, NameHash};
 
     fn message(len: usize) -> Bytes {
@@ -210,7 +253,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_protocol_goes_first_then_pings_then_the_rest() {
-        let queue = Queue::default();
+        let queue = Queue::new(Arc::default());
         while queue.push_data(&bulk(1), message(1 << 14), IfFull::Drop).is_ok() {}
         assert_eq!(queue.push_data(&bulk(1), message(1 << 14), IfFull::Wait), Err(Full));
         assert_eq!(queue.lock().dropped, 1, "who waits loses nothing");
@@ -224,7 +267,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_closed_queue_is_drained_and_then_ends() {
-        let queue = Queue::default();
+        let queue = Queue::new(Arc::default());
         queue.push_data(&bulk(1), message(1), IfFull::Drop).unwrap();
         queue.close();
         queue.push_data(&bulk(1), message(2), IfFull::Drop).unwrap();
@@ -236,18 +279,37 @@ mod tests {
 
     #[test]
     fn a_source_that_fills_a_link_does_not_shut_others_out() {
-        let queue = Queue::default();
+        let queue = Queue::new(Arc::default());
         while queue.push_data(&bulk(1), message(1 << 14), IfFull::Drop).is_ok() {}
         assert_eq!(queue.push_data(&bulk(2), message(1 << 14), IfFull::Drop), Ok(()));
     }
 
     #[test]
-    fn a_link_that_cannot_carry_the_protocol_says_so() {
-        let queue = Queue::default();
-        let large = message(1 << 20);
-        let fitting = (0..).take_while(|_| queue.push_control(large.clone())).count();
-        assert_eq!(fitting, CONTROL_LIMIT >> 20);
-        let tables = 2 * Options::default().max_table_bytes;
-        assert!(fitting << 20 > tables + tables / 8, "a new neighbour is told all of them");
+    fn all_links_share_one_room_and_leave_some_of_it() {
+        let budget = Arc::<Budget>::default();
+        let fill = || {
+            let queue = Queue::new(budget.clone());
+            let filled = (0..).take_while(|_| queue.push_control(message(1 << 12))).count() << 12;
+            (queue, filled)
+        };
+        let links: Vec<_> = (0..200).map(|_| fill()).collect();
+        let least = links.iter().map(|(_, filled)| *filled).min();
+        assert!(least.is_some_and(|least| least >= 60_000), "each has room for a long message: {least:?}");
+        assert!(links.iter().map(|(_, filled)| filled).sum::<usize>() <= LIMIT);
+        let first = links[0].1;
+        assert!(least.is_some_and(|least| first > 10 * least), "{first} bytes where there was room");
+        drop(links);
+        assert_eq!(fill().1, first, "what is gone leaves its room");
+    }
+
+    #[tokio::test]
+    async fn what_is_being_written_still_takes_room() {
+        let queue = Queue::new(Arc::default());
+        while queue.push_control(message(1 << 14)) {}
+        let mut batch = VecDeque::new();
+        assert!(queue.take(&mut batch).await);
+        assert!(!queue.push_control(message(1 << 14)), "nothing is written yet");
+        assert!(queue.take(&mut batch).await);
+        assert!(queue.push_control(message(1 << 14)));
     }
 }

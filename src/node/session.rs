@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use super::budget::Budget;
 use super::clock::Clock;
 use super::driver::Input;
 use super::queue::Queue;
@@ -29,6 +31,10 @@ const MOST_PENDING: usize = 128;
 
 /// How long the last words of a closing session may take to be written.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A link that has not taken all that there is to tell it, and takes nothing for this long, is given up: it keeps room
+/// from others.
+const STALLED: Duration = Duration::from_secs(5);
 
 /// Slots that a writer keeps between two batches. Data fills fewer; what a new neighbour is told of a large mesh at
 /// once fills far more, and only once.
@@ -59,11 +65,11 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub(super) fn new(id: SessionId, info: &SessionInfo, now: Tick) -> Self {
+    pub(super) fn new(id: SessionId, info: &SessionInfo, budget: Arc<Budget>, now: Tick) -> Self {
         Self {
             id,
             direction: info.direction,
-            queue: Arc::default(),
+            queue: Arc::new(Queue::new(budget)),
             pending: Arc::new(Semaphore::new(MOST_PENDING)),
             established: AtomicBool::new(false),
             heard: AtomicU64::new(nanos(now)),
@@ -199,15 +205,21 @@ async fn write_in_time(
         tokio::time::sleep(FAREWELL).await;
     };
     tokio::pin!(farewell);
+    let (mut left, mut since) = ((batch.len(), writer.unsent()), Instant::now());
     loop {
-        let left = (batch.len(), writer.unsent());
+        let wait = STALLED.min(limit.saturating_sub(since.elapsed()));
         tokio::select! {
             written = writer.write_batch(batch) => return written.map_err(|e| e.to_string()),
-            // What is told of a large mesh at once takes a thin link minutes.
-            () = tokio::time::sleep(limit) => if (batch.len(), writer.unsent()) == left {
-                return Err(format!("the peer took no data for {} s", limit.as_secs()));
-            },
+            () = tokio::time::sleep(wait) => {}
             () = &mut farewell => return Err("the peer did not take the last words".to_owned()),
+        }
+        // What is told of a large mesh at once takes a thin link minutes.
+        let now_left = (batch.len(), writer.unsent());
+        let limit = if channel.queue.is_behind() { STALLED.min(limit) } else { limit };
+        if now_left != left {
+            (left, since) = (now_left, Instant::now());
+        } else if since.elapsed() >= limit {
+            return Err(format!("the peer took no data for {} s", since.elapsed().as_secs()));
         }
     }
 }
@@ -225,7 +237,7 @@ mod tests {
     fn channel(number: u64) -> Channel {
         let (transport, peer, direction) = ("tcp", number.to_string(), Direction::Inbound);
         let info = SessionInfo { transport, peer, direction, certified_nodes: None };
-        Channel::new(SessionId(number), &info, Tick::at(Duration::ZERO))
+        Channel::new(SessionId(number), &info, Arc::default(), Tick::at(Duration::ZERO))
     }
 
     #[tokio::test(start_paused = true)]

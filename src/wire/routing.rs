@@ -64,7 +64,7 @@ pub struct RoutingUpdate {
     #[serde(rename = "NodeID", with = "maybe_node")]
     pub node_id: Option<NodeId>,
     /// 8 random alphanumerics: the same update heard twice is processed once.
-    #[serde(rename = "UpdateID")]
+    #[serde(rename = "UpdateID", deserialize_with = "update_id")]
     pub update_id: String,
     /// Start time of the node in seconds, shifted left by 24 bits, plus a random 24-bit number.
     #[serde(rename = "UpdateEpoch")]
@@ -85,6 +85,8 @@ pub struct RoutingUpdate {
 
 impl RoutingUpdate {
     const WHAT: &str = "routing update";
+    /// The longest update ID that is read, in bytes: every node keeps it with the update.
+    pub const MAX_UPDATE_ID: usize = 64;
 
     /// Reads a whole message, type byte included.
     ///
@@ -129,6 +131,17 @@ impl<'a> Glance<'a> {
     pub fn at(message: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(message.get(1..)?).ok()
     }
+}
+
+fn update_id<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {
+    let id = String::deserialize(d)?;
+    if id.len() > RoutingUpdate::MAX_UPDATE_ID {
+        let (most, len) = (RoutingUpdate::MAX_UPDATE_ID, id.len());
+        return Err(serde::de::Error::custom(format_args!(
+            "an UpdateID has at most {most} bytes, this one {len}"
+        )));
+    }
+    Ok(id)
 }
 
 fn null_is_empty<'de, D: Deserializer<'de>>(d: D) -> Result<Arc<BTreeMap<NodeId, Cost>>, D::Error> {

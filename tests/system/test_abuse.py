@@ -274,3 +274,120 @@ def test_idle_clients_are_cheap(nodes, hop):
         for one in warm + silent:
             one.close()
     watch.check("idle clients")
+
+
+#: Nodes that a stranger makes up, each with so many links of long names: some 12 MB.
+FILLED, LINKS = 240, 200
+MUTES = 40
+
+
+@pytest.fixture
+def target(mesh):
+    """One node with a listener, known to nobody yet."""
+    node = mesh.node("target", listen=True)
+    mesh.start()
+    return node
+
+
+class Mute(Peer):
+    """A neighbour that introduces itself, reads up to where it is listed, and then no more. Little waits in the kernel."""
+
+    def __init__(self, node, name, source="127.0.0.1", port=None):
+        self.name, self.sequence, self.epoch, self.update_count = name, 0, 5 << 24, 0
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.settimeout(60)
+        self.socket.bind((source, 0))
+        self.socket.connect(("127.0.0.1", port or node.mesh.ports[node.name]))
+        self.reader = self.socket.makefile("rb")
+
+
+def fill(node, filler):
+    """Tells a node of many others; their names."""
+    links = {f"{n:0>240}": 1.0 for n in range(LINKS)}
+    names = [f"made-up-{n}" for n in range(FILLED)]
+    for name in names:
+        filler.raw(filler.update_of(name, 1, links))
+    filler.all_taken_in("NewNodes", FILLED)
+    return names
+
+
+def test_mute_sessions_share_one_table_and_a_slow_reader_hears_all_of_it(target):
+    with Flood(target, "filler") as filler, contextlib.ExitStack() as mutes:
+        names = set(fill(target, filler))
+        before, most = target.rss(), 0
+        for n in range(MUTES):
+            mute = mutes.enter_context(Mute(target, f"mute-{n}"))
+            mute.introduce("target")
+            most = max(most, target.rss())
+        slow = mutes.enter_context(Mute(target, "slow"))
+        slow.introduce("target")
+        told = 0
+        while names:
+            message = slow.receive()
+            assert message is not None, f"cut off, {len(names)} names are missing: {target.log()[-2000:]}"
+            told += len(message[1])
+            most = max(most, target.rss()) if message[0] == ROUTING else most
+            if message[0] == ROUTING:
+                names.discard(json.loads(message[1])["NodeID"])
+        grown = most - before
+        print(f"{MUTES} mute sessions: {grown / MIB:.0f} MiB more; the slow one was told {told / MIB:.0f} MiB")
+        assert grown < 80 * MIB, grown
+        gone = lambda: not any(link["NodeID"].startswith("mute") for link in target.status()["Connections"])
+        until("mute sessions to be closed", gone, 60)
+        assert re.search(r"peer=\"mute-[0-9]+\".*took no data for [5-9] s", target.log()), target.log()[-2000:]
+
+
+def test_strangers_with_long_names_leave_places_for_another_host(target):
+    with contextlib.ExitStack() as peers:
+        refused = 0
+        for n in range(230):
+            peer = peers.enter_context(Mute(target, f"{n:0>255}"))
+            try:
+                peer.introduce("target")
+            except AssertionError:
+                refused += 1
+        assert refused, "there was room for all of them"
+        other = peers.enter_context(Mute(target, "x" * 255, source="127.0.0.2"))
+        other.introduce("target")
+
+
+def test_a_reconnect_loop_does_not_fill_the_log(target):
+    for n in range(1_500):
+        with Peer(target.mesh.ports["target"], f"comes-and-goes-{n}") as peer:
+            peer.introduce("target")
+    until("the last one to be gone", lambda: not target.status()["Connections"], 60)
+    lines = [line for line in target.log().splitlines() if "comes-and-goes" in line]
+    # 500 in each minute, and this took less than two.
+    assert len(lines) <= 1_500, len(lines)
+
+
+def test_a_new_listener_opens_behind_the_new_rules(target):
+    """The reload takes seconds: a neighbour on the listener that goes does not take its last words."""
+    mesh, port = target.mesh, harness.free_port()
+    blocked = mesh.node("blocked", peers=[port])
+    with Flood(target, "filler") as filler, Mute(target, "mute") as mute:
+        fill(target, filler)
+        mute.introduce("target")
+        directives = json.loads(target.config.read_text())
+        directives[0]["node"]["firewallrules"] = [{"action": "reject", "fromnode": "blocked"}]
+        directives = [directive for directive in directives if "tcp-listener" not in directive]
+        directives.append({"tcp-listener": {"bindaddr": "127.0.0.1", "port": port}})
+        target.config.write_text(json.dumps(directives))
+        answers = []
+        reload = threading.Thread(target=lambda: answers.append(target.command("reload")))
+        reload.start()
+        until("the new listener", lambda: connects(port))
+        blocked.start()
+        until("a way to the target", lambda: "target" in blocked.status()["RoutingTable"])
+        answer = blocked.command("ping target")
+        reload.join()
+    assert answers == [{"Success": True}], answers
+    assert answer["Success"] is False and "blocked by firewall" in answer["Error"], answer
+
+
+def connects(port):
+    with contextlib.suppress(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port)).close()
+        return True
+    return False

@@ -33,6 +33,36 @@ fn listed(solo: &Solo) -> Vec<String> {
     ads.values().map(|ad| format!("{}:{}", ad.node_id, ad.service)).collect()
 }
 
+/// The latest date that can be written, and one that a forger may hope to get away with.
+#[test]
+fn a_date_that_nobody_could_outdo_is_not_believed() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    let now = solo.now();
+    solo.mesh.advertise(service("own"), offer(), now);
+    solo.advance(secs(1));
+    solo.sent();
+    let latest = Timestamp::MAX.as_second();
+    for of in ["x", "a"] {
+        for cancel in [false, true] {
+            solo.packet(b, ad(of, "own", latest, cancel));
+        }
+    }
+    solo.packet(b, ad("x", "own", 1_800_000_000, false));
+    assert_eq!(listed(&solo), ["a:own", "x:own"]);
+    assert_eq!(solo.mesh.counters().malformed, 4);
+    // A century ahead is believed, and put right by the node itself.
+    let century = 1_800_000_000 + 100 * 366 * 86_400;
+    solo.packet(b, ad("a", "own", century, true));
+    solo.sent();
+    solo.advance(secs(1));
+    let told =
+        solo.sent_to(b).iter().filter_map(as_advert).next_back().expect("it says how its service stands");
+    let date = told.advertisement.time;
+    assert!(!told.cancel && date > Timestamp::from_second(century).unwrap(), "{date}");
+    assert!(date < Timestamp::from_second(century + 1).unwrap(), "{date}");
+}
+
 #[test]
 fn own_services_are_told_at_once_and_every_minute() {
     let mut solo = Solo::with("a", Options { max_idle: secs(1_000), ..Options::default() });

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 
 use super::solo::{Solo, as_advert, as_update, millis, node, secs, service, update};
-use crate::mesh::{CloseReason, Event, ForgetError, LinkPolicy, Offer, Options};
+use crate::mesh::{CloseReason, Event, ForgetError, LinkPolicy, Offer, Options, SessionId};
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::{Advertisement, ConnType, RoutingUpdate, WorkCommand};
 
@@ -212,6 +212,40 @@ fn a_neighbour_too_many_is_refused_before_the_update_is_too_large() {
     solo.advance(secs(1));
     let largest = solo.sent().iter().map(|(_, message)| message.len()).max();
     assert!(largest.is_some_and(|len| (900..=1_000).contains(&len)), "{largest:?}");
+}
+
+/// Lets somebody from `host` introduce itself; true if it is let in.
+fn comes_from(solo: &mut Solo, host: &str, name: &str) -> (SessionId, bool) {
+    let session = solo.open_with(LinkPolicy { host: Some(host.to_owned()), ..LinkPolicy::default() });
+    solo.say(session, &update(name, "hello___", 1, 1, &[]));
+    solo.sent();
+    (session, !solo.closed().iter().any(|(closed, _)| *closed == session))
+}
+
+#[test]
+fn strangers_with_long_names_leave_room_for_others() {
+    let mut solo = Solo::new("a");
+    let long = |i: usize| format!("{i:0>255}");
+    let strangers: Vec<_> = (0..300).map(|i| comes_from(&mut solo, "192.0.2.66", &long(i))).collect();
+    let let_in = strangers.iter().filter(|(_, let_in)| *let_in).count();
+    assert!((100..180).contains(&let_in), "{let_in}");
+    assert!(comes_from(&mut solo, "192.0.2.1", &long(1_000)).1, "another host's neighbour");
+    for i in 0..20 {
+        // One that the listener's allowedpeers names, and one that is dialled.
+        let (listed, dialled) = (long(2_000 + i), long(3_000 + i));
+        let host = Some("192.0.2.66".to_owned());
+        let listener =
+            LinkPolicy { host, allowed_peers: Some([node(&listed)].into()), ..LinkPolicy::default() };
+        for (policy, name) in [(listener, listed), (LinkPolicy::default(), dialled)] {
+            let session = solo.open_with(policy);
+            solo.say(session, &update(&name, "hello___", 1, 1, &[]));
+            assert_eq!(solo.closed(), [], "{name}");
+        }
+    }
+    let now = solo.now();
+    strangers.iter().for_each(|(session, _)| solo.mesh.handle_session_closed(*session, now));
+    solo.events();
+    assert!(comes_from(&mut solo, "192.0.2.66", &long(4_000)).1, "their places are free again");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! nodes over bad links are the simulator's business, not ours.
 
 mod adverts;
+mod catchup;
 mod datagrams;
 mod duplicates;
 mod fast_path;

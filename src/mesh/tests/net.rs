@@ -127,7 +127,11 @@ impl Net {
 
     fn drain(&mut self) {
         let mut closed = Vec::new();
+        let now = self.now();
         for (name, mesh) in &mut self.nodes {
+            // Links have room for everything here.
+            let behind: Vec<SessionId> = mesh.behind().collect();
+            behind.into_iter().for_each(|session| mesh.handle_room(session, usize::MAX, now));
             while let Some(transmit) = mesh.poll_transmit() {
                 let end = (name.clone(), transmit.session);
                 self.log.push(Sent { from: name.clone(), message: transmit.message.clone() });
@@ -136,6 +140,9 @@ impl Net {
                 }
             }
             while let Some(event) = mesh.poll_event() {
+                if matches!(event, Event::Behind { .. }) {
+                    continue;
+                }
                 if let Event::CloseSession { session, .. } = &event {
                     closed.push((name.clone(), *session));
                 }

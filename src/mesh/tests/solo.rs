@@ -55,6 +55,7 @@ pub(super) struct Solo {
     pub(super) mesh: Mesh,
     pub(super) time: Duration,
     opened: u64,
+    events: Vec<Event>,
 }
 
 impl Solo {
@@ -65,7 +66,7 @@ impl Solo {
     pub(super) fn with(name: &str, options: Options) -> Self {
         let rng = SmallRng::seed_from_u64(7);
         let mesh = Mesh::new(node(name), EPOCH, options, rng, at(Duration::ZERO));
-        Self { mesh, time: Duration::ZERO, opened: 0 }
+        Self { mesh, time: Duration::ZERO, opened: 0, events: Vec::new() }
     }
 
     pub(super) fn now(&self) -> Now {
@@ -133,7 +134,19 @@ impl Solo {
         self.mesh.handle_wait(Tick::at(end));
     }
 
+    /// Links have room for everything, unless a test takes the events itself.
+    fn give_room(&mut self) {
+        let now = self.now();
+        while let Some(event) = self.mesh.poll_event() {
+            match event {
+                Event::Behind { session } => self.mesh.handle_room(session, usize::MAX, now),
+                other => self.events.push(other),
+            }
+        }
+    }
+
     pub(super) fn sent(&mut self) -> Vec<(SessionId, Bytes)> {
+        self.give_room();
         std::iter::from_fn(|| self.mesh.poll_transmit()).map(|t| (t.session, t.message)).collect()
     }
 
@@ -146,7 +159,8 @@ impl Solo {
     }
 
     pub(super) fn events(&mut self) -> Vec<Event> {
-        std::iter::from_fn(|| self.mesh.poll_event()).collect()
+        self.give_room();
+        std::mem::take(&mut self.events)
     }
 
     /// Which sessions were closed, and why.
