@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Node, free_port, receptor_go, until};
+use crate::harness::{Node, free_port, until};
+use crate::receptor::beside_go_nodes;
 
 /// A listener and what dials it.
 fn listener() -> (Value, Value) {
@@ -35,10 +36,10 @@ fn twins(first: &Path, second: &Path) -> (Node, Node, Node, Node) {
     (first, second, near, far)
 }
 
-#[test]
-fn ours_ends_when_a_go_node_was_first() {
-    let Some(go) = receptor_go() else { return };
-    let (mut go, mut ours, near, far) = twins(&go, Path::new(env!("CARGO_BIN_EXE_meshd")));
+beside_go_nodes!(ours_ends_when_a_go_node_was_first, a_go_node_ends_when_ours_was_first);
+
+fn ours_ends_when_a_go_node_was_first(go: &Path) {
+    let (mut go, mut ours, near, far) = twins(go, Path::new(env!("CARGO_BIN_EXE_meshd")));
     let status = ours.end_within(60);
     assert_eq!(status.code(), Some(1), "{}", ours.log());
     assert!(ours.log().contains("another node was"), "{}", ours.log());
@@ -47,10 +48,8 @@ fn ours_ends_when_a_go_node_was_first() {
     near.reaches("twin");
 }
 
-#[test]
-fn a_go_node_ends_when_ours_was_first() {
-    let Some(go) = receptor_go() else { return };
-    let (mut ours, mut go, near, far) = twins(Path::new(env!("CARGO_BIN_EXE_meshd")), &go);
+fn a_go_node_ends_when_ours_was_first(go: &Path) {
+    let (mut ours, mut go, near, far) = twins(Path::new(env!("CARGO_BIN_EXE_meshd")), go);
     go.end_within(60);
     assert!(ours.is_running(), "{}", ours.log());
     far.reaches("twin");

@@ -132,7 +132,7 @@ pub fn token(data: &[u8]) {
     });
     let text = String::from_utf8_lossy(data);
     let params = BTreeMap::from([("params".to_owned(), "x".to_owned())]);
-    let submission = Subject { work_type: Some("cat"), params: Some(&params), payload: None, unit: None };
+    let submission = Subject { work_type: Some("cat"), params: Some(&params), ..Subject::default() };
     let about_unit = Subject { unit: Some("abcdefgh"), ..Subject::default() };
     for subject in [submission, about_unit] {
         if let Err(refusal) = VERIFIER.verify(&text, &subject) {
