@@ -40,7 +40,7 @@ async fn a_listener_without_descriptors_rests_and_tries_on() {
     accept(Exhausted { failures: 5, client: Some(far) }, sessions).await;
     assert!(start.elapsed().as_millis() >= 1000, "it does not spin");
     let mut client = Client::greeted(near).await;
-    assert_eq!(client.ask("reload").await, r#"{"Success":true}"#);
+    assert_eq!(client.ask("work list").await, "{}");
 }
 
 /// A client, if there is room for one.
