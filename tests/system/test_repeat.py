@@ -83,8 +83,9 @@ class Relay(Door):
                 self.submit(line, near, asks, far, answers)
                 return
             far.sendall(line)
-            near.sendall(answers.readline())
-            if b'"results"' in line or b'"follow"' in line:
+            answer = answers.readline()
+            near.sendall(answer)
+            if (b'"results"' in line or b'"follow"' in line) and not answer.startswith(b"ERROR"):
                 while data := answers.read1(65536):
                     near.sendall(data)
                 return

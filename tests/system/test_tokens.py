@@ -157,32 +157,32 @@ def test_a_stolen_token_does_nothing_else(nodes, relay):
         assert "could not verify signature" in answer(nodes, request), verb
 
 
-def held_back(nodes, relay, script):
+def held_back(nodes, relay):
     """A signed job that runs, and the request about it that the relay has kept: nobody has used its token."""
     relay.holds_back = lambda request: request["subcommand"] in ("follow", "results")
     with nodes["control"].control() as control:
-        unit = control.submit("execution", "signed", signwork="true", params=script)["unitid"]
+        unit = control.submit("execution", "signed", b"all", signwork="true", params="''")["unitid"]
     until("a token", lambda: relay.held)
     relay.holds_back = lambda request: False
     return unit, relay.held[-1]
 
 
 def test_a_token_is_good_for_its_command_only(nodes, relay):
-    unit, request = held_back(nodes, relay, "'echo all'")
+    unit, request = held_back(nodes, relay)
     for verb in ("cancel", "release", "force-release"):
         stolen = {"command": "work", "subcommand": verb, "unitid": unit, "signature": request["signature"]}
         assert answer(nodes, stolen) == "could not verify signature: the token was made for another command", verb
     until("the end", lambda: final(nodes["control"].unit(unit)))
-    assert nodes["control"].results(unit) == b"all\n"
+    assert nodes["control"].results(unit) == b"all"
 
 
 def test_a_token_of_before_the_start_is_refused_and_the_sender_makes_another(nodes, relay):
-    unit, request = held_back(nodes, relay, "'echo all'")
+    unit, request = held_back(nodes, relay)
     nodes.real["execution"].restart()
     before = "could not verify signature: the token was made before this node started: make another"
     assert answer(nodes, request) == before
     status = until("the end", lambda: final(nodes["control"].unit(unit)))
-    assert (status["StateName"], nodes["control"].results(unit)) == ("Succeeded", b"all\n"), status
+    assert (status["StateName"], nodes["control"].results(unit)) == ("Succeeded", b"all"), status
     for file in nodes.real["execution"].datadir.rglob("*"):
         assert not file.is_file() or request["signature"].encode() not in file.read_bytes(), file
 

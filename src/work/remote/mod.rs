@@ -11,7 +11,7 @@ mod payload;
 mod session;
 mod steps;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ pub(crate) struct Link {
     attempts: AtomicU64,
     /// The other node has a unit and has not been told the end of its payload: that one cannot have started.
     half_there: AtomicBool,
+    /// Looks at a unit there that has been told the end, and does not know it yet.
+    looks: AtomicU32,
     /// Of a unit that is signed, once it is known: a complete payload never changes.
     payload_hash: OnceLock<PayloadHash>,
 }
@@ -85,6 +87,12 @@ impl Link {
 
     fn set_half_there(&self, half: bool) {
         self.half_there.store(half, Ordering::Relaxed);
+        self.looks.store(0, Ordering::Relaxed);
+    }
+
+    /// How often that was called before, for this attempt.
+    fn look_at_half(&self) -> u32 {
+        self.looks.fetch_add(1, Ordering::Relaxed)
     }
 }
 

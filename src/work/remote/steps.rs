@@ -21,6 +21,9 @@ use crate::work::unit::{Event, INPUT_CUT, Life, PENDING_AT_RESTART, State, UnitI
 
 /// Bytes moved at a time.
 pub(super) const CHUNK: usize = 128 * 1024;
+/// Looks at a unit that may have all of its payload, and says that it waits for it, before it is taken for half a one:
+/// some 5 s.
+const PATIENT_LOOKS: u32 = 3;
 /// Between looks at a unit on a node that cannot be followed.
 const POLL: Duration = Duration::from_secs(1);
 
@@ -132,7 +135,8 @@ impl Inner {
                 told => told?,
             };
             let life = Life::told(told.report.state, told.report.detail, 0);
-            if life.awaits_payload {
+            // The end of its payload may be on its way there.
+            if life.awaits_payload && entry.link().look_at_half() < PATIENT_LOOKS {
                 return Err(StepError::Connection(
                     "the node still waits for the earlier connection's payload".into(),
                 ));
@@ -140,7 +144,8 @@ impl Inner {
             // A Go node says of a unit that it was pending at a restart though its command may have been started.
             let was_pending = life.detail.starts_with(PENDING_AT_RESTART)
                 && (session.peer != Peer::Receptor || told.runner.is_none());
-            if life.state != State::Failed || !(life.detail.starts_with(INPUT_CUT) || was_pending) {
+            let was_cut = life.state == State::Failed && life.detail.starts_with(INPUT_CUT);
+            if !(life.awaits_payload || was_cut || life.state == State::Failed && was_pending) {
                 return Ok(true);
             }
         }
