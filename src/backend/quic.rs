@@ -38,9 +38,6 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// How long one address has to answer: a host that is up and does not listen says nothing that QUIC hears.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// From so many on, a client has to show first that it is where it says.
-const SUSPICIOUS_HANDSHAKES: usize = 64;
-
 /// Sessions that wait to be accepted.
 const BACKLOG: usize = 64;
 
@@ -154,7 +151,7 @@ async fn serve(
                 continue;
             }
         };
-        if handshakes.under_way() >= SUSPICIOUS_HANDSHAKES && !incoming.remote_address_validated() {
+        if handshakes.are_suspicious() && !incoming.remote_address_validated() {
             // Only a client that was asked already may not be asked again, and this one was not.
             let _asked = incoming.retry();
         } else {
@@ -180,7 +177,7 @@ async fn shake_hands(incoming: Incoming, profile: &ServerProfile) -> Result<Sess
     };
     let chain = peer_chain(&connection);
     let certified_nodes = profile.certified_nodes(&chain);
-    let guard = profile.admit(chain, Expected::Anyone);
+    let guard = profile.admit(chain, profile.expected_neighbour());
     let peer = connection.remote_address().to_string();
     let info = SessionInfo { transport: TRANSPORT, peer, direction: Direction::Inbound, certified_nodes };
     Ok(half::session(connection, guard, info))
@@ -257,7 +254,7 @@ fn peer_chain(connection: &Connection) -> Vec<CertificateDer<'static>> {
 }
 
 fn server_config(profile: &ServerProfile) -> io::Result<(ServerConfig, Verdict)> {
-    let (tls, verdict) = profile.quic_config(Expected::Anyone, ALPN).map_err(io::Error::other)?;
+    let (tls, verdict) = profile.quic_config(profile.expected_neighbour(), ALPN).map_err(io::Error::other)?;
     let tls = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
     let mut config = ServerConfig::with_crypto(Arc::new(tls));
     config.transport_config(transport()).migration(true);

@@ -27,7 +27,7 @@ pub(super) async fn accept(
     stream: TcpStream,
     peer: String,
 ) -> Result<Session, HandshakeError> {
-    profile.accept(stream).await.map(|secured| session(secured, peer, Direction::Inbound))
+    profile.accept_neighbour(stream).await.map(|secured| session(secured, peer, Direction::Inbound))
 }
 
 /// The client's side of a handshake with the host in `address`.

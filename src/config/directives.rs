@@ -300,6 +300,7 @@ const TLS_SERVER_PROFILE: &[P] = &[
     P::flag("requireclientcert", "refuse clients without a certificate"),
     P::text("clientcas", "file of authorities that sign client certificates"),
     P::new("pinnedclientcert", Kind::TextList, "fingerprints of allowed client certificates"),
+    P::new("requirenodeid", Kind::Flag, "neighbours' certificates must name a node").or("true"),
     SKIP_NAMES,
     MIN_TLS13,
     CRL,

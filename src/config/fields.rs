@@ -48,6 +48,11 @@ impl<'a> Fields<'a> {
         self.report.errors.push(self.item.error(None, Fault::Rule(problem.into())));
     }
 
+    /// Notes what is allowed and hardly meant.
+    pub(super) fn warn(&mut self, text: &str) {
+        self.report.warn(&self.item.at, format!("{}: {text}", self.item.directive.name));
+    }
+
     /// A text; nothing if it is empty.
     pub(super) fn text(&self, name: &'static str) -> Option<&'a str> {
         match self.setting(name)? {

@@ -143,6 +143,7 @@ pub(super) fn tls_server(configured: &TlsServer) -> ServerOptions {
         },
         require_client_cert: configured.require_client_cert,
         pinned: configured.pinned_client_certs.clone(),
+        admit_nameless: !configured.require_node_id,
         skip_names_check: configured.skip_receptor_names_check,
         min_tls13: configured.min_tls13,
     }

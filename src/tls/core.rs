@@ -90,6 +90,43 @@ impl Core {
         self.settings.require_client_cert
     }
 
+    pub(super) fn skips_names_check(&self) -> bool {
+        self.settings.skip_names_check
+    }
+
+    /// What is wrong with the own certificate in the eyes of a peer, whoever the authorities are that it trusts.
+    pub(super) fn own_flaw(&self) -> Option<Rejection> {
+        let material = self.material.load();
+        let chain = &material.identity.as_ref()?.cert;
+        let own_role = match self.settings.role {
+            Role::Server => Role::Client,
+            Role::Client => Role::Server,
+        };
+        let checked = verify::check(
+            &material.trust,
+            &Demands::default(),
+            own_role,
+            &Expected::Anyone,
+            chain,
+            Timestamp::now(),
+        );
+        checked.err().filter(|rejection| match rejection {
+            // Peers have authorities of their own, and that it expires is told elsewhere.
+            Rejection::UnknownIssuer { .. } | Rejection::BadSignature { .. } | Rejection::Expired { .. } => {
+                false
+            }
+            Rejection::Unusable(_)
+            | Rejection::Authority { .. }
+            | Rejection::NotYet { .. }
+            | Rejection::WrongPurpose { .. }
+            | Rejection::Revoked { .. }
+            | Rejection::Blocked { .. }
+            | Rejection::NotPinned { .. }
+            | Rejection::NoNodeId { .. }
+            | Rejection::WrongName { .. } => true,
+        })
+    }
+
     /// Decides about a peer's certificate as things stand now.
     pub(super) fn check(&self, expected: &Expected, chain: &[CertificateDer<'_>]) -> Result<(), Rejection> {
         self.check_as_of(expected, chain, Timestamp::now())
@@ -154,7 +191,10 @@ impl Core {
             name: &self.settings.name,
             authorities: authorities_parameter(self.settings.role),
             node: self.settings.node.as_ref().filter(|_| !self.settings.skip_names_check),
-            system: self.settings.role == Role::Server && !self.settings.demands.insecure,
+            system: match self.settings.role {
+                Role::Server => !self.settings.demands.insecure,
+                Role::Client => self.settings.require_client_cert,
+            },
         };
         Material::read(&self.settings.files, &wanted, &self.provider)
     }

@@ -134,18 +134,16 @@ pub enum ProfileError {
         source: Box<FileError>,
     },
     /// No authorities at all.
-    #[error("tls-client {name}: the system has no authorities to trust ({reason}): set rootcas")]
+    #[error("{directive} {name}: the system has no authorities to trust ({reason}): set {parameter}")]
     NoSystemRoots {
+        /// `tls-server` or `tls-client`.
+        directive: &'static str,
+        /// The setting that names others.
+        parameter: &'static str,
         /// The profile's name.
         name: String,
         /// Why there are none.
         reason: String,
-    },
-    /// Client certificates are wanted, and nobody is trusted to sign them.
-    #[error("tls-server {name}: requireclientcert needs clientcas, the file of authorities that sign them")]
-    NoClientAuthorities {
-        /// The profile's name.
-        name: String,
     },
     /// The TLS library refuses the settings.
     #[error("{directive} {name}: {reason}")]
@@ -173,6 +171,24 @@ pub enum Rejection {
     /// The certificate, or one above it, makes no sense.
     #[error("the certificate cannot be used: {0}")]
     Unusable(String),
+    /// It may sign others, and nobody was told to trust it by itself.
+    #[error(
+        "the certificate of {subject} is an authority's (CA:TRUE): it is accepted only where this very certificate is among the authorities, which it is not in {authorities}"
+    )]
+    Authority {
+        /// Whose.
+        subject: String,
+        /// The file, or `the system's`.
+        authorities: String,
+    },
+    /// It names no node where it must.
+    #[error(
+        "the certificate of {subject} names no node: make one with its node ID (`meshctl cert makereq --nodeid`), or set `requirenodeid: false` or skipreceptornamescheck in the listener's tls-server"
+    )]
+    NoNodeId {
+        /// Whose.
+        subject: String,
+    },
     /// It is out of date.
     #[error(
         "the certificate of {subject} has expired on {end}: renew it, or set the clock (it is {now} here)"

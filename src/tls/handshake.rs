@@ -72,11 +72,29 @@ impl ServerProfile {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
+        self.accept_from(Expected::Anyone, io).await
+    }
+
+    /// The same where a neighbour in the mesh is expected.
+    ///
+    /// # Errors
+    /// Within [`HANDSHAKE_LIMIT`].
+    pub async fn accept_neighbour<IO>(&self, io: IO) -> Result<Secured<IO>, HandshakeError>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.accept_from(self.expected_neighbour(), io).await
+    }
+
+    async fn accept_from<IO>(&self, expected: Expected, io: IO) -> Result<Secured<IO>, HandshakeError>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
         let (config, verdict) =
-            self.config(Expected::Anyone).map_err(|error| failed(&self.core, error.to_string()))?;
+            self.config(expected.clone()).map_err(|error| failed(&self.core, error.to_string()))?;
         let accepting = TlsAcceptor::from(Arc::new(config)).accept(Ahead::new(io));
         let stream = finish(&self.core, accepting, &verdict).await?;
-        Ok(Secured::new(&self.core, TlsStream::Server(stream), Expected::Anyone))
+        Ok(Secured::new(&self.core, TlsStream::Server(stream), expected))
     }
 }
 

@@ -11,6 +11,8 @@ use tokio::task::{AbortHandle, JoinSet};
 
 /// Handshakes under way at once on one listener.
 pub const MOST_HANDSHAKES: usize = 2_048;
+/// From this many on, clients that may have made up their address have to show first that they get answers there.
+const SUSPICIOUS_HANDSHAKES: usize = 64;
 
 /// Handshakes under way, each of which leads to a `T`.
 #[derive(Debug)]
@@ -44,6 +46,11 @@ impl<T: Send + 'static> Handshakes<T> {
     /// How many have not ended.
     pub fn under_way(&self) -> usize {
         self.begun.iter().filter(|one| !one.is_finished()).count()
+    }
+
+    /// Whether there are more of them than honest clients make.
+    pub fn are_suspicious(&self) -> bool {
+        self.under_way() >= SUSPICIOUS_HANDSHAKES
     }
 
     /// What the next one to end has led to; pending while there are none. Cancel safe.

@@ -84,8 +84,10 @@ impl Judge {
         crl: Option<&Path>,
         purpose: Purpose,
     ) -> Result<Self, FileError> {
+        let (anchors, certificates) = anchors(authorities)?;
         let trust = Trust {
-            anchors: anchors(authorities)?,
+            anchors,
+            certificates,
             anchors_from: authorities.display().to_string(),
             crls: crl.map_or(Ok(Vec::new()), files::revocation_lists)?,
             crl_from: crl.map_or_else(String::new, |path| path.display().to_string()),

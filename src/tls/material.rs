@@ -63,6 +63,8 @@ impl Files {
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) anchors: Vec<TrustAnchor<'static>>,
+    /// The certificates of these authorities, unless they are the system's.
+    pub(super) certificates: Vec<CertificateDer<'static>>,
     /// Where the authorities come from, for messages.
     pub(super) anchors_from: String,
     pub(super) crls: Vec<CertRevocationList<'static>>,
@@ -96,6 +98,7 @@ impl Material {
         let nowhere = String::new;
         let trust = Trust {
             anchors: Vec::new(),
+            certificates: Vec::new(),
             anchors_from: nowhere(),
             crls: Vec::new(),
             crl_from: nowhere(),
@@ -126,10 +129,12 @@ impl Material {
             Some((cert, key)) => Some(identity(cert, key, wanted, &of, provider)?),
             None => None,
         };
-        let (anchors, anchors_from) = match &files.authorities {
+        let ((anchors, certificates), anchors_from) = match &files.authorities {
             Some(path) => (anchors(path).map_err(of(wanted.authorities))?, path.display().to_string()),
-            None if wanted.system => (system_anchors(wanted.name)?, "the system's bundle".to_owned()),
-            None => (Vec::new(), "(none configured)".to_owned()),
+            None if wanted.system => {
+                ((system_anchors(wanted)?, Vec::new()), "the system's bundle".to_owned())
+            }
+            None => ((Vec::new(), Vec::new()), "(none configured)".to_owned()),
         };
         let name =
             |path: &Option<PathBuf>| path.as_ref().map_or_else(String::new, |p| p.display().to_string());
@@ -137,6 +142,7 @@ impl Material {
         let blocked = files.blocklist.as_deref().map_or(Ok(Vec::new()), files::blocklist);
         let trust = Trust {
             anchors,
+            certificates,
             anchors_from,
             crls,
             crl_from: name(&files.crl),
@@ -200,10 +206,14 @@ fn check_readable(path: &Path, chain: &[CertificateDer<'_>]) -> Result<Names, Fi
     Ok(first.unwrap_or_default())
 }
 
+/// Authorities, and their certificates.
+type Anchors = (Vec<TrustAnchor<'static>>, Vec<CertificateDer<'static>>);
+
 /// All authorities of a bundle.
-pub(super) fn anchors(path: &Path) -> Result<Vec<TrustAnchor<'static>>, FileError> {
+pub(super) fn anchors(path: &Path) -> Result<Anchors, FileError> {
     let mut anchors = Vec::new();
-    for (at, certificate) in files::certificates(path)?.iter().enumerate() {
+    let certificates = files::certificates(path)?;
+    for (at, certificate) in certificates.iter().enumerate() {
         let unusable = |reason: String| wrong(path, FileProblem::Certificate { number: at + 1, reason });
         let facts = Facts::of(certificate).map_err(|e| unusable(e.to_string()))?;
         if !facts.is_ca {
@@ -212,10 +222,10 @@ pub(super) fn anchors(path: &Path) -> Result<Vec<TrustAnchor<'static>>, FileErro
         let anchor = webpki::anchor_from_trusted_cert(certificate).map_err(|e| unusable(format!("{e:?}")))?;
         anchors.push(anchor.to_owned());
     }
-    Ok(anchors)
+    Ok((anchors, certificates))
 }
 
-fn system_anchors(name: &str) -> Result<Vec<TrustAnchor<'static>>, ProfileError> {
+fn system_anchors(wanted: &Wanted<'_>) -> Result<Vec<TrustAnchor<'static>>, ProfileError> {
     let found = rustls_native_certs::load_native_certs();
     // The system's bundle is not ours to judge: what cannot be read of it is left out.
     let anchors: Vec<_> = found
@@ -225,7 +235,8 @@ fn system_anchors(name: &str) -> Result<Vec<TrustAnchor<'static>>, ProfileError>
         .collect();
     if anchors.is_empty() {
         let reason = found.errors.first().map_or_else(|| "none found".to_owned(), ToString::to_string);
-        return Err(ProfileError::NoSystemRoots { name: name.to_owned(), reason });
+        let (directive, name, parameter) = (wanted.directive, wanted.name.to_owned(), wanted.authorities);
+        return Err(ProfileError::NoSystemRoots { directive, name, parameter, reason });
     }
     Ok(anchors)
 }

@@ -46,6 +46,10 @@ pub struct Facts {
     pub not_after: Timestamp,
     /// Whether it may sign others.
     pub is_ca: bool,
+    /// Whether servers may show it: its extended key usage says so, or it has none.
+    pub for_servers: bool,
+    /// Whether clients may show it.
+    pub for_clients: bool,
     /// Kind of its key, such as `RSA 2048`.
     pub key: String,
 }
@@ -62,6 +66,7 @@ impl Facts {
             return Err(Unreadable("bytes follow the certificate"));
         }
         let validity = parsed.validity();
+        let usage = parsed.extended_key_usage().ok().flatten();
         let time = |time: x509_parser::time::ASN1Time| {
             Timestamp::from_second(time.timestamp()).map_err(|_| Unreadable("its dates are out of range"))
         };
@@ -72,6 +77,8 @@ impl Facts {
             not_before: time(validity.not_before)?,
             not_after: time(validity.not_after)?,
             is_ca: parsed.is_ca(),
+            for_servers: usage.as_ref().is_none_or(|usage| usage.value.any || usage.value.server_auth),
+            for_clients: usage.as_ref().is_none_or(|usage| usage.value.any || usage.value.client_auth),
             key: key_kind(parsed.public_key()),
         })
     }

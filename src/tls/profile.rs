@@ -13,7 +13,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ServerConfig, SignatureScheme, SupportedProtocolVersion, version};
 
 use super::core::{Core, Settings};
-use super::error::ProfileError;
+use super::error::{ProfileError, Rejection};
 use super::fingerprint::Fingerprint;
 use super::live::Guard;
 use super::material::Files;
@@ -25,12 +25,15 @@ use crate::wire::NodeId;
 pub struct ServerOptions {
     /// The profile's name.
     pub name: String,
-    /// Its files; `identity` is needed, `authorities` sign client certificates.
+    /// Its files; `identity` is needed, `authorities` sign client certificates. Where these are required and no
+    /// authorities named, the system's are trusted.
     pub files: Files,
     /// Whether clients must show a certificate.
     pub require_client_cert: bool,
     /// The only client certificates to accept; empty for all that the authorities signed.
     pub pinned: Vec<Fingerprint>,
+    /// Whether a required certificate of a neighbour need not name any node. If it names some, they count.
+    pub admit_nameless: bool,
     /// Whether certificates need not name their nodes on links.
     pub skip_names_check: bool,
     /// Whether TLS 1.2 is refused.
@@ -59,6 +62,7 @@ pub struct ClientOptions {
 pub struct ServerProfile {
     pub(super) core: Arc<Core>,
     wants_certificate: bool,
+    admit_nameless: bool,
 }
 
 impl PartialEq for ServerProfile {
@@ -76,11 +80,16 @@ impl ServerProfile {
     /// # Errors
     /// [`ProfileError`] names the file and what is wrong with it.
     pub fn open(options: ServerOptions, node: Option<&NodeId>) -> Result<Self, ProfileError> {
-        let ServerOptions { name, files, require_client_cert, pinned, skip_names_check, min_tls13 } = options;
-        if require_client_cert && files.authorities.is_none() {
-            return Err(ProfileError::NoClientAuthorities { name });
-        }
-        let wants_certificate = files.authorities.is_some();
+        let ServerOptions {
+            name,
+            files,
+            require_client_cert,
+            pinned,
+            admit_nameless,
+            skip_names_check,
+            min_tls13,
+        } = options;
+        let wants_certificate = require_client_cert || files.authorities.is_some();
         let settings = Settings {
             directive: "tls-server",
             name,
@@ -92,7 +101,7 @@ impl ServerProfile {
             min_tls13,
             files,
         };
-        Ok(Self { core: Core::open(settings)?, wants_certificate })
+        Ok(Self { core: Core::open(settings)?, wants_certificate, admit_nameless })
     }
 
     /// The profile's name.
@@ -103,6 +112,13 @@ impl ServerProfile {
     /// Whether clients must show a certificate.
     pub fn requires_client_certificate(&self) -> bool {
         self.core.requires_client_certificate()
+    }
+
+    /// Whom a listener for neighbours expects: where they must show a certificate, one that names its node. Whether
+    /// that is the one which the neighbour calls itself shows when it does.
+    pub fn expected_neighbour(&self) -> Expected {
+        let nameless = self.admit_nameless || self.core.skips_names_check();
+        if self.requires_client_certificate() && !nameless { Expected::SomeNode } else { Expected::Anyone }
     }
 
     /// Settings of one handshake, and the place where a refusal of the client's certificate shows.
@@ -152,6 +168,11 @@ impl ServerProfile {
     /// What a person should do about the own certificate, if it ends soon.
     pub fn expiry_warning(&self) -> Option<String> {
         self.core.expiry_warning()
+    }
+
+    /// Why clients would refuse the own certificate, as far as that can be told here.
+    pub fn own_flaw(&self) -> Option<Rejection> {
+        self.core.own_flaw()
     }
 
     /// The node IDs that a client's certificate names; `None` if it names none or they are not looked at.
@@ -249,6 +270,11 @@ impl ClientProfile {
     /// What a person should do about the own certificate, if it ends soon.
     pub fn expiry_warning(&self) -> Option<String> {
         self.core.expiry_warning()
+    }
+
+    /// Why servers would refuse the own certificate, as far as that can be told here.
+    pub fn own_flaw(&self) -> Option<Rejection> {
+        self.core.own_flaw()
     }
 
     /// The node IDs that a server's certificate names; `None` if it names none or they are not looked at.

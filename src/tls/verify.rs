@@ -25,6 +25,8 @@ use crate::wire::{NameHash, NodeId};
 pub enum Expected {
     /// Nobody in particular: whoever the authorities know.
     Anyone,
+    /// A node, whichever it is.
+    SomeNode,
     /// The host that was dialled.
     Host(ServerName<'static>),
     /// A node.
@@ -37,6 +39,7 @@ impl Expected {
     fn is_named_by(&self, certificate: &EndEntityCert<'_>, names: &Names) -> bool {
         match self {
             Self::Anyone => true,
+            Self::SomeNode => !names.node_ids.is_empty(),
             Self::Host(host) => certificate.verify_is_valid_for_subject_name(host).is_ok(),
             Self::Node(node) => names.node_ids.iter().any(|id| id == node.as_str()),
             Self::NodeHash(hash) => names.node_ids.iter().any(|id| NameHash::of(id) == *hash),
@@ -46,6 +49,7 @@ impl Expected {
     fn describe(&self) -> String {
         match self {
             Self::Anyone => "anybody".to_owned(),
+            Self::SomeNode => "a node".to_owned(),
             Self::Host(host) => format!("host {}", host.to_str()),
             Self::Node(node) => format!("node {node}"),
             Self::NodeHash(hash) => format!("the node of hash {hash}, which sent it"),
@@ -96,13 +100,43 @@ pub(super) fn check(
         return Ok(());
     }
     let certificate = EndEntityCert::try_from(own).map_err(|e| Rejection::Unusable(format!("{e:?}")))?;
-    check_chain(trust, role, &certificate, above, now)
-        .map_err(|e| explain(e, facts.clone(), trust, role, now))?;
+    if trust.certificates.contains(own) {
+        check_anchor(&facts, role, now)?;
+    } else {
+        check_chain(trust, role, &certificate, above, now)
+            .map_err(|e| explain(e, facts.clone(), trust, role, now))?;
+    }
     if !expected.is_named_by(&certificate, &facts.names) {
+        if *expected == Expected::SomeNode {
+            return Err(Rejection::NoNodeId { subject });
+        }
         return Err(Rejection::WrongName { expected: expected.describe(), found: Box::new(facts.names) });
     }
     Ok(())
 }
+
+/// Checks a certificate that is itself among the authorities, as a self-signed one is that peers were given: nobody
+/// else has to vouch for it. No list revokes it; it is taken out of the file, or blocked.
+fn check_anchor(facts: &Facts, role: Role, now: Timestamp) -> Result<(), Rejection> {
+    let subject = facts.names.subject.clone();
+    let (serves, purpose) = match role {
+        Role::Server => (facts.for_servers, SERVERS),
+        Role::Client => (facts.for_clients, CLIENTS),
+    };
+    if now > facts.not_after {
+        Err(Rejection::Expired { subject, end: facts.not_after, now })
+    } else if now < facts.not_before {
+        Err(Rejection::NotYet { subject, start: facts.not_before, now })
+    } else if !serves {
+        Err(Rejection::WrongPurpose { subject, purpose })
+    } else {
+        Ok(())
+    }
+}
+
+/// For whom a certificate may not be made.
+const SERVERS: &str = "servers";
+const CLIENTS: &str = "clients";
 
 fn check_chain(
     trust: &Trust,
@@ -141,13 +175,11 @@ fn explain(error: webpki::Error, facts: Facts, trust: &Trust, role: Role, now: T
         Error::RequiredEkuNotFoundContext(_) => Rejection::WrongPurpose {
             subject,
             purpose: match role {
-                Role::Server => "servers",
-                Role::Client => "clients",
+                Role::Server => SERVERS,
+                Role::Client => CLIENTS,
             },
         },
-        Error::CaUsedAsEndEntity => {
-            Rejection::Unusable(format!("the one of {subject} is an authority's, not a node's"))
-        }
+        Error::CaUsedAsEndEntity => Rejection::Authority { subject, authorities },
         Error::UnsupportedCertVersion => {
             Rejection::Unusable(format!("the one of {subject} is not of X.509 version 3"))
         }
@@ -184,6 +216,8 @@ impl PeerVerifier {
                 Rejection::Revoked { .. } | Rejection::Blocked { .. } => CertificateError::Revoked,
                 Rejection::UnknownIssuer { .. } => CertificateError::UnknownIssuer,
                 Rejection::Unusable(_)
+                | Rejection::Authority { .. }
+                | Rejection::NoNodeId { .. }
                 | Rejection::BadSignature { .. }
                 | Rejection::WrongPurpose { .. }
                 | Rejection::NotPinned { .. }

@@ -62,6 +62,25 @@ def test_among_our_own_nodes(mesh, pki, rows, kind):
     rows.append([MESHD.name, kind, dialer, "all", *times])
 
 
+@pytest.mark.parametrize("kind", ["tcp-mtls", "wss-mtls"])
+@pytest.mark.parametrize("ours", ["named", "plain"])
+@go.needs_go
+def test_plain_certificates(mesh, tmp_path, kind, ours):
+    """Go nodes whose certificates name no node dial a hop of ours: what docs/interop.md tells to set."""
+    pki = Pki(tmp_path / "pki")
+    for name in LINE:
+        pki.issue(name, [name] if (name, ours) == ("hop", "named") else [])
+    directives = links.joined(kind, lambda left, _: left != "hop")
+    for name in LINE:
+        server, client = pki.profiles(name, **({} if (name, ours) == ("hop", "named") else {"skipreceptornamescheck": True}))
+        if name == "hop" and ours == "named":
+            server["tls-server"]["requirenodeid"] = False
+        directives[name] += [server, client]
+    directives["execution"].append(links.work_types()[0])
+    links.start(mesh, directives, {name: MESHD if name == "hop" else go.program() for name in LINE})
+    job(mesh, "cat", {})
+
+
 def cell(mesh, pki, kind, left_dials, programs):
     """Joins the line, and runs both jobs over it; the seconds that each took."""
     tls = links.OWN[kind][1]

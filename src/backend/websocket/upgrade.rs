@@ -62,7 +62,7 @@ pub(super) async fn accept(
     let io = match &options.tls {
         None => Io::Plain(stream),
         Some(profile) => {
-            let secured = profile.accept(stream).await.map_err(Refused::Tls)?;
+            let secured = profile.accept_neighbour(stream).await.map_err(Refused::Tls)?;
             certified_nodes = secured.certified_nodes().map(<[String]>::to_vec);
             Io::Secured(Box::new(secured))
         }

@@ -31,6 +31,8 @@ pub struct TlsServer {
     pub client_cas: Option<PathBuf>,
     /// Client certificates to accept; empty for all that the authorities signed.
     pub pinned_client_certs: Vec<Fingerprint>,
+    /// True to refuse neighbours whose certificate names no node, where clients must show one.
+    pub require_node_id: bool,
     /// True if the own certificate need not name this node.
     pub skip_receptor_names_check: bool,
     /// True to refuse TLS 1.2.
@@ -69,12 +71,20 @@ pub(super) fn server(fields: &mut Fields<'_>) -> Option<TlsServer> {
     let cert = fields.must_path("cert");
     let key = fields.must_path("key");
     let pins = fields.each("pinnedclientcert", str::parse);
+    let (require_client_cert, client_cas) = (fields.flag("requireclientcert"), fields.path("clientcas"));
+    if require_client_cert && client_cas.is_none() {
+        fields.warn(
+            "requireclientcert without clientcas trusts the system's authorities: every certificate of any public \
+             authority passes; set clientcas to the file of your own",
+        );
+    }
     Some(TlsServer {
         name: name?,
         identity: Identity { cert: cert?, key: key? },
-        require_client_cert: fields.flag("requireclientcert"),
-        client_cas: fields.path("clientcas"),
+        require_client_cert,
+        client_cas,
         pinned_client_certs: pins?,
+        require_node_id: fields.flag("requirenodeid"),
         skip_receptor_names_check: fields.flag("skipreceptornamescheck"),
         min_tls13: fields.flag("mintls13"),
         crl: fields.path("crl"),

@@ -8,27 +8,34 @@ use std::path::PathBuf;
 use super::Findings;
 use crate::config::Config;
 use crate::daemon::wiring;
-use crate::tls::{ClientProfile, ServerProfile};
+use crate::tls::{ClientProfile, Rejection, ServerProfile};
 
 impl Findings {
     /// Profiles: files readable and whole, certificates in force and for this node.
     pub(super) fn profiles(&mut self, config: &Config) {
         for configured in &config.tls_servers {
             match ServerProfile::open(wiring::tls_server(configured), Some(&config.node.id)) {
-                Ok(made) => self.expiry(&format!("tls-server {}", made.name()), made.expiry_warning()),
+                Ok(made) => {
+                    self.own(&format!("tls-server {}", made.name()), made.expiry_warning(), made.own_flaw());
+                }
                 Err(error) => self.list.push(error.to_string()),
             }
         }
         for configured in &config.tls_clients {
             match ClientProfile::open(wiring::tls_client(configured), Some(&config.node.id)) {
-                Ok(made) => self.expiry(&format!("tls-client {}", made.name()), made.expiry_warning()),
+                Ok(made) => {
+                    self.own(&format!("tls-client {}", made.name()), made.expiry_warning(), made.own_flaw());
+                }
                 Err(error) => self.list.push(error.to_string()),
             }
         }
     }
 
-    fn expiry(&mut self, profile: &str, warning: Option<String>) {
-        self.warnings.extend(warning.map(|warning| format!("{profile}: the certificate {warning}")));
+    /// What peers will think of the own certificate. They may know more than this node does, so nothing of it is an
+    /// error.
+    fn own(&mut self, profile: &str, expiry: Option<String>, flaw: Option<Rejection>) {
+        self.warnings.extend(expiry.map(|warning| format!("{profile}: the certificate {warning}")));
+        self.warnings.extend(flaw.map(|flaw| format!("{profile}: peers refuse it: {flaw}")));
     }
 
     /// Keys that sign and verify work, and the files of Kubernetes work.

@@ -149,19 +149,6 @@ fn every_bad_file_is_named_with_what_is_wrong() {
 }
 
 #[test]
-fn profiles_that_can_never_work_are_refused() {
-    let pki = Pki::new();
-    pki.node("a");
-    let mut options = pki.server_options("a");
-    options.files.authorities = None;
-    let error = ServerProfile::open(options, None).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "tls-server srv: requireclientcert needs clientcas, the file of authorities that sign them"
-    );
-}
-
-#[test]
 fn the_node_check_can_be_turned_off() {
     let pki = Pki::new();
     pki.node("b");

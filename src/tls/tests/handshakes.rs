@@ -106,6 +106,7 @@ async fn bad_certificates_are_refused_for_their_reason() {
     pki.issue("early", &names, "ca", days(1, 30));
     pki.issue("foreign", &names, "stranger", Dates::default());
     pki.issue("forged", &names, "twin", Dates::default());
+    pki.signing("signer", &names);
     for (name, expected) in [
         ("expired", "the certificate of b has expired on "),
         ("early", "the certificate of b is valid from "),
@@ -114,7 +115,10 @@ async fn bad_certificates_are_refused_for_their_reason() {
             "forged",
             "the certificate of b names the ca as its signer, but an authority of that name with another key",
         ),
-        ("ca", "the certificate cannot be used: the one of the ca is an authority's, not a node's"),
+        (
+            "signer",
+            "the certificate of b is an authority's (CA:TRUE): it is accepted only where this very certificate is",
+        ),
     ] {
         let (accepted, _) = meet(&pki.server("a"), &pki.client(name)).await;
         let text = refusal(accepted);
@@ -123,6 +127,38 @@ async fn bad_certificates_are_refused_for_their_reason() {
         let text = refusal(dialled);
         assert!(text.contains(expected), "{name}: {text}");
     }
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_trusted_by_itself_needs_nobody_to_vouch_for_it() {
+    let pki = Pki::new();
+    pki.node("a");
+    pki.self_signed("s", &node_names("s"), days(-1, 30));
+    pki.self_signed("old", &node_names("old"), days(-30, -1));
+    for name in ["s", "old"] {
+        let mut trusting = (pki.server_options("a"), pki.client_options("a"));
+        (trusting.0.files.authorities, trusting.1.files.authorities) =
+            (Some(pki.path(&format!("{name}.crt"))), Some(pki.path(&format!("{name}.crt"))));
+        let server = ServerProfile::open(trusting.0, None).unwrap();
+        let client = ClientProfile::open(trusting.1, None).unwrap();
+        let shown = ServerProfile::open(
+            ServerOptions { require_client_cert: false, ..pki.server_options(name) },
+            None,
+        )
+        .unwrap();
+        let sides = [meet(&server, &pki.client(name)).await.0, meet(&shown, &client).await.1];
+        for side in sides {
+            match name {
+                "s" => assert_eq!(side.unwrap().certified_nodes(), Some(&["s".to_owned()][..])),
+                _ => assert!(refusal(side).contains("the certificate of old has expired on ")),
+            }
+        }
+        let (_, dialled) = meet_at(&shown, &client, "hop.example").await;
+        assert!(dialled.is_err(), "its names count");
+    }
+    let flaw = pki.server("s").own_flaw().map(|flaw| flaw.to_string()).unwrap_or_default();
+    assert!(flaw.contains("is an authority's (CA:TRUE)"), "{flaw}");
+    assert_eq!(pki.server("a").own_flaw(), None);
 }
 
 #[tokio::test]

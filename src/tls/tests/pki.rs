@@ -71,6 +71,24 @@ impl Pki {
         self.write(&format!("{name}.key"), key);
     }
 
+    /// A certificate by nobody else, marked as an authority's as `openssl req -x509` does, in `NAME.crt` and `NAME.key`.
+    pub(crate) fn self_signed(&self, name: &str, names: &Subject, dates: Dates) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = marked_as_authority(names, dates);
+        self.write(&format!("{name}.crt"), params.self_signed(&key).unwrap().pem());
+        self.write(&format!("{name}.key"), key.serialize_pem());
+    }
+
+    /// The same, signed by the authority.
+    pub(crate) fn signing(&self, name: &str, names: &Subject) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let ca = rcgen::KeyPair::from_pem(&self.text("ca.key")).unwrap();
+        let issuer = rcgen::Issuer::from_ca_cert_pem(&self.text("ca.crt"), ca).unwrap();
+        let params = marked_as_authority(names, days(-1, 30));
+        self.write(&format!("{name}.crt"), params.signed_by(&key, &issuer).unwrap().pem());
+        self.write(&format!("{name}.key"), key.serialize_pem());
+    }
+
     pub(crate) fn files(&self, name: &str) -> Files {
         Files {
             identity: Some((self.path(&format!("{name}.crt")), self.path(&format!("{name}.key")))),
@@ -128,6 +146,19 @@ impl Pki {
         };
         self.write(list, params.signed_by(&issuer).unwrap().pem().unwrap());
     }
+}
+
+fn marked_as_authority(names: &Subject, dates: Dates) -> rcgen::CertificateParams {
+    // What makes requests knows how node IDs are written.
+    let request = make::request(names, &make::private_key(KeyKind::EcdsaP256).unwrap()).unwrap();
+    let request = rcgen::CertificateSigningRequestParams::from_pem(&request).unwrap();
+    let at = |time: Option<Timestamp>| {
+        time::OffsetDateTime::from_unix_timestamp(time.unwrap().as_second()).unwrap()
+    };
+    let mut params = request.params;
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    (params.not_before, params.not_after) = (at(dates.not_before), at(dates.not_after));
+    params
 }
 
 fn date(days: i64) -> time::OffsetDateTime {
