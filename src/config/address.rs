@@ -29,7 +29,7 @@ impl fmt::Display for HostPort {
 }
 
 impl HostPort {
-    /// Reads `host:port` or `[ipv6]:port` to connect to.
+    /// Reads `host:port` or `[ipv6]:port` to connect to; `:port` is one of this machine.
     pub(super) fn to_dial(text: &str) -> Result<Self, &'static str> {
         const WANTED: &str =
             "an address is host:port, such as 192.0.2.1:2222, [2001:db8::1]:2222 or name:2222";
@@ -41,6 +41,7 @@ impl HostPort {
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         match bare {
             Some(inner) if inner.contains(':') => Ok(Self { host: check_host(inner)?, port }),
+            None if host.is_empty() => Ok(Self { host: THIS_MACHINE.to_owned(), port }),
             None if !host.contains(':') => Ok(Self { host: check_host(host)?, port }),
             Some(_) | None => Err(WANTED),
         }
@@ -59,7 +60,8 @@ impl HostPort {
 }
 
 /// All local addresses.
-const ANY: &str = "0.0.0.0";
+pub(super) const ANY: &str = "0.0.0.0";
+const THIS_MACHINE: &str = "localhost";
 
 /// Checks a host to listen on; brackets around an IPv6 address are optional.
 pub(super) fn bind_host(text: &str) -> Result<String, &'static str> {

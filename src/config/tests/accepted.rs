@@ -51,6 +51,27 @@ fn a_node_alone_takes_the_machines_name_and_the_defaults() {
 }
 
 #[test]
+fn what_receptor_accepts_loads() {
+    let yaml = "- tcp-listener: {port: 1, bindaddr: ''}
+- tcp-peer: ':2222'
+- ws-peer: 'ws://:8080/'
+- tcp-client: {service: x, address: ':80'}
+- tls-server: {name: s, cert: c, key: k, requireclientcert: yes}
+- tls-server: {name: t, cert: c, key: k, requireclientcert: yes, clientcas: ca, requirenodeid: no}
+";
+    let (config, warnings) = load_text(yaml).unwrap();
+    assert_eq!(config.tcp_listeners[0].bind, host_port("0.0.0.0", 1));
+    assert_eq!(config.tcp_peers[0].address, host_port("localhost", 2222));
+    assert_eq!(config.ws_peers[0].address.server, host_port("localhost", 8080));
+    assert_eq!(config.tcp_clients[0].address, host_port("localhost", 80));
+    let ids: Vec<bool> = config.tls_servers.iter().map(|server| server.require_node_id).collect();
+    assert_eq!(ids, [true, false]);
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    let text = warning.to_string();
+    assert!(text.contains("requireclientcert without clientcas trusts the system's authorities"), "{text}");
+}
+
+#[test]
 fn a_machine_called_localhost_gives_no_name() {
     for host in [None, Some(""), Some("localhost"), Some("LocalHost.localdomain")] {
         let environment = Environment { host_name: host.map(str::to_owned), ..environment() };

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::address::{HostPort, WsUrl, bind_host};
+use super::super::address::{ANY, HostPort, WsUrl, bind_host};
 use super::super::fields::Fields;
 use crate::wire::{Cost, NodeId};
 
@@ -194,11 +194,11 @@ pub(super) fn quic_peer(fields: &mut Fields<'_>) -> Option<QuicPeer> {
     Some(QuicPeer { address: address?, tls: tls?, terms: terms? })
 }
 
-/// Where to listen: `bindaddr` and `port`.
+/// Where to listen: `bindaddr`, which is all addresses if it is empty, and `port`.
 pub(super) fn bind(fields: &mut Fields<'_>) -> Option<HostPort> {
-    let host = fields.must_parse("bindaddr", bind_host);
+    let host = fields.parse("bindaddr", bind_host);
     let port = fields.port("port");
-    Some(HostPort { host: host?, port: port? })
+    Some(HostPort { host: host?.unwrap_or_else(|| ANY.to_owned()), port: port? })
 }
 
 fn ws_path(text: &str) -> Result<String, &'static str> {
