@@ -86,6 +86,7 @@ const NODE: &[P] = &[
     P::text("forgetafter", "forget a node unreachable for so long, 1m up").or("10m"),
     P::new("peerunits", Kind::Int, "most units here of one calling node").or("10000"),
     P::new("peerpayload", Kind::Int, "most bytes of their payloads").or("68719476736"),
+    P::new("streambuffers", Kind::Int, "bytes for buffers of streams; an eighth of the memory"),
     P::text("receptorkubesupportreconnect", "Kubernetes: resume broken logs"),
     P::text("receptorkubeclientsetqps", "Kubernetes: requests per second"),
     P::text("receptorkubeclientsetburst", "Kubernetes: requests at once"),

@@ -32,6 +32,8 @@ pub struct ReloadPlan {
     pub forget_after: Option<Duration>,
     /// Other bounds of what one calling node may have here.
     pub quota: Option<Quota>,
+    /// Another size of all stream buffers; `Some(None)` for the default.
+    pub stream_buffers: Option<Option<u64>>,
     /// True if the work types of the new configuration are others.
     pub work_types: bool,
     /// True if its TLS profiles are others.
@@ -54,6 +56,7 @@ impl ReloadPlan {
             max_idle,
             forget_after,
             quota,
+            stream_buffers,
             work_types,
             tls,
             signing,
@@ -66,6 +69,7 @@ impl ReloadPlan {
             && max_idle.is_none()
             && forget_after.is_none()
             && quota.is_none()
+            && stream_buffers.is_none()
             && !(*work_types || *tls || *signing || *verification)
     }
 }
@@ -113,6 +117,8 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
         max_idle: (old.node.max_idle != new.node.max_idle).then_some(new.node.max_idle),
         forget_after: (old.node.forget_after != new.node.forget_after).then_some(new.node.forget_after),
         quota: (old.node.quota != new.node.quota).then_some(new.node.quota),
+        stream_buffers: (old.node.stream_buffers != new.node.stream_buffers)
+            .then_some(new.node.stream_buffers),
         work_types: !same(&old.work_commands, &new.work_commands)
             || !same(&old.work_kubernetes, &new.work_kubernetes)
             || !same(&old.work_python, &new.work_python),
@@ -167,8 +173,16 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
         certificate,
     } = new;
     // The last has no effect yet.
-    let Node { id, data_dir, firewall_rules: _, max_idle: _, forget_after: _, quota: _, kubernetes: _ } =
-        node;
+    let Node {
+        id,
+        data_dir,
+        firewall_rules: _,
+        max_idle: _,
+        forget_after: _,
+        quota: _,
+        stream_buffers: _,
+        kubernetes: _,
+    } = node;
     if old.node.id != *id {
         return Err(NotReloadable::Node("id"));
     }

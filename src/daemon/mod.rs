@@ -147,12 +147,16 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let (node, stopped) = NodeHandle::start(options);
     info!(node = %node.id(), version = VERSION, "starting");
     let streams = Streams::new(node.clone());
+    if let Some(bytes) = config.node.stream_buffers {
+        streams.set_buffers(bytes);
+    }
     let work = open_work(&config, &streams, &tls).await?;
     node.set_work_commands(work.work_commands());
     let stop = CancellationToken::new();
     let profiles = tls.clone();
     tokio::spawn(tls.watch(stop.clone()));
-    let inner = Node { handle: node.clone(), work: work.clone(), tls: profiles.clone(), log: log.clone() };
+    let (handle, tls) = (node.clone(), profiles.clone());
+    let inner = Node { handle, streams: streams.clone(), work: work.clone(), tls, log: log.clone() };
     let reloader = Reloader::new(inner, config, sources, &warnings);
     let (reload, log) = (reloader.clone(), Arc::new(log));
     let lines = LineBudget::default();

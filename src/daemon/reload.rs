@@ -18,6 +18,7 @@ use crate::config::typed::LogLevel;
 use crate::config::{self, Config, Loaded, ReloadPlan, Sources, Warning};
 use crate::control::{LogLevels, Reload, ReloadError};
 use crate::node::NodeHandle;
+use crate::stream::{self, Streams};
 use crate::telemetry::Log;
 use crate::tls::{ProfileSet, Profiles};
 use crate::work::Registry;
@@ -26,6 +27,7 @@ use crate::work::signing::{Signer, Verifier};
 /// What of a node a configuration can change.
 pub(super) struct Node {
     pub(super) handle: NodeHandle,
+    pub(super) streams: Streams,
     pub(super) work: Registry,
     pub(super) tls: Profiles,
     pub(super) log: Log,
@@ -149,6 +151,9 @@ impl Reloader {
         }
         if let Some(quota) = plan.quota {
             self.node.work.set_quota(quota);
+        }
+        if let Some(bytes) = plan.stream_buffers {
+            self.node.streams.set_buffers(bytes.unwrap_or_else(stream::default_buffers));
         }
         if let Some((level, trace)) = plan.log {
             self.node.log.set(level, trace);

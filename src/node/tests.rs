@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use super::*;
 use crate::backend::{
-    DialSpec, ListenSpec, Listener, MemoryDialOptions, MemoryListenOptions, MemoryNet, Reader, Writer, dial,
+    DialSpec, ListenSpec, Listener, MemoryDialOptions, MemoryListenOptions, MemoryNet, Reader, Session,
+    Writer, dial,
 };
 use crate::mesh::{LinkPolicy, SendError};
 use crate::wire::{MAX_HOPS, NodeId, Problem, ServiceName};
@@ -48,6 +49,24 @@ async fn pump(mut from: Reader, mut to: Writer, rate: u32) {
     }
 }
 
+/// Carries packets on, each after so long.
+async fn pump_far(mut from: Reader, mut to: Writer, delay: Duration) {
+    let (sender, mut way) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some((due, packet)) = way.recv().await {
+            tokio::time::sleep_until(due).await;
+            let _gone = to.write_batch(&mut VecDeque::from([packet])).await;
+        }
+    });
+    let mut batch: Vec<bytes::BytesMut> = Vec::new();
+    while from.read_batch(&mut batch).await.is_ok() {
+        let due = tokio::time::Instant::now() + delay;
+        for packet in batch.drain(..) {
+            let _gone = sender.send((due, packet.freeze()));
+        }
+    }
+}
+
 impl Lab {
     pub(crate) fn new() -> Self {
         Self { net: MemoryNet::new(), links: Vec::new() }
@@ -71,6 +90,20 @@ impl Lab {
 
     /// Joins two nodes by a link that carries so many bytes a second.
     pub(crate) async fn join_slowly(&mut self, from: &NodeHandle, to: &NodeHandle, rate: u32) {
+        let (near, far) = self.join_by_hand(from, to).await;
+        tokio::spawn(pump(near.reader, far.writer, rate));
+        tokio::spawn(pump(far.reader, near.writer, rate));
+    }
+
+    /// Joins two nodes by a link on which everything is under way for so long.
+    pub(crate) async fn join_far(&mut self, from: &NodeHandle, to: &NodeHandle, delay: Duration) {
+        let (near, far) = self.join_by_hand(from, to).await;
+        tokio::spawn(pump_far(near.reader, far.writer, delay));
+        tokio::spawn(pump_far(far.reader, near.writer, delay));
+    }
+
+    /// Both ends of a link, for who carries the packets between them.
+    async fn join_by_hand(&mut self, from: &NodeHandle, to: &NodeHandle) -> (Session, Session) {
         let name = format!("{}-{}", from.id(), to.id());
         let spec = ListenSpec::Memory(MemoryListenOptions { net: self.net.clone(), name: name.clone() });
         let mut middle = Listener::bind(&spec).await.unwrap();
@@ -81,9 +114,7 @@ impl Lab {
         let link = LinkSpec::Dial { spec: dial_to(name), redial: true, policy: LinkPolicy::default() };
         let onward = dial_to(to.id().to_string());
         self.links.push(from.add_link(link).await.unwrap());
-        let (near, far) = (middle.accept().await.unwrap(), dial(&onward).await.unwrap());
-        tokio::spawn(pump(near.reader, far.writer, rate));
-        tokio::spawn(pump(far.reader, near.writer, rate));
+        (middle.accept().await.unwrap(), dial(&onward).await.unwrap())
     }
 
     /// Cuts the sessions that one node dialled to another; says how many.

@@ -6,16 +6,18 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use quinn::{Connection, RecvStream, SendStream, StoppedError, VarInt, WriteError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::shared::{Lease, Peer};
 use super::socket::service_at;
 use super::watch::Gone;
+use super::windows::Windows;
 use crate::tls::Guard;
 use crate::wire::{NameHash, ServiceName};
 
@@ -27,10 +29,10 @@ const REVOKED: (VarInt, &[u8]) = (VarInt::from_u32(501), b"certificate no longer
 const ABORTED: VarInt = VarInt::from_u32(500);
 /// How a read that nobody waits for any more is cancelled (contract section 5).
 const READ_CANCELLED: VarInt = VarInt::from_u32(499);
-/// A connection that is younger than this when its far end turns out to have started anew may be that new life's.
-const YOUNG: Duration = Duration::from_secs(2);
-/// It is, if more comes over it within this time.
+/// How long a far end that is said to have started again may take, beside its round trips, to answer.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+/// How often it is asked: what its former life has sent may still be on its way.
+const QUESTIONS: usize = 3;
 /// How long the end of a connection is waited for once nothing moves on it any more.
 const LINGER: Duration = Duration::from_secs(30);
 
@@ -55,6 +57,7 @@ pub struct MeshStream {
     side: Side,
     /// Taken when the stream is dropped.
     halves: Option<(SendStream, RecvStream)>,
+    windows: Arc<Windows>,
     /// Keeps the watch on the far end alive.
     _gone: Option<Gone>,
     /// The place on a connection that has other streams too, which is then not this one's to close.
@@ -85,10 +88,11 @@ impl MeshStream {
         side: Side,
         halves: (SendStream, RecvStream),
         gone: Gone,
+        windows: Arc<Windows>,
         guard: Option<Guard>,
     ) -> Self {
-        tokio::spawn(end_when_gone(connection.clone(), gone.clone(), guard));
-        Self::of(connection, side, halves, Some(gone), None)
+        tokio::spawn(end_when_gone(connection.clone(), gone.clone(), windows.clone(), guard));
+        Self::of(connection, side, halves, Some(gone), windows, None)
     }
 
     /// Makes it strict, as streams that share a connection are.
@@ -124,9 +128,10 @@ impl MeshStream {
         side: Side,
         halves: (SendStream, RecvStream),
         gone: Option<Gone>,
+        windows: Arc<Windows>,
         lease: Lease,
     ) -> Self {
-        Self::of(connection, side, halves, gone, Some(lease))
+        Self::of(connection, side, halves, gone, windows, Some(lease))
     }
 
     fn of(
@@ -134,27 +139,12 @@ impl MeshStream {
         side: Side,
         halves: (SendStream, RecvStream),
         _gone: Option<Gone>,
+        windows: Arc<Windows>,
         lease: Option<Lease>,
     ) -> Self {
         let (halves, strict) = (Some(halves), lease.is_some());
-        Self {
-            connection,
-            side,
-            halves,
-            _gone,
-            lease,
-            heard: false,
-            strict,
-            shut: false,
-            certified: false,
-            refusal: None,
-        }
-    }
-
-    /// Datagrams that have come on its connection.
-    #[cfg(test)]
-    pub(super) fn datagrams_heard(&self) -> u64 {
-        self.connection.stats().udp_rx.datagrams
+        let (heard, shut, certified, refusal) = (false, false, false, None);
+        Self { connection, side, halves, windows, _gone, lease, heard, strict, shut, certified, refusal }
     }
 
     /// Where the other end is: the hash of its node and its service.
@@ -209,8 +199,14 @@ pub(super) fn close(connection: &Connection) {
     connection.close(NORMAL_CLOSE.0, NORMAL_CLOSE.1);
 }
 
-/// Ends a connection when its far end is known not to be there, or its certificate is no longer accepted.
-pub(super) async fn end_when_gone(connection: Connection, gone: Gone, guard: Option<Guard>) {
+/// Ends a connection when its far end is known not to be there, or its certificate is no longer accepted. Returns when
+/// it has ended, for whatever reason.
+pub(super) async fn end_when_gone(
+    connection: Connection,
+    gone: Gone,
+    windows: Arc<Windows>,
+    guard: Option<Guard>,
+) {
     let cut = async {
         match &guard {
             Some(guard) => guard.cut().cancelled().await,
@@ -221,21 +217,24 @@ pub(super) async fn end_when_gone(connection: Connection, gone: Gone, guard: Opt
         () = cut => connection.close(REVOKED.0, REVOKED.1),
         _ended = connection.closed() => {}
         () = gone.unknown.cancelled() => connection.close(NORMAL_CLOSE.0, b"service unknown"),
-        () = outlived(&connection, &gone) => connection.close(NORMAL_CLOSE.0, b"node restarted"),
+        () = outlived(&connection, &gone, &windows) => connection.close(NORMAL_CLOSE.0, b"node restarted"),
     }
 }
 
-/// Ends when the far end has started anew and the connection is its former life's. Word of a restart is a routing
-/// update, which the new life's first packets may overtake.
-async fn outlived(connection: &Connection, gone: &Gone) {
-    let begun = Instant::now();
-    gone.restarted.cancelled().await;
-    if begun.elapsed() < YOUNG {
-        let heard = || connection.stats().udp_rx.datagrams;
-        let before = heard();
-        sleep(SIGN_OF_LIFE).await;
-        if heard() > before {
-            std::future::pending().await
+/// Ends when the far end is said to have started again, and does not answer any more. Word of a restart is a routing
+/// update, which any node can make up, and which the new life's first packets may overtake: it proves nothing.
+async fn outlived(connection: &Connection, gone: &Gone, windows: &Windows) {
+    let mut restarts = gone.restarts();
+    // The sender lives in `gone`.
+    while restarts.changed().await.is_ok() {
+        for _ in 0..QUESTIONS {
+            let heard = || connection.stats().udp_rx.datagrams;
+            let before = heard();
+            windows.ask(connection);
+            sleep(SIGN_OF_LIFE + connection.rtt() * 4).await;
+            if heard() == before {
+                return;
+            }
         }
     }
 }
@@ -249,17 +248,24 @@ impl AsyncRead for MeshStream {
         let before = buf.filled().len();
         let (_, recv) = self.halves()?;
         let read = AsyncRead::poll_read(Pin::new(recv), cx, buf);
-        self.heard |= buf.filled().len() > before;
+        let bytes = buf.filled().len() - before;
+        if bytes > 0 {
+            self.heard = true;
+            self.windows.read(&self.connection, bytes);
+        }
         read
     }
 }
 
 impl AsyncWrite for MeshStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { halves: Some((send, _)), refusal, .. } = &mut *self else {
+        let Self { connection, halves: Some((send, _)), windows, refusal, .. } = &mut *self else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
         let written = AsyncWrite::poll_write(Pin::new(send), cx, buf);
+        if let Poll::Ready(Ok(bytes)) = written {
+            windows.wrote(connection, bytes);
+        }
         if written.is_ready() {
             return written;
         }

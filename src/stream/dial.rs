@@ -4,7 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, TokioRuntime};
+use quinn::{
+    ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, TokioRuntime,
+    TransportErrorCode,
+};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
@@ -15,6 +18,7 @@ use super::shared::{self, Found, Lease, Opening, Pool, Shared};
 use super::socket::{MeshSocket, address};
 use super::trust::{self, TrustError};
 use super::watch::{Gone, Watches};
+use super::windows::{Budget, Windows, default_buffers};
 use crate::node::{BindError, NodeHandle};
 use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, Verdict};
 use crate::wire::{NodeId, ServiceName};
@@ -54,6 +58,29 @@ pub enum DialError {
         node: NodeId,
         /// The service dialled.
         service: ServiceName,
+    },
+    /// The listener names more authorities than a handshake can hold.
+    #[error(
+        "failed to connect to {node}:{service}: the handshake is larger than {} KiB: its tls-server trusts too many authorities (clientcas)",
+        settings::LARGEST_HANDSHAKE >> 10
+    )]
+    TooLarge {
+        /// The node dialled.
+        node: NodeId,
+        /// The service dialled.
+        service: ServiceName,
+    },
+    /// The listener gave up by itself.
+    #[error(
+        "failed to connect to {node}:{service}: {source}; a receptor node fails so if its tls-server trusts too many authorities (clientcas) to name all of them in a handshake"
+    )]
+    ListenerFailed {
+        /// The node dialled.
+        node: NodeId,
+        /// The service dialled.
+        service: ServiceName,
+        /// What it says.
+        source: ConnectionError,
     },
     /// The handshake failed.
     #[error("failed to connect to {node}:{service}: {source}")]
@@ -101,7 +128,10 @@ impl From<DialError> for io::Error {
             DialError::ServiceUnknown { .. } => io::ErrorKind::ConnectionRefused,
             DialError::Blocked { .. } => io::ErrorKind::PermissionDenied,
             DialError::Timeout { .. } => io::ErrorKind::TimedOut,
-            DialError::Handshake { .. } | DialError::Rejected { .. } => io::ErrorKind::ConnectionAborted,
+            DialError::TooLarge { .. }
+            | DialError::ListenerFailed { .. }
+            | DialError::Handshake { .. }
+            | DialError::Rejected { .. } => io::ErrorKind::ConnectionAborted,
             DialError::Setup(_) => io::ErrorKind::Other,
         };
         Self::new(kind, error)
@@ -117,6 +147,7 @@ pub struct Streams {
 #[derive(Debug)]
 struct Inner {
     node: NodeHandle,
+    budget: Budget,
     dialer: OnceCell<Dialer>,
 }
 
@@ -128,6 +159,7 @@ struct Dialer {
     /// For connections that nobody shares, and for those that may be.
     configs: [ClientConfig; 2],
     pool: Arc<Pool>,
+    budget: Budget,
 }
 
 /// Where a dial leads, and how.
@@ -142,13 +174,24 @@ struct Target<'a> {
 struct Opened {
     connection: Connection,
     gone: Gone,
+    windows: Arc<Windows>,
     guard: Option<Guard>,
 }
 
 impl Streams {
-    /// Streams over a node's datagrams.
+    /// Streams over a node's datagrams. Their buffers have [`default_buffers`].
     pub fn new(node: NodeHandle) -> Self {
-        Self { inner: Arc::new(Inner { node, dialer: OnceCell::new() }) }
+        let budget = Budget::new(default_buffers());
+        Self { inner: Arc::new(Inner { node, budget, dialer: OnceCell::new() }) }
+    }
+
+    /// Sets how many bytes the buffers of all streams may hold together. What they have already stays theirs.
+    pub fn set_buffers(&self, bytes: u64) {
+        self.inner.budget.set(bytes);
+    }
+
+    pub(super) fn budget(&self) -> &Budget {
+        &self.inner.budget
     }
 
     /// The node.
@@ -205,7 +248,7 @@ impl Streams {
         if !self.inner.node.reaches(node.hash()) {
             return Err(DialError::NoRoute(node.clone()));
         }
-        let dialer = self.inner.dialer.get_or_try_init(|| Dialer::new(&self.inner.node)).await?;
+        let dialer = self.inner.dialer.get_or_try_init(|| Dialer::new(&self.inner)).await?;
         let dial = async {
             match share {
                 true => dialer.dial_shared(target).await,
@@ -221,8 +264,8 @@ impl Streams {
 }
 
 impl Dialer {
-    async fn new(node: &NodeHandle) -> Result<Self, SetupError> {
-        let socket = Arc::new(MeshSocket::new(node.bind_ephemeral().await?));
+    async fn new(inner: &Inner) -> Result<Self, SetupError> {
+        let socket = Arc::new(MeshSocket::new(inner.node.bind_ephemeral().await?));
         let runtime = Arc::new(TokioRuntime);
         let endpoint =
             Endpoint::new_with_abstract_socket(settings::endpoint(), None, socket.clone(), runtime)?;
@@ -231,7 +274,7 @@ impl Dialer {
         let watches = Arc::new(Watches::default());
         let listening = watches.clone();
         tokio::spawn(async move { listening.listen(&socket).await });
-        Ok(Self { endpoint, watches, configs, pool: Arc::default() })
+        Ok(Self { endpoint, watches, configs, pool: Arc::default(), budget: inner.budget.clone() })
     }
 
     async fn dial(&self, target: Target<'_>) -> Result<MeshStream, DialError> {
@@ -275,9 +318,10 @@ impl Dialer {
             drop(opening);
             return Ok(self.only_stream(target, opened).await?.strict());
         }
-        let Opened { connection, gone, guard } = opened;
-        tokio::spawn(end_when_gone(connection.clone(), gone.clone(), guard));
-        let shared = Shared::new(connection, gone, target.tls.cloned());
+        let Opened { connection, gone, windows, guard } = opened;
+        windows.allow_many(&connection);
+        tokio::spawn(end_when_gone(connection.clone(), gone.clone(), windows.clone(), guard));
+        let shared = Shared::new(connection, gone, windows, target.tls.cloned());
         let lease = shared.lease(target.tls);
         if let Some(opening) = opening {
             opening.succeed(shared.clone());
@@ -297,13 +341,15 @@ impl Dialer {
     ) -> Result<MeshStream, DialError> {
         let halves = self.begin(target, &shared.connection, limit).await;
         let halves = halves.inspect_err(|_| lease.retire_connection())?;
-        let (connection, gone) = (shared.connection.clone(), shared.gone.clone());
-        Ok(MeshStream::shared(connection, Side::Dialer, halves, Some(gone), lease))
+        let (connection, gone, windows) =
+            (shared.connection.clone(), shared.gone.clone(), shared.windows.clone());
+        Ok(MeshStream::shared(connection, Side::Dialer, halves, Some(gone), windows, lease))
     }
 
     async fn only_stream(&self, target: Target<'_>, opened: Opened) -> Result<MeshStream, DialError> {
         let halves = self.begin(target, &opened.connection, settings::HANDSHAKE_LIMIT).await?;
-        Ok(MeshStream::new(opened.connection, Side::Dialer, halves, opened.gone, opened.guard))
+        let Opened { connection, gone, windows, guard } = opened;
+        Ok(MeshStream::new(connection, Side::Dialer, halves, gone, windows, guard))
     }
 
     /// Begins a stream.
@@ -350,11 +396,10 @@ impl Dialer {
         };
         match opened {
             Ok(Ok(connection)) => {
-                // What answered is what has started since.
-                let gone = if gone.restarted.is_cancelled() { self.watches.watch(address) } else { gone };
+                let windows = Windows::of_our_own(&self.budget, node.hash());
                 let expected = || Expected::Node(node.clone());
                 let guard = tls.map(|tls| tls.admit(secured::peer_chain(&connection), expected()));
-                Ok(Opened { connection, gone, guard })
+                Ok(Opened { connection, gone, windows, guard })
             }
             Ok(Err(_)) if let (Some(tls), Some(rejection)) = (tls, verdict.rejection()) => {
                 let profile = tls.name().to_owned();
@@ -370,10 +415,28 @@ impl Dialer {
 impl Target<'_> {
     fn failed(self, source: Option<ConnectionError>) -> DialError {
         let source = source.unwrap_or(ConnectionError::LocallyClosed);
-        DialError::Handshake { node: self.node.clone(), service: self.service, source }
+        let (node, service) = (self.node.clone(), self.service);
+        match &source {
+            ConnectionError::TransportError(error) if is_too_large(error.code, &error.reason) => {
+                DialError::TooLarge { node, service }
+            }
+            ConnectionError::ConnectionClosed(close)
+                if close.error_code == TransportErrorCode::INTERNAL_ERROR =>
+            {
+                DialError::ListenerFailed { node, service, source }
+            }
+            _ => DialError::Handshake { node, service, source },
+        }
     }
 
     fn timeout(self) -> DialError {
         DialError::Timeout { node: self.node.clone(), service: self.service }
     }
+}
+
+/// Whether a handshake failed since a message of it is larger than we take: in pieces that came out of order, which
+/// quinn counts, or all by itself, which rustls does and quinn passes on as text.
+fn is_too_large(code: TransportErrorCode, reason: &str) -> bool {
+    let too_large = rustls::Error::InvalidMessage(rustls::InvalidMessage::HandshakePayloadTooLarge);
+    code == TransportErrorCode::CRYPTO_BUFFER_EXCEEDED || reason == too_large.to_string()
 }

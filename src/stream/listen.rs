@@ -20,18 +20,17 @@ use super::settings;
 use super::shared;
 use super::socket::{MeshSocket, service_at};
 use super::trust::{self, TrustError};
-use super::visitors::{MOST_OF_ONE_NODE, Visit, Visitors};
 use super::watch::{Blocked, Gone, Watches};
+use super::windows::{Budget, Windows};
 use crate::mesh::Offer;
-use crate::tls::{Expected, Guard, Rejection, ServerProfile};
+use crate::tls::{Expected, Guard, Handshakes, Rejection, ServerProfile};
 use crate::wire::{ConnType, ServiceName};
 
 /// Why a service cannot take streams in.
 pub type ListenError = SetupError;
 
-/// Handshakes that may be under way at once.
+/// First packets that may wait to be looked at, and bytes behind them.
 const MOST_INCOMING: usize = 4096;
-/// Bytes that may wait for handshakes to begin.
 const INCOMING_BUFFER: u64 = 16 << 20;
 /// Streams that may wait to be accepted.
 const BACKLOG: usize = 128;
@@ -39,7 +38,7 @@ const BACKLOG: usize = 128;
 const FAREWELL: Duration = Duration::from_secs(2);
 /// What a dialer that does not keep to the protocol is told.
 const PROTOCOL_ERROR: VarInt = VarInt::from_u32(500);
-/// What one is told that has as many connections as it may have.
+/// What one is told whose node has its share of this node's buffers.
 const TOO_MANY: VarInt = VarInt::from_u32(503);
 
 /// A service that takes streams in. Closed, and withdrawn from the mesh, when dropped.
@@ -78,17 +77,6 @@ impl Streams {
         tags: Option<BTreeMap<String, String>>,
         tls: Option<ServerProfile>,
     ) -> Result<StreamListener, ListenError> {
-        self.listen_to(service, tags, tls, MOST_OF_ONE_NODE).await
-    }
-
-    /// The same, for at most so many connections of one node.
-    pub(super) async fn listen_to(
-        &self,
-        service: ServiceName,
-        tags: Option<BTreeMap<String, String>>,
-        tls: Option<ServerProfile>,
-        most: usize,
-    ) -> Result<StreamListener, ListenError> {
         let config = match &tls {
             Some(profile) => secured::server(profile, Expected::Anyone)?.0,
             None => {
@@ -113,7 +101,7 @@ impl Streams {
         let closing = CancellationToken::new();
         let door = Door {
             watches: watches.clone(),
-            visitors: Visitors::new(most),
+            budget: self.budget().clone(),
             accepted: accepted_sender,
             tls,
             closing: closing.clone(),
@@ -172,7 +160,7 @@ fn limited(mut config: ServerConfig) -> ServerConfig {
 #[derive(Clone)]
 struct Door {
     watches: Arc<Watches>,
-    visitors: Arc<Visitors>,
+    budget: Budget,
     accepted: mpsc::Sender<MeshStream>,
     tls: Option<ServerProfile>,
     /// The service is closed: no more streams begin.
@@ -180,23 +168,23 @@ struct Door {
 }
 
 async fn accept_all(endpoint: Endpoint, door: Door) {
-    while let Some(incoming) = endpoint.accept().await {
-        let door = door.clone();
-        // One slow handshake must not hold up the others.
-        tokio::spawn(async move {
-            let from = incoming.remote_address();
-            match timeout(settings::HANDSHAKE_LIMIT, door.accept(incoming)).await {
-                Ok(Ok(Accepted::Stream(stream))) => {
-                    let _closed = door.accepted.send(stream).await;
-                }
-                Ok(Ok(Accepted::Many(connection, gone))) => door.accept_streams(connection, gone).await,
-                Ok(Err(error @ (Refusal::Certificate { .. } | Refusal::TooMany))) => {
-                    warn!(%from, %error, "stream refused");
-                }
-                Ok(Err(error)) => debug!(%from, %error, "stream refused"),
-                Err(_elapsed) => debug!(%from, "stream refused: the handshake took too long"),
-            }
-        });
+    let mut handshakes = Handshakes::default();
+    loop {
+        let incoming = tokio::select! {
+            incoming = endpoint.accept() => match incoming {
+                Some(incoming) => incoming,
+                None => return,
+            },
+            () = handshakes.next() => continue,
+        };
+        if handshakes.are_suspicious() && !incoming.remote_address_validated() {
+            // Packets come from wherever their sender says: a dialer has to show first that it gets answers. Only one
+            // that was asked already may not be asked again, and this one was not.
+            let _asked = incoming.retry();
+        } else {
+            let door = door.clone();
+            handshakes.begin(async move { door.shake_hands(incoming).await });
+        }
     }
 }
 
@@ -209,7 +197,7 @@ enum Refusal {
     Certificate { profile: String, rejection: Rejection },
     #[error(transparent)]
     Trust(#[from] TrustError),
-    #[error("the node has as many connections with this service as it may have")]
+    #[error("the node's connections have their share of the buffers (streambuffers)")]
     TooMany,
     #[error("its first byte was not the zero that every stream begins with")]
     FirstByte,
@@ -220,10 +208,29 @@ enum Accepted {
     /// The one stream of its connection.
     Stream(MeshStream),
     /// A connection that streams will come on.
-    Many(Connection, Gone),
+    Many(Connection, Gone, Arc<Windows>),
 }
 
 impl Door {
+    /// From the first packet until the dialer has proved that it speaks the protocol. What comes of it goes on by
+    /// itself.
+    async fn shake_hands(self, incoming: Incoming) {
+        let from = incoming.remote_address();
+        match timeout(settings::HANDSHAKE_LIMIT, self.accept(incoming)).await {
+            Ok(Ok(Accepted::Stream(stream))) => {
+                tokio::spawn(async move { self.accepted.send(stream).await });
+            }
+            Ok(Ok(Accepted::Many(connection, gone, windows))) => {
+                tokio::spawn(async move { self.accept_streams(connection, gone, windows).await });
+            }
+            Ok(Err(error @ (Refusal::Certificate { .. } | Refusal::TooMany))) => {
+                warn!(%from, %error, "stream refused");
+            }
+            Ok(Err(error)) => debug!(%from, %error, "stream refused"),
+            Err(_elapsed) => debug!(%from, "stream refused: the handshake took too long"),
+        }
+    }
+
     async fn accept(&self, incoming: Incoming) -> Result<Accepted, Refusal> {
         let from = incoming.remote_address();
         let gone = self.watches.watch(from);
@@ -250,20 +257,20 @@ impl Door {
             }
         };
         // Not before it stands: anybody can begin one in another's name.
-        let Some(visit) = from.and_then(|node| self.visitors.admit(node)) else {
+        let Some(windows) = from.and_then(|node| Windows::of_visitor(&self.budget, node)) else {
             connection.close(TOO_MANY, b"too many connections");
             return Err(Refusal::TooMany);
         };
-        tokio::spawn(stay(connection.clone(), visit));
         if shared::is_agreed(&connection) {
+            windows.allow_many(&connection);
             shared::allow_streams(&connection);
-            tokio::spawn(end_when_gone(connection.clone(), gone.clone(), guard));
-            return Ok(Accepted::Many(connection, gone));
+            tokio::spawn(end_when_gone(connection.clone(), gone.clone(), windows.clone(), guard));
+            return Ok(Accepted::Many(connection, gone, windows));
         }
         let halves = connection.accept_bi().await?;
         match first_byte(halves).await {
             Ok(halves) => {
-                let stream = MeshStream::new(connection, Side::Listener, halves, gone, guard);
+                let stream = MeshStream::new(connection, Side::Listener, halves, gone, windows, guard);
                 Ok(Accepted::Stream(stream.certified(self.demands_certificates())))
             }
             Err(refusal) => {
@@ -279,7 +286,7 @@ impl Door {
     }
 
     /// Takes the streams of one connection in until it is closed or the service is.
-    async fn accept_streams(&self, connection: Connection, gone: Gone) {
+    async fn accept_streams(&self, connection: Connection, gone: Gone, windows: Arc<Windows>) {
         let streams = shared::Streams::new();
         loop {
             let halves = tokio::select! {
@@ -289,10 +296,11 @@ impl Door {
             // The dialer is bound to fewer than this.
             let (Ok(halves), Some(lease)) = (halves, streams.lease(usize::MAX)) else { return };
             let (connection, gone, accepted) = (connection.clone(), gone.clone(), self.accepted.clone());
-            let certified = self.demands_certificates();
+            let (windows, certified) = (windows.clone(), self.demands_certificates());
             tokio::spawn(async move {
                 if let Ok(Ok(halves)) = timeout(settings::HANDSHAKE_LIMIT, first_byte(halves)).await {
-                    let stream = MeshStream::shared(connection, Side::Listener, halves, Some(gone), lease);
+                    let stream =
+                        MeshStream::shared(connection, Side::Listener, halves, Some(gone), windows, lease);
                     let _closed = accepted.send(stream.certified(certified)).await;
                 }
             });
@@ -301,12 +309,6 @@ impl Door {
         streams.ended().await;
         connection::close(&connection);
     }
-}
-
-/// Counts a connection for as long as it stands.
-async fn stay(connection: Connection, visit: Visit) {
-    let _cause = connection.closed().await;
-    drop(visit);
 }
 
 /// Takes the byte that every stream begins with.

@@ -5,7 +5,8 @@
 //! - `secured` is the TLS of streams with a profile: node IDs, checked against the node at the other end.
 //! - `dial` and `listen` open connections; `connection` is one, as a plain byte stream.
 //!
-//! - `shared` lets many streams of our own nodes use one connection; `visitors` counts connections by their node.
+//! - `shared` lets many streams of our own nodes use one connection.
+//! - `windows` shares the node's memory for streams out among connections; `watch` knows what has become of far ends.
 //!
 //! One connection carries one bidirectional stream, which begins with a zero byte (contract section 5); only our
 //! own nodes agree on more of them.
@@ -19,13 +20,14 @@ mod settings;
 mod shared;
 mod socket;
 mod trust;
-mod visitors;
 mod watch;
+mod windows;
 
 pub use connection::MeshStream;
 pub use dial::{DialError, SetupError, Streams};
 pub use listen::{ListenError, StreamListener};
 pub use shared::Peer;
+pub use windows::default_buffers;
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use quinn::congestion::CubicConfig;
 use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
+use super::windows::{FIRST_WINDOW, MOST_OF_A_STREAM};
 use crate::wire::MAX_PAYLOAD;
 
 /// How long a handshake may take (contract section 5).
@@ -16,11 +17,12 @@ const IDLE_LIMIT: VarInt = VarInt::from_u32(30_000);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Packets that every receptor node takes; larger ones are found out by asking.
 const INITIAL_MTU: u16 = 1_452;
-/// Bytes that may be under way on one stream.
-const WINDOW: u32 = 8 << 20;
 /// What a link of the mesh is taken for until it has been measured: with QUIC's own guess of a third of a
 /// second, a lost first packet would cost a job a whole second.
 const INITIAL_RTT: Duration = Duration::from_millis(50);
+/// Bytes of a handshake that a dialer puts in order. Listeners name the authorities that they trust in it: with some
+/// hundred of them, a Go node's is larger than what listeners, who do not know yet who asks, take (16 KiB).
+pub(super) const LARGEST_HANDSHAKE: usize = 64 << 10;
 /// The largest packet, in bytes.
 const MAX_PACKET: u16 = {
     assert!(MAX_PAYLOAD <= u16::MAX as usize);
@@ -47,10 +49,13 @@ pub(super) fn transport(dialer: bool) -> Arc<TransportConfig> {
         .initial_mtu(INITIAL_MTU)
         .mtu_discovery_config(Some(discovery))
         .initial_rtt(INITIAL_RTT)
-        .stream_receive_window(VarInt::from_u32(WINDOW))
-        .receive_window(VarInt::from_u32(WINDOW))
-        .send_window(u64::from(WINDOW))
+        .stream_receive_window(VarInt::from_u32(MOST_OF_A_STREAM))
+        .receive_window(VarInt::from_u32(FIRST_WINDOW))
+        .send_window(u64::from(FIRST_WINDOW))
         .datagram_receive_buffer_size(None)
         .congestion_controller_factory(Arc::new(CubicConfig::default()));
+    if dialer {
+        config.crypto_buffer_size(LARGEST_HANDSHAKE);
+    }
     Arc::new(config)
 }

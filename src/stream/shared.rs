@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::trust::ALPN;
 use super::watch::Gone;
+use super::windows::Windows;
 use crate::tls::ClientProfile;
 use crate::wire::{NameHash, ServiceName};
 
@@ -54,10 +55,6 @@ impl Peer {
 /// ended there yet.
 pub(super) const MOST_STREAMS: u32 = 256;
 const ENOUGH_STREAMS: usize = 192;
-/// Bytes that may wait on one connection for those who read its streams. Each stream has a window of its own, an
-/// eighth of this: streams that nobody reads hold up the others of their dialer once there are eight of them, and it
-/// opens another connection for the next one.
-const WINDOW: VarInt = VarInt::from_u32(64 << 20);
 /// How long a connection without streams is kept.
 const KEPT: Duration = Duration::from_secs(10);
 
@@ -69,9 +66,8 @@ pub(super) fn is_agreed(connection: &Connection) -> bool {
     }
 }
 
-/// Lets the dialer open many streams, and send as much on them together as this node is ready to keep.
+/// Lets the dialer open many streams.
 pub(super) fn allow_streams(connection: &Connection) {
-    connection.set_receive_window(WINDOW);
     connection.set_max_concurrent_bi_streams(VarInt::from_u32(MOST_STREAMS));
 }
 
@@ -160,14 +156,23 @@ pub(super) struct Shared {
     pub(super) connection: Connection,
     /// Keeps the watch on the far end alive.
     pub(super) gone: Gone,
+    pub(super) windows: Arc<Windows>,
+    /// Changed since: the node at the far end may be another one by now.
+    restarts: watch::Receiver<u64>,
     profile: Option<ClientProfile>,
     streams: Streams,
 }
 
 impl Shared {
     /// Takes a connection that was just opened.
-    pub(super) fn new(connection: Connection, gone: Gone, profile: Option<ClientProfile>) -> Self {
-        let shared = Self { connection, gone, profile, streams: Streams::new() };
+    pub(super) fn new(
+        connection: Connection,
+        gone: Gone,
+        windows: Arc<Windows>,
+        profile: Option<ClientProfile>,
+    ) -> Self {
+        let restarts = gone.restarts();
+        let shared = Self { connection, gone, windows, restarts, profile, streams: Streams::new() };
         let (connection, streams) = (shared.connection.clone(), shared.streams.clone());
         tokio::spawn(async move {
             tokio::select! {
@@ -181,7 +186,7 @@ impl Shared {
     /// A place for a stream, if the connection is fit for another under that profile.
     pub(super) fn lease(&self, profile: Option<&ClientProfile>) -> Option<Lease> {
         let alive = self.connection.close_reason().is_none()
-            && !self.gone.restarted.is_cancelled()
+            && !self.restarts.has_changed().unwrap_or(true)
             && !self.gone.unknown.is_cancelled();
         if !alive || self.profile.as_ref() != profile {
             self.streams.retire();

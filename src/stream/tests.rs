@@ -95,17 +95,17 @@ async fn bulk_goes_in_large_packets_and_none_is_lost_in_our_own_queue() {
 async fn what_was_written_arrives_though_the_stream_is_dropped() {
     let (_lab, nodes, mut listener, streams) = pair("sink").await;
     let mut stream = streams.dial(nodes[1].id(), service("sink")).await.unwrap();
-    stream.write_all(&[7; 300_000]).await.unwrap();
+    stream.write_all(&[7; 30_000]).await.unwrap();
     drop(stream);
     let mut accepted = listener.accept().await.unwrap();
     let mut received = Vec::new();
     timeout(LIMIT, accepted.read_to_end(&mut received)).await.unwrap().unwrap();
-    assert_eq!(received.len(), 300_000);
+    assert_eq!(received.len(), 30_000);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_was_written_arrives_over_a_slow_link_too() {
-    const BYTES: usize = 6 << 20;
+    const BYTES: usize = 8 << 20;
     let mut lab = Lab::new();
     let (near, far) = (lab.start("near").await, lab.start("far").await);
     lab.join_slowly(&near, &far, 64 << 10).await;
@@ -118,15 +118,56 @@ async fn what_was_written_arrives_over_a_slow_link_too() {
             false => streams.dial(far.id(), service("sink")).await,
         };
         let mut stream = dialed.unwrap();
-        stream.write_all(&vec![7; BYTES]).await.unwrap();
-        stream.shutdown().await.unwrap();
-        drop(stream);
         let mut accepted = listener.accept().await.unwrap();
-        let (mut received, start) = (Vec::new(), Instant::now());
-        let end = timeout(LIMIT * 10, accepted.read_to_end(&mut received)).await.unwrap();
+        let writing = async {
+            stream.write_all(&vec![7; BYTES]).await.unwrap();
+            stream.shutdown().await.unwrap();
+            drop(stream);
+            Instant::now()
+        };
+        let mut received = Vec::new();
+        let both = async { tokio::join!(writing, accepted.read_to_end(&mut received)) };
+        let (dropped, end) = timeout(LIMIT * 10, both).await.unwrap();
         assert_eq!((end.map_err(|e| e.kind()), received.len()), (Ok(BYTES), BYTES), "shared: {shared}");
-        assert!(start.elapsed() > LIMIT, "the link was not slow");
+        // It was dropped while the end of it was still here.
+        assert!(
+            dropped.elapsed() > Duration::from_millis(200),
+            "{:?}: the link was not slow",
+            dropped.elapsed()
+        );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_way_is_filled() {
+    const BYTES: usize = 200_000_000;
+    let mut lab = Lab::new();
+    let (near, far) = (lab.start("near").await, lab.start("far").await);
+    lab.join_far(&near, &far, Duration::from_millis(50)).await;
+    eventually("a route", || async { near.status().await.routing_table.len() == 1 }).await;
+    let mut listener = Streams::new(far.clone()).listen(service("sink"), None).await.unwrap();
+    let mut stream = Streams::new(near.clone()).dial(far.id(), service("sink")).await.unwrap();
+    let mut accepted = listener.accept().await.unwrap();
+    let writing = async {
+        let part = vec![7; 1 << 20];
+        while stream.write_all(&part).await.is_ok() {}
+    };
+    // Once it has found out how much there is room for.
+    let reading = async {
+        let mut part = vec![0; 1 << 20];
+        let mut begun = Instant::now();
+        for mebibyte in 0..2 * BYTES >> 20 {
+            if mebibyte == BYTES >> 20 {
+                begun = Instant::now();
+            }
+            accepted.read_exact(&mut part).await.unwrap();
+        }
+        drop(accepted);
+        begun.elapsed()
+    };
+    let ((), took) = timeout(LIMIT * 10, async { tokio::join!(writing, reading) }).await.unwrap();
+    // With more than 12 MB under way it takes less than a round trip of 100 ms for each of these.
+    assert!(took < Duration::from_millis(100) * (BYTES / 12_000_000) as u32, "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,9 +295,17 @@ async fn a_writer_that_waits_for_room_hears_that_nobody_reads_any_more() {
     }
 }
 
+/// Writes for as long as somebody takes it; how many bytes that were.
+async fn fill(stream: &mut MeshStream) -> usize {
+    let mut taken = 0;
+    while let Ok(written) = timeout(Duration::from_millis(500), stream.write(&[7; 4096])).await {
+        taken += written.unwrap();
+    }
+    taken
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_nobody_reads_on_a_shared_connection_is_bounded() {
-    const PART: usize = 1 << 20;
     let (_lab, nodes, mut listener, streams) = pair("mute").await;
     let mut held = Vec::new();
     for _ in 0..12 {
@@ -265,17 +314,66 @@ async fn what_nobody_reads_on_a_shared_connection_is_bounded() {
     }
     let mut taken = 0;
     for (stream, _) in &mut held {
-        while let Ok(written) = timeout(Duration::from_secs(1), stream.write_all(&[7; PART])).await {
-            written.unwrap();
-            taken += PART;
+        taken += fill(stream).await;
+    }
+    assert!((1_000 << 10..=1_024 << 10).contains(&taken), "{} KiB", taken >> 10);
+    let (_, first) = held.first_mut().unwrap();
+    timeout(LIMIT, first.read_exact(&mut vec![0; 512 << 10])).await.unwrap().unwrap();
+    let (last, _) = held.last_mut().unwrap();
+    timeout(LIMIT, last.write_all(&[7; 64 << 10]))
+        .await
+        .expect("who is read makes room for the others")
+        .unwrap();
+}
+
+#[tokio::test]
+async fn many_that_nobody_reads_have_no_more_than_the_budget() {
+    const BUDGET: usize = 8 << 20;
+    const OTHERS: usize = 3;
+    let mut lab = Lab::new();
+    let names: Vec<String> = (0..OTHERS).map(|number| format!("n{number}")).collect();
+    let names: Vec<&str> = std::iter::once("here").chain(names.iter().map(String::as_str)).collect();
+    let nodes = lab.line(&names).await;
+    let here = Streams::new(nodes[0].clone());
+    here.set_buffers(BUDGET as u64);
+    let mut listener = here.listen(service("mute"), None).await.unwrap();
+    let (mut held, mut taken, mut refused) = (Vec::new(), 0, 0);
+    for node in &nodes[1..] {
+        let streams = Streams::new(node.clone());
+        for _ in 0..BUDGET / (64 << 10) {
+            let Ok(mut stream) = streams.dial(nodes[0].id(), service("mute")).await else {
+                refused += 1;
+                break;
+            };
+            tokio::select! {
+                accepted = listener.accept() => {
+                    // One is read for a while, so that its window has grown, and then no more.
+                    let mut accepted = accepted.unwrap();
+                    let (mut grown, sent) = (vec![0; 100_000], vec![7; 100_000]);
+                    let both = async { tokio::join!(stream.write_all(&sent), accepted.read_exact(&mut grown)) };
+                    let (written, read) = timeout(LIMIT, both).await.unwrap();
+                    assert!(written.is_ok() && read.is_ok());
+                    held.push((stream, accepted));
+                }
+                // The dialer may have been done before it was told.
+                _end = stream.closed() => {
+                    refused += 1;
+                    break;
+                }
+            }
         }
     }
-    assert!((50 << 20..=64 << 20).contains(&taken), "{} MiB", taken >> 20);
-    for (_sending, reading) in &mut held[..2] {
-        timeout(LIMIT, reading.read_exact(&mut vec![0; 7 * PART])).await.unwrap().unwrap();
+    for (stream, _) in &mut held {
+        taken += timeout(LIMIT, fill(stream)).await.unwrap();
     }
-    let (last, _) = held.last_mut().unwrap();
-    timeout(LIMIT, last.write_all(&[7; PART])).await.expect("who is read makes room for the others").unwrap();
+    println!("{} connections, {refused} refused, {taken} bytes", held.len());
+    assert!(refused > 0, "there was no end of them");
+    assert!(taken <= BUDGET, "{taken} bytes in {} connections", held.len());
+    let other = lab.start("other").await;
+    lab.join(&other, &nodes[0]).await;
+    eventually("a route", || async { other.status().await.routing_table.len() > OTHERS }).await;
+    let _stream = Streams::new(other).dial(nodes[0].id(), service("mute")).await.unwrap();
+    timeout(LIMIT, listener.accept()).await.expect("another node has room").unwrap();
 }
 
 #[tokio::test]
@@ -283,7 +381,9 @@ async fn a_node_that_opens_connections_without_end_takes_nobody_elses_room() {
     let mut lab = Lab::new();
     let nodes = lab.line(&["a", "b", "c"]).await;
     let listening = Streams::new(nodes[1].clone());
-    let mut listener = listening.listen_to(service("few"), None, None, 2).await.unwrap();
+    // Room for four, of which a node has half.
+    listening.set_buffers(4 * 2 * u64::from(windows::FIRST_WINDOW));
+    let mut listener = listening.listen(service("few"), None).await.unwrap();
     let streams = Streams::new(nodes[0].clone());
     let dial = || streams.dial(nodes[1].id(), service("few"));
     let mut held = Vec::new();
@@ -299,9 +399,9 @@ async fn a_node_that_opens_connections_without_end_takes_nobody_elses_room() {
     };
     assert!(error.contains("too many connections"), "{error}");
     let other = Streams::new(nodes[2].clone());
-    let _other = other.dial(nodes[1].id(), service("few")).await.unwrap();
-    let _accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
-    held.pop();
+    let third = other.dial(nodes[1].id(), service("few")).await.unwrap();
+    let accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+    drop((third, accepted, held.pop()));
     let again = async {
         loop {
             let Ok(mut stream) = dial().await else { continue };
@@ -347,32 +447,42 @@ async fn a_connection_that_lets_no_more_streams_begin_is_left_for_another() {
     assert_eq!(streams.connections(), 2);
 }
 
-#[tokio::test]
-async fn word_of_a_restart_ends_what_was_before_it_and_spares_what_is_new() {
-    let (_lab, nodes, mut listener, streams) = pair("echo").await;
-    let mut stream = streams.dial_shared(nodes[1].id(), service("echo"), None).await.unwrap();
-    let mut accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
-    tell_of_restart(&nodes[1], nodes[0].id());
-    // It is used meanwhile, so its far end lives.
-    for _ in 0..30 {
-        stream.write_all(b"x").await.unwrap();
-        assert_eq!(timeout(LIMIT, accepted.read_u8()).await.unwrap().unwrap(), b'x');
-        tokio::time::sleep(Duration::from_millis(50)).await;
+#[tokio::test(start_paused = true)]
+async fn word_of_a_restart_spares_who_answers_and_ends_who_does_not() {
+    let (lab, nodes, mut listener, streams) = pair("echo").await;
+    let mut streams_here = [
+        streams.dial(nodes[1].id(), service("echo")).await.unwrap(),
+        streams.dial_shared(nodes[1].id(), service("echo"), None).await.unwrap(),
+    ];
+    let mut streams_there = Vec::new();
+    for _ in &streams_here {
+        streams_there.push(timeout(LIMIT, listener.accept()).await.unwrap().unwrap());
     }
-    let mut old = streams.dial(nodes[1].id(), service("echo")).await.unwrap();
-    let _accepted = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
-    // Once what a new connection asks by itself has been answered.
-    let (mut heard, mut looks) = (0, 0);
-    eventually("the connection rests", || {
-        let now = old.datagrams_heard();
-        looks = if now == heard { looks + 1 } else { 0 };
-        heard = now;
-        std::future::ready(looks > 30)
-    })
-    .await;
-    tell_of_restart(&nodes[1], nodes[0].id());
-    // This one is silent.
-    assert!(timeout(LIMIT, old.read_u8()).await.unwrap().is_err());
+    // Old and silent, and told of again and again: they live.
+    tokio::time::sleep(LIMIT).await;
+    for _ in 0..10 {
+        tell_of_restart(&nodes[1], nodes[0].id());
+        tell_of_restart(&nodes[0], nodes[1].id());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    for (here, there) in streams_here.iter_mut().zip(&mut streams_there) {
+        here.write_all(b"x").await.unwrap();
+        assert_eq!(timeout(LIMIT, there.read_u8()).await.unwrap().unwrap(), b'x');
+        there.write_all(b"y").await.unwrap();
+        assert_eq!(timeout(LIMIT, here.read_u8()).await.unwrap().unwrap(), b'y');
+    }
+    // What was told of a restart is not what new streams go by.
+    let _third = streams.dial_shared(nodes[1].id(), service("echo"), None).await.unwrap();
+    assert_eq!(streams.connections(), 3);
+    // Nobody answers any more.
+    assert!(lab.cut("b", "a") > 0);
+    nodes[1].stop();
+    let told = Instant::now();
+    tell_of_restart(&nodes[0], nodes[1].id());
+    for here in &mut streams_here {
+        assert!(timeout(LIMIT, here.read_u8()).await.unwrap().is_err());
+    }
+    assert!(told.elapsed() < Duration::from_secs(5), "{:?}: their silence takes 30 s", told.elapsed());
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
-//! Connections whose far end is known to be gone: a notice `service unknown`, or word that the node has started
-//! anew, ends them at once, instead of when they have been silent for long enough. A notice `blocked by firewall`
-//! ends attempts to connect only: rules may change back under a connection that stands.
+//! What the mesh says about the far ends of connections. A notice `service unknown` ends them at once, instead of when
+//! they have been silent for long enough. Word that the node has started again is a reason to ask: anybody can spread
+//! it. A notice `blocked by firewall` ends attempts to connect only: rules may change back under a connection that
+//! stands.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,16 +14,16 @@ use tokio_util::sync::CancellationToken;
 use super::socket::{MeshSocket, address, service_at};
 use crate::wire::{NameHash, NodeId, Problem, Unreachable};
 
-/// What ends connections to an address. Shared by all of them.
+/// What is said of an address. Shared by all connections to it.
 pub(super) type Gone = Arc<Ends>;
 
-/// Why a connection's far end is not there any more; each is cancelled when it is known.
+/// What is said of a connection's far end.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     /// There is no such service. Ends attempts to connect, too.
     pub(super) unknown: CancellationToken,
-    /// The node has started anew and knows of no connection. One that is being opened may well succeed.
-    pub(super) restarted: CancellationToken,
+    /// How often the node is said to have started again, in which case it knows of no connection.
+    restarts: watch::Sender<u64>,
     /// Told who has turned a packet away. Attempts to connect that are under way fail.
     blocked: watch::Sender<Option<Blocked>>,
 }
@@ -37,6 +38,11 @@ pub(super) struct Blocked {
 }
 
 impl Ends {
+    /// Changes whenever the node is said to have started again.
+    pub(super) fn restarts(&self) -> watch::Receiver<u64> {
+        self.restarts.subscribe()
+    }
+
     /// Ends once a firewall turns a packet to the address away, from now on.
     pub(super) fn blocked(&self) -> impl Future<Output = Blocked> + use<> {
         let mut told = self.blocked.subscribe();
@@ -90,15 +96,15 @@ impl Watches {
         }
     }
 
-    /// That node has started anew.
+    /// That node is said to have started again.
     fn report_restart(&self, node: NameHash) {
         let mut watches = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
         watches.retain(|address, gone| {
-            let there = service_at(*address).is_some_and(|(at, _)| at == node);
-            if let Some(gone) = gone.upgrade().filter(|_| there) {
-                gone.restarted.cancel();
+            let Some(gone) = gone.upgrade() else { return false };
+            if service_at(*address).is_some_and(|(at, _)| at == node) {
+                gone.restarts.send_modify(|count| *count += 1);
             }
-            !there
+            true
         });
     }
 

@@ -13,3 +13,4 @@ mod router;
 mod secured;
 mod silence;
 mod stopping;
+mod streams;

@@ -18,6 +18,8 @@ use tokio::time::timeout;
 
 use crate::harness::{LIMIT, Node, free_port, until};
 
+/// What links speak.
+const LINK: &[u8] = b"meshd-link/1";
 const STRANGERS: usize = 3_000;
 /// In which all must be gone.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -61,8 +63,8 @@ fn honest(target: &Node, address: SocketAddr) -> Duration {
     start.elapsed()
 }
 
-/// Clients with the certificate of a node that may come in.
-fn client() -> Endpoint {
+/// Clients of a protocol with the certificate of a node that may come in.
+fn client(protocol: &[u8]) -> Endpoint {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(cert("ca.crt")).unwrap()).unwrap();
     let own = vec![CertificateDer::from_pem_file(cert("execution.crt")).unwrap()];
@@ -74,7 +76,7 @@ fn client() -> Endpoint {
         .with_root_certificates(roots)
         .with_client_auth_cert(own, key)
         .unwrap();
-    tls.alpn_protocols = vec![b"meshd-link/1".to_vec()];
+    tls.alpn_protocols = vec![protocol.to_vec()];
     let mut transport = TransportConfig::default();
     // The silence is to be ended by the other side.
     transport.max_idle_timeout(None);
@@ -113,7 +115,7 @@ async fn all_cut(crowd: &[Connection]) {
 async fn who_shakes_hands_and_says_nothing_is_cut() {
     let (node, address) = listener();
     // As many sockets as it takes for what comes back to all at once.
-    let endpoints: Vec<_> = (0..30).map(|_| client()).collect();
+    let endpoints: Vec<_> = (0..30).map(|_| client(LINK)).collect();
     let before = node.rss();
     let crowd = silent(&endpoints, address, STRANGERS).await;
     let most = node.rss();
@@ -127,13 +129,13 @@ async fn who_shakes_hands_and_says_nothing_is_cut() {
     assert!(node.log().matches("disconnected").count() <= 2, "a stranger's end is no news");
 }
 
-/// The first words of as many clients, as one who listens in on them has them.
-async fn first_words() -> Vec<Vec<u8>> {
+/// The first words of so many clients of a protocol, as one who listens in on them has them.
+pub async fn first_words(protocol: &[u8], count: usize) -> Vec<Vec<u8>> {
     let capture = UdpSocket::bind("127.0.0.1:0").unwrap();
     capture.set_read_timeout(Some(LIMIT)).unwrap();
-    let (address, endpoint) = (capture.local_addr().unwrap(), client());
+    let (address, endpoint) = (capture.local_addr().unwrap(), client(protocol));
     let mut words = Vec::new();
-    for _ in 0..STRANGERS / 100 {
+    for _ in 0..count / 100 {
         let _connecting: Vec<_> = (0..100).map(|_| endpoint.connect(address, "localhost").unwrap()).collect();
         let heard = words.len();
         tokio::task::block_in_place(|| {
@@ -150,7 +152,7 @@ async fn first_words() -> Vec<Vec<u8>> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_only_begins_a_handshake_costs_next_to_nothing() {
     let (node, address) = listener();
-    let words = first_words().await;
+    let words = first_words(LINK, STRANGERS).await;
     assert!(words.iter().all(|word| word.len() >= 1_200 && word[0] & 0xf0 == 0xc0), "these are Initials");
     let before = node.rss();
     tokio::task::block_in_place(|| {

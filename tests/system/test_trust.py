@@ -5,17 +5,21 @@ Certificates that either implementation made are good for the other.
 """
 
 import contextlib
+import datetime
 import json
+import os
 import socket
 import ssl
 import subprocess
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 import go
 import links
+from client import ControlError
 from mesh import MESHCTL, MESHD, environment, free_port, until
 from trust import Pki, run
 
@@ -39,6 +43,7 @@ def pki(tmp_path_factory):
     pki.issue("us", ["us"])
     pki.issue("them", ["them"])
     pki.issue("somebody", ["somebody"])
+    pki.issue("plain", [])
     for name, (how, _) in WRONG.items():
         pki.issue(name, ["them"], **how)
     return pki
@@ -206,3 +211,120 @@ def test_what_a_profile_would_accept(pki, tmp_path):
     assert not accepted and "is blocked" in said
     accepted, said = verified(pki.path("them.crt"), "--ca", pki.path("ca.crt"), "--profile", "server")
     assert not accepted and "cannot be used with" in said
+
+
+@pytest.mark.parametrize("kind", [kind for kind, (_, tls) in links.OWN.items() if tls])
+@pytest.mark.parametrize(
+    "options, name, outcome",
+    [
+        ({}, "plain", "the certificate of plain names no node"),
+        ({"requirenodeid": False}, "plain", None),
+        ({"skipreceptornamescheck": True}, "plain", None),
+        ({"requirenodeid": False}, "somebody", "it calls itself them, and its certificate names somebody"),
+        ({"requireclientcert": False}, "plain", None),
+    ],
+    ids=["refused", "requirenodeid", "skipreceptornamescheck", "still-held-to-its-name", "not-required"],
+)
+def test_a_neighbour_whose_certificate_names_no_node(mesh, pki, kind, options, name, outcome):
+    server, client = pki.profiles("us")
+    server["tls-server"].update(options)
+    theirs = pki.profiles(name, skipreceptornamescheck=True)
+    us, them = joined(mesh, "meshd", [server, client], theirs, "them", kind)
+    if outcome is None:
+        mesh.wait_for_routes()
+        return
+    refused(us, them, outcome)
+    if "names no node" in outcome:
+        assert "`requirenodeid: false`" in us.log() and "skipreceptornamescheck" in us.log()
+
+
+def test_people_need_no_node_id(mesh, pki):
+    """The certificates of clients of the control service name people."""
+    port = free_port()
+    us = mesh.add("us", ["local-only", *pki.profiles("us")], service={"tcplisten": f"127.0.0.1:{port}", "tcptls": "server"}).start()
+    context = ssl.create_default_context(cafile=str(pki.path("ca.crt")))
+    context.load_cert_chain(pki.path("plain.crt"), pki.path("plain.key"))
+    with socket.create_connection(("127.0.0.1", port), 20) as plain, context.wrap_socket(plain, server_hostname="localhost") as tls:
+        assert tls.makefile("rb").readline() == b"Receptor Control, node us\n"
+
+
+def test_a_listener_needs_no_node_id(mesh, pki):
+    joined(mesh, "meshd", pki.profiles("us"), pki.profiles("plain", skipreceptornamescheck=True), "us")
+    mesh.wait_for_routes()
+
+
+def self_signed(tmp_path):
+    """As people make their first certificate; openssl marks it as an authority's."""
+    cert, key = tmp_path / "self.crt", tmp_path / "self.key"
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext", names, "-keyout", key, "-out", cert)
+    return str(cert), str(key)
+
+
+@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+@pytest.mark.parametrize("dials", ["us", "them"])
+def test_a_self_signed_certificate(mesh, tmp_path, neighbour, dials):
+    cert, key = self_signed(tmp_path)
+    own = {"cert": cert, "key": key, "skipreceptornamescheck": True}
+    server, client = {"tls-server": {"name": "server", **own}}, {"tls-client": {"name": "client", **own, "rootcas": cert}}
+    joined(mesh, neighbour, [server, client], [server, client], dials)
+    mesh.wait_for_routes()
+
+
+def test_a_check_tells_that_peers_refuse_a_certificate(pki, tmp_path):
+    cert, key = self_signed(tmp_path)
+    config = tmp_path / "c.yml"
+    own = {"cert": cert, "key": key, "skipreceptornamescheck": True}
+
+    def check(**more):
+        server = {"tls-server": {"name": "server", **own, **more}}
+        config.write_text(json.dumps([{"node": {"id": "us", "datadir": str(tmp_path / "data")}}, "local-only", server]))
+        done = subprocess.run([MESHD, "check", config], capture_output=True, text=True, env=environment(), timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "tls-server server: peers refuse it: the certificate of localhost is an authority's (CA:TRUE)" in check()
+    assert "refuse" not in check(clientcas=cert)
+    warning = "requireclientcert without clientcas trusts the system's authorities"
+    assert warning in check(requireclientcert=True) and warning not in check(requireclientcert=True, clientcas=cert)
+
+
+def many_authorities(pki, name, count):
+    """The mesh's authority and so many others with names of 150 bytes, in one file."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    bundle = [pki.path("ca.crt").read_bytes()]
+    for number in range(count):
+        parts = {x509.NameOID.ORGANIZATION_NAME: "o" * 60, x509.NameOID.ORGANIZATIONAL_UNIT_NAME: "u" * 60, x509.NameOID.COMMON_NAME: f"{number:04}"}
+        subject = x509.Name([x509.NameAttribute(oid, text) for oid, text in parts.items()])
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
+        builder = builder.serial_number(number + 1).not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=9))
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        bundle.append(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    pki.path(f"{name}.crt").write_bytes(b"".join(bundle))
+
+
+GO_NEW = pytest.param("RECEPTOR_GO_NEW", marks=pytest.mark.skipif("RECEPTOR_GO_NEW" not in os.environ, reason="SKIPPED: RECEPTOR_GO_NEW is not set"))
+
+
+@pytest.mark.parametrize("other", ["meshd", pytest.param("RECEPTOR_GO", marks=go.needs_go), GO_NEW])
+@pytest.mark.parametrize("count", [300, 500])
+def test_services_that_trust_many_authorities(mesh, pki, other, count):
+    """Both ways: a Go listener names all of them in its handshake; ours names none."""
+    name = f"many{count}"
+    many_authorities(pki, name, count)
+    port = free_port()
+    for node, link in (("us", links.listener("tcp", port)), ("them", links.peer("tcp", port))):
+        server, _ = pki.profiles(node, name)
+        _, client = pki.profiles(node)
+        program = MESHD if node == "us" or other == "meshd" else os.environ[other]
+        mesh.add(node, [{"log-level": "info"}, server, client, link], program, {"tls": "server"})
+    mesh.start()
+    for here, there in (("us", "them"), ("them", "us")):
+        with mesh[here].control() as control:
+            if count > 300 and here == "us" and other != "meshd":
+                # A Go listener cannot say so much: the old one fails, the new one falls silent.
+                with pytest.raises(ControlError, match="its tls-server trusts too many authorities|no answer from"):
+                    control.ask(f"connect {there} control client")
+            else:
+                assert control.ask(f"connect {there} control client") == "Connecting"
+                assert control.line() == f"Receptor Control, node {there}"

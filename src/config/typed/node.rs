@@ -23,6 +23,9 @@ pub const DEFAULT_FORGET_AFTER: Duration = Duration::from_secs(600);
 /// A controller takes a node that is no longer listed for removed: a restart must not look like that.
 const LEAST_FORGET_AFTER: Duration = Duration::from_secs(60);
 
+/// With less, a few connections have all of it.
+const LEAST_STREAM_BUFFERS: i64 = 16 << 20;
+
 /// The directive `node`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -38,6 +41,8 @@ pub struct Node {
     pub forget_after: Duration,
     /// What one calling node may have here.
     pub quota: Quota,
+    /// Bytes that the buffers of all streams may have; without, the program decides.
+    pub stream_buffers: Option<u64>,
     /// Settings of work in Kubernetes that Go nodes take here.
     pub kubernetes: KubernetesTuning,
 }
@@ -62,8 +67,16 @@ impl Node {
         let id = NodeId::new("none").expect("a valid node ID");
         let (firewall_rules, kubernetes) = (Vec::new(), KubernetesTuning::default());
         let (max_idle, forget_after) = (DEFAULT_MAX_IDLE, DEFAULT_FORGET_AFTER);
-        let quota = Quota::default();
-        Self { id, data_dir: PathBuf::new(), firewall_rules, max_idle, forget_after, quota, kubernetes }
+        Self {
+            id,
+            data_dir: PathBuf::new(),
+            firewall_rules,
+            max_idle,
+            forget_after,
+            quota: Quota::default(),
+            stream_buffers: None,
+            kubernetes,
+        }
     }
 }
 
@@ -118,6 +131,12 @@ pub(super) fn node(fields: &mut Fields<'_>, environment: &Environment) -> Option
     let forget_after = forget_after(fields);
     let units = fields.number("peerunits", 0, i64::MAX, "a number of units is 0 or more");
     let payload = fields.number("peerpayload", 0, i64::MAX, "a number of bytes is 0 or more");
+    let stream_buffers = fields.number(
+        "streambuffers",
+        LEAST_STREAM_BUFFERS,
+        i64::MAX,
+        "the streams of a node need at least 16777216 bytes",
+    );
     let kubernetes = KubernetesTuning {
         support_reconnect: fields.string("receptorkubesupportreconnect"),
         qps: fields.string("receptorkubeclientsetqps"),
@@ -134,6 +153,7 @@ pub(super) fn node(fields: &mut Fields<'_>, environment: &Environment) -> Option
             units: units?.unwrap_or(Quota::default().units),
             payload: payload?.unwrap_or(Quota::default().payload),
         },
+        stream_buffers: stream_buffers?,
         kubernetes,
     })
 }
