@@ -29,6 +29,8 @@ const SIZE: (u16, u16) = (24, 80);
 const END_OF_INPUT: u8 = 0x04;
 /// How long a command may take to end once its terminal has hung up.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long a killed command may take to be gone.
+const LAST: Duration = Duration::from_secs(1);
 /// Bytes in hand for each direction.
 const BUFFER: usize = 16 << 10;
 
@@ -209,9 +211,15 @@ impl Session {
             }
             sleep(Duration::from_millis(20)).await;
         }
-        match self.child.wait().await {
-            Ok(status) => debug!(%status, "command ended"),
-            Err(error) => warn!(%error, "a command's end is not known"),
+        match timeout(LAST, self.child.wait()).await {
+            Ok(Ok(status)) => debug!(%status, "command ended"),
+            Ok(Err(error)) => warn!(%error, "a command's end is not known"),
+            // It waits in the kernel, for a file system that does not answer say. Nobody else has to wait with it:
+            // the runtime takes its exit status whenever there is one.
+            Err(_elapsed) => {
+                let pid = self.child.id();
+                warn!(pid, "a command was killed and has not ended: it is left behind");
+            }
         }
     }
 }

@@ -1,0 +1,55 @@
+"""A command of a command service that cannot be made to end: it holds up neither a reload nor the stop.
+
+A process that waits in the kernel for a file system that does not answer looks to its parent like one whose end a
+debugger keeps to itself, which is how one is made here: killed, and never reaped.
+"""
+
+import ctypes
+import os
+import pathlib
+import time
+
+import pytest
+
+from mesh import until
+
+PTRACE_SEIZE, WALL = 0x4206, 0x40000000
+
+
+def ptrace(request, pid):
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    return libc.ptrace(request, pid, None, None)
+
+
+def sleeping(pid):
+    """The child of a process that runs `sleep`."""
+    tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
+    children = (child for task in tasks for child in (task / "children").read_text().split())
+    return next((int(child) for child in children if pathlib.Path(f"/proc/{child}/comm").read_text() == "sleep\n"), None)
+
+
+@pytest.mark.parametrize("ending", ["reload", "stop"])
+def test_a_command_that_does_not_end_holds_nothing_up(mesh, ending):
+    service = {"command-service": {"service": "term", "command": "sleep 1000"}}
+    node = mesh.add("us", ["local-only", service]).start()
+    with node.control() as control:
+        control.send("connect us term")
+        assert control.line().startswith("Connecting")
+        command = until("the command", lambda: sleeping(node.process.pid))
+        if ptrace(PTRACE_SEIZE, command) != 0:
+            pytest.skip(f"SKIPPED: processes cannot be traced here: {os.strerror(ctypes.get_errno())}")
+        begun = time.monotonic()
+        try:
+            if ending == "reload":
+                node.directives = ["local-only"]
+                node.write_config()
+                assert node.command("reload", timeout=20) == {"Success": True}
+                assert "has not ended: it is left behind" in node.log()
+                node.status()
+            else:
+                node.stop(seconds=20)
+        finally:
+            # Its end is taken here, and then its parent's to see.
+            os.waitpid(command, os.WNOHANG | WALL)
+        assert time.monotonic() - begun < 15
