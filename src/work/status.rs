@@ -31,6 +31,8 @@ pub struct Status {
     pub asked: Option<Asked>,
     /// How the unit's process ended, once it has: its exit status, or 128 and the number of the signal that ended it.
     pub exit_code: Option<i32>,
+    /// Its type verified signatures when it was submitted: it needs one whatever becomes of the type.
+    pub verify_signature: bool,
 }
 
 /// ExtraData by kind.
@@ -201,6 +203,8 @@ struct Raw<E> {
     submitter: Option<Submitter>,
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "asked::lenient")]
     asked: Option<Asked>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    verify_signature: bool,
 }
 
 /// A status file that cannot be read as one.
@@ -217,8 +221,8 @@ pub enum BadStatus {
 impl Status {
     /// A unit that has just been made.
     pub fn new(work_type: impl Into<String>, extra: Extra) -> Self {
-        let (submitter, asked, exit_code) = (None, None, None);
-        Self { life: Life::new(), work_type: work_type.into(), extra, submitter, asked, exit_code }
+        let (submitter, asked, exit_code, verify_signature) = (None, None, None, false);
+        Self { life: Life::new(), work_type: work_type.into(), extra, submitter, asked, exit_code, verify_signature }
     }
 
     /// Reads a file's content.
@@ -232,8 +236,8 @@ impl Status {
         let mut life = Life::told(state, raw.detail, stdout_size);
         life.awaits_payload |= raw.payload_awaited && state == State::Pending;
         let extra = Extra::parse(&raw.work_type, raw.extra_data.as_deref())?;
-        let Raw { work_type, submitter, asked, exit_code, .. } = raw;
-        Ok(Self { life, work_type, extra, submitter, asked, exit_code })
+        let Raw { work_type, submitter, asked, exit_code, verify_signature, .. } = raw;
+        Ok(Self { life, work_type, extra, submitter, asked, exit_code, verify_signature })
     }
 
     /// The file's content: one line of JSON.
@@ -248,6 +252,7 @@ impl Status {
             payload_awaited: self.life.hides_awaited_payload(),
             submitter: self.submitter,
             asked: self.asked,
+            verify_signature: self.verify_signature,
         };
         let mut line = serde_json::to_vec(&raw).expect("strings, numbers and a JSON value always make JSON");
         line.push(b'\n');

@@ -2,7 +2,7 @@
 //! one, what its command finds on its standard input, and types that change while units wait.
 
 use meshd::work::limits::Limits;
-use meshd::work::{CommandType, Outcome, State, WorkError};
+use meshd::work::{Caller, CommandType, Outcome, State, WorkError};
 use rustix::process::Signal;
 
 use crate::harness::*;
@@ -144,6 +144,27 @@ async fn units_that_wait_follow_a_change_of_their_type() {
     for id in [first, second, third] {
         assert_eq!(within(registry.cancel(&id, &me())).await.unwrap(), Outcome::Done);
     }
+}
+
+#[tokio::test]
+async fn a_unit_of_a_type_that_verified_signatures_needs_one_without_the_type() {
+    let mut engine = Engine::new().await;
+    let id = run_as(&engine.registry, request("localhost", "signed", ""), b"secret").await;
+    finished(&engine.registry, &id).await;
+    for _ in 0..2 {
+        engine.registry.set_work_types(types(None)).unwrap();
+        let stranger = Caller::default();
+        let refused = [
+            engine.registry.results(&id, 0, &stranger).await.map(drop).unwrap_err().to_string(),
+            engine.registry.cancel(&id, &stranger).await.unwrap_err().to_string(),
+            engine.registry.release(&id, false, &stranger).await.unwrap_err().to_string(),
+        ];
+        for error in refused {
+            assert_eq!(error, "could not verify signature: signature is empty");
+        }
+        engine = engine.restart().await;
+    }
+    assert_eq!(engine.registry.release(&id, false, &me()).await.unwrap(), Outcome::Done);
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use super::{Inner, Outcome};
 use crate::work::cgroup::Cgroups;
 use crate::work::runner::identity::Identity;
 use crate::work::runner::{Job, Started};
-use crate::work::status::Extra;
+use crate::work::status::{Extra, Status};
 use crate::work::unit::{Event, RUNNING, State};
 use crate::work::{CommandType, WorkError, readiness};
 
@@ -222,7 +222,8 @@ impl Inner {
             {
                 let writer = entry.writer(&self.store).await;
                 if !writer.status().life.state.is_final() {
-                    writer.show(found);
+                    let verify_signature = writer.status().verify_signature;
+                    writer.show(Status { verify_signature, ..found });
                 }
                 return;
             }

@@ -367,9 +367,12 @@ impl Inner {
     /// Whether a caller may touch the unit.
     fn check_caller(&self, entry: &Entry, caller: &Caller, verb: Verb) -> Result<Arc<Status>, WorkError> {
         let status = entry.status();
-        let signed = status.remote().is_some_and(|remote| remote.sign_work);
+        let verify = match status.remote() {
+            Some(remote) => remote.sign_work,
+            None => status.verify_signature || self.verifies(&status.work_type),
+        };
         let about = Subject { verb, unit: Some(entry.id.as_str()), ..Subject::default() };
-        self.check_signature(&status.work_type, signed, caller, &about)?;
+        self.verify_if(verify, caller, &about)?;
         Ok(status)
     }
 
@@ -382,6 +385,15 @@ impl Inner {
         about: &Subject<'_>,
     ) -> Result<Option<PayloadHash>, WorkError> {
         let verify = if work_type == REMOTE { signed } else { self.verifies(work_type) };
+        self.verify_if(verify, caller, about)
+    }
+
+    fn verify_if(
+        &self,
+        verify: bool,
+        caller: &Caller,
+        about: &Subject<'_>,
+    ) -> Result<Option<PayloadHash>, WorkError> {
         let given = caller.signature.as_deref().unwrap_or("");
         match (verify, caller.is_local(), given) {
             (false, _, "") | (true, true, _) => Ok(None),

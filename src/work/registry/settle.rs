@@ -39,6 +39,9 @@ impl Inner {
                 return true;
             }
             Left::Status(status) => {
+                // A plugin writes what it knows.
+                let verify_signature = writer.status().verify_signature;
+                let status = Status { verify_signature, ..status };
                 note_unwritten(entry, writer.put(status, Durability::Durable).await);
                 return true;
             }

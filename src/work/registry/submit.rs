@@ -136,7 +136,8 @@ impl Inner {
             return Err(WorkError::CannotRun { work_type: request.work_type.clone(), why });
         }
         let params = kind.arguments(&request.params)?;
-        Ok(Status::new(&request.work_type, Extra::Command(CommandExtra { pid: 0, params })))
+        let status = Status::new(&request.work_type, Extra::Command(CommandExtra { pid: 0, params }));
+        Ok(Status { verify_signature: kind.verify_signature, ..status })
     }
 
     pub(super) fn remote_status(&self, request: Submit) -> Result<Status, WorkError> {
