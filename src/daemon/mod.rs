@@ -160,8 +160,16 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let reloader = Reloader::new(inner, config, sources, &warnings);
     let (reload, log) = (reloader.clone(), Arc::new(log));
     let lines = LineBudget::default();
-    let context =
-        Context { node: node.clone(), streams, tls: profiles, work, reload, log, lines, version: VERSION };
+    let context = Context {
+        node: node.clone(),
+        streams,
+        tls: profiles,
+        work: work.clone(),
+        reload,
+        log,
+        lines,
+        version: VERSION,
+    };
     reloader.start(Parts::new(context, stop.clone())).await?;
     watch::spawn(reloader.clone(), stop);
     memory::give_back();
@@ -172,6 +180,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     reloader.stop().await;
     node.stop();
+    work.close().await;
     end
 }
 

@@ -187,7 +187,7 @@ impl Cgroup {
     /// The group that a unit was put into, if it was.
     pub(crate) fn of(dir: &UnitDir) -> Option<Self> {
         use std::os::unix::ffi::OsStringExt;
-        let path = PathBuf::from(std::ffi::OsString::from_vec(fs::read(dir.file(FILE)).ok()?));
+        let path = PathBuf::from(std::ffi::OsString::from_vec(dir.read(FILE).ok()?));
         path.parent().is_some_and(|units| units.ends_with(UNITS)).then_some(Self { path })
     }
 

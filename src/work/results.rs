@@ -2,7 +2,7 @@
 //! every byte is delivered. Holds one chunk of memory per reader, whatever the size of the output.
 //! Knows a file, a status and a wake-up; not who writes the file.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -72,13 +72,13 @@ impl ResultStream {
         if let Some(bytes) = self.read_cached(limit) {
             return Ok(bytes);
         }
-        let path = self.dir.file("stdout");
+        let dir = self.dir.clone();
         let (file, position) = (self.file.clone(), self.position);
         let length = limit.min(CHUNK as u64) as usize;
         let read = move || -> std::io::Result<(Option<Arc<File>>, Bytes)> {
             let file = match file {
                 Some(file) => file,
-                None => match File::open(path) {
+                None => match dir.open("stdout", OpenOptions::new().read(true)) {
                     Ok(file) => Arc::new(file),
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok((None, Bytes::new())),
                     Err(e) => return Err(e),

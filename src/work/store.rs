@@ -56,11 +56,11 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Checks the data directory, or makes it, and makes the node's own one in it. After a power loss the units are
-    /// brought to where the journal says.
+    /// Checks the data directory, or makes it, and makes the node's own one in it. The units are brought to where the
+    /// journal of a daemon says that did not stop in order.
     pub(crate) fn open(data_dir: &Path, node: &NodeId) -> Result<Self, OpenError> {
         let root = node_directory(data_dir, node)?;
-        let opened = boot().and_then(|boot| Journal::open(&root, boot));
+        let opened = boot().and_then(|boot| Journal::open(&root, &boot));
         let fail =
             |source| OpenError::Io { what: "bring to where its journal says", path: root.clone(), source };
         let journal = opened.map_err(fail)?;
@@ -169,7 +169,7 @@ impl Store {
         match status.life.state.is_final().then_some(status.life.stdout_size) {
             None | Some(0) => self.journal.commit(&unit, change(line, Tells::Nothing), done),
             Some(size) if size <= SHORT as u64 => {
-                self.journal.commit(&unit, change(line, Tells::OfOutput), done);
+                self.journal.commit(&unit, change(line, Tells::OfOutput(size)), done);
             }
             Some(_) => drop(tokio::spawn(async move {
                 let (this, dir) = (store.clone(), unit.clone());
@@ -192,7 +192,8 @@ impl Store {
     /// tell whether it was.
     pub(crate) async fn mark_turn(&self, unit: &UnitDir) -> Result<(), WorkError> {
         let fail = |e| WorkError::io("write", unit.file(QUEUED), e);
-        let mark = unit.turn_mark().map_err(fail)?;
+        let dir = unit.clone();
+        let mark = self.blocking(move || dir.turn_mark()).await.map_err(fail)?;
         self.commit(unit, Change::File(QUEUED, mark.into_bytes())).await.map_err(fail)
     }
 
@@ -200,7 +201,7 @@ impl Store {
         let (answer, answered) = oneshot::channel();
         // Nobody to answer to is no reason not to do it.
         self.journal.commit(unit, change, move |done| drop(answer.send(done)));
-        answered.await.unwrap_or_else(|_| Err(io::Error::other("the thread that writes the journal is gone")))
+        answered.await.unwrap_or_else(|_| Err(no_journal()))
     }
 
     /// Makes a file durable, and that it is there.
@@ -209,21 +210,43 @@ impl Store {
         self.names.sync(&self.root)
     }
 
-    /// Removes a unit: at once for everybody who looks, then file by file.
-    pub(crate) fn remove(&self, unit: &UnitDir) -> Result<(), WorkError> {
-        let name = unit.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let trash = self.root.join(format!("{TRASH}{name}"));
-        match fs::rename(unit.path(), &trash) {
-            Ok(()) => {}
+    /// Removes a unit: at once for everybody who looks, durably, then file by file.
+    pub(crate) async fn remove(&self, unit: &UnitDir) -> Result<(), WorkError> {
+        let trash = self.trash(unit);
+        let (this, dir) = (self.clone(), unit.clone());
+        self.blocking(move || this.move_away(&dir)).await?;
+        let noted = self.commit(unit, Change::Gone).await;
+        noted.map_err(|e| WorkError::io("remove", unit.path(), e))?;
+        self.blocking(move || clear(&trash)).await
+    }
+
+    fn trash(&self, unit: &UnitDir) -> PathBuf {
+        let name = unit.path().file_name().unwrap_or_default().to_string_lossy();
+        self.root.join(format!("{TRASH}{name}"))
+    }
+
+    fn move_away(&self, unit: &UnitDir) -> Result<(), WorkError> {
+        let trash = self.trash(unit);
+        let moved = match fs::rename(unit.path(), &trash) {
+            // Another unit of that ID is still being cleared away.
+            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                clear(&trash)?;
+                fs::rename(unit.path(), &trash)
+            }
+            moved => moved,
+        };
+        match moved {
             // What an earlier attempt has left may still be there.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(WorkError::io("remove", unit.path(), e)),
-        }
-        self.journal.note_gone(unit);
-        match fs::remove_dir_all(&trash) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(WorkError::io("remove", trash, e)),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(WorkError::io("remove", unit.path(), e)),
             Ok(()) | Err(_) => Ok(()),
         }
+    }
+
+    /// Makes all that was promised durable without the journal, which is left empty, for whoever has the units next.
+    pub(crate) async fn settle(&self) -> io::Result<()> {
+        let (answer, answered) = oneshot::channel();
+        self.journal.settle(move |done| drop(answer.send(done)));
+        answered.await.unwrap_or_else(|_| Err(no_journal()))
     }
 
     /// Removes a directory in which a crash has left no more of a unit than comes before its status.
@@ -233,7 +256,14 @@ impl Store {
             names.all(|name| name == "status.lock" || name == "stdin" && is_empty(&unit.file("stdin")))
         });
         // Whatever else lies there is not ours to delete.
-        if is_half_made && let Err(error) = self.remove(unit) {
+        if is_half_made {
+            self.discard(unit);
+        }
+    }
+
+    /// Removes what nobody was told of; after a power loss it may have to be done again. Blocks.
+    pub(crate) fn discard(&self, unit: &UnitDir) {
+        if let Err(error) = self.move_away(unit).and_then(|()| clear(&self.trash(unit))) {
             tracing::warn!(%error, "what a crash left of a unit stays");
         }
     }
@@ -278,8 +308,24 @@ pub(crate) fn is_short(payload: &[u8]) -> bool {
     payload.len() <= SHORT
 }
 
+fn no_journal() -> io::Error {
+    io::Error::other("the thread that writes the journal is gone")
+}
+
+/// Removes a directory, if it is there, or what a command has put in its place.
+fn clear(path: &Path) -> Result<(), WorkError> {
+    let removed = match fs::remove_dir_all(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => fs::remove_file(path),
+        removed => removed,
+    };
+    match removed {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(WorkError::io("remove", path, e)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 fn is_empty(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.len() == 0)
+    fs::symlink_metadata(path).is_ok_and(|found| found.len() == 0)
 }
 
 /// The directory of a node within `data_dir`, made if it is missing, and under nobody else's control.

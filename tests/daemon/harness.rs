@@ -73,22 +73,27 @@ impl Node {
         Self::spawn_by(Command::new(program), program, dir, config)
     }
 
-    fn spawn_by(mut command: Command, program: &Path, dir: tempfile::TempDir, config: &Path) -> Self {
-        let log = fs::File::create(dir.path().join("log")).unwrap();
-        let process = command
-            .arg(if config.is_dir() { "--config-dir" } else { "--config" })
-            .arg(config)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+    fn spawn_by(command: Command, program: &Path, dir: tempfile::TempDir, config: &Path) -> Self {
+        let process = launch(command, dir.path(), config);
         let node = Self { process, dir };
         until("the node answers", || UnixStream::connect(node.socket()).ok());
         if program == Path::new(env!("CARGO_BIN_EXE_meshd")) {
             until("the node is ready", || node.log().contains("ready").then_some(()));
         }
         node
+    }
+
+    /// Ends the node as kill -9 does.
+    pub fn kill(&mut self) {
+        let _ended_already = self.process.kill();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts our own node, which has ended, on what it left; its log begins again.
+    pub fn start_again(&mut self) {
+        let program = Command::new(env!("CARGO_BIN_EXE_meshd"));
+        self.process = launch(program, self.dir.path(), &self.dir.path().join("c.yml"));
+        until("the node is ready", || self.log().contains("ready").then_some(()));
     }
 
     pub fn pid(&self) -> rustix::process::Pid {
@@ -200,6 +205,19 @@ impl Drop for Node {
             eprintln!("--- log\n{}", self.log());
         }
     }
+}
+
+/// Starts a program in a directory that its log goes to.
+fn launch(mut command: Command, dir: &Path, config: &Path) -> Child {
+    let log = fs::File::create(dir.join("log")).unwrap();
+    command
+        .arg(if config.is_dir() { "--config-dir" } else { "--config" })
+        .arg(config)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .unwrap()
 }
 
 pub fn configuration(dir: &Path, id: &str, node: Value, items: Value) -> String {

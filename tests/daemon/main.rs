@@ -14,3 +14,4 @@ mod secured;
 mod silence;
 mod stopping;
 mod streams;
+mod units;

@@ -147,6 +147,44 @@ impl Drop for Tmpfs {
     }
 }
 
+/// A lease on a file: until this is dropped, whoever opens it waits, or is told to come back.
+pub struct Lease(std::process::Child);
+
+impl Lease {
+    pub fn take(path: &Path) -> Self {
+        const HOLD: &str = "
+import fcntl, os, signal, sys, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+file = os.open(sys.argv[1], os.O_RDONLY)
+while True:
+    try:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        break
+    except OSError:
+        time.sleep(0.01)
+print('held', flush=True)
+sys.stdin.read()
+";
+        let mut holder = std::process::Command::new("python3")
+            .args(["-c", HOLD])
+            .arg(path)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("tests need python3");
+        let mut held = [0; 4];
+        io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut held).unwrap();
+        Self(holder)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _ended = self.0.wait();
+    }
+}
+
 /// An engine with its directory.
 pub struct Engine {
     pub registry: Registry,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshd::work::{Outcome, Registry, State, Submit, signing::Signer};
+use meshd::work::{CommandType, Outcome, Registry, State, Submit, signing::Signer};
 use rustix::process::Signal;
 
 use crate::control::Mesh;
@@ -30,30 +30,29 @@ async fn a_runner_that_cannot_be_told_just_now_is_neither_dead_nor_killed() {
     })
     .await;
     drop(registry);
-    // What any lack does to the file, of descriptors for instance: it is there, and reading it fails.
-    let (runner, away) = (dir.join("runner"), dir.join("away"));
-    std::fs::rename(&runner, &away).unwrap();
-    std::fs::create_dir(&runner).unwrap();
+    // What any lack does to the file, of descriptors for instance: it is there, and cannot be read.
+    let lease = Lease::take(&dir.join("runner"));
     let registry = open(options(temp.path().join("data"), "n1")).await;
     assert_eq!(registry.status(&id).await.unwrap().state, State::Running);
-    std::fs::remove_dir(&runner).unwrap();
-    std::fs::rename(&away, &runner).unwrap();
+    drop(lease);
     tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap()).await.unwrap();
     assert_eq!(finished(&registry, &id).await.detail, "exit status 3");
 }
 
 #[tokio::test]
 async fn a_runner_that_dies_before_it_answers_ends_its_unit() {
-    let engine = Engine::new().await;
-    let submission = engine.registry.submit(request("localhost", "cat", "")).await.unwrap();
+    let temp = Scratch::new();
+    let program = temp.path().join("cat");
+    assert!(std::process::Command::new("cp").arg("/bin/cat").arg(&program).status().unwrap().success());
+    let held = CommandType::new("held", program.display().to_string());
+    let engine = Engine::with(|options| options.work_types.push(held)).await;
+    let submission = engine.registry.submit(request("localhost", "held", "")).await.unwrap();
     let id = submission.id().to_string();
     let dir = engine.dir(&id);
-    // The runner claims its unit, opens its status, and gets no further.
-    std::fs::rename(dir.join("status"), dir.join("away")).unwrap();
-    assert!(std::process::Command::new("mkfifo").arg(dir.join("status")).status().unwrap().success());
+    // The runner claims its unit, starts the command, and gets no further.
+    let _lease = Lease::take(&program);
     let finish = tokio::spawn(submission.finish());
     eventually("the unit is claimed", || dir.join("runner").exists()).await;
-    std::fs::rename(dir.join("away"), dir.join("status")).unwrap();
     let runner = std::fs::read_to_string(dir.join("runner")).unwrap();
     let runner: serde_json::Value = serde_json::from_str(&runner).unwrap();
     signal(runner["pid"].as_u64().unwrap() as u32, Signal::KILL);
@@ -86,6 +85,8 @@ async fn output_that_a_power_loss_took_is_not_promised() {
     let id = run(&engine.registry, "echo abcdef").await;
     finished(&engine.registry, &id).await;
     let Engine { registry, temp } = engine;
+    // With no log left that has it, too.
+    registry.close().await;
     drop(registry);
     let stdout = temp.path().join("data/n1").join(&id).join("stdout");
     std::fs::OpenOptions::new().write(true).open(stdout).unwrap().set_len(3).unwrap();

@@ -47,7 +47,8 @@ impl Inner {
             writer.apply(Event::Queued(places), Durability::Durable).await;
             return Ok(());
         }
-        if entry.dir.is_marked_queued()
+        let dir = entry.dir.clone();
+        if self.store.blocking(move || dir.is_marked_queued()).await
             && let Err(error) = self.store.mark_turn(&entry.dir).await
         {
             writer.apply(Event::StartFailed(error.to_string()), Durability::Durable).await;
@@ -286,7 +287,8 @@ impl Inner {
                 State::Running => {}
             }
         }
-        let marked = entry.dir.mark_cancelled();
+        let dir = entry.dir.clone();
+        let marked = self.store.blocking(move || dir.mark_cancelled()).await;
         let ends = async {
             let runner = self.signal_runner(entry, Signal::INT).await;
             if !runner.as_ref().is_some_and(Identity::is_alive) {
@@ -323,7 +325,8 @@ impl Inner {
     /// end what is healthy.
     async fn runner_of(&self, entry: &Arc<Entry>) -> Option<Identity> {
         loop {
-            match find_runner(entry) {
+            let unit = entry.clone();
+            match self.store.blocking(move || find_runner(&unit)).await {
                 Ok(runner) => return runner,
                 Err(error) => {
                     tracing::warn!(unit = %entry.id, %error, "cannot tell who runs the unit, looking again")

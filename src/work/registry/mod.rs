@@ -51,6 +51,8 @@ use crate::wire::{NodeId, WorkCommand};
 const LAST_WRITE: Duration = Duration::from_secs(5);
 /// How long an answer waits for a disk to take what it tells.
 const SURE_WITHIN: Duration = Duration::from_secs(1);
+/// How long the end of a daemon waits for one.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What the work engine is made with.
 #[derive(Debug, Clone)]
@@ -165,6 +167,16 @@ impl Registry {
         inner.take_up_units().await?;
         inner.start_retention();
         Ok(Self { inner })
+    }
+
+    /// Leaves nothing in the journal, for whoever has the data directory next. For a daemon's end, which a disk that hangs
+    /// does not hold up.
+    pub async fn close(&self) {
+        match tokio::time::timeout(CLOSE_WITHIN, self.inner.store.settle()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the journal of units is left as it is"),
+            Err(_) => tracing::warn!("the journal of units is left as it is: its disk does not answer"),
+        }
     }
 
     /// The work types that can run, as advertisements list them.
@@ -426,15 +438,15 @@ impl Inner {
         if entry.is_gone() {
             return Ok(());
         }
-        let (store, dir) = (self.store.clone(), entry.dir.clone());
-        let remove = move || {
+        let dir = entry.dir.clone();
+        let end = move || {
             if let Some(group) = Cgroup::of(&dir) {
                 group.end();
             }
             kill_survivors(&dir);
-            store.remove(&dir)
         };
-        self.store.blocking(remove).await?;
+        self.store.blocking(end).await;
+        self.store.remove(&entry.dir).await?;
         entry.retire();
         drop(turn);
         let mut units = self.units_mut();

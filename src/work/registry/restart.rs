@@ -36,8 +36,13 @@ impl Inner {
         let Loaded { units: loaded, abandoned } = self.store.blocking(move || this.load_all()).await?;
         let unfinished: Vec<_> = loaded.iter().filter(|entry| needs_care(&entry.status())).cloned().collect();
         self.units_mut().extend(loaded.into_iter().map(|entry| (entry.id.clone(), entry)));
-        let (mut queued, unfinished): (Vec<_>, _) = unfinished.into_iter().partition(waits_for_its_turn);
-        queued.sort_by_key(|entry| entry.dir.queued_at());
+        let in_order = move || {
+            let (mut queued, unfinished): (Vec<_>, Vec<_>) =
+                unfinished.into_iter().partition(waits_for_its_turn);
+            queued.sort_by_key(|entry| entry.dir.queued_at());
+            (queued, unfinished)
+        };
+        let (queued, unfinished) = self.store.blocking(in_order).await;
         let this = self.clone();
         let rest = tokio::spawn(async move {
             let mut resumed = JoinSet::new();
@@ -88,7 +93,7 @@ impl Inner {
         });
         if status.is_none() {
             // Nothing in it says whom to tell what.
-            let _ = self.store.remove(&dir);
+            self.store.discard(&dir);
         }
         Some(Entry::new(id, dir, status?))
     }
@@ -102,7 +107,9 @@ impl Inner {
         let status = match read_whole(&dir) {
             Ok(status) => adopted(corrected(status, &dir), &dir),
             // Nobody was ever told the ID of a unit without a status.
-            Err(ReadError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(ReadError::Io(error))
+                if error.kind() == std::io::ErrorKind::NotFound && !dir.has("status") =>
+            {
                 self.store.clear_half_made(&dir);
                 return None;
             }
@@ -163,7 +170,7 @@ fn adopted(mut status: Status, dir: &UnitDir) -> Status {
         status.life.apply(&Event::Claimed);
     }
     let is_final = status.life.state.is_final();
-    if let Some(remote) = status.remote_mut().filter(|_| !is_final && dir.file("stdout").exists()) {
+    if let Some(remote) = status.remote_mut().filter(|_| !is_final && dir.has("stdout")) {
         // Else a cancel that comes now would end it here, with output that its readers have seen.
         remote.remote_started |= !remote.remote_unit_id.is_empty();
     }

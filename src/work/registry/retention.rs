@@ -50,8 +50,14 @@ async fn watch_over(inner: Weak<Inner>) {
         let perishable = inner.perishable();
         ended.retain(|id, _| perishable.binary_search_by(|(entry, _)| entry.id.cmp(id)).is_ok());
         for (entry, kept) in perishable {
-            let known = ended.get(&entry.id).copied().or_else(|| entry.dir.status_time());
-            let Some(end) = known else { continue };
+            let end = match ended.get(&entry.id) {
+                Some(end) => Some(*end),
+                None => {
+                    let dir = entry.dir.clone();
+                    inner.store.blocking(move || dir.status_time()).await
+                }
+            };
+            let Some(end) = end else { continue };
             ended.insert(entry.id.clone(), end);
             if end.elapsed().is_ok_and(|age| age >= kept) {
                 release(&inner, &entry).await;

@@ -28,12 +28,7 @@ impl Inner {
             return true;
         }
         let had_runner = runner.is_some();
-        let left = match end_of(&entry.dir, runner.as_ref()) {
-            Ok(Some(end)) => Left::End(end),
-            // With a disk that may have to be waited for.
-            Ok(None) | Err(_) => self.left(entry, runner).await,
-        };
-        let Remains { cancelled, killed, stdout_size } = match left {
+        let Remains { cancelled, killed, stdout_size } = match self.left(entry, runner).await {
             Left::End(end) => {
                 note_unwritten(entry, writer.adopt_end(end).await);
                 return true;

@@ -184,13 +184,12 @@ mod tests {
         );
         store.create(&id, &status).await.unwrap();
         let entry = Entry::new(id.clone(), store.unit(&id), status);
-        // A status that cannot be written, as one cannot without its lock, and then could.
-        let lock = entry.dir.file("status.lock");
-        fs::remove_file(&lock).unwrap();
-        fs::create_dir(&lock).unwrap();
+        // A status that cannot be written, as one cannot with that in the way, and then could.
+        let in_the_way = entry.dir.file(".status.new");
+        fs::create_dir(&in_the_way).unwrap();
         let mut writer = entry.writer(&store).await;
         writer.apply(Event::Queued(1), Durability::Durable).await;
-        fs::remove_dir(&lock).unwrap();
+        fs::remove_dir(&in_the_way).unwrap();
         writer.hand_over();
         fs::write(entry.dir.file("status"), "the runner's").unwrap();
         drop(writer);

@@ -161,7 +161,7 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
         return;
     }
     // A full disk heals; a directory that is gone was released.
-    while dir.write_status(&status, Sure::Durable).is_err() && dir.path().exists() {
+    while dir.write_status(&status, Sure::Durable).is_err() && dir.path().is_dir() {
         std::thread::sleep(RETRY);
     }
 }

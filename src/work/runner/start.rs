@@ -37,8 +37,8 @@ pub(super) struct Rights {
 
 /// Starts the command with the unit's own parameters; an error is the cause as Detail shows it.
 pub(super) fn start(job: &Job, dir: &UnitDir, params: &str) -> Result<Running, String> {
-    let open = |name: &str, options: &OpenOptions| {
-        options.open(dir.file(name)).map_err(|e| format!("cannot open the unit's {name}: {e}"))
+    let open = |name: &str, options: &mut OpenOptions| {
+        dir.open(name, options).map_err(|e| format!("cannot open the unit's {name}: {e}"))
     };
     let stdin = open("stdin", OpenOptions::new().read(true))?;
     let stdout = open("stdout", OpenOptions::new().append(true).create(true).mode(0o600))?;

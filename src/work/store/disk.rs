@@ -4,12 +4,14 @@
 //! Knows nothing of what is in the files, and of the journal no more than that somebody may see to durability.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
 
 /// How sure what is written must be once it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub(super) enum Make {
     New,
     /// It may, and loses what is in it.
     Emptied,
+    /// It may, and keeps what is in it.
+    Kept,
 }
 
 /// Operations on files, as the system offers them.
@@ -39,12 +43,12 @@ pub(super) trait Disk {
     type Lock;
     /// Makes a directory that only we can enter.
     fn make_dir(&self, path: &Path) -> io::Result<()>;
-    /// Opens a file that only we can read, for writing at its end.
+    /// Opens a file that only we can read, for writing.
     fn make(&self, path: &Path, how: Make) -> io::Result<Self::File>;
     /// Opens a file that is there.
     fn open(&self, path: &Path) -> io::Result<Self::File>;
-    /// What is in a file.
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    /// What is in a file, up to so many bytes.
+    fn read(&self, path: &Path, most: u64) -> io::Result<Vec<u8>>;
     /// Writes some of the bytes; says how many.
     fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
     /// Writes all of the bytes from an offset on.
@@ -72,6 +76,10 @@ pub(super) trait Disk {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Removes a directory with all in it.
     fn remove_all(&self, path: &Path) -> io::Result<()>;
+    /// The time, in nanoseconds.
+    fn now(&self) -> u64;
+    /// When a file was written last, or the names in a directory were changed.
+    fn changed(&self, path: &Path) -> io::Result<u64>;
     /// Whether there is such a directory.
     fn is_dir(&self, path: &Path) -> bool;
     /// Whether a file still has a name, as far as can be told.
@@ -100,20 +108,36 @@ pub(super) fn write_file<D: Disk>(disk: &D, path: &Path, bytes: &[u8]) -> io::Re
     write_all(disk, &mut file, bytes)
 }
 
-/// Makes these files of a unit durable, with their names and the unit's own. What is gone was removed.
+/// Makes these files of a unit durable, with their names and the unit's own. What is gone was removed, and what its own
+/// command has put out of reach is that command's loss.
 pub(super) fn sync_files<'a, D: Disk>(
     disk: &D,
     unit: &Path,
     names: impl IntoIterator<Item = &'a str>,
 ) -> io::Result<()> {
     let there = |done: io::Result<()>| match done {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if is_about_what_is_there(&error) => Ok(()),
         done => done,
     };
     for name in names {
         there(disk.open(&unit.join(name)).and_then(|file| disk.sync(&file)))?;
     }
     there(disk.sync_dir(unit))
+}
+
+/// Whether an operation failed for what somebody has put in a file's place, or taken away: of one unit alone then, where
+/// a disk that fails or is full concerns all.
+pub(super) fn is_about_what_is_there(error: &io::Error) -> bool {
+    use io::ErrorKind;
+    matches!(
+        error.kind(),
+        ErrorKind::NotFound
+            | ErrorKind::NotADirectory
+            | ErrorKind::IsADirectory
+            | ErrorKind::AlreadyExists
+            | ErrorKind::PermissionDenied
+            | ErrorKind::CrossesDevices
+    )
 }
 
 /// The private file with a runner's last word.
@@ -146,6 +170,17 @@ pub(super) fn replace_status<D: Disk>(
     sure: Sure,
 ) -> io::Result<()> {
     let _lock = disk.lock(unit)?;
+    replace_locked_status(disk, unit, status, output, sure)
+}
+
+/// The same for who has the lock.
+pub(super) fn replace_locked_status<D: Disk>(
+    disk: &D,
+    unit: &Path,
+    status: &[u8],
+    output: Option<&D::File>,
+    sure: Sure,
+) -> io::Result<()> {
     let (old, new) = (unit.join("status"), unit.join(".status.new"));
     let replace = || {
         let mut file = match disk.make(&new, Make::New) {
@@ -223,7 +258,7 @@ pub(super) struct System;
 
 impl Disk for System {
     type File = File;
-    type Lock = File;
+    type Lock = Option<File>;
 
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         DirBuilder::new().mode(0o700).create(path)
@@ -235,16 +270,19 @@ impl Disk for System {
         match how {
             Make::New => options.create_new(true),
             Make::Emptied => options.create(true).truncate(true),
+            Make::Kept => options.create(true),
         };
-        options.open(path)
+        open_file(path, &mut options)
     }
 
     fn open(&self, path: &Path) -> io::Result<File> {
-        File::open(path)
+        open_file(path, OpenOptions::new().read(true))
     }
 
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        fs::read(path)
+    fn read(&self, path: &Path, most: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open(path)?.take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
@@ -275,7 +313,8 @@ impl Disk for System {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
+        let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits() as i32;
+        OpenOptions::new().read(true).custom_flags(flags).open(path)?.sync_all()
     }
 
     fn sync_all(&self, path: &Path) -> io::Result<()> {
@@ -289,7 +328,7 @@ impl Disk for System {
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         // The file keeps its blocks, so what fits into them can be written; a lock keeps readers from seeing half
         // of it.
-        let file = OpenOptions::new().write(true).open(path)?;
+        let file = open_file(path, OpenOptions::new().write(true))?;
         let found = file.metadata()?;
         // In one write, so that nobody's end leaves half of it: what is left of a longer line becomes blanks.
         let mut bytes = bytes.to_vec();
@@ -310,6 +349,14 @@ impl Disk for System {
         fs::remove_dir_all(path)
     }
 
+    fn now(&self) -> u64 {
+        nanos(SystemTime::now())
+    }
+
+    fn changed(&self, path: &Path) -> io::Result<u64> {
+        fs::symlink_metadata(path)?.modified().map(nanos)
+    }
+
     fn is_dir(&self, path: &Path) -> bool {
         fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
     }
@@ -318,16 +365,79 @@ impl Disk for System {
         file.metadata().is_ok_and(|found| found.nlink() > 0)
     }
 
-    fn lock(&self, unit: &Path) -> io::Result<File> {
-        lock_status(unit, FlockOperation::LockExclusive)
+    fn lock(&self, unit: &Path) -> io::Result<Option<File>> {
+        lock_status(unit, Lock::Exclusive)
     }
 }
 
-/// Takes the lock of a unit's status, as Go nodes do.
-pub(super) fn lock_status(unit: &Path, how: FlockOperation) -> io::Result<File> {
+/// Opens one of a unit's files; there is no other way to do it. A command can put anything in its unit's directory: what
+/// is no regular file counts as not there, and none is waited for.
+///
+/// # Errors
+/// [`io::ErrorKind::NotFound`] also for what is there and no regular file.
+pub(super) fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let no_file = || io::Error::new(io::ErrorKind::NotFound, "there is something else in place of the file");
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = match options.custom_flags(flags.bits() as i32).open(path) {
+        Err(error) if [Errno::LOOP, Errno::NXIO, Errno::NOTDIR].contains(&errno(&error)) => {
+            return Err(no_file());
+        }
+        opened => opened?,
+    };
+    if !file.metadata()?.is_file() {
+        return Err(no_file());
+    }
+    // Of no account for a regular file, but a command that gets this one might look.
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
+fn nanos(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+/// How long the lock of a status is waited for, and between looks. Runners hold it for one write; a command can hold it
+/// for as long as it likes.
+const LOCK_PATIENCE: Duration = Duration::from_millis(250);
+const LOCK_LOOK: Duration = Duration::from_millis(1);
+
+/// Takes the lock of a unit's status, as Go nodes do, or goes on without it where that cannot be had: it keeps readers
+/// from seeing half of what a runner writes, and is not worth more than a moment, nor any unit but this one.
+pub(super) fn lock_status(unit: &Path, how: Lock) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).mode(0o600);
-    let file = options.open(unit.join("status.lock"))?;
-    rustix::fs::flock(&file, how)?;
-    Ok(file)
+    let file = match open_file(&unit.join("status.lock"), &mut options) {
+        // Whether there is a unit shows when its status is looked for.
+        Err(error) if is_about_what_is_there(&error) => return Ok(None),
+        opened => opened?,
+    };
+    let how = match how {
+        Lock::Shared => FlockOperation::NonBlockingLockShared,
+        Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+    };
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match rustix::fs::flock(&file, how) {
+            Ok(()) => return Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_LOOK),
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Who else may have the lock of a status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lock {
+    /// Other readers.
+    Shared,
+    /// Nobody.
+    Exclusive,
 }

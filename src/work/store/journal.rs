@@ -1,7 +1,7 @@
 //! The journal of units: small changes of many units become durable together, by one write and one flush of a log,
 //! where each would take several fsyncs by itself. What the log holds is in the units' own files at once, for everybody
-//! who looks, and durable there a little later; then the log is wiped and used again. After a power loss, which the
-//! kernel's name for the time since it booted tells, the files are brought to where the log says.
+//! who looks, and durable there a little later; then the log is wiped and used again. A daemon that stops in order leaves
+//! none; after any other end the next one brings the files to where the log says.
 //!
 //! Owns the threads: one that commits, and one that lets logs settle, in their order. `record` is the notation, `log` a
 //! file of it, `commit` the order of steps, `replay` what follows a power loss.
@@ -19,7 +19,7 @@ pub(super) mod pure {
     pub(in crate::work::store) use super::Sizes;
     pub(in crate::work::store) use super::commit::{Ask, Committed, Committer};
     pub(in crate::work::store) use super::log::{Log, PREFIX};
-    pub(in crate::work::store) use super::replay::{Found, settle_left, take_up};
+    pub(in crate::work::store) use super::replay::{settle_again, take_up};
 }
 
 pub(crate) use commit::{Change, Tells};
@@ -27,19 +27,17 @@ pub(crate) use commit::{Change, Tells};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use self::commit::{Ask, Committed, Committer};
 use self::log::{Log, PREFIX};
-use self::replay::Found;
 use super::UnitDir;
 use super::disk::System;
 
-/// Between attempts to let a log settle on a disk that fails.
-const AGAIN: Duration = Duration::from_secs(1);
 /// Logs that settle, at most; more make their writers wait.
 const SETTLING: usize = 8;
 /// Changes, and about how many bytes of them, that are committed at a time.
@@ -70,10 +68,15 @@ struct Pace {
 
 const PACE: Pace = Pace { idle: Duration::from_secs(2), old: Duration::from_secs(10) };
 
-/// Told what has come of a change, on the committing thread.
+/// Told what has come of something, on the committing thread.
 type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
-/// A change for the committing thread; nobody waits for one without the other.
-type Message = (Ask, Option<Done>);
+
+/// For the committing thread.
+enum Message {
+    Change(Ask, Done),
+    /// All logs shall settle now.
+    Settle(Done),
+}
 
 /// Takes changes of the units in one directory. Clones share it.
 #[derive(Debug, Clone)]
@@ -84,14 +87,11 @@ pub(super) struct Journal {
 #[derive(Debug)]
 struct Inner {
     root: PathBuf,
-    boot: String,
     pace: Pace,
     /// The highest generation of a log that was found.
     generation: u64,
-    /// Logs that were found, and whose changes are in the units' files, though not durably so.
-    found: Mutex<Vec<PathBuf>>,
     /// To the committing thread, once there is one.
-    asks: Mutex<Option<Sender<Message>>>,
+    messages: Mutex<Option<Sender<Message>>>,
 }
 
 impl Journal {
@@ -99,19 +99,14 @@ impl Journal {
     ///
     /// # Errors
     /// What kept units from being brought to where the journal says.
-    pub(super) fn open(root: &Path, boot: String) -> io::Result<Self> {
+    pub(super) fn open(root: &Path, boot: &str) -> io::Result<Self> {
         Self::with_pace(root, boot, PACE)
     }
 
-    fn with_pace(root: &Path, boot: String, pace: Pace) -> io::Result<Self> {
-        let Found { generation, left } = replay::take_up(&System, root, logs(root)?, &boot)?;
-        let (root, waits) = (root.to_owned(), !left.is_empty());
-        let inner = Inner { root, boot, pace, generation, found: Mutex::new(left), asks: Mutex::default() };
-        let journal = Self { inner: Arc::new(inner) };
-        if waits {
-            journal.inner.sender()?;
-        }
-        Ok(journal)
+    fn with_pace(root: &Path, boot: &str, pace: Pace) -> io::Result<Self> {
+        let generation = replay::take_up(&System, root, &logs(root)?, boot)?;
+        let inner = Inner { root: root.to_owned(), pace, generation, messages: Mutex::default() };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Has a change made. `done` is called once it is durable and visible, or cannot be.
@@ -123,38 +118,40 @@ impl Journal {
     ) {
         match self.inner.sender() {
             // Should the thread be gone, so is `done`, and who waits for it learns that.
-            Ok(asks) => {
+            Ok(messages) => {
                 let ask = Ask { unit: unit.path().to_owned(), change };
-                drop(asks.send((ask, Some(Box::new(done)))));
+                drop(messages.send(Message::Change(ask, Box::new(done))));
             }
             Err(error) => done(Err(error)),
         }
     }
 
-    /// Notes that a unit was removed, with the next change that is made.
-    pub(super) fn note_gone(&self, unit: &UnitDir) {
-        let asks = self.inner.asks.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without a thread there is no log in which it could be.
-        if let Some(asks) = &*asks {
-            let _ = asks.send((Ask { unit: unit.path().to_owned(), change: Change::Gone }, None));
+    /// Has all that is in logs made durable in the units' own files, and the logs emptied.
+    pub(super) fn settle(&self, done: impl FnOnce(io::Result<()>) + Send + 'static) {
+        match &*self.inner.messages() {
+            Some(messages) => drop(messages.send(Message::Settle(Box::new(done)))),
+            // Without a thread there is no log.
+            None => done(Ok(())),
         }
     }
 }
 
 impl Inner {
+    fn messages(&self) -> MutexGuard<'_, Option<Sender<Message>>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn sender(&self) -> io::Result<Sender<Message>> {
-        let mut asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(asks) = &*asks {
-            return Ok(asks.clone());
+        let mut messages = self.messages();
+        if let Some(messages) = &*messages {
+            return Ok(messages.clone());
         }
         let (sender, queue) = mpsc::channel();
-        let found = std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner));
-        let settler = Settler::start(self.root.clone(), found)?;
-        let committer = Committer::new(System, self.root.clone(), SIZES, self.boot.clone(), self.generation);
-        let writer =
-            Writer { committer, settler, pace: self.pace, begun: None, gone: Vec::new(), is_direct: false };
+        let settler = Settler::start(self.root.clone())?;
+        let committer = Committer::new(System, self.root.clone(), SIZES, self.generation);
+        let writer = Writer { committer, settler, pace: self.pace, begun: None, is_direct: false };
         thread::Builder::new().name("journal".into()).spawn(move || writer.run(&queue))?;
-        Ok(asks.insert(sender).clone())
+        Ok(messages.insert(sender).clone())
     }
 }
 
@@ -178,8 +175,6 @@ struct Writer {
     pace: Pace,
     /// When the log was written to first.
     begun: Option<Instant>,
-    /// Removals to note with the next batch.
-    gone: Vec<Ask>,
     /// No log could be written last time.
     is_direct: bool,
 }
@@ -187,17 +182,18 @@ struct Writer {
 impl Writer {
     fn run(mut self, queue: &Receiver<Message>) {
         loop {
-            match queue.recv_timeout(self.pace.idle) {
-                Ok(first) => self.commit(first, queue),
+            let is_at_rest = self.committer.is_at_rest() && self.settler.is_at_rest();
+            let next = match is_at_rest {
+                true => queue.recv().map_err(RecvTimeoutError::from),
+                false => queue.recv_timeout(self.pace.idle),
+            };
+            match next {
+                Ok(Message::Change(ask, done)) => self.commit(ask, done, queue),
+                Ok(Message::Settle(done)) => done(self.settle()),
                 Err(RecvTimeoutError::Timeout) => {
-                    // What was removed is durably so when the log has settled.
-                    self.gone.clear();
                     let log = self.committer.used_log();
                     self.retire(log);
-                    match queue.recv() {
-                        Ok(first) => self.commit(first, queue),
-                        Err(_) => return,
-                    }
+                    let _said_already = self.settler.catch_up(&mut self.committer);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -205,31 +201,31 @@ impl Writer {
     }
 
     /// Commits the first change with all that have come meanwhile.
-    fn commit(&mut self, first: Message, queue: &Receiver<Message>) {
-        let mut asks = std::mem::take(&mut self.gone);
-        let mut waiting: Vec<Option<Done>> = asks.iter().map(|_| None).collect();
-        let mut bytes = 0;
-        for (ask, done) in std::iter::once(first).chain(queue.try_iter()) {
-            bytes += ask.change.size();
-            asks.push(ask);
-            waiting.push(done);
-            if waiting.len() >= BATCH || bytes >= BATCH_BYTES {
-                break;
+    fn commit(&mut self, first: Ask, done: Done, queue: &Receiver<Message>) {
+        let mut bytes = first.change.size();
+        let (mut asks, mut waiting, mut last) = (vec![first], vec![done], None);
+        while waiting.len() < BATCH && bytes < BATCH_BYTES {
+            match queue.try_recv() {
+                Ok(Message::Change(ask, done)) => {
+                    bytes += ask.change.size();
+                    asks.push(ask);
+                    waiting.push(done);
+                }
+                Ok(Message::Settle(done)) => {
+                    last = Some(done);
+                    break;
+                }
+                Err(_) => break,
             }
-        }
-        if waiting.iter().all(Option::is_none) {
-            self.gone = asks;
-            return;
         }
         let outcomes = self.make_durable(&asks);
-        for (done, outcome) in waiting.into_iter().zip(outcomes) {
-            if let Some(done) = done {
-                done(outcome);
-            }
-        }
+        waiting.into_iter().zip(outcomes).for_each(|(done, outcome)| done(outcome));
         let is_old = self.begun.get_or_insert_with(Instant::now).elapsed() >= self.pace.old;
         let log = if is_old { self.committer.used_log() } else { self.committer.full_log() };
         self.retire(log);
+        if let Some(done) = last {
+            done(self.settle());
+        }
     }
 
     fn retire(&mut self, log: Option<Log<System>>) {
@@ -239,20 +235,33 @@ impl Writer {
         }
     }
 
+    fn settle(&mut self) -> io::Result<()> {
+        let log = self.committer.used_log();
+        self.retire(log);
+        self.settler.wait(&mut self.committer)
+    }
+
     fn make_durable(&mut self, asks: &[Ask]) -> Vec<io::Result<()>> {
-        let Committed { mut outcomes, broken } = self.committer.commit(asks, self.settler.spare());
+        if let Err(error) = self.settler.catch_up(&mut self.committer) {
+            return asks.iter().map(|_| Err(same(&error))).collect();
+        }
+        let Committed { mut outcomes, broken } = self.committer.commit(asks, self.settler.spare.pop());
         let was_direct = std::mem::replace(&mut self.is_direct, broken.is_some());
         let Some((error, log)) = broken else { return outcomes };
         if !was_direct {
             tracing::warn!(%error, "the journal of units cannot be written, each is made durable by itself");
         }
         log.into_iter().for_each(|log| self.settler.take(log));
-        match self.settler.wait() {
+        match self.settler.wait(&mut self.committer) {
             Ok(()) => self.committer.commit_directly(asks, &mut outcomes),
             Err(error) => self.committer.give_up(asks, &mut outcomes, &error),
         }
         outcomes
     }
+}
+
+fn same(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
 }
 
 impl Change {
@@ -268,35 +277,44 @@ impl Change {
 }
 
 /// The thread that lets logs settle, one after the other: an earlier one must not outlive a later one, or a power loss
-/// would bring back what was true earlier.
+/// would bring back what was true earlier. Once one has failed it hands all back as they are, until those are dealt with
+/// while nothing is committed.
 struct Settler {
+    root: PathBuf,
     logs: Sender<Log<System>>,
-    /// Logs that are wiped; none for those that an earlier daemon left.
-    settled: Receiver<io::Result<Option<Log<System>>>>,
+    /// Logs that are wiped, or why one is not.
+    back: Receiver<(Log<System>, io::Result<()>)>,
     /// How many have not come back.
     away: usize,
     spare: Vec<Log<System>>,
+    /// Came back as they were, in order.
+    unsettled: Vec<Log<System>>,
+    has_failed: Arc<AtomicBool>,
 }
 
 impl Settler {
-    fn start(root: PathBuf, found: Vec<PathBuf>) -> io::Result<Self> {
-        let ((logs, queue), (answer, settled)) = (mpsc::channel::<Log<System>>(), mpsc::channel());
-        let has_left = !found.is_empty();
+    fn start(root: PathBuf) -> io::Result<Self> {
+        let ((logs, queue), (answer, back)) = (mpsc::channel::<Log<System>>(), mpsc::channel());
+        let has_failed = Arc::<AtomicBool>::default();
+        let (directory, failed) = (root.clone(), has_failed.clone());
         let run = move || {
-            let is_heard = |error| answer.send(Err(error)).is_ok();
-            let left = || replay::settle_left(&System, &root, &found);
-            if has_left && !(until_done(left, is_heard) && answer.send(Ok(None)).is_ok()) {
-                return;
-            }
             for mut log in queue {
-                let settle = || log.settle(&System, &root, &SIZES).and_then(|()| log.wipe(&System));
-                if !(until_done(settle, is_heard) && answer.send(Ok(Some(log))).is_ok()) {
+                let settled = match failed.load(Ordering::Relaxed) {
+                    true => Err(io::Error::other("an earlier one did not settle")),
+                    false => log.settle(&System, &directory, &SIZES).and_then(|()| log.wipe(&System)),
+                };
+                failed.fetch_or(settled.is_err(), Ordering::Relaxed);
+                if answer.send((log, settled)).is_err() {
                     return;
                 }
             }
         };
         thread::Builder::new().name("journal-settler".into()).spawn(run)?;
-        Ok(Self { logs, settled, away: has_left.into(), spare: Vec::new() })
+        Ok(Self { root, logs, back, away: 0, spare: Vec::new(), unsettled: Vec::new(), has_failed })
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.away == 0 && self.unsettled.is_empty()
     }
 
     /// Lets a log settle. Waits when there are too many already.
@@ -304,41 +322,50 @@ impl Settler {
         if self.logs.send(log).is_ok() {
             self.away += 1;
         }
-        while self.away >= SETTLING && self.settled.recv().is_ok_and(|answer| self.note(answer).is_ok()) {}
+        while self.away >= SETTLING && self.note_next().is_ok() {}
     }
 
-    /// A log that has settled, if there is one.
-    fn spare(&mut self) -> Option<Log<System>> {
-        while let Ok(answer) = self.settled.try_recv() {
-            let _ = self.note(answer);
+    /// Sees what has become of the logs; where one did not settle, has all of them do it now.
+    fn catch_up(&mut self, committer: &mut Committer<System>) -> io::Result<()> {
+        while let Ok(back) = self.back.try_recv() {
+            self.note(back);
         }
-        self.spare.pop()
+        if self.unsettled.is_empty() { Ok(()) } else { self.wait(committer) }
     }
 
     /// Returns when all logs have settled.
-    fn wait(&mut self) -> io::Result<()> {
+    fn wait(&mut self, committer: &mut Committer<System>) -> io::Result<()> {
         while self.away > 0 {
-            let answer = self.settled.recv().map_err(io::Error::other)?;
-            self.note(answer)?;
+            self.note_next()?;
         }
+        if self.unsettled.is_empty() {
+            return Ok(());
+        }
+        self.unsettled.extend(committer.used_log());
+        replay::settle_again(&System, &self.root, &mut self.unsettled).inspect_err(
+            |error| tracing::error!(%error, "what is in the journal of units cannot be made durable elsewhere"),
+        )?;
+        self.spare.append(&mut self.unsettled);
+        self.has_failed.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    fn note(&mut self, answer: io::Result<Option<Log<System>>>) -> io::Result<()> {
-        self.spare.extend(answer?);
+    fn note_next(&mut self) -> io::Result<()> {
+        let back = self.back.recv().map_err(io::Error::other)?;
+        self.note(back);
+        Ok(())
+    }
+
+    fn note(&mut self, (log, settled): (Log<System>, io::Result<()>)) {
         self.away -= 1;
-        Ok(())
-    }
-}
-
-/// Tries until it is done; says no when nobody wants to hear of its failures.
-fn until_done(mut attempt: impl FnMut() -> io::Result<()>, tell: impl Fn(io::Error) -> bool) -> bool {
-    loop {
-        let Err(error) = attempt() else { return true };
-        tracing::error!(%error, "what is in the journal of units cannot be made durable elsewhere, trying again");
-        if !tell(error) {
-            return false;
+        match settled {
+            Ok(()) => self.spare.push(log),
+            Err(error) => {
+                if self.unsettled.is_empty() {
+                    tracing::error!(%error, "the journal of units does not settle, trying again");
+                }
+                self.unsettled.push(log);
+            }
         }
-        thread::sleep(AGAIN);
     }
 }

@@ -1,7 +1,8 @@
 //! A disk in memory that knows which bytes and names a power loss would leave, and fails operations on request.
 //! Adversarial within what POSIX allows: of a file's contents that were not synced any part may be there, in any order,
 //! and of the changes of names in a directory that were not synced any first few. Only a rename is one step, and so is
-//! the overwriting of less than a block; what is overwritten by itself stays as it is.
+//! the overwriting of less than a block; what is overwritten by itself stays as it is. A device that fails a sync once has
+//! lost what that was to write: later ones succeed without it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use super::disk::{Disk, Make};
 pub(super) enum Fault {
     /// There is no room, from here on for so many operations.
     Full(u32),
-    /// The device fails once.
+    /// The device fails once, and what it was to write is written by no later sync.
     Broken,
     /// Only a part is written, once.
     Short,
@@ -42,16 +43,43 @@ enum Change {
 #[derive(Debug, Default, Clone)]
 struct Inode {
     now: Vec<u8>,
+    /// Which bytes a sync would write.
+    dirty: Vec<bool>,
     /// Left by a power loss.
     durable: Vec<u8>,
+    /// When it was written last.
+    changed: u64,
     /// Since it was synced: nothing of what was there is sure any more.
     emptied: bool,
 }
 
 impl Inode {
+    fn write(&mut self, start: usize, bytes: &[u8], now: u64) {
+        let end = start + bytes.len();
+        self.now.resize(self.now.len().max(end), 0);
+        self.dirty.resize(self.now.len(), true);
+        self.now[start..end].copy_from_slice(bytes);
+        self.dirty[start..end].fill(true);
+        self.changed = now;
+    }
+
+    /// What a sync leaves on the disk.
+    fn written(&self) -> Vec<u8> {
+        let mut bytes = if self.emptied { Vec::new() } else { self.durable.clone() };
+        bytes.resize(self.now.len(), 0);
+        let dirty = self.dirty.iter().enumerate().filter(|(_, dirty)| **dirty);
+        dirty.for_each(|(at, _)| bytes[at] = self.now[at]);
+        bytes
+    }
+
     fn sync(&mut self) {
-        self.durable.clone_from(&self.now);
-        self.emptied = false;
+        (self.durable, self.emptied) = (self.written(), false);
+        self.dirty.fill(false);
+    }
+
+    /// A sync by which nothing is written.
+    fn fail(&mut self) {
+        self.dirty.fill(false);
     }
 }
 
@@ -62,8 +90,11 @@ struct State {
     durable_files: Names,
     dirs: BTreeSet<PathBuf>,
     durable_dirs: BTreeSet<PathBuf>,
-    /// Changes of names since the directory was synced, in order.
-    pending: BTreeMap<PathBuf, Vec<Change>>,
+    /// Changes of names since the directory was synced, in order, with their times.
+    pending: BTreeMap<PathBuf, Vec<(u64, Change)>>,
+    /// When names in a directory were changed last.
+    changed: BTreeMap<PathBuf, u64>,
+    durable_changed: BTreeMap<PathBuf, u64>,
 }
 
 /// The disk.
@@ -110,18 +141,21 @@ impl Model {
     pub(super) fn power_loss(&mut self) {
         let (state, rng) = (self.state.get_mut(), self.rng.get_mut());
         let pending = std::mem::take(&mut state.pending);
-        for changes in pending.into_values() {
+        for (dir, changes) in pending {
             let kept = rng.random_range(0..=changes.len());
-            for change in changes.into_iter().take(kept) {
+            for (at, change) in changes.into_iter().take(kept) {
                 change.apply(&mut state.durable_files, &mut state.durable_dirs);
+                state.durable_changed.insert(dir.clone(), at);
             }
         }
+        state.changed.clone_from(&state.durable_changed);
         for inode in &mut state.inodes {
             if inode.now != inode.durable {
                 inode.durable = torn(inode, rng);
                 inode.emptied = false;
             }
             inode.now.clone_from(&inode.durable);
+            inode.dirty = vec![false; inode.now.len()];
         }
         let dirs = state.durable_dirs.clone();
         // What is in a directory whose own name was lost is lost with it.
@@ -154,7 +188,7 @@ impl Model {
             return Err(io::ErrorKind::StorageFull.into());
         }
         match fault {
-            Some(Fault::Broken) => Err(io::Error::from_raw_os_error(5)),
+            Some(Fault::Broken) => Err(io::Error::from_raw_os_error(BROKEN)),
             Some(Fault::Short) => Ok(true),
             Some(Fault::Full(_) | Fault::Crash) | None => Ok(false),
         }
@@ -162,15 +196,32 @@ impl Model {
 
     fn change(&self, dir: &Path, change: Change) {
         let mut state = self.state.borrow_mut();
-        let State { files, dirs, pending, .. } = &mut *state;
+        let State { files, dirs, pending, changed, .. } = &mut *state;
         change.apply(files, dirs);
-        pending.entry(dir.to_owned()).or_default().push(change);
+        changed.insert(dir.to_owned(), self.now());
+        pending.entry(dir.to_owned()).or_default().push((self.now(), change));
+    }
+
+    /// Has files synced, unless that fails, or the disk with it.
+    fn flush(&self, which: impl FnOnce(&mut State) -> &mut [Inode]) -> io::Result<()> {
+        let begun = self.begin(false).map(drop);
+        let mut state = self.state.borrow_mut();
+        let inodes = which(&mut state).iter_mut();
+        match &begun {
+            Ok(()) => inodes.for_each(Inode::sync),
+            Err(error) if error.raw_os_error() == Some(BROKEN) => inodes.for_each(Inode::fail),
+            Err(_) => {}
+        }
+        begun
     }
 }
 
+/// The number of the system's error for a device that fails.
+const BROKEN: i32 = 5;
+
 /// Some of the old contents, or some of the new.
 fn torn(inode: &Inode, rng: &mut SmallRng) -> Vec<u8> {
-    let (old, new) = (&inode.durable, &inode.now);
+    let (old, new) = (&inode.durable, &inode.written());
     let at = rng.random_range(0..=new.len());
     match (rng.random_range(0..4), inode.emptied) {
         (0, _) => old.clone(),
@@ -242,9 +293,11 @@ impl Disk for Model {
             (Some(_), Make::New) => Err(io::ErrorKind::AlreadyExists.into()),
             (Some(inode), Make::Emptied) => {
                 let inode_now = &mut self.state.borrow_mut().inodes[inode];
-                (inode_now.now, inode_now.emptied) = (Vec::new(), true);
+                (inode_now.now, inode_now.dirty) = (Vec::new(), Vec::new());
+                (inode_now.emptied, inode_now.changed) = (true, self.now());
                 Ok(inode)
             }
+            (Some(inode), Make::Kept) => Ok(inode),
             (None, _) => {
                 let mut state = self.state.borrow_mut();
                 state.inodes.push(Inode::default());
@@ -259,7 +312,8 @@ impl Disk for Model {
     fn write(&self, file: &mut usize, bytes: &[u8]) -> io::Result<usize> {
         let short = self.begin(true)?;
         let length = if short { bytes.len() / 2 } else { bytes.len() }.max(1);
-        self.state.borrow_mut().inodes[*file].now.extend_from_slice(&bytes[..length]);
+        let inode = &mut self.state.borrow_mut().inodes[*file];
+        inode.write(inode.now.len(), &bytes[..length], self.now());
         Ok(length)
     }
 
@@ -267,41 +321,41 @@ impl Disk for Model {
         self.state.borrow().files.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.contents(path).ok_or_else(|| io::ErrorKind::NotFound.into())
+    fn read(&self, path: &Path, most: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = self.contents(path).ok_or(io::ErrorKind::NotFound)?;
+        bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        Ok(bytes)
     }
 
     fn write_at(&self, file: &mut usize, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.begin(true)?;
-        let (now, start) = (&mut self.state.borrow_mut().inodes[*file].now, offset as usize);
-        now.resize(now.len().max(start + bytes.len()), 0);
-        now[start..start + bytes.len()].copy_from_slice(bytes);
+        self.state.borrow_mut().inodes[*file].write(offset as usize, bytes, self.now());
         Ok(())
     }
 
     fn sync(&self, file: &usize) -> io::Result<()> {
-        self.begin(false)?;
-        self.state.borrow_mut().inodes[*file].sync();
-        Ok(())
+        self.flush(|state| std::slice::from_mut(&mut state.inodes[*file]))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         self.begin(false)?;
         let mut state = self.state.borrow_mut();
-        let State { durable_files, durable_dirs, pending, .. } = &mut *state;
-        for change in pending.remove(path).unwrap_or_default() {
+        let State { durable_files, durable_dirs, pending, durable_changed, .. } = &mut *state;
+        for (at, change) in pending.remove(path).unwrap_or_default() {
             change.apply(durable_files, durable_dirs);
+            durable_changed.insert(path.to_owned(), at);
         }
         Ok(())
     }
 
     fn sync_all(&self, _path: &Path) -> io::Result<()> {
-        self.begin(false)?;
+        self.flush(|state| &mut state.inodes)?;
         let mut state = self.state.borrow_mut();
-        let State { inodes, files, durable_files, dirs, durable_dirs, pending } = &mut *state;
-        inodes.iter_mut().for_each(Inode::sync);
+        let State { files, durable_files, dirs, durable_dirs, pending, changed, durable_changed, .. } =
+            &mut *state;
         durable_files.clone_from(files);
         durable_dirs.clone_from(dirs);
+        durable_changed.clone_from(changed);
         pending.clear();
         Ok(())
     }
@@ -323,7 +377,9 @@ impl Disk for Model {
         self.begin(false)?;
         let mut state = self.state.borrow_mut();
         let inode = *state.files.get(path).ok_or(io::ErrorKind::NotFound)?;
-        state.inodes[inode] = Inode { now: bytes.to_vec(), durable: bytes.to_vec(), emptied: false };
+        state.inodes[inode] = Inode { changed: self.now(), ..Inode::default() };
+        state.inodes[inode].write(0, bytes, self.now());
+        state.inodes[inode].sync();
         Ok(())
     }
 
@@ -345,6 +401,16 @@ impl Disk for Model {
         self.begin(false)?;
         self.change(&parent(path), Change::Remove(path.to_owned()));
         Ok(())
+    }
+
+    fn now(&self) -> u64 {
+        self.done.get().into()
+    }
+
+    fn changed(&self, path: &Path) -> io::Result<u64> {
+        let state = self.state.borrow();
+        let of_file = state.files.get(path).map(|&inode| state.inodes[inode].changed);
+        of_file.or_else(|| state.changed.get(path).copied()).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn is_dir(&self, path: &Path) -> bool {

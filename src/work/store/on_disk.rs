@@ -1,8 +1,10 @@
 //! The store on the real disk: modes, names, locks, and directories that cannot be trusted.
 
+use std::os::unix::fs::PermissionsExt;
+
 use rustix::fs::FlockOperation;
 
-use super::disk::lock_status;
+use super::disk::{Lock, lock_status};
 use super::*;
 use crate::work::status::{CommandExtra, Extra};
 
@@ -43,10 +45,10 @@ async fn a_unit_has_private_files_and_vanishes_at_once() {
     assert_eq!(store.scan().unwrap(), (vec![], vec![id.clone()]));
     assert_eq!((hidden.read_status().unwrap(), hidden.is_hidden()), (status, true));
     assert!(!hidden.file("stdin").exists() && hidden == store.hidden(&id));
-    store.remove(&hidden).unwrap();
-    store.remove(&hidden).unwrap();
+    store.remove(&hidden).await.unwrap();
+    store.remove(&hidden).await.unwrap();
     fs::create_dir(temp.path().join(format!("deep/data/n1/{TRASH}{id}"))).unwrap();
-    store.remove(&unit).unwrap();
+    store.remove(&unit).await.unwrap();
     let left =
         fs::read_dir(temp.path().join("deep/data/n1")).unwrap().map(|found| found.unwrap().file_name());
     assert_eq!(left.collect::<Vec<_>>(), [".journal-1"]);
@@ -98,8 +100,9 @@ async fn the_lock_is_the_one_that_go_nodes_take() {
     let id = UnitId::made_by(&NodeId::new("n1").unwrap());
     store.create(&id, &Status::new("echo", Extra::None)).await.unwrap();
     let unit = store.unit(&id);
-    let held = lock_status(unit.path(), FlockOperation::LockExclusive).unwrap();
-    assert!(lock_status(unit.path(), FlockOperation::NonBlockingLockShared).is_err());
+    let held = fs::File::open(unit.file("status.lock")).unwrap();
+    rustix::fs::flock(&held, FlockOperation::LockExclusive).unwrap();
+    assert!(lock_status(unit.path(), Lock::Shared).unwrap().is_none(), "it is not waited for without end");
     drop(held);
-    assert!(lock_status(unit.path(), FlockOperation::NonBlockingLockShared).is_ok());
+    assert!(lock_status(unit.path(), Lock::Shared).unwrap().is_some());
 }

@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::disk::{Disk, END, Make, Sure, replace_status, write_file};
-use super::journal::pure::{Ask, Committed, Committer, Found, Log, PREFIX, Sizes, settle_left, take_up};
+use super::journal::pure::{Ask, Committed, Committer, Log, PREFIX, Sizes, settle_again, take_up};
 use super::journal::{Change, Tells};
 use super::model::{Fault, Model, files, units};
 use crate::work::status::{CommandExtra, Extra, Status};
@@ -33,6 +33,8 @@ struct Unit {
     accepted: bool,
     /// Its removal was begun: it may be there or not.
     removed: bool,
+    /// It was removed, and is not to come back.
+    gone: bool,
     /// A runner has it: the daemon writes its status no more.
     handed_over: bool,
     /// It has run on another node, and its statuses are the daemon's alone.
@@ -49,6 +51,7 @@ impl Unit {
             payload_acknowledged: false,
             accepted: false,
             removed: false,
+            gone: false,
             handed_over: false,
             is_remote,
         }
@@ -76,20 +79,20 @@ impl Unit {
 /// A daemon's journal on a disk, with what its threads would do.
 struct Node {
     committer: Committer<Model>,
-    /// Logs that an earlier daemon left, then our own, in order.
-    left: Vec<PathBuf>,
+    /// In order.
     settling: VecDeque<Log<Model>>,
     spare: Vec<Log<Model>>,
-    boot: u32,
+    /// One of them could not be made to settle.
+    has_failed: bool,
 }
 
 impl Node {
-    fn start(disk: Model, boot: u32) -> Self {
-        let (root, boot_id) = (Path::new(ROOT), format!("boot {boot}"));
+    fn start(disk: Model) -> Self {
+        let root = Path::new(ROOT);
         let logs = files(&disk, &root.join(PREFIX));
-        let Found { generation, left } = take_up(&disk, root, logs, &boot_id).unwrap();
-        let committer = Committer::new(disk, root.to_owned(), SIZES, boot_id, generation);
-        Self { committer, left, settling: VecDeque::new(), spare: Vec::new(), boot }
+        let generation = take_up(&disk, root, &logs, "boot").unwrap();
+        let committer = Committer::new(disk, root.to_owned(), SIZES, generation);
+        Self { committer, settling: VecDeque::new(), spare: Vec::new(), has_failed: false }
     }
 
     fn disk(&self) -> &Model {
@@ -104,10 +107,25 @@ impl Node {
         } else {
             disk.go_on()
         }
-        Self::start(disk, self.boot + u32::from(lost_power))
+        Self::start(disk)
+    }
+
+    /// The daemon is killed and another one, which knows of no journal, removes units; then perhaps the power is lost.
+    fn lend(self, removed: &[PathBuf], lost_power: bool) -> Self {
+        let mut disk = self.committer.disk;
+        disk.go_on();
+        removed.iter().for_each(|unit| disk.remove_all(unit).unwrap());
+        disk.sync_dir(Path::new(ROOT)).unwrap();
+        if lost_power {
+            disk.power_loss();
+        }
+        Self::start(disk)
     }
 
     fn commit(&mut self, asks: &[Ask]) -> Vec<io::Result<()>> {
+        if self.has_failed && self.settle_all().is_err() {
+            return asks.iter().map(|_| Err(io::Error::other("logs do not settle"))).collect();
+        }
         let spare = self.spare.pop();
         let Committed { mut outcomes, broken } = self.committer.commit(asks, spare);
         if let Some((_, log)) = broken {
@@ -122,23 +140,25 @@ impl Node {
     }
 
     fn settle_all(&mut self) -> io::Result<()> {
-        while !self.left.is_empty() || !self.settling.is_empty() {
-            self.settle_one()?;
+        while !self.settling.is_empty() && !self.has_failed {
+            self.settle_one();
+        }
+        if self.has_failed {
+            self.settling.extend(self.committer.used_log());
+            settle_again(&self.committer.disk, Path::new(ROOT), self.settling.make_contiguous())?;
+            self.spare.extend(self.settling.drain(..));
+            self.has_failed = false;
         }
         Ok(())
     }
 
-    fn settle_one(&mut self) -> io::Result<()> {
+    fn settle_one(&mut self) {
         let (disk, root) = (&self.committer.disk, Path::new(ROOT));
-        if !self.left.is_empty() {
-            settle_left(disk, root, &self.left)?;
-            self.left.clear();
-        } else if let Some(log) = self.settling.front_mut() {
-            log.settle(disk, root, &SIZES)?;
-            log.wipe(disk)?;
-            self.spare.extend(self.settling.pop_front());
+        let Some(log) = self.settling.front_mut().filter(|_| !self.has_failed) else { return };
+        match log.settle(disk, root, &SIZES).and_then(|()| log.wipe(disk)) {
+            Ok(()) => self.spare.extend(self.settling.pop_front()),
+            Err(_) => self.has_failed = true,
         }
-        Ok(())
     }
 }
 
@@ -182,7 +202,7 @@ fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) -> Option<Ask> {
     }
     if rng.random_bool(0.3) {
         unit.removed = true;
-        let _ = disk.remove_all(&unit.path);
+        disk.remove_all(&unit.path).ok()?;
         return ask(unit, Change::Gone);
     }
     None
@@ -198,12 +218,13 @@ fn write_output(disk: &Model, unit: &Unit, status: &Status) -> io::Result<Tells>
     while !output.is_empty() {
         output = &output[disk.write(&mut file, output)?..];
     }
-    Ok(Tells::OfOutput)
+    Ok(Tells::OfOutput(status.life.stdout_size))
 }
 
 /// What a daemon that starts now finds is what its clients were told, or later.
 fn check(disk: &Model, unit: &Unit, seed: u64) {
     let found = disk.contents(&unit.path.join("status"));
+    assert!(!unit.gone || found.is_none(), "seed {seed}: {} is back", unit.path.display());
     let told = unit.accepted && !unit.removed;
     let Some(found) = found else {
         assert!(!told, "seed {seed}: {} is gone", unit.path.display());
@@ -266,7 +287,7 @@ fn turn(node: &mut Node, all: &mut Vec<Unit>, rng: &mut SmallRng) {
             }
             Change::File(..) => unit.payload_acknowledged = outcome.is_ok(),
             Change::Status(..) | Change::Left(..) => unit.note(outcome.is_ok()),
-            Change::Gone => {}
+            Change::Gone => unit.gone = outcome.is_ok(),
         }
     }
     if rng.random_bool(0.1) {
@@ -274,15 +295,14 @@ fn turn(node: &mut Node, all: &mut Vec<Unit>, rng: &mut SmallRng) {
         node.settling.extend(idle);
     }
     if rng.random_bool(0.4) {
-        let _ = node.settle_one();
+        node.settle_one();
     }
 }
 
 /// A row of events over a few units, with these faults; gives the number of operations on the disk.
 fn run(seed: u64, faults: BTreeMap<u32, Fault>) -> u32 {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let mut node =
-        Node::start(Model::new(Path::new(ROOT), faults, SmallRng::seed_from_u64(seed ^ 0x5eed)), 1);
+    let mut node = Node::start(Model::new(Path::new(ROOT), faults, SmallRng::seed_from_u64(seed ^ 0x5eed)));
     let mut all: Vec<Unit> = Vec::new();
     for _ in 0..14 {
         turn(&mut node, &mut all, &mut rng);
@@ -293,7 +313,19 @@ fn run(seed: u64, faults: BTreeMap<u32, Fault>) -> u32 {
     }
     let operations = node.disk().operations();
     for _ in 0..2 {
-        node = node.restart(rng.random_bool(0.7));
+        node = match rng.random_bool(0.3) {
+            true => {
+                let taken = all.iter_mut().filter(|unit| unit.accepted && !unit.removed);
+                let taken = taken.filter(|_| rng.random_bool(0.3));
+                let taken = taken.map(|unit| {
+                    (unit.removed, unit.gone) = (true, true);
+                    unit.path.clone()
+                });
+                let taken: Vec<_> = taken.collect();
+                node.lend(&taken, rng.random())
+            }
+            false => node.restart(rng.random_bool(0.7)),
+        };
         all.iter().for_each(|unit| check(node.disk(), unit, seed));
         for unit in all.iter_mut().filter(|unit| unit.accepted && !unit.removed) {
             // It goes on from what is there.

@@ -2,14 +2,12 @@
 //! other units nor the journal.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::FlockOperation;
-
-use super::disk::{END, Sure, System, lock_status, replace_status, write_file};
+use super::disk::{Disk, END, Lock, Make, Sure, System, lock_status, open_file, replace_status, write_file};
 use super::{HIDDEN, check_ours};
 use crate::work::runner::identity::boot;
 use crate::work::status::{BadStatus, Status};
@@ -19,6 +17,8 @@ use crate::work::{OpenError, WorkError};
 const GROUP: &str = "group";
 /// The private file that says since when a unit has waited for its turn.
 pub(super) const QUEUED: &str = "queued";
+/// More is read of no file but the payload and the output, in bytes: a request has 1 MiB at most.
+pub(super) const MOST: u64 = 4 * 1024 * 1024;
 
 /// One unit's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,19 +68,39 @@ impl UnitDir {
         self.path.join(name)
     }
 
+    /// Opens one of its files, which the unit's command may have replaced: what is no regular file counts as not there.
+    /// Does not wait.
+    pub(crate) fn open(&self, name: &str, options: &mut OpenOptions) -> io::Result<File> {
+        open_file(&self.file(name), options)
+    }
+
+    /// Reads one of its small files; of one that is too long only the beginning.
+    pub(crate) fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        System.read(&self.file(name), MOST)
+    }
+
+    fn read_text(&self, name: &str) -> io::Result<String> {
+        String::from_utf8(self.read(name)?).map_err(io::Error::other)
+    }
+
+    /// Whether there is anything of that name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        fs::symlink_metadata(self.file(name)).is_ok()
+    }
+
     /// Reads `status`. What is replaced in one step needs no lock, and neither does what nobody writes any more;
     /// anything else is read again under the lock, as a Go runner may be rewriting it in place.
     pub(crate) fn read_status(&self) -> Result<Status, ReadError> {
         if let Some(status) = self.final_status() {
             return Ok(status);
         }
-        let _lock = lock_status(&self.path, FlockOperation::LockShared);
+        let _lock = lock_status(&self.path, Lock::Shared);
         self.read_own_status()
     }
 
     /// Reads the `status` of a unit that is the caller's own from here on: nobody else writes it meanwhile.
     pub(crate) fn read_own_status(&self) -> Result<Status, ReadError> {
-        Ok(Status::parse(&fs::read(self.file("status"))?)?)
+        Ok(Status::parse(&self.read("status")?)?)
     }
 
     /// The status if it is final: a file that nobody writes any more, and mostly one just written, so that no disk is
@@ -99,7 +119,7 @@ impl UnitDir {
     /// # Errors
     /// When the system does not tell.
     pub(crate) fn left_end(&self) -> io::Result<Option<Status>> {
-        let left = match fs::read(self.file(END)) {
+        let left = match self.read(END) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read?,
         };
@@ -120,7 +140,7 @@ impl UnitDir {
         if !status.life.state.is_final() || status.life.stdout_size == 0 {
             return Ok(None);
         }
-        match File::open(self.file("stdout")) {
+        match self.open("stdout", OpenOptions::new().read(true)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             opened => opened.map(Some),
         }
@@ -128,7 +148,8 @@ impl UnitDir {
 
     /// Bytes in `stdout`, 0 when there is none.
     pub(crate) fn stdout_size(&self) -> u64 {
-        fs::metadata(self.file("stdout")).map_or(0, |m| m.len())
+        let found = fs::symlink_metadata(self.file("stdout"));
+        found.ok().filter(fs::Metadata::is_file).map_or(0, |found| found.len())
     }
 
     /// Bytes of payload, 0 when there is none.
@@ -147,54 +168,59 @@ impl UnitDir {
     }
 
     fn append(&self, name: &str) -> io::Result<File> {
-        OpenOptions::new().append(true).create(true).mode(0o600).open(self.file(name))
+        self.open(name, OpenOptions::new().append(true).create(true).mode(0o600))
     }
 
     /// Writes down that a client wants the unit's processes gone: their end is then a cancellation.
     pub(crate) fn mark_cancelled(&self) -> Result<(), WorkError> {
         let path = self.file("cancel");
-        private().create(true).open(&path).map(drop).map_err(|e| WorkError::io("make", path, e))
+        match System.make(&path, Make::New) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(WorkError::io("make", path, error))
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Since when it has waited for its turn, as far as can be told. The file's own time would be too coarse: several
     /// units come within one tick of it.
     pub(crate) fn queued_at(&self) -> Option<SystemTime> {
-        let noted = fs::read_to_string(self.file(QUEUED)).ok();
+        let noted = self.read_text(QUEUED).ok();
         let noted = noted.and_then(|mark| mark.split(' ').next()?.parse().ok());
         noted.map(|nanos| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)).or_else(|| self.status_time())
     }
 
     /// Whether [`Store::mark_queued`] was called.
     pub(crate) fn is_marked_queued(&self) -> bool {
-        self.file(QUEUED).exists()
+        self.has(QUEUED)
     }
 
     /// The same mark for a unit whose turn has come: since when it has waited, and the boot in which it did.
     pub(super) fn turn_mark(&self) -> io::Result<String> {
-        let mark = fs::read_to_string(self.file(QUEUED))?;
+        let mark = self.read_text(QUEUED)?;
         let since = mark.split(' ').next().unwrap_or_default();
         Ok(format!("{since} {}", boot()?))
     }
 
     /// Whether its turn came and its machine was started anew since.
     pub(crate) fn had_its_turn_before_a_reboot(&self) -> bool {
-        let mark = fs::read_to_string(self.file(QUEUED)).unwrap_or_default();
+        let mark = self.read_text(QUEUED).unwrap_or_default();
         mark.split_once(' ').is_some_and(|(_, then)| boot().is_ok_and(|now| now != then))
     }
 
     /// Writes down the process group of a command of which something lives on.
     pub(crate) fn note_group(&self, group: u32) -> io::Result<()> {
-        private().create(true).truncate(true).open(self.file(GROUP))?.write_all(group.to_string().as_bytes())
+        write_file(&System, &self.file(GROUP), group.to_string().as_bytes())
     }
 
     /// The process group that [`Self::note_group`] noted.
     pub(crate) fn noted_group(&self) -> Option<u32> {
-        fs::read_to_string(self.file(GROUP)).ok()?.parse().ok()
+        self.read_text(GROUP).ok()?.parse().ok()
     }
 
     /// Whether [`Self::mark_cancelled`] was called.
     pub(crate) fn is_marked_cancelled(&self) -> bool {
-        self.file("cancel").exists()
+        self.has("cancel")
     }
 }
 
@@ -207,10 +233,4 @@ pub(crate) enum ReadError {
     /// It is no status.
     #[error(transparent)]
     Damaged(#[from] BadStatus),
-}
-
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.write(true).mode(0o600);
-    options
 }

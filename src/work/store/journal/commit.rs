@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use super::Sizes;
 use super::log::Log;
 use super::record::{Record, What};
-use crate::work::store::disk::{Disk, Sure, adopt_end, make_unit, replace_status, sync_files, write_file};
+use crate::work::store::disk::{
+    Disk, Sure, adopt_end, is_about_what_is_there, make_unit, replace_status, sync_files, write_file,
+};
 
 /// What is to be changed of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,8 +32,8 @@ pub(crate) enum Change {
 pub(crate) enum Tells {
     /// It does not, or the output is durable.
     Nothing,
-    /// It tells of some, which is little.
-    OfOutput,
+    /// It tells of so many bytes, which are few.
+    OfOutput(u64),
 }
 
 /// A change with the directory of its unit.
@@ -46,21 +48,14 @@ pub(in crate::work::store) struct Committer<D: Disk> {
     pub(in crate::work::store) disk: D,
     pub(in crate::work::store) root: PathBuf,
     sizes: Sizes,
-    boot: String,
     generation: u64,
     log: Option<Log<D>>,
 }
 
 impl<D: Disk> Committer<D> {
     /// One that begins after all logs of up to a generation.
-    pub(in crate::work::store) fn new(
-        disk: D,
-        root: PathBuf,
-        sizes: Sizes,
-        boot: String,
-        generation: u64,
-    ) -> Self {
-        Self { disk, root, sizes, boot, generation, log: None }
+    pub(in crate::work::store) fn new(disk: D, root: PathBuf, sizes: Sizes, generation: u64) -> Self {
+        Self { disk, root, sizes, generation, log: None }
     }
 
     /// Makes each change durable, and visible. One log takes all of them, a spare one if there is none yet; where none
@@ -116,6 +111,11 @@ impl<D: Disk> Committer<D> {
         self.log.take_if(|log| log.used() >= self.sizes.limit)
     }
 
+    /// Whether anything is in the log.
+    pub(in crate::work::store) fn is_at_rest(&self) -> bool {
+        self.log.as_ref().is_none_or(|log| log.used() == 0)
+    }
+
     /// The log, if anything is in it.
     pub(in crate::work::store) fn used_log(&mut self) -> Option<Log<D>> {
         self.log.take_if(|log| log.used() > 0)
@@ -126,8 +126,9 @@ impl<D: Disk> Committer<D> {
         match &ask.change {
             Change::Make(line) => make_unit(&self.disk, &ask.unit, line).map(|()| None),
             Change::File(name, bytes) => write_file(&self.disk, &ask.unit.join(name), bytes).map(|()| None),
-            Change::Status(_, Tells::OfOutput) | Change::Left(_, Tells::OfOutput) => {
-                there(self.disk.read(&ask.unit.join("stdout")))
+            // What is told of, and no more: a child of the command may still be writing.
+            Change::Status(_, Tells::OfOutput(told)) | Change::Left(_, Tells::OfOutput(told)) => {
+                there(self.disk.read(&ask.unit.join("stdout"), *told))
             }
             Change::Status(..) | Change::Left(..) | Change::Gone => Ok(None),
         }
@@ -137,7 +138,7 @@ impl<D: Disk> Committer<D> {
     fn show(&self, ask: &Ask, sure: Sure) -> io::Result<()> {
         let (Change::Status(line, tells) | Change::Left(line, tells)) = &ask.change else { return Ok(()) };
         let output = match (sure, tells) {
-            (Sure::Durable, Tells::OfOutput) => there(self.disk.open(&ask.unit.join("stdout")))?,
+            (Sure::Durable, Tells::OfOutput(_)) => there(self.disk.open(&ask.unit.join("stdout")))?,
             _ => None,
         };
         if let Change::Left(..) = &ask.change
@@ -183,7 +184,7 @@ impl<D: Disk> Committer<D> {
                 none.insert(log)
             }
         };
-        let mut batch = log.opening(&self.boot);
+        let mut batch = log.opening(&self.disk);
         for (ask, prepared) in asks.iter().zip(prepared) {
             let Ok(output) = prepared else { continue };
             let unit = &*name_of(&ask.unit);
@@ -222,7 +223,7 @@ pub(in crate::work::store) struct Committed<D: Disk> {
 fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if is_about_what_is_there(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Sizes;
 use super::record::{Record, What};
@@ -15,6 +15,7 @@ pub(in crate::work::store) const PREFIX: &str = ".journal-";
 
 /// A log that can be written to.
 pub(in crate::work::store) struct Log<D: Disk> {
+    path: PathBuf,
     file: D::File,
     generation: u64,
     /// Where the next batch goes.
@@ -28,17 +29,16 @@ pub(in crate::work::store) struct Log<D: Disk> {
 impl<D: Disk> Log<D> {
     /// Makes a log, of which the generation is the name: no two in a directory have had the same.
     pub(in crate::work::store) fn make(disk: &D, root: &Path, generation: u64) -> io::Result<Self> {
-        let file = disk.make(&root.join(format!("{PREFIX}{generation}")), Make::New)?;
+        let path = root.join(format!("{PREFIX}{generation}"));
+        let file = disk.make(&path, Make::New)?;
         disk.sync_dir(root)?;
-        Ok(Self { file, generation, end: 0, length: 0, touched: BTreeMap::new() })
+        Ok(Self { path, file, generation, end: 0, length: 0, touched: BTreeMap::new() })
     }
 
-    /// What has to stand in front of a batch.
-    pub(in crate::work::store) fn opening(&self, boot: &str) -> Vec<u8> {
+    /// What stands in front of a batch.
+    pub(in crate::work::store) fn opening(&self, disk: &D) -> Vec<u8> {
         let mut bytes = Vec::new();
-        if self.end == 0 {
-            Record { unit: "", what: What::Begins(boot) }.write(self.generation, &mut bytes);
-        }
+        Record { unit: "", what: What::Begins(&disk.now().to_string()) }.write(self.generation, &mut bytes);
         bytes
     }
 
@@ -49,6 +49,11 @@ impl<D: Disk> Log<D> {
     /// Bytes in use.
     pub(in crate::work::store) fn used(&self) -> u64 {
         self.end
+    }
+
+    /// All that is durable by it.
+    pub(in crate::work::store) fn read(&self, disk: &D) -> io::Result<Vec<u8>> {
+        disk.read(&self.path, self.end)
     }
 
     /// Notes that a file of a unit is durable by this log.

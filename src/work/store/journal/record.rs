@@ -13,10 +13,10 @@ const HEADER: usize = 12;
 /// For telling torn writes from whole ones: nobody else can write to the file.
 const KEY: Key = Key([0x6d65_7368_6a6f_7572, 1, 2, 3]);
 
-/// What has changed of one unit, or that a log begins.
+/// What has changed of one unit, or that a batch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record<'a> {
-    /// The name of its directory; empty where a log begins.
+    /// The name of its directory; empty where a batch begins.
     pub(super) unit: &'a str,
     pub(super) what: What<'a>,
 }
@@ -24,7 +24,8 @@ pub(super) struct Record<'a> {
 /// What has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What<'a> {
-    /// A log begins: the kernel's name for the time since it booted.
+    /// A batch begins, as every log does: the time in nanoseconds. Earlier releases have one at the beginning alone, with
+    /// the kernel's name for the time since it booted.
     Begins(&'a str),
     /// The unit was made, with this status and no payload.
     Made(&'a [u8]),
@@ -36,7 +37,25 @@ pub(super) enum What<'a> {
     Gone,
 }
 
+/// A log as it was left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Contents<'a> {
+    pub(super) generation: u64,
+    /// The whole records, in order, one that begins a batch first.
+    pub(super) records: Vec<Record<'a>>,
+    /// How long they are, in bytes.
+    pub(super) length: u64,
+}
+
 impl Record<'_> {
+    /// When the batch was written that this begins.
+    pub(super) fn written(&self) -> Option<u64> {
+        match self.what {
+            What::Begins(time) => time.parse().ok(),
+            What::Made(_) | What::Status(_) | What::File(..) | What::Gone => None,
+        }
+    }
+
     /// Adds the record to a log of this generation.
     pub(super) fn write(&self, generation: u64, log: &mut Vec<u8>) {
         let start = log.len();
@@ -78,16 +97,17 @@ fn checksum(generation: u64, body: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// A log as it was left: the generation, and the whole records, in order, the one that begins it first. Nothing when it
-/// does not begin with one.
-pub(super) fn read(mut log: &[u8]) -> Option<(u64, Vec<Record<'_>>)> {
+/// Reads a log; nothing when it does not begin as one.
+pub(super) fn read(log: &[u8]) -> Option<Contents<'_>> {
     let generation = begins(log)?;
-    let mut records = Vec::new();
-    while let Some(record) = next(&mut log, generation) {
+    let (mut records, mut rest) = (Vec::new(), log);
+    while let Some(record) = next(&mut rest, generation) {
         records.push(record);
     }
     match records.first() {
-        Some(Record { what: What::Begins(_), .. }) => Some((generation, records)),
+        Some(Record { what: What::Begins(_), .. }) => {
+            Some(Contents { generation, records, length: (log.len() - rest.len()) as u64 })
+        }
         _ => None,
     }
 }
@@ -144,7 +164,7 @@ mod tests {
     fn records() -> [Record<'static>; 6] {
         let record = |unit, what| Record { unit, what };
         [
-            record("", What::Begins("some-boot")),
+            record("", What::Begins("1700000000000000000")),
             record("abcd1234", What::Made(b"{}\n")),
             record("abcd1234", What::File("stdin", b"payload")),
             record("abcd1234", What::File("stdout", b"")),
@@ -162,20 +182,21 @@ mod tests {
     #[test]
     fn records_come_back_and_end_at_what_is_not_whole() {
         let mut whole = log(7);
-        assert_eq!(read(&whole), Some((7, records().to_vec())));
         let end = whole.len();
+        let contents = Contents { generation: 7, records: records().to_vec(), length: end as u64 };
+        assert_eq!(read(&whole), Some(contents.clone()));
         // What an earlier use of the file has left is not taken for the rest of this one.
         whole.extend_from_slice(&log(6));
-        assert_eq!(read(&whole), Some((7, records().to_vec())));
+        assert_eq!(read(&whole), Some(contents));
         for length in 0..end {
             let found = read(&whole[..length]);
-            let kept = found.map_or(0, |(_, records)| records.len());
+            let kept = found.map_or(0, |found| found.records.len());
             assert!(kept < records().len(), "{length} of {end} bytes");
         }
         for torn in 0..end {
             let mut bytes = whole.clone();
             bytes[torn] ^= 0x40;
-            let kept = read(&bytes).map_or(0, |(_, records)| records.len());
+            let kept = read(&bytes).map_or(0, |found| found.records.len());
             assert!(kept < records().len(), "byte {torn}");
         }
         assert_eq!(read(&[0; 4096]), None);

@@ -1,0 +1,295 @@
+//! The directory with a node's units: jobs that put something else in place of their unit's files, releases and the
+//! loss of power, and who else may have had the directory meanwhile.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::harness::{LIMIT, Node, until};
+
+/// A node that runs shell scripts.
+fn node() -> Node {
+    Node::start("n1", shell())
+}
+
+fn shell() -> Value {
+    json!([{"work-command": {"worktype": "sh", "command": "sh", "params": "-c", "allowruntimeparams": true}}])
+}
+
+fn units(node: &Node) -> PathBuf {
+    node.dir.path().join("data/n1")
+}
+
+/// A client's connection, greeted, with its first answer to one line.
+fn ask(node: &Node, line: &str) -> (BufReader<UnixStream>, String) {
+    let stream = UnixStream::connect(node.socket()).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut answer = String::new();
+    reader.read_line(&mut answer).unwrap();
+    writeln!(reader.get_mut(), "{line}").unwrap();
+    answer.clear();
+    reader.read_line(&mut answer).unwrap();
+    (reader, answer)
+}
+
+/// Submits a unit with a payload; gives its ID and the last answer.
+fn submit(node: &Node, request: Value, payload: &[u8]) -> (String, String) {
+    let mut line = json!({"command": "work", "subcommand": "submit"});
+    line.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
+    let (mut client, created) = ask(node, &line.to_string());
+    let id =
+        created.split(' ').nth(5).unwrap_or_else(|| panic!("{created}")).trim_end_matches('.').to_owned();
+    client.get_mut().write_all(payload).unwrap();
+    client.get_mut().shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    client.read_line(&mut answer).unwrap();
+    (id, answer)
+}
+
+/// Runs a script here.
+fn run(node: &Node, script: &str) -> String {
+    let params = shlex::try_quote(script).unwrap().into_owned();
+    let (id, answer) = submit(node, json!({"node": "n1", "worktype": "sh", "params": params}), b"");
+    assert!(answer.contains("\"result\""), "{script}: {answer}");
+    id
+}
+
+fn ended(node: &Node, id: &str) -> Value {
+    until(&format!("unit {id} ends"), || {
+        let status = node.ask_json(&format!("work status {id}"));
+        status["State"].as_u64().is_some_and(|state| state > 1).then_some(status)
+    })
+}
+
+/// All that a reader of results gets.
+fn results(node: &Node, id: &str) -> Vec<u8> {
+    let (mut client, _streaming) = ask(node, &format!("work results {id}"));
+    client.get_mut().shutdown(Shutdown::Write).unwrap();
+    let mut all = Vec::new();
+    client.read_to_end(&mut all).unwrap();
+    all
+}
+
+/// A job that minds its own business.
+fn works(node: &Node) {
+    let id = run(node, "echo fine");
+    assert_eq!(ended(node, &id)["Detail"], "exit status 0");
+    assert_eq!(results(node, &id), b"fine\n");
+    assert!(node.ask(&format!("work release {id}")).contains("released"));
+}
+
+/// What a job does to its unit's directory.
+const TAMPERINGS: [&str; 19] = [
+    "rm stdout; mkfifo stdout",
+    "rm stdout; ln -s /dev/zero stdout",
+    "rm stdout; mkdir stdout",
+    "rm stdin; mkfifo stdin",
+    "rm stdin; mkdir stdin",
+    "rm -f status; mkfifo status",
+    "rm -f status; ln -s /dev/zero status",
+    "rm -f status; mkdir status",
+    "rm -f status; truncate -s 20G status",
+    "rm status.lock; mkfifo status.lock",
+    "exec 9>status.lock; flock 9; sleep 600 & echo $! >$MESHD_UNIT_DIR.left",
+    "mkfifo end",
+    "ln -s /dev/zero end",
+    "mkdir end",
+    "truncate -s 20G end",
+    "mkfifo group cancel queued cgroup",
+    "rm runner; mkfifo runner",
+    "rm runner; ln -s /dev/zero runner",
+    "mv $MESHD_UNIT_DIR $MESHD_UNIT_DIR.away; mkfifo $MESHD_UNIT_DIR",
+];
+
+/// Ends what jobs have left that their unit does not know of any more.
+struct Left(PathBuf);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let names = fs::read_dir(&self.0).unwrap().map(|found| found.unwrap().path());
+        for left in names.filter(|path| path.extension().is_some_and(|extension| extension == "left")) {
+            let pid = fs::read_to_string(left).unwrap().trim().parse().ok().and_then(Pid::from_raw);
+            let _gone = pid.map(|pid| kill_process(pid, Signal::KILL));
+        }
+    }
+}
+
+#[test]
+fn a_job_that_replaces_its_files_harms_nobody() {
+    let mut node = node();
+    let _left = Left(units(&node));
+    let script = |tampering: &str, rest: &str| format!("echo out; cd $MESHD_UNIT_DIR; {tampering}; {rest}");
+    let run = |rest: &str| TAMPERINGS.map(|tampering| (tampering, run(&node, &script(tampering, rest))));
+    let at_once = run("exit 0");
+    let later = run("echo $$ >$MESHD_UNIT_DIR.left; exec sleep 600");
+    for (tampering, id) in &at_once {
+        println!("{tampering}: {}", ended(&node, id));
+    }
+    for (tampering, id) in &later {
+        until(tampering, || units(&node).join(format!("{id}.left")).exists().then_some(()));
+    }
+    works(&node);
+    // Once with all that the journal may still hold of them, and once without.
+    for _ in 0..2 {
+        node.kill();
+        node.start_again();
+        works(&node);
+    }
+    for (tampering, id) in at_once.iter().chain(&later) {
+        println!("{tampering}: {}", node.ask(&format!("work status {id}")));
+    }
+    for (_, id) in &at_once {
+        results(&node, id);
+    }
+    for (tampering, id) in at_once.iter().chain(&later) {
+        let released = node.ask(&format!("work force-release {id}"));
+        assert!(
+            released.contains("released") || released.contains("unknown work unit"),
+            "{tampering}: {released}"
+        );
+    }
+    works(&node);
+}
+
+#[test]
+fn no_more_is_read_of_an_output_than_its_end_promised() {
+    let node = node();
+    let go = node.dir.path().join("go");
+    assert!(Command::new("mkfifo").arg(&go).status().unwrap().success());
+    // A child goes on writing once the runner has told of the end, while the daemon is slow to look.
+    let child = "until [ -e $MESHD_UNIT_DIR/end ]; do sleep 0.01; done; head -c 200000000 /dev/zero";
+    let id = run(&node, &format!("read x <{}; echo out; ({child}) & exit 0", go.display()));
+    kill_process(node.pid(), Signal::STOP).unwrap();
+    fs::write(&go, "x\n").unwrap();
+    let stdout = units(&node).join(&id).join("stdout");
+    until("the child has written", || (fs::metadata(&stdout).ok()?.len() > 200_000_000).then_some(()));
+    let before = node.rss();
+    kill_process(node.pid(), Signal::CONT).unwrap();
+    assert_eq!(ended(&node, &id)["StdoutSize"], 4);
+    let grown = node.rss().saturating_sub(before);
+    assert!(grown < 50_000_000, "{grown} bytes more");
+    let longest = logs(&node).iter().map(|log| fs::metadata(log).unwrap().len()).max();
+    assert!(longest.is_some_and(|longest| longest < 1024 * 1024), "{longest:?}");
+    assert_eq!(results(&node, &id), b"out\n");
+}
+
+/// The journal's files.
+fn logs(node: &Node) -> Vec<PathBuf> {
+    let names = fs::read_dir(units(node)).unwrap().map(|found| found.unwrap());
+    names
+        .filter(|found| found.file_name().to_string_lossy().starts_with(".journal-"))
+        .map(|f| f.path())
+        .collect()
+}
+
+/// Copies a directory with its times; a file in it may be replaced just then.
+fn copy(from: &Path, to: &Path) {
+    until("the directory is copied", || {
+        let _none_yet = fs::remove_dir_all(to);
+        Command::new("cp").arg("-a").arg(from).arg(to).output().unwrap().status.success().then_some(())
+    });
+}
+
+/// A moment at which the power may be lost: what the disk has by then of all but the journal, whatever comes later.
+struct Moment(PathBuf);
+
+impl Moment {
+    fn now(node: &Node) -> Self {
+        let copied = node.dir.path().join("moment");
+        copy(&units(node), &copied);
+        Self(copied)
+    }
+
+    /// Has the node, which was killed, start with that, and with the journal as it is now.
+    fn comes_back(self, node: &mut Node) {
+        for log in logs(node) {
+            let (now, old) = (fs::read(&log).unwrap(), self.0.join(log.file_name().unwrap()));
+            // In place: the directory's own time stays what it was.
+            let old = fs::OpenOptions::new().write(true).open(old).expect("the same logs as then");
+            old.set_len(now.len() as u64).unwrap();
+            old.write_all_at(&now, 0).unwrap();
+        }
+        fs::remove_dir_all(units(node)).unwrap();
+        fs::rename(self.0, units(node)).unwrap();
+        node.start_again();
+    }
+}
+
+#[test]
+fn what_was_released_does_not_come_back_with_the_power() {
+    let mut node = node();
+    // For a node that is away, with its whole payload: it would be started as soon as that comes.
+    let (remote, _) = submit(&node, json!({"node": "away", "worktype": "sh"}), b"a remote secret");
+    let local = run(&node, "echo out");
+    ended(&node, &local);
+    let moment = Moment::now(&node);
+    for id in [&remote, &local] {
+        assert!(node.ask(&format!("work release {id}")).contains("released"));
+    }
+    node.kill();
+    moment.comes_back(&mut node);
+    assert_eq!(node.ask_json("work list"), json!({}));
+}
+
+#[test]
+fn what_was_accepted_comes_back_with_the_power() {
+    let mut node = node();
+    // The log that both are in.
+    let first = run(&node, "exit 0");
+    ended(&node, &first);
+    let moment = Moment::now(&node);
+    let (second, _) = submit(&node, json!({"node": "away", "worktype": "sh"}), b"payload");
+    node.kill();
+    moment.comes_back(&mut node);
+    let list = node.ask_json("work list");
+    assert_eq!(
+        (list[&first]["State"].as_u64(), list[&second]["State"].as_u64()),
+        (Some(2), Some(0)),
+        "{list}"
+    );
+    assert_eq!(fs::read(units(&node).join(second).join("stdin")).unwrap(), b"payload");
+}
+
+#[test]
+fn nothing_is_left_in_the_journal_by_a_node_that_was_told_to_stop() {
+    let mut node = node();
+    submit(&node, json!({"node": "away", "worktype": "sh"}), b"a remote secret");
+    let id = run(&node, "echo a secret output");
+    ended(&node, &id);
+    node.stop();
+    for log in logs(&node) {
+        assert!(fs::read(&log).unwrap().iter().all(|byte| *byte == 0), "{} is not empty", log.display());
+    }
+}
+
+#[test]
+fn what_another_daemon_did_to_units_meanwhile_stays() {
+    let mut node = node();
+    let (released, _) = submit(&node, json!({"node": "away", "worktype": "sh"}), b"a remote secret");
+    let (started, _) = submit(&node, json!({"node": "away", "worktype": "sh"}), b"");
+    node.kill();
+    // It comes later than the last tick of the clock that files get their times from.
+    let (probe, end) = (node.dir.path().join("probe"), SystemTime::now());
+    until("the clock ticks", || {
+        fs::write(&probe, "").unwrap();
+        (fs::metadata(&probe).unwrap().modified().unwrap() > end).then_some(())
+    });
+    fs::remove_dir_all(units(&node).join(&released)).unwrap();
+    let path = units(&node).join(&started).join("status");
+    let mut status: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    status["ExtraData"]["RemoteUnitID"] = json!("abcd1234");
+    fs::write(&path, format!("{status}\n")).unwrap();
+    node.start_again();
+    let list = node.ask_json("work list");
+    assert_eq!(list.as_object().unwrap().len(), 1, "{list}");
+    assert_eq!(list[&started]["ExtraData"]["RemoteUnitID"], "abcd1234");
+}
