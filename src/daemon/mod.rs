@@ -30,7 +30,7 @@ use crate::node::{self, NodeHandle, NodeOptions, StopCause};
 use crate::stream::Streams;
 use crate::telemetry::{self, Log};
 use crate::tls::{ClientOptions, Profiles, ServerOptions};
-use crate::work::{self, Registry};
+use crate::work::{self, NodeDirectory, Registry};
 
 use parts::{Parts, StartError};
 use reload::{Node, Reloader};
@@ -143,7 +143,9 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     }
     let tls = Profiles::default();
     tls.swap(wiring::tls_profiles(&config, &tls).map_err(Failure::start("TLS"))?);
-    let options = NodeOptions { epoch: Some(next_epoch(&config)), ..wiring::node_options(&config) };
+    let taken = NodeDirectory::take(&config.node.data_dir, &config.node.id).await;
+    let directory = taken.map_err(Failure::start(work_engine(&config)))?;
+    let options = NodeOptions { epoch: Some(next_epoch(&directory)), ..wiring::node_options(&config) };
     let (node, stopped) = NodeHandle::start(options);
     info!(node = %node.id(), version = VERSION, "starting");
     let streams = Streams::new(node.clone());
@@ -185,19 +187,21 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
 }
 
 /// The number of this life. Without a place to keep it, it is as good as the clock.
-fn next_epoch(config: &Config) -> u64 {
+fn next_epoch(directory: &NodeDirectory) -> u64 {
     let clock = node::epoch(jiff::Timestamp::now());
-    // A directory that cannot be had ends the start a moment later, with the reason.
-    let Ok(directory) = work::node_directory(&config.node.data_dir, &config.node.id) else { return clock };
-    epoch::next(&directory, clock).unwrap_or_else(|error| {
-        let directory = directory.display();
+    epoch::next(directory.path(), clock).unwrap_or_else(|error| {
+        let directory = directory.path().display();
         warn!(%directory, %error, "cannot keep the epoch: after a clock set back other nodes will distrust us for a while");
         clock
     })
 }
 
+fn work_engine(config: &Config) -> String {
+    format!("the work engine in {}", config.node.data_dir.display())
+}
+
 async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result<Registry, Failure> {
-    let what = || format!("the work engine in {}", config.node.data_dir.display());
+    let what = || work_engine(config);
     let types = wiring::work_types(config);
     let mut options = work::Options::new(config.node.data_dir.clone(), config.node.id.clone(), types)
         .map_err(Failure::start(what()))?;

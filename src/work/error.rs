@@ -187,6 +187,16 @@ pub enum OpenError {
         /// Our numeric ID.
         user: u32,
     },
+    /// Another daemon has it.
+    #[error(
+        "directory {path} is in use by another daemon of this node ID, {holder}: stop that one, or give this node an ID or a datadir of its own"
+    )]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// The other daemon: process ID and program, as far as they are known.
+        holder: String,
+    },
     /// Others may write into it.
     #[error("directory {path} is writable by others (mode {mode:04o}): run chmod go-w on it")]
     WritableByOthers {

@@ -36,7 +36,7 @@ pub use error::{OpenError, WorkError};
 pub use registry::{Adopt, Listing, Options, Outcome, Quota, Registry, Started, Submission, Submit};
 pub use results::ResultStream;
 pub use status::UnitReport;
-pub(crate) use store::node_directory;
+pub use store::NodeDirectory;
 pub use unit::{State, UnitId};
 
 #[cfg(test)]

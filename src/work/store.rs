@@ -3,22 +3,22 @@
 //! replacement and durability; what blocks is for callers off the runtime, or goes through [`Store::blocking`].
 //! Knows nothing of what a state means.
 //!
-//! `unit_dir` is one unit's directory, `disk` has the steps that make a crash harmless, `journal` makes many small
+//! `node_dir` is the directory that all are in, `unit_dir` is one unit's directory, `disk` has the steps that make a crash harmless, `journal` makes many small
 //! changes durable together.
 
 mod disk;
 mod journal;
 #[cfg(test)]
 mod model;
+mod node_dir;
 #[cfg(test)]
 mod on_disk;
 #[cfg(test)]
 mod tests;
 mod unit_dir;
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -28,6 +28,8 @@ use tokio::sync::{Semaphore, oneshot};
 pub(crate) use self::disk::Sure;
 use self::disk::{System, sync_files, write_all};
 use self::journal::{Change, Journal, Tells};
+pub use self::node_dir::NodeDirectory;
+use self::node_dir::{check_ours, node_directory};
 use self::unit_dir::QUEUED;
 pub(crate) use self::unit_dir::{ReadError, UnitDir};
 use super::group_sync::GroupSync;
@@ -326,56 +328,4 @@ fn clear(path: &Path) -> Result<(), WorkError> {
 
 fn is_empty(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.len() == 0)
-}
-
-/// The directory of a node within `data_dir`, made if it is missing, and under nobody else's control.
-///
-/// # Errors
-/// [`OpenError`] says what is wrong with it.
-pub(crate) fn node_directory(data_dir: &Path, node: &NodeId) -> Result<PathBuf, OpenError> {
-    let name = node.as_str();
-    if name.contains('/') || name == "." || name == ".." {
-        return Err(OpenError::NodeId(name.to_owned()));
-    }
-    let data_dir = &std::path::absolute(data_dir).map_err(|source| OpenError::Io {
-        what: "find",
-        path: data_dir.to_owned(),
-        source,
-    })?;
-    own_directory(data_dir)?;
-    let root = data_dir.join(name);
-    own_directory(&root)?;
-    Ok(root)
-}
-
-/// Makes a directory that only we can enter, or checks that one which exists is ours alone to write.
-fn own_directory(path: &Path) -> Result<(), OpenError> {
-    let fail = |what| move |source| OpenError::Io { what, path: path.to_owned(), source };
-    let found = match fs::symlink_metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(fail("make"))?;
-            fs::symlink_metadata(path).map_err(fail("look at"))?
-        }
-        found => found.map_err(fail("look at"))?,
-    };
-    check_ours(path, &found)
-}
-
-/// Checks that what is at a path is a directory that nobody else may change.
-fn check_ours(path: &Path, found: &fs::Metadata) -> Result<(), OpenError> {
-    let user = rustix::process::geteuid().as_raw();
-    let mode = found.permissions().mode() & 0o7777;
-    if found.is_symlink() {
-        return Err(OpenError::Symlink(path.to_owned()));
-    }
-    if !found.is_dir() {
-        return Err(OpenError::NotADirectory(path.to_owned()));
-    }
-    if found.uid() != user {
-        return Err(OpenError::ForeignOwner { path: path.to_owned(), owner: found.uid(), user });
-    }
-    if mode & 0o022 != 0 {
-        return Err(OpenError::WritableByOthers { path: path.to_owned(), mode });
-    }
-    Ok(())
 }

@@ -293,3 +293,44 @@ fn what_another_daemon_did_to_units_meanwhile_stays() {
     assert_eq!(list.as_object().unwrap().len(), 1, "{list}");
     assert_eq!(list[&started]["ExtraData"]["RemoteUnitID"], "abcd1234");
 }
+
+#[test]
+fn a_directory_has_one_daemon() {
+    let mut node = node();
+    let config = node.dir.path().join("second.yml");
+    let socket = node.dir.path().join("t");
+    let text = fs::read_to_string(node.dir.path().join("c.yml")).unwrap();
+    fs::write(&config, text.replace(node.socket().to_str().unwrap(), socket.to_str().unwrap())).unwrap();
+    // A job that is running keeps nothing of it.
+    run(&node, "exec sleep 600");
+    let second = Command::new(env!("CARGO_BIN_EXE_meshd")).arg("--config").arg(&config).output().unwrap();
+    let told = String::from_utf8_lossy(&second.stderr);
+    assert!(!second.status.success());
+    let pid = node.pid().as_raw_nonzero().to_string();
+    for word in [units(&node).to_str().unwrap(), &pid, "meshd"] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    let check = Command::new(env!("CARGO_BIN_EXE_meshd")).arg("check").arg(&config).output().unwrap();
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
+    works(&node);
+    // One that follows waits until its predecessor has ended.
+    kill_process(node.pid(), Signal::STOP).unwrap();
+    let log = node.dir.path().join("successor");
+    let told = fs::File::create(&log).unwrap();
+    let mut successor = Command::new(env!("CARGO_BIN_EXE_meshd"))
+        .arg("--config")
+        .arg(&config)
+        .stdout(told.try_clone().unwrap())
+        .stderr(told)
+        .spawn()
+        .unwrap();
+    until("it waits", || {
+        fs::read_to_string(&log).unwrap().contains("waiting for another daemon").then_some(())
+    });
+    node.kill();
+    until("the successor answers", || UnixStream::connect(&socket).ok());
+    kill_process(Pid::from_child(&successor), Signal::TERM).unwrap();
+    successor.wait().unwrap();
+    node.start_again();
+    works(&node);
+}

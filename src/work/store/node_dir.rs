@@ -1,0 +1,144 @@
+//! The directory of one node within a data directory: made or checked so that it is under nobody else's control, and held
+//! by one daemon at a time. Knows nothing of the units in it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use tokio::time::Instant;
+
+use super::Store;
+use super::disk::open_file;
+use crate::wire::NodeId;
+use crate::work::OpenError;
+
+/// The file that is locked; no unit has a name like it.
+const LOCK: &str = ".lock";
+/// How long a daemon waits for one that is still ending, and between looks.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A node's directory, which this daemon has to itself for as long as this exists.
+#[derive(Debug)]
+pub struct NodeDirectory {
+    path: PathBuf,
+    /// Closed when a program is started, so that neither runners nor jobs hold it.
+    _lock: File,
+}
+
+impl NodeDirectory {
+    /// Takes the directory, once another daemon that has it is gone, and brings the units in it to where an earlier one's
+    /// journal says: before anything else is written there.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is wrong with it, or who has it.
+    pub async fn take(data_dir: &Path, node: &NodeId) -> Result<Self, OpenError> {
+        let path = node_directory(data_dir, node)?;
+        let lock = lock(&path).await?;
+        Store::open(data_dir, node)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+async fn lock(directory: &Path) -> Result<File, OpenError> {
+    let path = directory.join(LOCK);
+    let fail = |source| OpenError::Io { what: "lock", path: path.clone(), source };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).mode(0o600);
+    let mut file = open_file(&path, &mut options).map_err(fail)?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut is_told = false;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                if !std::mem::replace(&mut is_told, true) {
+                    let holder = holder(&mut file);
+                    tracing::warn!(directory = %directory.display(), %holder, "waiting for another daemon to end");
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+            Err(Errno::WOULDBLOCK) => {
+                return Err(OpenError::InUse { path: directory.to_owned(), holder: holder(&mut file) });
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(fail(error.into())),
+        }
+    }
+    let program = std::env::current_exe().unwrap_or_default();
+    let holder = format!("process {} ({})\n", std::process::id(), program.display());
+    file.set_len(0).and_then(|()| file.rewind()).map_err(fail)?;
+    file.write_all(holder.as_bytes()).map_err(fail)?;
+    Ok(file)
+}
+
+/// Who has the directory, as far as that is known.
+fn holder(file: &mut File) -> String {
+    let mut holder = String::new();
+    let read = file.rewind().and_then(|()| file.read_to_string(&mut holder));
+    match (read, holder.trim()) {
+        (Err(_), _) | (_, "") => "a process that has not said which".to_owned(),
+        (Ok(_), holder) => holder.to_owned(),
+    }
+}
+
+/// The directory of a node within `data_dir`, made if it is missing, and under nobody else's control.
+///
+/// # Errors
+/// [`OpenError`] says what is wrong with it.
+pub(super) fn node_directory(data_dir: &Path, node: &NodeId) -> Result<PathBuf, OpenError> {
+    let name = node.as_str();
+    if name.contains('/') || name == "." || name == ".." {
+        return Err(OpenError::NodeId(name.to_owned()));
+    }
+    let data_dir = &std::path::absolute(data_dir).map_err(|source| OpenError::Io {
+        what: "find",
+        path: data_dir.to_owned(),
+        source,
+    })?;
+    own_directory(data_dir)?;
+    let root = data_dir.join(name);
+    own_directory(&root)?;
+    Ok(root)
+}
+
+/// Makes a directory that only we can enter, or checks that one which exists is ours alone to write.
+fn own_directory(path: &Path) -> Result<(), OpenError> {
+    let fail = |what| move |source| OpenError::Io { what, path: path.to_owned(), source };
+    let found = match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(fail("make"))?;
+            fs::symlink_metadata(path).map_err(fail("look at"))?
+        }
+        found => found.map_err(fail("look at"))?,
+    };
+    check_ours(path, &found)
+}
+
+/// Checks that what is at a path is a directory that nobody else may change.
+pub(super) fn check_ours(path: &Path, found: &fs::Metadata) -> Result<(), OpenError> {
+    let user = rustix::process::geteuid().as_raw();
+    let mode = found.permissions().mode() & 0o7777;
+    if found.is_symlink() {
+        return Err(OpenError::Symlink(path.to_owned()));
+    }
+    if !found.is_dir() {
+        return Err(OpenError::NotADirectory(path.to_owned()));
+    }
+    if found.uid() != user {
+        return Err(OpenError::ForeignOwner { path: path.to_owned(), owner: found.uid(), user });
+    }
+    if mode & 0o022 != 0 {
+        return Err(OpenError::WritableByOthers { path: path.to_owned(), mode });
+    }
+    Ok(())
+}
