@@ -210,16 +210,14 @@ fn made_up_news_of_a_node_end_none_of_its_streams() {
     while opened.elapsed() < Duration::from_secs(3) {
         busy.status();
     }
-    for sequence in 1..4 {
-        stranger.update("honest", 1 << 63, sequence, &["hub", &format!("new{sequence}")]);
-        until("the hub believes it", || {
-            let costs = hub.ask_json("status")["KnownConnectionCosts"]["honest"].clone();
-            costs.get(format!("new{sequence}")).map(|_| ())
-        });
-        let told = Instant::now();
-        while told.elapsed() < Duration::from_secs(2) {
-            busy.status();
-        }
+    stranger.update("honest", 1 << 63, 1, &["hub", "nowhere"]);
+    until("the hub believes it", || {
+        let costs = hub.ask_json("status")["KnownConnectionCosts"]["honest"].clone();
+        costs.get("nowhere").map(|_| ())
+    });
+    let told = Instant::now();
+    while told.elapsed() < Duration::from_secs(4) {
+        busy.status();
     }
     assert_eq!(silent.status()["NodeID"], "hub");
     assert_eq!(busy.status()["NodeID"], "hub");
