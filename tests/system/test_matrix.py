@@ -64,8 +64,7 @@ def test_among_our_own_nodes(mesh, pki, rows, kind):
 
 @pytest.mark.parametrize("kind", ["tcp-mtls", "wss-mtls"])
 @pytest.mark.parametrize("ours", ["named", "plain"])
-@go.needs_go
-def test_plain_certificates(mesh, tmp_path, kind, ours):
+def test_plain_certificates(mesh, tmp_path, receptor, kind, ours):
     """Go nodes whose certificates name no node dial a hop of ours: what docs/interop.md tells to set."""
     pki = Pki(tmp_path / "pki")
     for name in LINE:
@@ -77,7 +76,7 @@ def test_plain_certificates(mesh, tmp_path, kind, ours):
             server["tls-server"]["requirenodeid"] = False
         directives[name] += [server, client]
     directives["execution"].append(links.work_types()[0])
-    links.start(mesh, directives, {name: MESHD if name == "hop" else go.program() for name in LINE})
+    links.start(mesh, directives, {name: MESHD if name == "hop" else receptor for name in LINE})
     job(mesh, "cat", {})
 
 

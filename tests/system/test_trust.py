@@ -303,10 +303,7 @@ def many_authorities(pki, name, count):
     pki.path(f"{name}.crt").write_bytes(b"".join(bundle))
 
 
-GO_NEW = pytest.param("RECEPTOR_GO_NEW", marks=pytest.mark.skipif("RECEPTOR_GO_NEW" not in os.environ, reason="SKIPPED: RECEPTOR_GO_NEW is not set"))
-
-
-@pytest.mark.parametrize("other", ["meshd", pytest.param("RECEPTOR_GO", marks=go.needs_go), GO_NEW])
+@pytest.mark.parametrize("other", NEIGHBOURS)
 @pytest.mark.parametrize("count", [300, 500])
 def test_services_that_trust_many_authorities(mesh, pki, other, count):
     """Both ways: a Go listener names all of them in its handshake; ours names none."""
@@ -316,7 +313,7 @@ def test_services_that_trust_many_authorities(mesh, pki, other, count):
     for node, link in (("us", links.listener("tcp", port)), ("them", links.peer("tcp", port))):
         server, _ = pki.profiles(node, name)
         _, client = pki.profiles(node)
-        program = MESHD if node == "us" or other == "meshd" else os.environ[other]
+        program = MESHD if node == "us" else go.program(other)
         mesh.add(node, [{"log-level": "info"}, server, client, link], program, {"tls": "server"})
     mesh.start()
     for here, there in (("us", "them"), ("them", "us")):
