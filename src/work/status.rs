@@ -222,7 +222,15 @@ impl Status {
     /// A unit that has just been made.
     pub fn new(work_type: impl Into<String>, extra: Extra) -> Self {
         let (submitter, asked, exit_code, verify_signature) = (None, None, None, false);
-        Self { life: Life::new(), work_type: work_type.into(), extra, submitter, asked, exit_code, verify_signature }
+        Self {
+            life: Life::new(),
+            work_type: work_type.into(),
+            extra,
+            submitter,
+            asked,
+            exit_code,
+            verify_signature,
+        }
     }
 
     /// Reads a file's content.
