@@ -156,7 +156,7 @@ async fn a_long_way_is_filled() {
     let reading = async {
         let mut part = vec![0; 1 << 20];
         let mut begun = Instant::now();
-        for mebibyte in 0..2 * BYTES >> 20 {
+        for mebibyte in 0..(2 * BYTES) >> 20 {
             if mebibyte == BYTES >> 20 {
                 begun = Instant::now();
             }

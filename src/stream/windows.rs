@@ -32,7 +32,7 @@ const PROMPT: Duration = Duration::from_millis(10);
 /// what the container may use.
 pub fn default_buffers() -> u64 {
     let info = rustix::system::sysinfo();
-    let all = u64::from(info.mem_unit).saturating_mul(info.totalram.into());
+    let all = u64::from(info.mem_unit).saturating_mul(info.totalram);
     let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max");
     let limit = container.ok().and_then(|limit| limit.trim().parse::<u64>().ok());
     limit.unwrap_or(all).min(all) / 8

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -151,15 +151,38 @@ impl Node {
     }
 
     fn try_ask(&self, line: &str) -> std::io::Result<String> {
+        self.try_converse(line).map(|(_, answer)| answer.trim_end().to_owned())
+    }
+
+    /// A client's connection with its answer to one line.
+    pub fn converse(&self, line: &str) -> (BufReader<UnixStream>, String) {
+        self.try_converse(line).unwrap()
+    }
+
+    fn try_converse(&self, line: &str) -> std::io::Result<(BufReader<UnixStream>, String)> {
         let stream = UnixStream::connect(self.socket())?;
         stream.set_read_timeout(Some(LIMIT))?;
         let mut reader = BufReader::new(stream);
-        let mut greeting = String::new();
-        reader.read_line(&mut greeting)?;
-        writeln!(reader.get_mut(), "{line}")?;
         let mut answer = String::new();
         reader.read_line(&mut answer)?;
-        Ok(answer.trim_end().to_owned())
+        writeln!(reader.get_mut(), "{line}")?;
+        answer.clear();
+        reader.read_line(&mut answer)?;
+        Ok((reader, answer))
+    }
+
+    /// Submits a unit with a payload; gives its ID and the last answer.
+    pub fn submit(&self, request: Value, payload: &[u8]) -> (String, String) {
+        let mut line = json!({"command": "work", "subcommand": "submit"});
+        line.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
+        let (mut client, created) = self.converse(&line.to_string());
+        let id =
+            created.split(' ').nth(5).unwrap_or_else(|| panic!("{created}")).trim_end_matches('.').to_owned();
+        client.get_mut().write_all(payload).unwrap();
+        client.get_mut().shutdown(Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        client.read_line(&mut answer).unwrap();
+        (id, answer)
     }
 
     pub fn ask_json(&self, line: &str) -> Value {

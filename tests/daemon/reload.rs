@@ -121,10 +121,7 @@ fn a_refused_reload_does_not_touch_what_waits_for_its_turn() {
     let slow =
         json!({"work-command": {"worktype": "slow", "command": "sleep", "params": "1000", "maxunits": 1}});
     let node = Node::start("node", json!([slow]));
-    let submit = || {
-        let created = node.ask("work submit node slow");
-        created.split("ID ").nth(1).and_then(|rest| rest.split('.').next()).unwrap().to_owned()
-    };
+    let submit = || node.submit(json!({"node": "node", "worktype": "slow"}), b"").0;
     let is = |id: &str, state: &str| node.ask_json(&format!("work status {id}"))["StateName"] == state;
     let (first, second) = (submit(), submit());
     until("the first unit runs", || is(&first, "Running").then_some(()));

@@ -2,7 +2,7 @@
 //! loss of power, and who else may have had the directory meanwhile.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Read;
 use std::net::Shutdown;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::harness::{LIMIT, Node, until};
+use crate::harness::{Node, until};
 
 /// A node that runs shell scripts.
 fn node() -> Node {
@@ -28,37 +28,10 @@ fn units(node: &Node) -> PathBuf {
     node.dir.path().join("data/n1")
 }
 
-/// A client's connection, greeted, with its first answer to one line.
-fn ask(node: &Node, line: &str) -> (BufReader<UnixStream>, String) {
-    let stream = UnixStream::connect(node.socket()).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let mut reader = BufReader::new(stream);
-    let mut answer = String::new();
-    reader.read_line(&mut answer).unwrap();
-    writeln!(reader.get_mut(), "{line}").unwrap();
-    answer.clear();
-    reader.read_line(&mut answer).unwrap();
-    (reader, answer)
-}
-
-/// Submits a unit with a payload; gives its ID and the last answer.
-fn submit(node: &Node, request: Value, payload: &[u8]) -> (String, String) {
-    let mut line = json!({"command": "work", "subcommand": "submit"});
-    line.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
-    let (mut client, created) = ask(node, &line.to_string());
-    let id =
-        created.split(' ').nth(5).unwrap_or_else(|| panic!("{created}")).trim_end_matches('.').to_owned();
-    client.get_mut().write_all(payload).unwrap();
-    client.get_mut().shutdown(Shutdown::Write).unwrap();
-    let mut answer = String::new();
-    client.read_line(&mut answer).unwrap();
-    (id, answer)
-}
-
 /// Runs a script here.
 fn run(node: &Node, script: &str) -> String {
     let params = shlex::try_quote(script).unwrap().into_owned();
-    let (id, answer) = submit(node, json!({"node": "n1", "worktype": "sh", "params": params}), b"");
+    let (id, answer) = node.submit(json!({"node": "n1", "worktype": "sh", "params": params}), b"");
     assert!(answer.contains("\"result\""), "{script}: {answer}");
     id
 }
@@ -72,7 +45,7 @@ fn ended(node: &Node, id: &str) -> Value {
 
 /// All that a reader of results gets.
 fn results(node: &Node, id: &str) -> Vec<u8> {
-    let (mut client, _streaming) = ask(node, &format!("work results {id}"));
+    let (mut client, _streaming) = node.converse(&format!("work results {id}"));
     client.get_mut().shutdown(Shutdown::Write).unwrap();
     let mut all = Vec::new();
     client.read_to_end(&mut all).unwrap();
@@ -228,7 +201,7 @@ impl Moment {
 fn what_was_released_does_not_come_back_with_the_power() {
     let mut node = node();
     // For a node that is away, with its whole payload: it would be started as soon as that comes.
-    let (remote, _) = submit(&node, json!({"node": "away", "worktype": "sh"}), b"a remote secret");
+    let (remote, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"a remote secret");
     let local = run(&node, "echo out");
     ended(&node, &local);
     let moment = Moment::now(&node);
@@ -247,7 +220,7 @@ fn what_was_accepted_comes_back_with_the_power() {
     let first = run(&node, "exit 0");
     ended(&node, &first);
     let moment = Moment::now(&node);
-    let (second, _) = submit(&node, json!({"node": "away", "worktype": "sh"}), b"payload");
+    let (second, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"payload");
     node.kill();
     moment.comes_back(&mut node);
     let list = node.ask_json("work list");
@@ -262,7 +235,7 @@ fn what_was_accepted_comes_back_with_the_power() {
 #[test]
 fn nothing_is_left_in_the_journal_by_a_node_that_was_told_to_stop() {
     let mut node = node();
-    submit(&node, json!({"node": "away", "worktype": "sh"}), b"a remote secret");
+    node.submit(json!({"node": "away", "worktype": "sh"}), b"a remote secret");
     let id = run(&node, "echo a secret output");
     ended(&node, &id);
     node.stop();
@@ -274,8 +247,8 @@ fn nothing_is_left_in_the_journal_by_a_node_that_was_told_to_stop() {
 #[test]
 fn what_another_daemon_did_to_units_meanwhile_stays() {
     let mut node = node();
-    let (released, _) = submit(&node, json!({"node": "away", "worktype": "sh"}), b"a remote secret");
-    let (started, _) = submit(&node, json!({"node": "away", "worktype": "sh"}), b"");
+    let (released, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"a remote secret");
+    let (started, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"");
     node.kill();
     // It comes later than the last tick of the clock that files get their times from.
     let (probe, end) = (node.dir.path().join("probe"), SystemTime::now());
