@@ -273,8 +273,8 @@ impl Inner {
     /// Ends a unit's processes; returns when the unit is final.
     pub(super) async fn cancel_local(&self, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
         let deadline = Instant::now() + self.grace_of(&entry.status().work_type) + RUNNER_MARGIN;
-        {
-            // Having the turn means that no start is under way.
+        let marked = {
+            // Having the turn means that no start is under way, and no removal of the directory.
             let turn = tokio::time::timeout_at(deadline, entry.writer(&self.store)).await;
             let mut writer = turn.map_err(|_| WorkError::StillRunning(entry.id.to_string()))?;
             match writer.status().life.state {
@@ -286,9 +286,9 @@ impl Inner {
                 State::Succeeded | State::Failed | State::Canceled => return Ok(Outcome::Done),
                 State::Running => {}
             }
-        }
-        let dir = entry.dir.clone();
-        let marked = self.store.blocking(move || dir.mark_cancelled()).await;
+            let dir = entry.dir.clone();
+            self.store.blocking(move || dir.mark_cancelled()).await
+        };
         let ends = async {
             let runner = self.signal_runner(entry, Signal::INT).await;
             if !runner.as_ref().is_some_and(Identity::is_alive) {
