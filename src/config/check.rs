@@ -7,15 +7,15 @@
 use std::collections::BTreeMap;
 
 use super::directives::DIRECTIVES;
-use super::error::{ConfigError, Fault, Hint, Place, shown};
+use super::error::{ConfigError, Fault, Hint, Location, shown};
 use super::raw::{RawItem, RawParam, Report};
 use super::schema::{Directive, Kind, Parameter, Role};
-use super::value::{Setting, Value, Written};
+use super::value::{Located, Setting, Value};
 
 /// A directive whose parameters have the schema's names and types; defaults are filled in.
 #[derive(Debug)]
 pub(super) struct Item {
-    pub(super) at: Place,
+    pub(super) at: Location,
     pub(super) directive: &'static Directive,
     pub(super) settings: BTreeMap<&'static str, Given>,
 }
@@ -23,7 +23,7 @@ pub(super) struct Item {
 /// A parameter's value and where it was written; a default was written where the directive is.
 #[derive(Debug)]
 pub(super) struct Given {
-    pub(super) at: Place,
+    pub(super) at: Location,
     pub(super) setting: Setting,
 }
 
@@ -31,7 +31,7 @@ impl Item {
     /// A directive that nobody wrote: all its defaults.
     pub(super) fn implicit(directive: &str) -> Option<Self> {
         let directive = Directive::find(directive)?;
-        let mut item = Self { at: Place::Implicit, directive, settings: BTreeMap::new() };
+        let mut item = Self { at: Location::Implicit, directive, settings: BTreeMap::new() };
         // The caller names a directive that requires nothing.
         fill_in(&mut item, &[], &mut Report::default());
         Some(item)
@@ -107,7 +107,7 @@ fn put(item: &mut Item, parameter: &'static Parameter, param: &RawParam, report:
             return;
         }
     };
-    let on_command_line = matches!(param.at, Place::Argument(_));
+    let on_command_line = matches!(param.at, Location::Argument(_));
     match (item.settings.get_mut(parameter.name).map(|given| &mut given.setting), setting) {
         (Some(Setting::Texts(list)), Setting::Texts(more)) if on_command_line => list.extend(more),
         (Some(Setting::Costs(costs)), Setting::Costs(more)) if on_command_line => costs.extend(more),
@@ -138,11 +138,11 @@ fn fill_in(item: &mut Item, seen: &[&str], report: &mut Report) {
 /// The default as a value. The schema's tests prove that each default has its parameter's kind.
 pub(super) fn default_of(parameter: &Parameter) -> Option<Setting> {
     let value = Value::Text(parameter.default?.to_owned());
-    Written { at: Place::Implicit, value }.convert(parameter.kind).ok()
+    Located { at: Location::Implicit, value }.convert(parameter.kind).ok()
 }
 
 fn check_occurrence(items: &[Item], report: &mut Report) {
-    let mut first: BTreeMap<&str, &Place> = BTreeMap::new();
+    let mut first: BTreeMap<&str, &Location> = BTreeMap::new();
     for item in items.iter().filter(|item| item.directive.singleton) {
         match first.get(item.directive.name) {
             Some(&place) => report.errors.push(item.error(None, Fault::Repeated { first: place.clone() })),
@@ -159,7 +159,7 @@ fn check_occurrence(items: &[Item], report: &mut Report) {
 
 /// Every name is defined once, and every reference leads somewhere.
 fn check_names(items: &[Item], report: &mut Report) {
-    let mut defined: BTreeMap<(&str, &str), Place> = BTreeMap::new();
+    let mut defined: BTreeMap<(&str, &str), Location> = BTreeMap::new();
     for (item, parameter, name) in texts(items) {
         let Role::Defines(what) = parameter.role else { continue };
         let at = item.settings.get(parameter.name).map_or(&item.at, |given| &given.at);

@@ -6,9 +6,9 @@
 
 use std::path::PathBuf;
 
-use super::error::{Fault, Place};
+use super::error::{Fault, Location};
 use super::raw::{RawItem, RawParam, Report};
-use super::value::{Value, Written};
+use super::value::{Located, Value};
 
 /// What a command line asks for.
 #[derive(Debug)]
@@ -27,18 +27,18 @@ pub(super) enum Part {
     /// A directive written out.
     Item(RawItem),
     /// All directives of a file.
-    File(Place, PathBuf),
+    File(Location, PathBuf),
     /// The same of a file that must be in version 2.
-    Version2(Place, PathBuf),
+    Version2(Location, PathBuf),
     /// All directives of the files in a directory.
-    Directory(Place, PathBuf),
+    Directory(Location, PathBuf),
 }
 
 /// What an argument without a dash belongs to.
 enum Expecting {
     Nothing,
     Parameter(RawItem),
-    Path { at: Place, option: String, make: fn(Place, PathBuf) -> Part },
+    Path { at: Location, option: String, make: fn(Location, PathBuf) -> Part },
 }
 
 /// Reads the arguments after the program's name. An empty command line asks for help.
@@ -48,7 +48,7 @@ pub(super) fn read(args: &[String], report: &mut Report) -> Request {
     }
     let mut parser = Parser { parts: Vec::new(), expecting: Expecting::Nothing, report };
     for (index, arg) in args.iter().enumerate() {
-        let at = Place::Argument(index + 1);
+        let at = Location::Argument(index + 1);
         match arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) {
             Some(name) => match name.to_ascii_lowercase().as_str() {
                 "help" | "h" => return Request::Help,
@@ -70,13 +70,13 @@ struct Parser<'a> {
 
 impl Parser<'_> {
     /// An argument with a dash: a new directive or source.
-    fn option(&mut self, at: Place, arg: &str, name: &str, lower: &str) {
+    fn option(&mut self, at: Location, arg: &str, name: &str, lower: &str) {
         self.finish();
         let (key, inline) = match lower.find('=') {
             Some(split) => (&lower[..split], Some(&name[split + 1..])),
             None => (lower, None),
         };
-        let make: fn(Place, PathBuf) -> Part = match key {
+        let make: fn(Location, PathBuf) -> Part = match key {
             "config" | "c" => Part::File,
             "config-dir" => Part::Directory,
             "config-v2" => Part::Version2,
@@ -93,7 +93,7 @@ impl Parser<'_> {
     }
 
     /// An argument without a dash: a parameter or a path.
-    fn operand(&mut self, at: Place, arg: &str) {
+    fn operand(&mut self, at: Location, arg: &str) {
         match &mut self.expecting {
             Expecting::Parameter(item) => item.params.push(parameter(at, arg)),
             Expecting::Path { make, .. } => {
@@ -120,10 +120,10 @@ impl Parser<'_> {
     }
 }
 
-fn parameter(at: Place, arg: &str) -> RawParam {
+fn parameter(at: Location, arg: &str) -> RawParam {
     let (name, text) = match arg.split_once('=') {
         Some((name, text)) => (Some(name.to_owned()), text),
         None => (None, arg),
     };
-    RawParam { name, value: Written { at: at.clone(), value: Value::Text(text.to_owned()) }, at }
+    RawParam { name, value: Located { at: at.clone(), value: Value::Text(text.to_owned()) }, at }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Where a piece of configuration was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// A line of a file; line 0 is the file as a whole.
     File {
         /// The file, as it was named.
@@ -24,7 +24,7 @@ pub enum Place {
     Implicit,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, line: 0 } => write!(f, "{}", path.display()),
@@ -116,7 +116,7 @@ pub enum Fault {
     #[error("only one is allowed, the first is at {first}")]
     Repeated {
         /// Where the first is.
-        first: Place,
+        first: Location,
     },
     /// A directive that stands alone.
     #[error("this is a command of its own: no other directive may be given with it")]
@@ -129,7 +129,7 @@ pub enum Fault {
         /// The name.
         name: String,
         /// Where it occurs first.
-        first: Place,
+        first: Location,
     },
     /// A name that no directive defines.
     #[error("there is no {directive} named \"{name}\": {hint}")]
@@ -229,7 +229,7 @@ fn distance(a: &str, b: &str) -> usize {
 #[derive(Debug)]
 pub struct ConfigError {
     /// Where it was written.
-    pub at: Place,
+    pub at: Location,
     /// The directive concerned, in the schema's spelling.
     pub directive: Option<&'static str>,
     /// The parameter concerned, in the schema's spelling.
@@ -240,7 +240,7 @@ pub struct ConfigError {
 
 impl ConfigError {
     /// An error that concerns no directive in particular.
-    pub fn general(at: Place, fault: Fault) -> Self {
+    pub fn general(at: Location, fault: Fault) -> Self {
         Self { at, directive: None, parameter: None, fault }
     }
 }
@@ -285,7 +285,7 @@ impl std::error::Error for ConfigErrors {}
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// Where it was written.
-    pub at: Place,
+    pub at: Location,
     /// What a person should look at.
     pub text: String,
 }

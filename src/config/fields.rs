@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::check::Item;
 use super::error::Fault;
 use super::raw::Report;
-use super::value::{Setting, Written, quoted};
+use super::value::{Located, Setting, quoted};
 use crate::wire::ServiceName;
 
 /// The values of one directive, to be read by parameter name.
@@ -202,7 +202,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The entries of a list of firewall rules.
-    pub(super) fn rules(&self, name: &'static str) -> &'a [Written] {
+    pub(super) fn rules(&self, name: &'static str) -> &'a [Located] {
         match self.setting(name) {
             Some(Setting::Rules(rules)) => rules,
             _ => &[],
@@ -217,12 +217,12 @@ impl<'a> Fields<'a> {
     }
 
     /// Warns of an entry at a place of its own.
-    pub(super) fn warn_at(&mut self, name: &'static str, node: &Written, text: impl Display) {
+    pub(super) fn warn_at(&mut self, name: &'static str, node: &Located, text: impl Display) {
         self.report.warn(&node.at, format!("{}: {name}: {text}", self.item.directive.name));
     }
 
     /// Notes an error about an entry at a place of its own.
-    pub(super) fn fail_at(&mut self, name: &'static str, node: &Written, fault: Fault) {
+    pub(super) fn fail_at(&mut self, name: &'static str, node: &Located, fault: Fault) {
         let mut error = self.item.error(Some(name), fault);
         error.at = node.at.clone();
         self.report.errors.push(error);

@@ -10,7 +10,7 @@ use regex_syntax::ast::parse::Parser;
 
 use super::error::{Fault, Hint, shown};
 use super::fields::Fields;
-use super::value::{Value, Written, quoted};
+use super::value::{Located, Value, quoted};
 use crate::mesh::firewall::{Action, Pattern, Rule};
 
 const KEYS: [&str; 5] = ["action", "fromnode", "tonode", "fromservice", "toservice"];
@@ -31,7 +31,7 @@ pub(super) fn rules(fields: &mut Fields<'_>, parameter: &'static str) -> Option<
 }
 
 /// Reads one rule, and says which of its expressions a receptor node would read in another way.
-fn rule(node: &Written, ambiguous: &mut Vec<String>) -> Result<Rule, Vec<Fault>> {
+fn rule(node: &Located, ambiguous: &mut Vec<String>) -> Result<Rule, Vec<Fault>> {
     let Value::Map(entries) = &node.value else {
         return Err(vec![Fault::WrongType {
             given: node.show(),
@@ -64,7 +64,7 @@ fn rule(node: &Written, ambiguous: &mut Vec<String>) -> Result<Rule, Vec<Fault>>
     }
 }
 
-fn parse_action(value: &Written) -> Result<Action, Fault> {
+fn parse_action(value: &Located) -> Result<Action, Fault> {
     match value.as_text().unwrap_or_default().to_ascii_lowercase().as_str() {
         "accept" => Ok(Action::Accept),
         "reject" => Ok(Action::Reject),
@@ -77,7 +77,7 @@ fn parse_action(value: &Written) -> Result<Action, Fault> {
 }
 
 /// An empty text tests nothing.
-fn name_match(key: &str, value: &Written) -> Result<Option<Pattern>, Fault> {
+fn name_match(key: &str, value: &Located) -> Result<Option<Pattern>, Fault> {
     let invalid =
         |reason: String| Fault::Invalid { given: value.show(), reason: format!("{}: {reason}", shown(key)) };
     let text = value.as_text().ok_or_else(|| invalid("a name is text".to_owned()))?;
@@ -95,7 +95,7 @@ fn name_match(key: &str, value: &Written) -> Result<Option<Pattern>, Fault> {
 
 /// A warning for an expression whose alternatives stand in no group. A receptor node puts the anchors before the first
 /// and behind the last of them only, so that there a rule is met by more names than here.
-fn two_readings(key: &str, value: &Written) -> Option<String> {
+fn two_readings(key: &str, value: &Located) -> Option<String> {
     let text = value.as_text()?;
     let pattern = text.strip_prefix('/')?.strip_suffix('/')?;
     let Ok(Ast::Alternation(_)) = Parser::new().parse(pattern) else { return None };

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 
 pub use address::{HostPort, WsUrl};
 pub use directives::DIRECTIVES;
-pub use error::{ConfigError, ConfigErrors, Fault, Place, Warning};
+pub use error::{ConfigError, ConfigErrors, Fault, Location, Warning};
 pub use help::help;
 pub use reload::{NotReloadable, ReloadPlan, plan};
 pub use typed::Config;
@@ -133,7 +133,7 @@ impl Sources {
             Request::Run(parts) => load_parts(parts, &self.args, &self.environment, report),
             // These arguments have been a configuration before.
             Request::Help | Request::Version => {
-                report.general(&Place::Implicit, Fault::Shape("the command line names none".to_owned()));
+                report.general(&Location::Implicit, Fault::Shape("the command line names none".to_owned()));
                 Err(ConfigErrors(report.errors))
             }
         }
@@ -189,18 +189,18 @@ fn assemble(raw: Vec<RawItem>, environment: &Environment, report: &mut Report) -
 fn sorted(mut errors: Vec<ConfigError>) -> ConfigErrors {
     let mut files: Vec<std::sync::Arc<Path>> = Vec::new();
     for error in &errors {
-        if let Place::File { path, .. } = &error.at
+        if let Location::File { path, .. } = &error.at
             && !files.contains(path)
         {
             files.push(path.clone());
         }
     }
     errors.sort_by_key(|error| match &error.at {
-        Place::Argument(position) => (0, 0, *position as u64),
-        Place::File { path, line } => {
+        Location::Argument(position) => (0, 0, *position as u64),
+        Location::File { path, line } => {
             (1, files.iter().position(|file| file == path).unwrap_or_default(), *line)
         }
-        Place::Implicit => (2, 0, 0),
+        Location::Implicit => (2, 0, 0),
     });
     ConfigErrors(errors)
 }

@@ -3,13 +3,13 @@
 //! Owns what passes between a reader ([`super::yaml`], [`super::cmdline`]) and the check, and the place where
 //! readers leave errors and warnings. It refuses to know the schema.
 
-use super::error::{ConfigError, Fault, Place, Warning};
-use super::value::Written;
+use super::error::{ConfigError, Fault, Location, Warning};
+use super::value::Located;
 
 /// A directive as written.
 #[derive(Debug)]
 pub(super) struct RawItem {
-    pub(super) at: Place,
+    pub(super) at: Location,
     pub(super) name: String,
     pub(super) params: Vec<RawParam>,
 }
@@ -19,8 +19,8 @@ pub(super) struct RawItem {
 pub(super) struct RawParam {
     /// None for a value without a name.
     pub(super) name: Option<String>,
-    pub(super) at: Place,
-    pub(super) value: Written,
+    pub(super) at: Location,
+    pub(super) value: Located,
 }
 
 /// What has come up so far; reading goes on after an error, to find them all at once.
@@ -32,11 +32,11 @@ pub(super) struct Report {
 
 impl Report {
     /// Notes an error that concerns no known directive.
-    pub(super) fn general(&mut self, at: &Place, fault: Fault) {
+    pub(super) fn general(&mut self, at: &Location, fault: Fault) {
         self.errors.push(ConfigError::general(at.clone(), fault));
     }
 
-    pub(super) fn warn(&mut self, at: &Place, text: String) {
+    pub(super) fn warn(&mut self, at: &Location, text: String) {
         self.warnings.push(Warning { at: at.clone(), text });
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::cmdline::Part;
-use super::error::{Fault, Place};
+use super::error::{Fault, Location};
 use super::raw::{RawItem, Report};
 use super::yaml;
 
@@ -53,7 +53,7 @@ pub(super) fn items(parts: Vec<Part>, files: &mut Files, report: &mut Report) ->
     items
 }
 
-fn file(at: &Place, path: &Path, files: &mut Files, report: &mut Report) -> Vec<RawItem> {
+fn file(at: &Location, path: &Path, files: &mut Files, report: &mut Report) -> Vec<RawItem> {
     files.read.push(path.to_owned());
     match read(path) {
         Ok(text) => {

@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use super::error::{Fault, Place};
+use super::error::{Fault, Location};
 use super::schema::Kind;
 
 /// A value and where it was written.
 #[derive(Debug, Clone)]
-pub(super) struct Written {
-    pub(super) at: Place,
+pub(super) struct Located {
+    pub(super) at: Location,
     pub(super) value: Value,
 }
 
@@ -24,9 +24,9 @@ pub(super) enum Value {
     Int(i64),
     Float(f64),
     Text(String),
-    List(Vec<Written>),
+    List(Vec<Located>),
     /// Keys are unique; their order is that of the file.
-    Map(Vec<(String, Written)>),
+    Map(Vec<(String, Located)>),
 }
 
 /// A value of one of the schema's kinds.
@@ -39,7 +39,7 @@ pub(super) enum Setting {
     Texts(Vec<String>),
     Costs(BTreeMap<String, f64>),
     /// Not yet checked to be rules.
-    Rules(Vec<Written>),
+    Rules(Vec<Located>),
     Free(serde_json::Map<String, serde_json::Value>),
 }
 
@@ -58,7 +58,7 @@ impl Setting {
     }
 }
 
-impl Written {
+impl Located {
     /// The value as an error message shows it.
     pub(super) fn show(&self) -> String {
         match &self.value {
@@ -191,7 +191,7 @@ impl Written {
         Ok(Some(Self::from_json(&self.at, json)))
     }
 
-    fn from_json(at: &Place, json: serde_json::Value) -> Self {
+    fn from_json(at: &Location, json: serde_json::Value) -> Self {
         use serde_json::Value as Json;
         let value = match json {
             Json::Null => Value::Null,

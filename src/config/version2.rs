@@ -4,21 +4,21 @@
 //! with a list, any other under its own. It refuses to know what a directive means. The kind of a key is looked up
 //! in the schema, because only that says whether a name is a plural.
 
-use super::error::{Fault, Place, shown};
+use super::error::{Fault, Location, shown};
 use super::raw::{RawItem, RawParam, Report};
 use super::schema::Directive;
-use super::value::{Value, Written};
+use super::value::{Located, Value};
 
 /// The key that tells this notation from the first.
 const VERSION: &str = "version";
 
 /// True if a map is in this notation, or in one to come.
-pub(super) fn is_meant(map: &[(String, Written)]) -> bool {
+pub(super) fn is_meant(map: &[(String, Located)]) -> bool {
     map.iter().any(|(key, _)| key.eq_ignore_ascii_case(VERSION))
 }
 
 /// The directives of a map, in its order.
-pub(super) fn items(map: Vec<(String, Written)>, report: &mut Report) -> Vec<RawItem> {
+pub(super) fn items(map: Vec<(String, Located)>, report: &mut Report) -> Vec<RawItem> {
     let mut items = Vec::new();
     for (key, value) in map {
         if key.eq_ignore_ascii_case(VERSION) {
@@ -30,7 +30,7 @@ pub(super) fn items(map: Vec<(String, Written)>, report: &mut Report) -> Vec<Raw
     items
 }
 
-fn check_version(value: &Written, report: &mut Report) {
+fn check_version(value: &Located, report: &mut Report) {
     if value.as_text().as_deref() != Some("2") {
         let problem = format!(
             "{} is no version of the configuration: write `version: 2`, or a list of directives",
@@ -41,7 +41,7 @@ fn check_version(value: &Written, report: &mut Report) {
 }
 
 /// One key: a list has an item for each directive, anything else is one directive.
-fn entry(key: &str, value: Written, items: &mut Vec<RawItem>, report: &mut Report) {
+fn entry(key: &str, value: Located, items: &mut Vec<RawItem>, report: &mut Report) {
     let name = singular(key);
     match value.value {
         Value::List(values) => {
@@ -62,7 +62,7 @@ fn singular(key: &str) -> String {
     }
 }
 
-fn item(name: &str, value: Written, report: &mut Report) -> Option<RawItem> {
+fn item(name: &str, value: Located, report: &mut Report) -> Option<RawItem> {
     let (at, given) = (value.at.clone(), value.show());
     let takes_nothing = Directive::find(name).is_some_and(|directive| directive.parameters.is_empty());
     let params = match value.value {
@@ -85,18 +85,18 @@ fn item(name: &str, value: Written, report: &mut Report) -> Option<RawItem> {
 }
 
 /// What `local: true` or `local: false` alone says.
-fn local_switch(map: &[(String, Written)]) -> Option<bool> {
+fn local_switch(map: &[(String, Located)]) -> Option<bool> {
     match map {
-        [(name, Written { value: Value::Flag(on), .. })] if name.eq_ignore_ascii_case("local") => Some(*on),
+        [(name, Located { value: Value::Flag(on), .. })] if name.eq_ignore_ascii_case("local") => Some(*on),
         _ => None,
     }
 }
 
-fn param(name: Option<String>, value: Written) -> RawParam {
+fn param(name: Option<String>, value: Located) -> RawParam {
     RawParam { name, at: value.at.clone(), value }
 }
 
-fn refuse<T>(at: &Place, problem: String, report: &mut Report) -> Option<T> {
+fn refuse<T>(at: &Location, problem: String, report: &mut Report) -> Option<T> {
     report.general(at, Fault::Shape(problem));
     None
 }

@@ -13,9 +13,9 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
-use super::error::{Fault, Place, shown};
+use super::error::{Fault, Location, shown};
 use super::raw::{RawItem, RawParam, Report};
-use super::value::{Value, Written};
+use super::value::{Located, Value};
 use super::version2;
 
 /// What a file holds.
@@ -69,12 +69,12 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn place(&self, line: u64) -> Place {
-        Place::File { path: Arc::clone(self.path), line }
+    fn place(&self, line: u64) -> Location {
+        Location::File { path: Arc::clone(self.path), line }
     }
 
     /// The configuration is a list, or a map with a version; an empty file is an empty list.
-    fn document(&mut self, root: Written) -> Document {
+    fn document(&mut self, root: Located) -> Document {
         match root.value {
             Value::List(items) => {
                 let items = items.into_iter().filter_map(|item| self.item(item)).collect();
@@ -93,7 +93,7 @@ impl Reader<'_> {
     }
 
     /// One item: a name, or a map of one name to its parameters.
-    fn item(&mut self, item: Written) -> Option<RawItem> {
+    fn item(&mut self, item: Located) -> Option<RawItem> {
         let (at, given) = (item.at.clone(), item.show());
         let problem = match item.value {
             Value::Text(name) => return Some(RawItem { at, name, params: Vec::new() }),
@@ -115,12 +115,12 @@ impl Reader<'_> {
         None
     }
 
-    fn params(&mut self, directive: &str, node: Written) -> Option<Vec<RawParam>> {
+    fn params(&mut self, directive: &str, node: Located) -> Option<Vec<RawParam>> {
         let at = node.at.clone();
         match node.value {
             Value::Null => Some(Vec::new()),
             Value::Map(map) => {
-                let named = |(name, value): (String, Written)| RawParam {
+                let named = |(name, value): (String, Located)| RawParam {
                     name: Some(name),
                     at: value.at.clone(),
                     value,
@@ -141,7 +141,7 @@ impl Reader<'_> {
         }
     }
 
-    fn node(&mut self, tree: Spanned<Tree>) -> Written {
+    fn node(&mut self, tree: Spanned<Tree>) -> Located {
         let at = self.place(tree.referenced.line());
         let value = match tree.value {
             Tree::Null => Value::Null,
@@ -152,17 +152,17 @@ impl Reader<'_> {
             Tree::List(items) => Value::List(items.into_iter().map(|item| self.node(item)).collect()),
             Tree::Map(entries) => Value::Map(self.map(entries)),
         };
-        Written { at, value }
+        Located { at, value }
     }
 
     /// Of equal keys the last one counts.
-    fn map(&mut self, entries: Vec<(Spanned<Tree>, Spanned<Tree>)>) -> Vec<(String, Written)> {
-        let mut map: Vec<(String, Written)> = Vec::with_capacity(entries.len());
+    fn map(&mut self, entries: Vec<(Spanned<Tree>, Spanned<Tree>)>) -> Vec<(String, Located)> {
+        let mut map: Vec<(String, Located)> = Vec::with_capacity(entries.len());
         let mut known = BTreeMap::new();
         for (key, value) in entries {
             let Some((at, key)) = self.key(key) else { continue };
             // A value's own place may be an anchor's; the key's line is where a person looks.
-            let value = Written { at: at.clone(), ..self.node(value) };
+            let value = Located { at: at.clone(), ..self.node(value) };
             match known.get(&key) {
                 Some(&index) => {
                     self.report
@@ -178,7 +178,7 @@ impl Reader<'_> {
         map
     }
 
-    fn key(&mut self, key: Spanned<Tree>) -> Option<(Place, String)> {
+    fn key(&mut self, key: Spanned<Tree>) -> Option<(Location, String)> {
         let node = self.node(key);
         let problem = match &node.value {
             Value::Text(key) => return Some((node.at.clone(), key.clone())),

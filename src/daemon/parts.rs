@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::wiring;
-use crate::config::typed::parts::{Claim, ControlDoor, Part, Trust};
+use crate::config::typed::parts::{Claim, ControlListener, Part, Trust};
 use crate::config::typed::services::Remote;
 use crate::control::{self, Limits, Server};
 use crate::node::LinkHandle;
@@ -223,17 +223,19 @@ impl Parts {
         (wiring::remote_node(&remote.node, self.context.node.id()), remote.service)
     }
 
-    async fn open(&self, door: &ControlDoor) -> Outcome<Running> {
+    async fn open(&self, door: &ControlListener) -> Outcome<Running> {
         let mut server = Server::new(self.context.clone(), Limits::default());
-        if let ControlDoor::Tcp(_, _, Trust::Everyone) | ControlDoor::Mesh(_, _, Trust::Everyone) = door {
+        if let ControlListener::Tcp(_, _, Trust::Everyone) | ControlListener::Mesh(_, _, Trust::Everyone) =
+            door
+        {
             server.trust_everyone();
         }
         match door {
-            ControlDoor::Unix(path, mode) => server.listen_unix(path, *mode)?,
-            ControlDoor::Tcp(address, tls, _) => {
+            ControlListener::Unix(path, mode) => server.listen_unix(path, *mode)?,
+            ControlListener::Tcp(address, tls, _) => {
                 server.listen_tcp(&address.to_string(), self.server_profile(tls)?).await?;
             }
-            ControlDoor::Mesh(service, tls, _) => {
+            ControlListener::Mesh(service, tls, _) => {
                 server.listen_mesh(*service, self.server_profile(tls)?).await?;
             }
         }

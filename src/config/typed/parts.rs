@@ -27,7 +27,7 @@ pub enum Trust {
 
 /// One of the places where a control service listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ControlDoor {
+pub enum ControlListener {
     /// A Unix socket and its mode.
     Unix(PathBuf, u32),
     /// A TCP address, and the name of a `tls-server`.
@@ -40,7 +40,7 @@ pub enum ControlDoor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     /// Part of a `control-service`.
-    Control(ControlDoor),
+    Control(ControlListener),
     /// A link to neighbours.
     Link(Backend),
     /// `command-service`
@@ -92,7 +92,7 @@ impl Config {
     /// is a link, and the doors on this host open last, so that whoever gets an answer finds a node that is up.
     pub fn parts(&self) -> Vec<Part> {
         let mut all: Vec<Part> = Vec::new();
-        let on_the_mesh = |door: &ControlDoor| matches!(door, ControlDoor::Mesh(..));
+        let on_the_mesh = |door: &ControlListener| matches!(door, ControlListener::Mesh(..));
         let (mesh, host): (Vec<_>, Vec<_>) =
             self.control_services.iter().flat_map(doors).partition(on_the_mesh);
         all.extend(mesh.into_iter().map(Part::Control));
@@ -110,16 +110,16 @@ impl Config {
     }
 }
 
-fn doors(control: &ControlService) -> Vec<ControlDoor> {
+fn doors(control: &ControlService) -> Vec<ControlListener> {
     let mut doors = Vec::new();
     let trust = |from| if control.forward >= from { Trust::Everyone } else { Trust::Proof };
     if let Some(path) = &control.filename {
-        doors.push(ControlDoor::Unix(path.clone(), control.permissions));
+        doors.push(ControlListener::Unix(path.clone(), control.permissions));
     }
     if let Some(address) = &control.tcp_listen {
-        doors.push(ControlDoor::Tcp(address.clone(), control.tcp_tls.clone(), trust(Forward::Tcp)));
+        doors.push(ControlListener::Tcp(address.clone(), control.tcp_tls.clone(), trust(Forward::Tcp)));
     }
-    doors.push(ControlDoor::Mesh(control.service, control.tls.clone(), trust(Forward::All)));
+    doors.push(ControlListener::Mesh(control.service, control.tls.clone(), trust(Forward::All)));
     doors
 }
 
@@ -127,9 +127,9 @@ impl Part {
     /// What the part occupies while it runs.
     pub fn claims(&self) -> Vec<Claim> {
         match self {
-            Self::Control(ControlDoor::Unix(path, _)) => vec![Claim::File(path.clone())],
-            Self::Control(ControlDoor::Tcp(address, ..)) => tcp(address),
-            Self::Control(ControlDoor::Mesh(service, ..)) => vec![Claim::Service(*service)],
+            Self::Control(ControlListener::Unix(path, _)) => vec![Claim::File(path.clone())],
+            Self::Control(ControlListener::Tcp(address, ..)) => tcp(address),
+            Self::Control(ControlListener::Mesh(service, ..)) => vec![Claim::Service(*service)],
             Self::Link(backend) => link_claims(backend),
             Self::Command(command) => vec![Claim::Service(command.service)],
             Self::TcpServer(server) => tcp(&server.bind),
@@ -150,11 +150,11 @@ impl Part {
     /// The TLS profiles that the part takes when it starts.
     pub fn profiles(&self) -> Vec<Profile<'_>> {
         match self {
-            Self::Control(ControlDoor::Unix(..))
+            Self::Control(ControlListener::Unix(..))
             | Self::UdpServer(_)
             | Self::UdpClient(_)
             | Self::IpRouter(_) => Vec::new(),
-            Self::Control(ControlDoor::Tcp(_, tls, _) | ControlDoor::Mesh(_, tls, _)) => {
+            Self::Control(ControlListener::Tcp(_, tls, _) | ControlListener::Mesh(_, tls, _)) => {
                 server(tls).into_iter().collect()
             }
             Self::Link(backend) => link_profile(backend).into_iter().collect(),
@@ -214,9 +214,11 @@ impl fmt::Display for Part {
     /// The directive and what tells it from others of its kind, for logs and errors.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Control(ControlDoor::Unix(path, _)) => write!(f, "control-service on {}", path.display()),
-            Self::Control(ControlDoor::Tcp(address, ..)) => write!(f, "control-service on {address}"),
-            Self::Control(ControlDoor::Mesh(service, ..)) => write!(f, "control-service {service}"),
+            Self::Control(ControlListener::Unix(path, _)) => {
+                write!(f, "control-service on {}", path.display())
+            }
+            Self::Control(ControlListener::Tcp(address, ..)) => write!(f, "control-service on {address}"),
+            Self::Control(ControlListener::Mesh(service, ..)) => write!(f, "control-service {service}"),
             Self::Link(Backend::TcpListener(listener)) => write!(f, "tcp-listener on {}", listener.bind),
             Self::Link(Backend::TcpPeer(peer)) => write!(f, "tcp-peer {}", peer.address),
             Self::Link(Backend::UdpListener(listener)) => write!(f, "udp-listener on {}", listener.bind),

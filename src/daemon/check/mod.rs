@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use rustix::fs::{Access, FlockOperation, access, flock};
 
 use crate::config::typed::backends::Backend;
-use crate::config::typed::parts::{Claim, ControlDoor, Part, Trust};
+use crate::config::typed::parts::{Claim, ControlListener, Part, Trust};
 use crate::config::typed::work::WorkLimits;
 use crate::config::{self, Config, Environment, HostPort, Invocation};
 
@@ -134,8 +134,8 @@ impl Findings {
 
     fn part(&mut self, part: &Part) {
         match part {
-            Part::Control(ControlDoor::Unix(path, _)) => self.socket(part, path),
-            Part::Control(ControlDoor::Tcp(address, ..)) => self.tcp(part, address),
+            Part::Control(ControlListener::Unix(path, _)) => self.socket(part, path),
+            Part::Control(ControlListener::Tcp(address, ..)) => self.tcp(part, address),
             Part::Link(Backend::TcpListener(listener)) => self.tcp(part, &listener.bind),
             Part::Link(Backend::WsListener(listener)) => self.tcp(part, &listener.bind),
             Part::Link(Backend::UdpListener(listener)) => self.udp(part, &listener.bind),
@@ -164,10 +164,10 @@ impl Findings {
                     self.add(part, format!("/dev/net/tun cannot be opened: {error}"));
                 }
             }
-            Part::Control(ControlDoor::Mesh(_, _, Trust::Everyone)) => self.warnings.push(format!(
+            Part::Control(ControlListener::Mesh(_, _, Trust::Everyone)) => self.warnings.push(format!(
                 "{part}: with forward: all any node of the mesh may have this one submit work elsewhere, sign it, reload and change its log level"
             )),
-            Part::Control(ControlDoor::Mesh(_, _, Trust::Proof))
+            Part::Control(ControlListener::Mesh(_, _, Trust::Proof))
             | Part::TcpClient(_)
             | Part::UdpClient(_)
             | Part::UnixSocketClient(_) => {}
