@@ -3,8 +3,8 @@
 //! # The rooms
 //!
 //! Dependencies point one way: `wire` <- `mesh` <- `node` <- `stream` <- `service`, `work` <- `control` <-
-//! `daemon` <- the binaries. `backend` stands beside `node`, `tls` below whoever opens connections; `config` is
-//! read by `daemon` alone.
+//! `daemon` <- the binaries. `backend` stands beside `node`, `tls` below whoever opens connections; `config`
+//! stands above the rooms, of which it names the options alone, and is read by `daemon`.
 //!
 //! - [`wire`] owns every byte layout that travels between nodes.
 //! - [`mesh`] owns the protocol, pure: sessions, routes, floods, datagrams; time is an argument.

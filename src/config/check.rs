@@ -1,47 +1,40 @@
-//! Checks directives as written against the schema.
+//! Checks directives as written against the table.
 //!
-//! Owns everything that the schema alone decides: names in any case, types, required and bare parameters,
+//! Owns everything that the table alone decides: names in any case, types, required and bare parameters,
 //! defaults, directives that occur once or alone, names that must be unique or must exist. It refuses to
 //! know what a setting is for.
 
 use std::collections::BTreeMap;
 
 use super::directives::DIRECTIVES;
-use super::error::{ConfigError, Fault, Hint, Location, shown};
+use super::error::{ConfigError, Hint, Location, shown, unknown_parameter};
 use super::raw::{RawItem, RawParam, Report};
 use super::schema::{Directive, Kind, Parameter, Role};
-use super::value::{Located, Setting, Value};
+use super::value::{Located, Value};
 
-/// A directive whose parameters have the schema's names and types; defaults are filled in.
+/// A directive whose parameters have the table's names, and values of their kinds; defaults are filled in.
 #[derive(Debug)]
-pub(super) struct Item {
+pub struct Item {
     pub(super) at: Location,
     pub(super) directive: &'static Directive,
-    pub(super) settings: BTreeMap<&'static str, Given>,
-}
-
-/// A parameter's value and where it was written; a default was written where the directive is.
-#[derive(Debug)]
-pub(super) struct Given {
-    pub(super) at: Location,
-    pub(super) setting: Setting,
+    /// A default was written where the directive is.
+    pub(super) settings: BTreeMap<&'static str, Located>,
 }
 
 impl Item {
     /// A directive that nobody wrote: all its defaults.
-    pub(super) fn implicit(directive: &str) -> Option<Self> {
-        let directive = Directive::find(directive)?;
+    pub(super) fn implicit(directive: &'static Directive) -> Self {
         let mut item = Self { at: Location::Implicit, directive, settings: BTreeMap::new() };
         // The caller names a directive that requires nothing.
         fill_in(&mut item, &[], &mut Report::default());
-        Some(item)
+        item
     }
 
     /// An error about this directive, or one of its parameters.
-    pub(super) fn error(&self, parameter: Option<&'static str>, fault: Fault) -> ConfigError {
+    pub(super) fn error(&self, parameter: Option<&'static str>, fault: impl Into<String>) -> ConfigError {
         let given = parameter.and_then(|name| self.settings.get(name));
         let at = given.map_or(&self.at, |given| &given.at).clone();
-        ConfigError { at, directive: Some(self.directive.name), parameter, fault }
+        ConfigError { at, directive: Some(self.directive.name), parameter, fault: fault.into() }
     }
 }
 
@@ -56,7 +49,7 @@ pub(super) fn check(raw: Vec<RawItem>, report: &mut Report) -> Vec<Item> {
 fn resolve(raw: RawItem, report: &mut Report) -> Option<Item> {
     let Some(directive) = Directive::find(&raw.name) else {
         let hint = Hint::new(&raw.name, DIRECTIVES.iter().map(|directive| directive.name));
-        report.general(&raw.at, Fault::UnknownDirective { name: shown(&raw.name), hint });
+        report.general(&raw.at, format!("unknown directive `{}`: {hint}", shown(&raw.name)));
         return None;
     };
     let mut item = Item { at: raw.at, directive, settings: BTreeMap::new() };
@@ -79,27 +72,24 @@ fn resolve(raw: RawItem, report: &mut Report) -> Option<Item> {
     Some(item)
 }
 
-fn find_parameter(item: &Item, param: &RawParam) -> Result<&'static Parameter, Fault> {
+fn find_parameter(item: &Item, param: &RawParam) -> Result<&'static Parameter, String> {
     let known = || item.directive.parameters.iter().map(|parameter| parameter.name);
     match &param.name {
-        Some(name) => item
-            .directive
-            .parameter(name)
-            .ok_or_else(|| Fault::UnknownParameter { name: shown(name), hint: Hint::new(name, known()) }),
+        Some(name) => item.directive.parameter(name).ok_or_else(|| unknown_parameter(name, known())),
         None if item.directive.parameters.is_empty() => {
-            Err(Fault::Rule(format!("takes no parameters, but {} was given", param.value.show())))
+            Err(format!("takes no parameters, but {} was given", param.value.show()))
         }
-        None => item.directive.bare_parameter().ok_or_else(|| Fault::NoBareValue {
-            given: param.value.show(),
-            hint: Hint::OneOf(known().map(str::to_owned).collect()),
+        None => item.directive.bare_parameter().ok_or_else(|| {
+            let hint = Hint::OneOf(known().map(str::to_owned).collect());
+            format!("{} is given without a parameter\'s name: {hint}", param.value.show())
         }),
     }
 }
 
-/// Converts a value and keeps it. Repeated lists on the command line grow, anything else is replaced.
+/// Keeps a value in the shape of its kind. Repeated lists on the command line grow, anything else is replaced.
 fn put(item: &mut Item, parameter: &'static Parameter, param: &RawParam, report: &mut Report) {
-    let setting = match param.value.convert(parameter.kind) {
-        Ok(setting) => setting,
+    let given = match param.value.shaped(parameter.kind) {
+        Ok(given) => Located { at: param.at.clone(), ..given },
         Err(fault) => {
             let at = param.at.clone();
             let (directive, parameter) = (Some(item.directive.name), Some(parameter.name));
@@ -108,44 +98,45 @@ fn put(item: &mut Item, parameter: &'static Parameter, param: &RawParam, report:
         }
     };
     let on_command_line = matches!(param.at, Location::Argument(_));
-    match (item.settings.get_mut(parameter.name).map(|given| &mut given.setting), setting) {
-        (Some(Setting::Texts(list)), Setting::Texts(more)) if on_command_line => list.extend(more),
-        (Some(Setting::Costs(costs)), Setting::Costs(more)) if on_command_line => costs.extend(more),
-        (Some(Setting::Rules(rules)), Setting::Rules(more)) if on_command_line => rules.extend(more),
-        (before, setting) => {
-            if before.is_some() {
-                report.warn(
-                    &param.at,
-                    format!("`{}` is given more than once, the last one counts", parameter.name),
-                );
-            }
-            item.settings.insert(parameter.name, Given { at: param.at.clone(), setting });
+    if let Some(before) = item.settings.get_mut(parameter.name) {
+        if on_command_line && before.grow(parameter.kind, &given) {
+            return;
         }
+        report.warn(&param.at, format!("`{}` is given more than once, the last one counts", parameter.name));
     }
+    match default_of(parameter).filter(|_| parameter.empty_is_default && given.is_empty_text()) {
+        Some(default) => item.settings.insert(parameter.name, Located { at: given.at, ..default }),
+        None => item.settings.insert(parameter.name, given),
+    };
 }
 
 /// Adds the defaults and complains about what must be given and is not.
 fn fill_in(item: &mut Item, seen: &[&str], report: &mut Report) {
     for parameter in item.directive.parameters.iter().filter(|parameter| !seen.contains(&parameter.name)) {
         if parameter.required {
-            report.errors.push(item.error(Some(parameter.name), Fault::Missing));
-        } else if let Some(setting) = default_of(parameter) {
-            item.settings.insert(parameter.name, Given { at: item.at.clone(), setting });
+            report.errors.push(item.error(Some(parameter.name), "required, but not given"));
+        } else if let Some(default) = default_of(parameter) {
+            item.settings.insert(parameter.name, Located { at: item.at.clone(), ..default });
         }
     }
 }
 
-/// The default as a value. The schema's tests prove that each default has its parameter's kind.
-pub(super) fn default_of(parameter: &Parameter) -> Option<Setting> {
+/// The default as a value. A test proves that each default has its parameter's kind.
+pub(super) fn default_of(parameter: &Parameter) -> Option<Located> {
     let value = Value::Text(parameter.default?.to_owned());
-    Located { at: Location::Implicit, value }.convert(parameter.kind).ok()
+    Located { at: Location::Implicit, value }.shaped(parameter.kind).ok()
 }
+
+const EXCLUSIVE: &str = "this is a command of its own: no other directive may be given with it";
 
 fn check_occurrence(items: &[Item], report: &mut Report) {
     let mut first: BTreeMap<&str, &Location> = BTreeMap::new();
     for item in items.iter().filter(|item| item.directive.singleton) {
         match first.get(item.directive.name) {
-            Some(&place) => report.errors.push(item.error(None, Fault::Repeated { first: place.clone() })),
+            Some(first) => {
+                let fault = format!("only one is allowed, the first is at {first}");
+                report.errors.push(item.error(None, fault));
+            }
             None => {
                 first.insert(item.directive.name, &item.at);
             }
@@ -153,7 +144,7 @@ fn check_occurrence(items: &[Item], report: &mut Report) {
     }
     if items.len() > 1 {
         let exclusive = items.iter().filter(|item| item.directive.exclusive);
-        report.errors.extend(exclusive.map(|item| item.error(None, Fault::Exclusive)));
+        report.errors.extend(exclusive.map(|item| item.error(None, EXCLUSIVE)));
     }
 }
 
@@ -165,7 +156,8 @@ fn check_names(items: &[Item], report: &mut Report) {
         let at = item.settings.get(parameter.name).map_or(&item.at, |given| &given.at);
         match defined.get(&(what, name)) {
             Some(first) => {
-                let fault = Fault::Duplicate { what, name: shown(name), first: first.clone() };
+                let name = shown(name);
+                let fault = format!("\"{name}\" is already the name of a {what} at {first}: choose another");
                 report.errors.push(item.error(Some(parameter.name), fault));
             }
             None => {
@@ -179,7 +171,8 @@ fn check_names(items: &[Item], report: &mut Report) {
         let built_in = directive == "tls-client" && name == "default";
         if !built_in && !defined.contains_key(&(directive, name)) {
             let known = defined.keys().filter(|(what, _)| *what == directive).map(|(_, name)| *name);
-            let fault = Fault::Dangling { directive, name: shown(name), hint: Hint::new(name, known) };
+            let (hint, name) = (Hint::new(name, known), shown(name));
+            let fault = format!("there is no {directive} named \"{name}\": {hint}");
             report.errors.push(item.error(Some(parameter.name), fault));
         }
     }
@@ -188,11 +181,11 @@ fn check_names(items: &[Item], report: &mut Report) {
 
 fn check_needs(items: &[Item], report: &mut Report) {
     for item in items {
-        for parameter in item.directive.parameters {
+        for parameter in &item.directive.parameters {
             let Role::Needs(directive) = parameter.role else { continue };
-            let on = item.settings.get(parameter.name).is_some_and(|given| !given.setting.is_blank());
+            let on = item.settings.get(parameter.name).is_some_and(|given| !given.is_blank());
             if on && !items.iter().any(|item| item.directive.name == directive) {
-                let fault = Fault::Rule(format!("needs the directive `{directive}`"));
+                let fault = format!("needs the directive `{directive}`");
                 report.errors.push(item.error(Some(parameter.name), fault));
             }
         }
@@ -203,8 +196,8 @@ fn check_needs(items: &[Item], report: &mut Report) {
 fn texts(items: &[Item]) -> impl Iterator<Item = (&Item, &'static Parameter, &str)> {
     items.iter().flat_map(|item| {
         let texts = item.directive.parameters.iter().filter(|parameter| parameter.kind == Kind::Text);
-        texts.filter_map(move |parameter| match &item.settings.get(parameter.name)?.setting {
-            Setting::Text(text) if !text.is_empty() => Some((item, parameter, text.as_str())),
+        texts.filter_map(move |parameter| match &item.settings.get(parameter.name)?.value {
+            Value::Text(text) if !text.is_empty() => Some((item, parameter, text.as_str())),
             _ => None,
         })
     })

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use super::error::{Fault, Location};
+use super::error::Location;
 use super::raw::{RawItem, RawParam, Report};
 use super::value::{Located, Value};
 
@@ -102,7 +102,7 @@ impl Parser<'_> {
             }
             Expecting::Nothing => {
                 let problem = format!("{arg:?} belongs to no directive: write `--directive {arg}`");
-                self.report.general(&at, Fault::Shape(problem));
+                self.report.general(&at, problem);
             }
         }
     }
@@ -114,7 +114,7 @@ impl Parser<'_> {
             Expecting::Parameter(item) => self.parts.push(Part::Item(item)),
             Expecting::Path { at, option, .. } => {
                 let problem = format!("{option} needs a path after it");
-                self.report.general(&at, Fault::Shape(problem));
+                self.report.general(&at, problem);
             }
         }
     }

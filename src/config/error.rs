@@ -1,11 +1,11 @@
 //! What can be wrong with a configuration, and where.
 //!
-//! Owns the places (file and line, or argument of the command line), the faults and their wording. An
+//! Owns the locations (file and line, or argument of the command line) and the words that several checks share. An
 //! error says where, which directive and parameter, what was given and what is allowed. It refuses to know
 //! how files are read and what a setting is for.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Where a piece of configuration was written.
@@ -35,121 +35,19 @@ impl fmt::Display for Location {
     }
 }
 
-/// What is wrong.
-#[derive(Debug, thiserror::Error)]
-pub enum Fault {
-    /// A file or directory that cannot be read.
-    #[error("cannot read {path}: {source}", path = path.display())]
-    Unreadable {
-        /// The file or directory.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A file larger than any configuration.
-    #[error("{path} is larger than {limit} bytes, which is no configuration file", path = path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// What is allowed, in bytes.
-        limit: u64,
-    },
-    /// A directory given as configuration that holds no file of the right name.
-    #[error("{path} holds no *.yml or *.yaml file", path = path.display())]
-    EmptyDirectory {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// Text that is no YAML, or exceeds the reader's limits.
-    #[error("not valid YAML: {0}")]
-    Yaml(String),
-    /// YAML, or a command line, that does not have the shape of a configuration.
-    #[error("{0}")]
-    Shape(String),
-    /// A directive that does not exist.
-    #[error("unknown directive `{name}`: {hint}")]
-    UnknownDirective {
-        /// As written.
-        name: String,
-        /// What may have been meant.
-        hint: Hint,
-    },
-    /// A parameter that the directive does not have.
-    #[error("unknown parameter `{name}`: {hint}")]
-    UnknownParameter {
-        /// As written.
-        name: String,
-        /// What may have been meant.
-        hint: Hint,
-    },
-    /// A required parameter that is not there.
-    #[error("required, but not given")]
-    Missing,
-    /// A value without a parameter's name, where none is taken.
-    #[error("{given} is given without a parameter's name: {hint}")]
-    NoBareValue {
-        /// What was given.
-        given: String,
-        /// The parameters there are.
-        hint: Hint,
-    },
-    /// A value of another type.
-    #[error("{given} is not {wanted}")]
-    WrongType {
-        /// What was given.
-        given: String,
-        /// The type that is allowed.
-        wanted: &'static str,
-    },
-    /// A value of the right type that is not allowed.
-    #[error("{given} is not allowed: {reason}")]
-    Invalid {
-        /// What was given.
-        given: String,
-        /// What is allowed.
-        reason: String,
-    },
-    /// A rule of its own, most often about several parameters.
-    #[error("{0}")]
-    Rule(String),
-    /// A directive that may occur once.
-    #[error("only one is allowed, the first is at {first}")]
-    Repeated {
-        /// Where the first is.
-        first: Location,
-    },
-    /// A directive that stands alone.
-    #[error("this is a command of its own: no other directive may be given with it")]
-    Exclusive,
-    /// A name that must be unique and is not.
-    #[error("\"{name}\" is already the name of a {what} at {first}: choose another")]
-    Duplicate {
-        /// What kind of name.
-        what: &'static str,
-        /// The name.
-        name: String,
-        /// Where it occurs first.
-        first: Location,
-    },
-    /// A name that no directive defines.
-    #[error("there is no {directive} named \"{name}\": {hint}")]
-    Dangling {
-        /// The directive that would define it.
-        directive: &'static str,
-        /// The name.
-        name: String,
-        /// Which names there are.
-        hint: Hint,
-    },
-    /// The node has no name and cannot take the machine's.
-    #[error("no node ID given and the host name is {host}: set one, as in `- node: {{id: my-name}}`")]
-    NoNodeId {
-        /// The host name, as far as known.
-        host: String,
-    },
-    /// There is no place for the node's data.
-    #[error("no data directory: neither HOME nor XDG_STATE_HOME is set; set `datadir`")]
-    NoDataDir,
+/// The words for a value of another type.
+pub(super) fn wrong_type(given: &str, wanted: &str) -> String {
+    format!("{given} is not {wanted}")
+}
+
+/// The words for a value of the right type that is not allowed.
+pub(super) fn invalid(given: &str, reason: &str) -> String {
+    format!("{given} is not allowed: {reason}")
+}
+
+/// The words for a parameter that is none, among those that are.
+pub(super) fn unknown_parameter<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    format!("unknown parameter `{}`: {}", shown(name), Hint::new(name, known))
 }
 
 /// Help for a wrong name: the nearest right one, else all of them.
@@ -234,14 +132,14 @@ pub struct ConfigError {
     pub directive: Option<&'static str>,
     /// The parameter concerned, in the schema's spelling.
     pub parameter: Option<&'static str>,
-    /// What is wrong.
-    pub fault: Fault,
+    /// What is wrong, and what is allowed instead.
+    pub fault: String,
 }
 
 impl ConfigError {
     /// An error that concerns no directive in particular.
-    pub fn general(at: Location, fault: Fault) -> Self {
-        Self { at, directive: None, parameter: None, fault }
+    pub fn general(at: Location, fault: impl Into<String>) -> Self {
+        Self { at, directive: None, parameter: None, fault: fault.into() }
     }
 }
 
@@ -255,11 +153,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-impl std::error::Error for ConfigError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.fault.source()
-    }
-}
+impl std::error::Error for ConfigError {}
 
 /// Everything that is wrong with a configuration; never empty. Printed, it is one line each, 50 at most.
 #[derive(Debug)]

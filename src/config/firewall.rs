@@ -8,42 +8,52 @@ use regex::Regex;
 use regex_syntax::ast::Ast;
 use regex_syntax::ast::parse::Parser;
 
-use super::error::{Fault, Hint, shown};
-use super::fields::Fields;
+use super::declare::{Problems, Single};
+use super::error::{invalid, shown, unknown_parameter, wrong_type};
+use super::schema::Kind;
 use super::value::{Located, Value, quoted};
 use crate::mesh::firewall::{Action, Pattern, Rule};
 
 const KEYS: [&str; 5] = ["action", "fromnode", "tonode", "fromservice", "toservice"];
 
-/// Reads the rules of a parameter; all errors are noted.
-pub(super) fn rules(fields: &mut Fields<'_>, parameter: &'static str) -> Option<Vec<Rule>> {
-    let nodes = fields.rules(parameter);
-    let mut rules = Vec::new();
-    for node in nodes {
-        let mut ambiguous = Vec::new();
-        match rule(node, &mut ambiguous) {
-            Ok(rule) => rules.push(rule),
-            Err(faults) => faults.into_iter().for_each(|fault| fields.fail_at(parameter, node, fault)),
+/// The rules of a node; all errors are noted.
+#[derive(Debug, Clone, Copy)]
+pub enum Rules {}
+
+impl Single for Rules {
+    type Value = Vec<Rule>;
+    const KIND: Kind = Kind::FirewallRules;
+
+    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<Vec<Rule>> {
+        let Value::List(nodes) = &given.value else { return None };
+        let mut rules = Vec::new();
+        for node in nodes {
+            let mut ambiguous = Vec::new();
+            match rule(node, &mut ambiguous) {
+                Ok(rule) => rules.push(rule),
+                Err(faults) => faults.into_iter().for_each(|fault| problems.fail_at(&node.at, fault)),
+            }
+            ambiguous.into_iter().for_each(|text| problems.warn_at(&node.at, &text));
         }
-        ambiguous.into_iter().for_each(|text| fields.warn_at(parameter, node, text));
+        (rules.len() == nodes.len()).then_some(rules)
     }
-    (rules.len() == nodes.len()).then_some(rules)
+
+    fn absent(_problems: &mut Problems<'_>) -> Option<Vec<Rule>> {
+        Some(Vec::new())
+    }
 }
 
 /// Reads one rule, and says which of its expressions a receptor node would read in another way.
-fn rule(node: &Located, ambiguous: &mut Vec<String>) -> Result<Rule, Vec<Fault>> {
+fn rule(node: &Located, ambiguous: &mut Vec<String>) -> Result<Rule, Vec<String>> {
     let Value::Map(entries) = &node.value else {
-        return Err(vec![Fault::WrongType {
-            given: node.show(),
-            wanted: "a rule, such as {action: reject, tonode: foo}",
-        }]);
+        return Err(vec![wrong_type(&node.show(), "a rule, such as {action: reject, tonode: foo}")]);
     };
     let mut faults = Vec::new();
     let mut action = None;
     let mut names: [Option<Pattern>; 4] = [const { None }; 4];
     for (key, value) in entries {
         let outcome = match KEYS.iter().position(|known| known.eq_ignore_ascii_case(key)) {
-            None => Err(Fault::UnknownParameter { name: shown(key), hint: Hint::new(key, KEYS) }),
+            None => Err(unknown_parameter(key, KEYS)),
             Some(0) => parse_action(value).map(|parsed| action = Some(parsed)),
             Some(index) => {
                 ambiguous.extend(two_readings(key, value));
@@ -53,7 +63,7 @@ fn rule(node: &Located, ambiguous: &mut Vec<String>) -> Result<Rule, Vec<Fault>>
         faults.extend(outcome.err());
     }
     if action.is_none() && faults.is_empty() {
-        faults.push(Fault::Shape("a rule needs an action: accept, reject or drop".to_owned()));
+        faults.push("a rule needs an action: accept, reject or drop".to_owned());
     }
     let [from_node, to_node, from_service, to_service] = names;
     match action {
@@ -64,32 +74,28 @@ fn rule(node: &Located, ambiguous: &mut Vec<String>) -> Result<Rule, Vec<Fault>>
     }
 }
 
-fn parse_action(value: &Located) -> Result<Action, Fault> {
+fn parse_action(value: &Located) -> Result<Action, String> {
     match value.as_text().unwrap_or_default().to_ascii_lowercase().as_str() {
         "accept" => Ok(Action::Accept),
         "reject" => Ok(Action::Reject),
         "drop" => Ok(Action::Drop),
-        _ => Err(Fault::Invalid {
-            given: value.show(),
-            reason: "an action is accept, reject or drop".to_owned(),
-        }),
+        _ => Err(invalid(&value.show(), "an action is accept, reject or drop")),
     }
 }
 
 /// An empty text tests nothing.
-fn name_match(key: &str, value: &Located) -> Result<Option<Pattern>, Fault> {
-    let invalid =
-        |reason: String| Fault::Invalid { given: value.show(), reason: format!("{}: {reason}", shown(key)) };
-    let text = value.as_text().ok_or_else(|| invalid("a name is text".to_owned()))?;
+fn name_match(key: &str, value: &Located) -> Result<Option<Pattern>, String> {
+    let refused = |reason: String| invalid(&value.show(), &format!("{}: {reason}", shown(key)));
+    let text = value.as_text().ok_or_else(|| refused("a name is text".to_owned()))?;
     let Some(rest) = text.strip_prefix('/') else {
         return Ok(Some(text).filter(|text| !text.is_empty()).map(Pattern::Exact));
     };
     let pattern = rest
         .strip_suffix('/')
-        .ok_or_else(|| invalid("a regular expression begins and ends with a slash".to_owned()))?;
+        .ok_or_else(|| refused("a regular expression begins and ends with a slash".to_owned()))?;
     // The group keeps an alternative inside the anchors.
     let regex = Regex::new(&format!("^(?:{pattern})$"))
-        .map_err(|_| invalid(format!("{} is no regular expression", quoted(pattern))))?;
+        .map_err(|_| refused(format!("{} is no regular expression", quoted(pattern))))?;
     Ok(Some(Pattern::Regex(regex)))
 }
 

@@ -1,25 +1,29 @@
 //! Configuration: from files and command line to checked types, all errors at once, each with its place.
 //!
-//! The way of a directive: a notation (`yaml` with `version2`, `cmdline`) yields it as written (`raw`, `value`); the
-//! schema (`schema`, `directives`) decides names, types, defaults and references (`check`); `typed`
-//! gives every value its own type; `support` warns of what this version loads without doing it. `reload` compares two
-//! configurations, `help` prints the grammar. This room opens configuration files and nothing else: no
-//! sockets, no keys, no clock; machine and caller are described to it by [`Environment`].
+//! Each directive is declared once, in [`directives`]: names, types, defaults and help (`declare` says how, `parameters`
+//! has the types). The way of a directive: a notation (`yaml` with `version2`, `cmdline`) yields it as written (`raw`,
+//! `value`); the table of the declarations (`schema`) decides names, kinds, defaults and references (`check`); the
+//! declaration's reader makes its typed value, part of a [`Config`]; `support` warns of what this version loads without
+//! doing it. `components` says what of it a node runs, `reload` compares two configurations, `help` prints the grammar.
+//!
+//! Of other rooms this one names the types of their options, which it reads into, and nothing else. It opens
+//! configuration files alone: no sockets, no keys, no clock; machine and caller are described by an [`Environment`].
 
 mod address;
 mod check;
 mod cmdline;
-mod directives;
+pub mod components;
+mod declare;
+pub mod directives;
 pub mod error;
-mod fields;
 mod firewall;
 mod help;
+mod parameters;
 mod raw;
 pub mod reload;
 pub mod schema;
 mod sources;
 mod support;
-pub mod typed;
 mod value;
 mod version2;
 mod yaml;
@@ -27,14 +31,17 @@ mod yaml;
 use std::path::{Path, PathBuf};
 
 pub use address::{HostPort, WsUrl};
-pub use directives::DIRECTIVES;
-pub use error::{ConfigError, ConfigErrors, Fault, Location, Warning};
-pub use help::help;
+pub use components::ControlListener;
+pub use directives::{Component, Config, DIRECTIVES, Link};
+pub use error::{ConfigError, ConfigErrors, Location, Warning};
+pub use help::{help, reference};
 pub use reload::{NotReloadable, ReloadPlan, plan};
-pub use typed::Config;
 
 use cmdline::{Part, Request};
+use declare::Declared;
+use directives::node::Node;
 use raw::{RawItem, Report};
+use schema::Directive;
 
 /// What the configuration's defaults depend on, and nothing else may.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,7 +140,7 @@ impl Sources {
             Request::Run(parts) => load_parts(parts, &self.args, &self.environment, report),
             // These arguments have been a configuration before.
             Request::Help | Request::Version => {
-                report.general(&Location::Implicit, Fault::Shape("the command line names none".to_owned()));
+                report.general(&Location::Implicit, "the command line names none");
                 Err(ConfigErrors(report.errors))
             }
         }
@@ -168,19 +175,23 @@ fn load_parts(
     let mut files = sources::Files::default();
     let raw = sources::items(parts, &mut files, &mut report);
     let config = assemble(raw, environment, &mut report);
-    match config {
-        Some(config) if report.errors.is_empty() => {
-            let sources = Sources { args: args.to_vec(), environment: environment.clone(), files };
-            Ok(Loaded { config, warnings: report.warnings, sources })
-        }
-        Some(_) | None => Err(sorted(report.errors)),
+    if !report.errors.is_empty() {
+        return Err(sorted(report.errors));
     }
+    let sources = Sources { args: args.to_vec(), environment: environment.clone(), files };
+    Ok(Loaded { config, warnings: report.warnings, sources })
 }
 
-/// From directives as written to the configuration, complete and implemented.
-fn assemble(raw: Vec<RawItem>, environment: &Environment, report: &mut Report) -> Option<Config> {
-    let items = check::check(raw, report);
-    let config = typed::build(&items, environment, report);
+/// From directives as written to the configuration, which is complete unless there is an error in the report.
+fn assemble(raw: Vec<RawItem>, environment: &Environment, report: &mut Report) -> Config {
+    let mut items = check::check(raw, report);
+    let given = |directive: &Directive| items.iter().any(|item| item.directive.name == directive.name);
+    // A certificate command needs no node: neither its name nor its directory.
+    if !DIRECTIVES.iter().any(|directive| directive.exclusive && given(directive)) {
+        let implicit = DIRECTIVES.iter().find(|directive| directive.name == Node::NAME && !given(directive));
+        items.extend(implicit.map(check::Item::implicit));
+    }
+    let config = directives::build(&items, environment, report);
     report.warnings.extend(support::warnings(&items));
     config
 }

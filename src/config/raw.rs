@@ -3,7 +3,7 @@
 //! Owns what passes between a reader ([`super::yaml`], [`super::cmdline`]) and the check, and the place where
 //! readers leave errors and warnings. It refuses to know the schema.
 
-use super::error::{ConfigError, Fault, Location, Warning};
+use super::error::{ConfigError, Location, Warning};
 use super::value::Located;
 
 /// A directive as written.
@@ -32,7 +32,7 @@ pub(super) struct Report {
 
 impl Report {
     /// Notes an error that concerns no known directive.
-    pub(super) fn general(&mut self, at: &Location, fault: Fault) {
+    pub(super) fn general(&mut self, at: &Location, fault: impl Into<String>) {
         self.errors.push(ConfigError::general(at.clone(), fault));
     }
 

@@ -1,27 +1,28 @@
 //! What a changed configuration means for a running node.
 //!
 //! Owns the rule what can change while a node runs, and the comparison: it is made on typed values, so that
-//! order, spelling and defaults written out do not count as changes. A part whose TLS profile changes is a part
-//! that changes. It refuses to start or stop anything.
+//! order, spelling and defaults written out do not count as changes. A component whose TLS profile changes is a
+//! component that changes. It refuses to start or stop anything.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::typed::node::Node;
-use super::typed::parts::{Part, Profile};
-use super::typed::{Config, LogLevel};
+use super::components::Profile;
+use super::directives::node::Node;
+use super::directives::{Component, Config};
 use crate::mesh::firewall::Rule;
+use crate::telemetry::LogLevel;
 use crate::work::Quota;
 
 /// What a running node must do to follow a new configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ReloadPlan {
     /// Links and services to start, in the new configuration's order.
-    pub added: Vec<Part>,
+    pub added: Vec<Component>,
     /// Links and services to stop, in the old configuration's order.
-    pub removed: Vec<Part>,
+    pub removed: Vec<Component>,
     /// Links and services to leave alone.
-    pub unchanged: Vec<Part>,
+    pub unchanged: Vec<Component>,
     /// Other firewall rules.
     pub firewall: Option<Vec<Rule>>,
     /// Another log level, and whether packets are logged.
@@ -96,13 +97,14 @@ pub enum NotReloadable {
 pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
     check_fixed(old, new)?;
     let changed = changed_profiles(old, new);
-    let same_profiles = |part: &Part| !part.profiles().iter().any(|profile| changed.contains(profile));
-    let mut before = old.parts();
+    let same_profiles =
+        |component: &Component| !component.profiles().iter().any(|profile| changed.contains(profile));
+    let mut before = old.components();
     let (mut added, mut unchanged) = (Vec::new(), Vec::new());
-    for part in new.parts() {
-        match before.iter().position(|known| *known == part && same_profiles(&part)) {
+    for component in new.components() {
+        match before.iter().position(|known| *known == component && same_profiles(&component)) {
             Some(index) => unchanged.push(before.remove(index)),
-            None => added.push(part),
+            None => added.push(component),
         }
     }
     let firewall =
@@ -130,49 +132,21 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
 
 /// The profiles that are new, gone, or have other settings. What is in their files is not looked at: that is
 /// followed without a reload.
-fn changed_profiles<'a>(old: &'a Config, new: &'a Config) -> BTreeSet<Profile<'a>> {
-    let servers = old.tls_servers.iter().filter(|server| !new.tls_servers.contains(server));
-    let servers = servers.chain(new.tls_servers.iter().filter(|server| !old.tls_servers.contains(server)));
-    let clients = old.tls_clients.iter().filter(|client| !new.tls_clients.contains(client));
-    let clients = clients.chain(new.tls_clients.iter().filter(|client| !old.tls_clients.contains(client)));
-    let servers = servers.map(|server| Profile::Server(&server.name));
-    servers.chain(clients.map(|client| Profile::Client(&client.name))).collect()
+fn changed_profiles(old: &Config, new: &Config) -> BTreeSet<Profile> {
+    let servers = differing(&old.tls_servers, &new.tls_servers);
+    let servers = servers.map(|server| Profile::Server(server.name.clone()));
+    let clients = differing(&old.tls_clients, &new.tls_clients);
+    servers.chain(clients.map(|client| Profile::Client(client.name.clone()))).collect()
 }
 
-/// Compares what cannot change. The patterns name each field, so that a new one cannot be forgotten.
+/// What is on one side only.
+fn differing<'a, T: PartialEq>(old: &'a [T], new: &'a [T]) -> impl Iterator<Item = &'a T> {
+    let only = |these: &'a [T], those: &'a [T]| these.iter().filter(|item| !those.contains(item));
+    only(old, new).chain(only(new, old))
+}
+
+/// Compares what cannot change. The pattern names each setting of the node, so that a new one cannot be forgotten.
 fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
-    let Config {
-        node,
-        log_level: _,
-        trace: _,
-        local_only: _,
-        tcp_listeners: _,
-        tcp_peers: _,
-        udp_listeners: _,
-        udp_peers: _,
-        ws_listeners: _,
-        ws_peers: _,
-        quic_listeners: _,
-        quic_peers: _,
-        control_services: _,
-        command_services: _,
-        tcp_servers: _,
-        tcp_clients: _,
-        udp_servers: _,
-        udp_clients: _,
-        unix_socket_servers: _,
-        unix_socket_clients: _,
-        ip_routers: _,
-        work_commands: _,
-        work_kubernetes: _,
-        work_python: _,
-        work_signing: _,
-        work_verification: _,
-        tls_servers: _,
-        tls_clients: _,
-        certificate,
-    } = new;
-    // The last has no effect yet.
     let Node {
         id,
         data_dir,
@@ -181,18 +155,22 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
         forget_after: _,
         quota: _,
         stream_buffers: _,
-        kubernetes: _,
-    } = node;
+        // These have no effect yet.
+        kube_support_reconnect: _,
+        kube_qps: _,
+        kube_burst: _,
+        kube_rate_limiter: _,
+    } = &new.node;
+    if new.is_for_certificates() {
+        return Err(NotReloadable::ModifiedOrAdded("cert-init"));
+    }
     if old.node.id != *id {
         return Err(NotReloadable::Node("id"));
     }
     if old.node.data_dir != *data_dir {
         return Err(NotReloadable::Node("datadir"));
     }
-    match (&old.certificate, certificate) {
-        (None, Some(_)) => Err(NotReloadable::ModifiedOrAdded("cert-init")),
-        (_, None) | (Some(_), Some(_)) => Ok(()),
-    }
+    Ok(())
 }
 
 /// True if each value occurs as often on both sides, in whatever order.

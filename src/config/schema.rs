@@ -1,8 +1,8 @@
 //! The shape of the grammar: what a directive and a parameter can be.
 //!
-//! Owns the types of the schema and the look-up by name, which ignores case. The table itself is in
-//! `directives`; reading, checking, cross-checking and the help text all follow it, so a directive
-//! is described in one place only. It refuses to know what a setting is for.
+//! Owns the types of the table and the look-up by name, which ignores case. The table itself is made from the
+//! declarations in `directives`; reading, checking, help and reference all follow it. It refuses to know what a
+//! setting is for.
 
 use super::directives::DIRECTIVES;
 
@@ -41,6 +41,20 @@ impl Kind {
             Self::FreeMap => "a map",
         }
     }
+
+    /// The kind as the help text shows it.
+    pub const fn placeholder(self) -> &'static str {
+        match self {
+            Self::Text => "TEXT",
+            Self::Int => "INT",
+            Self::Float => "NUMBER",
+            Self::Flag => "BOOL",
+            Self::TextList => "TEXT...",
+            Self::NodeCosts => "{NODE: COST}",
+            Self::FirewallRules => "[RULE, ...]",
+            Self::FreeMap => "{...}",
+        }
+    }
 }
 
 /// What a name in a parameter means to the rest of the configuration.
@@ -67,44 +81,37 @@ pub struct Parameter {
     pub role: Role,
     /// Its value if it is not given, as text.
     pub default: Option<&'static str>,
+    /// True if an empty text stands for the default, too.
+    pub empty_is_default: bool,
     /// True if it must be given.
     pub required: bool,
     /// True if its name may be left out.
     pub bare: bool,
-    /// One line for the help text.
-    pub help: &'static str,
+    /// True if this version makes no use of it.
+    pub without_effect: bool,
+    /// Its declaration's comment: the first line is the help text, the rest is for the reference.
+    pub docs: &'static [&'static str],
 }
 
 impl Parameter {
     /// An optional parameter without a default.
-    pub(super) const fn new(name: &'static str, kind: Kind, help: &'static str) -> Self {
-        Self { name, kind, role: Role::Plain, default: None, required: false, bare: false, help }
+    pub(super) const fn new(name: &'static str, docs: &'static [&'static str]) -> Self {
+        Self {
+            name,
+            kind: Kind::Text,
+            role: Role::Plain,
+            default: None,
+            empty_is_default: false,
+            required: false,
+            bare: false,
+            without_effect: false,
+            docs,
+        }
     }
 
-    /// The same, of text.
-    pub(super) const fn text(name: &'static str, help: &'static str) -> Self {
-        Self::new(name, Kind::Text, help)
-    }
-
-    /// The same, a switch that is off.
-    pub(super) const fn flag(name: &'static str, help: &'static str) -> Self {
-        Self::new(name, Kind::Flag, help).or("false")
-    }
-
-    pub(super) const fn required(self) -> Self {
-        Self { required: true, ..self }
-    }
-
-    pub(super) const fn bare(self) -> Self {
-        Self { bare: true, ..self }
-    }
-
-    pub(super) const fn or(self, default: &'static str) -> Self {
-        Self { default: Some(default), ..self }
-    }
-
-    pub(super) const fn role(self, role: Role) -> Self {
-        Self { role, ..self }
+    /// One line for the help text.
+    pub fn help(&self) -> &'static str {
+        self.docs.first().map_or("", |line| line.trim())
     }
 }
 
@@ -150,32 +157,26 @@ pub struct Directive {
     pub name: &'static str,
     /// Its section in the help text.
     pub group: Group,
-    /// One line for the help text.
-    pub help: &'static str,
+    /// Its declaration's comment: the first line is the help text, the rest is for the reference.
+    pub docs: &'static [&'static str],
     /// Its parameters, in the order of the help text.
-    pub parameters: &'static [Parameter],
+    pub parameters: Vec<Parameter>,
     /// True if it may occur only once.
     pub singleton: bool,
     /// True if no other directive may occur with it.
     pub exclusive: bool,
+    /// What happens instead, if this version does nothing of it.
+    pub without_effect: Option<&'static str>,
 }
 
 impl Directive {
-    pub(super) const fn new(
+    pub(super) fn new(
         name: &'static str,
         group: Group,
-        help: &'static str,
-        parameters: &'static [Parameter],
+        docs: &'static [&'static str],
+        parameters: Vec<Parameter>,
     ) -> Self {
-        Self { name, group, help, parameters, singleton: false, exclusive: false }
-    }
-
-    pub(super) const fn singleton(self) -> Self {
-        Self { singleton: true, ..self }
-    }
-
-    pub(super) const fn exclusive(self) -> Self {
-        Self { exclusive: true, ..self }
+        Self { name, group, docs, parameters, singleton: false, exclusive: false, without_effect: None }
     }
 
     /// The directive of this name in any case.
@@ -184,12 +185,17 @@ impl Directive {
     }
 
     /// The parameter of this name in any case.
-    pub fn parameter(&self, name: &str) -> Option<&'static Parameter> {
+    pub fn parameter(&self, name: &str) -> Option<&Parameter> {
         self.parameters.iter().find(|parameter| parameter.name.eq_ignore_ascii_case(name))
     }
 
     /// The parameter whose name may be left out.
-    pub fn bare_parameter(&self) -> Option<&'static Parameter> {
+    pub fn bare_parameter(&self) -> Option<&Parameter> {
         self.parameters.iter().find(|parameter| parameter.bare)
+    }
+
+    /// One line for the help text.
+    pub fn help(&self) -> &'static str {
+        self.docs.first().map_or("", |line| line.trim())
     }
 }

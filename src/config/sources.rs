@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::cmdline::Part;
-use super::error::{Fault, Location};
+use super::error::Location;
 use super::raw::{RawItem, Report};
 use super::yaml;
 
@@ -37,7 +37,7 @@ pub(super) fn items(parts: Vec<Part>, files: &mut Files, report: &mut Report) ->
                 items.extend(file(&at, &path, files, report));
                 if files.watched.len() == watched && report.errors.len() == errors {
                     let problem = "--config-v2 takes a file in version 2, a map with `version: 2`";
-                    report.general(&at, Fault::Shape(problem.to_owned()));
+                    report.general(&at, problem);
                 }
             }
             Part::Directory(at, path) => match listing(&path) {
@@ -70,25 +70,32 @@ fn file(at: &Location, path: &Path, files: &mut Files, report: &mut Report) -> V
     }
 }
 
-fn read(path: &Path) -> Result<String, Fault> {
-    let unreadable = |source| Fault::Unreadable { path: path.to_owned(), source };
+fn read(path: &Path) -> Result<String, String> {
+    let unreadable = |error| unreadable(path, &error);
     let mut text = String::new();
     let file = File::open(path).map_err(unreadable)?;
     let size = file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;
     if size as u64 > MAX_FILE {
-        return Err(Fault::TooLarge { path: path.to_owned(), limit: MAX_FILE });
+        return Err(format!(
+            "{} is larger than {MAX_FILE} bytes, which is no configuration file",
+            path.display()
+        ));
     }
     Ok(text)
 }
 
+fn unreadable(path: &Path, error: &io::Error) -> String {
+    format!("cannot read {}: {error}", path.display())
+}
+
 /// The `*.yml` and `*.yaml` files of a directory, hidden ones excepted, sorted by name.
-fn listing(directory: &Path) -> Result<Vec<PathBuf>, Fault> {
+fn listing(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-    let entries = entries.map_err(|source| Fault::Unreadable { path: directory.to_owned(), source })?;
+    let entries = entries.map_err(|error| unreadable(directory, &error))?;
     let mut paths: Vec<_> =
         entries.into_iter().map(|entry| entry.path()).filter(|path| counts(path)).collect();
     if paths.is_empty() {
-        return Err(Fault::EmptyDirectory { path: directory.to_owned() });
+        return Err(format!("{} holds no *.yml or *.yaml file", directory.display()));
     }
     paths.sort();
     Ok(paths)

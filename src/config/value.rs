@@ -4,21 +4,19 @@
 //! taken for numbers and booleans, numbers and booleans for text, JSON text for lists and maps. It refuses to
 //! know which values a parameter allows beyond its kind.
 
-use std::collections::BTreeMap;
-
-use super::error::{Fault, Location};
+use super::error::{Location, invalid, wrong_type};
 use super::schema::Kind;
 
 /// A value and where it was written.
 #[derive(Debug, Clone)]
-pub(super) struct Located {
+pub struct Located {
     pub(super) at: Location,
     pub(super) value: Value,
 }
 
 /// A value as written.
 #[derive(Debug, Clone)]
-pub(super) enum Value {
+pub enum Value {
     Null,
     Flag(bool),
     Int(i64),
@@ -27,35 +25,6 @@ pub(super) enum Value {
     List(Vec<Located>),
     /// Keys are unique; their order is that of the file.
     Map(Vec<(String, Located)>),
-}
-
-/// A value of one of the schema's kinds.
-#[derive(Debug, Clone)]
-pub(super) enum Setting {
-    Text(String),
-    Int(i64),
-    Float(f64),
-    Flag(bool),
-    Texts(Vec<String>),
-    Costs(BTreeMap<String, f64>),
-    /// Not yet checked to be rules.
-    Rules(Vec<Located>),
-    Free(serde_json::Map<String, serde_json::Value>),
-}
-
-impl Setting {
-    /// True for what says no more than leaving the parameter out.
-    pub(super) fn is_blank(&self) -> bool {
-        match self {
-            Self::Text(text) => text.is_empty(),
-            Self::Flag(flag) => !flag,
-            Self::Texts(list) => list.is_empty(),
-            Self::Costs(costs) => costs.is_empty(),
-            Self::Rules(rules) => rules.is_empty(),
-            Self::Free(map) => map.is_empty(),
-            Self::Int(_) | Self::Float(_) => false,
-        }
-    }
 }
 
 impl Located {
@@ -72,19 +41,57 @@ impl Located {
         }
     }
 
-    /// Converts to a kind of the schema.
-    pub(super) fn convert(&self, kind: Kind) -> Result<Setting, Fault> {
-        let setting = match kind {
-            Kind::Text => self.as_text().map(Setting::Text),
-            Kind::Int => self.as_int().map(Setting::Int),
-            Kind::Float => self.as_float().map(Setting::Float),
-            Kind::Flag => self.as_flag().map(Setting::Flag),
-            Kind::TextList => self.as_texts()?.map(Setting::Texts),
-            Kind::NodeCosts => self.as_costs()?.map(Setting::Costs),
-            Kind::FirewallRules => self.as_rules()?.map(Setting::Rules),
-            Kind::FreeMap => self.as_free()?.map(Setting::Free),
+    /// The same value in the shape of a kind: texts as numbers and booleans, these as texts, JSON text as what it
+    /// stands for.
+    pub(super) fn shaped(&self, kind: Kind) -> Result<Self, String> {
+        let value = match kind {
+            Kind::Text => self.as_text().map(Value::Text),
+            Kind::Int => self.as_int().map(Value::Int),
+            Kind::Float => self.as_float().map(Value::Float),
+            Kind::Flag => self.as_flag().map(Value::Flag),
+            Kind::TextList => self.as_texts()?.map(Value::List),
+            Kind::NodeCosts => self.as_costs()?.map(Value::Map),
+            Kind::FirewallRules => self.as_list()?.map(Value::List),
+            Kind::FreeMap => self.as_map()?.map(Value::Map),
         };
-        setting.ok_or_else(|| self.not(kind.wanted()))
+        value.map(|value| self.with(value)).ok_or_else(|| self.not(kind.wanted()))
+    }
+
+    /// Adds what is given for the same list or map again, where that is how it grows. False if it replaces it.
+    pub(super) fn grow(&mut self, kind: Kind, more: &Self) -> bool {
+        match (kind, &mut self.value, &more.value) {
+            (Kind::TextList | Kind::FirewallRules, Value::List(list), Value::List(more)) => {
+                list.extend_from_slice(more);
+                true
+            }
+            (Kind::NodeCosts, Value::Map(map), Value::Map(more)) => {
+                map.retain(|(key, _)| more.iter().all(|(other, _)| other != key));
+                map.extend_from_slice(more);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// True for what says no more than leaving the parameter out.
+    pub(super) fn is_blank(&self) -> bool {
+        match &self.value {
+            Value::Null => true,
+            Value::Text(text) => text.is_empty(),
+            Value::Flag(flag) => !flag,
+            Value::List(list) => list.is_empty(),
+            Value::Map(map) => map.is_empty(),
+            Value::Int(_) | Value::Float(_) => false,
+        }
+    }
+
+    /// True for a text without characters.
+    pub(super) fn is_empty_text(&self) -> bool {
+        matches!(&self.value, Value::Text(text) if text.is_empty())
+    }
+
+    fn with(&self, value: Value) -> Self {
+        Self { at: self.at.clone(), value }
     }
 
     /// The value as text, if it is a single one. A fraction prints as Go prints it.
@@ -129,33 +136,31 @@ impl Located {
         }
     }
 
-    fn as_texts(&self) -> Result<Option<Vec<String>>, Fault> {
-        let json = self.unpacked('[')?;
-        match &json.as_ref().unwrap_or(self).value {
-            Value::List(items) => {
-                let text = |item: &Self| item.as_text().ok_or_else(|| item.not("text"));
-                items.iter().map(text).collect::<Result<_, _>>().map(Some)
+    fn as_texts(&self) -> Result<Option<Vec<Self>>, String> {
+        let text = |item: &Self| item.as_text().map(|text| item.with(Value::Text(text)));
+        match self.as_list()? {
+            Some(items) => {
+                let texts = items.iter().map(|item| text(item).ok_or_else(|| item.not("text")));
+                texts.collect::<Result<_, _>>().map(Some)
             }
-            Value::Null => Ok(Some(Vec::new())),
-            Value::Map(_) => Ok(None),
-            Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => {
-                Ok(self.as_text().map(|text| vec![text]))
-            }
+            None => Ok(text(self).map(|text| vec![text])),
         }
     }
 
-    fn as_costs(&self) -> Result<Option<BTreeMap<String, f64>>, Fault> {
+    fn as_costs(&self) -> Result<Option<Vec<(String, Self)>>, String> {
         let Some(map) = self.as_map()? else { return Ok(None) };
-        let cost =
-            |(node, cost): (String, Self)| Ok((node, cost.as_float().ok_or_else(|| cost.not("a number"))?));
-        map.into_iter().map(cost).collect::<Result<_, _>>().map(Some)
+        let number = |cost: Self| match cost.as_float() {
+            Some(number) => Ok(cost.with(Value::Float(number))),
+            None => Err(cost.not("a number")),
+        };
+        map.into_iter().map(|(node, cost)| Ok((node, number(cost)?))).collect::<Result<_, _>>().map(Some)
     }
 
-    fn not(&self, wanted: &'static str) -> Fault {
-        Fault::WrongType { given: self.show(), wanted }
+    fn not(&self, wanted: &str) -> String {
+        wrong_type(&self.show(), wanted)
     }
 
-    fn as_rules(&self) -> Result<Option<Vec<Self>>, Fault> {
+    fn as_list(&self) -> Result<Option<Vec<Self>>, String> {
         let json = self.unpacked('[')?;
         Ok(match json.unwrap_or_else(|| self.clone()).value {
             Value::List(items) => Some(items),
@@ -164,12 +169,7 @@ impl Located {
         })
     }
 
-    fn as_free(&self) -> Result<Option<serde_json::Map<String, serde_json::Value>>, Fault> {
-        let map = self.as_map()?;
-        Ok(map.map(|map| map.into_iter().map(|(key, value)| (key, value.to_json())).collect()))
-    }
-
-    fn as_map(&self) -> Result<Option<Vec<(String, Self)>>, Fault> {
+    fn as_map(&self) -> Result<Option<Vec<(String, Self)>>, String> {
         let json = self.unpacked('{')?;
         Ok(match json.unwrap_or_else(|| self.clone()).value {
             Value::Map(map) => Some(map),
@@ -179,15 +179,13 @@ impl Located {
     }
 
     /// The tree in JSON text that begins with this bracket; nothing for other values.
-    fn unpacked(&self, bracket: char) -> Result<Option<Self>, Fault> {
+    fn unpacked(&self, bracket: char) -> Result<Option<Self>, String> {
         let Value::Text(text) = &self.value else { return Ok(None) };
         if !text.starts_with(bracket) {
             return Ok(None);
         }
-        let json = serde_json::from_str(text).map_err(|error| Fault::Invalid {
-            given: quoted(text),
-            reason: format!("not valid JSON: {error}"),
-        })?;
+        let json = serde_json::from_str(text)
+            .map_err(|error| invalid(&quoted(text), &format!("not valid JSON: {error}")))?;
         Ok(Some(Self::from_json(&self.at, json)))
     }
 
@@ -211,7 +209,7 @@ impl Located {
         Self { at: at.clone(), value }
     }
 
-    fn to_json(&self) -> serde_json::Value {
+    pub(super) fn to_json(&self) -> serde_json::Value {
         use serde_json::Value as Json;
         match &self.value {
             Value::Null => Json::Null,

@@ -4,7 +4,7 @@
 //! with a list, any other under its own. It refuses to know what a directive means. The kind of a key is looked up
 //! in the schema, because only that says whether a name is a plural.
 
-use super::error::{Fault, Location, shown};
+use super::error::{Location, shown};
 use super::raw::{RawItem, RawParam, Report};
 use super::schema::Directive;
 use super::value::{Located, Value};
@@ -36,7 +36,7 @@ fn check_version(value: &Located, report: &mut Report) {
             "{} is no version of the configuration: write `version: 2`, or a list of directives",
             value.show()
         );
-        report.general(&value.at, Fault::Shape(problem));
+        report.general(&value.at, problem);
     }
 }
 
@@ -97,6 +97,6 @@ fn param(name: Option<String>, value: Located) -> RawParam {
 }
 
 fn refuse<T>(at: &Location, problem: String, report: &mut Report) -> Option<T> {
-    report.general(at, Fault::Shape(problem));
+    report.general(at, problem);
     None
 }

@@ -13,7 +13,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
-use super::error::{Fault, Location, shown};
+use super::error::{Location, shown};
 use super::raw::{RawItem, RawParam, Report};
 use super::value::{Located, Value};
 use super::version2;
@@ -36,7 +36,7 @@ pub(super) fn read(path: &Arc<Path>, text: &str, report: &mut Report) -> Documen
         }
         Err(error) => {
             let line = error.location().map_or(0, |location| location.line());
-            let fault = Fault::Yaml(explain(&error));
+            let fault = format!("not valid YAML: {}", explain(&error));
             reader.report.general(&reader.place(line), fault);
             Document::default()
         }
@@ -86,7 +86,7 @@ impl Reader<'_> {
             }
             Value::Map(_) | Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => {
                 let problem = "a configuration is a list of directives, such as `- node: foo`";
-                self.report.general(&root.at, Fault::Shape(problem.to_owned()));
+                self.report.general(&root.at, problem);
                 Document::default()
             }
         }
@@ -111,7 +111,7 @@ impl Reader<'_> {
             Value::List(_) => "an item is a directive, this one is a list".to_owned(),
             Value::Int(_) | Value::Float(_) | Value::Flag(_) => format!("{given} is no directive"),
         };
-        self.report.general(&at, Fault::Shape(problem));
+        self.report.general(&at, problem);
         None
     }
 
@@ -135,7 +135,7 @@ impl Reader<'_> {
                     "{}: parameters are a map, such as `{{name: value}}`, not a list",
                     shown(directive)
                 );
-                self.report.general(&at, Fault::Shape(problem));
+                self.report.general(&at, problem);
                 None
             }
         }
@@ -190,7 +190,7 @@ impl Reader<'_> {
                 format!("a name must be text, not {}", node.show())
             }
         };
-        self.report.general(&node.at, Fault::Shape(problem));
+        self.report.general(&node.at, problem);
         None
     }
 }

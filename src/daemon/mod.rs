@@ -1,14 +1,14 @@
 //! The daemon: wires the rooms into a node, in order, and takes them down again.
 //!
 //! Decides nothing about packets or jobs. What stands here is the order of start and stop, the mapping from
-//! configuration to the rooms' own settings (`wiring`), links and services one by one (`parts`), what a reload
+//! configuration to the rooms' own settings (`wiring`), links and services one by one (`components`), what a reload
 //! changes (`reload`) and when one is due without being asked for (`watch`), and `meshd check`.
 
 mod certificates;
 mod check;
+mod components;
 mod epoch;
 mod memory;
-mod parts;
 mod reload;
 mod watch;
 mod wiring;
@@ -32,7 +32,7 @@ use crate::telemetry::{self, Log};
 use crate::tls::{ClientOptions, Profiles, ServerOptions};
 use crate::work::{self, NodeDirectory, Registry};
 
-use parts::{Parts, StartError};
+use components::{Components, StartError};
 use reload::{Node, Reloader};
 
 /// What `status` and `--version` say.
@@ -54,7 +54,7 @@ enum Failure {
     #[error("another node was in the mesh first under our node ID: give each node an ID of its own")]
     Duplicate,
     #[error(transparent)]
-    Part(#[from] StartError),
+    Component(#[from] StartError),
     #[error("failed to start {what}: {source}")]
     Start { what: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
@@ -88,8 +88,8 @@ pub fn main(args: Vec<String>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if let Some(command) = &loaded.config.certificate {
-        return certificates::run(command);
+    if let Some(code) = certificates::run(&loaded.config) {
+        return code;
     }
     let log = telemetry::start(loaded.config.log_level, loaded.config.trace);
     crate::descriptors::raise();
@@ -127,9 +127,8 @@ fn leave(runtime: Runtime) {
 pub fn tls_profiles_in(path: &Path) -> Result<(Vec<ServerOptions>, Vec<ClientOptions>), ConfigErrors> {
     let loaded = config::load(check::sources(vec![path.display().to_string()]), &Environment::of_process())?;
     let Invocation::Run(loaded) = loaded else { return Ok(Default::default()) };
-    let Config { tls_servers, tls_clients, .. } = &loaded.config;
-    let servers = tls_servers.iter().map(wiring::tls_server).collect();
-    Ok((servers, tls_clients.iter().map(wiring::tls_client).collect()))
+    let Config { tls_servers, tls_clients, .. } = loaded.config;
+    Ok((tls_servers, tls_clients))
 }
 
 /// Starts everything, waits for the end, stops everything.
@@ -172,7 +171,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
         lines,
         version: VERSION,
     };
-    reloader.start(Parts::new(context, stop.clone())).await?;
+    reloader.start(Components::new(context, stop.clone())).await?;
     watch::spawn(reloader.clone(), stop);
     memory::give_back();
     // Without systemd there is nobody to tell.

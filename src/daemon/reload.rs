@@ -1,7 +1,7 @@
 //! The configuration of a running node: reading it again, and following what is new in it.
 //!
 //! Owns the rule that a reload happens as a whole or not at all: everything is read, checked and compared before
-//! anything is touched, and what can fail comes before what cannot. How parts start and stop is `parts`' business.
+//! anything is touched, and what can fail comes before what cannot. How components start and stop is `components`' business.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,15 +11,14 @@ use std::sync::{Arc, Weak};
 use tokio::sync::Mutex;
 use tracing::{info, warn};
 
-use super::parts::{Parts, StartError};
+use super::components::{Components, StartError};
 use super::watch::Followed;
 use super::wiring;
-use crate::config::typed::LogLevel;
 use crate::config::{self, Config, Loaded, ReloadPlan, Sources, Warning};
 use crate::control::{LogLevels, Reload, ReloadError};
 use crate::node::NodeHandle;
 use crate::stream::{self, Streams};
-use crate::telemetry::Log;
+use crate::telemetry::{Log, LogLevel};
 use crate::tls::{ProfileSet, Profiles};
 use crate::work::Registry;
 use crate::work::signing::{Signer, Verifier};
@@ -46,39 +45,39 @@ struct State {
     /// What has been warned of, so that it is not said again at each reload.
     warned: BTreeSet<String>,
     /// None before the start and after the end.
-    parts: Option<Parts>,
+    components: Option<Components>,
 }
 
 impl Reloader {
-    /// A node of which no part runs yet.
+    /// A node of which no component runs yet.
     pub(super) fn new(node: Node, config: Config, sources: Sources, warnings: &[Warning]) -> Arc<Self> {
         let warned = warnings.iter().map(Warning::to_string).collect();
-        let state = Mutex::new(State { config, sources, warned, parts: None });
+        let state = Mutex::new(State { config, sources, warned, components: None });
         Arc::new_cyclic(|me| Self { me: me.clone(), node, state })
     }
 
-    /// Starts the configuration's parts. A reload that is asked for meanwhile waits.
-    pub(super) async fn start(&self, mut parts: Parts) -> Result<(), StartError> {
+    /// Starts the configuration's components. A reload that is asked for meanwhile waits.
+    pub(super) async fn start(&self, mut components: Components) -> Result<(), StartError> {
         let mut state = self.state.lock().await;
-        let started = parts.start_all(state.config.parts()).await;
+        let started = components.start_all(state.config.components()).await;
         match started {
-            Ok(()) => state.parts = Some(parts),
-            Err(_) => parts.stop_all().await,
+            Ok(()) => state.components = Some(components),
+            Err(_) => components.stop_all().await,
         }
         started
     }
 
-    /// Stops all parts; nothing is reloaded from here on.
+    /// Stops all components; nothing is reloaded from here on.
     pub(super) async fn stop(&self) {
-        if let Some(mut parts) = self.state.lock().await.parts.take() {
-            parts.stop_all().await;
+        if let Some(mut components) = self.state.lock().await.components.take() {
+            components.stop_all().await;
         }
     }
 
     async fn follow_sources(&self) -> Result<(), ReloadError> {
         let mut state = self.state.lock().await;
         let state = &mut *state;
-        let Some(parts) = &mut state.parts else {
+        let Some(components) = &mut state.components else {
             return Err(ReloadError::Invalid("the node is starting or stopping".to_owned()));
         };
         if state.sources.files().is_empty() {
@@ -88,7 +87,7 @@ impl Reloader {
         let Loaded { config, warnings, sources } = read(&state.sources).await?;
         let plan =
             config::plan(&state.config, &config).map_err(|e| ReloadError::NotReloadable(e.to_string()))?;
-        self.apply(parts, &plan, &state.config, &config).await.map_err(ReloadError::Invalid)?;
+        self.apply(components, &plan, &state.config, &config).await.map_err(ReloadError::Invalid)?;
         let warnings: BTreeSet<String> = warnings.iter().map(Warning::to_string).collect();
         for warning in warnings.difference(&state.warned) {
             warn!(%warning, "configuration");
@@ -110,11 +109,11 @@ impl Reloader {
         Ok(())
     }
 
-    /// Steps that can fail come first. The last of them is the change of parts, which takes itself back, and the
+    /// Steps that can fail come first. The last of them is the change of components, which takes itself back, and the
     /// firewall's rules with it.
     async fn apply(
         &self,
-        parts: &mut Parts,
+        components: &mut Components,
         plan: &ReloadPlan,
         old: &Config,
         new: &Config,
@@ -126,7 +125,7 @@ impl Reloader {
         if let Some(rules) = &plan.firewall {
             self.node.handle.set_firewall(rules.clone()).await;
         }
-        if let Err(error) = parts.change(&plan.removed, &plan.added, trust.tls).await {
+        if let Err(error) = components.change(&plan.removed, &plan.added, trust.tls).await {
             if plan.firewall.is_some() {
                 self.node.handle.set_firewall(old.node.firewall_rules.clone()).await;
             }
@@ -230,7 +229,7 @@ impl LogLevels for Log {
             self.set(LogLevel::Debug, true);
             return Ok(());
         }
-        let level = name.parse().map_err(|_| {
+        let level = LogLevel::named(name).ok_or_else(|| {
             format!("{name:?} is no log level: there are error, warning, info, debug and trace")
         })?;
         self.set(level, false);

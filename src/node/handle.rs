@@ -20,7 +20,7 @@ use super::switch::Switch;
 use super::traffic::LinkStatus;
 use crate::mesh::firewall::Rule;
 use crate::mesh::{ForgetError, Mesh, Offer, Options, SendError, Status};
-use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand};
+use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand, is_localhost};
 
 /// Messages that may wait for the driver; beyond that, links are read more slowly.
 const INBOX: usize = 1024;
@@ -123,7 +123,7 @@ impl NodeHandle {
     /// # Errors
     /// If it is no node ID.
     pub fn resolve(&self, name: &str) -> Result<NodeId, crate::wire::InvalidNodeId> {
-        if name.eq_ignore_ascii_case("localhost") {
+        if is_localhost(name) {
             return Ok(self.id().clone());
         }
         NodeId::new(name)

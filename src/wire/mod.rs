@@ -15,7 +15,7 @@ pub mod unreach;
 
 pub use advertisement::{Advertisement, ConnType, WorkCommand};
 pub use data::{DATA_HEADER_LEN, DataHeader};
-pub use name::{InvalidNodeId, InvalidServiceName, NameHash, NodeId, ServiceName};
+pub use name::{InvalidNodeId, InvalidServiceName, NameHash, NodeId, ServiceName, is_localhost};
 pub use routing::{Cost, RoutingUpdate};
 pub use unreach::{Problem, Unreachable};
 

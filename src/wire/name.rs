@@ -36,6 +36,11 @@ pub enum InvalidNodeId {
     Control,
 }
 
+/// Whether a name is the one by which every node means itself: `localhost` in any case.
+pub fn is_localhost(name: &str) -> bool {
+    name.eq_ignore_ascii_case("localhost")
+}
+
 impl NodeId {
     /// Checks and takes a name.
     ///
@@ -49,7 +54,7 @@ impl NodeId {
         if name.len() > MAX_NODE_ID {
             return Err(InvalidNodeId::TooLong(name.len()));
         }
-        if name.eq_ignore_ascii_case("localhost") {
+        if is_localhost(name) {
             return Err(InvalidNodeId::Reserved);
         }
         if name.chars().any(char::is_control) {

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::typed::certificates::CertificateCommand;
-use super::super::typed::node::{DEFAULT_MAX_IDLE, LogLevel};
-use super::super::typed::services::{Forward, RemoteNode};
-use super::super::typed::work::{AuthMethod, MaxStdoutAction, StreamMethod, WorkLimits};
+use super::super::directives::node::DEFAULT_MAX_IDLE;
+use super::super::directives::services::{Forward, RemoteNode};
+use super::super::directives::work::{AuthMethod, StreamMethod};
 use super::*;
 use crate::mesh::firewall::{Action, Pattern};
+use crate::telemetry::LogLevel;
 use crate::wire::{Cost, NodeId, ServiceName};
 use crate::work::Quota;
+use crate::work::limits::{Limits, MaxStdout, WhenFull};
 
 fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
@@ -22,8 +23,8 @@ fn host_port(host: &str, port: u16) -> HostPort {
 
 #[test]
 fn every_default_has_its_parameters_type() {
-    for directive in DIRECTIVES {
-        for parameter in directive.parameters {
+    for directive in DIRECTIVES.iter() {
+        for parameter in &directive.parameters {
             assert_eq!(
                 parameter.default.is_some(),
                 check::default_of(parameter).is_some(),
@@ -64,7 +65,7 @@ fn what_receptor_accepts_loads() {
     assert_eq!(config.tcp_peers[0].address, host_port("localhost", 2222));
     assert_eq!(config.ws_peers[0].address.server, host_port("localhost", 8080));
     assert_eq!(config.tcp_clients[0].address, host_port("localhost", 80));
-    let ids: Vec<bool> = config.tls_servers.iter().map(|server| server.require_node_id).collect();
+    let ids: Vec<bool> = config.tls_servers.iter().map(|server| !server.admit_nameless).collect();
     assert_eq!(ids, [true, false]);
     let [warning] = &warnings[..] else { panic!("{warnings:?}") };
     let text = warning.to_string();
@@ -110,7 +111,7 @@ fn names_are_taken_in_any_case() {
     )
     .unwrap();
     assert_eq!((config.node.id, config.node.data_dir), (node("Foo"), PathBuf::from("/d")));
-    assert_eq!(config.work_commands[0].work_type, "a");
+    assert_eq!(config.work_commands[0].name, "a");
     assert!(config.local_only && config.work_commands[0].allow_runtime_params);
     assert_eq!(load_args("--NODE ID=x -Local-Only").unwrap().config.node.id, node("x"));
 }
@@ -196,9 +197,9 @@ fn booleans_come_as_words_and_numbers() {
         [("yes", true), ("'Y'", true), ("1", true), ("t", true), ("no", false), ("'0'", false), ("f", false)]
     {
         let (config, _) = load_text(&format!("- tcp-peer: {{address: 'a:1', redial: {text}}}\n")).unwrap();
-        assert_eq!(config.tcp_peers[0].terms.redial, flag, "{text}");
+        assert_eq!(config.tcp_peers[0].redial, flag, "{text}");
     }
-    assert!(load_text("- tcp-peer: a:1\n").unwrap().0.tcp_peers[0].terms.redial);
+    assert!(load_text("- tcp-peer: a:1\n").unwrap().0.tcp_peers[0].redial);
 }
 
 #[test]
@@ -225,9 +226,10 @@ fn a_listener_takes_lists_and_maps_in_both_notations() {
     let (from_yaml, _) = load_text(yaml).unwrap();
     let listener = &from_yaml.tcp_listeners[0];
     assert_eq!(listener.bind.to_string(), "[::1]:1");
-    assert_eq!(listener.terms.cost, Cost::new(2.0).unwrap());
-    assert_eq!(listener.terms.node_costs[&node("a")], Cost::new(1.5).unwrap());
-    assert_eq!(listener.terms.allowed_peers.iter().map(NodeId::as_str).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(listener.policy.cost, Cost::new(2.0).unwrap());
+    assert_eq!(listener.policy.node_cost[&node("a")], Cost::new(1.5).unwrap());
+    let allowed = listener.policy.allowed_peers.as_ref().unwrap();
+    assert_eq!(allowed.iter().map(NodeId::as_str).collect::<Vec<_>>(), ["a", "b"]);
     for line in [
         r#"--tcp-listener port=1 bindaddr=::1 cost=2 'nodecost={"a":1.5,"b":2}' allowedpeers=a allowedpeers=b"#,
         r#"-tcp-listener 1 bindaddr=[::1] cost=2.0 'nodecost={"b":2.0,"a":"1.5"}' 'allowedpeers=["b","a"]'"#,
@@ -318,7 +320,7 @@ fn an_explicit_false_of_redial_counts_in_both_versions() {
     let two = "version: 2\ntcp-peers:\n- {address: 'a:1', redial: false}\nws-peer: {address: 'ws://a:1', redial: no}\n";
     for text in [one, two] {
         let (config, _) = load_text(text).unwrap();
-        assert!(!config.tcp_peers[0].terms.redial && !config.ws_peers[0].terms.redial, "{text}");
+        assert!(!config.tcp_peers[0].redial && !config.ws_peers[0].redial, "{text}");
     }
 }
 
@@ -384,10 +386,10 @@ fn what_awx_writes_parses() {
         Some(std::time::Duration::from_secs(60))
     );
     assert_eq!(
-        config.tls_clients[0].identity.as_ref().unwrap().cert,
+        config.tls_clients[0].files.identity.as_ref().unwrap().0,
         PathBuf::from("/etc/receptor/tls/receptor.crt")
     );
-    assert_eq!(config.backends().len(), 3);
+    assert_eq!(config.components().iter().filter(|it| matches!(it, Component::Link(_))).count(), 3);
     assert!(config.ws_peers[1].address.secure, "a TLS profile makes it wss");
     let (_, warnings) = load_text(AWX).unwrap();
     let [warning] = &warnings[..] else { panic!("one for all: {warnings:?}") };
@@ -406,27 +408,25 @@ fn work_types_may_be_bounded() {
     );
     let [bounded, free] = &config.work_commands[..] else { panic!() };
     let env = [("A", "b c"), ("NUM", "7"), ("YES_", "true")];
-    let wanted = WorkLimits {
+    let wanted = Limits {
         env: env.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         cwd: Some("/srv".into()),
         user: Some("jobs".to_owned()),
         max_units: Some(20),
         timeout: Some(Duration::from_secs(5400)),
         cancel_grace: Some(Duration::ZERO),
-        max_stdout: Some(1000),
-        max_stdout_action: MaxStdoutAction::TruncateHead,
+        max_stdout: Some(MaxStdout { bytes: 1000, when_full: WhenFull::TruncateHead }),
         release_after: Some(Duration::from_secs(72 * 3600)),
         cpu_millis: Some(1500),
         memory: Some(1 << 30),
         pids: Some(100),
     };
-    assert_eq!((&bounded.limits, &free.limits), (&wanted, &WorkLimits::default()));
+    assert_eq!((&bounded.limits, &free.limits), (&wanted, &Limits::default()));
     let config = parse_text(
         "- work-python: {worktype: p, plugin: m, function: f, maxunits: 20, timeout: 1h30m, cancelgrace: 0, \
          releaseafter: 72h, cwd: /srv, cpu: 1.5, memory: 1073741824, pids: 100, env: {A: b c, NUM: 7, YES_: true}}\n",
     );
-    let plugin =
-        WorkLimits { user: None, max_stdout: None, max_stdout_action: MaxStdoutAction::Fail, ..wanted };
+    let plugin = Limits { user: None, max_stdout: None, ..wanted };
     assert_eq!(config.work_python[0].limits, plugin);
 }
 
@@ -446,14 +446,14 @@ fn proxies_routers_and_certificates_have_types() {
     );
     assert_eq!(config.unix_socket_servers[0].permissions, 0o600);
     assert_eq!(
-        serde_json::Value::from(config.work_python[0].config.clone()),
+        serde_json::Value::from(config.work_python[0].plugin.clone().unwrap().config),
         serde_json::json!({"a": [1, "x"]})
     );
     let config = parse_text(
         "- cert-init: {commonname: ca, bits: '2048', outcert: c, outkey: k, notafter: '2030-01-01T00:00:00Z'}\n",
     );
-    let Some(CertificateCommand::Init(init)) = config.certificate else { panic!() };
-    assert_eq!((init.bits, init.validity.not_before), (2048, None));
+    let init = config.cert_init.unwrap();
+    assert_eq!((init.bits, init.not_before), (2048, None));
 }
 
 #[test]

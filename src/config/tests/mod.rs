@@ -1,6 +1,7 @@
 //! The grammar as a whole: configurations that are refused, with their exact messages, and such that load.
 
 mod accepted;
+mod documents;
 mod reading;
 mod reloading;
 
@@ -26,20 +27,16 @@ fn load_text(text: &str) -> Result<(Config, Vec<Warning>), ConfigErrors> {
     let mut report = Report::default();
     let raw = yaml::read(&Arc::from(Path::new("x.yml")), text, &mut report).items;
     let config = assemble(raw, &environment(), &mut report);
-    match config {
-        Some(config) if report.errors.is_empty() => Ok((config, report.warnings)),
-        _ => Err(sorted(report.errors)),
-    }
+    if report.errors.is_empty() { Ok((config, report.warnings)) } else { Err(sorted(report.errors)) }
 }
 
 /// Reads the text of a file that holds no error.
 fn parse_text(text: &str) -> Config {
     let mut report = Report::default();
     let raw = yaml::read(&Arc::from(Path::new("x.yml")), text, &mut report).items;
-    let items = check::check(raw, &mut report);
-    let config = typed::build(&items, &environment(), &mut report);
+    let config = assemble(raw, &environment(), &mut report);
     assert!(report.errors.is_empty(), "{}", ConfigErrors(report.errors));
-    config.unwrap()
+    config
 }
 
 fn load_args(line: &str) -> Result<Loaded, ConfigErrors> {

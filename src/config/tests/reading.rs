@@ -1,15 +1,14 @@
 //! Where configurations come from: command lines, files, directories, and the examples that we ship.
 
-use super::super::typed::backends::{Backend, TcpPeer};
-use super::super::typed::parts::Part;
+use super::super::directives::links::TcpPeer;
 use super::*;
 
 #[test]
 fn the_help_text_names_everything_and_fits_the_terminal() {
     let help = help();
-    for directive in DIRECTIVES {
+    for directive in DIRECTIVES.iter() {
         assert!(help.contains(&format!("\n  --{}: ", directive.name)), "{}", directive.name);
-        for parameter in directive.parameters {
+        for parameter in &directive.parameters {
             assert!(help.contains(&format!("      {}=", parameter.name)), "{}", parameter.name);
         }
     }
@@ -71,7 +70,7 @@ fn files_directories_and_arguments_are_one_configuration() {
     assert_eq!(addresses(&again.config), ["a:1", "new:1", "b:2", "c:3", "a:1"]);
     let plan = plan(&loaded.config, &again.config).unwrap();
     assert!(
-        matches!(plan.added.as_slice(), [Part::Link(Backend::TcpPeer(peer))] if peer.address.host == "new")
+        matches!(plan.added.as_slice(), [Component::Link(Link::TcpPeer(peer))] if peer.address.host == "new")
     );
 
     write("15-peer.yml", "\n- tcp-peer: {}\n- nonsense\n");

@@ -1,8 +1,7 @@
 //! Which changes a running node takes, and which need a restart.
 
-use super::super::typed::node::LogLevel;
-use super::super::typed::parts::Part;
 use super::*;
+use crate::telemetry::LogLevel;
 
 const BEFORE: &str = "
 - node: {id: a, firewallrules: [{action: accept, fromnode: /b.*/}]}
@@ -15,8 +14,8 @@ const BEFORE: &str = "
 - tcp-peer: c:1
 ";
 
-fn names(parts: &[Part]) -> Vec<String> {
-    parts.iter().map(Part::to_string).collect()
+fn names(components: &[Component]) -> Vec<String> {
+    components.iter().map(Component::to_string).collect()
 }
 
 fn planned(from: &str, to: &str) -> ReloadPlan {
@@ -42,7 +41,7 @@ fn spelling_order_and_defaults_are_no_change() {
 
 #[test]
 fn doors_on_the_host_open_last_and_the_one_on_the_mesh_first() {
-    let parts = names(&parse_text(BEFORE).parts());
+    let parts = names(&parse_text(BEFORE).components());
     assert_eq!(parts.first().unwrap(), "control-service control");
     assert_eq!(parts[parts.len() - 2..], ["control-service on /run/x", "control-service on 0.0.0.0:7"]);
 }

@@ -16,10 +16,9 @@ use std::process::ExitCode;
 
 use rustix::fs::{Access, FlockOperation, access, flock};
 
-use crate::config::typed::backends::Backend;
-use crate::config::typed::parts::{Claim, ControlListener, Part, Trust};
-use crate::config::typed::work::WorkLimits;
-use crate::config::{self, Config, Environment, HostPort, Invocation};
+use crate::config::components::{Claim, Trust};
+use crate::config::{self, Component, Config, ControlListener, Environment, HostPort, Invocation, Link};
+use crate::work::limits::Limits;
 
 /// The rest of the arguments, if they ask for a check.
 pub(super) fn asked(args: &[String]) -> Option<&[String]> {
@@ -71,8 +70,9 @@ pub(super) fn sources(args: Vec<String>) -> Vec<String> {
 }
 
 fn summary(config: &Config) -> String {
-    let links = config.backends().len();
-    let services = config.parts().len() - links;
+    let is_link = |component: &Component| matches!(component, Component::Link(_));
+    let (links, services): (Vec<_>, Vec<_>) = config.components().into_iter().partition(is_link);
+    let (links, services) = (links.len(), services.len());
     format!(
         "node {}, {links} links, {services} services, {} work types",
         config.node.id,
@@ -83,25 +83,25 @@ fn summary(config: &Config) -> String {
 /// Everything that would keep the configuration from working here. With `running`, what its own node holds is free.
 fn findings(config: &Config, running: bool) -> Findings {
     let mut findings = Findings { running, ..Findings::default() };
-    if config.certificate.is_some() {
+    if config.is_for_certificates() {
         return findings;
     }
     if config.is_alone() {
         findings.add("nothing to do", "there is no listener, no peer and no `local-only`");
     }
     findings.data_dir(&config.node.data_dir);
-    for part in config.parts() {
-        findings.part(&part);
-        findings.claim(&part);
+    for component in config.components() {
+        findings.component(&component);
+        findings.claim(&component);
     }
     for command in &config.work_commands {
-        let what = format!("work-command {}", command.work_type);
+        let what = format!("work-command {}", command.name);
         findings.program(&what, &command.command);
         findings.surroundings(&what, &command.limits);
     }
     for python in &config.work_python {
-        let what = format!("work-python {}", python.work_type);
-        findings.program(&what, crate::work::PYTHON_WORKER);
+        let what = format!("work-python {}", python.name);
+        findings.program(&what, &python.command);
         findings.surroundings(&what, &python.limits);
     }
     findings.profiles(config);
@@ -114,9 +114,9 @@ struct Findings {
     running: bool,
     list: Vec<String>,
     warnings: Vec<String>,
-    /// Who wants what only one part can have, without what is told by opening it.
+    /// Who wants what only one component can have, without what is told by opening it.
     claimed: BTreeMap<Claim, String>,
-    /// Ports stay open until the end, so that no two parts find the same one free.
+    /// Ports stay open until the end, so that no two components find the same one free.
     tcp: Vec<TcpListener>,
     udp: Vec<UdpSocket>,
 }
@@ -126,57 +126,57 @@ impl Findings {
         self.list.push(format!("{what}: {problem}"));
     }
 
-    fn surroundings(&mut self, what: &str, limits: &WorkLimits) {
+    fn surroundings(&mut self, what: &str, limits: &Limits) {
         if let Some(cwd) = limits.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
             self.add(what, format!("cwd: {} is not a directory", cwd.display()));
         }
     }
 
-    fn part(&mut self, part: &Part) {
-        match part {
-            Part::Control(ControlListener::Unix(path, _)) => self.socket(part, path),
-            Part::Control(ControlListener::Tcp(address, ..)) => self.tcp(part, address),
-            Part::Link(Backend::TcpListener(listener)) => self.tcp(part, &listener.bind),
-            Part::Link(Backend::WsListener(listener)) => self.tcp(part, &listener.bind),
-            Part::Link(Backend::UdpListener(listener)) => self.udp(part, &listener.bind),
-            Part::Link(Backend::QuicListener(listener)) => self.udp(part, &listener.bind),
-            Part::Link(
-                Backend::TcpPeer(_) | Backend::UdpPeer(_) | Backend::WsPeer(_) | Backend::QuicPeer(_),
+    fn component(&mut self, component: &Component) {
+        match component {
+            Component::Control(ControlListener::Unix(path, _)) => self.socket(component, path),
+            Component::Control(ControlListener::Tcp(address, ..)) => self.tcp(component, address),
+            Component::Link(Link::TcpListener(listener)) => self.tcp(component, &listener.bind),
+            Component::Link(Link::WebSocketListener(listener)) => self.tcp(component, &listener.bind),
+            Component::Link(Link::UdpListener(listener)) => self.udp(component, &listener.bind),
+            Component::Link(Link::QuicListener(listener)) => self.udp(component, &listener.bind),
+            Component::Link(
+                Link::TcpPeer(_) | Link::UdpPeer(_) | Link::WebSocketPeer(_) | Link::QuicPeer(_),
             ) => {}
-            Part::TcpServer(server) => self.tcp(part, &server.bind),
-            Part::UdpServer(server) => self.udp(part, &server.bind),
-            Part::UnixSocketServer(server) => self.socket(part, &server.filename),
-            Part::Command(command) => {
+            Component::TcpServer(server) => self.tcp(component, &server.bind),
+            Component::UdpServer(server) => self.udp(component, &server.bind),
+            Component::UnixSocketServer(server) => self.socket(component, &server.filename),
+            Component::CommandService(command) => {
                 let words = shlex::split(&command.command).unwrap_or_default();
                 match words.first() {
-                    Some(program) => self.program(&part.to_string(), program),
-                    None => self.add(part, "the command does not split into words"),
+                    Some(program) => self.program(&component.to_string(), program),
+                    None => self.add(component, "the command does not split into words"),
                 }
             }
-            Part::IpRouter(router) => {
+            Component::IpRouter(router) => {
                 let taken = |name: &&String| Path::new("/sys/class/net").join(name).exists();
                 if let Some(name) = router.interface.as_ref().filter(taken).filter(|_| !self.running) {
                     let problem =
                         format!("there is an interface {name}; if by this very node, check with --running");
-                    self.add(part, problem);
+                    self.add(component, problem);
                 }
                 if let Err(error) = File::options().read(true).write(true).open("/dev/net/tun") {
-                    self.add(part, format!("/dev/net/tun cannot be opened: {error}"));
+                    self.add(component, format!("/dev/net/tun cannot be opened: {error}"));
                 }
             }
-            Part::Control(ControlListener::Mesh(_, _, Trust::Everyone)) => self.warnings.push(format!(
-                "{part}: with forward: all any node of the mesh may have this one submit work elsewhere, sign it, reload and change its log level"
+            Component::Control(ControlListener::Mesh(_, _, Trust::Everyone)) => self.warnings.push(format!(
+                "{component}: with forward: all any node of the mesh may have this one submit work elsewhere, sign it, reload and change its log level"
             )),
-            Part::Control(ControlListener::Mesh(_, _, Trust::Proof))
-            | Part::TcpClient(_)
-            | Part::UdpClient(_)
-            | Part::UnixSocketClient(_) => {}
+            Component::Control(ControlListener::Mesh(_, _, Trust::Proof))
+            | Component::TcpClient(_)
+            | Component::UdpClient(_)
+            | Component::UnixSocketClient(_) => {}
         }
     }
 
     /// Interfaces, of which there is one of each name.
-    fn claim(&mut self, part: &Part) {
-        for claim in part.claims() {
+    fn claim(&mut self, component: &Component) {
+        for claim in component.claims() {
             let name = match &claim {
                 Claim::Interface(name) => name.clone(),
                 // Ports are tried out, names and files are the configuration's business, neighbours turn out later.
@@ -186,36 +186,36 @@ impl Findings {
             };
             if let Some(first) = self.claimed.get(&claim) {
                 let problem = format!("interface {name} belongs to {first} already");
-                self.add(part, problem);
+                self.add(component, problem);
             } else {
-                self.claimed.insert(claim, part.to_string());
+                self.claimed.insert(claim, component.to_string());
             }
         }
     }
 
-    fn tcp(&mut self, part: &Part, address: &HostPort) {
+    fn tcp(&mut self, component: &Component, address: &HostPort) {
         let bound = TcpListener::bind((address.host.as_str(), address.port));
-        let other = self.same_port(part, Claim::Tcp(address.port));
-        let held = self.port(part, address, other, bound);
+        let other = self.same_port(component, Claim::Tcp(address.port));
+        let held = self.port(component, address, other, bound);
         self.tcp.extend(held);
     }
 
-    fn udp(&mut self, part: &Part, address: &HostPort) {
+    fn udp(&mut self, component: &Component, address: &HostPort) {
         let bound = UdpSocket::bind((address.host.as_str(), address.port));
-        let other = self.same_port(part, Claim::Udp(address.port));
-        let held = self.port(part, address, other, bound);
+        let other = self.same_port(component, Claim::Udp(address.port));
+        let held = self.port(component, address, other, bound);
         self.udp.extend(held);
     }
 
-    /// The part before this one that has the same port, on whatever address.
-    fn same_port(&mut self, part: &Part, claim: Claim) -> Option<String> {
-        let first = self.claimed.entry(claim).or_insert_with(|| part.to_string());
-        Some(first.clone()).filter(|first| *first != part.to_string())
+    /// The component before this one that has the same port, on whatever address.
+    fn same_port(&mut self, component: &Component, claim: Claim) -> Option<String> {
+        let first = self.claimed.entry(claim).or_insert_with(|| component.to_string());
+        Some(first.clone()).filter(|first| *first != component.to_string())
     }
 
     fn port<T>(
         &mut self,
-        part: &Part,
+        component: &Component,
         address: &HostPort,
         other: Option<String>,
         bound: io::Result<T>,
@@ -223,25 +223,26 @@ impl Findings {
         match bound {
             Ok(socket) => return Some(socket),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => match other {
-                Some(other) => self.add(part, format!("{address} is in use: {other} has the port")),
+                Some(other) => self.add(component, format!("{address} is in use: {other} has the port")),
                 None if self.running => {}
-                None => {
-                    self.add(part, format!("{address} is in use; if by this very node, check with --running"))
-                }
+                None => self.add(
+                    component,
+                    format!("{address} is in use; if by this very node, check with --running"),
+                ),
             },
-            Err(error) => self.add(part, format!("{address} cannot be listened on: {error}")),
+            Err(error) => self.add(component, format!("{address} cannot be listened on: {error}")),
         }
         None
     }
 
-    fn socket(&mut self, part: &Part, path: &Path) {
+    fn socket(&mut self, component: &Component, path: &Path) {
         if path.as_os_str().len() > crate::unix_socket::MAX_SOCKET_PATH {
             let limit = crate::unix_socket::MAX_SOCKET_PATH;
-            return self.add(part, format!("the path is longer than {limit} bytes"));
+            return self.add(component, format!("the path is longer than {limit} bytes"));
         }
         match std::fs::symlink_metadata(path) {
             Ok(found) if !std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
-                self.add(part, "the path exists and is not a socket");
+                self.add(component, "the path exists and is not a socket");
             }
             Ok(_) | Err(_) => {}
         }
@@ -251,10 +252,10 @@ impl Findings {
             && flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
             && !self.running
         {
-            self.add(part, "another daemon holds the socket; if this very node, check with --running");
+            self.add(component, "another daemon holds the socket; if this very node, check with --running");
         }
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        self.directory(&part.to_string(), parent);
+        self.directory(&component.to_string(), parent);
     }
 
     /// A directory that exists and can be written, or that can be made.

@@ -14,7 +14,7 @@ impl Findings {
     /// Profiles: files readable and whole, certificates in force and for this node.
     pub(super) fn profiles(&mut self, config: &Config) {
         for configured in &config.tls_servers {
-            match ServerProfile::open(wiring::tls_server(configured), Some(&config.node.id)) {
+            match ServerProfile::open(configured.clone(), Some(&config.node.id)) {
                 Ok(made) => {
                     self.own(&format!("tls-server {}", made.name()), made.expiry_warning(), made.own_flaw());
                 }
@@ -22,7 +22,7 @@ impl Findings {
             }
         }
         for configured in &config.tls_clients {
-            match ClientProfile::open(wiring::tls_client(configured), Some(&config.node.id)) {
+            match ClientProfile::open(configured.clone(), Some(&config.node.id)) {
                 Ok(made) => {
                     self.own(&format!("tls-client {}", made.name()), made.expiry_warning(), made.own_flaw());
                 }

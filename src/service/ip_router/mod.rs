@@ -36,7 +36,7 @@ const PATROL: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_secs(2);
 
 /// How a router is set up.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpRouterOptions {
     /// The network's name, and its service's.
     pub network: ServiceName,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::entry::Entry;
 use super::submit::Submit;
 use super::{Durability, Inner, Outcome};
+use crate::wire::is_localhost;
 use crate::work::asked::Asked;
 use crate::work::status::Status;
 use crate::work::unit::{Event, UnitId};
@@ -19,7 +20,7 @@ impl Inner {
         chosen: Option<UnitId>,
     ) -> Result<(Arc<Entry>, bool), WorkError> {
         let submitter = request.caller.submitter();
-        let here = request.node == self.node_id.as_str() || request.node.eq_ignore_ascii_case("localhost");
+        let here = request.node == self.node_id.as_str() || is_localhost(&request.node);
         let asked = Asked::of(if here { "" } else { &request.node }, &request.work_type, &request.params);
         let _turn = match &chosen {
             Some(id) => Some(self.names.turn(id).await),

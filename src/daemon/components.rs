@@ -1,7 +1,7 @@
 //! The running links and services: starting one, stopping one, and going from one set of them to another.
 //!
 //! Owns the order of a change: whatever can be started beside the old is started first, so that a failure there
-//! has touched nothing; only parts that are in each other's way are stopped before. It does not know where a
+//! has touched nothing; only components that are in each other's way are stopped before. It does not know where a
 //! configuration comes from.
 
 use std::collections::BTreeSet;
@@ -13,25 +13,26 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::wiring;
-use crate::config::typed::parts::{Claim, ControlListener, Part, Trust};
-use crate::config::typed::services::Remote;
+use crate::config::components::{Claim, Trust};
+use crate::config::directives::services::Remote;
+use crate::config::{Component, ControlListener};
 use crate::control::{self, Limits, Server};
 use crate::node::LinkHandle;
 use crate::service::{CommandOut, FlowLimits, IpRouter, TcpIn, TcpOut, UdpIn, UdpOut, UnixIn, UnixOut};
 use crate::tls::{ClientProfile, ProfileSet, ServerProfile, UnknownProfile};
 use crate::wire::{NodeId, ServiceName};
 
-/// Why a part did not start.
+/// Why a component did not start.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to start {part}: {source}")]
+#[error("failed to start {component}: {source}")]
 pub(super) struct StartError {
-    part: String,
+    component: String,
     source: Box<dyn std::error::Error + Send + Sync>,
 }
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// A running part.
+/// A running component.
 enum Running {
     Link(LinkHandle),
     Service {
@@ -41,30 +42,30 @@ enum Running {
     },
 }
 
-/// All running parts of a node.
-pub(super) struct Parts {
+/// All running components of a node.
+pub(super) struct Components {
     context: control::Context,
     stop: CancellationToken,
     tasks: TaskTracker,
-    running: Vec<(Part, Running)>,
+    running: Vec<(Component, Running)>,
 }
 
-impl Parts {
+impl Components {
     /// None runs yet. Cancelling `stop` ends all services.
     pub(super) fn new(context: control::Context, stop: CancellationToken) -> Self {
         Self { context, stop, tasks: TaskTracker::new(), running: Vec::new() }
     }
 
-    /// Starts parts in their order. On an error those before stay.
-    pub(super) async fn start_all(&mut self, parts: Vec<Part>) -> Result<(), StartError> {
-        for part in parts {
-            let running = self.start(&part).await?;
-            self.running.push((part, running));
+    /// Starts components in their order. On an error those before stay.
+    pub(super) async fn start_all(&mut self, components: Vec<Component>) -> Result<(), StartError> {
+        for component in components {
+            let running = self.start(&component).await?;
+            self.running.push((component, running));
         }
         Ok(())
     }
 
-    /// Stops all parts, links last, and waits for their ends.
+    /// Stops all components, links last, and waits for their ends.
     pub(super) async fn stop_all(&mut self) {
         self.stop.cancel();
         self.tasks.close();
@@ -78,27 +79,27 @@ impl Parts {
     /// error everything runs as before, as far as the system lets it.
     pub(super) async fn change(
         &mut self,
-        removed: &[Part],
-        added: &[Part],
+        removed: &[Component],
+        added: &[Component],
         tls: Option<Arc<ProfileSet>>,
     ) -> Result<(), StartError> {
         let former = tls.map(|new| self.context.tls.swap(new));
-        let changed = self.change_parts(removed, added, former.as_ref()).await;
+        let changed = self.change_components(removed, added, former.as_ref()).await;
         if let (Err(_), Some(former)) = (&changed, former) {
             self.context.tls.swap(former);
         }
         changed
     }
 
-    async fn change_parts(
+    async fn change_components(
         &mut self,
-        removed: &[Part],
-        added: &[Part],
+        removed: &[Component],
+        added: &[Component],
         former: Option<&Arc<ProfileSet>>,
     ) -> Result<(), StartError> {
-        let held: BTreeSet<Claim> = removed.iter().flat_map(Part::claims).collect();
-        let in_the_way = |part: &&Part| part.claims().iter().any(|claim| held.contains(claim));
-        let (late, early): (Vec<&Part>, Vec<&Part>) = added.iter().partition(in_the_way);
+        let held: BTreeSet<Claim> = removed.iter().flat_map(Component::claims).collect();
+        let in_the_way = |component: &&Component| component.claims().iter().any(|claim| held.contains(claim));
+        let (late, early): (Vec<&Component>, Vec<&Component>) = added.iter().partition(in_the_way);
         let mut started = Vec::new();
         self.start_or_undo(&early, &mut started).await?;
         self.stop_some(removed).await;
@@ -112,15 +113,15 @@ impl Parts {
         Ok(())
     }
 
-    /// Starts parts; on an error stops all of `started`.
+    /// Starts components; on an error stops all of `started`.
     async fn start_or_undo(
         &self,
-        parts: &[&Part],
-        started: &mut Vec<(Part, Running)>,
+        components: &[&Component],
+        started: &mut Vec<(Component, Running)>,
     ) -> Result<(), StartError> {
-        for &part in parts {
-            match self.start(part).await {
-                Ok(running) => started.push((part.clone(), running)),
+        for &component in components {
+            match self.start(component).await {
+                Ok(running) => started.push((component.clone(), running)),
                 Err(error) => {
                     for (_, running) in started.drain(..) {
                         running.stop().await;
@@ -132,78 +133,78 @@ impl Parts {
         Ok(())
     }
 
-    async fn stop_some(&mut self, parts: &[Part]) {
-        for part in parts {
-            if let Some(at) = self.running.iter().position(|(known, _)| known == part) {
-                info!(%part, "stops");
+    async fn stop_some(&mut self, components: &[Component]) {
+        for component in components {
+            if let Some(at) = self.running.iter().position(|(known, _)| known == component) {
+                info!(%component, "stops");
                 self.running.remove(at).1.stop().await;
             }
         }
     }
 
-    async fn put_back(&mut self, parts: &[Part]) {
-        for part in parts {
-            match self.start(part).await {
-                Ok(running) => self.running.push((part.clone(), running)),
+    async fn put_back(&mut self, components: &[Component]) {
+        for component in components {
+            match self.start(component).await {
+                Ok(running) => self.running.push((component.clone(), running)),
                 Err(error) => warn!(%error, "not put back after a failed change"),
             }
         }
     }
 
-    async fn start(&self, part: &Part) -> Result<Running, StartError> {
-        let started = self.try_start(part).await;
-        started.map_err(|source| StartError { part: part.to_string(), source })
+    async fn start(&self, component: &Component) -> Result<Running, StartError> {
+        let started = self.try_start(component).await;
+        started.map_err(|source| StartError { component: component.to_string(), source })
     }
 
-    async fn try_start(&self, part: &Part) -> Outcome<Running> {
+    async fn try_start(&self, component: &Component) -> Outcome<Running> {
         let streams = || self.context.streams.clone();
         let node = &self.context.node;
-        match part {
-            Part::Control(door) => self.open(door).await,
-            Part::Link(backend) => {
-                let spec = wiring::link_spec(backend, &self.context.tls)?;
+        match component {
+            Component::Control(listener) => self.open(listener).await,
+            Component::Link(link) => {
+                let spec = wiring::link_spec(link, &self.context.tls)?;
                 Ok(Running::Link(node.add_link(spec).await?))
             }
-            Part::Command(command) => {
+            Component::CommandService(command) => {
                 let tls = self.server_profile(&command.tls)?;
                 let service = CommandOut::listen(&streams(), command.service, &command.command, tls).await?;
                 Ok(self.run(|stop| service.run(stop)))
             }
-            Part::IpRouter(router) => {
-                let router = IpRouter::open(node, wiring::ip_router(router)).await?;
+            Component::IpRouter(router) => {
+                let router = IpRouter::open(node, router.clone()).await?;
                 Ok(self.run(|stop| router.run(stop)))
             }
-            Part::TcpServer(server) => {
+            Component::TcpServer(server) => {
                 let (to, service) = self.target(&server.remote);
                 let tls =
                     (self.server_profile(&server.tls_server)?, self.client_profile(&server.tls_client)?);
                 let proxy = TcpIn::bind(&server.bind.to_string(), streams(), to, service).await?;
                 Ok(self.run(|stop| proxy.with_tls(tls.0, tls.1).run(stop)))
             }
-            Part::TcpClient(client) => {
+            Component::TcpClient(client) => {
                 let tls =
                     (self.server_profile(&client.tls_server)?, self.client_profile(&client.tls_client)?);
                 let address = client.address.to_string();
                 let proxy = TcpOut::listen_with(&streams(), client.service, address, tls.0, tls.1).await?;
                 Ok(self.run(|stop| proxy.run(stop)))
             }
-            Part::UdpServer(server) => {
+            Component::UdpServer(server) => {
                 let (address, target) = (server.bind.to_string(), self.target(&server.remote));
                 let proxy = UdpIn::bind(&address, node.clone(), target, FlowLimits::default()).await?;
                 Ok(self.run(|stop| proxy.run(stop)))
             }
-            Part::UdpClient(client) => {
+            Component::UdpClient(client) => {
                 let (address, limits) = (client.address.to_string(), FlowLimits::default());
                 let proxy = UdpOut::listen(node, client.service, address, limits).await?;
                 Ok(self.run(|stop| proxy.run(stop)))
             }
-            Part::UnixSocketServer(server) => {
+            Component::UnixSocketServer(server) => {
                 let (to, service) = self.target(&server.remote);
                 let tls = self.client_profile(&server.tls)?;
                 let proxy = UnixIn::bind(&server.filename, server.permissions, streams(), to, service)?;
                 Ok(self.run(|stop| proxy.with_tls(tls).run(stop)))
             }
-            Part::UnixSocketClient(client) => {
+            Component::UnixSocketClient(client) => {
                 let (tls, path) = (self.server_profile(&client.tls)?, client.filename.clone());
                 let proxy = UnixOut::listen_with(&streams(), client.service, path, tls).await?;
                 Ok(self.run(|stop| proxy.run(stop)))
@@ -212,25 +213,25 @@ impl Parts {
     }
 
     fn server_profile(&self, name: &Option<String>) -> Result<Option<ServerProfile>, UnknownProfile> {
-        wiring::server_profile(&self.context.tls, name.as_deref())
+        wiring::server_profile(&self.context.tls, name)
     }
 
     fn client_profile(&self, name: &Option<String>) -> Result<Option<ClientProfile>, UnknownProfile> {
-        wiring::client_profile(&self.context.tls, name.as_deref())
+        wiring::client_profile(&self.context.tls, name)
     }
 
     fn target(&self, remote: &Remote) -> (NodeId, ServiceName) {
         (wiring::remote_node(&remote.node, self.context.node.id()), remote.service)
     }
 
-    async fn open(&self, door: &ControlListener) -> Outcome<Running> {
+    async fn open(&self, listener: &ControlListener) -> Outcome<Running> {
         let mut server = Server::new(self.context.clone(), Limits::default());
         if let ControlListener::Tcp(_, _, Trust::Everyone) | ControlListener::Mesh(_, _, Trust::Everyone) =
-            door
+            listener
         {
             server.trust_everyone();
         }
-        match door {
+        match listener {
             ControlListener::Unix(path, mode) => server.listen_unix(path, *mode)?,
             ControlListener::Tcp(address, tls, _) => {
                 server.listen_tcp(&address.to_string(), self.server_profile(tls)?).await?;
@@ -259,7 +260,7 @@ impl Parts {
 }
 
 impl Running {
-    /// Returns once whatever the part occupied is free.
+    /// Returns once whatever the component occupied is free.
     async fn stop(self) {
         match self {
             Self::Link(link) => link.stop().await,

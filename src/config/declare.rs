@@ -1,0 +1,433 @@
+//! How a directive is declared, once: `directive!` makes its entry in the table, its type and its reader.
+//!
+//! A declaration looks like the struct that it makes. The comment of a field is the help text of its parameter, the
+//! field's type says how the parameter is written and which value it becomes (see [`Settings`]):
+//!
+//! ```text
+//! directive! {
+//!     /// Accepts neighbours over TCP
+//!     "tcp-listener" in Backends;
+//!     struct TcpListener {
+//!         /// TCP port to listen on
+//!         bind "port": Bind<TCP> [required, bare],
+//!         /// tls-server profile
+//!         tls: Option<TlsServerName>,
+//!         /// terms of its links
+//!         policy: ListenPolicy,
+//!     }
+//! }
+//! ```
+//!
+//! A name in quotes is the parameter's, where it is not the field's. What stands in `[...]` is true in its
+//! [`Parameter`], and `= "..."` is the default. What another room has a type for is read into that type: with
+//! `Marker => Type { ... }`, as it is if the fields are the same, else by `make`. `check rule(field, ...);` names a
+//! function that says what is wrong with several fields together; it is asked if each of them could be read. `warn` does the same for what is allowed and hardly meant.
+
+use std::fmt::Display;
+
+use super::Environment;
+use super::check::Item;
+use super::components::Facts;
+use super::error::{Location, invalid};
+use super::raw::Report;
+use super::schema::{Directive, Group, Kind, Parameter, Role};
+use super::value::{Located, Value, quoted};
+
+/// One parameter or several, read as one value.
+pub trait Settings {
+    /// What is read.
+    type Value;
+
+    /// The parameters, as the declaration has the first of them.
+    fn parameters(declared: Parameter) -> Vec<Parameter>;
+
+    /// Reads the value, of which the first parameter has this name. `None` after an error, which has been noted.
+    fn read(name: &'static str, reader: &mut Reader<'_>) -> Option<Self::Value>;
+
+    /// Adds what the value says about a component that is configured by it.
+    fn tell(_value: &Self::Value, _facts: &mut Facts) {}
+}
+
+/// A directive.
+pub trait Declared: Settings {
+    /// Its name, in lower case.
+    const NAME: &'static str;
+    /// Its section in the help text.
+    const GROUP: Group;
+
+    /// Its entry in the table.
+    fn directive() -> Directive;
+}
+
+/// How one parameter is written, and the value that it becomes.
+pub trait Single {
+    /// The value.
+    type Value;
+    /// What is written.
+    const KIND: Kind;
+    /// What it means for other directives.
+    const ROLE: Role = Role::Plain;
+
+    /// Reads what was given, in the shape of the kind. `None` after an error, which has been noted.
+    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<Self::Value>;
+
+    /// The value if the parameter is not given. A required one that is missing has been noted before.
+    fn absent(_problems: &mut Problems<'_>) -> Option<Self::Value> {
+        None
+    }
+
+    /// See [`Settings::tell`].
+    fn tell(_value: &Self::Value, _facts: &mut Facts) {}
+}
+
+impl<T: Single> Settings for T {
+    type Value = T::Value;
+
+    fn parameters(declared: Parameter) -> Vec<Parameter> {
+        vec![Parameter { kind: T::KIND, role: T::ROLE, ..declared }]
+    }
+
+    fn read(name: &'static str, reader: &mut Reader<'_>) -> Option<T::Value> {
+        let (given, mut problems) = reader.parameter(name);
+        match given {
+            Some(given) => T::read(given, &mut problems),
+            None => T::absent(&mut problems),
+        }
+    }
+
+    fn tell(value: &T::Value, facts: &mut Facts) {
+        T::tell(value, facts);
+    }
+}
+
+/// A value that is written as text.
+pub trait Text {
+    /// The value.
+    type Value;
+    /// What it means for other directives.
+    const ROLE: Role = Role::Plain;
+    /// True if an empty text is the same as none; else it is an error.
+    const EMPTY_IS_ABSENT: bool = false;
+
+    /// Reads the text.
+    fn parse(text: &str) -> Result<Self::Value, Refusal>;
+
+    /// See [`Single::absent`].
+    fn absent(_problems: &mut Problems<'_>) -> Option<Self::Value> {
+        None
+    }
+
+    /// See [`Settings::tell`].
+    fn tell(_value: &Self::Value, _facts: &mut Facts) {}
+}
+
+impl<T: Text> Single for T {
+    type Value = T::Value;
+    const KIND: Kind = Kind::Text;
+    const ROLE: Role = T::ROLE;
+
+    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<T::Value> {
+        match &given.value {
+            Value::Text(text) if text.is_empty() && T::EMPTY_IS_ABSENT => T::absent(problems),
+            Value::Text(text) if text.is_empty() => {
+                problems.fail("may not be empty");
+                None
+            }
+            Value::Text(text) => problems.accept(text, T::parse(text)),
+            _ => None,
+        }
+    }
+
+    fn absent(problems: &mut Problems<'_>) -> Option<T::Value> {
+        T::absent(problems)
+    }
+
+    fn tell(value: &T::Value, facts: &mut Facts) {
+        T::tell(value, facts);
+    }
+}
+
+/// Nothing, if the parameter is not given or an empty text.
+impl<T: Single> Single for Option<T> {
+    type Value = Option<T::Value>;
+    const KIND: Kind = T::KIND;
+    const ROLE: Role = T::ROLE;
+
+    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<Option<T::Value>> {
+        if given.is_empty_text() { Some(None) } else { T::read(given, problems).map(Some) }
+    }
+
+    fn absent(_problems: &mut Problems<'_>) -> Option<Option<T::Value>> {
+        Some(None)
+    }
+
+    fn tell(value: &Option<T::Value>, facts: &mut Facts) {
+        if let Some(value) = value {
+            T::tell(value, facts);
+        }
+    }
+}
+
+/// A list of texts; all wrong ones are noted.
+impl<T: Text> Single for Vec<T> {
+    type Value = Vec<T::Value>;
+    const KIND: Kind = Kind::TextList;
+
+    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<Vec<T::Value>> {
+        let Value::List(items) = &given.value else { return None };
+        let texts = items.iter().filter_map(Located::as_text);
+        let read: Vec<_> = texts.filter_map(|text| problems.accept(&text, T::parse(&text))).collect();
+        (read.len() == items.len()).then_some(read)
+    }
+
+    fn absent(_problems: &mut Problems<'_>) -> Option<Vec<T::Value>> {
+        Some(Vec::new())
+    }
+}
+
+impl Single for bool {
+    type Value = Self;
+    const KIND: Kind = Kind::Flag;
+
+    fn read(given: &Located, _problems: &mut Problems<'_>) -> Option<Self> {
+        Some(matches!(given.value, Value::Flag(true)))
+    }
+
+    fn absent(_problems: &mut Problems<'_>) -> Option<Self> {
+        Some(false)
+    }
+}
+
+/// Why a text is not taken.
+#[derive(Debug)]
+pub enum Refusal {
+    /// For this reason.
+    Because(String),
+    /// In words that say everything.
+    Fault(String),
+}
+
+impl<E: Display> From<E> for Refusal {
+    fn from(reason: E) -> Self {
+        Self::Because(reason.to_string())
+    }
+}
+
+/// Reads the values of one directive.
+pub struct Reader<'a> {
+    item: &'a Item,
+    environment: &'a Environment,
+    report: &'a mut Report,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(item: &'a Item, environment: &'a Environment, report: &'a mut Report) -> Self {
+        Self { item, environment, report }
+    }
+
+    /// What was given for a parameter, or its default, and where to note what is wrong with it.
+    pub(super) fn parameter(&mut self, name: &'static str) -> (Option<&'a Located>, Problems<'_>) {
+        debug_assert!(self.item.directive.parameter(name).is_some(), "{name} is not in the table");
+        let given = self.item.settings.get(name);
+        (given, Problems { item: self.item, name, environment: self.environment, report: self.report })
+    }
+
+    /// True if a text was given and is not empty.
+    pub(super) fn is_given(&self, name: &'static str) -> bool {
+        self.item.settings.get(name).is_some_and(|given| !given.is_blank())
+    }
+
+    /// Warns of what is allowed and hardly meant.
+    pub(super) fn warn(&mut self, texts: impl IntoIterator<Item = &'static str>) {
+        for text in texts {
+            self.report.warn(&self.item.at, format!("{}: {text}", self.item.directive.name));
+        }
+    }
+
+    /// Notes errors about several parameters.
+    pub(super) fn conflicts(&mut self, problems: impl IntoIterator<Item = &'static str>) {
+        let errors = problems.into_iter().map(|problem| self.item.error(None, problem));
+        self.report.errors.extend(errors);
+    }
+}
+
+/// Where a parameter's errors are noted.
+pub struct Problems<'a> {
+    item: &'a Item,
+    name: &'static str,
+    /// What defaults may depend on.
+    pub(super) environment: &'a Environment,
+    report: &'a mut Report,
+}
+
+impl Problems<'_> {
+    /// Notes an error.
+    pub(super) fn fail(&mut self, fault: impl Into<String>) {
+        self.report.errors.push(self.item.error(Some(self.name), fault));
+    }
+
+    /// Notes an error about an entry that has a location of its own.
+    pub(super) fn fail_at(&mut self, at: &Location, fault: impl Into<String>) {
+        let error = self.item.error(Some(self.name), fault);
+        self.report.errors.push(super::ConfigError { at: at.clone(), ..error });
+    }
+
+    /// Warns of an entry that has a location of its own.
+    pub(super) fn warn_at(&mut self, at: &Location, text: &str) {
+        self.report.warn(at, format!("{}: {}: {text}", self.item.directive.name, self.name));
+    }
+
+    /// Notes that the directive lacks this parameter.
+    pub(super) fn lacking(&mut self, what: &str) {
+        let fault = format!("`{}` is needed: {what}", self.name);
+        self.report.errors.push(self.item.error(None, fault));
+    }
+
+    /// Notes that a value is not allowed.
+    pub(super) fn refuse(&mut self, given: &str, reason: &str) {
+        self.fail(invalid(given, reason));
+    }
+
+    /// The value, or the note why the text is none.
+    pub(super) fn accept<T>(&mut self, text: &str, parsed: Result<T, Refusal>) -> Option<T> {
+        let fault = |refusal| match refusal {
+            Refusal::Because(reason) => invalid(&quoted(text), &reason),
+            Refusal::Fault(fault) => fault,
+        };
+        parsed.map_err(|refusal| self.fail(fault(refusal))).ok()
+    }
+}
+
+/// The name of a field's parameter.
+macro_rules! name {
+    ($field:ident) => {
+        stringify!($field)
+    };
+    ($field:ident $name:literal) => {
+        $name
+    };
+}
+
+/// The value of a directive's flag: true, or the words with it.
+macro_rules! flag {
+    () => {
+        true
+    };
+    ($why:literal) => {
+        Some($why)
+    };
+}
+
+/// The value of what was read: as `make` says, else the value that has the fields.
+macro_rules! make {
+    ($value:ty { $($field:ident),* }) => {{
+        type Made = $value;
+        Made { $($field),* }
+    }};
+    ($value:ty { $($field:ident),* } $make:expr) => {
+        $make
+    };
+}
+
+/// Lets each field of a value add to the facts, where the value has the fields.
+macro_rules! tell {
+    ($value:ident, $facts:ident, { $($field:ident: $type:ty),* }) => {
+        $(<$type as $crate::config::declare::Settings>::tell(&$value.$field, $facts);)*
+    };
+    ($value:ident, $facts:ident, { $($field:ident: $type:ty),* } $make:expr) => {
+        let (_, _) = ($value, $facts);
+    };
+}
+
+/// Declares several parameters that become one value. See the module.
+macro_rules! settings {
+    ($marker:ident => $value:ty {
+        $($(#[doc = $doc:literal])+ $field:ident $($name:literal)? : $type:ty $([$($flag:ident),+])? $(= $default:literal)?),* $(,)?
+    } $(check $rule:ident($($of:ident),+);)* $(warn $doubt:ident($($about:ident),+);)* $(make $make:expr)?) => {
+        impl $crate::config::declare::Settings for $marker {
+            type Value = $value;
+
+            fn parameters(_: $crate::config::schema::Parameter) -> Vec<$crate::config::schema::Parameter> {
+                use $crate::config::schema::Parameter;
+                let all: Vec<Vec<Parameter>> = vec![$(<$type as $crate::config::declare::Settings>::parameters(
+                    Parameter {
+                        $($($flag: true,)+)?
+                        $(default: Some($default),)?
+                        ..Parameter::new($crate::config::declare::name!($field $($name)?), &[$($doc),+])
+                    }
+                )),*];
+                all.concat()
+            }
+
+            #[allow(unused_variables, reason = "a directive may have no parameters")]
+            fn read(_: &'static str, reader: &mut $crate::config::declare::Reader<'_>) -> Option<$value> {
+                $(let $field = <$type as $crate::config::declare::Settings>::read(
+                    $crate::config::declare::name!($field $($name)?), reader,
+                );)*
+                $(if let ($(Some($of),)+) = ($($of.as_ref(),)+) {
+                    reader.conflicts($rule($($of),+));
+                })*
+                $(if let ($(Some($about),)+) = ($($about.as_ref(),)+) {
+                    reader.warn($doubt($($about),+));
+                })*
+                $(let $field = $field?;)*
+                Some($crate::config::declare::make!($value { $($field),* } $($make)?))
+            }
+
+            fn tell(value: &$value, facts: &mut $crate::config::components::Facts) {
+                $crate::config::declare::tell!(value, facts, { $($field: $type),* } $($make)?);
+            }
+        }
+    };
+}
+
+/// Declares a directive. See the module.
+macro_rules! directive {
+    // With a type of its own.
+    ($(#[doc = $doc:literal])+ $name:literal in $group:ident $([$($flag:ident $(($why:literal))?),+])?;
+    struct $value:ident {
+        $($(#[doc = $help:literal])+ $field:ident $($parameter:literal)? : $type:ty $([$($option:ident),+])? $(= $default:literal)?),+ $(,)?
+    } $($rest:tt)*) => {
+        $(#[doc = $doc])+
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $value {
+            $($(#[doc = $help])+ pub $field: <$type as $crate::config::declare::Settings>::Value,)+
+        }
+
+        $crate::config::declare::directive! {
+            @ [$($doc),+] $name $group [$($($flag $(($why))?),+)?] $value => $value {
+                $($(#[doc = $help])+ $field $($parameter)? : $type $([$($option),+])? $(= $default)?),+
+            } $($rest)*
+        }
+    };
+    // Whose value is of another type.
+    ($(#[doc = $doc:literal])+ $name:literal in $group:ident $([$($flag:ident $(($why:literal))?),+])?;
+    $marker:ident => $($rest:tt)*) => {
+        $(#[doc = $doc])+
+        #[derive(Debug, Clone, Copy)]
+        pub enum $marker {}
+
+        $crate::config::declare::directive! {
+            @ [$($doc),+] $name $group [$($($flag $(($why))?),+)?] $marker => $($rest)*
+        }
+    };
+    (@ [$($doc:literal),+] $name:literal $group:ident [$($flag:ident $(($why:literal))?),*] $marker:ident => $($rest:tt)*) => {
+        $crate::config::declare::settings! { $marker => $($rest)* }
+
+        impl $crate::config::declare::Declared for $marker {
+            const NAME: &'static str = $name;
+            const GROUP: $crate::config::schema::Group = $crate::config::schema::Group::$group;
+
+            fn directive() -> $crate::config::schema::Directive {
+                use $crate::config::{declare::Settings, schema::{Directive, Parameter}};
+                let parameters = <Self as Settings>::parameters(Parameter::new($name, &[]));
+                Directive {
+                    $($flag: $crate::config::declare::flag!($($why)?),)*
+                    ..Directive::new($name, Self::GROUP, &[$($doc),+], parameters)
+                }
+            }
+        }
+    };
+}
+
+pub(super) use {directive, flag, make, name, settings, tell};

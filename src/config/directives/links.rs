@@ -1,0 +1,165 @@
+//! Links to neighbours: listeners and peers over TCP, UDP, WebSocket and QUIC.
+//!
+//! Owns their declarations. It refuses to know sockets: addresses are checked for their form and not looked up.
+
+use super::super::address::WsUrl;
+use super::super::components::{Claim, Facts};
+use super::super::declare::{Reader, Refusal, Settings, directive};
+use super::super::parameters::{
+    DialPolicy, ListenPolicy, PeerAddress, TcpBind, TlsClientName, TlsServerName, UdpBind, text,
+};
+use super::super::schema::Parameter;
+
+directive! {
+    /// Accepts neighbours over TCP
+    "tcp-listener" in Backends;
+    struct TcpListener {
+        /// TCP port to listen on
+        bind "port": TcpBind [required, bare],
+        /// tls-server profile
+        tls: Option<TlsServerName>,
+        /// what holds for its links
+        policy: ListenPolicy,
+    }
+}
+
+directive! {
+    /// Connects to a neighbour over TCP
+    "tcp-peer" in Backends;
+    struct TcpPeer {
+        /// host:port to connect to
+        address: PeerAddress [required, bare],
+        /// connect again after a loss
+        redial: bool = "true",
+        /// tls-client profile
+        tls: Option<TlsClientName>,
+        /// what holds for the link
+        policy: DialPolicy,
+    }
+}
+
+directive! {
+    /// Accepts neighbours over UDP
+    "udp-listener" in Backends;
+    struct UdpListener {
+        /// UDP port to listen on
+        bind "port": UdpBind [required, bare],
+        /// what holds for its links
+        policy: ListenPolicy,
+    }
+}
+
+directive! {
+    /// Connects to a neighbour over UDP
+    "udp-peer" in Backends;
+    struct UdpPeer {
+        /// host:port to connect to
+        address: PeerAddress [required, bare],
+        /// connect again after a loss
+        redial: bool = "true",
+        /// what holds for the link
+        policy: DialPolicy,
+    }
+}
+
+directive! {
+    /// Accepts neighbours over WebSocket
+    "ws-listener" in Backends;
+    struct WebSocketListener {
+        /// TCP port of the HTTP server
+        bind "port": TcpBind [required, bare],
+        /// path of the WebSocket on that server
+        path: UrlPath [empty_is_default] = "/",
+        /// tls-server profile
+        tls: Option<TlsServerName>,
+        /// what holds for its links
+        policy: ListenPolicy,
+    }
+}
+
+directive! {
+    /// Connects to a neighbour over WebSocket
+    "ws-peer" in Backends;
+    struct WebSocketPeer {
+        /// URL to connect to, ws:// or wss://
+        address: WsUrl [required, bare],
+        /// connect again after a loss
+        redial: bool = "true",
+        /// a further HTTP header, name:value
+        extra_header "extraheader": Option<Header>,
+        /// tls-client profile
+        tls: Option<TlsClientName>,
+        /// what holds for the link
+        policy: DialPolicy,
+    }
+}
+
+directive! {
+    /// Accepts neighbours over QUIC
+    "quic-listener" in Backends;
+    struct QuicListener {
+        /// UDP port to listen on
+        bind "port": UdpBind [required, bare],
+        /// tls-server profile
+        tls: TlsServerName [required],
+        /// what holds for its links
+        policy: ListenPolicy,
+    }
+}
+
+directive! {
+    /// Connects to a neighbour over QUIC
+    "quic-peer" in Backends;
+    struct QuicPeer {
+        /// host:port to connect to
+        address: PeerAddress [required, bare],
+        /// connect again after a loss
+        redial: bool = "true",
+        /// tls-client profile
+        tls: TlsClientName [required],
+        /// what holds for the link
+        policy: DialPolicy,
+    }
+}
+
+text! {
+    /// The path of a WebSocket, beginning with a slash.
+    struct UrlPath => String = url_path;
+    /// A header to add to a request: name and value.
+    struct Header => (String, String) = header;
+}
+
+fn url_path(text: &str) -> Result<String, &'static str> {
+    let fits = text.starts_with('/') && !text.chars().any(|c| c.is_whitespace() || c.is_control());
+    if fits { Ok(text.to_owned()) } else { Err("a path begins with a slash and holds no blanks") }
+}
+
+fn header(text: &str) -> Result<(String, String), &'static str> {
+    const WANTED: &str = "a header is name:value";
+    let (name, value) = text.split_once(':').ok_or(WANTED)?;
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(token) || value.chars().any(char::is_control) {
+        return Err(WANTED);
+    }
+    Ok((name.to_owned(), value.trim().to_owned()))
+}
+
+/// The URL of a neighbour. Without a scheme it is the TLS profile that decides which one is meant.
+impl Settings for WsUrl {
+    type Value = Self;
+
+    fn parameters(declared: Parameter) -> Vec<Parameter> {
+        <String as Settings>::parameters(declared)
+    }
+
+    fn read(name: &'static str, reader: &mut Reader<'_>) -> Option<Self> {
+        let text = <String as Settings>::read(name, reader)?;
+        let url = Self::parse(&text, reader.is_given("tls")).map_err(Refusal::from);
+        reader.parameter(name).1.accept(&text, url)
+    }
+
+    fn tell(url: &Self, facts: &mut Facts) {
+        facts.label(url);
+        facts.claims.push(Claim::Neighbour);
+    }
+}

@@ -1,0 +1,237 @@
+//! The node itself: its name, its data directory, its firewall, its log.
+//!
+//! Owns the defaults that depend on the machine and on the name the program was called by. It refuses to touch the
+//! directory.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::super::declare::{Problems, Refusal, Text, directive, settings};
+use super::super::error::invalid;
+use super::super::firewall::Rules;
+use super::super::parameters::{Bytes, number, text};
+use crate::duration;
+use crate::telemetry::LogLevel;
+use crate::wire::{NodeId, is_localhost};
+use crate::work::Quota;
+
+/// How long a link may be silent unless configured otherwise; it may only be raised.
+pub const DEFAULT_MAX_IDLE: Duration = Duration::from_secs(21);
+
+/// How long an unreachable node stays listed unless configured otherwise.
+pub const DEFAULT_FORGET_AFTER: Duration = Duration::from_secs(600);
+/// A controller takes a node that is no longer listed for removed: a restart must not look like that.
+const LEAST_FORGET_AFTER: Duration = Duration::from_secs(60);
+
+directive! {
+    /// This node's name and data
+    "node" in Node [singleton];
+    struct Node {
+        /// node ID; the host name if not given
+        id: OwnId [bare],
+        /// where the node keeps its data; see above for the default
+        data_dir "datadir": DataDir,
+        /// rules for data packets, the first match decides
+        ///
+        /// A rule is a map: `action` is accept, reject or drop; `fromnode`, `tonode`, `fromservice` and `toservice`
+        /// are each a name, or a regular expression between slashes that must match the whole name. What no rule
+        /// matches is accepted.
+        firewall_rules "firewallrules": Rules,
+        /// close a silent link after this time, 21s or more
+        max_idle "maxidleconnectiontimeout": MaxIdle,
+        /// forget a node unreachable for so long, 1m up
+        forget_after "forgetafter": ForgetAfter [empty_is_default] = "10m",
+        /// what one calling node may have here
+        quota: Quota,
+        /// bytes for buffers of streams; an eighth of the memory
+        stream_buffers "streambuffers": Option<StreamBuffers>,
+        /// Kubernetes: resume broken logs
+        kube_support_reconnect "receptorkubesupportreconnect": Option<String> [without_effect],
+        /// Kubernetes: requests per second
+        kube_qps "receptorkubeclientsetqps": Option<String> [without_effect],
+        /// Kubernetes: requests at once
+        kube_burst "receptorkubeclientsetburst": Option<String> [without_effect],
+        /// Kubernetes: kind of limit
+        kube_rate_limiter "receptorkubeclientsetratelimiter": Option<String> [without_effect],
+    }
+}
+
+directive! {
+    /// Runs without any link to other nodes
+    "local-only" in Node [singleton];
+    LocalOnly => () {} make ()
+}
+
+directive! {
+    /// How much is logged
+    "log-level" in Node [singleton];
+    Level => LogLevel {
+        /// error, warning, info or debug
+        level: LogLevel [bare] = "error",
+    }
+    make level
+}
+
+directive! {
+    /// Logs every packet
+    "trace" in Node [singleton];
+    Trace => () {} make ()
+}
+
+directive! {
+    /// Sends profiles to Pyroscope
+    "pyroscope-client" in Node [singleton, without_effect("meshd sends no profiles; the directive has no effect")];
+    PyroscopeClient => () {
+        /// name that the profiles are sent under
+        application_name "applicationname": Option<String>,
+        /// labels of the profiles
+        tags: serde_json::Map<String, serde_json::Value>,
+        /// URL of the server
+        server_address "serveraddress": Option<String>,
+        /// user for the server
+        basic_auth_user "basicauthuser": Option<String>,
+        /// password for the server
+        basic_auth_password "basicauthpassword": Option<String>,
+        /// tenant of the server
+        tenant_id "tenantid": Option<String>,
+        /// time between two uploads
+        upload_rate "uploadrate": Option<String>,
+        /// kinds of profiles
+        profile_types "profiletypes": Vec<String>,
+        /// do not collect garbage before a profile
+        disable_gc_runs "disablegcruns": bool,
+        /// headers of the uploads
+        http_headers "httpheaders": serde_json::Map<String, serde_json::Value>,
+    }
+    make ()
+}
+
+settings! {
+    Quota => Quota {
+        /// most units here of one calling node
+        units "peerunits": Count = "10000",
+        /// most bytes of their payloads
+        payload "peerpayload": Bytes = "68719476736",
+    }
+}
+
+number! {
+    /// A number of units.
+    Count => u64 = 0.., "a number of units is 0 or more";
+    /// Bytes for buffers; with less, a few connections have all of them.
+    StreamBuffers => u64 = 16 << 20.., "the streams of a node need at least 16777216 bytes";
+}
+
+text! {
+    impl LogLevel => LogLevel =
+        |text: &str| LogLevel::named(text).ok_or("a level is error, warning, info or debug");
+}
+
+impl Node {
+    /// What stands in the configuration of a command that runs no node.
+    pub(super) fn none() -> Self {
+        Self {
+            // The name is a constant and valid.
+            id: NodeId::new("none").expect("a valid node ID"),
+            data_dir: PathBuf::new(),
+            firewall_rules: Vec::new(),
+            max_idle: DEFAULT_MAX_IDLE,
+            forget_after: DEFAULT_FORGET_AFTER,
+            quota: Quota::default(),
+            stream_buffers: None,
+            kube_support_reconnect: None,
+            kube_qps: None,
+            kube_burst: None,
+            kube_rate_limiter: None,
+        }
+    }
+}
+
+/// What receptor allows in the ID that a node is given, in its words. Other nodes' IDs are taken as they come.
+const OWN_ID_CLASS: &str = "node id can only contain a-z, A-Z, 0-9 or special characters . - _ @ :";
+
+/// The name given, else the host's, unless that is the one name no node may have.
+#[derive(Debug, Clone, Copy)]
+pub enum OwnId {}
+
+impl Text for OwnId {
+    type Value = NodeId;
+    const EMPTY_IS_ABSENT: bool = true;
+
+    fn parse(text: &str) -> Result<NodeId, Refusal> {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_@:".contains(&byte);
+        if !text.bytes().all(is_allowed) {
+            return Err(Refusal::Fault(format!("{OWN_ID_CLASS} but received: {text}")));
+        }
+        Ok(NodeId::new(text)?)
+    }
+
+    fn absent(problems: &mut Problems<'_>) -> Option<NodeId> {
+        let host = problems.environment.host_name.as_deref().unwrap_or_default();
+        let local = host.split('.').next().is_some_and(is_localhost);
+        match NodeId::new(host) {
+            Ok(id) if !local => Some(id),
+            Ok(_) | Err(_) => {
+                let host = if host.is_empty() { "unknown".to_owned() } else { format!("{host:?}") };
+                problems.fail(format!(
+                    "no node ID given and the host name is {host}: set one, as in `- node: {{id: my-name}}`"
+                ));
+                None
+            }
+        }
+    }
+}
+
+/// The directory given, else the one that depends on the machine.
+#[derive(Debug, Clone, Copy)]
+pub enum DataDir {}
+
+impl Text for DataDir {
+    type Value = PathBuf;
+    const EMPTY_IS_ABSENT: bool = true;
+
+    fn parse(text: &str) -> Result<PathBuf, Refusal> {
+        Ok(PathBuf::from(text))
+    }
+
+    fn absent(problems: &mut Problems<'_>) -> Option<PathBuf> {
+        let directory = problems.environment.default_data_dir();
+        if directory.is_none() {
+            problems.fail("no data directory: neither HOME nor XDG_STATE_HOME is set; set `datadir`");
+        }
+        directory
+    }
+}
+
+/// How long a link may be silent.
+#[derive(Debug, Clone, Copy)]
+pub enum MaxIdle {}
+
+impl Text for MaxIdle {
+    type Value = Duration;
+    const EMPTY_IS_ABSENT: bool = true;
+
+    fn parse(text: &str) -> Result<Duration, Refusal> {
+        let least = duration::print(DEFAULT_MAX_IDLE);
+        let reason = format!("it may only be raised above the default of {least}");
+        at_least(DEFAULT_MAX_IDLE, text, reason)
+    }
+
+    fn absent(_problems: &mut Problems<'_>) -> Option<Duration> {
+        Some(DEFAULT_MAX_IDLE)
+    }
+}
+
+text! {
+    /// How long an unreachable node stays listed.
+    struct ForgetAfter => Duration = |text| {
+        let least = duration::print(LEAST_FORGET_AFTER);
+        let reason = format!("a node that restarts must stay listed meanwhile: give {least} or more");
+        at_least(LEAST_FORGET_AFTER, text, reason)
+    };
+}
+
+fn at_least(least: Duration, text: &str, reason: String) -> Result<Duration, Refusal> {
+    let given = <Duration as Text>::parse(text)?;
+    if given < least { Err(Refusal::Fault(invalid(&duration::print(given), &reason))) } else { Ok(given) }
+}

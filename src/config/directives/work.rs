@@ -1,0 +1,284 @@
+//! Work types, and the keys that sign and verify submissions.
+//!
+//! Owns their declarations; types that run a command are read into the types of [`crate::work`]. It refuses to open key
+//! files and pods' definitions, and to run anything.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::super::declare::{Problems, Refusal, Single, Text, directive, settings};
+use super::super::error::invalid;
+use super::super::parameters::{Bytes, Processors, Variables, choice, number, text};
+use super::super::schema::{Kind, Role};
+use super::super::value::Located;
+use crate::work::limits::{Limits, MaxStdout, WhenFull};
+use crate::work::{CommandType, PythonPlugin};
+
+directive! {
+    /// Runs work by a local command
+    "work-command" in Work;
+    WorkCommand => CommandType {
+        /// name of the work type
+        name "worktype": WorkType [required],
+        /// program to run
+        command: String [required],
+        /// its arguments
+        params: Option<String>,
+        /// let submissions add arguments
+        allow_runtime_params "allowruntimeparams": bool,
+        /// accept only signed submissions
+        verify_signature "verifysignature": SignedOnly,
+        /// user whose rights it has; needs a node that runs as root
+        user: Option<String>,
+        /// most bytes of output kept
+        max_stdout "maxstdout": Option<Bytes>,
+        /// for more: fail, stop or truncate-head
+        when_full "maxstdoutaction": WhenFull = "fail",
+        /// what bounds its units
+        limits: CommonLimits,
+    }
+    make CommandType {
+        params: params.unwrap_or_default(),
+        allow_runtime_params,
+        verify_signature,
+        limits: Limits { user, max_stdout: max_stdout.map(|bytes| MaxStdout { bytes, when_full }), ..limits },
+        ..CommandType::new(name, command)
+    }
+}
+
+/// The limits of all types that run processes here.
+#[derive(Debug, Clone, Copy)]
+pub enum CommonLimits {}
+
+settings! {
+    CommonLimits => Limits {
+        /// variables for its environment
+        env: Variables,
+        /// working directory; the node's own if not given
+        cwd: Option<PathBuf>,
+        /// most units running at once; others wait in order
+        max_units "maxunits": Option<Units>,
+        /// longest run, as in 3h30m
+        timeout: Option<SomeTime>,
+        /// time between SIGINT and harder signals; 10s if not given
+        cancel_grace "cancelgrace": Option<Duration>,
+        /// how long finished units are kept, as in 72h
+        release_after "releaseafter": Option<SomeTime>,
+        /// processors that a unit may use, as in 1.5
+        cpu_millis "cpu": Option<Processors>,
+        /// bytes of memory that a unit may use
+        memory: Option<Memory>,
+        /// processes and threads that a unit may have
+        pids: Option<Processes>,
+    }
+    make Limits {
+        env,
+        cwd,
+        max_units,
+        timeout,
+        cancel_grace,
+        release_after,
+        cpu_millis,
+        memory,
+        pids,
+        ..Limits::default()
+    }
+}
+
+/// Where the credentials for Kubernetes come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthMethod {
+    /// A kubeconfig file.
+    KubeConfig,
+    /// The pod that this node runs in.
+    InCluster,
+    /// Each submission.
+    Runtime,
+}
+
+/// How a work pod is talked to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamMethod {
+    /// Attach for input, the log for output.
+    Logger,
+    /// A TCP connection from the pod.
+    Tcp,
+}
+
+directive! {
+    /// Runs work in Kubernetes pods
+    "work-kubernetes" in Work [without_effect(
+        "this version of meshd does not run such work; the types are not advertised, and submissions to them are refused"
+    )];
+    struct WorkKubernetes {
+        /// name of the work type
+        work_type "worktype": WorkType [required],
+        /// namespace of the pods
+        namespace: Option<String>,
+        /// container image
+        image: Option<String>,
+        /// command in the container, instead of its own
+        command: Option<String>,
+        /// arguments of the command
+        params: Option<String>,
+        /// kubeconfig, incluster or runtime
+        auth_method "authmethod": AuthMethod = "incluster",
+        /// kubeconfig file, for authmethod kubeconfig
+        kube_config "kubeconfig": Option<PathBuf>,
+        /// pod definition file, JSON or YAML
+        pod: Option<PathBuf>,
+        /// let submissions bring credentials
+        allow_runtime_auth "allowruntimeauth": bool,
+        /// let submissions choose image and command
+        allow_runtime_command "allowruntimecommand": bool,
+        /// let submissions add arguments
+        allow_runtime_params "allowruntimeparams": bool,
+        /// let submissions bring a pod
+        allow_runtime_pod "allowruntimepod": bool,
+        /// delete a pending pod at restart
+        delete_pod_on_restart "deletepodonrestart": bool = "true",
+        /// how to talk to pods: logger or tcp
+        stream_method "streammethod": StreamMethod = "logger",
+        /// accept only signed submissions
+        verify_signature "verifysignature": SignedOnly,
+    }
+    check namespace_missing(namespace, auth_method, allow_runtime_auth);
+    check kubeconfig_unused(kube_config, auth_method);
+    check pod_and_container(pod, image, command, params);
+    check nothing_to_run(pod, image, allow_runtime_command, allow_runtime_pod);
+}
+
+type Problem = Option<&'static str>;
+
+fn namespace_missing(namespace: &Option<String>, method: &AuthMethod, from_submission: &bool) -> Problem {
+    let needed = *method != AuthMethod::KubeConfig && !from_submission;
+    (namespace.is_none() && needed)
+        .then_some("`namespace` is needed unless `authmethod` is kubeconfig or `allowruntimeauth` is true")
+}
+
+fn kubeconfig_unused(file: &Option<PathBuf>, method: &AuthMethod) -> Problem {
+    (file.is_some() && *method != AuthMethod::KubeConfig)
+        .then_some("`kubeconfig` is only for `authmethod: kubeconfig`")
+}
+
+type Words = Option<String>;
+
+fn pod_and_container(pod: &Option<PathBuf>, image: &Words, command: &Words, params: &Words) -> Problem {
+    (pod.is_some() && [image, command, params].into_iter().any(Option::is_some))
+        .then_some("`pod` excludes `image`, `command` and `params`: write them into the pod")
+}
+
+fn nothing_to_run(pod: &Option<PathBuf>, image: &Words, any_command: &bool, any_pod: &bool) -> Problem {
+    (pod.is_none() && image.is_none() && !any_command && !any_pod)
+        .then_some("`image` is needed unless there is `pod`, `allowruntimecommand` or `allowruntimepod`")
+}
+
+directive! {
+    /// Runs work by a Python plugin
+    "work-python" in Work;
+    WorkPython => CommandType {
+        /// name of the work type
+        name "worktype": WorkType [required],
+        /// Python module
+        plugin: String [required],
+        /// function to call
+        function: String [required],
+        /// settings of the plugin
+        config: serde_json::Map<String, serde_json::Value>,
+        /// what bounds its units, without user and output: the program that calls plugins writes the unit's files
+        /// itself, with the rights of the node
+        limits: CommonLimits,
+    }
+    make CommandType { limits, ..CommandType::python(name, PythonPlugin { plugin, function, config }) }
+}
+
+directive! {
+    /// The key that signs submissions
+    "work-signing" in Work [singleton];
+    struct WorkSigning {
+        /// private key file, PEM or OpenSSH
+        private_key "privatekey": KeyFile [bare],
+        /// how long a signature is valid, as in 3h30m
+        token_expiration "tokenexpiration": Option<Duration>,
+    }
+}
+
+directive! {
+    /// The key that verifies submissions
+    "work-verification" in Work [singleton];
+    struct WorkVerification {
+        /// public key file, PEM or one line of OpenSSH
+        public_key "publickey": KeyFile [bare],
+    }
+}
+
+choice! { WhenFull, "use fail, stop or truncate-head":
+"fail" => Fail, "stop" => Stop, "truncate-head" => TruncateHead }
+choice! { AuthMethod, "a method is kubeconfig, incluster or runtime":
+"kubeconfig" => KubeConfig, "incluster" => InCluster, "runtime" => Runtime }
+choice! { StreamMethod, "a method is logger or tcp": "logger" => Logger, "tcp" => Tcp }
+
+number! {
+    /// A number of units that may run.
+    Units => u32 = 1.., "at least one unit must be able to run";
+    /// Bytes of memory that are enough for a process.
+    Memory => u64 = 1 << 20.., "a unit needs at least 1048576 bytes of memory";
+    /// A number of processes.
+    Processes => u64 = 1..=u64::from(u32::MAX), "a unit is at least one process";
+}
+
+text! {
+    /// The name of a work type, which travels in words of the line protocol.
+    struct WorkType => String = work_type, role Role::Defines("work type");
+    /// A duration that is longer than none.
+    struct SomeTime => Duration = some_time;
+}
+
+fn work_type(text: &str) -> Result<String, &'static str> {
+    let fits = !text.contains(|c: char| c.is_whitespace() || c.is_control());
+    if fits { Ok(text.to_owned()) } else { Err("a work type holds no blanks and no control characters") }
+}
+
+fn some_time(text: &str) -> Result<Duration, Refusal> {
+    let given = <Duration as Text>::parse(text)?;
+    if given.is_zero() {
+        return Err(Refusal::Fault(invalid("0", "leave it out for no limit")));
+    }
+    Ok(given)
+}
+
+/// The file of a key. The grammar does not require its name, but nothing works without it.
+#[derive(Debug, Clone, Copy)]
+pub enum KeyFile {}
+
+impl Text for KeyFile {
+    type Value = PathBuf;
+    const EMPTY_IS_ABSENT: bool = true;
+
+    fn parse(text: &str) -> Result<PathBuf, Refusal> {
+        Ok(PathBuf::from(text))
+    }
+
+    fn absent(problems: &mut Problems<'_>) -> Option<PathBuf> {
+        problems.lacking("the name of a file");
+        None
+    }
+}
+
+/// Whether submissions must be signed, which needs a key to verify them.
+#[derive(Debug, Clone, Copy)]
+pub enum SignedOnly {}
+
+impl Single for SignedOnly {
+    type Value = bool;
+    const KIND: Kind = Kind::Flag;
+    const ROLE: Role = Role::Needs("work-verification");
+
+    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<bool> {
+        <bool as Single>::read(given, problems)
+    }
+
+    fn absent(_problems: &mut Problems<'_>) -> Option<bool> {
+        Some(false)
+    }
+}
