@@ -18,7 +18,10 @@ use crate::config::directives::services::Remote;
 use crate::config::{Component, ControlListener};
 use crate::control::{self, Limits, Server};
 use crate::node::LinkHandle;
-use crate::service::{CommandOut, FlowLimits, IpRouter, TcpIn, TcpOut, UdpIn, UdpOut, UnixIn, UnixOut};
+use crate::service::{
+    CommandService, FlowLimits, IpRouter, TcpClient, TcpServer, UdpClient, UdpServer, UnixSocketClient,
+    UnixSocketServer,
+};
 use crate::tls::{ClientProfile, ProfileSet, ServerProfile, UnknownProfile};
 use crate::wire::{NodeId, ServiceName};
 
@@ -167,7 +170,8 @@ impl Components {
             }
             Component::CommandService(command) => {
                 let tls = self.server_profile(&command.tls)?;
-                let service = CommandOut::listen(&streams(), command.service, &command.command, tls).await?;
+                let service =
+                    CommandService::listen(&streams(), command.service, &command.command, tls).await?;
                 Ok(self.run(|stop| service.run(stop)))
             }
             Component::IpRouter(router) => {
@@ -178,35 +182,36 @@ impl Components {
                 let (to, service) = self.target(&server.remote);
                 let tls =
                     (self.server_profile(&server.tls_server)?, self.client_profile(&server.tls_client)?);
-                let proxy = TcpIn::bind(&server.bind.to_string(), streams(), to, service).await?;
+                let proxy = TcpServer::bind(&server.bind.to_string(), streams(), to, service).await?;
                 Ok(self.run(|stop| proxy.with_tls(tls.0, tls.1).run(stop)))
             }
             Component::TcpClient(client) => {
                 let tls =
                     (self.server_profile(&client.tls_server)?, self.client_profile(&client.tls_client)?);
                 let address = client.address.to_string();
-                let proxy = TcpOut::listen_with(&streams(), client.service, address, tls.0, tls.1).await?;
+                let proxy = TcpClient::listen_with(&streams(), client.service, address, tls.0, tls.1).await?;
                 Ok(self.run(|stop| proxy.run(stop)))
             }
             Component::UdpServer(server) => {
                 let (address, target) = (server.bind.to_string(), self.target(&server.remote));
-                let proxy = UdpIn::bind(&address, node.clone(), target, FlowLimits::default()).await?;
+                let proxy = UdpServer::bind(&address, node.clone(), target, FlowLimits::default()).await?;
                 Ok(self.run(|stop| proxy.run(stop)))
             }
             Component::UdpClient(client) => {
                 let (address, limits) = (client.address.to_string(), FlowLimits::default());
-                let proxy = UdpOut::listen(node, client.service, address, limits).await?;
+                let proxy = UdpClient::listen(node, client.service, address, limits).await?;
                 Ok(self.run(|stop| proxy.run(stop)))
             }
             Component::UnixSocketServer(server) => {
                 let (to, service) = self.target(&server.remote);
                 let tls = self.client_profile(&server.tls)?;
-                let proxy = UnixIn::bind(&server.filename, server.permissions, streams(), to, service)?;
+                let proxy =
+                    UnixSocketServer::bind(&server.filename, server.permissions, streams(), to, service)?;
                 Ok(self.run(|stop| proxy.with_tls(tls).run(stop)))
             }
             Component::UnixSocketClient(client) => {
                 let (tls, path) = (self.server_profile(&client.tls)?, client.filename.clone());
-                let proxy = UnixOut::listen_with(&streams(), client.service, path, tls).await?;
+                let proxy = UnixSocketClient::listen_with(&streams(), client.service, path, tls).await?;
                 Ok(self.run(|stop| proxy.run(stop)))
             }
         }

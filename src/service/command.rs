@@ -47,12 +47,12 @@ pub enum CommandError {
 
 /// A service of the mesh whose streams are terminals of a command.
 #[derive(Debug)]
-pub struct CommandOut {
+pub struct CommandService {
     listener: StreamListener,
     words: Vec<String>,
 }
 
-impl CommandOut {
+impl CommandService {
     /// Opens the service, with TLS if a profile is given, and tells the mesh of it. `command` is split as a shell does.
     ///
     /// # Errors

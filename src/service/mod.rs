@@ -14,12 +14,12 @@ mod tcp;
 mod udp;
 mod unix;
 
-pub use command::{CommandError, CommandOut};
+pub use command::{CommandError, CommandService};
 pub use flows::FlowLimits;
 pub use ip_router::{IpRouter, IpRouterError, IpRouterOptions};
-pub use tcp::{TcpIn, TcpOut};
-pub use udp::{UdpIn, UdpOut};
-pub use unix::{UnixIn, UnixOut};
+pub use tcp::{TcpClient, TcpServer};
+pub use udp::{UdpClient, UdpServer};
+pub use unix::{UnixSocketClient, UnixSocketServer};
 
 #[cfg(test)]
 mod tests;

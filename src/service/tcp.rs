@@ -27,12 +27,12 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// A local port whose connections lead to a service of the mesh.
 #[derive(Debug)]
-pub struct TcpIn {
+pub struct TcpServer {
     port: Port,
     target: Target,
 }
 
-impl TcpIn {
+impl TcpServer {
     /// Opens the port.
     ///
     /// # Errors
@@ -120,13 +120,13 @@ impl Source for Port {
 
 /// A service of the mesh whose streams lead to a TCP address.
 #[derive(Debug)]
-pub struct TcpOut {
+pub struct TcpClient {
     listener: StreamListener,
     address: String,
     tls: Option<ClientProfile>,
 }
 
-impl TcpOut {
+impl TcpClient {
     /// Opens the service and tells the mesh of it. Whether anybody listens at the address shows with each stream.
     ///
     /// # Errors

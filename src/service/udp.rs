@@ -29,14 +29,14 @@ const PENALTY: Duration = Duration::from_secs(5);
 
 /// A local port whose datagrams go to a service of the mesh.
 #[derive(Debug)]
-pub struct UdpIn {
+pub struct UdpServer {
     socket: Arc<UdpSocket>,
     node: NodeHandle,
     target: (NodeId, ServiceName),
     limits: FlowLimits,
 }
 
-impl UdpIn {
+impl UdpServer {
     /// Opens the port.
     ///
     /// # Errors
@@ -122,13 +122,13 @@ async fn into_mesh(
 
 /// A service of the mesh whose datagrams go to a UDP address.
 #[derive(Debug)]
-pub struct UdpOut {
+pub struct UdpClient {
     socket: Arc<OverlaySocket>,
     address: String,
     limits: FlowLimits,
 }
 
-impl UdpOut {
+impl UdpClient {
     /// Opens the service and tells the mesh of it. The address is looked up for each new source.
     ///
     /// # Errors

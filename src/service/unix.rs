@@ -19,12 +19,12 @@ use crate::wire::{NodeId, ServiceName};
 
 /// A local socket whose connections lead to a service of the mesh.
 #[derive(Debug)]
-pub struct UnixIn {
+pub struct UnixSocketServer {
     socket: UnixSocket,
     target: Target,
 }
 
-impl UnixIn {
+impl UnixSocketServer {
     /// Binds the socket with file mode `mode`, replacing one that nobody holds. Needs a tokio runtime.
     ///
     /// # Errors
@@ -67,12 +67,12 @@ impl Source for UnixSocket {
 
 /// A service of the mesh whose streams lead to a Unix socket.
 #[derive(Debug)]
-pub struct UnixOut {
+pub struct UnixSocketClient {
     listener: StreamListener,
     path: PathBuf,
 }
 
-impl UnixOut {
+impl UnixSocketClient {
     /// Opens the service and tells the mesh of it. Whether anybody listens on the socket shows with each stream.
     ///
     /// # Errors

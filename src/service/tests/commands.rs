@@ -5,14 +5,14 @@ use std::path::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::super::CommandOut;
+use super::super::CommandService;
 use super::{LIMIT, Rig, service};
 use crate::node::tests::eventually;
 use crate::stream::MeshStream;
 
 async fn terminal(rig: &Rig, command: &str) -> MeshStream {
     let (near, far) = rig.ends();
-    let out = CommandOut::listen(&far, service("term"), command, None).await.unwrap();
+    let out = CommandService::listen(&far, service("term"), command, None).await.unwrap();
     rig.tasks.spawn(out.run(rig.stop.clone()));
     near.dial(far.node().id(), service("term")).await.unwrap()
 }
@@ -99,6 +99,6 @@ async fn a_program_that_is_not_there_ends_the_stream() {
     let end = timeout(LIMIT, stream.read(&mut [0; 1])).await.expect("the end");
     assert!(end.is_err(), "{end:?}");
     let (_, far) = rig.ends();
-    assert!(CommandOut::listen(&far, service("x"), "an 'open quote", None).await.is_err());
+    assert!(CommandService::listen(&far, service("x"), "an 'open quote", None).await.is_err());
     rig.end().await;
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-use super::super::{FlowLimits, UdpIn, UdpOut};
+use super::super::{FlowLimits, UdpClient, UdpServer};
 use super::{LIMIT, Rig, pattern, service};
 use crate::wire::{MAX_HOPS, MAX_PAYLOAD};
 
@@ -14,10 +14,10 @@ use crate::wire::{MAX_HOPS, MAX_PAYLOAD};
 async fn pair(rig: &Rig, target: SocketAddr) -> SocketAddr {
     let (near, far) = (&rig.nodes[0], &rig.nodes[2]);
     let limits = FlowLimits::default();
-    let exit = UdpOut::listen(far, service("behind"), target.to_string(), limits).await.unwrap();
+    let exit = UdpClient::listen(far, service("behind"), target.to_string(), limits).await.unwrap();
     rig.tasks.spawn(exit.run(rig.stop.clone()));
     let behind = (far.id().clone(), service("behind"));
-    let entrance = UdpIn::bind("127.0.0.1:0", near.clone(), behind, limits).await.unwrap();
+    let entrance = UdpServer::bind("127.0.0.1:0", near.clone(), behind, limits).await.unwrap();
     let address = entrance.local_addr().unwrap();
     rig.tasks.spawn(entrance.run(rig.stop.clone()));
     address
@@ -109,7 +109,7 @@ async fn only_the_target_answers() {
     let stranger = far.bind(service("stranger")).await.unwrap();
     let target = (far.id().clone(), service("behind"));
     let entrance =
-        UdpIn::bind("127.0.0.1:0", rig.nodes[0].clone(), target, FlowLimits::default()).await.unwrap();
+        UdpServer::bind("127.0.0.1:0", rig.nodes[0].clone(), target, FlowLimits::default()).await.unwrap();
     let address = entrance.local_addr().unwrap();
     rig.tasks.spawn(entrance.run(rig.stop.clone()));
     let source = socket().await;

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Barrier;
 use tokio::time::timeout;
 
-use super::super::{TcpIn, TcpOut, UnixIn, UnixOut};
+use super::super::{TcpClient, TcpServer, UnixSocketClient, UnixSocketServer};
 use super::{LIMIT, Rig, pattern, service};
 
 /// Either kind of socket.
@@ -56,8 +56,8 @@ impl Pair {
             Kind::Tcp => {
                 let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let address = target.local_addr().unwrap().to_string();
-                rig.tasks.spawn(TcpOut::listen(&far, name, address).await.unwrap().run(stop()));
-                let entrance = TcpIn::bind("127.0.0.1:0", near, node, name).await.unwrap();
+                rig.tasks.spawn(TcpClient::listen(&far, name, address).await.unwrap().run(stop()));
+                let entrance = TcpServer::bind("127.0.0.1:0", near, node, name).await.unwrap();
                 let address = entrance.local_addr().unwrap().to_string();
                 rig.tasks.spawn(entrance.run(stop()));
                 (address, Target::Tcp(target))
@@ -65,8 +65,9 @@ impl Pair {
             Kind::Unix => {
                 let path = |name: &str| -> PathBuf { rig.directory.path().join(name) };
                 let target = UnixListener::bind(path("target")).unwrap();
-                rig.tasks.spawn(UnixOut::listen(&far, name, path("target")).await.unwrap().run(stop()));
-                let entrance = UnixIn::bind(&path("in"), 0o600, near, node, name).unwrap();
+                rig.tasks
+                    .spawn(UnixSocketClient::listen(&far, name, path("target")).await.unwrap().run(stop()));
+                let entrance = UnixSocketServer::bind(&path("in"), 0o600, near, node, name).unwrap();
                 rig.tasks.spawn(entrance.run(stop()));
                 (path("in").to_str().unwrap().to_owned(), Target::Unix(target))
             }
@@ -189,7 +190,7 @@ async fn a_service_that_nobody_offers_ends_the_connection() {
     let rig = Rig::new().await;
     let (near, far) = rig.ends();
     let entrance =
-        TcpIn::bind("127.0.0.1:0", near, far.node().id().clone(), service("nobody")).await.unwrap();
+        TcpServer::bind("127.0.0.1:0", near, far.node().id().clone(), service("nobody")).await.unwrap();
     let address = entrance.local_addr().unwrap();
     rig.tasks.spawn(entrance.run(rig.stop.clone()));
     // The reset may come before the client knows that it is connected.
@@ -281,8 +282,8 @@ async fn a_proxy_that_ends_cuts_its_connections_and_frees_its_names() {
 async fn a_service_says_what_is_behind_it() {
     let rig = Rig::new().await;
     let (near, far) = rig.ends();
-    let _tcp = TcpOut::listen(&far, service("t"), "127.0.0.1:9".to_owned()).await.unwrap();
-    let _unix = UnixOut::listen(&far, service("u"), "/run/x".into()).await.unwrap();
+    let _tcp = TcpClient::listen(&far, service("t"), "127.0.0.1:9".to_owned()).await.unwrap();
+    let _unix = UnixSocketClient::listen(&far, service("u"), "/run/x".into()).await.unwrap();
     crate::node::tests::eventually("both are known", || async {
         let mut tags: Vec<String> = Vec::new();
         for advertisement in near.node().status().await.advertisements.values() {
