@@ -22,7 +22,7 @@ pub struct Item {
 }
 
 impl Item {
-    /// A directive that nobody wrote: all its defaults.
+    /// A directive that is not written anywhere: all its defaults.
     pub(super) fn implicit(directive: &'static Directive) -> Self {
         let mut item = Self { at: Location::Implicit, directive, settings: BTreeMap::new() };
         // The caller names a directive that requires nothing.

@@ -21,7 +21,8 @@
 //! A name in quotes is the parameter's, where it is not the field's. What stands in `[...]` is true in its
 //! [`Parameter`], and `= "..."` is the default. What another room has a type for is read into that type: with
 //! `Marker => Type { ... }`, as it is if the fields are the same, else by `make`. `check rule(field, ...);` names a
-//! function that says what is wrong with several fields together; it is asked if each of them could be read. `warn` does the same for what is allowed and hardly meant.
+//! function that says what is wrong with several fields together; it is called if each of them could be read. `warn`
+//! does the same for what is allowed but probably not intended.
 
 use std::fmt::Display;
 
@@ -237,7 +238,7 @@ impl<'a> Reader<'a> {
         self.item.settings.get(name).is_some_and(|given| !given.is_blank())
     }
 
-    /// Warns of what is allowed and hardly meant.
+    /// Warns of what is allowed but probably not intended.
     pub(super) fn warn(&mut self, texts: impl IntoIterator<Item = &'static str>) {
         for text in texts {
             self.report.warn(&self.item.at, format!("{}: {text}", self.item.directive.name));

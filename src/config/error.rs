@@ -20,7 +20,7 @@ pub enum Location {
     },
     /// An argument of the command line, counted from 1.
     Argument(usize),
-    /// Nobody wrote it: a default, or the configuration as a whole.
+    /// Not written anywhere: a default, or the configuration as a whole.
     Implicit,
 }
 
@@ -91,9 +91,9 @@ pub(super) fn shown(name: &str) -> String {
     name.chars().take(SHOWN).map(escaped).collect()
 }
 
-/// The known name closest to the given one, if it is close enough to be a slip of the finger.
+/// The known name closest to the given one, if it is close enough to be a typing error.
 fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
-    // Names are short; a long text is no slip, and the distance is quadratic in its length.
+    // Names are short; a long text is no typing error, and the distance is quadratic in its length.
     if given.len() > 64 {
         return None;
     }
@@ -161,7 +161,7 @@ pub struct ConfigErrors(pub Vec<ConfigError>);
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Nobody reads more, and the first errors are often the cause of the rest.
+        // The first errors are often the cause of the rest.
         const SHOWN: usize = 50;
         for (i, error) in self.0.iter().take(SHOWN).enumerate() {
             write!(f, "{}{error}", if i == 0 { "" } else { "\n" })?;
@@ -175,7 +175,7 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// Something that works, but hardly as meant.
+/// Something that is allowed, but probably not intended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// Where it was written.

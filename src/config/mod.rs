@@ -1,4 +1,4 @@
-//! Configuration: from files and command line to checked types, all errors at once, each with its place.
+//! Configuration: from files and command line to checked types, all errors at once, each with its location.
 //!
 //! Each directive is declared once, in [`directives`]: names, types, defaults and help (`declare` says how, `parameters`
 //! has the types). The way of a directive: a notation (`yaml` with `version2`, `cmdline`) yields it as written (`raw`,
@@ -43,7 +43,7 @@ use directives::node::Node;
 use raw::{RawItem, Report};
 use schema::Directive;
 
-/// What the configuration's defaults depend on, and nothing else may.
+/// Everything outside the configuration that its defaults may depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
     /// The name the program was called by, without directory.
@@ -73,7 +73,7 @@ impl Environment {
         }
     }
 
-    /// Where a node keeps its data unless configured: receptor's own place for who calls us by that name.
+    /// Where a node keeps its data unless configured; under the name `receptor` it is receptor's own directory.
     pub fn default_data_dir(&self) -> Option<PathBuf> {
         // A relative path would depend on where the program was started; the XDG rules say to ignore it.
         let absolute = |path: &Option<PathBuf>| path.clone().filter(|path| path.is_absolute());
@@ -111,7 +111,7 @@ pub struct Loaded {
     pub sources: Sources,
 }
 
-/// Where a configuration was read from: command line and environment, with the files that they name.
+/// Where a configuration was read from: the command line with the files that it names, and the environment.
 #[derive(Debug, Clone)]
 pub struct Sources {
     args: Vec<String>,
@@ -125,7 +125,7 @@ impl Sources {
         &self.files.read
     }
 
-    /// Those of them that are in version 2: a change of one is to be followed without being asked.
+    /// Those of them in version 2: a change of one is followed without a request.
     pub fn watched(&self) -> &[PathBuf] {
         &self.files.watched
     }

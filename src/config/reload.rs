@@ -1,6 +1,6 @@
 //! What a changed configuration means for a running node.
 //!
-//! Owns the rule what can change while a node runs, and the comparison: it is made on typed values, so that
+//! Owns the rule which settings can change while a node runs, and the comparison: it compares typed values, so that
 //! order, spelling and defaults written out do not count as changes. A component whose TLS profile changes is a
 //! component that changes. It refuses to start or stop anything.
 

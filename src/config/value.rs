@@ -57,7 +57,7 @@ impl Located {
         value.map(|value| self.with(value)).ok_or_else(|| self.not(kind.wanted()))
     }
 
-    /// Adds what is given for the same list or map again, where that is how it grows. False if it replaces it.
+    /// Adds a repeated list or map to this one, if its kind grows by repetition. False if the new one replaces it.
     pub(super) fn grow(&mut self, kind: Kind, more: &Self) -> bool {
         match (kind, &mut self.value, &more.value) {
             (Kind::TextList | Kind::FirewallRules, Value::List(list), Value::List(more)) => {

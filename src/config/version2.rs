@@ -53,7 +53,7 @@ fn entry(key: &str, value: Located, items: &mut Vec<RawItem>, report: &mut Repor
     }
 }
 
-/// The directive's own name. One that nobody knows stays as it is, to be refused by that name.
+/// The directive's own name. An unknown one stays as it is, so that the error names it as written.
 fn singular(key: &str) -> String {
     let stem = key.strip_suffix('s').or_else(|| key.strip_suffix('S'));
     match stem.filter(|stem| Directive::find(key).is_none() && Directive::find(stem).is_some()) {

@@ -135,7 +135,7 @@ pub(super) fn tls_profiles(config: &Config, in_use: &Profiles) -> Result<Arc<Pro
     in_use.prepare(servers, config.tls_clients.iter().cloned(), &config.node.id).map(Arc::new)
 }
 
-/// What a submission to such a type is told.
+/// The answer to a submission of such a type.
 const NO_KUBERNETES: &str = "this version of meshd does not run Kubernetes work";
 
 /// All work types of the configuration.

@@ -20,7 +20,7 @@ pub const DEFAULT_MAX_IDLE: Duration = Duration::from_secs(21);
 
 /// How long an unreachable node stays listed unless configured otherwise.
 pub const DEFAULT_FORGET_AFTER: Duration = Duration::from_secs(600);
-/// A controller takes a node that is no longer listed for removed: a restart must not look like that.
+/// A controller considers a node removed once it is no longer listed: a restart must not look like that.
 const LEAST_FORGET_AFTER: Duration = Duration::from_secs(60);
 
 directive! {

@@ -114,7 +114,7 @@ struct Findings {
     running: bool,
     list: Vec<String>,
     warnings: Vec<String>,
-    /// Who wants what only one component can have, without what is told by opening it.
+    /// Which component claims what only one can have.
     claimed: BTreeMap<Claim, String>,
     /// Ports stay open until the end, so that no two components find the same one free.
     tcp: Vec<TcpListener>,

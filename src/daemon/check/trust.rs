@@ -1,5 +1,5 @@
 //! The part of `meshd check` that is about certificates and keys: each profile is made as a node would make it, so
-//! what is told here is what a start would tell.
+//! it reports what a start would report.
 //!
 //! Owns no rule of its own: what a file must hold is `tls`'s and `work::signing`'s business.
 
