@@ -176,24 +176,6 @@ impl<const UDP: bool> Settings for Bind<UDP> {
     }
 }
 
-/// The only neighbours that are let in; `None` lets everybody in.
-#[derive(Debug, Clone, Copy)]
-pub enum AllowedPeers {}
-
-impl Single for AllowedPeers {
-    type Value = Option<BTreeSet<NodeId>>;
-    const KIND: Kind = Kind::TextList;
-
-    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<Option<BTreeSet<NodeId>>> {
-        let peers = <Vec<NodeId> as Single>::read(given, problems)?;
-        Some(Some(BTreeSet::from_iter(peers)).filter(|peers| !peers.is_empty()))
-    }
-
-    fn absent(_problems: &mut Problems<'_>) -> Option<Option<BTreeSet<NodeId>>> {
-        Some(None)
-    }
-}
-
 impl Single for Cost {
     type Value = Self;
     const KIND: Kind = Kind::Float;
@@ -242,9 +224,9 @@ settings! {
         /// other costs for single neighbours
         node_cost "nodecost": BTreeMap<NodeId, Cost>,
         /// node IDs to accept; all if not given
-        allowed_peers "allowedpeers": AllowedPeers,
+        allowed_peers "allowedpeers": Vec<NodeId>,
     }
-    make LinkPolicy { cost, node_cost, allowed_peers, ..LinkPolicy::default() }
+    make LinkPolicy { cost, node_cost, allowed_peers: only(allowed_peers), ..LinkPolicy::default() }
 }
 
 /// What holds for the link to a peer.
@@ -256,9 +238,14 @@ settings! {
         /// cost of the link, above zero
         cost: Cost = "1.0",
         /// node IDs to accept; all if not given
-        allowed_peers "allowedpeers": AllowedPeers,
+        allowed_peers "allowedpeers": Vec<NodeId>,
     }
-    make LinkPolicy { cost, allowed_peers, ..LinkPolicy::default() }
+    make LinkPolicy { cost, allowed_peers: only(allowed_peers), ..LinkPolicy::default() }
+}
+
+/// The only neighbours that are let in; `None`, which lets everybody in, for an empty list.
+fn only(peers: Vec<NodeId>) -> Option<BTreeSet<NodeId>> {
+    Some(BTreeSet::from_iter(peers)).filter(|peers| !peers.is_empty())
 }
 
 /// A map of anything.
