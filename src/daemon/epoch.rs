@@ -1,8 +1,8 @@
 //! The number of a node's life, kept across restarts: other nodes believe the greatest one they have heard.
 //!
-//! By contract it is made of the clock, which may have been set back since the last start. The last number
-//! is therefore kept in a file beside the node's units, and the next one always exceeds it. It knows nothing
-//! of what the number is for.
+//! It is made of the clock (docs/protocol.md#epochs), which may have been set back since the last start. The
+//! last number is therefore kept in a file beside the node's units, and the next one always exceeds it. It
+//! knows nothing of what the number is for.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -200,8 +200,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// A node without links. `epoch` must exceed that of the node's last run: by contract the start time in
-    /// seconds, shifted left by 24 bits, plus 24 random bits.
+    /// A node without links. `epoch` must exceed that of the node's last run (docs/protocol.md#epochs).
     pub fn new(id: NodeId, epoch: u64, options: Options, rng: SmallRng, now: Now) -> Self {
         let own = id.hash();
         let links = LinkTable::new(id.clone(), &options);

@@ -1,5 +1,5 @@
 //! What becomes of a data message, sent here or received: firewall first, then local delivery or the next
-//! hop, else a notice to its sender (contract section 4).
+//! hop, else a notice to its sender (docs/protocol.md#forwarding).
 
 use bytes::{Bytes, BytesMut};
 

@@ -1,8 +1,9 @@
 //! Two nodes with one ID: the one that started first stays.
 //!
-//! It tells the mesh of the other one each time that it hears it (contract section 3). The other one, which is this
-//! file's second half, ends only when such notices persist, since anybody in the mesh can make up a few: meanwhile it
-//! tells its own update often, so that a node that is really there has something to answer.
+//! It tells the mesh of the other one each time that it hears it (docs/protocol.md#duplicates). The other
+//! one, which is this file's second half, ends only when such notices persist, since anybody in the mesh can
+//! make up a few: meanwhile it tells its own update often, so that a node that is really there has something
+//! to answer.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Firewall rules: what a packet's four names decide about it, before anything else looks at it.
 //!
-//! The first rule that matches wins; no match accepts (contract section 4). Patterns are compiled when
+//! The first rule that matches wins; no match accepts (docs/protocol.md#firewall). Patterns are compiled when
 //! they are configured, never per packet.
 
 use regex::Regex;

@@ -1,6 +1,6 @@
 //! How knowledge spreads: introductions, routing updates and advertisements, taken in, judged, passed on.
 //!
-//! The rules are those of contract section 3; the comments name what goes beyond them and why.
+//! The rules are those of docs/protocol.md#link-state; the comments name what goes beyond them and why.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -269,10 +269,10 @@ impl Mesh {
         }
     }
 
-    /// A node that nobody had told of has to hear of us (contract section 3), unless it has one of our kind for a
-    /// neighbour, which has told it already. Where it was heard through one of our kind that is likely, so the
-    /// answer may wait for those to other newcomers: a large mesh that starts would else tell itself again and
-    /// again.
+    /// A node that nobody had told of has to hear of us (docs/protocol.md#flooding), unless it has one of our
+    /// kind for a neighbour, which has told it already. Where it was heard through one of our kind that is
+    /// likely, so the answer may wait for those to other newcomers: a large mesh that starts would else tell
+    /// itself again and again.
     fn answer_newcomer(&mut self, session: SessionId, now: Tick) {
         let kind = self.sessions.get(&session).and_then(|s| Some(s.established()?.life.kind()));
         if self.options.receptor_like || kind == Some(Kind::Other) {

@@ -139,7 +139,7 @@ impl LinkTable {
         distrust.is_some_and(|distrust| distrust.epoch == epoch)
     }
 
-    /// Takes another node's update of `size` bytes, by the rules of contract section 3.
+    /// Takes another node's update of `size` bytes, by the rules of docs/protocol.md#flooding.
     pub(super) fn apply(
         &mut self,
         node: &NodeId,

@@ -8,8 +8,8 @@ use crate::wire::MAX_MESSAGE;
 /// What a [`super::Mesh`] may be told at birth about its timing and its bounds.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Between own routing updates when nothing changes (contract section 3), at most: each is up to a tenth
-    /// earlier, so that the nodes' rounds do not meet.
+    /// Between own routing updates when nothing changes (docs/protocol.md#own-updates), at most: each is up
+    /// to a tenth earlier, so that the nodes' rounds do not meet.
     pub update_interval: Duration,
     /// The same where all neighbours are of our kind and find out by themselves what they have missed.
     pub relaxed_interval: Duration,
@@ -57,7 +57,8 @@ pub struct Options {
     pub forget_time: Duration,
     /// How long an advertisement from an earlier life of its node holds unless it is renewed.
     pub unrenewed_time: Duration,
-    /// How long an update's ID is remembered.
+    /// How long the ID of an update is remembered that is passed on without being believed. Epoch and
+    /// sequence tell all others from older ones.
     pub seen_time: Duration,
     /// How long a withdrawn service is remembered, so that its withdrawal is flooded once only.
     pub withdrawn_time: Duration,

@@ -319,9 +319,9 @@ impl Changes {
 
 /// The number of a life that begins now.
 ///
-/// By contract: seconds since 1970 shifted left by 24 bits, plus a number of 24 bits. Where the contract takes a
-/// random one, this is the fraction of the second: a node that is started again within the same second must
-/// not look older than its former self, which nobody would listen to.
+/// Seconds since 1970 shifted left by 24 bits, plus a number of 24 bits (docs/protocol.md#epochs). A Go node
+/// takes a random one. Here it is the fraction of the second: a node that is started again within the same
+/// second must not look older than its former self, which nobody would listen to.
 pub fn epoch(wall: jiff::Timestamp) -> u64 {
     let nanoseconds = u128::try_from(wall.as_nanosecond()).unwrap_or(0);
     u64::try_from((nanoseconds << 24) / 1_000_000_000).unwrap_or(u64::MAX)

@@ -21,13 +21,13 @@ use super::windows::Windows;
 use crate::tls::Guard;
 use crate::wire::{NameHash, ServiceName};
 
-/// How a connection that has served its purpose is closed (contract section 5).
+/// How a connection that has served its purpose is closed (docs/protocol.md#stream-closing).
 const NORMAL_CLOSE: (VarInt, &[u8]) = (VarInt::from_u32(0), b"normal close");
 /// How a connection is closed whose certificate is no longer accepted.
 const REVOKED: (VarInt, &[u8]) = (VarInt::from_u32(501), b"certificate no longer accepted");
 /// How a connection is closed that cannot serve its purpose.
 const ABORTED: VarInt = VarInt::from_u32(500);
-/// How a read that nobody waits for any more is cancelled (contract section 5).
+/// How a read that nobody waits for any more is cancelled (docs/protocol.md#stream-closing).
 const READ_CANCELLED: VarInt = VarInt::from_u32(499);
 /// How long a far end that is said to have started again may take, beside its round trips, to answer.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);

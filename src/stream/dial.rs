@@ -361,7 +361,8 @@ impl Dialer {
     ) -> Result<(SendStream, RecvStream), DialError> {
         let begin = async {
             let (mut send, recv) = connection.open_bi().await?;
-            // Streams are not announced before something is written; what, the contract says.
+            // Streams are not announced before something is written: one zero byte,
+            // docs/protocol.md#stream-opening.
             let wrote = send.write_all(&[0]).await;
             wrote.map_err(|_| connection.close_reason().unwrap_or(ConnectionError::LocallyClosed))?;
             Ok((send, recv))

@@ -8,8 +8,8 @@
 //! - `shared` lets many streams of our own nodes use one connection.
 //! - `windows` shares the node's memory for streams out among connections; `watch` knows what has become of far ends.
 //!
-//! One connection carries one bidirectional stream, which begins with a zero byte (contract section 5); only our
-//! own nodes agree on more of them.
+//! One connection carries one bidirectional stream, which begins with a zero byte
+//! (docs/protocol.md#stream-opening); only our own nodes agree on more of them.
 //! This room does not know who uses it.
 
 mod connection;

@@ -1,4 +1,5 @@
-//! How quinn is set up above the mesh: limits that the contract gives, and sizes that fit the mesh.
+//! How quinn is set up above the mesh: the limits of docs/protocol.md#stream-limits, and sizes that fit the
+//! mesh.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +10,11 @@ use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, Va
 use super::windows::{FIRST_WINDOW, MOST_OF_A_STREAM};
 use crate::wire::MAX_PAYLOAD;
 
-/// How long a handshake may take (contract section 5).
+/// How long a handshake may take (docs/protocol.md#stream-opening).
 pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
-/// A connection on which nothing was heard for so long is gone (contract section 5).
+/// A connection on which nothing was heard for so long is gone (docs/protocol.md#stream-limits).
 const IDLE_LIMIT: VarInt = VarInt::from_u32(30_000);
-/// A dialer shows that it is there this often (contract section 5).
+/// A dialer shows that it is there this often (docs/protocol.md#stream-limits).
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Packets that every receptor node takes; larger ones are found out by asking.
 const INITIAL_MTU: u16 = 1_452;

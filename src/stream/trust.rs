@@ -1,5 +1,5 @@
 //! TLS of streams without a user's profile: a listener presents a self-signed certificate with a fixed
-//! name, a dialer accepts exactly that (contract section 5).
+//! name, a dialer accepts exactly that (docs/protocol.md#stream-trust).
 //!
 //! It proves nothing about who the other side is; that is what profiles are for. Its validity dates mean
 //! nothing either: receptor's dialers do not look at them.

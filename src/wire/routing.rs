@@ -66,7 +66,8 @@ pub struct RoutingUpdate {
     /// 8 random alphanumerics: the same update heard twice is processed once.
     #[serde(rename = "UpdateID", deserialize_with = "update_id")]
     pub update_id: String,
-    /// Start time of the node in seconds, shifted left by 24 bits, plus a random 24-bit number.
+    /// Start time of the node in seconds, shifted left by 24 bits, plus a 24-bit number: the fraction of the
+    /// second in our own, a random one in a Go node's.
     #[serde(rename = "UpdateEpoch")]
     pub epoch: u64,
     /// Rises by one with each update of an epoch.

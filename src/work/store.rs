@@ -1,10 +1,10 @@
-//! Units on disk: one directory each, named by the unit's ID, with `status`, `status.lock`, `stdin` and `stdout`
-//! as Go nodes keep them, and the private files `runner`, `cancel`, `queued` and `group`. Owns safe modes, atomic
-//! replacement and durability; what blocks is for callers off the runtime, or goes through [`Store::blocking`].
-//! Knows nothing of what a state means.
+//! Units on disk: one directory each, named by the unit's ID, with the files of docs/protocol.md#unit-directory:
+//! those that Go nodes keep, and our private ones. Owns safe modes, atomic replacement and durability; what
+//! blocks is for callers off the runtime, or goes through [`Store::blocking`]. Knows nothing of what a state
+//! means, nor what is in the files of a runner.
 //!
-//! `node_dir` is the directory that all are in, `unit_dir` is one unit's directory, `disk` has the steps that make a crash harmless, `journal` makes many small
-//! changes durable together.
+//! `node_dir` is the directory that all are in, `unit_dir` is one unit's directory, `disk` has the steps that
+//! make a crash harmless, `journal` makes many small changes durable together.
 
 mod disk;
 mod journal;

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 
 use crate::wire::NodeId;
 
-/// How the Detail of a unit begins that its daemon's end kept from being started (contract section 7).
+/// How the Detail of a unit begins that its daemon's end kept from being started (docs/protocol.md#details).
 pub(crate) const PENDING_AT_RESTART: &str = "Pending at restart";
 /// How the Detail of a unit begins whose payload did not come to its end.
 pub(crate) const INPUT_CUT: &str = "Error reading input data";

@@ -1,7 +1,8 @@
 """A neighbour made of a socket: speaks the wire protocol over TCP, rightly or wrongly, byte by byte. And what can stand
 between two neighbours: proxies of several kinds.
 
-Knows the bytes (contract sections 1 and 2) and has no opinion of its own about what is legal.
+Knows the bytes (docs/protocol.md#framing, docs/protocol.md#messages) and has no opinion of its own about what is
+legal.
 """
 
 import contextlib

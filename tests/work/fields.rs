@@ -1,6 +1,6 @@
-//! The `remote` type with every field of the contract, seen from the node that it talks to: which profile is dialled,
-//! what the lines carry, which IDs are taken, what is written to disk and told to clients, and how long is asked for
-//! what is not there.
+//! The `remote` type with every field of docs/protocol.md#status-file, seen from the node that it talks to:
+//! which profile is dialled, what the lines carry, which IDs are taken, what is written to disk and told to
+//! clients, and how long is asked for what is not there.
 
 use std::io;
 use std::sync::{Arc, Mutex};
