@@ -86,14 +86,15 @@ def has_text(path, text):
 
 
 @functools.cache
-def names(path):
-    """The names of structs and fields, plain: `TcpPeer` and `bind_addr` are `tcppeer` and `bindaddr`."""
-    found = re.findall(r"^    (?:pub(?:\([^)]*\))? )?(\w+):|\bstruct (\w+)", source(path), re.MULTILINE)
-    return {(field or struct).replace("_", "").lower() for field, struct in found}
+def settings(path):
+    """The parameters of each directive in the reference page, which a test keeps equal to the declarations."""
+    sections = re.findall(r"^### (\S+)\n(.*?)(?=^##|\Z)", source(path), re.MULTILINE | re.DOTALL)
+    return {name: set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) for name, table in sections}
 
 
 def has_setting(path, words):
-    return all(word in literals(path) or word.replace("-", "") in names(path) for word in words.split())
+    directive, _, parameter = words.partition(" ")
+    return directive in settings(path) and (not parameter or parameter in settings(path)[directive])
 
 
 def has_exit(path, number):
