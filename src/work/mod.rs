@@ -10,6 +10,7 @@
 //! - `registry`: one entry per unit, its one writer, submission, cancel, release, restart.
 //! - [`limits`]: what bounds the units of a type. `cgroup`: how the kernel is told. [`signing`]: signatures of requests between nodes.
 //! - `results` and `watch`: output as it grows. [`follow`] and `remote`: units on other nodes.
+//! - `kubernetes`: units that run as pods: what is decided about them, pure.
 
 mod asked;
 mod caller;
@@ -18,6 +19,8 @@ mod command;
 mod error;
 pub mod follow;
 mod group_sync;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod limits;
 pub(crate) mod readiness;
 mod registry;

@@ -1,0 +1,7 @@
+//! Pods as work: what a unit of a `work-kubernetes` type is while it is created, attached to, followed and deleted.
+//! Everything here is pure: what the API server says goes in, what to ask it comes out; time and randomness are
+//! arguments. Knows no sockets, files, clock or tasks; those are the driver's.
+
+pub mod extra;
+pub mod options;
+pub mod parameters;
