@@ -3,5 +3,8 @@
 //! arguments. Knows no sockets, files, clock or tasks; those are the driver's.
 
 pub mod extra;
+pub mod kubeconfig;
+pub mod name;
 pub mod options;
 pub mod parameters;
+pub mod pod;
