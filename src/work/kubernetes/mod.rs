@@ -2,9 +2,14 @@
 //! Everything here is pure: what the API server says goes in, what to ask it comes out; time and randomness are
 //! arguments. Knows no sockets, files, clock or tasks; those are the driver's.
 
+pub mod api_error;
+pub mod back_off;
+pub mod environment;
 pub mod extra;
 pub mod kubeconfig;
 pub mod name;
 pub mod options;
 pub mod parameters;
 pub mod pod;
+pub mod pod_status;
+pub mod waiting;

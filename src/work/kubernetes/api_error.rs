@@ -1,0 +1,121 @@
+//! What an answer of the API server that is not a success means for who asked. Owns the classes by which is decided;
+//! the server's own message is kept word for word in each, as clients look for parts of it.
+
+use std::time::Duration;
+
+/// A request that did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// There was no whole answer: no connection, a broken one, a timeout. The request may have been carried out.
+    #[error("{0}")]
+    Unreachable(String),
+    /// 429 and 5xx: the server, or the kubelet behind it, cannot serve the request now.
+    #[error("{message}")]
+    Busy {
+        /// Its message.
+        message: String,
+        /// How long it asks to be left alone.
+        retry_after: Option<Duration>,
+    },
+    /// 401: the credential is not, or no longer, valid.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// 403: the credential may not do this.
+    #[error("{0}")]
+    Forbidden(String),
+    /// 403: the namespace has no room for another pod.
+    #[error("{0}")]
+    Quota(String),
+    /// 404.
+    #[error("{0}")]
+    NotFound(String),
+    /// 409: the name is taken, or the pod is not the one meant.
+    #[error("{0}")]
+    Conflict(String),
+    /// Any other refusal: asking again would change nothing.
+    #[error("{0}")]
+    Rejected(String),
+}
+
+impl ApiError {
+    /// The class of an HTTP answer with the message of its Status object.
+    pub fn from_status(code: u16, message: String, retry_after: Option<Duration>) -> Self {
+        match code {
+            401 => Self::Unauthorized(message),
+            // The API has no other mark for it, and AWX goes by the same words.
+            403 if message.contains("exceeded quota") => Self::Quota(message),
+            403 => Self::Forbidden(message),
+            404 => Self::NotFound(message),
+            409 => Self::Conflict(message),
+            408 | 429 | 500..=599 => Self::Busy { message, retry_after },
+            _ => Self::Rejected(message),
+        }
+    }
+
+    /// Whether the same request may succeed later without anybody's help.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Busy { .. } => true,
+            Self::Unauthorized(_)
+            | Self::Forbidden(_)
+            | Self::Quota(_)
+            | Self::NotFound(_)
+            | Self::Conflict(_)
+            | Self::Rejected(_) => false,
+        }
+    }
+
+    /// How long the server asks to be left alone.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Busy { retry_after, .. } => *retry_after,
+            Self::Unreachable(_)
+            | Self::Unauthorized(_)
+            | Self::Forbidden(_)
+            | Self::Quota(_)
+            | Self::NotFound(_)
+            | Self::Conflict(_)
+            | Self::Rejected(_) => None,
+        }
+    }
+}
+
+/// How a kubelet that was never reached is reported once the stream to the API server is already open.
+const NEVER_ATTACHED: [&str; 2] = ["error dialing backend", "unable to upgrade connection"];
+
+/// Whether the failure that the server reports over an attach stream says that the container was never attached to, so
+/// that nothing sent over this stream can have reached it. The API server upgrades a WebSocket before it connects to
+/// the kubelet; only the words of its message say how that went.
+pub fn was_never_attached(message: &str) -> bool {
+    NEVER_ATTACHED.iter().any(|words| message.contains(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_have_classes_and_keep_their_words() {
+        let quota =
+            "pods \"x\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1";
+        let class = |code, message: &str| ApiError::from_status(code, message.to_owned(), None);
+        assert_eq!(class(403, quota), ApiError::Quota(quota.into()));
+        assert_eq!(class(403, quota).to_string(), quota);
+        assert_eq!(class(403, "no"), ApiError::Forbidden("no".into()));
+        for code in [408, 429, 500, 502, 503, 504] {
+            assert!(class(code, "later").is_passing(), "{code}");
+        }
+        for code in [400, 401, 403, 404, 405, 409, 410, 422] {
+            assert!(!class(code, "never").is_passing(), "{code}");
+        }
+        let busy = ApiError::from_status(429, String::new(), Some(Duration::from_secs(7)));
+        assert_eq!(busy.retry_after(), Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn a_kubelet_that_was_not_reached_got_nothing() {
+        assert!(was_never_attached("error dialing backend: remote error: tls: internal error"));
+        assert!(was_never_attached("unable to upgrade connection: container worker not found in pod w_ns"));
+        assert!(!was_never_attached("stream error: broken pipe"));
+    }
+}

@@ -1,0 +1,149 @@
+//! receptor's environment variables for Kubernetes, which hold for all work types of a node. Owns their names, what
+//! they mean here and what is said about those that mean nothing here. Reads no environment: a lookup is given.
+
+use std::time::Duration;
+
+use crate::duration;
+
+/// Requests a second where nothing else is said, and how many times as many at once.
+const QPS: u32 = 100;
+const BURST: u32 = 10;
+/// The longest first pause.
+const LONGEST_FIRST: Duration = Duration::from_secs(60);
+
+/// What the environment says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Environment {
+    /// What bounds the requests to one cluster with one credential; none for no bound.
+    pub rate: Option<Rate>,
+    /// The first pause between attempts.
+    pub first_pause: Duration,
+    /// What to warn of, once.
+    pub warnings: Vec<String>,
+}
+
+/// A token bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// Requests a second.
+    pub qps: u32,
+    /// Requests at once.
+    pub burst: u32,
+}
+
+/// A value that nothing could work with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "RECEPTOR_KUBE_CLIENTSET_RATE_LIMITER=never refuses every request: unset it, or use always for no limit"
+)]
+pub struct NeverLimiter;
+
+impl Environment {
+    /// Reads the variables through `value`, which gives the one of a name.
+    ///
+    /// # Errors
+    /// [`NeverLimiter`]: nothing could be asked of any API server.
+    pub fn read(value: impl Fn(&str) -> Option<String>) -> Result<Self, NeverLimiter> {
+        let mut warnings = Vec::new();
+        let qps = positive(&value, "RECEPTOR_KUBE_CLIENTSET_QPS", &mut warnings).unwrap_or(QPS);
+        let burst = positive(&value, "RECEPTOR_KUBE_CLIENTSET_BURST", &mut warnings);
+        let burst = burst.unwrap_or(qps.saturating_mul(BURST));
+        let rate =
+            match value("RECEPTOR_KUBE_CLIENTSET_RATE_LIMITER").unwrap_or_default().to_lowercase().as_str() {
+                "never" => return Err(NeverLimiter),
+                "always" => None,
+                _ => Some(Rate { qps, burst }),
+            };
+        if value("RECEPTOR_KUBE_SUPPORT_RECONNECT").is_some_and(|text| text.eq_ignore_ascii_case("disabled"))
+        {
+            warnings.push(
+                "RECEPTOR_KUBE_SUPPORT_RECONNECT=disabled changes nothing here: a log that breaks off is always \
+                 followed on"
+                    .into(),
+            );
+        }
+        if value("RECEPTOR_KUBE_RETRY_COUNT").is_some() {
+            warnings.push(
+                "RECEPTOR_KUBE_RETRY_COUNT bounds nothing here: attempts go on for as long as apioutage says"
+                    .into(),
+            );
+        }
+        Ok(Self { rate, first_pause: first_pause(&value, &mut warnings), warnings })
+    }
+}
+
+fn positive(value: impl Fn(&str) -> Option<String>, name: &str, warnings: &mut Vec<String>) -> Option<u32> {
+    let text = value(name).filter(|text| !text.is_empty())?;
+    let number = text.trim().parse().ok().filter(|number| *number > 0);
+    if number.is_none() {
+        warnings.push(format!("{name} must be a whole number above 0, so {text:?} is ignored"));
+    }
+    number
+}
+
+/// The newer name counts, if both are set.
+fn first_pause(value: impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> Duration {
+    let second = Duration::from_secs(1);
+    if let Some(text) = value("RECEPTOR_KUBE_TIMEOUT_START").filter(|text| !text.is_empty()) {
+        match duration::parse(&text) {
+            Ok(pause) if !pause.is_zero() => return pause.min(LONGEST_FIRST),
+            Ok(_) => {}
+            Err(error) => warnings.push(format!("RECEPTOR_KUBE_TIMEOUT_START is ignored: {error}")),
+        }
+    }
+    let seconds = value("RECEPTOR_OPEN_LOGSTREAM_TIMEOUT").and_then(|text| text.trim().parse().ok());
+    seconds.map_or(second, |seconds: u64| Duration::from_secs(seconds).clamp(second, LONGEST_FIRST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Environment, NeverLimiter> {
+        Environment::read(|name| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn nothing_set_means_receptors_defaults() {
+        let expected = Environment {
+            rate: Some(Rate { qps: 100, burst: 1000 }),
+            first_pause: Duration::from_secs(1),
+            warnings: Vec::new(),
+        };
+        assert_eq!(read(&[]), Ok(expected));
+    }
+
+    #[test]
+    fn the_rate_is_as_the_variables_say() {
+        let rate = |variables: &[(&str, &str)]| read(variables).unwrap().rate;
+        assert_eq!(rate(&[("RECEPTOR_KUBE_CLIENTSET_QPS", "7")]), Some(Rate { qps: 7, burst: 70 }));
+        let both = [("RECEPTOR_KUBE_CLIENTSET_QPS", "7"), ("RECEPTOR_KUBE_CLIENTSET_BURST", "9")];
+        assert_eq!(rate(&both), Some(Rate { qps: 7, burst: 9 }));
+        assert_eq!(rate(&[("RECEPTOR_KUBE_CLIENTSET_RATE_LIMITER", "Always")]), None);
+        assert_eq!(read(&[("RECEPTOR_KUBE_CLIENTSET_RATE_LIMITER", "never")]), Err(NeverLimiter));
+        for bad in ["0", "-1", "many"] {
+            let read = read(&[("RECEPTOR_KUBE_CLIENTSET_QPS", bad)]).unwrap();
+            assert_eq!((read.rate, read.warnings.len()), (Some(Rate { qps: 100, burst: 1000 }), 1), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_first_pause_has_two_names_and_bounds() {
+        let pause = |variables: &[(&str, &str)]| read(variables).unwrap().first_pause.as_millis();
+        for (text, millis) in [("3", 3000), ("0", 1000), ("x", 1000), ("999", 60_000)] {
+            assert_eq!(pause(&[("RECEPTOR_OPEN_LOGSTREAM_TIMEOUT", text)]), millis, "{text}");
+        }
+        for (text, millis) in [("250ms", 250), ("5m", 60_000), ("0", 1000), ("x", 1000)] {
+            assert_eq!(pause(&[("RECEPTOR_KUBE_TIMEOUT_START", text)]), millis, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_changes_nothing_is_said() {
+        let variables = [("RECEPTOR_KUBE_SUPPORT_RECONNECT", "disabled"), ("RECEPTOR_KUBE_RETRY_COUNT", "5")];
+        assert_eq!(read(&variables).unwrap().warnings.len(), 2);
+        assert!(read(&[("RECEPTOR_KUBE_SUPPORT_RECONNECT", "auto")]).unwrap().warnings.is_empty());
+    }
+}

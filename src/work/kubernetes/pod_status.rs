@@ -1,0 +1,332 @@
+//! A pod as the API server shows it, reduced to what a unit's owner decides by. Owns the reading of the JSON, which
+//! never fails: what is missing or of another shape counts as unknown. Judges nothing.
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+use super::name::{NODE_LABEL, Owner, STORE_LABEL, UNIT_LABEL};
+use super::pod::WORKER;
+
+/// What is known of a pod at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodSeen {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its UID: a pod made later under the same name has another.
+    pub uid: String,
+    /// Who made it, if it has all of our labels.
+    pub owner: Option<Owner>,
+    /// It has a container named `worker`.
+    pub has_worker: bool,
+    /// Somebody has asked for its deletion.
+    pub is_deleting: bool,
+    /// The sum of its containers' states.
+    pub phase: Phase,
+    /// Why the pod itself is in that phase, such as `Evicted`.
+    pub reason: String,
+    /// The same as a sentence.
+    pub message: String,
+    /// The node it was assigned to.
+    pub node: String,
+    /// What the scheduler says while it finds no node.
+    pub unschedulable: Option<String>,
+    /// Container `worker`.
+    pub worker: Container,
+    /// The init containers, in their order.
+    pub init: Vec<Init>,
+    /// The pod's addresses.
+    pub pod_ips: Vec<IpAddr>,
+    /// Its node's addresses.
+    pub host_ips: Vec<IpAddr>,
+}
+
+/// An init container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Init {
+    /// Its name.
+    pub name: String,
+    /// Where it stands.
+    pub state: Container,
+}
+
+/// `status.phase`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Phase {
+    /// Missing, or nothing is heard of the node.
+    #[default]
+    Unknown,
+    /// Not all containers have started.
+    Pending,
+    /// At least one container runs.
+    Running,
+    /// All containers ended with exit code 0.
+    Succeeded,
+    /// All containers ended, one of them badly, or the pod was turned away.
+    Failed,
+}
+
+/// Where a container stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Container {
+    /// The kubelet has not reported it.
+    #[default]
+    Unknown,
+    /// It has not started.
+    Waiting(Waiting),
+    /// It runs.
+    Running,
+    /// It has ended.
+    Terminated(Terminated),
+}
+
+/// Why a container has not started.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Waiting {
+    /// Such as `ImagePullBackOff`.
+    pub reason: String,
+    /// The kubelet's sentence.
+    pub message: String,
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Terminated {
+    /// Its exit code, 128 and more for signals.
+    pub exit_code: i32,
+    /// Such as `Completed`, `Error`, `OOMKilled`.
+    pub reason: String,
+    /// What it left for people.
+    pub message: String,
+}
+
+impl PodSeen {
+    /// Reads a pod.
+    pub fn read(pod: &Value) -> Self {
+        let (metadata, spec, status) = (&pod["metadata"], &pod["spec"], &pod["status"]);
+        Self {
+            name: text(&metadata["name"]),
+            namespace: text(&metadata["namespace"]),
+            uid: text(&metadata["uid"]),
+            owner: owner(&metadata["labels"]),
+            has_worker: list(&spec["containers"]).any(|container| container["name"] == WORKER),
+            is_deleting: metadata["deletionTimestamp"].is_string(),
+            phase: phase(&status["phase"]),
+            reason: text(&status["reason"]),
+            message: text(&status["message"]),
+            node: text(&spec["nodeName"]),
+            unschedulable: unschedulable(&status["conditions"]),
+            worker: list(&status["containerStatuses"])
+                .find(|container| container["name"] == WORKER)
+                .map(container)
+                .unwrap_or_default(),
+            init: list(&status["initContainerStatuses"])
+                .map(|init| Init { name: text(&init["name"]), state: container(init) })
+                .collect(),
+            pod_ips: addresses(&status["podIPs"], &status["podIP"]),
+            host_ips: addresses(&status["hostIPs"], &status["hostIP"]),
+        }
+    }
+
+    /// Whether container `worker` runs, or has run.
+    pub fn has_started(&self) -> bool {
+        match self.worker {
+            Container::Running | Container::Terminated(_) => true,
+            Container::Unknown | Container::Waiting(_) => false,
+        }
+    }
+
+    /// Whether a connection from this address may be the pod's: behind some networks it has its node's address.
+    pub fn may_connect_from(&self, source: IpAddr) -> bool {
+        let source = source.to_canonical();
+        self.pod_ips.iter().chain(&self.host_ips).any(|address| address.to_canonical() == source)
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn owner(labels: &Value) -> Option<Owner> {
+    let label = |name: &str| labels[name].as_str().map(str::to_owned);
+    Some(Owner { node: label(NODE_LABEL)?, unit: label(UNIT_LABEL)?, store: label(STORE_LABEL)? })
+}
+
+fn phase(phase: &Value) -> Phase {
+    match phase.as_str() {
+        Some("Pending") => Phase::Pending,
+        Some("Running") => Phase::Running,
+        Some("Succeeded") => Phase::Succeeded,
+        Some("Failed") => Phase::Failed,
+        _ => Phase::Unknown,
+    }
+}
+
+fn unschedulable(conditions: &Value) -> Option<String> {
+    let scheduled = list(conditions).find(|condition| condition["type"] == "PodScheduled")?;
+    (scheduled["status"] == "False").then(|| sentence(&scheduled["reason"], &scheduled["message"]))
+}
+
+/// The message, else the reason.
+fn sentence(reason: &Value, message: &Value) -> String {
+    let message = text(message);
+    if message.is_empty() { text(reason) } else { message }
+}
+
+fn container(status: &Value) -> Container {
+    let state = &status["state"];
+    let (waiting, terminated) = (&state["waiting"], &state["terminated"]);
+    if terminated.is_object() {
+        let exit_code = terminated["exitCode"].as_i64().and_then(|code| i32::try_from(code).ok());
+        return Container::Terminated(Terminated {
+            // A container without an exit code has not ended well.
+            exit_code: exit_code.unwrap_or(-1),
+            reason: text(&terminated["reason"]),
+            message: text(&terminated["message"]),
+        });
+    }
+    if state["running"].is_object() {
+        return Container::Running;
+    }
+    if waiting.is_object() {
+        return Container::Waiting(Waiting {
+            reason: text(&waiting["reason"]),
+            message: text(&waiting["message"]),
+        });
+    }
+    Container::Unknown
+}
+
+fn addresses(all: &Value, first: &Value) -> Vec<IpAddr> {
+    let all = list(all).filter_map(|entry| entry["ip"].as_str()).chain(first.as_str());
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for address in all.filter_map(|text| text.parse().ok()) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_running_pod() {
+        let seen = PodSeen::read(&json!({
+            "metadata": {
+                "name": "w-abcde", "namespace": "ns", "uid": "u-1", "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {"meshd/node": "n", "meshd/unit": "abcd1234", "meshd/store": "s", "ansible_job": ""},
+            },
+            "spec": {"nodeName": "node-1", "containers": [{"name": "sidecar"}, {"name": "worker"}]},
+            "status": {
+                "phase": "Running",
+                "podIP": "10.0.0.7", "podIPs": [{"ip": "10.0.0.7"}, {"ip": "fd00::7"}], "hostIP": "192.0.2.1",
+                "conditions": [{"type": "PodScheduled", "status": "True"}],
+                "initContainerStatuses": [
+                    {"name": "setup", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
+                ],
+                "containerStatuses": [
+                    {"name": "sidecar", "state": {"terminated": {"exitCode": 9, "reason": "Error"}}},
+                    {"name": "worker", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}},
+                ],
+            },
+        }));
+        assert_eq!(
+            (seen.name.as_str(), seen.namespace.as_str(), seen.uid.as_str()),
+            ("w-abcde", "ns", "u-1")
+        );
+        assert_eq!(seen.owner, Some(Owner { node: "n".into(), unit: "abcd1234".into(), store: "s".into() }));
+        assert!(seen.has_worker && seen.is_deleting && seen.unschedulable.is_none());
+        assert_eq!(
+            (seen.phase, &seen.worker, seen.node.as_str()),
+            (Phase::Running, &Container::Running, "node-1")
+        );
+        assert_eq!(seen.init[0].name, "setup");
+        for (address, may) in
+            [("10.0.0.7", true), ("::ffff:192.0.2.1", true), ("fd00::7", true), ("10.0.0.8", false)]
+        {
+            assert_eq!(seen.may_connect_from(address.parse().unwrap()), may, "{address}");
+        }
+    }
+
+    #[test]
+    fn what_a_pod_waits_for_and_how_it_ended() {
+        let seen = PodSeen::read(&json!({"status": {
+            "phase": "Pending",
+            "conditions": [
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                 "message": "0/3 nodes are available: 3 Insufficient cpu."},
+            ],
+            "containerStatuses": [{"name": "worker", "state": {"waiting": {"reason": "ErrImagePull", "message": "m"}}}],
+        }}));
+        assert_eq!(seen.unschedulable.as_deref(), Some("0/3 nodes are available: 3 Insufficient cpu."));
+        assert_eq!(
+            seen.worker,
+            Container::Waiting(Waiting { reason: "ErrImagePull".into(), message: "m".into() })
+        );
+        let seen = PodSeen::read(&json!({"status": {
+            "phase": "Failed", "reason": "Evicted", "message": "low on memory",
+            "containerStatuses": [{"name": "worker", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}],
+        }}));
+        assert_eq!(
+            (seen.phase, seen.reason.as_str(), seen.message.as_str()),
+            (Phase::Failed, "Evicted", "low on memory")
+        );
+        let ended = Terminated { exit_code: 137, reason: "OOMKilled".into(), message: String::new() };
+        assert_eq!(seen.worker, Container::Terminated(ended));
+    }
+
+    fn json() -> impl Strategy<Value = Value> {
+        let keys = prop_oneof![
+            Just("metadata"),
+            Just("labels"),
+            Just("spec"),
+            Just("containers"),
+            Just("status"),
+            Just("state"),
+            Just("containerStatuses"),
+            Just("initContainerStatuses"),
+            Just("terminated"),
+            Just("waiting"),
+            Just("exitCode"),
+            Just("conditions"),
+            Just("podIPs"),
+            Just("name"),
+            Just("type"),
+        ];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            Just(Value::from("worker")),
+            Just(Value::from("PodScheduled")),
+            "[a-z0-9.]{0,4}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(5, 40, 5, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::vec((keys.clone(), inner), 0..6).prop_map(|fields| fields
+                    .into_iter()
+                    .map(|(key, value)| (key.to_owned(), value))
+                    .collect()),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_json_makes_the_reader_panic(pod in json()) {
+            let _ = PodSeen::read(&pod);
+        }
+    }
+}
