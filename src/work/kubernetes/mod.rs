@@ -7,6 +7,7 @@ pub mod back_off;
 pub mod environment;
 pub mod extra;
 pub mod kubeconfig;
+pub mod log;
 pub mod name;
 pub mod options;
 pub mod parameters;

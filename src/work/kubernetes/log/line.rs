@@ -1,0 +1,196 @@
+//! Lines of a log stream with time stamps, in whatever pieces they come: `TIME TEXT`, TIME in RFC 3339. Owns telling
+//! the container's lines from what kubelet and API server say in the same stream, which has no time stamp. A line's
+//! text is passed on as it comes, so that the longest needs no memory.
+
+use jiff::Timestamp;
+
+/// Longest time stamp: nanoseconds and an offset.
+const LONGEST_STAMP: usize = 35;
+/// Bytes kept of a line that has no time stamp.
+const FOREIGN_KEPT: usize = 4096;
+
+/// A piece of a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Piece<'a> {
+    /// A line of the container begins.
+    Begin(Timestamp),
+    /// More of its text; with the newline at its end, if `ends`.
+    Text { bytes: &'a [u8], ends: bool },
+    /// A whole line that is not the container's.
+    Foreign(String),
+}
+
+/// Where in a line the stream is.
+#[derive(Debug, Default)]
+pub(super) struct LineParser {
+    place: Place,
+    /// The first word as far as it has come, or a line that is not the container's.
+    held: Vec<u8>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Stamp,
+    Text,
+    Foreign,
+}
+
+impl LineParser {
+    /// Takes the next piece off the front of `bytes`; none when more bytes are needed.
+    pub(super) fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<Piece<'a>> {
+        loop {
+            if bytes.is_empty() {
+                return None;
+            }
+            match self.place {
+                Place::Text => return Some(self.text(bytes)),
+                Place::Stamp => {
+                    if let Some(stamp) = self.stamp(bytes) {
+                        return Some(Piece::Begin(stamp));
+                    }
+                }
+                Place::Foreign => {
+                    if let Some(line) = self.foreign(bytes) {
+                        return Some(Piece::Foreign(line));
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is left when the stream has ended in order: words without a newline that are not the container's.
+    pub(super) fn rest(&mut self) -> Option<String> {
+        let left = std::mem::take(&mut self.held);
+        let ends_in_line = std::mem::take(&mut self.place) == Place::Text;
+        (!ends_in_line && !left.is_empty()).then(|| shown(&left))
+    }
+
+    fn text<'a>(&mut self, bytes: &mut &'a [u8]) -> Piece<'a> {
+        let newline = bytes.iter().position(|byte| *byte == b'\n');
+        let (text, rest) = bytes.split_at(newline.map_or(bytes.len(), |at| at + 1));
+        *bytes = rest;
+        if newline.is_some() {
+            self.place = Place::Stamp;
+        }
+        Piece::Text { bytes: text, ends: newline.is_some() }
+    }
+
+    /// Collects the first word. Without a stamp in it, the line is foreign from here on.
+    fn stamp(&mut self, bytes: &mut &[u8]) -> Option<Timestamp> {
+        while let Some((byte, rest)) = bytes.split_first() {
+            if *byte == b' '
+                && let Some(stamp) = parse_stamp(&self.held)
+            {
+                self.held.clear();
+                (self.place, *bytes) = (Place::Text, rest);
+                return Some(stamp);
+            }
+            if *byte == b' ' || *byte == b'\n' || self.held.len() >= LONGEST_STAMP {
+                self.place = Place::Foreign;
+                return None;
+            }
+            self.held.push(*byte);
+            *bytes = rest;
+        }
+        None
+    }
+
+    fn foreign(&mut self, bytes: &mut &[u8]) -> Option<String> {
+        let newline = bytes.iter().position(|byte| *byte == b'\n');
+        let (text, rest) = bytes.split_at(newline.unwrap_or(bytes.len()));
+        let room = FOREIGN_KEPT.saturating_sub(self.held.len());
+        self.held.extend_from_slice(&text[..text.len().min(room)]);
+        *bytes = if newline.is_some() { &rest[1..] } else { rest };
+        newline?;
+        self.place = Place::Stamp;
+        let line = std::mem::take(&mut self.held);
+        // An empty line says nothing, and is not the container's either.
+        (!line.is_empty()).then(|| shown(&line))
+    }
+}
+
+fn shown(line: &[u8]) -> String {
+    String::from_utf8_lossy(line).trim().to_owned()
+}
+
+/// Reads a time stamp as the kubelet writes it. Much else is a point in time for others, but no word of a sentence
+/// may be taken for one.
+fn parse_stamp(word: &[u8]) -> Option<Timestamp> {
+    let is_shaped =
+        word.len() >= 20 && word[4] == b'-' && word[7] == b'-' && word[10] == b'T' && word[13] == b':';
+    if !is_shaped {
+        return None;
+    }
+    std::str::from_utf8(word).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(chunks: &[&[u8]]) -> (Vec<String>, Option<String>) {
+        let (mut parser, mut seen) = (LineParser::default(), Vec::new());
+        for mut chunk in chunks.iter().copied() {
+            while let Some(piece) = parser.next(&mut chunk) {
+                match piece {
+                    Piece::Begin(stamp) => seen.push(format!("{stamp} ")),
+                    Piece::Text { bytes, ends } => {
+                        assert_eq!(ends, bytes.ends_with(b"\n"));
+                        seen.last_mut().unwrap().push_str(std::str::from_utf8(bytes).unwrap());
+                    }
+                    Piece::Foreign(text) => seen.push(format!("! {text}")),
+                }
+            }
+        }
+        (seen, parser.rest())
+    }
+
+    const STREAM: &[u8] = b"2026-01-02T03:04:05.123456789Z one two\n2026-01-02T05:04:05.5+02:00 \n\
+        failed to create fsnotify watcher: too many open files\n2026-01-02T03:04:06Z  x\n";
+
+    #[test]
+    fn the_containers_lines_are_separated_from_what_the_kubelet_says() {
+        let expected = [
+            "2026-01-02T03:04:05.123456789Z one two\n",
+            "2026-01-02T03:04:05.5Z \n",
+            "! failed to create fsnotify watcher: too many open files",
+            "2026-01-02T03:04:06Z  x\n",
+        ];
+        assert_eq!(pieces(&[STREAM]).0, expected);
+        for cut in 0..STREAM.len() {
+            let (head, tail) = STREAM.split_at(cut);
+            assert_eq!(pieces(&[head, tail]), (expected.map(str::to_owned).to_vec(), None), "cut at {cut}");
+        }
+        let single: Vec<&[u8]> = STREAM.chunks(1).collect();
+        assert_eq!(pieces(&single).0, expected);
+    }
+
+    #[test]
+    fn the_last_piece_needs_no_newline() {
+        let (seen, rest) = pieces(&[b"2026-01-02T03:04:05Z the en", b"d"]);
+        assert_eq!((seen[0].as_str(), rest), ("2026-01-02T03:04:05Z the end", None));
+        let words = "unable to retrieve container logs for containerd://0123456789abcdef0123456789abcdef";
+        assert_eq!(pieces(&[words.as_bytes()]), (Vec::new(), Some(words.into())));
+        assert_eq!(pieces(&[b"unable"]).1.as_deref(), Some("unable"));
+    }
+
+    #[test]
+    fn words_are_no_stamps() {
+        for word in ["2026", "20260102T030405Z", "2026-01-02", "2026-13-02T03:04:05Z", "x026-01-02T03:04:05Z"]
+        {
+            assert!(parse_stamp(word.as_bytes()).is_none(), "{word}");
+        }
+        assert!(parse_stamp(b"2026-01-02T03:04:05.123456789+05:30").is_some());
+    }
+
+    #[test]
+    fn no_length_of_nonsense_takes_memory() {
+        let (mut parser, chunk) = (LineParser::default(), [b'x'; 1 << 16]);
+        for _ in 0..64 {
+            assert_eq!(parser.next(&mut &chunk[..]), None);
+        }
+        assert!(parser.held.len() <= FOREIGN_KEPT);
+        assert_eq!(parser.rest().map(|text| text.len()), Some(FOREIGN_KEPT));
+    }
+}

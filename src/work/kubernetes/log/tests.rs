@@ -1,0 +1,418 @@
+use proptest::prelude::*;
+
+use super::cursor::{self, FILE_SIZE, RECORD};
+use super::*;
+
+/// A container's log as a kubelet keeps it: the file that is being written, and how many bytes stdout has in the end.
+#[derive(Debug, Clone, Default)]
+struct Kubelet {
+    /// Lines of the file that can be read, with their time stamps.
+    file: Vec<(i128, String)>,
+    truth: String,
+}
+
+impl Kubelet {
+    fn print(&mut self, nanos: i128, text: &str) {
+        self.file.push((nanos, text.to_owned()));
+        self.truth.push_str(text);
+    }
+
+    fn rotate(&mut self) {
+        self.file.clear();
+    }
+
+    /// What a stream asked from `since` brings.
+    fn serve(&self, since: Option<Timestamp>) -> Vec<u8> {
+        let from = since.map_or(i128::MIN, Timestamp::as_nanosecond);
+        let lines = self.file.iter().filter(|(nanos, _)| *nanos >= from);
+        lines.flat_map(|(nanos, text)| format!("{} {text}", stamp(*nanos)).into_bytes()).collect()
+    }
+}
+
+fn stamp(nanos: i128) -> String {
+    format!("{:.9}", Timestamp::from_nanosecond(nanos).unwrap())
+}
+
+/// Stdout as the driver writes it: what is there already is compared.
+#[derive(Debug, Default)]
+struct Stdout(Vec<u8>);
+
+impl Stdout {
+    fn take(&mut self, reader: &mut LogReader, bytes: &[u8]) -> Result<Took, Lost> {
+        let mut out = Vec::new();
+        let took = reader.read(bytes, &mut out)?;
+        let existing = &self.0[took.at as usize..];
+        let fresh = new_part(existing, &out).ok_or(reader.lost())?;
+        self.0.extend_from_slice(fresh);
+        assert_eq!(reader.size(), self.0.len() as u64);
+        Ok(took)
+    }
+
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap()
+    }
+}
+
+/// Reads a whole stream.
+fn stream(
+    reader: &mut LogReader,
+    stdout: &mut Stdout,
+    kubelet: &Kubelet,
+    end: StreamEnd,
+) -> Result<(), Lost> {
+    let bytes = kubelet.serve(reader.since());
+    reader.open();
+    stdout.take(reader, &bytes)?;
+    reader.close(end);
+    Ok(())
+}
+
+const SECOND: i128 = 1_000_000_000;
+
+fn three_equal() -> Kubelet {
+    let mut kubelet = Kubelet::default();
+    kubelet.print(SECOND + 1, "first\n");
+    for text in ["a\n", "b\n", "c\n"] {
+        kubelet.print(2 * SECOND - 1, text);
+    }
+    kubelet
+}
+
+#[test]
+fn a_cut_at_every_byte_loses_and_repeats_nothing() {
+    let mut kubelet = three_equal();
+    kubelet.print(2 * SECOND, "long ");
+    kubelet.file.last_mut().unwrap().1.push_str(&"x".repeat(300));
+    kubelet.truth.push_str(&"x".repeat(300));
+    let whole = kubelet.serve(None);
+    for cut in 0..=whole.len() {
+        let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+        reader.open();
+        stdout.take(&mut reader, &whole[..cut]).unwrap();
+        reader.close(StreamEnd::Broken);
+        stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+        assert_eq!(stdout.text(), kubelet.truth, "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_kill_at_every_byte_goes_on_where_stdout_ended() {
+    let mut kubelet = three_equal();
+    kubelet.print(2 * SECOND + 5, "last piece without an end");
+    let whole = kubelet.serve(None);
+    for cut in 0..=whole.len() {
+        let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+        reader.open();
+        let mut records = vec![Cursor::default()];
+        for byte in &whole[..cut] {
+            stdout.take(&mut reader, std::slice::from_ref(byte)).unwrap();
+            records.push(reader.cursor().clone());
+        }
+        // The record of the last write may be missing.
+        for record in records.iter().rev().take(3) {
+            let mut file = record.encode(7).to_vec();
+            file.resize(FILE_SIZE, 0);
+            let found = cursor::find(&file, 7, stdout.0.len() as u64);
+            assert!(!found.truncate);
+            let mut reader = LogReader::resume(found.cursor, stdout.0.len() as u64);
+            let mut stdout = Stdout(stdout.0.clone());
+            stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+            assert_eq!(stdout.text(), kubelet.truth, "killed at {cut}");
+        }
+    }
+}
+
+#[test]
+fn after_a_power_loss_the_synced_part_is_what_counts() {
+    let kubelet = three_equal();
+    let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+    reader.open();
+    stdout.take(&mut reader, &kubelet.serve(None)[..46]).unwrap();
+    let synced = reader.cursor().clone();
+    assert!(synced.size() > 0);
+    stdout.take(&mut reader, &kubelet.serve(None)[46..]).unwrap();
+    let mut file = reader.cursor().encode(7).to_vec();
+    file.extend_from_slice(&synced.encode(7));
+    assert_eq!(file.len(), 2 * RECORD);
+    // What was not synced came back as zeros.
+    stdout.0[synced.size() as usize..].fill(0);
+    let found = cursor::find(&file, 8, stdout.0.len() as u64);
+    assert!(found.truncate);
+    stdout.0.truncate(found.cursor.size() as usize);
+    let mut reader = LogReader::resume(found.cursor, stdout.0.len() as u64);
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+    assert_eq!(stdout.text(), kubelet.truth);
+}
+
+#[test]
+fn a_rotation_while_nobody_follows_is_noticed() {
+    let mut kubelet = three_equal();
+    let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::Broken).unwrap();
+    kubelet.print(3 * SECOND, "lost\n");
+    kubelet.rotate();
+    kubelet.print(4 * SECOND, "found\n");
+    let lost = stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap_err();
+    assert_eq!(
+        lost.to_string(),
+        "the log was rotated while it could not be followed: lines after 1970-01-01T00:00:01.999999999Z may be missing"
+    );
+    assert_eq!(stdout.text(), "first\na\nb\nc\n");
+}
+
+#[test]
+fn a_rotation_that_ends_the_stream_in_order_loses_nothing() {
+    let mut kubelet = three_equal();
+    let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+    kubelet.rotate();
+    // In the same nanosecond, even.
+    kubelet.print(2 * SECOND - 1, "d\n");
+    kubelet.print(4 * SECOND, "e\n");
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+    assert_eq!(stdout.text(), kubelet.truth);
+}
+
+#[test]
+fn an_end_that_does_not_bring_the_last_line_is_not_the_end() {
+    let mut kubelet = three_equal();
+    let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::Broken).unwrap();
+    reader.open();
+    let bytes = kubelet.serve(reader.since());
+    stdout.take(&mut reader, &bytes).unwrap();
+    assert_eq!(reader.complete(), Ok(()));
+    reader.close(StreamEnd::Broken);
+    kubelet.rotate();
+    reader.open();
+    assert!(reader.complete().is_err());
+}
+
+#[test]
+fn what_the_kubelet_says_is_no_output() {
+    let mut kubelet = three_equal();
+    let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+    let mut bytes = kubelet.serve(None);
+    bytes.extend_from_slice(b"failed to create fsnotify watcher: too many open files\n");
+    reader.open();
+    let took = stdout.take(&mut reader, &bytes).unwrap();
+    assert_eq!(took.foreign.as_deref(), Some("failed to create fsnotify watcher: too many open files"));
+    assert!(took.is_new);
+    reader.close(StreamEnd::Broken);
+    reader.open();
+    stdout.take(&mut reader, b"unable to retrieve container logs for containerd://abc").unwrap();
+    let said = reader.close(StreamEnd::InOrder);
+    assert_eq!(said.as_deref(), Some("unable to retrieve container logs for containerd://abc"));
+    kubelet.print(9 * SECOND, "on\n");
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+    assert_eq!(stdout.text(), kubelet.truth);
+}
+
+#[test]
+fn more_equal_stamps_than_the_cursor_keeps() {
+    let mut kubelet = Kubelet::default();
+    for line in 0..500 {
+        kubelet.print(7, &format!("{line}\n"));
+    }
+    let whole = kubelet.serve(None);
+    for cut in (0..whole.len()).step_by(97) {
+        let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+        reader.open();
+        stdout.take(&mut reader, &whole[..cut]).unwrap();
+        reader.close(StreamEnd::Broken);
+        stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+        assert_eq!(stdout.text(), kubelet.truth, "cut at {cut}");
+    }
+    // Rotated between them, it cannot be told which are which.
+    let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+    kubelet.rotate();
+    kubelet.print(7, "another\n");
+    kubelet.print(8, "later\n");
+    assert!(stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).is_err());
+}
+
+#[test]
+fn long_repeated_lines_need_little_memory() {
+    let mut kubelet = Kubelet::default();
+    kubelet.print(7, &format!("{}\n", "x".repeat(3 * HELD)));
+    let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::Broken).unwrap();
+    kubelet.print(8, "next\n");
+    let bytes = kubelet.serve(reader.since());
+    reader.open();
+    for chunk in bytes.chunks(4096) {
+        stdout.take(&mut reader, chunk).unwrap();
+        if let Some(Stream { line: Line::Doubtful(_, _, held), .. }) = &reader.stream {
+            assert!(held.as_ref().is_none_or(|held| held.len() <= HELD));
+        }
+    }
+    assert_eq!(stdout.text(), kubelet.truth);
+}
+
+#[test]
+fn another_stream_may_bring_the_rest_sooner() {
+    let mut kubelet = three_equal();
+    let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+    reader.open();
+    stdout.take(&mut reader, &kubelet.serve(None)).unwrap();
+    kubelet.print(3 * SECOND, "rest\n");
+    let late = format!("{} rest\n", stamp(3 * SECOND));
+    // It does.
+    reader.park();
+    let since = reader.since();
+    reader.open();
+    stdout.take(&mut reader, &kubelet.serve(since)).unwrap();
+    assert_eq!(reader.complete(), Ok(()));
+    assert_eq!(stdout.text(), kubelet.truth);
+    assert!(!reader.unpark(), "the one set aside is behind now");
+
+    // It does not, as the log was rotated: the one set aside still has the lines between.
+    let mut stdout = Stdout::default();
+    let mut reader = LogReader::new();
+    reader.open();
+    stdout.take(&mut reader, &three_equal().serve(None)).unwrap();
+    reader.park();
+    kubelet.rotate();
+    kubelet.print(4 * SECOND, "new file\n");
+    let since = reader.since();
+    reader.open();
+    assert!(stdout.take(&mut reader, &kubelet.serve(since)).is_err());
+    assert!(reader.unpark());
+    stdout.take(&mut reader, late.as_bytes()).unwrap();
+    reader.close(StreamEnd::InOrder);
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+    assert_eq!(stdout.text(), kubelet.truth);
+}
+
+/// One thing that happens to a log and to those who read it.
+#[derive(Debug, Clone)]
+enum Step {
+    /// The container prints: time since the line before in steps of 250 ms (0 and -1 ns often), length of the line.
+    Print { later: i128, length: usize },
+    /// The stream brings this share of what there is, in pieces of that size, and then ends like this.
+    Read { share: usize, piece: usize, end: StreamEnd },
+    /// The log is rotated while a stream follows that then ends in order.
+    RotateFollowed,
+    /// The log is rotated while no stream is there.
+    RotateAlone,
+    /// The daemon is killed and starts again; the record of the last write is missing, or not.
+    Restart { is_behind: bool },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let later =
+        prop_oneof![3 => Just(0), 1 => Just(-1), 1 => Just(1), 3 => (0_i128..9).prop_map(|n| n * SECOND / 4)];
+    let length = prop_oneof![3 => 0_usize..4, 2 => 0_usize..200, 1 => Just(2_000)];
+    let end = prop_oneof![Just(StreamEnd::InOrder), Just(StreamEnd::Broken)];
+    prop_oneof![
+        6 => (later, length).prop_map(|(later, length)| Step::Print { later, length }),
+        5 => (0_usize..=1000, 1_usize..300, end).prop_map(|(share, piece, end)| Step::Read { share, piece, end }),
+        1 => Just(Step::RotateFollowed),
+        1 => Just(Step::RotateAlone),
+        1 => any::<bool>().prop_map(|is_behind| Step::Restart { is_behind }),
+    ]
+}
+
+#[derive(Debug, Default)]
+struct World {
+    kubelet: Kubelet,
+    now: i128,
+    latest: i128,
+    printed: usize,
+    reader: LogReader,
+    stdout: Stdout,
+    before: Cursor,
+    /// Bytes of stdout at the last rotation.
+    rotated_at: Option<u64>,
+    /// The log was rotated while nobody followed, as far as can be told from here.
+    may_lose: bool,
+}
+
+impl World {
+    fn run(&mut self, step: &Step) -> Result<(), Lost> {
+        match step {
+            Step::Print { later, length } => {
+                // A line stamped into the second before is not served again once a later one was read.
+                self.now += if self.now % SECOND > 0 { *later } else { (*later).max(0) };
+                // Right after a rotation it could not be told from a repeated one.
+                self.may_lose |=
+                    self.now < self.latest && self.kubelet.file.iter().all(|line| line.0 < self.latest);
+                self.latest = self.latest.max(self.now);
+                self.printed += 1;
+                // No two lines are the same, or nobody could tell which of them was rotated away.
+                let text = format!("{}:{}\n", self.printed, "y".repeat(*length));
+                self.kubelet.print(self.now, &text);
+            }
+            Step::Read { share, piece, end } => {
+                let bytes = self.kubelet.serve(self.reader.since());
+                // A stream that ends in order has brought everything.
+                let share = if *end == StreamEnd::InOrder { 1000 } else { *share };
+                self.read(&bytes[..bytes.len() * share / 1000], *piece, *end)?;
+            }
+            Step::RotateFollowed => {
+                let bytes = self.kubelet.serve(self.reader.since());
+                self.read(&bytes, 100, StreamEnd::InOrder)?;
+                self.kubelet.rotate();
+                self.rotated_at = Some(self.stdout.0.len() as u64);
+            }
+            // Of a log that was never read nobody can tell how it began.
+            Step::RotateAlone if !self.reader.has_anchor() => {}
+            Step::RotateAlone => {
+                self.reader.note_gap();
+                self.may_lose = true;
+                self.kubelet.rotate();
+                // What comes later comes in a later second, as rotations are seconds apart.
+                self.now += 2 * SECOND;
+            }
+            Step::Restart { is_behind } => {
+                let record = if *is_behind { &self.before } else { self.reader.cursor() };
+                let mut file = record.encode(7).to_vec();
+                file.resize(FILE_SIZE, 0);
+                let size = self.stdout.0.len() as u64;
+                self.reader = LogReader::resume(cursor::find(&file, 7, size).cursor, size);
+                self.before = self.reader.cursor().clone();
+                self.note_break();
+            }
+        }
+        Ok(())
+    }
+
+    /// The last line that was written cannot come again: whether more has gone with it, nobody can tell.
+    fn note_break(&mut self) {
+        self.may_lose |= self.rotated_at.is_some_and(|size| self.reader.cursor().size() <= size);
+    }
+
+    fn read(&mut self, bytes: &[u8], piece: usize, end: StreamEnd) -> Result<(), Lost> {
+        self.reader.open();
+        for chunk in bytes.chunks(piece) {
+            self.before = self.reader.cursor().clone();
+            self.stdout.take(&mut self.reader, chunk)?;
+        }
+        self.reader.close(end);
+        if end == StreamEnd::Broken {
+            self.note_break();
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #[test]
+    fn stdout_is_always_the_beginning_of_what_was_printed(steps in proptest::collection::vec(step(), 1..40)) {
+        let mut world = World::default();
+        let lost = steps.iter().find_map(|step| world.run(step).err());
+        let truth = world.kubelet.truth.clone();
+        prop_assert!(truth.starts_with(world.stdout.text()), "{:?} is not how {truth:?} begins", world.stdout.text());
+        if lost.is_none() {
+            let last = world.run(&Step::Read { share: 1000, piece: 64, end: StreamEnd::InOrder });
+            if last.is_ok() && !world.may_lose {
+                prop_assert_eq!(world.stdout.text(), truth);
+            }
+            prop_assert!(last.is_ok() || world.may_lose, "nothing was lost");
+        } else {
+            prop_assert!(world.may_lose, "nothing was lost");
+        }
+    }
+}
