@@ -3,8 +3,8 @@
 //! # The rooms
 //!
 //! Dependencies point one way: `wire` <- `mesh` <- `node` <- `stream` <- `service`, `work` <- `control` <-
-//! `daemon` <- the binaries. `backend` stands beside `node`, `tls` below whoever opens connections; `config`
-//! stands above the rooms, of which it names the options alone, and is read by `daemon`.
+//! `daemon` <- the binaries. `backend` stands beside `node`, `tls` below whoever opens connections, `controller`
+//! above `work`; `config` stands above the rooms, of which it names the options alone, and is read by `daemon`.
 //!
 //! - [`wire`] owns every byte layout that travels between nodes.
 //! - [`mesh`] owns the protocol, pure: sessions, routes, floods, datagrams; time is an argument.
@@ -15,6 +15,8 @@
 //! - [`tls`] owns trust: profiles, whose certificate is accepted, and making certificates.
 //! - [`work`] owns units of work: their life, their directories, their processes, their results.
 //! - [`control`] owns the line protocol that clients speak: the service, and its client's half.
+//! - [`controller`] owns jobs that find their node by themselves: which one, when, and what follows its loss.
+//!   So far it is the decisions alone: no directive reaches them.
 //! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
 //! - [`daemon`] wires all of them into a node; [`telemetry`] is its log; [`cli`] is `meshctl`.
 //! - [`unix_socket`] owns binding of Unix sockets: permissions, lock, removal.
@@ -37,6 +39,7 @@ pub mod backend;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod controller;
 pub mod daemon;
 pub mod descriptors;
 pub mod duration;

@@ -1,0 +1,101 @@
+//! Names and numbers of the things that the controller decides about.
+//!
+//! They keep an instance from being passed for a group. Which texts may be a name was checked at the edge.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&*self.0, f)
+            }
+        }
+    };
+}
+
+name! {
+    /// An instance's name: the ID of its node.
+    InstanceName
+}
+
+name! {
+    /// The name of an instance group.
+    GroupName
+}
+
+name! {
+    /// A word of `exclusive`: of all jobs that name it, one runs at a time.
+    Word
+}
+
+impl GroupName {
+    /// The group that control nodes are members of. Owners come from it.
+    pub fn controlplane() -> Self {
+        CONTROLPLANE.into()
+    }
+
+    /// The group of jobs that name no group.
+    pub fn default_group() -> Self {
+        DEFAULT.into()
+    }
+
+    /// Whether it is one of the two groups that always exist.
+    pub fn is_reserved(&self) -> bool {
+        [CONTROLPLANE, DEFAULT].contains(&self.as_str())
+    }
+}
+
+const CONTROLPLANE: &str = "controlplane";
+const DEFAULT: &str = "default";
+
+/// A job's number in the store. A job that was created later has a higher one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub i64);
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The number of an attempt within its job, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttemptNo(pub u32);
+
+impl fmt::Display for AttemptNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

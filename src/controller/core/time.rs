@@ -1,0 +1,42 @@
+//! Points in time, given by the caller.
+//!
+//! Which clock they come from is the caller's choice: with PostgreSQL the database's, with SQLite the
+//! process's monotonic one. Two values are comparable only if they come from the same clock.
+
+use std::ops::Add;
+use std::time::Duration;
+
+/// Milliseconds of the caller's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub i64);
+
+impl Time {
+    /// How long before this moment the other one was; zero if it was not before.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0).try_into().unwrap_or(0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
+    }
+}
+
+/// A delay that doubles with each failure in a row, up to a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackOff {
+    /// The delay after the first failure.
+    pub first: Duration,
+    /// The longest delay.
+    pub longest: Duration,
+}
+
+impl BackOff {
+    /// The delay after that many failures in a row, of which there is at least one.
+    pub fn delay(self, failures: u32) -> Duration {
+        let factor = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.first.saturating_mul(factor).min(self.longest)
+    }
+}
