@@ -4,11 +4,20 @@
 //! control node, so whoever holds the scheduler's lock may make it, and tests run years in seconds.
 
 mod capacity;
+mod group;
 mod impact;
+mod instance;
 mod names;
+mod policy;
 mod time;
 
 pub use self::capacity::{Adjustment, Capacities, Cpus, MEMORY_RESERVE, Rates, memory_from_override};
+pub use self::group::{Backing, Group, LaunchGroups, Level, Member, Origin, Policy};
 pub use self::impact::{CONTROL_IMPACT, Class, Kind, Size, Slice};
+pub use self::instance::{
+    CLOCK_TOLERANCE, HEALTH_BACK_OFF, HealthReport, Instance, NodeState, NodeType, Offer, SIGHTING_LIFE,
+    Sighting,
+};
 pub use self::names::{AttemptNo, GroupName, InstanceName, JobId, Word};
+pub use self::policy::{MemberChange, member_changes};
 pub use self::time::{BackOff, Time};

@@ -1,0 +1,176 @@
+//! Instance groups, and in which order a job walks them.
+//!
+//! Who becomes a member by policy is decided in `policy`; whether a job fits in `pass`.
+
+use super::names::{GroupName, InstanceName};
+
+/// What sort of group it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backing {
+    /// Jobs run on its members.
+    Instances(Vec<Member>),
+    /// Each job gets a pod of its own.
+    Containers,
+}
+
+/// Why an instance is in a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// An operator listed it.
+    List,
+    /// `policy_instance_minimum`.
+    Minimum,
+    /// `policy_instance_percentage`.
+    Percentage,
+}
+
+/// One instance in a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Which one.
+    pub name: InstanceName,
+    /// Why.
+    pub origin: Origin,
+}
+
+/// Which instances a group gets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// `policy_instance_percentage`, 0 to 100.
+    pub percentage: u32,
+    /// `policy_instance_minimum`.
+    pub minimum: usize,
+    /// `policy_instance_list`, in the operator's order.
+    pub list: Vec<InstanceName>,
+}
+
+/// A group of instances, or a container group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// Its name.
+    pub name: GroupName,
+    /// Which instances it gets.
+    pub policy: Policy,
+    /// What its jobs run on.
+    pub backing: Backing,
+    /// Jobs that may run at a time; 0 is no limit.
+    pub max_concurrent_jobs: u32,
+    /// Forks that may run at a time; 0 is no limit.
+    pub max_forks: u32,
+}
+
+impl Group {
+    /// A group of instances without members yet.
+    pub fn new(name: GroupName, policy: Policy) -> Self {
+        let backing = Backing::Instances(Vec::new());
+        Self { name, policy, backing, max_concurrent_jobs: 0, max_forks: 0 }
+    }
+
+    /// A container group.
+    pub fn containers(name: GroupName) -> Self {
+        Self { backing: Backing::Containers, ..Self::new(name, Policy::default()) }
+    }
+
+    /// The two groups that always exist: without further settings every instance serves every job.
+    pub fn reserved() -> [Self; 2] {
+        [GroupName::controlplane(), GroupName::default_group()]
+            .map(|name| Self::new(name, Policy { percentage: 100, ..Policy::default() }))
+    }
+
+    /// Its members; none for a container group.
+    pub fn members(&self) -> &[Member] {
+        match &self.backing {
+            Backing::Instances(members) => members,
+            Backing::Containers => &[],
+        }
+    }
+
+    /// Whether its jobs run in pods.
+    pub fn is_container_group(&self) -> bool {
+        match self.backing {
+            Backing::Instances(_) => false,
+            Backing::Containers => true,
+        }
+    }
+
+    /// Whether an instance is in it.
+    pub fn has_member(&self, name: &InstanceName) -> bool {
+        self.members().iter().any(|member| member.name == *name)
+    }
+}
+
+/// Where in a launch a list of groups stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Named at launch: replaces the others.
+    Launch,
+    /// Of the job template.
+    Template,
+    /// Of the inventory.
+    Inventory,
+    /// Of the organization.
+    Organization,
+    /// Nobody named any.
+    Default,
+}
+
+impl Level {
+    /// The name in headers and explanations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Launch => "launch",
+            Self::Template => "template",
+            Self::Inventory => "inventory",
+            Self::Organization => "organization",
+            Self::Default => "default",
+        }
+    }
+}
+
+/// The groups of a header, by level.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LaunchGroups {
+    /// Named at launch.
+    pub launch: Vec<GroupName>,
+    /// Of the template.
+    pub template: Vec<GroupName>,
+    /// Of the inventory.
+    pub inventory: Vec<GroupName>,
+    /// Of the organization.
+    pub organization: Vec<GroupName>,
+    /// Levels behind which the walk ends.
+    pub prevent_fallback: Vec<Level>,
+}
+
+impl LaunchGroups {
+    /// The groups in the order in which the job tries them, each once.
+    pub fn walk(&self) -> Vec<(GroupName, Level)> {
+        let levels = [
+            (Level::Template, &self.template),
+            (Level::Inventory, &self.inventory),
+            (Level::Organization, &self.organization),
+        ];
+        let mut walk: Vec<(GroupName, Level)> = Vec::new();
+        let mut visit = |level, groups: &[GroupName]| {
+            for group in groups {
+                if !walk.iter().any(|(known, _)| known == group) {
+                    walk.push((group.clone(), level));
+                }
+            }
+        };
+        if self.launch.is_empty() {
+            for (level, groups) in levels {
+                visit(level, groups);
+                if self.prevent_fallback.contains(&level) {
+                    break;
+                }
+            }
+        } else {
+            visit(Level::Launch, &self.launch);
+        }
+        if walk.is_empty() {
+            walk.push((GroupName::default_group(), Level::Default));
+        }
+        walk
+    }
+}

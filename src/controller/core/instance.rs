@@ -1,0 +1,295 @@
+//! An instance: the controller's record of a node, and what changes its state.
+//!
+//! Knows health reports, what the node advertises and which control node sees it. Which groups it is in and
+//! what runs on it is kept elsewhere, and nothing is sent from here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::capacity::{Adjustment, Capacities, Cpus, Rates};
+use super::names::InstanceName;
+use super::time::{BackOff, Time};
+
+/// How long after its last advertisement an instance still counts as reachable.
+pub const SIGHTING_LIFE: Duration = Duration::from_secs(150);
+/// How far a node's clock may be off before its tokens are at risk.
+pub const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
+/// How long until the next health check after one that failed.
+pub const HEALTH_BACK_OFF: BackOff =
+    BackOff { first: Duration::from_secs(30), longest: Duration::from_secs(30 * 60) };
+
+/// What a node does in the mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodeType {
+    /// Owns jobs; runs those of class control.
+    Control,
+    /// Owns jobs and runs all kinds.
+    Hybrid,
+    /// Runs jobs of class execution.
+    Execution,
+    /// Relays only.
+    Hop,
+}
+
+impl NodeType {
+    /// The name in tables and answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Hybrid => "hybrid",
+            Self::Execution => "execution",
+            Self::Hop => "hop",
+        }
+    }
+
+    /// Whether it may own jobs.
+    pub const fn controls(self) -> bool {
+        match self {
+            Self::Control | Self::Hybrid => true,
+            Self::Execution | Self::Hop => false,
+        }
+    }
+
+    /// Whether it may run jobs of class execution.
+    pub const fn executes(self) -> bool {
+        match self {
+            Self::Hybrid | Self::Execution => true,
+            Self::Control | Self::Hop => false,
+        }
+    }
+}
+
+/// Where an instance stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodeState {
+    /// Registered, never checked.
+    Installed,
+    /// Its last health check was good, or it is a hop that is seen.
+    Ready,
+    /// Lost, or its last health check failed.
+    Unavailable,
+    /// An operator removes it; it goes when its last job has ended.
+    Deprovisioning,
+}
+
+impl NodeState {
+    /// The name in tables and answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Installed => "installed",
+            Self::Ready => "ready",
+            Self::Unavailable => "unavailable",
+            Self::Deprovisioning => "deprovisioning",
+        }
+    }
+}
+
+/// How a node advertises the work type that jobs are sent to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// It advertises the type at all.
+    pub runner: bool,
+    /// It wants signed work.
+    pub secure: bool,
+    /// Its control service takes TLS.
+    pub tls: bool,
+}
+
+/// How one control node sees an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sighting {
+    /// There is a route to it.
+    pub routed: bool,
+    /// When its latest advertisement arrived at that control node.
+    pub arrived: Time,
+}
+
+/// What a health check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthReport {
+    /// Processors.
+    pub cpus: Cpus,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// The runner's identity of the machine.
+    pub uuid: Option<String>,
+    /// `ansible-runner-` and its version.
+    pub version: String,
+}
+
+/// The record of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// The node's ID.
+    pub name: InstanceName,
+    /// What it does.
+    pub node_type: NodeType,
+    /// Where it stands.
+    pub node_state: NodeState,
+    /// An operator lets it take new jobs.
+    pub enabled: bool,
+    /// Policies may make it a member of groups; lists always may.
+    pub managed_by_policy: bool,
+    /// It takes no new jobs, because an operator wants to remove it.
+    pub draining: bool,
+    /// Where it stands between its two capacities.
+    pub adjustment: Adjustment,
+    /// What its last good health check allows.
+    pub capacities: Capacities,
+    /// What it advertises.
+    pub offer: Offer,
+    /// It is a control node with a key to sign work.
+    pub signs: bool,
+    /// Which control nodes see it, and since when.
+    pub seen: BTreeMap<InstanceName, Sighting>,
+    /// The machine's identity at its last good health check.
+    pub uuid: Option<String>,
+    /// The runner's version at its last good health check.
+    pub version: Option<String>,
+    /// What an operator should look at.
+    pub errors: Vec<String>,
+    /// When the next health check is due, if one is.
+    pub health_due: Option<Time>,
+    /// Health checks that failed in a row.
+    pub health_failures: u32,
+}
+
+impl Instance {
+    /// A new record. Its health is checked at once, also while it is not enabled: a check carries no secret.
+    pub fn register(name: InstanceName, node_type: NodeType, enabled: bool, now: Time) -> Self {
+        let is_hop = node_type == NodeType::Hop;
+        Self {
+            name,
+            node_type,
+            node_state: NodeState::Installed,
+            enabled,
+            managed_by_policy: true,
+            draining: false,
+            adjustment: Adjustment::default(),
+            capacities: Capacities::default(),
+            offer: Offer::default(),
+            signs: false,
+            seen: BTreeMap::new(),
+            uuid: None,
+            version: None,
+            errors: Vec::new(),
+            health_due: (!is_hop).then_some(now),
+            health_failures: 0,
+        }
+    }
+
+    /// How many forks it may run now: 0 unless it is ready and enabled, and always for a hop.
+    pub fn capacity(&self) -> u32 {
+        let usable = self.enabled
+            && match self.node_state {
+                NodeState::Ready | NodeState::Deprovisioning => true,
+                NodeState::Installed | NodeState::Unavailable => false,
+            };
+        match self.node_type {
+            NodeType::Hop => 0,
+            NodeType::Control | NodeType::Hybrid | NodeType::Execution if !usable => 0,
+            NodeType::Control | NodeType::Hybrid | NodeType::Execution => {
+                self.capacities.adjusted(self.adjustment)
+            }
+        }
+    }
+
+    /// When any control node last saw it.
+    pub fn last_seen(&self) -> Option<Time> {
+        self.seen.values().map(|sighting| sighting.arrived).max()
+    }
+
+    /// Whether a job that this control node owns can be sent to it.
+    pub fn is_reachable_from(&self, owner: &InstanceName, now: Time) -> bool {
+        *owner == self.name
+            || self
+                .seen
+                .get(owner)
+                .is_some_and(|sighting| sighting.routed && now.since(sighting.arrived) <= SIGHTING_LIFE)
+    }
+
+    /// An advertisement of it arrived at a control node. One that was not ready is checked; a hop that is seen
+    /// is ready.
+    pub fn on_seen(&mut self, observer: InstanceName, sighting: Sighting, now: Time) {
+        self.seen.insert(observer, sighting);
+        match (self.node_state, self.node_type) {
+            (NodeState::Installed | NodeState::Unavailable, NodeType::Hop) => {
+                self.node_state = NodeState::Ready;
+            }
+            (
+                NodeState::Installed | NodeState::Unavailable,
+                NodeType::Control | NodeType::Hybrid | NodeType::Execution,
+            ) => {
+                self.health_due.get_or_insert(now);
+            }
+            (NodeState::Ready | NodeState::Deprovisioning, _) => {}
+        }
+    }
+
+    /// Its advertisement's own time and the time of its arrival differ by that much.
+    pub fn on_clock_offset(&mut self, offset: Duration) {
+        const OFF: &str = "its clock is off by ";
+        self.errors.retain(|error| !error.starts_with(OFF));
+        if offset > CLOCK_TOLERANCE {
+            self.errors.push(format!("{OFF}{} s: its tokens will be refused", offset.as_secs()));
+        }
+    }
+
+    /// A health check was good.
+    pub fn on_healthy(&mut self, report: HealthReport, rates: &Rates) {
+        self.capacities = Capacities::measure(report.cpus, report.memory, rates);
+        self.errors.clear();
+        if let (Some(former), Some(uuid)) = (&self.uuid, &report.uuid)
+            && former != uuid
+        {
+            self.errors
+                .push(format!("its machine has changed from {former} to {uuid}: renamed or reinstalled"));
+        }
+        self.uuid = report.uuid;
+        self.version = Some(report.version);
+        self.health_due = None;
+        self.health_failures = 0;
+        match self.node_state {
+            NodeState::Installed | NodeState::Unavailable => self.node_state = NodeState::Ready,
+            NodeState::Ready | NodeState::Deprovisioning => {}
+        }
+    }
+
+    /// A health check failed, or reported errors: running jobs go on, no new ones come.
+    pub fn on_unhealthy(&mut self, errors: Vec<String>, now: Time) {
+        self.errors = errors;
+        self.health_failures = self.health_failures.saturating_add(1);
+        self.health_due = Some(now + HEALTH_BACK_OFF.delay(self.health_failures));
+        self.set_unavailable();
+    }
+
+    /// No control node has seen it for too long. It stays registered; it is checked when it returns.
+    pub fn on_lost(&mut self) {
+        self.health_due = None;
+        self.health_failures = 0;
+        self.set_unavailable();
+    }
+
+    /// An operator asked for a health check. One that is due already stays as it is.
+    pub fn request_health_check(&mut self, now: Time) {
+        self.health_due = Some(self.health_due.map_or(now, |due| due.min(now)));
+    }
+
+    /// An operator removes it, once its jobs have ended.
+    pub fn drain(&mut self) {
+        self.draining = true;
+        self.node_state = NodeState::Deprovisioning;
+    }
+
+    /// Whether a drained instance can be deleted, given the attempts that are still open on it.
+    pub fn is_removable(&self, open_attempts: usize) -> bool {
+        self.node_state == NodeState::Deprovisioning && open_attempts == 0
+    }
+
+    fn set_unavailable(&mut self) {
+        match self.node_state {
+            NodeState::Installed | NodeState::Ready => self.node_state = NodeState::Unavailable,
+            NodeState::Unavailable | NodeState::Deprovisioning => {}
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Which instances are members of which groups, by AWX's rules: lists, then minimums, then percentages.
+//!
+//! The result depends on instances and groups alone, never on the present members, so running it again
+//! changes nothing. Neither the state of an instance nor its load is asked: a lost one keeps its place.
+
+use std::collections::BTreeMap;
+
+use super::group::{Group, Member, Origin};
+use super::instance::{Instance, NodeType};
+use super::names::{GroupName, InstanceName};
+
+/// Members to be added to a group and to be removed from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberChange {
+    /// Which group.
+    pub group: GroupName,
+    /// All its members from now on.
+    pub members: Vec<Member>,
+    /// Those that are new or have another origin.
+    pub added: Vec<Member>,
+    /// Those that are gone.
+    pub removed: Vec<InstanceName>,
+}
+
+/// The groups whose members change, given all instances in order of registration and all groups in stored
+/// order. Empty when nothing does.
+pub fn member_changes(instances: &[Instance], groups: &[Group]) -> Vec<MemberChange> {
+    let computed = compute_members(instances, groups);
+    let mut changes = Vec::new();
+    for (group, members) in groups.iter().zip(computed) {
+        let former = group.members();
+        let added: Vec<_> = members.iter().filter(|member| !former.contains(member)).cloned().collect();
+        let is_gone = |old: &&Member| !members.iter().any(|member| member.name == old.name);
+        let removed: Vec<_> = former.iter().filter(is_gone).map(|old| old.name.clone()).collect();
+        if !added.is_empty() || !removed.is_empty() {
+            changes.push(MemberChange { group: group.name.clone(), members, added, removed });
+        }
+    }
+    changes
+}
+
+/// The members of each group, in the order of the groups. A container group has none.
+fn compute_members(instances: &[Instance], groups: &[Group]) -> Vec<Vec<Member>> {
+    let mut draft = Draft::from_lists(instances, groups);
+    draft.fill(Origin::Minimum, |group, size, _pool| size >= group.policy.minimum);
+    draft.fill(Origin::Percentage, |group, size, pool| {
+        100 * size as u64 >= u64::from(group.policy.percentage) * pool as u64
+    });
+    draft.members
+}
+
+/// An instance that policies may place, and in how many groups they have.
+struct Candidate<'a> {
+    instance: &'a Instance,
+    uses: usize,
+}
+
+struct Draft<'a> {
+    groups: &'a [Group],
+    members: Vec<Vec<Member>>,
+    candidates: Vec<Candidate<'a>>,
+}
+
+impl<'a> Draft<'a> {
+    /// What operators listed. It counts neither as use nor does it ask for the instance's type.
+    fn from_lists(instances: &'a [Instance], groups: &'a [Group]) -> Self {
+        let eligible = || instances.iter().filter(|instance| instance.node_type != NodeType::Hop);
+        let known: BTreeMap<&InstanceName, &Instance> = eligible().map(|i| (&i.name, i)).collect();
+        let members = groups
+            .iter()
+            .map(|group| {
+                let mut members: Vec<Member> = Vec::new();
+                for name in listed(group).iter().filter(|name| known.contains_key(name)) {
+                    if !members.iter().any(|member| member.name == *name) {
+                        members.push(Member { name: name.clone(), origin: Origin::List });
+                    }
+                }
+                members
+            })
+            .collect();
+        let candidates = eligible()
+            .filter(|instance| instance.managed_by_policy)
+            .map(|instance| Candidate { instance, uses: 0 })
+            .collect();
+        Self { groups, members, candidates }
+    }
+
+    /// Adds candidates to each group until it is full. Smaller groups come first, by their size before this
+    /// step; within a group those candidates that policies used least.
+    fn fill(&mut self, origin: Origin, is_full: impl Fn(&Group, usize, usize) -> bool) {
+        let mut order: Vec<usize> = (0..self.groups.len()).collect();
+        order.sort_by_key(|&at| self.members[at].len());
+        for at in order {
+            let group = &self.groups[at];
+            if group.is_container_group() {
+                continue;
+            }
+            let excluded = excluded_type(&group.name);
+            let mut fitting: Vec<usize> = (0..self.candidates.len())
+                .filter(|&at| self.candidates[at].instance.node_type != excluded)
+                .collect();
+            let pool = fitting.len();
+            fitting.sort_by_key(|&at| self.candidates[at].uses);
+            for candidate in fitting {
+                let members = &mut self.members[at];
+                if is_full(group, members.len(), pool) {
+                    break;
+                }
+                let candidate = &mut self.candidates[candidate];
+                let name = &candidate.instance.name;
+                if !members.iter().any(|member| member.name == *name) {
+                    members.push(Member { name: name.clone(), origin });
+                    candidate.uses += 1;
+                }
+            }
+        }
+    }
+}
+
+fn listed(group: &Group) -> &[InstanceName] {
+    if group.is_container_group() { &[] } else { &group.policy.list }
+}
+
+/// Execution nodes never join the control plane by policy, and control nodes no other group.
+fn excluded_type(group: &GroupName) -> NodeType {
+    if *group == GroupName::controlplane() { NodeType::Execution } else { NodeType::Control }
+}
