@@ -1,0 +1,137 @@
+//! Which instances may take a job, and why the others may not.
+//!
+//! Two questions: whether an instance is fit at all, which does not change during a pass, and which of the
+//! fit ones has room, which does. Knows one job's need at a time; order among jobs is `pass`'s.
+
+use super::impact::CONTROL_IMPACT;
+use super::instance::{Instance, NodeState};
+use super::load::Loads;
+use super::time::Time;
+
+/// Why an instance or a group takes no job. The first ones are nearest to taking it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Why {
+    /// What remains is less than the job needs.
+    Capacity,
+    /// The group's limit of jobs is reached.
+    GroupJobs,
+    /// The group's limit of forks would be exceeded.
+    GroupForks,
+    /// The owner has no route to it, or no fresh advertisement.
+    Unreachable,
+    /// Lost, not checked yet, or its health check failed.
+    NotReady,
+    /// It is being removed.
+    Draining,
+    /// An operator disabled it.
+    Disabled,
+    /// It takes signed work only and the owner has no signing key.
+    NeedsSignature,
+    /// Its control service takes no TLS, and jobs may be sent by TLS only.
+    NeedsTls,
+    /// It does not advertise the runner's work type.
+    NoType,
+    /// Its node type runs no jobs of this class.
+    WrongClass,
+    /// The group has no member, or does not exist any more.
+    GroupEmpty,
+}
+
+impl Why {
+    /// The code in answers.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Capacity => "capacity",
+            Self::GroupJobs => "group_jobs",
+            Self::GroupForks => "group_forks",
+            Self::Unreachable => "unreachable",
+            Self::NotReady => "not_ready",
+            Self::Draining => "draining",
+            Self::Disabled => "disabled",
+            Self::NeedsSignature => "needs_signature",
+            Self::NeedsTls => "needs_tls",
+            Self::NoType => "no_type",
+            Self::WrongClass => "wrong_class",
+            Self::GroupEmpty => "group_empty",
+        }
+    }
+}
+
+/// What keeps an instance from taking any job of any class, for an operator's list.
+pub fn unusable(instance: &Instance) -> Option<Why> {
+    if instance.draining {
+        return Some(Why::Draining);
+    }
+    if !instance.enabled {
+        return Some(Why::Disabled);
+    }
+    match instance.node_state {
+        NodeState::Ready => None,
+        NodeState::Installed | NodeState::Unavailable => Some(Why::NotReady),
+        NodeState::Deprovisioning => Some(Why::Draining),
+    }
+}
+
+/// What keeps an instance from running a job of class execution that this control node owns.
+pub(super) fn unfit(owner: &Instance, node: &Instance, require_tls: bool, now: Time) -> Option<Why> {
+    if !node.node_type.executes() {
+        return Some(Why::WrongClass);
+    }
+    if let Some(why) = unusable(node) {
+        return Some(why);
+    }
+    if owner.name == node.name {
+        return None;
+    }
+    if !node.is_reachable_from(&owner.name, now) {
+        return Some(Why::Unreachable);
+    }
+    if !node.offer.runner {
+        return Some(Why::NoType);
+    }
+    if require_tls && !node.offer.tls {
+        return Some(Why::NeedsTls);
+    }
+    (node.offer.secure && !owner.signs).then_some(Why::NeedsSignature)
+}
+
+/// A fit instance, by position, with the control node that would own the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub(super) node: usize,
+    /// The owner if it is this instance itself: a hybrid that holds the payload.
+    pub(super) owns: bool,
+}
+
+impl Candidate {
+    /// What a job of that impact takes of it.
+    pub(super) fn need(&self, impact: u32) -> u32 {
+        if self.owns { impact.saturating_add(CONTROL_IMPACT) } else { impact }
+    }
+}
+
+/// The candidate with most left after the job, the first of equals.
+pub(super) fn roomiest(candidates: &[Candidate], loads: &Loads, impact: u32) -> Option<Candidate> {
+    let mut best: Option<(Candidate, u32)> = None;
+    for &candidate in candidates {
+        let left = loads.instances[candidate.node].remaining().checked_sub(candidate.need(impact));
+        if let Some(left) = left
+            && best.is_none_or(|(_, most)| left > most)
+        {
+            best = Some((candidate, left));
+        }
+    }
+    best.map(|(candidate, _)| candidate)
+}
+
+/// The idle candidate with the largest capacity, the first of equals. It takes a job that fits nowhere.
+pub(super) fn largest_idle(candidates: &[Candidate], loads: &Loads) -> Option<Candidate> {
+    let mut best: Option<(Candidate, u32)> = None;
+    for &candidate in candidates {
+        let load = &loads.instances[candidate.node];
+        if load.is_idle() && best.is_none_or(|(_, largest)| load.capacity > largest) {
+            best = Some((candidate, load.capacity));
+        }
+    }
+    best.map(|(candidate, _)| candidate)
+}

@@ -1,0 +1,345 @@
+//! One pass over the queue: which pending jobs start now, and where.
+//!
+//! Jobs are looked at by priority, then by creation. One that does not fit never holds up a smaller one,
+//! and every pending job is looked at, so after a pass nothing that waits for room fits anywhere. During a
+//! pass room only shrinks; that is why what was full for a job stays full for all that are as large.
+//! Saves nothing and starts nothing.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use super::fit::{Candidate, Why, largest_idle, roomiest, unfit, unusable};
+use super::group::{Group, Member};
+use super::impact::{CONTROL_IMPACT, Class};
+use super::instance::{Instance, NodeState};
+use super::load::{Claim, Loads};
+use super::names::{GroupName, InstanceName, JobId, Word};
+use super::queue::{ChildType, Decision, Hold, PendingEnd, PendingJob, Placement, Waiting};
+use super::time::Time;
+
+/// What a pass sees beside the queue.
+#[derive(Debug, Clone, Copy)]
+pub struct Scene<'a> {
+    /// In order of registration.
+    pub instances: &'a [Instance],
+    /// In stored order, with their members.
+    pub groups: &'a [Group],
+    /// What runs.
+    pub claims: &'a [Claim],
+    /// Jobs may be sent by TLS only.
+    pub require_tls: bool,
+    /// An operator paused the controller: nothing is placed.
+    pub paused: bool,
+    /// The moment of the pass.
+    pub now: Time,
+}
+
+/// Decides about each pending job, in the order in which it looks at them.
+pub fn pass(scene: &Scene<'_>, pending: &[PendingJob]) -> Vec<Decision> {
+    let ends = pending_ends(pending, scene.now);
+    let mut order: Vec<&PendingJob> = pending.iter().collect();
+    order.sort_by_key(|job| (Reverse(job.priority), job.id));
+    let mut room = Room::new(scene);
+    order
+        .into_iter()
+        .map(|job| match ends.get(&job.id) {
+            Some(end) => Decision::Fail(job.id, *end),
+            None => room.decide(job),
+        })
+        .collect()
+}
+
+/// The jobs that fail without having run. A job is created after those it depends on, so one walk by number
+/// reaches whole chains.
+fn pending_ends(pending: &[PendingJob], now: Time) -> HashMap<JobId, PendingEnd> {
+    let mut by_id: Vec<&PendingJob> = pending.iter().collect();
+    by_id.sort_by_key(|job| job.id);
+    let mut ends = HashMap::new();
+    for job in by_id {
+        let broken = job.needs.iter().find(|need| {
+            ends.contains_key(&need.job)
+                || need.state.is_none_or(|state| state.is_final() && !state.is_success())
+        });
+        let overdue = job.pending_timeout.filter(|allowed| now > job.since + *allowed);
+        if let Some(need) = broken {
+            ends.insert(job.id, PendingEnd::Dependency(need.job));
+        } else if let Some(allowed) = overdue {
+            ends.insert(job.id, PendingEnd::TimedOut(allowed));
+        }
+    }
+    ends
+}
+
+/// Control nodes that hold one payload: any of them may own the job.
+struct Holders {
+    /// Positions of those that can own a job now, room aside.
+    owners: Vec<usize>,
+    /// Positions of all.
+    all: Vec<usize>,
+    /// Why none of them can, if none can.
+    none: Waiting,
+}
+
+/// The fit members of one group, for one set of holders.
+struct Pool {
+    /// For each owner of the set, in their order.
+    candidates: Vec<Vec<Candidate>>,
+    /// Why there is none, if there is none.
+    none: Option<Why>,
+    /// The smallest impact that was found not to fit in this pass.
+    full_from: u32,
+}
+
+/// The room that is left while a pass goes on.
+pub(super) struct Room<'a> {
+    scene: Scene<'a>,
+    pub(super) loads: Loads,
+    instance_at: HashMap<&'a InstanceName, usize>,
+    group_at: HashMap<&'a GroupName, usize>,
+    in_controlplane: Vec<bool>,
+    words: HashMap<Word, JobId>,
+    holder_ids: HashMap<Vec<InstanceName>, usize>,
+    holders: Vec<Holders>,
+    pools: HashMap<(usize, usize), Pool>,
+}
+
+impl<'a> Room<'a> {
+    pub(super) fn new(scene: &Scene<'a>) -> Self {
+        let controlplane = GroupName::controlplane();
+        let group_at: HashMap<_, _> = scene.groups.iter().enumerate().map(|(at, g)| (&g.name, at)).collect();
+        let controlplane = group_at.get(&controlplane).map(|&at| &scene.groups[at]);
+        let is_owner =
+            |i: &Instance| i.node_type.controls() && controlplane.is_some_and(|g| g.has_member(&i.name));
+        let words = scene.claims.iter().flat_map(|c| c.words.iter().map(|word| (word.clone(), c.job)));
+        Self {
+            scene: *scene,
+            loads: Loads::sum(scene.instances, scene.groups, scene.claims),
+            instance_at: scene.instances.iter().enumerate().map(|(at, i)| (&i.name, at)).collect(),
+            in_controlplane: scene.instances.iter().map(is_owner).collect(),
+            group_at,
+            words: words.collect(),
+            holder_ids: HashMap::new(),
+            holders: Vec::new(),
+            pools: HashMap::new(),
+        }
+    }
+
+    /// Places a job and takes the room that it needs, or says what it waits for.
+    pub(super) fn decide(&mut self, job: &PendingJob) -> Decision {
+        match self.blocked(job).map_or_else(|| self.place(job), Err) {
+            Ok(placement) => Decision::Place(placement),
+            Err(waiting) => Decision::Wait(job.id, waiting),
+        }
+    }
+
+    /// What keeps a job from being placed whatever room there is.
+    fn blocked(&self, job: &PendingJob) -> Option<Waiting> {
+        if self.scene.paused {
+            return Some(Waiting::Paused);
+        }
+        self.unmet_dependency(job).or_else(|| self.held_word(job)).or_else(|| self.hold(job))
+    }
+
+    pub(super) fn unmet_dependency(&self, job: &PendingJob) -> Option<Waiting> {
+        let unmet = job.needs.iter().find(|need| need.state.is_none_or(|state| !state.is_success()));
+        unmet.map(|need| Waiting::Dependency(need.job))
+    }
+
+    pub(super) fn held_word(&self, job: &PendingJob) -> Option<Waiting> {
+        job.exclusive.iter().find_map(|word| {
+            let holder = self.words.get(word).filter(|holder| **holder != job.id)?;
+            Some(Waiting::Exclusive(word.clone(), *holder))
+        })
+    }
+
+    pub(super) fn hold(&self, job: &PendingJob) -> Option<Waiting> {
+        match &job.hold {
+            Some(Hold::Quota { until, words: _ }) if self.scene.now >= *until => None,
+            hold => hold.clone().map(Waiting::Hold),
+        }
+    }
+
+    fn place(&mut self, job: &PendingJob) -> Result<Placement, Waiting> {
+        let holders = self.holders_of(&job.holders);
+        let placed = match job.kind.class() {
+            Class::Control => self.place_on_owner(holders, job.impact)?,
+            Class::Execution => self.place_in_groups(holders, job)?,
+        };
+        for word in &job.exclusive {
+            self.words.insert(word.clone(), job.id);
+        }
+        let Placed { owner, node, group } = placed;
+        self.loads.charge(self.scene.instances, Some(owner), node, group, job.impact);
+        let name = |at: usize| self.scene.instances[at].name.clone();
+        Ok(Placement {
+            job: job.id,
+            owner: name(owner),
+            execution_node: node.map(name),
+            group: group.map_or_else(GroupName::controlplane, |at| self.scene.groups[at].name.clone()),
+            child: match node {
+                None => ChildType::Container,
+                Some(node) if node == owner => ChildType::Local,
+                Some(_) => ChildType::Runner,
+            },
+        })
+    }
+
+    /// The number of a set of holders. There are few sets, and many jobs for each.
+    fn holders_of(&mut self, names: &[InstanceName]) -> usize {
+        if let Some(id) = self.holder_ids.get(names) {
+            return *id;
+        }
+        let all: Vec<usize> = names.iter().filter_map(|name| self.instance_at.get(name).copied()).collect();
+        let instance = |at: &usize| &self.scene.instances[*at];
+        let is_lost = |at: &usize| instance(at).node_state == NodeState::Unavailable;
+        let owners: Vec<usize> = all
+            .iter()
+            .copied()
+            .filter(|at| self.in_controlplane[*at] && unusable(instance(at)).is_none())
+            .collect();
+        let none = if all.iter().all(is_lost) {
+            Waiting::Payload
+        } else {
+            let why = all.iter().filter_map(|at| unusable(instance(at))).min();
+            Waiting::Owner(why.unwrap_or(Why::WrongClass))
+        };
+        let id = self.holders.len();
+        self.holders.push(Holders { owners, all, none });
+        self.holder_ids.insert(names.to_vec(), id);
+        id
+    }
+
+    /// The owners that have room for that much, those with most first. Places in the set's list.
+    fn owners_with(&self, holders: usize, need: u32) -> Result<Vec<usize>, Waiting> {
+        let holders = &self.holders[holders];
+        if holders.owners.is_empty() {
+            return Err(holders.none.clone());
+        }
+        let remaining = |at: &usize| self.loads.instances[holders.owners[*at]].remaining();
+        let mut owners: Vec<usize> = (0..holders.owners.len()).filter(|at| remaining(at) >= need).collect();
+        owners.sort_by_key(|at| Reverse(remaining(at)));
+        if owners.is_empty() { Err(Waiting::Owner(Why::Capacity)) } else { Ok(owners) }
+    }
+
+    /// A job of class control runs on its owner, which must have room for both impacts.
+    fn place_on_owner(&self, holders: usize, impact: u32) -> Result<Placed, Waiting> {
+        let owners = self.owners_with(holders, impact.saturating_add(CONTROL_IMPACT))?;
+        let owner = self.holders[holders].owners[owners[0]];
+        let group = self.group_at.get(&GroupName::controlplane()).copied();
+        Ok(Placed { owner, node: Some(owner), group })
+    }
+
+    fn place_in_groups(&mut self, holders: usize, job: &PendingJob) -> Result<Placed, Waiting> {
+        let owners = self.owners_with(holders, CONTROL_IMPACT)?;
+        let mut reasons = Vec::with_capacity(job.groups.len());
+        for (name, _) in &job.groups {
+            match self.place_in_group(holders, &owners, name, job.impact) {
+                Ok(placed) => return Ok(placed),
+                Err(why) => reasons.push((name.clone(), why)),
+            }
+        }
+        Err(Waiting::Groups(reasons))
+    }
+
+    fn place_in_group(
+        &mut self,
+        holders: usize,
+        owners: &[usize],
+        name: &GroupName,
+        impact: u32,
+    ) -> Result<Placed, Why> {
+        let at = *self.group_at.get(name).ok_or(Why::GroupEmpty)?;
+        let group = &self.scene.groups[at];
+        if let Some(why) = self.over_limit(at, impact) {
+            return Err(why);
+        }
+        if group.is_container_group() {
+            let owner = self.holders[holders].owners[owners[0]];
+            return Ok(Placed { owner, node: None, group: Some(at) });
+        }
+        let key = (holders, at);
+        if !self.pools.contains_key(&key) {
+            let pool = self.pool(&self.holders[holders], group);
+            self.pools.insert(key, pool);
+        }
+        let Some(pool) = self.pools.get_mut(&key) else { return Err(Why::GroupEmpty) };
+        if let Some(why) = pool.none {
+            return Err(why);
+        }
+        if impact >= pool.full_from {
+            return Err(Why::Capacity);
+        }
+        let loads = &self.loads;
+        let chosen = owners
+            .iter()
+            .find_map(|owner| Some((*owner, roomiest(&pool.candidates[*owner], loads, impact)?)))
+            .or_else(|| owners.iter().find_map(|o| Some((*o, largest_idle(&pool.candidates[*o], loads)?))));
+        let Some((owner, Candidate { node, owns })) = chosen else {
+            pool.full_from = impact;
+            return Err(Why::Capacity);
+        };
+        let owner = if owns { node } else { self.holders[holders].owners[owner] };
+        Ok(Placed { owner, node: Some(node), group: Some(at) })
+    }
+
+    /// Whether one more job of that impact would exceed the group's own limits.
+    pub(super) fn over_limit(&self, group: usize, impact: u32) -> Option<Why> {
+        let (limits, load) = (&self.scene.groups[group], &self.loads.groups[group]);
+        if limits.max_concurrent_jobs > 0 && load.jobs >= limits.max_concurrent_jobs {
+            return Some(Why::GroupJobs);
+        }
+        let exceeds = limits.max_forks > 0 && load.forks.saturating_add(impact) > limits.max_forks;
+        exceeds.then_some(Why::GroupForks)
+    }
+
+    fn pool(&self, holders: &Holders, group: &Group) -> Pool {
+        let mut none = group.members().is_empty().then_some(Why::GroupEmpty);
+        let member_at = |member: &Member| self.instance_at.get(&member.name).copied();
+        let mut members: Vec<usize> = group.members().iter().filter_map(member_at).collect();
+        members.sort_unstable();
+        let mut candidates = Vec::with_capacity(holders.owners.len());
+        for &owner in &holders.owners {
+            let mut fit = Vec::new();
+            for &node in &members {
+                let instance = &self.scene.instances[node];
+                let owns = instance.node_type.controls() && holders.all.contains(&node);
+                let owner = if owns { instance } else { &self.scene.instances[owner] };
+                match unfit(owner, instance, self.scene.require_tls, self.scene.now) {
+                    None => fit.push(Candidate { node, owns }),
+                    Some(why) => none = Some(none.map_or(why, |known: Why| known.min(why))),
+                }
+            }
+            candidates.push(fit);
+        }
+        if candidates.iter().any(|fit| !fit.is_empty()) {
+            none = None;
+        }
+        Pool { candidates, none, full_from: u32::MAX }
+    }
+
+    /// The control node with most room among those that could own a job with these holders.
+    pub(super) fn likely_owner(&mut self, holders: &[InstanceName], need: u32) -> Result<usize, Waiting> {
+        let id = self.holders_of(holders);
+        let owners = self.owners_with(id, need)?;
+        Ok(self.holders[id].owners[owners[0]])
+    }
+
+    /// Why a group does not take a job; none if it does, or if the job's owner is what is missing.
+    pub(super) fn group_refusal(
+        &mut self,
+        holders: &[InstanceName],
+        name: &GroupName,
+        impact: u32,
+    ) -> Option<Why> {
+        let id = self.holders_of(holders);
+        let owners = self.owners_with(id, CONTROL_IMPACT).ok()?;
+        self.place_in_group(id, &owners, name, impact).err()
+    }
+}
+
+/// A place, by positions.
+struct Placed {
+    owner: usize,
+    node: Option<usize>,
+    group: Option<usize>,
+}
