@@ -2,22 +2,37 @@
 //!
 //! Nothing here waits, sends, saves or asks for the time. The same state gives the same decision on any
 //! control node, so whoever holds the scheduler's lock may make it, and tests run years in seconds.
+//!
+//! - `impact`, `capacity`: what a job takes and what an instance has; `load`: the sums of both.
+//! - `instance`, `group`: the records; `policy`: which instance is in which group.
+//! - `queue`: a pending job and a decision; `fit`: which instance may take it; `pass`: all of them in order;
+//!   `explain`: why not.
+//! - `job`, `attempt`, `state`: what may happen to them; `driven`: what an owner may report; `verdict`: how an attempt ended.
+//! - `lease`: who may write; `loss`: who is lost, and who inherits.
 
+mod attempt;
 mod capacity;
+mod driven;
 mod explain;
 mod fit;
 mod group;
 mod impact;
 mod instance;
+mod job;
+mod lease;
 mod load;
+mod loss;
 mod names;
 mod pass;
 mod policy;
 mod queue;
 mod state;
 mod time;
+mod verdict;
 
+pub use self::attempt::{Attempt, ChildId, Duty, Progress};
 pub use self::capacity::{Adjustment, Capacities, Cpus, MEMORY_RESERVE, Rates, memory_from_override};
+pub use self::driven::Driven;
 pub use self::explain::{Check, Explanation, GroupAnswer, InstanceAnswer, explain};
 pub use self::fit::{Why, unusable};
 pub use self::group::{Backing, Group, LaunchGroups, Level, Member, Origin, Policy};
@@ -26,10 +41,14 @@ pub use self::instance::{
     CLOCK_TOLERANCE, HEALTH_BACK_OFF, HealthReport, Instance, NodeState, NodeType, Offer, SIGHTING_LIFE,
     Sighting,
 };
+pub use self::job::{Job, OnLoss, QUOTA_BACK_OFF, QuotaWait, Refused, Retry};
+pub use self::lease::{Epoch, Fence, Fenced, Lease, LeaseTimes, Tenure};
 pub use self::load::{Claim, GroupCapacity, GroupLoad, InstanceLoad, Loads};
+pub use self::loss::{Patience, Recovery, Unsent, heir, is_newly_lost, lost_attempts, recovery};
 pub use self::names::{AttemptNo, GroupName, InstanceName, JobId, Word};
 pub use self::pass::{Scene, pass};
 pub use self::policy::{MemberChange, member_changes};
 pub use self::queue::{ChildType, Decision, Hold, Need, PendingEnd, PendingJob, Placement, Waiting};
 pub use self::state::State;
 pub use self::time::{BackOff, Time};
+pub use self::verdict::{ChildEnd, Ending, Evidence, FinalStatus, UnitAt, Verdict, judge};

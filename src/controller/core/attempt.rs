@@ -1,0 +1,134 @@
+//! One try to run a job: one child unit, with its ID before it is sent.
+//!
+//! Knows how far it has come and what its owner has to do about it. Which attempt counts for the job is the
+//! job's business.
+
+use std::fmt;
+
+use super::names::{AttemptNo, GroupName, InstanceName, JobId};
+use super::queue::ChildType;
+use super::time::Time;
+use super::verdict::Ending;
+
+/// The ID of a child unit. It names install, job and attempt, so whoever finds the unit knows whose it is,
+/// and sending it twice cannot run it twice.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChildId {
+    /// The first 8 hex digits of the install ID.
+    pub install: u32,
+    /// Whose attempt.
+    pub job: JobId,
+    /// Which one.
+    pub attempt: AttemptNo,
+    /// Keeps a restored store from using an ID again.
+    pub random: u32,
+}
+
+impl fmt::Display for ChildId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { install, job, attempt, random } = self;
+        write!(f, "c{install:08x}n{job}a{attempt}r{random:08x}")
+    }
+}
+
+impl ChildId {
+    /// Reads a unit's ID; none if it is not a controller's child.
+    pub fn parse(text: &str) -> Option<Self> {
+        let hex = |text: &str| {
+            let plain = text.len() == 8 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+            if plain { u32::from_str_radix(text, 16).ok() } else { None }
+        };
+        let (install, rest) = text.strip_prefix('c')?.split_at_checked(8)?;
+        let (job, rest) = rest.strip_prefix('n')?.split_once('a')?;
+        let (attempt, random) = rest.split_once('r')?;
+        let id = Self {
+            install: hex(install)?,
+            job: JobId(job.parse().ok()?),
+            attempt: AttemptNo(attempt.parse().ok()?),
+            random: hex(random)?,
+        };
+        (id.to_string() == text).then_some(id)
+    }
+}
+
+/// How far an attempt has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Progress {
+    /// In the store; its instance may have it or not.
+    Placed,
+    /// Its instance accepted it.
+    Running,
+    /// Its instance does not answer: it may still run.
+    Lost,
+    /// It ended, and this is known from the instance itself or from an operator.
+    Over(Ending),
+}
+
+/// What the owner has to do about an attempt. It follows from what is stored alone, so it is the same after
+/// any restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Duty {
+    /// Send it, or find out whether it was sent.
+    Send,
+    /// Follow its output until it ends.
+    Follow,
+    /// Cancel it, as soon as its instance answers.
+    Cancel,
+    /// Ask its instance what became of it, as soon as it answers.
+    Ask,
+    /// Release its unit.
+    Release,
+    /// Nothing is left of it.
+    Nothing,
+}
+
+/// One try to run a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// Which one.
+    pub n: AttemptNo,
+    /// Its child.
+    pub unit: ChildId,
+    /// The child's work type.
+    pub child: ChildType,
+    /// The control node that placed it and sends it.
+    pub sender: InstanceName,
+    /// Where it runs; none in a container group.
+    pub node: Option<InstanceName>,
+    /// The group that it was placed through.
+    pub group: GroupName,
+    /// How far it has come.
+    pub progress: Progress,
+    /// Its unit is gone.
+    pub swept: bool,
+    /// When it was placed.
+    pub placed: Time,
+    /// When its instance accepted it.
+    pub started: Option<Time>,
+    /// When it ended, or was lost.
+    pub ended: Option<Time>,
+}
+
+impl Attempt {
+    /// Whether it may still run or start to: then it holds capacity, and no retry may start.
+    pub fn is_open(&self) -> bool {
+        match self.progress {
+            Progress::Placed | Progress::Running | Progress::Lost => true,
+            Progress::Over(_) => false,
+        }
+    }
+
+    /// Whether it runs on that node, or only that node knows of it.
+    pub fn depends_on_node(&self, node: &InstanceName) -> bool {
+        self.node.as_ref() == Some(node)
+    }
+
+    /// Its end, as far as it is known.
+    pub fn ending(&self) -> Option<Ending> {
+        match self.progress {
+            Progress::Placed | Progress::Running => None,
+            Progress::Lost => Some(Ending::Lost),
+            Progress::Over(ending) => Some(ending),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What the owner of a job reports about its attempts, and what becomes of the job.
+//!
+//! Only the holder of the job's present epoch gets here. An attempt that does not count any more changes
+//! nothing of the job: its end is noted and its unit is swept.
+
+use super::attempt::{Attempt, Progress};
+use super::job::{Job, QUOTA_BACK_OFF, QuotaWait, Refused};
+use super::names::AttemptNo;
+use super::state::State;
+use super::time::Time;
+use super::verdict::{ChildEnd, Ending, Evidence, UnitAt, Verdict, judge};
+
+/// A job in the hands of its owner.
+#[derive(Debug)]
+pub struct Driven<'a> {
+    job: &'a mut Job,
+}
+
+impl<'a> Driven<'a> {
+    pub(super) fn new(job: &'a mut Job) -> Self {
+        Self { job }
+    }
+
+    /// An attempt's instance accepted it, or still has it after it was lost: then it is followed again where
+    /// it was, unless the job has gone on without it.
+    ///
+    /// # Errors
+    /// There is no such attempt.
+    pub fn on_accepted(&mut self, n: AttemptNo, now: Time) -> Result<(), Refused> {
+        let counts = self.counts(n);
+        let job_open = !self.job.state.is_final();
+        let attempt = self.attempt(n)?;
+        match attempt.progress {
+            Progress::Placed => attempt.progress = Progress::Running,
+            Progress::Lost if counts && job_open => attempt.progress = Progress::Running,
+            Progress::Running | Progress::Lost | Progress::Over(_) => return Ok(()),
+        }
+        attempt.started.get_or_insert(now);
+        attempt.ended = None;
+        let text = match &attempt.node {
+            Some(node) => format!("Running on {node}, unit {}", attempt.unit),
+            None => format!("Running in {}, unit {}", attempt.group, attempt.unit),
+        };
+        if counts && job_open {
+            self.job.state = State::Running;
+            self.job.explanation = text;
+        }
+        Ok(())
+    }
+
+    /// An attempt is over, as its own instance says. An instance that refused it says so in the Detail.
+    ///
+    /// # Errors
+    /// There is no such attempt.
+    pub fn on_ended(&mut self, n: AttemptNo, evidence: &Evidence, now: Time) -> Result<(), Refused> {
+        let cancel_saved = self.job.cancel_requested;
+        let attempt = self.attempt(n)?;
+        if !attempt.is_open() {
+            return Ok(());
+        }
+        let unit = attempt.unit.to_string();
+        let verdict = judge(cancel_saved, evidence, UnitAt { unit: &unit, node: attempt.node.as_ref() });
+        self.conclude(n, verdict, now)
+    }
+
+    /// An attempt's instance does not know its unit, and it will not be sent again.
+    ///
+    /// One that was never accepted has not run, and the job is placed again; one that ran was released by
+    /// a stranger; of a lost one it is known from here on that it does not run any more.
+    ///
+    /// # Errors
+    /// There is no such attempt.
+    pub fn on_unknown(&mut self, n: AttemptNo, now: Time) -> Result<(), Refused> {
+        let cancel_saved = self.job.cancel_requested;
+        let attempt = self.attempt(n)?;
+        match attempt.progress {
+            Progress::Placed => {
+                attempt.swept = true;
+                let explanation = format!("attempt {n} was not accepted");
+                let ending = if cancel_saved { Ending::Canceled } else { Ending::NotAccepted };
+                self.conclude(n, Verdict { ending, explanation }, now)
+            }
+            Progress::Running => {
+                attempt.swept = true;
+                let gone = Evidence {
+                    status: None,
+                    job_explanation: None,
+                    child: ChildEnd::Released,
+                    detail: String::new(),
+                    tail: String::new(),
+                };
+                self.on_ended(n, &gone, now)
+            }
+            Progress::Lost => {
+                self.on_gone(n);
+                Ok(())
+            }
+            Progress::Over(_) => {
+                attempt.swept = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// An attempt's instance has not been seen for too long. It may still run there.
+    pub fn on_lost(&mut self, n: AttemptNo, now: Time) {
+        let counts = self.counts(n);
+        let Ok(attempt) = self.attempt(n) else { return };
+        match attempt.progress {
+            Progress::Placed | Progress::Running => {}
+            Progress::Lost | Progress::Over(_) => return,
+        }
+        attempt.progress = Progress::Lost;
+        attempt.ended = Some(now);
+        let explanation = match &attempt.node {
+            Some(node) => format!("{node} was lost while it ran attempt {n}"),
+            None => format!("attempt {n} in {} was lost", attempt.group),
+        };
+        if counts {
+            self.apply(Verdict { ending: Ending::Lost, explanation }, now);
+        }
+    }
+
+    /// An attempt's unit was released.
+    ///
+    /// # Errors
+    /// There is no such attempt.
+    pub fn on_swept(&mut self, n: AttemptNo) -> Result<(), Refused> {
+        self.attempt(n)?.swept = true;
+        Ok(())
+    }
+
+    /// Nothing of a lost attempt is left.
+    pub(super) fn on_gone(&mut self, n: AttemptNo) {
+        let Ok(attempt) = self.attempt(n) else { return };
+        if attempt.is_open() {
+            let ran = attempt.started.is_some();
+            attempt.progress = Progress::Over(if ran { Ending::Lost } else { Ending::NotAccepted });
+        }
+        attempt.swept = true;
+    }
+
+    fn conclude(&mut self, n: AttemptNo, verdict: Verdict, now: Time) -> Result<(), Refused> {
+        let counts = self.counts(n);
+        let attempt = self.attempt(n)?;
+        attempt.progress = Progress::Over(verdict.ending);
+        attempt.ended = Some(now);
+        if counts {
+            self.apply(verdict, now);
+        }
+        Ok(())
+    }
+
+    /// The end of the attempt that counts becomes the job's, unless another attempt follows.
+    fn apply(&mut self, verdict: Verdict, now: Time) {
+        if self.job.state.is_final() {
+            return;
+        }
+        let Verdict { ending, explanation } = verdict;
+        if self.job.cancel_requested {
+            return self.job.end(State::Canceled, "Canceled".into(), now);
+        }
+        if self.job.retries_after(ending) {
+            return self.requeue(ending, explanation, now);
+        }
+        let state = match ending {
+            Ending::Successful => State::Successful,
+            Ending::Failed | Ending::Lost => State::Failed,
+            Ending::Error | Ending::Quota | Ending::NotAccepted => State::Error,
+            Ending::Canceled => State::Canceled,
+        };
+        self.job.end(state, explanation, now);
+    }
+
+    fn requeue(&mut self, ending: Ending, explanation: String, now: Time) {
+        let job = &mut *self.job;
+        job.state = State::Pending;
+        job.pending_since = now;
+        job.quota = match ending {
+            Ending::Quota => {
+                let refusals = job.quota.as_ref().map_or(0, |quota| quota.refusals) + 1;
+                let until = now + QUOTA_BACK_OFF.delay(refusals);
+                Some(QuotaWait { until, words: explanation.clone(), refusals })
+            }
+            Ending::NotAccepted
+            | Ending::Lost
+            | Ending::Error
+            | Ending::Failed
+            | Ending::Successful
+            | Ending::Canceled => None,
+        };
+        job.explanation = explanation;
+    }
+
+    fn counts(&self, n: AttemptNo) -> bool {
+        self.job.current().is_some_and(|current| current.n == n)
+    }
+
+    fn attempt(&mut self, n: AttemptNo) -> Result<&mut Attempt, Refused> {
+        let id = self.job.id;
+        let found = self.job.attempts.iter_mut().find(|attempt| attempt.n == n);
+        found.ok_or(Refused::NoAttempt(id, n))
+    }
+}

@@ -1,0 +1,180 @@
+//! How an attempt's end is judged: from the runner's stream first, then from its unit.
+//!
+//! Pure: what was read goes in, the end comes out. Whether a retry follows is decided in `job`.
+
+use std::fmt;
+
+use super::names::InstanceName;
+
+/// The last status of a runner's stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FinalStatus {
+    /// All well.
+    Successful,
+    /// The playbook failed.
+    Failed,
+    /// It was interrupted.
+    Canceled,
+    /// It ran for longer than its `timeout`.
+    Timeout,
+    /// It could not be run.
+    Error,
+}
+
+impl FinalStatus {
+    /// The status with that name in the stream; none for `starting`, `running` and unknown ones, which end
+    /// nothing.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "successful" => Some(Self::Successful),
+            "failed" => Some(Self::Failed),
+            "canceled" => Some(Self::Canceled),
+            "timeout" => Some(Self::Timeout),
+            "error" => Some(Self::Error),
+            _ => None,
+        }
+    }
+}
+
+/// How a child ended as a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ChildEnd {
+    /// Its unit succeeded.
+    Succeeded,
+    /// Its unit failed.
+    Failed,
+    /// Its unit was canceled.
+    Canceled,
+    /// Its node does not know the unit any more.
+    Released,
+}
+
+/// What is known of an attempt that is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evidence {
+    /// The last final status in its stream.
+    pub status: Option<FinalStatus>,
+    /// What a status `error` gave as `job_explanation`.
+    pub job_explanation: Option<String>,
+    /// How its unit ended.
+    pub child: ChildEnd,
+    /// The unit's Detail.
+    pub detail: String,
+    /// The last 1,000 bytes of its output, as text.
+    pub tail: String,
+}
+
+/// The unit that an explanation names.
+#[derive(Debug, Clone, Copy)]
+pub struct UnitAt<'a> {
+    /// Its ID.
+    pub unit: &'a str,
+    /// Its node; none in a container group.
+    pub node: Option<&'a InstanceName>,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Ending {
+    /// The playbook succeeded.
+    Successful,
+    /// The playbook failed, or ran out of time.
+    Failed,
+    /// It could not be run, or ended without a result.
+    Error,
+    /// A saved cancel ended it.
+    Canceled,
+    /// A quota refused its pod: nothing ran.
+    Quota,
+    /// Its instance never accepted it: nothing ran.
+    NotAccepted,
+    /// Its instance was lost. How it ended is not known.
+    Lost,
+}
+
+impl Ending {
+    /// The name in the store and in answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Successful => "successful",
+            Self::Failed => "failed",
+            Self::Error => "error",
+            Self::Canceled => "canceled",
+            Self::Quota => "quota",
+            Self::NotAccepted => "not_accepted",
+            Self::Lost => "lost",
+        }
+    }
+
+    /// Whether something may have run.
+    pub const fn may_have_run(self) -> bool {
+        match self {
+            Self::Successful | Self::Failed | Self::Error | Self::Canceled | Self::Lost => true,
+            Self::Quota | Self::NotAccepted => false,
+        }
+    }
+}
+
+/// An end and the words for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// How the attempt ended.
+    pub ending: Ending,
+    /// What decided, for the job's explanation.
+    pub explanation: String,
+}
+
+/// Kubernetes says this where a quota refuses a pod.
+const QUOTA: &str = "exceeded quota";
+
+/// Judges an attempt that is over. The first rule that applies decides.
+pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict {
+    let verdict = |ending, explanation: String| Verdict { ending, explanation };
+    if cancel_saved {
+        return verdict(Ending::Canceled, "Canceled".into());
+    }
+    if let Some(status) = evidence.status {
+        return match status {
+            FinalStatus::Successful => verdict(Ending::Successful, "Finished".into()),
+            FinalStatus::Failed => verdict(Ending::Failed, format!("the playbook failed ({at})")),
+            FinalStatus::Timeout => verdict(Ending::Failed, format!("timed out ({at})")),
+            FinalStatus::Canceled => verdict(
+                Ending::Failed,
+                format!("the runner was interrupted, and nobody cancelled the job ({at})"),
+            ),
+            FinalStatus::Error => {
+                let why = evidence.job_explanation.as_deref().unwrap_or(&evidence.detail);
+                verdict(Ending::Error, format!("the runner reported an error ({at}): {why}"))
+            }
+        };
+    }
+    if evidence.detail.contains(QUOTA) {
+        return verdict(Ending::Quota, evidence.detail.clone());
+    }
+    let explanation = match evidence.child {
+        ChildEnd::Canceled => at.with_verb("was cancelled"),
+        ChildEnd::Released => at.with_verb("was released"),
+        ChildEnd::Succeeded | ChildEnd::Failed => {
+            let mut text = format!("{at} ended without a final status: {}", evidence.detail);
+            if !evidence.tail.is_empty() {
+                text.push_str(&format!("; its output ends: {}", evidence.tail));
+            }
+            text
+        }
+    };
+    verdict(Ending::Error, explanation)
+}
+
+impl UnitAt<'_> {
+    fn with_verb(&self, verb: &str) -> String {
+        let node = self.node.map(|node| format!(" on {node}")).unwrap_or_default();
+        format!("unit {} {verb}{node}", self.unit)
+    }
+}
+
+impl fmt::Display for UnitAt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unit {}", self.unit)?;
+        self.node.map_or(Ok(()), |node| write!(f, " on {node}"))
+    }
+}
