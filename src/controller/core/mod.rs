@@ -52,3 +52,6 @@ pub use self::queue::{ChildType, Decision, Hold, Need, PendingEnd, PendingJob, P
 pub use self::state::State;
 pub use self::time::{BackOff, Time};
 pub use self::verdict::{ChildEnd, Ending, Evidence, FinalStatus, UnitAt, Verdict, judge};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! Section 11 of the contract: why a pending job does not run.
+
+use super::*;
+
+#[test]
+fn the_contract_s_example() {
+    let instances = [control("c1", 50), execution("e1", 30)];
+    let groups = [group("controlplane", &["c1"]), group("east", &["e1"])];
+    let claims = [claim(1, "c1", "e1", "east", 21)];
+    let told = explain(&scene(&instances, &groups, &claims), &pending(42, 21, &["east"]));
+    assert_eq!(told.summary, "waiting for capacity in east");
+    assert!(told.checks.iter().all(|check| check.ok && check.detail.is_empty()), "{:?}", told.checks);
+    let [east] = &told.groups[..] else { panic!("{:?}", told.groups) };
+    assert_eq!(
+        (east.name.as_str(), east.level.name(), east.why.map(Why::code)),
+        ("east", "template", Some("capacity"))
+    );
+    let e1 = InstanceAnswer { name: "e1".into(), why: Some(Why::Capacity), needs: 21, remaining: 9 };
+    assert_eq!(east.instances, [e1]);
+}
+
+#[test]
+fn every_failed_check_is_named_with_its_reason() {
+    let instances = [control("c1", 50), execution("e1", 30)];
+    let groups = [group("controlplane", &["c1"]), group("g", &["e1"])];
+    let claims = [Claim { words: vec!["site".into()], ..claim(7, "c1", "e1", "g", 2) }];
+    let mut all = scene(&instances, &groups, &claims);
+    all.paused = true;
+    let job = PendingJob {
+        needs: vec![Need { job: JobId(3), state: Some(State::Running) }],
+        exclusive: vec!["site".into()],
+        holders: Vec::new(),
+        hold: Some(Hold::Attempt { attempt: AttemptNo(1), node: Some("e9".into()) }),
+        ..pending(42, 2, &["g"])
+    };
+    let told = explain(&all, &job);
+    let failed: Vec<_> =
+        told.checks.iter().filter(|check| !check.ok).map(|check| (check.check, &*check.detail)).collect();
+    let lost = "attempt 1 on e9 is lost and may still run: waiting until it is known to have ended";
+    let expected = [
+        ("dependencies", "waiting for job 3"),
+        ("exclusive", "waiting for job 7, which holds \"site\""),
+        ("attempt", lost),
+        ("payload", "waiting for a control node that holds its payload"),
+        ("paused", "the controller is paused"),
+    ];
+    assert_eq!(failed, expected);
+    assert_eq!(told.summary, "the controller is paused");
+}
+
+#[test]
+fn members_are_told_one_by_one() {
+    let mut instances = [control("c1", 50), hybrid("h1", 9), execution("e1", 30), execution("e2", 30)];
+    instances[2].enabled = false;
+    instances[3].seen.clear();
+    let groups = [group("controlplane", &["c1", "h1"]), group("g", &["h1", "e1", "e2"])];
+    let claims = [claim(1, "h1", "h1", "g", 4)];
+    let job = PendingJob { holders: vec![named("h1"), named("c1")], ..pending(42, 5, &["g"]) };
+    let told = explain(&scene(&instances, &groups, &claims), &job);
+    let rows: Vec<_> = told.groups[0]
+        .instances
+        .iter()
+        .map(|i| (i.name.as_str(), i.why.map(Why::code), i.needs, i.remaining))
+        .collect();
+    let expected =
+        [("h1", Some("capacity"), 6, 4), ("e1", Some("disabled"), 5, 0), ("e2", Some("unreachable"), 5, 30)];
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn a_job_that_fits_says_where_it_starts() {
+    let instances = [control("c1", 50), execution("e1", 30)];
+    let groups = [group("controlplane", &["c1"]), group("g", &["e1"])];
+    let told = explain(&scene(&instances, &groups, &[]), &pending(42, 5, &["g"]));
+    assert_eq!(told.summary, "starts in the next pass on e1, unless another job comes first");
+    assert_eq!(told.groups[0].why, None);
+}

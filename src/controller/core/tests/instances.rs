@@ -1,0 +1,138 @@
+//! Requirements 3.5 by arrival times: sight, health, loss and return of instances.
+
+use super::*;
+
+fn report(uuid: &str) -> HealthReport {
+    let memory = 4 << 30;
+    HealthReport {
+        cpus: Cpus::whole(4),
+        memory,
+        uuid: Some(uuid.into()),
+        version: "ansible-runner-2.4.0".into(),
+    }
+}
+
+fn sighting(arrived: Time) -> Sighting {
+    Sighting { routed: true, arrived }
+}
+
+fn patience(lost_after: Duration) -> Patience {
+    Patience { started: Time(0), lost_after }
+}
+
+#[test]
+fn the_table_of_loss() {
+    // Last seen at 12:00:00, a node is lost right after the time of its kind, not at it.
+    let noon = Time(12 * 3_600_000);
+    for allowed in [secs(120), secs(180)] {
+        assert!(!patience(allowed).is_over(Some(noon), None, noon + allowed));
+        assert!(patience(allowed).is_over(Some(noon), None, noon + allowed + Duration::from_millis(1)));
+    }
+}
+
+#[test]
+fn nothing_is_lost_soon_after_a_start() {
+    let restarted = Patience { started: START, lost_after: secs(180) };
+    assert!(!restarted.is_over(None, None, START + secs(180)));
+    assert!(!restarted.is_over(Some(Time(0)), None, START + secs(180)));
+    assert!(restarted.is_over(None, None, START + secs(181)));
+}
+
+#[test]
+fn a_job_may_bring_its_own_patience() {
+    let patience = patience(secs(180));
+    assert!(patience.is_over(Some(START), Some(secs(20)), START + secs(21)));
+    assert!(!patience.is_over(Some(START), Some(secs(600)), START + secs(500)));
+}
+
+#[test]
+fn any_control_node_that_sees_an_instance_keeps_it() {
+    let patience = patience(secs(180));
+    let mut e1 = execution("e1", 10);
+    let late = START + secs(500);
+    assert!(is_newly_lost(&e1, &patience, late));
+    e1.on_seen("c2".into(), sighting(late), late);
+    assert!(!is_newly_lost(&e1, &patience, late));
+    assert!(e1.is_reachable_from(&"c2".into(), late) && !e1.is_reachable_from(&"c1".into(), late));
+}
+
+#[test]
+fn a_lost_instance_comes_back_through_a_health_check() {
+    let mut e1 = execution("e1", 10);
+    e1.on_lost();
+    assert_eq!((e1.node_state, e1.capacity(), e1.health_due), (NodeState::Unavailable, 0, None));
+    let back = START + secs(600);
+    e1.on_seen("c1".into(), sighting(back), back);
+    assert_eq!((e1.node_state, e1.health_due), (NodeState::Unavailable, Some(back)));
+    e1.on_healthy(report("a"), &Rates::default());
+    assert_eq!((e1.node_state, e1.capacity(), e1.health_due), (NodeState::Ready, 20, None));
+}
+
+#[test]
+fn a_hop_is_ready_when_it_is_seen() {
+    let mut hop = Instance::register("hop".into(), NodeType::Hop, true, START);
+    assert_eq!((hop.node_state, hop.health_due), (NodeState::Installed, None));
+    hop.on_seen("c1".into(), sighting(START), START);
+    assert_eq!((hop.node_state, hop.capacity()), (NodeState::Ready, 0));
+    hop.on_lost();
+    hop.on_seen("c1".into(), sighting(START), START);
+    assert_eq!(hop.node_state, NodeState::Ready);
+}
+
+#[test]
+fn a_new_instance_is_checked_while_it_is_not_enabled() {
+    let mut e1 = Instance::register("e1".into(), NodeType::Execution, false, START);
+    assert_eq!((e1.node_state, e1.health_due), (NodeState::Installed, Some(START)));
+    e1.on_healthy(report("a"), &Rates::default());
+    assert_eq!((e1.node_state, e1.capacity(), e1.capacities.mem), (NodeState::Ready, 0, 20));
+    e1.enabled = true;
+    assert_eq!(e1.capacity(), 20);
+}
+
+#[test]
+fn failed_health_checks_back_off_to_half_an_hour() {
+    let mut e1 = execution("e1", 10);
+    let mut delays = Vec::new();
+    for _ in 0..8 {
+        e1.on_unhealthy(vec!["runner missing".into()], START);
+        delays.push(e1.health_due.unwrap().since(START).as_secs());
+    }
+    assert_eq!(delays, [30, 60, 120, 240, 480, 960, 1800, 1800]);
+    assert_eq!((e1.node_state, e1.capacity()), (NodeState::Unavailable, 0));
+    e1.request_health_check(START);
+    assert_eq!(e1.health_due, Some(START));
+    e1.on_healthy(report("a"), &Rates::default());
+    assert_eq!((e1.health_failures, e1.errors.len()), (0, 0));
+}
+
+#[test]
+fn another_machine_under_the_same_name_is_noticed() {
+    let mut e1 = execution("e1", 10);
+    e1.on_healthy(report("a"), &Rates::default());
+    assert!(e1.errors.is_empty());
+    e1.on_healthy(report("b"), &Rates::default());
+    assert_eq!(e1.errors, ["its machine has changed from a to b: renamed or reinstalled"]);
+}
+
+#[test]
+fn a_clock_that_is_off_is_an_error_and_no_loss() {
+    let mut e1 = execution("e1", 10);
+    e1.on_clock_offset(secs(30));
+    assert!(e1.errors.is_empty());
+    e1.on_clock_offset(secs(31));
+    e1.on_clock_offset(secs(4000));
+    assert_eq!(e1.errors, ["its clock is off by 4000 s: its tokens will be refused"]);
+    assert_eq!(e1.capacity(), 10);
+    e1.on_clock_offset(secs(1));
+    assert!(e1.errors.is_empty());
+}
+
+#[test]
+fn a_drained_instance_goes_when_its_last_attempt_is_over() {
+    let mut e1 = execution("e1", 10);
+    e1.drain();
+    assert_eq!(unusable(&e1), Some(Why::Draining));
+    assert!(!e1.is_removable(1) && e1.is_removable(0));
+    e1.on_healthy(report("a"), &Rates::default());
+    assert_eq!(e1.node_state, NodeState::Deprovisioning, "a good health check does not bring it back");
+}

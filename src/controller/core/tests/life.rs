@@ -1,0 +1,357 @@
+//! Sections 5, 7 and 12 of the contract: a job's states, its attempts, its end.
+
+use super::*;
+
+const ME: &str = "c1";
+
+fn job() -> Job {
+    Job::new(JobId(42), Kind::Job, 4, START)
+}
+
+fn with_retries(max: u32) -> Job {
+    Job { retry: Retry { max, ..Retry::default() }, ..job() }
+}
+
+fn start(job: &mut Job, node: &str) -> AttemptNo {
+    let placement = Placement {
+        job: job.id,
+        owner: ME.into(),
+        execution_node: Some(node.into()),
+        group: "g".into(),
+        child: ChildType::Runner,
+    };
+    let n = job.place(&placement, child_id(job.id, job.next_attempt()), fence(ME, 1), START).unwrap();
+    assert_eq!((job.state, job.explanation.clone()), (State::Waiting, format!("Starting on {node}")));
+    n
+}
+
+fn run(job: &mut Job, node: &str) -> AttemptNo {
+    let n = start(job, node);
+    mine(job).on_accepted(n, START).unwrap();
+    assert_eq!(job.state, State::Running);
+    n
+}
+
+fn mine(job: &mut Job) -> Driven<'_> {
+    job.driven_by(&fence(ME, 1)).unwrap()
+}
+
+fn end(job: &mut Job, n: AttemptNo, status: FinalStatus) {
+    mine(job).on_ended(n, &evidence(Some(status)), START).unwrap();
+}
+
+#[test]
+fn a_child_s_id_names_its_job_and_is_read_back() {
+    let id = child_id(JobId(42), AttemptNo(3));
+    assert_eq!(id.to_string(), "c1234abcdn42a3r00000007");
+    assert_eq!(ChildId::parse("c1234abcdn42a3r00000007"), Some(id));
+    for other in [
+        "",
+        "c",
+        "aB3dE5gH",
+        "c1234abcdn42a3r7",
+        "c1234ABCDn42a3r00000007",
+        "c1234abcdn042a3r00000007",
+        "c1234abcdn42a+3r00000007",
+    ] {
+        assert_eq!(ChildId::parse(other), None, "{other:?}");
+    }
+}
+
+#[test]
+fn a_job_runs_and_ends_by_its_stream() {
+    let rows = [
+        (FinalStatus::Successful, State::Successful, "Finished"),
+        (FinalStatus::Failed, State::Failed, "the playbook failed (unit c1234abcdn42a1r00000007 on e1)"),
+        (FinalStatus::Timeout, State::Failed, "timed out (unit c1234abcdn42a1r00000007 on e1)"),
+        (
+            FinalStatus::Error,
+            State::Error,
+            "the runner reported an error (unit c1234abcdn42a1r00000007 on e1): exit status 2",
+        ),
+        (
+            FinalStatus::Canceled,
+            State::Failed,
+            "the runner was interrupted, and nobody cancelled the job (unit c1234abcdn42a1r00000007 on e1)",
+        ),
+    ];
+    for (status, state, explanation) in rows {
+        let mut job = job();
+        let n = run(&mut job, "e1");
+        assert_eq!(job.explanation, "Running on e1, unit c1234abcdn42a1r00000007");
+        end(&mut job, n, status);
+        assert_eq!((job.state, job.explanation.as_str()), (state, explanation));
+        assert_eq!(job.duties().collect::<Vec<_>>(), [(n, Duty::Release)]);
+        mine(&mut job).on_swept(n).unwrap();
+        assert_eq!(job.duties().collect::<Vec<_>>(), [(n, Duty::Nothing)]);
+        assert_eq!(job.claims(), []);
+    }
+}
+
+#[test]
+fn the_first_rule_that_applies_decides() {
+    let node = named("e1");
+    let at = UnitAt { unit: "U", node: Some(&node) };
+    let seen = |status, child, detail: &str, tail: &str| Evidence {
+        status,
+        job_explanation: None,
+        child,
+        detail: detail.into(),
+        tail: tail.into(),
+    };
+    let told = |cancel, evidence: &Evidence| {
+        let verdict = judge(cancel, evidence, at);
+        (verdict.ending, verdict.explanation)
+    };
+    let success = seen(Some(FinalStatus::Successful), ChildEnd::Failed, "pod exceeded quota", "");
+    assert_eq!(told(true, &success).0, Ending::Canceled, "a saved cancel comes first");
+    assert_eq!(told(false, &success).0, Ending::Successful, "then the stream, whatever the unit says");
+    let quota = seen(None, ChildEnd::Failed, "pods \"x\" is forbidden: exceeded quota: q", "");
+    assert_eq!(told(false, &quota).0, Ending::Quota);
+    let silent = seen(None, ChildEnd::Failed, "exit status 1", "Traceback");
+    let text = "unit U on e1 ended without a final status: exit status 1; its output ends: Traceback";
+    assert_eq!(told(false, &silent), (Ending::Error, text.into()));
+    let stranger = seen(None, ChildEnd::Canceled, "Canceled", "");
+    assert_eq!(told(false, &stranger), (Ending::Error, "unit U was cancelled on e1".into()));
+    let released = seen(None, ChildEnd::Released, "", "");
+    assert_eq!(told(false, &released), (Ending::Error, "unit U was released on e1".into()));
+}
+
+#[test]
+fn only_final_names_of_the_stream_end_anything() {
+    for name in ["starting", "running", "unstarted", "", "Successful"] {
+        assert_eq!(FinalStatus::from_name(name), None, "{name:?}");
+    }
+    for name in ["successful", "failed", "canceled", "timeout", "error"] {
+        assert!(FinalStatus::from_name(name).is_some(), "{name:?}");
+    }
+}
+
+#[test]
+fn states_have_the_numbers_of_units() {
+    use State::{Canceled, Error, Failed, Pending, Running, Successful, Waiting};
+    let all = [Pending, Waiting, Running, Successful, Failed, Error, Canceled];
+    assert_eq!(all.map(State::unit_state), [0, 0, 1, 2, 3, 3, 4]);
+    assert_eq!(all.map(State::is_final), [false, false, false, true, true, true, true]);
+}
+
+#[test]
+fn a_cancel_is_saved_before_it_is_passed_on() {
+    let mut job = job();
+    assert!(job.request_cancel(START));
+    assert_eq!(job.state, State::Canceled, "a pending job ends at once");
+
+    for accepted in [false, true] {
+        let mut job = self::job();
+        let n = if accepted { run(&mut job, "e1") } else { start(&mut job, "e1") };
+        assert!(job.request_cancel(START) && !job.request_cancel(START));
+        assert!(!job.state.is_final() && job.cancel_requested);
+        assert_eq!(job.duties().collect::<Vec<_>>(), [(n, Duty::Cancel)]);
+        end(&mut job, n, FinalStatus::Successful);
+        assert_eq!(job.state, State::Canceled, "the cancel was saved first");
+    }
+
+    let mut unsent = self::job();
+    let n = start(&mut unsent, "e1");
+    unsent.request_cancel(START);
+    mine(&mut unsent).on_unknown(n, START).unwrap();
+    assert_eq!((unsent.state, unsent.claims()), (State::Canceled, vec![]));
+}
+
+#[test]
+fn a_cancel_ends_a_job_that_waits_for_its_lost_attempt() {
+    let mut job = with_retries(3);
+    let n = run(&mut job, "e1");
+    mine(&mut job).on_lost(n, START);
+    job.request_cancel(START);
+    assert_eq!(job.state, State::Canceled);
+    assert_eq!(job.duties().collect::<Vec<_>>(), [(n, Duty::Cancel)], "at first contact");
+    let mut running = with_retries(3);
+    let n = run(&mut running, "e1");
+    running.request_cancel(START);
+    mine(&mut running).on_lost(n, START);
+    assert_eq!(running.state, State::Canceled, "no retry after a saved cancel");
+}
+
+#[test]
+fn what_is_final_stays() {
+    let mut job = with_retries(5);
+    let n = run(&mut job, "e1");
+    end(&mut job, n, FinalStatus::Failed);
+    let last = job.clone();
+    assert!(!job.request_cancel(START));
+    end(&mut job, n, FinalStatus::Successful);
+    mine(&mut job).on_accepted(n, START).unwrap();
+    mine(&mut job).on_lost(n, START);
+    job.fail_pending(PendingEnd::TimedOut(secs(1)), START);
+    job.on_payload_lost(&ME.into(), START);
+    job.on_declared_dead(&"e9".into(), START);
+    assert_eq!(job, last);
+}
+
+#[test]
+fn the_jobs_of_a_lost_instance_fail_and_their_rest_is_swept_at_its_return() {
+    let mut job = job();
+    let n = run(&mut job, "e1");
+    mine(&mut job).on_lost(n, START);
+    assert_eq!((job.state, job.explanation.as_str()), (State::Failed, "e1 was lost while it ran attempt 1"));
+    assert_eq!(job.claims().len(), 1, "it may still run there");
+    assert_eq!(job.claims()[0].owner, None, "and costs no control node any more");
+    mine(&mut job).on_accepted(n, START).unwrap();
+    assert_eq!(job.duties().collect::<Vec<_>>(), [(n, Duty::Cancel)]);
+    end(&mut job, n, FinalStatus::Successful);
+    assert_eq!((job.state, job.claims()), (State::Failed, vec![]), "no terminal state ever changes");
+    assert_eq!(job.duties().collect::<Vec<_>>(), [(n, Duty::Release)]);
+}
+
+#[test]
+fn a_retry_waits_until_the_lost_attempt_is_known_to_have_ended() {
+    let lost = || {
+        let mut job = with_retries(1);
+        let n = run(&mut job, "e1");
+        mine(&mut job).on_lost(n, START);
+        assert_eq!((job.state, job.duties().collect::<Vec<_>>()), (State::Pending, vec![(n, Duty::Ask)]));
+        assert!(matches!(job.hold(), Some(Hold::Attempt { .. })));
+        (job, n)
+    };
+    let (mut alive, n) = lost();
+    mine(&mut alive).on_accepted(n, START).unwrap();
+    assert_eq!((alive.state, alive.attempts.len()), (State::Running, 1), "it is followed where it was");
+
+    let (mut ended, n) = lost();
+    end(&mut ended, n, FinalStatus::Successful);
+    assert_eq!(ended.state, State::Successful, "never again after success");
+
+    let (mut gone, n) = lost();
+    mine(&mut gone).on_unknown(n, START).unwrap();
+    assert_eq!((gone.state, gone.hold()), (State::Pending, None));
+    assert_eq!(run(&mut gone, "e2"), AttemptNo(2));
+
+    let (mut dead, _) = lost();
+    dead.on_declared_dead(&"e1".into(), START);
+    assert_eq!((dead.hold(), dead.claims()), (None, vec![]));
+    let n = run(&mut dead, "e2");
+    mine(&mut dead).on_lost(n, START);
+    assert_eq!(dead.state, State::Failed, "one retry, no more");
+}
+
+#[test]
+fn a_job_on_a_node_declared_dead_goes_through_loss() {
+    let mut job = with_retries(1);
+    run(&mut job, "e1");
+    job.on_declared_dead(&"e1".into(), START);
+    assert_eq!((job.state, job.hold(), job.claims()), (State::Pending, None, vec![]));
+    let mut single = self::job();
+    run(&mut single, "e1");
+    single.on_declared_dead(&"e1".into(), START);
+    assert_eq!(
+        (single.state, single.duties().collect::<Vec<_>>()),
+        (State::Failed, vec![(AttemptNo(1), Duty::Nothing)])
+    );
+}
+
+#[test]
+fn an_unconfirmed_retry_starts_at_loss_and_the_older_attempt_is_cancelled_at_contact() {
+    let mut job = Job { retry: Retry { max: 1, unconfirmed: true, ..Retry::default() }, ..job() };
+    let first = run(&mut job, "e1");
+    mine(&mut job).on_lost(first, START);
+    assert_eq!(job.hold(), None);
+    let second = run(&mut job, "e2");
+    assert_eq!(job.duties().collect::<Vec<_>>(), [(first, Duty::Cancel), (second, Duty::Follow)]);
+    assert_eq!(job.claims().len(), 2, "both may run");
+    mine(&mut job).on_accepted(first, START).unwrap();
+    end(&mut job, first, FinalStatus::Failed);
+    assert_eq!(job.state, State::Running, "the older one does not count");
+    end(&mut job, second, FinalStatus::Successful);
+    assert_eq!((job.state, job.claims()), (State::Successful, vec![]));
+}
+
+#[test]
+fn retry_follows_only_the_ends_it_names() {
+    let after = |retry: Retry, status| {
+        let mut job = Job { retry, ..job() };
+        let n = run(&mut job, "e1");
+        mine(&mut job).on_ended(n, &evidence(status), START).unwrap();
+        job.state
+    };
+    let only =
+        |on_error, on_failed| Retry { max: 1, on_lost: false, on_error, on_failed, unconfirmed: false };
+    assert_eq!(after(only(true, false), None), State::Pending);
+    assert_eq!(after(only(true, false), Some(FinalStatus::Failed)), State::Failed);
+    assert_eq!(after(only(false, true), Some(FinalStatus::Timeout)), State::Pending);
+    assert_eq!(after(only(false, true), Some(FinalStatus::Error)), State::Error);
+    assert_eq!(after(only(true, true), Some(FinalStatus::Successful)), State::Successful);
+}
+
+#[test]
+fn a_quota_is_tried_again_ever_later_and_costs_no_retry() {
+    let mut job = job();
+    let refused = Evidence { detail: "exceeded quota: pods".into(), ..evidence(None) };
+    let mut now = START;
+    let mut delays = Vec::new();
+    for _ in 0..6 {
+        let placement = Placement {
+            job: job.id,
+            owner: ME.into(),
+            execution_node: None,
+            group: "pods".into(),
+            child: ChildType::Container,
+        };
+        let n = job.place(&placement, child_id(job.id, job.next_attempt()), fence(ME, 1), now).unwrap();
+        mine(&mut job).on_accepted(n, now).unwrap();
+        mine(&mut job).on_ended(n, &refused, now).unwrap();
+        let Some(Hold::Quota { until, words }) = job.hold() else { panic!("{job:?}") };
+        assert_eq!((job.state, words.as_str()), (State::Pending, "exceeded quota: pods"));
+        assert!(job.place(&placement, child_id(job.id, AttemptNo(9)), fence(ME, 1), now).is_err());
+        delays.push(until.since(now).as_secs());
+        now = until;
+    }
+    assert_eq!(delays, [30, 60, 120, 240, 300, 300]);
+}
+
+#[test]
+fn no_job_is_placed_twice() {
+    let mut job = with_retries(3);
+    let place = |job: &mut Job| {
+        let placement = Placement {
+            job: job.id,
+            owner: ME.into(),
+            execution_node: Some("e1".into()),
+            group: "g".into(),
+            child: ChildType::Runner,
+        };
+        job.place(&placement, child_id(job.id, job.next_attempt()), fence(ME, 1), START)
+    };
+    let n = place(&mut job).unwrap();
+    assert_eq!(place(&mut job), Err(Refused::NotPlaceable(JobId(42), State::Waiting)));
+    mine(&mut job).on_accepted(n, START).unwrap();
+    assert!(place(&mut job).is_err());
+    mine(&mut job).on_lost(n, START);
+    assert!(place(&mut job).is_err(), "while its former attempt may run");
+    assert_eq!(mine(&mut job).on_swept(AttemptNo(7)), Err(Refused::NoAttempt(JobId(42), AttemptNo(7))));
+}
+
+#[test]
+fn a_lost_attempt_is_found_by_the_silence_of_its_node() {
+    let mut job = job();
+    run(&mut job, "e1");
+    let patience = Patience { started: Time(0), lost_after: secs(180) };
+    let instances = [execution("e1", 9)];
+    let at = |job: &Job, after| lost_attempts(job, &instances, &patience, START + secs(after));
+    assert_eq!(at(&job, 180), []);
+    assert_eq!(at(&job, 181), [AttemptNo(1)]);
+    job.lost_after = Some(secs(20));
+    assert_eq!(at(&job, 21), [AttemptNo(1)]);
+    assert_eq!(
+        lost_attempts(&job, &[], &patience, START),
+        [AttemptNo(1)],
+        "its node is not registered any more"
+    );
+}
+
+#[test]
+fn a_payload_lost_with_its_last_holder_fails_a_pending_job() {
+    let mut job = job();
+    job.on_payload_lost(&"c3".into(), START);
+    assert_eq!((job.state, job.explanation.as_str()), (State::Failed, "its payload was lost with c3"));
+}
