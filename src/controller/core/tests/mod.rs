@@ -1,13 +1,18 @@
-//! The tables of the requirements and of the contract.
+//! The tables of the requirements, then random histories against an independent reading of the rules.
 
 mod capacity;
 mod explanations;
+mod histories;
 mod impact;
 mod instances;
 mod leases;
 mod life;
+mod measure;
+mod oracle;
 mod placement;
 mod policy;
+mod simulation;
+mod world;
 
 use std::time::Duration;
 
