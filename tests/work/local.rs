@@ -166,7 +166,7 @@ async fn a_killed_runner_fails_its_unit_and_takes_all_of_it_along() {
 
 #[tokio::test]
 async fn a_second_cancel_within_the_grace_changes_nothing() {
-    let engine = Engine::with(|options| options.cancel_grace = Duration::from_millis(300)).await;
+    let engine = Engine::with(|options| options.cancel_grace = Duration::from_secs(3)).await;
     let id = run(
         &engine.registry,
         // A shell that looks at its signals again and again cannot sleep through one.
