@@ -85,7 +85,8 @@ def test_the_end_of_a_process_is_a_number(mesh, go):
     assert "ExitCode" not in ends(node, never)
     node.command(f"work cancel {unit}")
     if not go:
-        assert ends(node, unit)["ExitCode"] == 128 + signal.SIGINT
+        # A job ignores SIGINT if whoever started the tests did, and ends by the next signal.
+        assert ends(node, unit)["ExitCode"] in (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 def test_details_that_clients_look_at(mesh, tmp_path):
