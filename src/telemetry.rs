@@ -4,8 +4,9 @@
 //! of the sentence. The level can change while the process runs.
 
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -62,12 +63,12 @@ impl std::fmt::Debug for Log {
 impl Log {
     /// The level, and whether single packets are logged, too.
     pub fn get(&self) -> (LogLevel, bool) {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.current.lock()
     }
 
     /// Changes both from now on.
     pub fn set(&self, level: LogLevel, trace: bool) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         *current = (level, trace);
         (self.apply)(filter(level, trace));
     }

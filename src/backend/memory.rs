@@ -8,9 +8,10 @@ mod pipe;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
 
 use self::pipe::{Pipe, PipeReader, PipeWriter};
@@ -80,12 +81,12 @@ impl MemoryNet {
     /// From now on, whole packets from one name to another vanish (or no longer do), on present and future
     /// links, while their writer sees success: a half-dead session.
     pub fn black_hole(&self, from: &str, to: &str, on: bool) {
-        lock(&self.fault(from, to)).black_hole = on;
+        self.fault(from, to).lock().black_hole = on;
     }
 
     /// The next `count` packets from one name to another vanish.
     pub fn drop_next(&self, from: &str, to: &str, count: usize) {
-        lock(&self.fault(from, to)).drop_next = count;
+        self.fault(from, to).lock().drop_next = count;
     }
 
     fn fault(&self, from: &str, to: &str) -> Arc<Mutex<Fault>> {
@@ -99,13 +100,8 @@ impl MemoryNet {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
-}
-
-/// Nothing that runs under these locks can leave a state half changed, so a panic elsewhere does not matter.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Link {
@@ -271,7 +267,7 @@ impl MemoryWriter {
 
     /// Faults act on whole packets, never on bytes: a stream transport cannot lose a part.
     fn apply_faults(&self, batch: &mut VecDeque<Bytes>) {
-        let mut fault = lock(&self.fault);
+        let mut fault = self.fault.lock();
         batch.retain(|_| !fault.swallows());
     }
 

@@ -5,9 +5,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -80,7 +81,7 @@ impl TlsReader {
 
 impl Drop for TlsReader {
     fn drop(&mut self) {
-        *self.returned.lock().unwrap_or_else(PoisonError::into_inner) = self.frames.take();
+        *self.returned.lock() = self.frames.take();
     }
 }
 
@@ -103,7 +104,7 @@ impl TlsWriter {
     pub(super) async fn close(mut self) {
         let closing = async {
             self.frames.finish().await?;
-            let returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let returned = self.returned.lock().take();
             // As with TCP: unread bytes at the close would take our last ones with them.
             if let Some(mut reader) = returned {
                 let mut waste = Vec::new();

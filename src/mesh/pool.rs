@@ -6,7 +6,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::heard::Offered;
 use super::readings::Readings;
@@ -83,7 +85,7 @@ impl Pool {
 
     fn lock(&self) -> MutexGuard<'_, Shelves> {
         // A panic elsewhere leaves at most something unshared.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

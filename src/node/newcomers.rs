@@ -5,7 +5,9 @@
 //! the protocol's decision.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use super::session::Channel;
 
@@ -29,7 +31,7 @@ impl Default for Newcomers {
 impl Newcomers {
     /// Notes one more; gives the one that has to go, if there are too many.
     pub(super) fn admit(&self, channel: &Arc<Channel>) -> Option<Arc<Channel>> {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.list.lock();
         if list.len() >= self.most {
             list.retain(|one| one.upgrade().is_some_and(|channel| channel.is_newcomer()));
         }
@@ -68,7 +70,7 @@ mod tests {
         let displaced: Vec<_> = strangers.iter().filter_map(|one| newcomers.admit(one)).collect();
         let numbers: Vec<_> = displaced.iter().map(|one| one.id.0).collect();
         assert_eq!(numbers, (1..=90).collect::<Vec<_>>());
-        assert_eq!(newcomers.list.lock().unwrap().len(), 10);
+        assert_eq!(newcomers.list.lock().len(), 10);
     }
 
     #[test]
@@ -79,6 +81,6 @@ mod tests {
             assert!(newcomers.admit(&gone).is_none());
             gone.done.cancel();
         }
-        assert!(newcomers.list.lock().unwrap().len() <= 10);
+        assert!(newcomers.list.lock().len() <= 10);
     }
 }

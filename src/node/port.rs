@@ -3,9 +3,11 @@
 //! Whoever pushes never waits: what does not fit is dropped and counted, as a UDP socket does.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::mesh::Datagram;
 use crate::wire::{NodeId, Unreachable};
@@ -127,6 +129,6 @@ impl Port {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code that can panic runs under this lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

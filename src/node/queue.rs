@@ -6,11 +6,12 @@
 //! senders are told to wait instead.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::budget::Budget;
@@ -193,7 +194,7 @@ impl Queue {
 
     fn lock(&self) -> MutexGuard<'_, Lanes> {
         // No code that can panic runs under this lock.
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lanes.lock()
     }
 }
 

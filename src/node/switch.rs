@@ -4,11 +4,12 @@
 //! [`Routes::decide`]'s.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
+use parking_lot::RwLock;
 use tokio::sync::{broadcast, watch};
 
 use super::port::Port;
@@ -102,7 +103,7 @@ impl Switch {
 
     /// The open service of that name.
     pub(super) fn port(&self, service: ServiceName) -> Option<Arc<Port>> {
-        self.ports.read().unwrap_or_else(PoisonError::into_inner).get(&service).cloned()
+        self.ports.read().get(&service).cloned()
     }
 
     /// A service's inbox, to be opened.
@@ -112,13 +113,13 @@ impl Switch {
 
     /// Bytes that wait in all services' inboxes, and datagrams that found no room there so far.
     pub(super) fn stand_of_ports(&self) -> (usize, u64) {
-        let ports = self.ports.read().unwrap_or_else(PoisonError::into_inner);
+        let ports = self.ports.read();
         (ports.values().map(|port| port.waiting()).sum(), self.ports_dropped.load(Ordering::Relaxed))
     }
 
     /// Opens or closes a service.
     pub(super) fn set_port(&self, service: ServiceName, port: Option<Arc<Port>>) {
-        let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
+        let mut ports = self.ports.write();
         match port {
             Some(port) => ports.insert(service, port),
             None => ports.remove(&service),
@@ -127,7 +128,7 @@ impl Switch {
 
     /// Ends all services: the node has stopped.
     pub(super) fn close_ports(&self) {
-        let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
+        let mut ports = self.ports.write();
         let ports: std::collections::BTreeMap<_, _> = ports.drain().collect();
         ports.values().for_each(|port| port.close());
     }

@@ -4,9 +4,10 @@
 //! Knows nothing of how a connection is opened, nor of what its streams carry.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, VarInt};
 use tokio::sync::watch;
@@ -257,7 +258,7 @@ impl Pool {
     }
 
     fn places(&self) -> MutexGuard<'_, BTreeMap<Key, Place>> {
-        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_key.lock()
     }
 }
 

@@ -6,9 +6,10 @@
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use parking_lot::{Mutex, MutexGuard};
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -66,7 +67,7 @@ impl MeshSocket {
     }
 
     fn blocked(&self) -> MutexGuard<'_, Option<Blocked>> {
-        self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.blocked.lock()
     }
 }
 

@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -68,7 +69,7 @@ pub(super) struct Watches {
 impl Watches {
     /// Watches an address for as long as the result is held.
     pub(super) fn watch(&self, address: SocketAddr) -> Gone {
-        let mut watches = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watches = self.by_address.lock();
         if let Some(gone) = watches.get(&address).and_then(Weak::upgrade) {
             return gone;
         }
@@ -82,7 +83,7 @@ impl Watches {
 
     /// The service at that address is not there.
     fn report(&self, address: SocketAddr) {
-        let gone = self.by_address.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
+        let gone = self.by_address.lock().remove(&address);
         if let Some(gone) = gone.and_then(|gone| gone.upgrade()) {
             gone.unknown.cancel();
         }
@@ -90,7 +91,7 @@ impl Watches {
 
     /// A packet for that address was turned away by a firewall.
     fn report_blocked(&self, address: SocketAddr, blocked: Blocked) {
-        let watches = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let watches = self.by_address.lock();
         if let Some(gone) = watches.get(&address).and_then(Weak::upgrade) {
             gone.blocked.send_replace(Some(blocked));
         }
@@ -98,7 +99,7 @@ impl Watches {
 
     /// That node is said to have started again.
     fn report_restart(&self, node: NameHash) {
-        let mut watches = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watches = self.by_address.lock();
         watches.retain(|address, gone| {
             let Some(gone) = gone.upgrade() else { return false };
             if service_at(*address).is_some_and(|(at, _)| at == node) {

@@ -7,9 +7,10 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use quinn::{Connection, VarInt};
 use tokio::time::Instant;
 
@@ -64,7 +65,7 @@ impl Budget {
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken.lock()
     }
 }
 
@@ -210,7 +211,7 @@ impl Windows {
     }
 
     fn both(&self) -> MutexGuard<'_, Both> {
-        self.both.lock().unwrap_or_else(PoisonError::into_inner)
+        self.both.lock()
     }
 }
 

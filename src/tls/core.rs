@@ -3,10 +3,11 @@
 //! Owns when files are read again, and when a connection that was let in is judged again. It refuses to know
 //! handshakes; the settings of those are `profile`'s.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
@@ -208,7 +209,7 @@ impl Core {
     /// The same with another way to read them.
     pub(super) fn refresh_by(&self, read: impl FnOnce() -> Result<Material, ProfileError>) {
         let now = self.settings.files.stamp();
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let settled = seen.looked_at == now;
         seen.looked_at = now.clone();
         if !settled || seen.read == now {

@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -54,16 +55,11 @@ pub struct Guard {
     cut: CancellationToken,
 }
 
-fn lock(list: &Mutex<List>) -> MutexGuard<'_, List> {
-    // No code that can panic runs under this lock.
-    list.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Live {
     /// Notes a connection.
     pub(super) fn admit(&self, admitted: Admitted) -> Guard {
         let cut = admitted.cut.clone();
-        let mut list = lock(&self.inner);
+        let mut list = self.inner.lock();
         let number = list.next;
         list.next += 1;
         list.admitted.insert(number, admitted);
@@ -73,12 +69,12 @@ impl Live {
 
     /// True if there are none.
     pub(super) fn is_empty(&self) -> bool {
-        lock(&self.inner).admitted.is_empty()
+        self.inner.lock().admitted.is_empty()
     }
 
     /// All of them.
     pub(super) fn all(&self) -> Vec<Admitted> {
-        lock(&self.inner).admitted.values().cloned().collect()
+        self.inner.lock().admitted.values().cloned().collect()
     }
 }
 
@@ -91,7 +87,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        lock(&self.list).admitted.remove(&self.number);
+        self.list.lock().admitted.remove(&self.number);
     }
 }
 

@@ -4,7 +4,9 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 /// The fsyncs of one directory.
 #[derive(Debug, Default)]
@@ -26,19 +28,15 @@ impl GroupSync {
     }
 
     fn sync_with(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        let round = lock(&self.next).clone();
-        let _busy = lock(&self.busy);
+        let round = self.next.lock().clone();
+        let _busy = self.busy.lock();
         let outcome = round.0.get_or_init(|| {
             // Whoever comes from here on may have changed something that this fsync misses.
-            *lock(&self.next) = Arc::default();
+            *self.next.lock() = Arc::default();
             sync().map_err(|error| (error.kind(), error.to_string()))
         });
         outcome.clone().map_err(|(kind, text)| io::Error::new(kind, text))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -70,7 +68,7 @@ mod tests {
             };
             let waiting: Vec<_> = (0..8).map(|_| scope.spawn(move || group.sync_with(late))).collect();
             // All eight hold the next round, and this place and the test do, before the first one ends.
-            while Arc::strong_count(&lock(&group.next)) < 9 {
+            while Arc::strong_count(&group.next.lock()) < 9 {
                 std::thread::yield_now();
             }
             release.send(()).unwrap();

@@ -12,13 +12,13 @@ mod tests;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use jiff::Timestamp;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, Header, Validation};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use self::keys::{KeyFile, PrivateKey, PublicKey};
@@ -309,7 +309,7 @@ impl Verifier {
                 return Err(Refusal::Earlier);
             }
             let until = claims.exp.unwrap_or(i64::MAX).saturating_add(LEEWAY as i64);
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = self.seen.lock();
             seen.once(id, until, Timestamp::now().as_second())?;
         }
         Ok(payload)

@@ -7,9 +7,10 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::inotify;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -77,7 +78,7 @@ impl Watcher {
     }
 
     fn add(&self, instance: &AsyncFd<OwnedFd>, dir: &Path) -> rustix::io::Result<(i32, watch::Receiver<()>)> {
-        let mut readers = self.inner.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut readers = self.inner.readers.lock();
         let what = inotify::WatchFlags::MODIFY
             | inotify::WatchFlags::CREATE
             | inotify::WatchFlags::MOVED_TO
@@ -89,7 +90,7 @@ impl Watcher {
     }
 
     fn remove(&self, wd: i32) {
-        let mut readers = self.inner.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut readers = self.inner.readers.lock();
         let Some((count, _)) = readers.get_mut(&wd) else { return };
         *count -= 1;
         if *count == 0 {
@@ -127,7 +128,7 @@ async fn pump(instance: Arc<AsyncFd<OwnedFd>>, inner: std::sync::Weak<Inner>) {
             Ok(Err(_)) | Err(_) => Vec::new(),
         };
         let Some(inner) = inner.upgrade() else { return };
-        let readers = inner.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let readers = inner.readers.lock();
         for wd in changed {
             // -1 tells of an overflow of the kernel's queue: anybody may have missed something.
             match readers.get(&wd) {
@@ -186,9 +187,9 @@ mod tests {
         let both = async { tokio::join!(one.changed(), two.changed()) };
         tokio::time::timeout(Duration::from_secs(10), both).await.unwrap();
         drop(one);
-        assert_eq!(watcher.inner.readers.lock().unwrap().len(), 1);
+        assert_eq!(watcher.inner.readers.lock().len(), 1);
         drop(two);
-        assert_eq!(watcher.inner.readers.lock().unwrap().len(), 0);
+        assert_eq!(watcher.inner.readers.lock().len(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,13 +5,12 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, BytesMut};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-use super::lock;
 
 /// Bytes under way before the writer has to wait.
 const CAPACITY: usize = 64 * 1024;
@@ -49,7 +48,7 @@ impl Pipe {
 
     /// Breaks the pipe for both ends; false if it was no longer in use.
     pub(super) fn cut(&self) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let was_open = !state.cut && !state.writer_done && !state.reader_gone;
         state.cut = true;
         state.bytes = BytesMut::new();
@@ -58,7 +57,7 @@ impl Pipe {
     }
 
     fn poll_read(&self, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.check_uncut()?;
         if state.bytes.is_empty() && !state.writer_done {
             state.reader = Some(cx.waker().clone());
@@ -72,7 +71,7 @@ impl Pipe {
     }
 
     fn poll_write(&self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.check_uncut()?;
         if state.reader_gone || state.writer_done {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -91,13 +90,13 @@ impl Pipe {
     }
 
     fn on_writer_done(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.writer_done = true;
         state.wake();
     }
 
     fn on_reader_gone(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.reader_gone = true;
         state.bytes = BytesMut::new();
         state.wake();

@@ -4,9 +4,9 @@
 //! addresses nor sockets.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::BytesMut;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::backend::packet_pool::PacketPool;
@@ -82,7 +82,7 @@ impl Inbox {
 
     /// Nothing that runs under the lock can leave the state half changed.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -6,11 +6,12 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
+use parking_lot::Mutex;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tracing::{debug, error};
@@ -22,11 +23,6 @@ use crate::backend::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS, Reader, Session, Sessio
 use crate::wire::MAX_MESSAGE;
 
 type Shared = Arc<Mutex<Socket>>;
-
-/// A panic elsewhere leaves no message half sent: the library's state is changed by its own calls only.
-fn lock(socket: &Shared) -> MutexGuard<'_, Socket> {
-    socket.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 pub(super) fn session(socket: Socket, info: SessionInfo) -> Session {
     let socket = Arc::new(Mutex::new(socket));
@@ -60,7 +56,7 @@ impl WsReader {
     }
 
     fn poll_batch(&mut self, cx: &mut Context<'_>, out: &mut Vec<BytesMut>) -> Poll<Result<(), SessionEnd>> {
-        let mut socket = lock(&self.socket);
+        let mut socket = self.socket.lock();
         let (start, mut bytes) = (out.len(), 0);
         for _ in 0..MAX_BATCH_PACKETS {
             let end = match socket.poll_next_unpin(cx) {
@@ -134,7 +130,7 @@ impl WsWriter {
 
     /// A packet that was taken out of the batch is in the library's buffer, which the next call flushes.
     fn poll_batch(&self, cx: &mut Context<'_>, batch: &mut VecDeque<Bytes>) -> Poll<Result<(), Error>> {
-        let mut socket = lock(&self.socket);
+        let mut socket = self.socket.lock();
         while !batch.is_empty() {
             ready!(socket.poll_ready_unpin(cx))?;
             let Some(packet) = batch.pop_front() else { break };
@@ -149,11 +145,11 @@ impl WsWriter {
 
     pub(in crate::backend) async fn close(self) {
         let closing = async {
-            poll_fn(|cx| lock(&self.socket).poll_close_unpin(cx)).await?;
+            poll_fn(|cx| self.socket.lock().poll_close_unpin(cx)).await?;
             // As with TCP: unread bytes at the close would take our last ones with them, so what nobody reads
             // any more is read here, up to the peer's own end.
             while Arc::strong_count(&self.socket) == 1 {
-                match poll_fn(|cx| lock(&self.socket).poll_next_unpin(cx)).await {
+                match poll_fn(|cx| self.socket.lock().poll_next_unpin(cx)).await {
                     Some(Ok(_waste)) => {}
                     Some(Err(Error::ConnectionClosed | Error::AlreadyClosed)) | None => break,
                     Some(Err(error)) => return Err(error),

@@ -4,9 +4,10 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use super::quota::Charge;
@@ -134,11 +135,11 @@ impl Entry {
 
     /// What the unit takes of a quota, if its caller has one. A plain lock, for single operations.
     pub(super) fn charge(&self) -> MutexGuard<'_, Option<Charge>> {
-        self.charge.lock().unwrap_or_else(PoisonError::into_inner)
+        self.charge.lock()
     }
 
     fn shown(&self) -> MutexGuard<'_, Shown> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shown.lock()
     }
 
     /// What is shared by those who wait for the unit or work on it.

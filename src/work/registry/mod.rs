@@ -25,11 +25,12 @@ pub(crate) use writer::Durability;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::future::join_all;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Semaphore;
 
 use self::names::Names;
@@ -319,11 +320,11 @@ impl Registry {
 
 impl Inner {
     fn units(&self) -> RwLockReadGuard<'_, BTreeMap<UnitId, Arc<Entry>>> {
-        self.units.read().unwrap_or_else(PoisonError::into_inner)
+        self.units.read()
     }
 
     fn units_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<UnitId, Arc<Entry>>> {
-        self.units.write().unwrap_or_else(PoisonError::into_inner)
+        self.units.write()
     }
 
     /// The unit of that ID.

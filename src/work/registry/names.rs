@@ -2,8 +2,9 @@
 //! Knows nothing of the units that have them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::work::unit::UnitId;
@@ -32,7 +33,7 @@ impl Names {
     }
 
     fn turns(&self) -> MutexGuard<'_, BTreeMap<UnitId, Arc<tokio::sync::Mutex<()>>>> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turns.lock()
     }
 }
 

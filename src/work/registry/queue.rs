@@ -3,7 +3,9 @@
 //! found to have ended.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::entry::Entry;
 use crate::work::unit::UnitId;
@@ -57,12 +59,12 @@ impl Queues {
 
     /// The types have other numbers of places now; gives those that have one.
     pub(super) fn review(&self, places: impl Fn(&str) -> u32) -> Vec<Arc<Entry>> {
-        let mut queues = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.by_type.lock();
         queues.iter_mut().flat_map(|(work_type, queue)| queue.fill(places(work_type))).collect()
     }
 
     fn with<T>(&self, work_type: &str, act: impl FnOnce(&mut Queue) -> T) -> T {
-        let mut queues = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.by_type.lock();
         act(queues.entry(work_type.to_owned()).or_default())
     }
 }

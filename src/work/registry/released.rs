@@ -4,8 +4,9 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// How long an ID is remembered, and how many of them at most: 1 MiB of them.
 const REMEMBER: Duration = Duration::from_secs(600);
@@ -37,7 +38,7 @@ impl Released {
 
     fn remember_at(&self, id: &str, now: Duration) {
         let (hash, now) = (self.hasher.hash_one(id), millis(now));
-        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ids = self.ids.lock();
         let old = |&(_, at): &(u64, u64)| now.saturating_sub(at) > millis(REMEMBER);
         while ids.len() >= REMEMBERED || ids.front().is_some_and(old) {
             ids.pop_front();
@@ -47,7 +48,7 @@ impl Released {
 
     fn ago_at(&self, id: &str, now: Duration) -> Option<Duration> {
         let hash = self.hasher.hash_one(id);
-        let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let ids = self.ids.lock();
         let (_, at) = ids.iter().rev().find(|(known, _)| *known == hash)?;
         Some(Duration::from_millis(millis(now).saturating_sub(*at))).filter(|ago| *ago <= REMEMBER)
     }
@@ -73,9 +74,9 @@ mod tests {
         // Released again under the same ID: the last time counts.
         released.remember_at("b", at(603));
         assert_eq!(released.ago_at("b", at(604)), Some(at(1)));
-        assert_eq!(released.ids.lock().unwrap().len(), 1, "what is old goes");
+        assert_eq!(released.ids.lock().len(), 1, "what is old goes");
         (0..REMEMBERED).for_each(|n| released.remember_at(&n.to_string(), at(604)));
-        assert_eq!(released.ids.lock().unwrap().len(), REMEMBERED);
+        assert_eq!(released.ids.lock().len(), REMEMBERED);
         assert_eq!((released.ago_at("b", at(604)), released.ago_at("0", at(604))), (None, Some(at(0))));
     }
 }

@@ -2,8 +2,8 @@
 //! the other node cannot be reached. Ends when nothing is left to do; a client's new wish starts another.
 //! A unit that was released by force lives on here, hidden, until the other node has released its part too.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -119,7 +119,7 @@ async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
         let step = next_step(&entry.status(), link.news.borrow().cancelled);
         if step == Step::Rest || link.news.borrow().released || entry.is_gone() {
             // Under the lock, so that a wish written just now finds either this driver or none.
-            let mut driven = link.driven.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut driven = link.driven.lock();
             if !wishes.has_changed().unwrap_or(false) {
                 *driven = false;
                 return;

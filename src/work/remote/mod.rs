@@ -12,9 +12,10 @@ mod session;
 mod steps;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::WorkError;
@@ -315,7 +316,7 @@ impl Inner {
     fn ensure_driver(self: &Arc<Self>, entry: &Arc<Entry>) {
         let link = entry.link();
         let begins = {
-            let mut driven = link.driven.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut driven = link.driven.lock();
             !std::mem::replace(&mut *driven, true)
         };
         if begins {

@@ -4,7 +4,9 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::session::StepError;
 use crate::work::WorkError;
@@ -31,7 +33,7 @@ impl Output {
         let (dir, path, turn) = (entry.dir.clone(), entry.dir.file("stdout"), entry.link().output.clone());
         let lock = turn.clone();
         let open = move || {
-            let _turn = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let _turn = lock.lock();
             dir.append_stdout().and_then(|file| Ok((file.metadata()?.len(), file)))
         };
         let opened = inner.store.blocking(open).await;
@@ -43,7 +45,7 @@ impl Output {
         let (file, turn, expected, added) =
             (self.file.clone(), self.turn.clone(), self.length, bytes.len() as u64);
         let write = move || {
-            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let _turn = turn.lock();
             if file.metadata()?.len() != expected {
                 return Err(io::Error::other("somebody else has written to it"));
             }

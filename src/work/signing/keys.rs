@@ -7,10 +7,11 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
+use parking_lot::Mutex;
 
 use super::openssh;
 
@@ -133,7 +134,7 @@ impl<K: Key> KeyFile<K> {
     /// The key as its file stands now, or the last good one.
     pub(super) fn current(&self) -> Arc<K> {
         let now = stamp(&self.path);
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.1 != now {
             state.1 = now;
             match read(&self.path) {

@@ -27,9 +27,9 @@ pub(crate) use commit::{Change, Tells};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,7 @@ use self::commit::{Ask, Committed, Committer};
 use self::log::{Log, PREFIX};
 use super::UnitDir;
 use super::disk::System;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Logs that settle, at most; more make their writers wait.
 const SETTLING: usize = 8;
@@ -138,7 +139,7 @@ impl Journal {
 
 impl Inner {
     fn messages(&self) -> MutexGuard<'_, Option<Sender<Message>>> {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+        self.messages.lock()
     }
 
     fn sender(&self) -> io::Result<Sender<Message>> {
