@@ -1,16 +1,16 @@
 //! The work engine from outside: real processes of the real binary as runners, real files, and two engines that
 //! reach each other through memory. Nothing here sleeps for time to pass: every wait is for a condition.
 
-mod ahead;
 mod control;
-mod details;
+mod error_messages;
+mod faults;
 mod fields;
 mod harness;
-mod kept;
+mod invariants;
 mod limits;
 mod local;
-mod promises;
+mod memory_per_unit;
 mod remote;
 mod restart;
 mod soak;
-mod troubles;
+mod streaming_submit;

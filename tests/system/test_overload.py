@@ -1,6 +1,6 @@
 """Floods from a neighbour and from clients: memory, log and `status` stay as they were, and it is told who did it.
 
-The counts are small enough for every change. ABUSE=full makes them those that are promised, with the promised
+The counts are small enough for every change. OVERLOAD=full makes them those that are promised, with the promised
 times, for a release build on a quiet machine: MESHD_TEST_BINARIES=target/release.
 """
 
@@ -21,7 +21,7 @@ from conftest import scoped_mesh
 from mesh import until
 from peer import ADVERTISEMENT, DATA, ROUTING, Peer, frame
 
-FULL = os.environ.get("ABUSE") == "full"
+FULL = os.environ.get("OVERLOAD") == "full"
 MIB = 1024 * 1024
 #: `status` at p99 while something is going on, in seconds. Debug builds on a busy machine are slower by far.
 PROMPT = 0.010 if FULL else 1.0
