@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the throw-away certificates in this directory anew. Needs meshctl on PATH, or in $MESHCTL.
+# Replaces the throw-away certificates in this directory. Needs meshctl on PATH or in $MESHCTL.
 set -eu
 cd "$(dirname "$0")"
 meshctl=${MESHCTL:-meshctl}
