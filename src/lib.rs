@@ -19,9 +19,7 @@
 //!   So far it is the decisions alone: no directive reaches them.
 //! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
 //! - [`daemon`] wires all of them into a node; [`telemetry`] is its log; [`cli`] is `meshctl`.
-//! - [`unix_socket`] owns binding of Unix sockets: permissions, lock, removal.
-//! - [`descriptors`] owns how many files may be open, here and in programs that are started.
-//! - `turn` lets tasks that move many bytes take turns.
+//! - [`os`] owns what the operating system gives: limits, Unix sockets, inotify.
 //! - [`duration`] owns Go's notation of durations, which users type and clients read.
 //!
 //! # The way of a packet, and of a job
@@ -41,15 +39,13 @@ pub mod config;
 pub mod control;
 pub mod controller;
 pub mod daemon;
-pub mod descriptors;
 pub mod duration;
 pub mod mesh;
 pub mod node;
+pub mod os;
 pub mod service;
 pub mod stream;
 pub mod telemetry;
 pub mod tls;
-mod turn;
-pub mod unix_socket;
 pub mod wire;
 pub mod work;

@@ -11,10 +11,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 
 use super::channel::Link;
 use super::session::Peer;
-use crate::descriptors;
+use crate::os::rlimit;
+use crate::os::unix_socket::{self, UnixSocket};
 use crate::stream::{self, StreamListener};
 use crate::tls::{HandshakeError, Handshakes, ServerProfile};
-use crate::unix_socket::{self, UnixSocket};
 use crate::work::Origin;
 
 /// After how much silence the kernel asks a TCP client whether it is still there.
@@ -163,7 +163,7 @@ impl Accept for TlsPort {
 
 /// Answers are small and wanted at once, and a client whose machine died says no good-bye.
 fn tune(stream: &TcpStream) {
-    descriptors::keep_ahead(stream);
+    rlimit::keep_ahead(stream);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 4);
     let tuned = stream.set_nodelay(true).and_then(|()| SockRef::from(stream).set_tcp_keepalive(&keepalive));
     if let Err(error) = tuned {

@@ -19,8 +19,8 @@ use tracing::Instrument;
 
 use super::listen::{self, Accept, Client, MeshService, TcpPort, TlsPort};
 use super::{Context, ListenError, session};
+use crate::os::unix_socket::UnixSocket;
 use crate::tls::ServerProfile;
-use crate::unix_socket::UnixSocket;
 use crate::wire::ServiceName;
 
 /// What clients may use up. The defaults are for production; tests make them small.

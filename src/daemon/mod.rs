@@ -92,7 +92,7 @@ pub fn main(args: Vec<String>) -> ExitCode {
         return code;
     }
     let log = telemetry::start(loaded.config.log_level, loaded.config.trace);
-    crate::descriptors::raise();
+    crate::os::rlimit::raise();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = match runtime.enable_all().event_interval(EVENT_INTERVAL).build() {
         Ok(runtime) => runtime,

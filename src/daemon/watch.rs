@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::control::Reload;
-use crate::work::readiness::register;
+use crate::os::readiness::register;
 
 /// How long nothing may happen before a change counts as complete.
 const SETTLE: Duration = Duration::from_millis(200);

@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::ration::Ration;
 use super::session::Channel;
 use crate::backend::Direction;
 use crate::mesh::{CloseReason, SessionId};
+use crate::os::log_limiter::Ration;
 use crate::wire::{Cost, NodeId};
 
 /// Lines in a minute: the neighbours of a large mesh may all leave and come back within one.

@@ -20,7 +20,6 @@ use super::comings::Comings;
 use super::handle::StopCause;
 use super::port::{Notice, Port};
 use super::queue::IfFull;
-use super::ration::Ration;
 use super::session::{Channel, Surroundings};
 use super::switch::{Forwarding, Switch};
 use super::traffic::LinkStatus;
@@ -29,6 +28,7 @@ use crate::mesh::firewall::Rule;
 use crate::mesh::{
     Class, CloseReason, Event, ForgetError, LinkPolicy, Mesh, Neighbour, Offer, SendError, SessionId, Status,
 };
+use crate::os::log_limiter::Ration;
 use crate::wire::{DataHeader, NameHash, NodeId, Problem, ServiceName, Unreachable, WorkCommand};
 
 /// Inputs handled between two looks at the timers.

@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 use super::clock::Clock;
 use super::comings::Comings;
 use super::driver::{Ask, Driver, Input, SendAsk};
-use super::ration::Ration;
 use super::socket::{BindError, OverlaySocket};
 use super::switch::Switch;
 use super::traffic::LinkStatus;
 use crate::mesh::firewall::Rule;
 use crate::mesh::{ForgetError, Mesh, Offer, Options, SendError, Status};
+use crate::os::log_limiter::Ration;
 use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand, is_localhost};
 
 /// Messages that may wait for the driver; beyond that, links are read more slowly.

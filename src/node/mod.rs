@@ -21,7 +21,6 @@ mod newcomers;
 mod ping;
 mod port;
 mod queue;
-mod ration;
 mod session;
 mod socket;
 mod switch;

@@ -22,7 +22,7 @@ use super::switch::{Bursts, Switch};
 use super::traffic::Traffic;
 use crate::backend::{Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::mesh::{SessionId, Tick};
-use crate::turn::Turn;
+use crate::os::coop::Turn;
 use crate::wire::MessageType;
 
 /// Messages of one session that may wait for the core: however many a neighbour sends, another one's wait is

@@ -11,8 +11,8 @@ use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use crate::os::coop::Turn;
 use crate::stream::MeshStream;
-use crate::turn::Turn;
 
 /// Bytes in hand for each direction of a connection.
 const BUFFER: usize = 64 << 10;

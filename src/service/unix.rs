@@ -1,6 +1,6 @@
 //! Unix socket proxies: from a local socket into the mesh, and from a service of the mesh to a socket.
 //!
-//! Owns the Unix side. The socket's file and lock are [`crate::unix_socket`]'s, bytes are `carry`'s and
+//! Owns the Unix side. The socket's file and lock are [`crate::os::unix_socket`]'s, bytes are `carry`'s and
 //! connections `relay`'s business.
 
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::relay::{self, Source, Target};
+use crate::os::unix_socket::{BindError, UnixSocket};
 use crate::stream::{ListenError, StreamListener, Streams};
 use crate::tls::{ClientProfile, ServerProfile};
-use crate::unix_socket::{BindError, UnixSocket};
 use crate::wire::{NodeId, ServiceName};
 
 /// A local socket whose connections lead to a service of the mesh.

@@ -22,7 +22,6 @@ mod group_sync;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod limits;
-pub(crate) mod readiness;
 mod registry;
 mod remote;
 mod results;
@@ -31,7 +30,6 @@ pub mod signing;
 pub mod status;
 mod store;
 pub mod unit;
-mod watch;
 
 pub use caller::{Caller, Origin, Submitter, UnknownSubmitter};
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin};

@@ -14,7 +14,7 @@ use super::WorkError;
 use super::registry::Follower;
 use super::store::{Store, UnitDir};
 use super::unit::UnitId;
-use super::watch::Subscription;
+use crate::os::watch::Subscription;
 
 /// Most bytes in one chunk.
 const CHUNK: usize = 256 * 1024;

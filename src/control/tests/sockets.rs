@@ -9,7 +9,7 @@ use super::rig::{Client, DEADLINE, Service, context, session as talk};
 use crate::control::channel::Link;
 use crate::control::session::{self, Peer};
 use crate::control::{Limits, ListenError, Server};
-use crate::unix_socket::BindError;
+use crate::os::unix_socket::BindError;
 use crate::wire::ServiceName;
 use crate::work::Origin;
 use tokio_util::sync::CancellationToken;

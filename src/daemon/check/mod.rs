@@ -236,8 +236,8 @@ impl Findings {
     }
 
     fn socket(&mut self, component: &Component, path: &Path) {
-        if path.as_os_str().len() > crate::unix_socket::MAX_SOCKET_PATH {
-            let limit = crate::unix_socket::MAX_SOCKET_PATH;
+        if path.as_os_str().len() > crate::os::unix_socket::MAX_SOCKET_PATH {
+            let limit = crate::os::unix_socket::MAX_SOCKET_PATH;
             return self.add(component, format!("the path is longer than {limit} bytes"));
         }
         match std::fs::symlink_metadata(path) {

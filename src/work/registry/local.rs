@@ -14,12 +14,13 @@ use tokio::time::Instant;
 use super::entry::Entry;
 use super::writer::{Durability, Writer};
 use super::{Inner, Outcome};
+use crate::os::readiness;
 use crate::work::cgroup::Cgroups;
 use crate::work::runner::identity::Identity;
 use crate::work::runner::{Job, Started};
 use crate::work::status::{Extra, Status};
 use crate::work::unit::{Event, RUNNING, State};
-use crate::work::{CommandType, WorkError, readiness};
+use crate::work::{CommandType, WorkError};
 
 /// What a runner gets on top of the grace for harder signals and its last status.
 const RUNNER_MARGIN: Duration = Duration::from_secs(8);

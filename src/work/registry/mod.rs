@@ -44,8 +44,8 @@ use super::signing::{PayloadHash, Refusal, Signer, Subject, Verb, Verifier};
 use super::status::{REMOTE, Status, UnitReport};
 use super::store::Store;
 use super::unit::{State, UnitId};
-use super::watch::Watcher;
 use super::{Caller, CommandType, Dialer, OpenError, Submitter, WorkError};
+use crate::os::watch::Watcher;
 use crate::wire::{NodeId, WorkCommand};
 
 /// How long a unit's removal waits for a write that is under way.
@@ -155,7 +155,7 @@ impl Registry {
             watcher: Watcher::new(),
             queues: Queues::default(),
             names: Names::default(),
-            watched: Semaphore::new((crate::descriptors::allowed() / 2).min(Semaphore::MAX_PERMITS)),
+            watched: Semaphore::new((crate::os::rlimit::allowed() / 2).min(Semaphore::MAX_PERMITS)),
             cgroups: OnceLock::new(),
             dialer,
             grace: cancel_grace,

@@ -16,7 +16,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::work::readiness;
+use crate::os::readiness;
 
 use super::{Job, MAX_MESSAGE, Outcome, Reply, SPAWNER_ARGUMENT};
 
@@ -91,7 +91,7 @@ impl Process {
         let socket = Arc::new(readiness::register(ours, Interest::READABLE | Interest::WRITABLE)?);
         let child = command.spawn()?;
         // Before it is asked for anything.
-        crate::descriptors::give_back(child.id());
+        crate::os::rlimit::give_back(child.id());
         Ok(Self { socket, child })
     }
 }

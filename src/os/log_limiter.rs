@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 /// What may still be said.
 #[derive(Debug)]
-pub(super) struct Ration {
+pub(crate) struct Ration {
     lines: u32,
     time: Duration,
     since: Option<Instant>,
@@ -18,12 +18,12 @@ pub(super) struct Ration {
 
 impl Ration {
     /// At most that many lines in each `time`.
-    pub(super) fn new(lines: u32, time: Duration) -> Self {
+    pub(crate) fn new(lines: u32, time: Duration) -> Self {
         Self { lines, time, since: None, said: 0, unsaid: 0 }
     }
 
     /// If a line may be written now: how many were left out since the last one.
-    pub(super) fn take(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn take(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now - since >= self.time) {
             (self.since, self.said) = (Some(now), 0);
         }
