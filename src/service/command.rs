@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::relay;
+use super::accept;
 use crate::stream::{ListenError, MeshStream, StreamListener, Streams};
 use crate::tls::ServerProfile;
 use crate::wire::ServiceName;
@@ -74,7 +74,7 @@ impl CommandService {
     /// Serves until `stop`. Once this returns all commands have ended, and the service is free again.
     pub async fn run(self, stop: CancellationToken) {
         let words = self.words;
-        relay::outward(self.listener, |stream, stop| serve(words.clone(), stream, stop), stop).await;
+        accept::outward(self.listener, |stream, stop| serve(words.clone(), stream, stop), stop).await;
     }
 }
 

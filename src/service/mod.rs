@@ -1,15 +1,15 @@
 //! Proxies between services of the mesh and sockets outside it.
 //!
 //! Each carries bytes and nothing else: both directions with their own end, nothing lost at the close. `tcp` and
-//! `unix` carry streams, by `relay` (connections) and `carry` (bytes); `udp` carries datagrams, by `flows`;
+//! `unix` carry streams, by `accept` (connections) and `copy` (bytes); `udp` carries datagrams, by `flows`;
 //! `command` gives each stream a terminal; `ip_router` carries the IP packets of a tun device. This room knows nodes
 //! and streams, and has never heard of work.
 
-mod carry;
+mod accept;
 mod command;
+mod copy;
 mod flows;
 mod ip_router;
-mod relay;
 mod tcp;
 mod udp;
 mod unix;

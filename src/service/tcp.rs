@@ -1,7 +1,7 @@
 //! TCP proxies: from a local port into the mesh, and from a service of the mesh to an address.
 //!
-//! Owns the TCP side: the port, the options of sockets, the way to the address. Bytes are `carry`'s and
-//! connections `relay`'s business.
+//! Owns the TCP side: the port, the options of sockets, the way to the address. Bytes are `copy`'s and
+//! connections `accept`'s business.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,8 +16,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::carry::Local;
-use super::relay::{self, Source, Target};
+use super::accept::{self, Source, Target};
+use super::copy::Local;
 use crate::stream::{ListenError, StreamListener, Streams};
 use crate::tls::{ClientProfile, Secured, ServerProfile};
 use crate::wire::{NodeId, ServiceName};
@@ -64,7 +64,7 @@ impl TcpServer {
 
     /// Serves until `stop`; the port is free again once this returns.
     pub async fn run(self, stop: CancellationToken) {
-        relay::inward(self.port, self.target, stop).await;
+        accept::inward(self.port, self.target, stop).await;
     }
 }
 
@@ -171,9 +171,9 @@ impl TcpClient {
                 let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
                 Ok(Box::new(profile.connect(socket, host).await?.ending_like_tcp()) as Box<dyn Side>)
             };
-            relay::join(connect, stream, target, stop)
+            accept::join(connect, stream, target, stop)
         };
-        relay::outward(self.listener, serve, stop).await;
+        accept::outward(self.listener, serve, stop).await;
     }
 }
 

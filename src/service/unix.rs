@@ -1,7 +1,7 @@
 //! Unix socket proxies: from a local socket into the mesh, and from a service of the mesh to a socket.
 //!
-//! Owns the Unix side. The socket's file and lock are [`crate::os::unix_socket`]'s, bytes are `carry`'s and
-//! connections `relay`'s business.
+//! Owns the Unix side. The socket's file and lock are [`crate::os::unix_socket`]'s, bytes are `copy`'s and
+//! connections `accept`'s business.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::relay::{self, Source, Target};
+use super::accept::{self, Source, Target};
 use crate::os::unix_socket::{BindError, UnixSocket};
 use crate::stream::{ListenError, StreamListener, Streams};
 use crate::tls::{ClientProfile, ServerProfile};
@@ -48,7 +48,7 @@ impl UnixSocketServer {
 
     /// Serves until `stop`; the socket is gone once this returns.
     pub async fn run(self, stop: CancellationToken) {
-        relay::inward(self.socket, self.target, stop).await;
+        accept::inward(self.socket, self.target, stop).await;
     }
 }
 
@@ -103,8 +103,8 @@ impl UnixSocketClient {
         let path = self.path;
         let serve = |stream, stop| {
             let target = path.to_string_lossy().into_owned();
-            relay::join(UnixStream::connect(path.clone()), stream, target, stop)
+            accept::join(UnixStream::connect(path.clone()), stream, target, stop)
         };
-        relay::outward(self.listener, serve, stop).await;
+        accept::outward(self.listener, serve, stop).await;
     }
 }

@@ -14,9 +14,9 @@ use quinn::{Connection, RecvStream, SendStream, StoppedError, VarInt, WriteError
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
 
-use super::shared::{Lease, Peer};
+use super::far_end::Gone;
+use super::mux::{Lease, Peer};
 use super::socket::service_at;
-use super::watch::Gone;
 use super::windows::Windows;
 use crate::tls::Guard;
 use crate::wire::{NameHash, ServiceName};

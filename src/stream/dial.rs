@@ -12,12 +12,12 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::connection::{MeshStream, Side, end_when_gone};
+use super::far_end::{Gone, Watches};
+use super::mux::{self, Found, Lease, Opening, Pool, Shared};
 use super::secured;
 use super::settings;
-use super::shared::{self, Found, Lease, Opening, Pool, Shared};
 use super::socket::{MeshSocket, address};
 use super::trust::{self, TrustError};
-use super::watch::{Gone, Watches};
 use super::windows::{Budget, Windows, default_buffers};
 use crate::node::{BindError, NodeHandle};
 use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, Verdict};
@@ -314,7 +314,7 @@ impl Dialer {
         opening: Option<Opening>,
     ) -> Result<MeshStream, DialError> {
         let opened = self.connect(target, true).await?;
-        if !shared::is_agreed(&opened.connection) {
+        if !mux::is_agreed(&opened.connection) {
             drop(opening);
             return Ok(self.only_stream(target, opened).await?.strict());
         }

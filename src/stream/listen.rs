@@ -15,12 +15,12 @@ use tracing::{debug, warn};
 
 use super::connection::{self, MeshStream, Side, end_when_gone};
 use super::dial::{SetupError, Streams};
+use super::far_end::{Blocked, Gone, Watches};
+use super::mux;
 use super::secured;
 use super::settings;
-use super::shared;
 use super::socket::{MeshSocket, service_at};
 use super::trust::{self, TrustError};
-use super::watch::{Blocked, Gone, Watches};
 use super::windows::{Budget, Windows};
 use crate::mesh::Offer;
 use crate::tls::{Expected, Guard, Handshakes, Rejection, ServerProfile};
@@ -261,9 +261,9 @@ impl Door {
             connection.close(TOO_MANY, b"too many connections");
             return Err(Refusal::TooMany);
         };
-        if shared::is_agreed(&connection) {
+        if mux::is_agreed(&connection) {
             windows.allow_many(&connection);
-            shared::allow_streams(&connection);
+            mux::allow_streams(&connection);
             tokio::spawn(end_when_gone(connection.clone(), gone.clone(), windows.clone(), guard));
             return Ok(Accepted::Many(connection, gone, windows));
         }
@@ -287,7 +287,7 @@ impl Door {
 
     /// Takes the streams of one connection in until it is closed or the service is.
     async fn accept_streams(&self, connection: Connection, gone: Gone, windows: Arc<Windows>) {
-        let streams = shared::Streams::new();
+        let streams = mux::Streams::new();
         loop {
             let halves = tokio::select! {
                 halves = connection.accept_bi() => halves,

@@ -5,8 +5,8 @@
 //! - `secured` is the TLS of streams with a profile: node IDs, checked against the node at the other end.
 //! - `dial` and `listen` open connections; `connection` is one, as a plain byte stream.
 //!
-//! - `shared` lets many streams of our own nodes use one connection.
-//! - `windows` shares the node's memory for streams out among connections; `watch` knows what has become of far ends.
+//! - `mux` lets many streams of our own nodes use one connection.
+//! - `windows` shares the node's memory for streams out among connections; `far_end` knows what has become of far ends.
 //!
 //! One connection carries one bidirectional stream, which begins with a zero byte
 //! (docs/protocol.md#stream-opening); only our own nodes agree on more of them.
@@ -14,19 +14,19 @@
 
 mod connection;
 mod dial;
+mod far_end;
 mod listen;
+mod mux;
 mod secured;
 mod settings;
-mod shared;
 mod socket;
 mod trust;
-mod watch;
 mod windows;
 
 pub use connection::MeshStream;
 pub use dial::{DialError, SetupError, Streams};
 pub use listen::{ListenError, StreamListener};
-pub use shared::Peer;
+pub use mux::Peer;
 pub use windows::default_buffers;
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, Connection, ServerConfig};
 use rustls::pki_types::CertificateDer;
 
+use super::mux::Peer;
 use super::settings;
-use super::shared::Peer;
 use super::trust::{ALPN, TrustError};
 use crate::tls::{ClientProfile, Expected, ServerProfile, Verdict};
 use crate::wire::{NameHash, NodeId};

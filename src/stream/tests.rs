@@ -436,7 +436,7 @@ async fn a_connection_that_lets_no_more_streams_begin_is_left_for_another() {
     let mut kept_there = Vec::new();
     let begun = Instant::now();
     // One more than it allows: given up here, they go on over there.
-    for _ in 0..=shared::MOST_STREAMS {
+    for _ in 0..=mux::MOST_STREAMS {
         let mut here = timeout(LIMIT, dial()).await.unwrap().unwrap();
         let mut there = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
         there.write_all(b"x").await.unwrap();

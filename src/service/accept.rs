@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use super::carry::{Local, carry};
+use super::copy::{Local, carry};
 use crate::stream::{MeshStream, StreamListener, Streams};
 use crate::tls::ClientProfile;
 use crate::wire::{NodeId, ServiceName};

@@ -13,8 +13,8 @@ use quinn::{Connection, VarInt};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::far_end::Gone;
 use super::trust::ALPN;
-use super::watch::Gone;
 use super::windows::Windows;
 use crate::tls::ClientProfile;
 use crate::wire::{NameHash, ServiceName};
