@@ -1,6 +1,6 @@
 """The pages in docs/, README.md and CONTRIBUTING.md name only files, tests and functions that exist.
 
-A check of text alone. `…` at the end of a name, or of one in a path, stands for the rest of it.
+It starts nothing. `…` at the end of a name stands for the rest of it.
 """
 
 import functools
@@ -9,15 +9,15 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Source files, wherever a page mentions one: with its whole path, or with as much of it as is needed.
+#: A source file, by its path or by the end of its path.
 FILE = re.compile(r"(?<![\w/.*$-])((?:\.{1,2}/)*[\w./-]+\.(?:rs|py|yml|md|service|toml))\b(?!\()")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
-#: Names in backquotes: of tests and functions (with an underscore), also behind the path of their module.
-NAME = re.compile(r"`((?:\w+::)*(?:[a-z]\w*_\w*(?:_…|…)?|\*))(?:\(\))?`")
+#: Names of tests and functions (with an underscore) in backquotes, with or without their module.
+NAME = re.compile(r"`((?:\w+::)*[a-z]\w*_(?:\w+…?|…))(?:\(\))?`")
 QUALIFIED = re.compile(r"`((?:\w+::)+[\w…*]+)`")
 WORD = re.compile(r"[A-Za-z_]\w*")
-#: File names that a page uses as an example, and files that are made by what the page describes.
-NOT_HERE = {"meshd.yml", "/etc/meshd/meshd.yml"}
+#: A file that a page creates.
+NOT_HERE = {"/etc/meshd/meshd.yml"}
 
 
 @functools.cache
@@ -29,7 +29,7 @@ def tracked():
 
 @functools.cache
 def words():
-    """Every identifier of the code, and every word of its texts."""
+    """Every identifier and every word in the code."""
     found = set()
     for path in tracked():
         if path.endswith((".rs", ".py", ".toml", ".yml")) or path in ("tests/run", ".ci/run"):
