@@ -1,8 +1,8 @@
-//! The controller: jobs find the instance that runs them, and outlive the loss of any one node.
+//! The controller: places jobs on instances, and keeps them running when a node is lost.
 //!
-//! A job service inside control nodes. A **job** is what a client submits; an **instance** is the record of
-//! a node that may run jobs; an **attempt** is one try to run a job, as one unit of work on one instance; the
-//! **owner** is the control node that drives a job. [`core`] decides, from plain state and a given time.
-//! This room has never heard of routing.
+//! It is a service inside control nodes. A client submits a **job**. An **instance** is the record of a node
+//! that may run jobs. An **attempt** is one try to run a job, as one unit of work on one instance. The
+//! **owner** is the control node that drives a job. [`core`] decides, from plain state and a given time. This
+//! room knows nothing of routing.
 
 pub mod core;

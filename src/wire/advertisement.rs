@@ -1,4 +1,4 @@
-//! Service advertisements: what a node offers, flooded through the mesh unchanged.
+//! Service advertisements: they announce a service and flood through the mesh unchanged.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{MessageType, NodeId, ServiceName, WireError, json};
 
-/// How a service is spoken to; other numbers may come from newer nodes and are kept.
+/// What a service speaks. Newer nodes may send other numbers, which are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ConnType(pub u8);
@@ -36,13 +36,13 @@ pub struct WorkCommand {
 /// One service of one node. Keys are spelt as on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advertisement {
-    /// The node that offers it.
+    /// The node that offers the service.
     #[serde(rename = "NodeID")]
     pub node_id: NodeId,
     /// The service.
     #[serde(rename = "Service")]
     pub service: ServiceName,
-    /// When the offer was made; of two, the later one counts.
+    /// Of two advertisements of a service, the later one counts.
     #[serde(rename = "Time")]
     pub time: Timestamp,
     /// How it is spoken to.
@@ -51,21 +51,21 @@ pub struct Advertisement {
     /// Free-form description; `type` = `Control Service` marks the control service.
     #[serde(rename = "Tags")]
     pub tags: Option<BTreeMap<String, String>>,
-    /// Work types, on the control service's advertisement only.
+    /// Work types; only the control service has them.
     #[serde(rename = "WorkCommands", default)]
     pub work_commands: Option<Vec<WorkCommand>>,
 }
 
-/// An advertisement as it travels: with the mark that withdraws it.
+/// An advertisement, and whether it withdraws the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdvertisementMessage {
-    /// What is offered or withdrawn.
+    /// The service that is offered or withdrawn.
     pub advertisement: Advertisement,
-    /// True to withdraw.
+    /// True to withdraw the service.
     pub cancel: bool,
 }
 
-/// The wire shape. Written out, because flattening one struct into another ruins error messages.
+/// The layout on the wire. It repeats the fields because `serde(flatten)` ruins error messages.
 #[derive(Serialize, Deserialize)]
 struct Wire {
     #[serde(rename = "NodeID")]
@@ -85,7 +85,7 @@ struct Wire {
 }
 
 impl AdvertisementMessage {
-    /// What errors call it.
+    /// The name in error messages.
     pub const WHAT: &str = "service advertisement";
 
     /// Reads a whole message, type byte included.

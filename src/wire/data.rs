@@ -17,10 +17,10 @@ use super::{MessageType, NameHash, ServiceName, WireError};
 /// Size of the header in bytes.
 pub const DATA_HEADER_LEN: usize = 36;
 
-/// Where the hops to live stand: a forwarding node lowers this byte in place.
+/// The offset of the hops to live: a forwarding node lowers this byte in place.
 pub const HOPS_OFFSET: usize = 1;
 
-/// Who sends what to whom, as it stands in front of a payload.
+/// The addresses in front of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataHeader {
     /// How often the message may still be forwarded.

@@ -14,17 +14,17 @@ pub fn prefix(len: usize) -> Option<[u8; PREFIX_LEN]> {
     u16::try_from(len).ok().map(u16::to_le_bytes)
 }
 
-/// Takes the next whole message off the front of `buffer`, or `None` until more bytes have come.
+/// Takes the next whole message off the front of `buffer`, or `None` until more bytes have arrived.
 ///
-/// The message shares the buffer's allocation. A frame of length zero gives an empty message: what
-/// that means is the reader's decision (it is no message type, so it is dropped and counted).
+/// The message shares the buffer's allocation. A frame of length zero is an empty message: it has no type, so
+/// the reader counts and drops it.
 pub fn next_message(buffer: &mut BytesMut) -> Option<BytesMut> {
     if buffer.len() < PREFIX_LEN {
         return None;
     }
     let len = usize::from(u16::from_le_bytes([buffer[0], buffer[1]]));
     if buffer.len() < PREFIX_LEN + len {
-        // The rest of a frame can always be awaited: 16 bits bound it.
+        // A length of 16 bits bounds how much we wait for.
         debug_assert!(len <= MAX_MESSAGE);
         return None;
     }

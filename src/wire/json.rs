@@ -1,4 +1,4 @@
-//! The one way in which JSON bodies are read and printed: a type byte, then the body.
+//! JSON messages: a type byte, then the body. All of them are parsed and printed here.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Serialize;

@@ -28,30 +28,30 @@ pub const MAX_PAYLOAD: usize = 16_384;
 /// Hops that a fresh data message may take.
 pub const MAX_HOPS: u8 = 30;
 
-/// Why bytes from a neighbour are not a message.
+/// Why bytes from a neighbour are not a valid message.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// A message of no bytes: there is not even a type.
+    /// A message without bytes, so without a type.
     #[error("empty message")]
     Empty,
     /// The first byte names no known message type.
     #[error("unknown message type {0}")]
     UnknownType(u8),
-    /// A data message that ends inside its header.
+    /// A data message that ends before its header does.
     #[error("data message of {0} bytes is shorter than its {DATA_HEADER_LEN}-byte header")]
     ShortHeader(usize),
-    /// A JSON body that does not have the shape of its type.
+    /// A JSON body that does not match its type.
     #[error("malformed {what}: {source}")]
     Json {
-        /// Which kind of body.
+        /// The name of the body's type.
         what: &'static str,
         /// What the parser objected to.
         source: serde_json::Error,
     },
-    /// A body that would not fit a link's frame.
+    /// A body that does not fit into a link's frame.
     #[error("{what} of {len} bytes is too large: a link carries {MAX_MESSAGE} bytes")]
     TooLarge {
-        /// Which kind of body.
+        /// The name of the body's type.
         what: &'static str,
         /// Its size in bytes, type byte included.
         len: usize,
@@ -98,7 +98,7 @@ impl MessageType {
     }
 }
 
-/// The whole reject message: its body is an empty JSON list.
+/// A complete reject message; its body is an empty JSON list.
 pub const REJECT: &[u8] = &[3, b'[', b']'];
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Names on the wire: node IDs, service names and the hash that stands for a node ID in a data header.
+//! Names on the wire: node IDs, service names, and the hash that stands for a node ID in a data header.
 //!
-//! A name that exists as one of these types is already valid; nobody downstream checks it again.
+//! A value of one of these types is valid; nobody downstream checks it again.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -10,39 +10,39 @@ use highway::{HighwayHash, HighwayHasher};
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest node ID that we accept, in bytes. DNS names, which IDs are in practice, end at 253.
+/// The longest node ID, in bytes. In practice IDs are DNS names, which end at 253.
 pub const MAX_NODE_ID: usize = 255;
 
-/// A node's name in the mesh: 1 to [`MAX_NODE_ID`] bytes of UTF-8 without control characters, and never
-/// `localhost`, which on every node means the node itself. As large as a pointer, and cheap to clone: a node
-/// of a large mesh holds each name in several tables.
+/// A node's ID: 1 to [`MAX_NODE_ID`] bytes of UTF-8 without control characters. It is never `localhost`,
+/// which every node takes for itself. A value is as large as a pointer and cheap to clone, since a node of a
+/// large mesh holds each name in several tables.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(ArcStr);
 
-/// Why a text is no node ID.
+/// Why a text is not a node ID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidNodeId {
-    /// No bytes at all.
+    /// The text is empty.
     #[error("a node ID may not be empty")]
     Empty,
     /// More than [`MAX_NODE_ID`] bytes.
     #[error("a node ID has at most {MAX_NODE_ID} bytes, this one has {0}")]
     TooLong(usize),
-    /// `localhost` in any case.
+    /// `localhost`, in any case.
     #[error("node ID \"localhost\" is reserved: it always means the local node")]
     Reserved,
-    /// It would break the line protocol and forge log lines.
+    /// Control characters would break the line protocol and forge log lines.
     #[error("a node ID may not contain control characters")]
     Control,
 }
 
-/// Whether a name is the one by which every node means itself: `localhost` in any case.
+/// Whether a name is `localhost`, in any case.
 pub fn is_localhost(name: &str) -> bool {
     name.eq_ignore_ascii_case("localhost")
 }
 
 impl NodeId {
-    /// Checks and takes a name.
+    /// Checks a name.
     ///
     /// # Errors
     /// [`InvalidNodeId`] says which rule it breaks.
@@ -68,7 +68,7 @@ impl NodeId {
         &self.0
     }
 
-    /// What stands for this name in a data header.
+    /// The hash that stands for this name in a data header.
     pub fn hash(&self) -> NameHash {
         NameHash::of(&self.0)
     }
@@ -111,7 +111,7 @@ impl<'de> Deserialize<'de> for NodeId {
     }
 }
 
-/// Takes a name from where it stands: floods are full of them.
+/// Builds a node ID from borrowed text, without a copy in between: floods are full of names.
 struct NodeIdVisitor;
 
 impl Visitor<'_> for NodeIdVisitor {
@@ -149,17 +149,17 @@ impl fmt::Display for NameHash {
     }
 }
 
-/// A service on a node, the counterpart of a port: at most 8 bytes, kept right-padded with NUL as on the wire.
+/// A service on a node, the counterpart of a port: at most 8 bytes, right-padded with NUL as on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceName([u8; 8]);
 
-/// A service name of more than 8 bytes, of none, or with bytes that no name may have.
+/// Why a text is not a service name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidServiceName {
-    /// No bytes at all.
+    /// The text is empty.
     #[error("a service name may not be empty")]
     Empty,
-    /// More bytes than the header has room for.
+    /// The header has room for 8 bytes.
     #[error("service name {0:?} too long: at most 8 bytes are possible")]
     TooLong(String),
     /// NUL is the padding, and control characters would break the line protocol.
@@ -175,7 +175,7 @@ impl ServiceName {
     /// The default name of the control service.
     pub const CONTROL: Self = Self(*b"control\0");
 
-    /// Checks and takes a name.
+    /// Checks a name.
     ///
     /// # Errors
     /// [`InvalidServiceName`] says which rule it breaks.
@@ -194,17 +194,17 @@ impl ServiceName {
         Ok(Self(bytes))
     }
 
-    /// Takes the 8 bytes of a header as they are; a peer may have put anything there.
+    /// Takes the 8 bytes of a header unchecked; a peer may have put anything there.
     pub const fn from_wire(bytes: [u8; 8]) -> Self {
         Self(bytes)
     }
 
-    /// The 8 bytes as they stand in a header.
+    /// The 8 bytes for a header.
     pub const fn to_wire(self) -> [u8; 8] {
         self.0
     }
 
-    /// True for the services that the node itself answers and nobody may bind.
+    /// True for the services that the node answers itself, which nobody may bind.
     pub fn is_reserved(self) -> bool {
         self == Self::PING || self == Self::UNREACH
     }

@@ -19,10 +19,10 @@ pub struct Cost(f64);
 pub struct InvalidCost(pub f64);
 
 impl Cost {
-    /// What a link costs where nobody says otherwise.
+    /// The cost of a link for which none is configured.
     pub const DEFAULT: Self = Self(1.0);
 
-    /// Checks and takes a cost.
+    /// Checks a cost.
     ///
     /// # Errors
     /// [`InvalidCost`] if it is zero, negative or not finite.
@@ -60,20 +60,20 @@ impl<'de> Deserialize<'de> for Cost {
 /// One version of a node's list of its links. Keys are spelt as on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutingUpdate {
-    /// Whose links these are. `None` (an empty name) while the sender is still starting.
-    #[serde(rename = "NodeID", with = "maybe_node")]
+    /// The node that these links belong to; `None` (an empty name) while the sender is still starting.
+    #[serde(rename = "NodeID", with = "optional_node_id")]
     pub node_id: Option<NodeId>,
-    /// 8 random alphanumerics: the same update heard twice is processed once.
+    /// 8 random alphanumerics that identify the update; a copy heard a second time is ignored.
     #[serde(rename = "UpdateID", deserialize_with = "update_id")]
     pub update_id: String,
     /// Start time of the node in seconds, shifted left by 24 bits, plus a 24-bit number: the fraction of the
-    /// second in our own, a random one in a Go node's.
+    /// second on our nodes, a random number on a Go node.
     #[serde(rename = "UpdateEpoch")]
     pub epoch: u64,
-    /// Rises by one with each update of an epoch.
+    /// Grows by one with each update of an epoch.
     #[serde(rename = "UpdateSequence")]
     pub sequence: u64,
-    /// Neighbour to cost. Shared, since whoever passes an update on keeps the list as well.
+    /// Neighbour to cost. Shared, because a node that forwards an update also stores the list.
     #[serde(rename = "Connections", deserialize_with = "null_is_empty")]
     pub connections: Arc<BTreeMap<NodeId, Cost>>,
     /// The neighbour that sent this copy.
@@ -86,7 +86,7 @@ pub struct RoutingUpdate {
 
 impl RoutingUpdate {
     const WHAT: &str = "routing update";
-    /// The longest update ID that is read, in bytes: every node keeps it with the update.
+    /// The longest accepted update ID, in bytes: every node stores it with the update.
     pub const MAX_UPDATE_ID: usize = 64;
 
     /// Reads a whole message, type byte included.
@@ -106,8 +106,7 @@ impl RoutingUpdate {
     }
 }
 
-/// What tells an update that is news from one that is not, read without the rest: most copies of a flood say
-/// what is known.
+/// The fields that decide whether an update is new, parsed without the rest: most copies in a flood are not.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Glance<'a> {
     /// As [`RoutingUpdate::node_id`], unchecked.
@@ -128,7 +127,7 @@ pub struct Glance<'a> {
 }
 
 impl<'a> Glance<'a> {
-    /// Reads a whole message, type byte included; `None` if it is none, which [`RoutingUpdate::parse`] explains.
+    /// Parses a whole message, type byte included. On `None`, [`RoutingUpdate::parse`] gives the reason.
     pub fn at(message: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(message.get(1..)?).ok()
     }
@@ -149,8 +148,8 @@ fn null_is_empty<'de, D: Deserializer<'de>>(d: D) -> Result<Arc<BTreeMap<NodeId,
     Ok(Option::<BTreeMap<_, _>>::deserialize(d)?.unwrap_or_default().into())
 }
 
-/// A node ID that may be the empty text.
-mod maybe_node {
+/// A node ID that may be empty on the wire.
+mod optional_node_id {
     use super::*;
 
     pub(super) fn serialize<S: Serializer>(node: &Option<NodeId>, s: S) -> Result<S::Ok, S::Error> {

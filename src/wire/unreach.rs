@@ -1,4 +1,4 @@
-//! Unreachable notices: the payload that tells a sender why its datagram did not arrive.
+//! Unreachable notices: the payload that reports to a sender why its datagram did not arrive.
 
 use std::fmt;
 
@@ -17,12 +17,12 @@ pub enum Problem {
     MessageExpired,
     /// A firewall rule rejected it.
     BlockedByFirewall,
-    /// A text of a node that knows more problems than we do.
+    /// A text from a node that knows more problems than we do.
     Other(String),
 }
 
 impl Problem {
-    /// The text on the wire, which is also the one that clients see.
+    /// The text on the wire, which clients also see.
     pub fn as_str(&self) -> &str {
         match self {
             Self::ServiceUnknown => "service unknown",
@@ -54,25 +54,25 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The addresses of the datagram that was given up, and why. Keys are spelt as on the wire.
+/// The addresses of the dropped datagram, and the reason. Keys are spelt as on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Unreachable {
-    /// Who had sent it.
+    /// The node that sent the datagram.
     pub from_node: NodeId,
-    /// Where it should have gone.
+    /// The node that it was sent to.
     pub to_node: NodeId,
-    /// The sender's service: the notice is for whoever listens there. It may be one that no user can have.
+    /// The sender's service, which gets the notice. No user can bind some of these names.
     #[serde(deserialize_with = "as_in_header")]
     pub from_service: ServiceName,
-    /// The service that it was for, likewise.
+    /// The service that it was sent to, likewise.
     #[serde(deserialize_with = "as_in_header")]
     pub to_service: ServiceName,
-    /// Why it was given up.
+    /// Why the datagram was dropped.
     pub problem: Problem,
 }
 
-/// A notice repeats names from a header, where any 8 bytes may stand.
+/// A notice repeats service names from a header, which may hold any 8 bytes.
 fn as_in_header<'de, D: Deserializer<'de>>(d: D) -> Result<ServiceName, D::Error> {
     let name = std::borrow::Cow::<str>::deserialize(d)?;
     let mut bytes = [0; 8];
@@ -88,7 +88,7 @@ impl Unreachable {
     /// Reads a datagram's payload.
     ///
     /// # Errors
-    /// [`WireError::Json`] if it is no notice.
+    /// [`WireError::Json`] if it is not a notice.
     pub fn parse(payload: &[u8]) -> Result<Self, WireError> {
         serde_json::from_slice(payload).map_err(|source| WireError::Json { what: Self::WHAT, source })
     }
