@@ -12,13 +12,14 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use super::frame_reader::FrameReader;
 use super::frame_writer::FrameWriter;
 use super::{AcceptError, DialFailure, Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
+use crate::os;
 use crate::tls::{ClientProfile, Handshakes, ServerProfile};
 
 const TRANSPORT: &str = "tcp";
@@ -28,9 +29,6 @@ pub const DIAL_LIMIT: Duration = Duration::from_secs(15);
 
 /// How long a close waits for a peer that does not take the last packets.
 pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(3);
-
-/// Connections that the kernel holds for us between two accepts; it cuts this down to `somaxconn`.
-const BACKLOG: u32 = 4096;
 
 /// A dead host is noticed after 15 + 3 * 5 s, even if nothing above asks.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
@@ -107,7 +105,7 @@ impl TcpListener {
         let address = &options.bind;
         let failed =
             |source: io::Error| io::Error::new(source.kind(), cannot_listen(TRANSPORT, address, &source));
-        let socket = bind_first(resolve(address).await.map_err(failed)?, listen).map_err(failed)?;
+        let socket = bind_first(resolve(address).await.map_err(failed)?, os::tcp::listen).map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?;
         Ok(Self { socket, local, tls: options.tls.clone(), handshakes: Handshakes::default() })
     }
@@ -127,7 +125,7 @@ impl TcpListener {
             match &self.tls {
                 None => return Ok(session(stream, peer, Direction::Inbound)),
                 Some(profile) => {
-                    tune(&stream, &peer);
+                    tune(&stream);
                     let (profile, local) = (profile.clone(), self.local);
                     self.handshakes.begin(async move {
                         let accepting = super::tls::accept(profile, stream, peer.clone());
@@ -161,14 +159,6 @@ pub(super) fn bind_first<T>(
     Err(last)
 }
 
-pub(super) fn listen(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A restarted daemon must not wait for the old one's connections to leave TIME_WAIT.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
 /// What to tell the operator whose listener has not started.
 pub(super) fn cannot_listen(transport: &str, address: &str, source: &io::Error) -> String {
     let advice = match source.kind() {
@@ -191,7 +181,7 @@ pub(super) async fn dial(options: &TcpDialOptions) -> Result<Session, DialFailur
     match &options.tls {
         None => Ok(session(stream, address.clone(), Direction::Outbound)),
         Some(profile) => {
-            tune(&stream, address);
+            tune(&stream);
             super::tls::connect(profile, stream, address).await
         }
     }
@@ -249,7 +239,7 @@ fn not_itself(stream: TcpStream) -> io::Result<TcpStream> {
 }
 
 fn session(stream: TcpStream, peer: String, direction: Direction) -> Session {
-    tune(&stream, &peer);
+    tune(&stream);
     let (receiving, sending) = stream.into_split();
     let presence = Arc::new(());
     let writer = TcpWriter { frames: FrameWriter::new(sending), reader: Arc::downgrade(&presence) };
@@ -261,18 +251,12 @@ fn session(stream: TcpStream, peer: String, direction: Direction) -> Session {
     }
 }
 
-pub(super) fn tune(stream: &TcpStream, peer: &str) {
-    if let Err(error) = set_options(stream) {
-        // They make a session better, none of them makes it possible.
-        debug!(%peer, %error, "cannot set socket options");
+/// Sets the socket's options. None of them is necessary for a session.
+pub(super) fn tune(stream: &TcpStream) {
+    os::tcp::tune(stream, &KEEPALIVE);
+    if let Err(error) = SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_LIMIT) {
+        debug!(%error, "failed to limit the unsent bytes of a TCP connection");
     }
-}
-
-fn set_options(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(stream);
-    socket.set_tcp_keepalive(&KEEPALIVE)?;
-    socket.set_tcp_notsent_lowat(UNSENT_LIMIT)
 }
 
 /// The receiving half of a TCP session.

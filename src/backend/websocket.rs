@@ -22,9 +22,10 @@ use tracing::debug;
 pub use self::half::{WsReader, WsWriter};
 pub use self::proxy::Proxy;
 use self::upgrade::Refused;
-use super::tcp::{self, bind_first, cannot_listen, join, resolve};
+use super::tcp::{bind_first, cannot_listen, join, resolve};
 use super::udp::bind_again;
 use super::{AcceptError, DIAL_LIMIT, DialFailure, Session};
+use crate::os;
 use crate::tls::{ClientProfile, Handshakes, ServerProfile};
 
 /// How long a client may take from its connection to the end of its upgrade.
@@ -105,7 +106,7 @@ impl WsListener {
         let failed =
             |source: io::Error| io::Error::new(source.kind(), cannot_listen(transport, address, &source));
         let candidates = resolve(address).await.map_err(failed)?;
-        let binding = bind_again(REBIND_LIMIT, || bind_first(candidates.clone(), tcp::listen));
+        let binding = bind_again(REBIND_LIMIT, || bind_first(candidates.clone(), os::tcp::listen));
         let socket = binding.await.map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?;
         let (sessions, accepted) = mpsc::channel(BACKLOG);

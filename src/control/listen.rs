@@ -6,23 +6,22 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
+use socket2::TcpKeepalive;
+use tokio::net::{TcpListener, TcpStream, lookup_host};
 
 use super::channel::Link;
 use super::session::Peer;
-use crate::os::rlimit;
-use crate::os::unix_socket::{self, UnixSocket};
+use crate::os::{
+    self,
+    unix_socket::{self, UnixSocket},
+};
 use crate::stream::{self, StreamListener};
 use crate::tls::{HandshakeError, Handshakes, ServerProfile};
 use crate::work::Origin;
 
-/// After how much silence the kernel asks a TCP client whether it is still there.
-const KEEPALIVE: Duration = Duration::from_secs(60);
-
-/// Clients that the kernel holds for us between two accepts; it cuts this down to `somaxconn`. One that finds no room
-/// may think that it is connected, and is not.
-const BACKLOG: u32 = 4096;
+/// When and how often the kernel asks a silent TCP client whether it is still there.
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
 
 /// Why no clients can be heard.
 #[derive(Debug, thiserror::Error)]
@@ -78,20 +77,12 @@ pub(super) async fn bind_tcp(address: &str) -> Result<TcpListener, ListenError> 
     let failed = |source| ListenError::Tcp { address: address.to_owned(), source };
     let mut last = io::ErrorKind::AddrNotAvailable.into();
     for candidate in lookup_host(&full).await.map_err(failed)? {
-        match listen(candidate) {
+        match os::tcp::listen(candidate) {
             Ok(listener) => return Ok(listener),
             Err(error) => last = error,
         }
     }
     Err(failed(last))
-}
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A restarted daemon must not wait for the old one's connections to leave TIME_WAIT.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
 }
 
 /// A TCP port whose clients speak in the clear.
@@ -109,7 +100,7 @@ impl TcpPort {
 impl Accept for TcpPort {
     async fn accept(&mut self) -> io::Result<Option<Client>> {
         let (stream, address) = self.listener.accept().await?;
-        tune(&stream);
+        os::tcp::tune(&stream, &KEEPALIVE);
         let peer = Peer { origin: Origin::Tcp, trusted: self.trusted, name: address.to_string() };
         Ok(Some((Box::new(stream), peer)))
     }
@@ -131,7 +122,7 @@ impl TlsPort {
     }
 
     fn begin(&mut self, stream: TcpStream, address: SocketAddr) {
-        tune(&stream);
+        os::tcp::tune(&stream, &KEEPALIVE);
         let (profile, trusted) = (self.profile.clone(), self.trusted);
         self.handshakes.begin(async move {
             let secured = profile.accept(stream).await.inspect_err(|error| {
@@ -158,16 +149,6 @@ impl Accept for TlsPort {
                 },
             }
         }
-    }
-}
-
-/// Answers are small and wanted at once, and a client whose machine died says no good-bye.
-fn tune(stream: &TcpStream) {
-    rlimit::keep_ahead(stream);
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 4);
-    let tuned = stream.set_nodelay(true).and_then(|()| SockRef::from(stream).set_tcp_keepalive(&keepalive));
-    if let Err(error) = tuned {
-        tracing::debug!(%error, "failed to set options of a TCP client");
     }
 }
 

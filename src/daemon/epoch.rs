@@ -4,10 +4,10 @@
 //! last number is therefore kept in a file beside the node's units, and the next one always exceeds it. It
 //! knows nothing of what the number is for.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::{fs, io};
+
+use crate::os::replace::replace;
 
 /// The file's name; no unit has a name like it.
 const FILE: &str = ".epoch";
@@ -25,12 +25,7 @@ pub(super) fn next(directory: &Path, clock: u64) -> io::Result<u64> {
         Err(error) => return Err(error),
     };
     let epoch = clock.max(last.saturating_add(1));
-    let fresh = directory.join(".epoch.new");
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    writeln!(file, "{epoch}")?;
-    file.sync_all()?;
-    fs::rename(&fresh, &path)?;
-    File::open(directory)?.sync_all()?;
+    replace(&path, format!("{epoch}\n").as_bytes(), 0o600)?;
     Ok(epoch)
 }
 

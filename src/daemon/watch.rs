@@ -5,27 +5,28 @@
 //! here.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::inotify;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use futures_util::future::select_all;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use crate::control::Reload;
-use crate::os::readiness::register;
+use crate::os::watch::{Subscription, WatchFlags, Watcher};
 
 /// How long nothing may happen before a change counts as complete.
 const SETTLE: Duration = Duration::from_millis(200);
 /// Between looks where the system has no inotify to give.
 const POLL: Duration = Duration::from_secs(2);
+/// What may come at the end of a change, however it is made.
+const EVENTS: WatchFlags = WatchFlags::CLOSE_WRITE
+    .union(WatchFlags::MOVED_TO)
+    .union(WatchFlags::CREATE)
+    .union(WatchFlags::MOVED_FROM)
+    .union(WatchFlags::DELETE);
 
 /// What has files that are to be followed.
 pub(super) trait Followed: Reload {
@@ -43,7 +44,8 @@ async fn watch(reload: Arc<impl Followed>) {
     if files.is_empty() {
         return;
     }
-    let mut changes = Changes::open(&files);
+    let watcher = Watcher::new("the configuration", EVENTS, POLL);
+    let mut changes = Changes::of(&watcher, &files).await;
     // Looked at after the watch has begun, so that nothing falls in between.
     let mut known = contents(&files).await;
     loop {
@@ -68,7 +70,7 @@ async fn watch(reload: Arc<impl Followed>) {
         let followed = reload.files().await;
         if followed != files && !followed.is_empty() {
             files = followed;
-            changes = Changes::open(&files);
+            changes = Changes::of(&watcher, &files).await;
             let mut found = contents(&files).await;
             // What has changed since the reload began is found at the next look.
             found.extend(known.into_iter().filter(|(path, _)| files.contains(path)));
@@ -84,29 +86,17 @@ async fn contents(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     tokio::task::spawn_blocking(read).await.unwrap_or_default()
 }
 
-/// Tells that something may have changed.
-enum Changes {
-    Inotify(AsyncFd<OwnedFd>),
-    Poll,
-}
+/// The directories of the files, in each of which something may change.
+struct Changes(Vec<Subscription>);
 
 impl Changes {
-    fn open(files: &[PathBuf]) -> Self {
-        Self::inotify(files).unwrap_or_else(|error| {
-            warn!(%error, "no inotify for the configuration, looking every {POLL:?} instead");
-            Self::Poll
-        })
-    }
-
-    fn inotify(files: &[PathBuf]) -> io::Result<Self> {
-        let instance = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-        use inotify::WatchFlags as On;
-        let what = On::CLOSE_WRITE | On::MOVED_TO | On::CREATE | On::MOVED_FROM | On::DELETE;
+    async fn of(watcher: &Watcher, files: &[PathBuf]) -> Self {
         let directories: BTreeSet<&Path> = files.iter().map(|file| directory(file)).collect();
+        let mut subscriptions = Vec::new();
         for directory in directories {
-            inotify::add_watch(&instance, directory, what)?;
+            subscriptions.push(watcher.subscribe(directory).await);
         }
-        register(instance, Interest::READABLE).map(Self::Inotify)
+        Self(subscriptions)
     }
 
     /// Ready once nothing has happened for a while.
@@ -114,26 +104,9 @@ impl Changes {
         while timeout(SETTLE, self.next()).await.is_ok() {}
     }
 
-    /// Dropping the wait loses nothing: events stay in the kernel until they are taken, all at once.
+    /// Ready once something may have changed. Cancel safe.
     async fn next(&mut self) {
-        match self {
-            Self::Poll => sleep(POLL).await,
-            Self::Inotify(instance) => {
-                let taken = instance.async_io(Interest::READABLE, |instance| {
-                    let mut buffer = [MaybeUninit::uninit(); 4096];
-                    let mut reader = inotify::Reader::new(instance, &mut buffer);
-                    reader.next()?;
-                    while !reader.is_buffer_empty() {
-                        reader.next()?;
-                    }
-                    Ok(())
-                });
-                if let Err(error) = taken.await {
-                    warn!(%error, "inotify failed, looking at the configuration every {POLL:?} instead");
-                    *self = Self::Poll;
-                }
-            }
-        }
+        select_all(self.0.iter_mut().map(|directory| Box::pin(directory.changed()))).await;
     }
 }
 
@@ -180,8 +153,6 @@ mod tests {
         let (sender, mut reloads) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
         let _end = stop.clone().drop_guard();
-        let watching = Changes::open(&[path("c.yml")]);
-        assert!(matches!(watching, Changes::Inotify(_)));
         spawn(Arc::new(Counter(sender, vec![path("c.yml")])), stop);
         // A first change, written until the watch has begun.
         while timeout(SETTLE * 3, reloads.recv()).await.is_err() {

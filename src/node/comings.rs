@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 use super::session::Channel;
 use crate::backend::Direction;
 use crate::mesh::{CloseReason, SessionId};
-use crate::os::log_limiter::Ration;
+use crate::os::log_limiter::LogLimiter;
 use crate::wire::{Cost, NodeId};
 
 /// Lines in a minute: the neighbours of a large mesh may all leave and come back within one.
@@ -21,11 +21,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// What was said of late.
 #[derive(Debug)]
-pub(super) struct Comings(Ration);
+pub(super) struct Comings(LogLimiter);
 
 impl Default for Comings {
     fn default() -> Self {
-        Self(Ration::new(LINES, MINUTE))
+        Self(LogLimiter::new(LINES, MINUTE))
     }
 }
 

@@ -28,7 +28,7 @@ use crate::mesh::firewall::Rule;
 use crate::mesh::{
     Class, CloseReason, Event, ForgetError, LinkPolicy, Mesh, Neighbour, Offer, SendError, SessionId, Status,
 };
-use crate::os::log_limiter::Ration;
+use crate::os::log_limiter::LogLimiter;
 use crate::wire::{DataHeader, NameHash, NodeId, Problem, ServiceName, Unreachable, WorkCommand};
 
 /// Inputs handled between two looks at the timers.
@@ -98,7 +98,7 @@ pub(super) struct Driver {
     /// The room for protocol messages on all links.
     pub(super) budget: Arc<Budget>,
     /// For lines that a neighbour can cause as fast as it can write.
-    pub(super) complaints: Ration,
+    pub(super) complaints: LogLimiter,
     pub(super) comings: Comings,
 }
 

@@ -19,7 +19,7 @@ use super::switch::Switch;
 use super::traffic::LinkStatus;
 use crate::mesh::firewall::Rule;
 use crate::mesh::{ForgetError, Mesh, Offer, Options, SendError, Status};
-use crate::os::log_limiter::Ration;
+use crate::os::log_limiter::LogLimiter;
 use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand, is_localhost};
 
 /// Messages that may wait for the driver; beyond that, links are read more slowly.
@@ -105,7 +105,7 @@ impl NodeHandle {
             stop: stop.clone(),
             stop_cause: Some(stop_cause),
             budget: Arc::default(),
-            complaints: Ration::new(10, Duration::from_secs(1)),
+            complaints: LogLimiter::new(10, Duration::from_secs(1)),
             comings: Comings::default(),
         };
         tokio::spawn(driver.run(inbox_receiver, asks_receiver));

@@ -14,9 +14,10 @@ use super::handle::NodeHandle;
 use super::newcomers::Newcomers;
 use crate::backend::{self, AcceptError, DialSpec, Direction, ListenSpec, Listener, Redial, Session};
 use crate::mesh::LinkPolicy;
+use crate::os::log_limiter::LogLimiter;
 
-/// Between two handshakes whose failure is told at the level that people read.
-const REFUSED_PAUSE: Duration = Duration::from_millis(200);
+/// At most one failed handshake in this time is logged as a warning.
+const REFUSALS: Duration = Duration::from_millis(200);
 
 /// A listener or a peer.
 #[derive(Debug, Clone)]
@@ -94,7 +95,7 @@ impl Link {
     async fn accept_all(self, mut listener: Listener, policy: LinkPolicy) {
         let link = Arc::new(self);
         let mut sessions = tokio::task::JoinSet::new();
-        let mut refused = Instant::now() - REFUSED_PAUSE;
+        let mut refusals = LogLimiter::new(1, REFUSALS);
         loop {
             while sessions.try_join_next().is_some() {}
             let accepted = tokio::select! {
@@ -111,12 +112,9 @@ impl Link {
                     tokio::time::sleep(pause).await;
                 }
                 // Anybody can cause these, at any rate.
-                Err(error @ AcceptError::Tls { .. }) => match refused.elapsed() >= REFUSED_PAUSE {
-                    true => {
-                        refused = Instant::now();
-                        warn!(%error, "neighbour refused");
-                    }
-                    false => debug!(%error, "neighbour refused"),
+                Err(error @ AcceptError::Tls { .. }) => match refusals.take(Instant::now()) {
+                    Some(_left_out) => warn!(%error, "neighbour refused"),
+                    None => debug!(%error, "neighbour refused"),
                 },
                 Err(error @ AcceptError::Fatal { .. }) => {
                     error!(%error, "listener lost");

@@ -22,7 +22,7 @@ use super::switch::{Bursts, Switch};
 use super::traffic::Traffic;
 use crate::backend::{Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::mesh::{SessionId, Tick};
-use crate::os::coop::Turn;
+use crate::os::coop::ByteBudget;
 use crate::wire::MessageType;
 
 /// Messages of one session that may wait for the core: however many a neighbour sends, another one's wait is
@@ -136,7 +136,7 @@ async fn read(mut reader: Reader, channel: Arc<Channel>, around: Surroundings) {
 /// Carries packets until the link ends, or (`Ok`) the node does.
 async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings) -> Result<(), SessionEnd> {
     let mut batch: Vec<BytesMut> = Vec::new();
-    let (mut bursts, mut turn) = (Bursts::default(), Turn::default());
+    let (mut bursts, mut budget) = (Bursts::default(), ByteBudget::default());
     loop {
         reader.read_batch(&mut batch).await?;
         let bytes = batch.iter().map(|message| message.len()).sum();
@@ -160,7 +160,7 @@ async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings
             }
         }
         bursts.send();
-        turn.spend(bytes).await;
+        budget.spend(bytes).await;
     }
 }
 
@@ -175,7 +175,7 @@ fn is_data(message: &[u8]) -> bool {
 }
 
 async fn write(mut writer: Writer, channel: Arc<Channel>, around: Surroundings) {
-    let (mut batch, mut turn) = (VecDeque::new(), Turn::default());
+    let (mut batch, mut budget) = (VecDeque::new(), ByteBudget::default());
     while channel.queue.take(&mut batch).await {
         let (packets, bytes) = (batch.len(), batch.iter().map(Bytes::len).sum());
         if let Err(end) = write_in_time(&mut writer, &mut batch, &channel, around.max_idle).await {
@@ -186,7 +186,7 @@ async fn write(mut writer: Writer, channel: Arc<Channel>, around: Surroundings) 
         if batch.capacity() > BUSY_SLOTS {
             batch.shrink_to(BUSY_SLOTS);
         }
-        turn.spend(bytes).await;
+        budget.spend(bytes).await;
     }
     // In memory of its own: this task waits for most of its life, and there is one for each session.
     let _in_time = tokio::time::timeout(FAREWELL, Box::pin(writer.close())).await;

@@ -1,23 +1,23 @@
-//! Taking turns: a task that always finds more bytes to move lets the others of its thread go on after some of them.
+//! Fairness between tasks: a task that always finds more bytes to move yields after some of them.
 //!
-//! The runtime counts a task's operations, not what each of them takes: a hundred copies of 64 KiB are milliseconds
+//! The runtime counts a task's operations, not what each of them costs: a hundred copies of 64 KiB take milliseconds,
 //! in which a ping that has arrived is not even looked at. Knows nothing of what is moved.
 
-/// Bytes that a task moves before it is another one's turn: some tens of microseconds of copying and encrypting.
-const SHARE: usize = 128 << 10;
+/// Bytes that a task may move before it yields: some tens of microseconds of copying and encrypting.
+const BUDGET: usize = 128 << 10;
 
-/// How far a task has come in its turn.
+/// Counts the bytes that a task has moved since it last yielded.
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
-    moved: usize,
+pub(crate) struct ByteBudget {
+    spent: usize,
 }
 
-impl Turn {
-    /// Counts bytes that were moved; lets others go on first when they were many.
+impl ByteBudget {
+    /// Counts bytes that were moved, and yields to other tasks once the budget is used up.
     pub(crate) async fn spend(&mut self, bytes: usize) {
-        self.moved += bytes;
-        if self.moved >= SHARE {
-            self.moved = 0;
+        self.spent += bytes;
+        if self.spent >= BUDGET {
+            self.spent = 0;
             tokio::task::yield_now().await;
         }
     }
@@ -30,15 +30,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn another_task_gets_its_turn_after_a_share_and_not_before() {
+    async fn other_tasks_run_when_the_budget_is_used_up_and_not_before() {
         let others = Cell::new(0);
         let busy = async {
-            let mut turn = Turn::default();
-            turn.spend(SHARE - 1).await;
+            let mut budget = ByteBudget::default();
+            budget.spend(BUDGET - 1).await;
             assert_eq!(others.get(), 0);
-            turn.spend(1).await;
+            budget.spend(1).await;
             assert_eq!(others.get(), 1);
-            turn.spend(SHARE - 1).await;
+            budget.spend(BUDGET - 1).await;
             assert_eq!(others.get(), 1);
         };
         let other = async { others.set(others.get() + 1) };

@@ -1,38 +1,38 @@
-//! So many log lines in a while and no more, however often there is cause for one.
+//! A limit for log lines that others can cause at any rate.
 //!
-//! Owns the counting alone; what is written, and that it also stands in a counter, is its owner's business.
+//! Owns the counting alone. The caller writes the lines, and says in the next one how many were left out.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What may still be said.
+/// Lets a number of lines through in each period.
 #[derive(Debug)]
-pub(crate) struct Ration {
+pub(crate) struct LogLimiter {
     lines: u32,
-    time: Duration,
+    period: Duration,
     since: Option<Instant>,
-    said: u32,
-    unsaid: u64,
+    written: u32,
+    left_out: u64,
 }
 
-impl Ration {
-    /// At most that many lines in each `time`.
-    pub(crate) fn new(lines: u32, time: Duration) -> Self {
-        Self { lines, time, since: None, said: 0, unsaid: 0 }
+impl LogLimiter {
+    /// At most that many lines in each `period`.
+    pub(crate) fn new(lines: u32, period: Duration) -> Self {
+        Self { lines, period, since: None, written: 0, left_out: 0 }
     }
 
     /// If a line may be written now: how many were left out since the last one.
     pub(crate) fn take(&mut self, now: Instant) -> Option<u64> {
-        if self.since.is_none_or(|since| now - since >= self.time) {
-            (self.since, self.said) = (Some(now), 0);
+        if self.since.is_none_or(|since| now - since >= self.period) {
+            (self.since, self.written) = (Some(now), 0);
         }
-        if self.said >= self.lines {
-            self.unsaid += 1;
+        if self.written >= self.lines {
+            self.left_out += 1;
             return None;
         }
-        self.said += 1;
-        Some(std::mem::take(&mut self.unsaid))
+        self.written += 1;
+        Some(std::mem::take(&mut self.left_out))
     }
 }
 
@@ -43,11 +43,11 @@ mod tests {
     #[test]
     fn ten_lines_a_second_and_then_how_many_were_left_out() {
         let start = Instant::now();
-        let mut ration = Ration::new(10, Duration::from_secs(1));
-        let said = |ration: &mut Ration, millis| ration.take(start + Duration::from_millis(millis));
-        let first: Vec<_> = (0..1_000).filter_map(|millis| said(&mut ration, millis)).collect();
+        let mut limiter = LogLimiter::new(10, Duration::from_secs(1));
+        let taken = |limiter: &mut LogLimiter, millis| limiter.take(start + Duration::from_millis(millis));
+        let first: Vec<_> = (0..1_000).filter_map(|millis| taken(&mut limiter, millis)).collect();
         assert_eq!(first, [0; 10]);
-        assert_eq!(said(&mut ration, 1_000), Some(990));
-        assert_eq!(said(&mut ration, 1_001), Some(0));
+        assert_eq!(taken(&mut limiter, 1_000), Some(990));
+        assert_eq!(taken(&mut limiter, 1_001), Some(0));
     }
 }

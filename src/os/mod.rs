@@ -1,10 +1,16 @@
 //! What the operating system gives, in the shape that the rooms above need it.
 //!
-//! Imports the standard library, rustix, socket2 and tokio, and no other room: it knows nothing of the mesh.
+//! `rlimit` is the limit of open files, `unix_socket` binds sockets with their lock, `tcp` sets the options of TCP
+//! sockets, `replace` writes files atomically, `watch` notices changed files and `readiness` waits for descriptors;
+//! `coop` keeps tasks fair to each other, and `log_limiter` bounds what others can make the node log.
+//!
+//! It uses the standard library and crates, and no other room: it knows nothing of the mesh.
 
 pub(crate) mod coop;
 pub(crate) mod log_limiter;
 pub(crate) mod readiness;
+pub(crate) mod replace;
 pub(crate) mod rlimit;
+pub(crate) mod tcp;
 pub mod unix_socket;
 pub(crate) mod watch;

@@ -13,8 +13,6 @@ use rustix::fs::{FlockOperation, Mode};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::os::rlimit;
-
 /// The longest path of a Unix socket in bytes: what the kernel's address has room for, less its end mark.
 pub const MAX_SOCKET_PATH: usize = 107;
 
@@ -83,7 +81,6 @@ impl UnixSocket {
     /// As the system's `accept`: out of descriptors as a rule.
     pub async fn accept(&self) -> io::Result<(UnixStream, String)> {
         let (stream, _) = self.listener.accept().await?;
-        rlimit::keep_ahead(&stream);
         let name = match stream.peer_cred() {
             Ok(cred) => format!("unix uid={} pid={}", cred.uid(), cred.pid().unwrap_or_default()),
             Err(_) => "unix".to_owned(),

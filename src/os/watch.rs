@@ -1,27 +1,25 @@
-//! Telling readers that a unit's stdout may have grown: one inotify instance for all units that have readers.
-//! Where the system grants no instance or no further watch, readers look every quarter of a second instead,
-//! and one warning says so. Knows directories and wake-ups; reads no output.
+//! Noticing that files in a directory may have changed: one inotify instance for all directories of a watcher.
+//! Where the system grants no instance or no further watch, subscribers look at intervals instead, and one warning
+//! says so. Knows directories and wake-ups; reads no file.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::inotify;
+pub(crate) use rustix::fs::inotify::WatchFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 
 use super::readiness;
 
-/// Between looks where there is no inotify.
-const POLL: Duration = Duration::from_millis(250);
-
-/// The one watcher of a node.
+/// Watches directories for one purpose. Clones are the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Watcher {
     inner: Arc<Inner>,
@@ -29,34 +27,41 @@ pub(crate) struct Watcher {
 
 #[derive(Debug)]
 struct Inner {
-    /// Set once, at the first subscription; `None` inside when the system refused.
-    instance: tokio::sync::OnceCell<Option<Arc<AsyncFd<OwnedFd>>>>,
-    /// Readers by watch descriptor. A plain lock, held for map operations alone and never across a wait.
-    readers: Mutex<BTreeMap<i32, (usize, watch::Sender<()>)>>,
-    warned: std::sync::Once,
+    /// What the changes are needed for, for the log.
+    purpose: &'static str,
+    events: WatchFlags,
+    /// Between looks where there is no inotify.
+    poll: Duration,
+    /// Set at the first subscription; `None` inside when the system refused.
+    instance: OnceCell<Option<Arc<AsyncFd<OwnedFd>>>>,
+    /// Subscribers by watch descriptor. Held for map operations and never across a wait.
+    directories: Mutex<BTreeMap<i32, (usize, watch::Sender<()>)>>,
+    warned: Once,
 }
 
 impl Watcher {
-    /// A watcher that takes an inotify instance when the first reader comes.
-    pub(crate) fn new() -> Self {
-        let (instance, readers) = (tokio::sync::OnceCell::new(), Mutex::default());
-        Self { inner: Arc::new(Inner { instance, readers, warned: std::sync::Once::new() }) }
+    /// A watcher for such events, which takes an inotify instance with its first subscriber. Without inotify,
+    /// subscribers look every `poll`.
+    pub(crate) fn new(purpose: &'static str, events: WatchFlags, poll: Duration) -> Self {
+        let (instance, directories, warned) = (OnceCell::new(), Mutex::default(), Once::new());
+        Self { inner: Arc::new(Inner { purpose, events, poll, instance, directories, warned }) }
     }
 
-    /// Starts watching a directory's files. Subscribe before looking, so that nothing falls in between.
+    /// Starts watching a directory's files. Subscribe before the first look, so that no change falls in between.
     pub(crate) async fn subscribe(&self, dir: &Path) -> Subscription {
+        let watcher = self.clone();
         let instance = self.inner.instance.get_or_init(|| async { self.open() }).await;
-        let Some(instance) = instance else { return Subscription(Kind::Poll) };
-        match self.add(instance, dir) {
-            Ok((wd, changes)) => Subscription(Kind::Inotify { wd, changes, watcher: self.clone() }),
-            Err(error) => {
-                // A directory that is gone needs no warning: its unit was released.
-                if error != rustix::io::Errno::NOENT {
-                    self.warn(&error.into());
-                }
-                Subscription(Kind::Poll)
+        let added = instance.as_ref().map(|instance| self.add(instance, dir));
+        let watched = match added {
+            Some(Ok(watched)) => Some(watched),
+            // A directory that is gone needs no warning: no file in it will change.
+            Some(Err(rustix::io::Errno::NOENT)) | None => None,
+            Some(Err(error)) => {
+                self.warn(&error.into());
+                None
             }
-        }
+        };
+        Subscription { watched, watcher }
     }
 
     fn open(&self) -> Option<Arc<AsyncFd<OwnedFd>>> {
@@ -64,37 +69,25 @@ impl Watcher {
         let opened = inotify::init(flags)
             .map_err(io::Error::from)
             .and_then(|fd| readiness::register(fd, Interest::READABLE));
-        match opened {
-            Ok(instance) => {
-                let instance = Arc::new(instance);
-                tokio::spawn(pump(instance.clone(), Arc::downgrade(&self.inner)));
-                Some(instance)
-            }
-            Err(error) => {
-                self.warn(&error);
-                None
-            }
-        }
+        let instance = Arc::new(opened.inspect_err(|error| self.warn(error)).ok()?);
+        tokio::spawn(pump(instance.clone(), Arc::downgrade(&self.inner)));
+        Some(instance)
     }
 
     fn add(&self, instance: &AsyncFd<OwnedFd>, dir: &Path) -> rustix::io::Result<(i32, watch::Receiver<()>)> {
-        let mut readers = self.inner.readers.lock();
-        let what = inotify::WatchFlags::MODIFY
-            | inotify::WatchFlags::CREATE
-            | inotify::WatchFlags::MOVED_TO
-            | inotify::WatchFlags::ONLYDIR;
-        let wd = inotify::add_watch(instance.get_ref(), dir, what)?;
-        let (count, sender) = readers.entry(wd).or_insert_with(|| (0, watch::Sender::new(())));
+        let mut directories = self.inner.directories.lock();
+        let wd = inotify::add_watch(instance.get_ref(), dir, self.inner.events | WatchFlags::ONLYDIR)?;
+        let (count, sender) = directories.entry(wd).or_insert_with(|| (0, watch::Sender::new(())));
         *count += 1;
         Ok((wd, sender.subscribe()))
     }
 
     fn remove(&self, wd: i32) {
-        let mut readers = self.inner.readers.lock();
-        let Some((count, _)) = readers.get_mut(&wd) else { return };
+        let mut directories = self.inner.directories.lock();
+        let Some((count, _)) = directories.get_mut(&wd) else { return };
         *count -= 1;
         if *count == 0 {
-            readers.remove(&wd);
+            directories.remove(&wd);
             if let Some(Some(instance)) = self.inner.instance.get() {
                 // Fails when the directory is gone, and the kernel has dropped the watch itself.
                 let _ = inotify::remove_watch(instance.get_ref(), wd);
@@ -103,15 +96,16 @@ impl Watcher {
     }
 
     fn warn(&self, error: &io::Error) {
+        let Inner { purpose, poll, .. } = &*self.inner;
         self.inner.warned.call_once(|| {
-            tracing::warn!(%error, "no inotify for following output, looking every {POLL:?} instead; raise \
+            tracing::warn!(%error, "no inotify for {purpose}, looking every {poll:?} instead; raise \
                 fs.inotify.max_user_instances and max_user_watches");
         });
     }
 }
 
-/// Hands the kernel's events to the readers until the watcher is gone.
-async fn pump(instance: Arc<AsyncFd<OwnedFd>>, inner: std::sync::Weak<Inner>) {
+/// Hands the kernel's events to the subscribers until the watcher is gone.
+async fn pump(instance: Arc<AsyncFd<OwnedFd>>, inner: Weak<Inner>) {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     loop {
         let read = instance.async_io(Interest::READABLE, |fd| {
@@ -122,53 +116,49 @@ async fn pump(instance: Arc<AsyncFd<OwnedFd>>, inner: std::sync::Weak<Inner>) {
             }
             Ok(changed)
         });
-        // Looking up now and then lets this end with its watcher.
+        // The limit lets this task end with its watcher.
         let changed = match tokio::time::timeout(Duration::from_secs(60), read).await {
             Ok(Ok(changed)) => changed,
             Ok(Err(_)) | Err(_) => Vec::new(),
         };
         let Some(inner) = inner.upgrade() else { return };
-        let readers = inner.readers.lock();
+        let directories = inner.directories.lock();
         for wd in changed {
-            // -1 tells of an overflow of the kernel's queue: anybody may have missed something.
-            match readers.get(&wd) {
+            // -1 says that the kernel's queue has overflowed: anybody may have missed something.
+            match directories.get(&wd) {
                 Some((_, sender)) => sender.send_replace(()),
-                None if wd < 0 => readers.values().for_each(|(_, sender)| sender.send_replace(())),
+                None if wd < 0 => directories.values().for_each(|(_, sender)| sender.send_replace(())),
                 None => {}
             }
         }
     }
 }
 
-/// One reader's wake-ups.
+/// One subscriber's wake-ups.
 #[derive(Debug)]
-pub(crate) struct Subscription(Kind);
-
-#[derive(Debug)]
-enum Kind {
-    Inotify { wd: i32, changes: watch::Receiver<()>, watcher: Watcher },
-    Poll,
+pub(crate) struct Subscription {
+    /// The watch descriptor and its changes; `None` without inotify.
+    watched: Option<(i32, watch::Receiver<()>)>,
+    watcher: Watcher,
 }
 
 impl Subscription {
-    /// Waits until something may have changed since the last wait.
+    /// Waits until something may have changed since the last wait. Cancel safe.
     pub(crate) async fn changed(&mut self) {
-        match &mut self.0 {
-            Kind::Inotify { changes, .. } => {
-                if changes.changed().await.is_err() {
-                    tokio::time::sleep(POLL).await;
-                }
-            }
-            Kind::Poll => tokio::time::sleep(POLL).await,
+        let changed = match &mut self.watched {
+            Some((_, changes)) => changes.changed().await.is_ok(),
+            None => false,
+        };
+        if !changed {
+            tokio::time::sleep(self.watcher.inner.poll).await;
         }
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        match &self.0 {
-            Kind::Inotify { wd, watcher, .. } => watcher.remove(*wd),
-            Kind::Poll => {}
+        if let Some((wd, _)) = self.watched {
+            self.watcher.remove(wd);
         }
     }
 }
@@ -177,26 +167,30 @@ impl Drop for Subscription {
 mod tests {
     use super::*;
 
+    fn watcher() -> Watcher {
+        Watcher::new("tests", WatchFlags::MODIFY | WatchFlags::CREATE, Duration::from_millis(250))
+    }
+
     #[tokio::test]
-    async fn readers_wake_when_a_file_grows_and_leave_nothing_behind() {
+    async fn subscribers_wake_when_a_file_grows_and_leave_nothing_behind() {
         let temp = tempfile::tempdir().unwrap();
-        let watcher = Watcher::new();
+        let watcher = watcher();
         let mut one = watcher.subscribe(temp.path()).await;
         let mut two = watcher.subscribe(temp.path()).await;
         std::fs::write(temp.path().join("stdout"), "x").unwrap();
         let both = async { tokio::join!(one.changed(), two.changed()) };
         tokio::time::timeout(Duration::from_secs(10), both).await.unwrap();
         drop(one);
-        assert_eq!(watcher.inner.readers.lock().len(), 1);
+        assert_eq!(watcher.inner.directories.lock().len(), 1);
         drop(two);
-        assert_eq!(watcher.inner.readers.lock().len(), 0);
+        assert_eq!(watcher.inner.directories.lock().len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn without_inotify_readers_look_by_themselves() {
-        let watcher = Watcher::new();
+        let watcher = watcher();
         let mut none = watcher.subscribe(Path::new("/nonexistent")).await;
-        assert!(matches!(none.0, Kind::Poll));
+        assert!(none.watched.is_none());
         none.changed().await;
     }
 }

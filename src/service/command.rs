@@ -104,7 +104,7 @@ fn start(words: &[String]) -> Result<(OwnedReadPty, OwnedWritePty, Child), pty_p
     pty.resize(Size::new(SIZE.0, SIZE.1))?;
     let child = Command::new(&words[0]).args(&words[1..]).kill_on_drop(true).spawn(terminal)?;
     if let Some(id) = child.id() {
-        crate::os::rlimit::give_back(id);
+        crate::os::rlimit::restore_for(id);
     }
     let (read, write) = pty.into_split();
     Ok((read, write, child))

@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use crate::os::coop::Turn;
+use crate::os::coop::ByteBudget;
 use crate::stream::MeshStream;
 
 /// Bytes in hand for each direction of a connection.
@@ -99,7 +99,7 @@ async fn exchange<L: Local>(local: &mut L, mesh: &mut MeshStream) -> End {
 
 /// One direction, its end included.
 async fn half(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> Result<(), Fault> {
-    let (mut buffer, mut turn) = (vec![0; BUFFER], Turn::default());
+    let (mut buffer, mut budget) = (vec![0; BUFFER], ByteBudget::default());
     loop {
         let read = from.read(&mut buffer).await.map_err(Fault::Read)?;
         if read == 0 {
@@ -107,6 +107,6 @@ async fn half(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin)
         }
         to.write_all(&buffer[..read]).await.map_err(Fault::Write)?;
         to.flush().await.map_err(Fault::Write)?;
-        turn.spend(read).await;
+        budget.spend(read).await;
     }
 }

@@ -4,26 +4,27 @@
 //! connections `accept`'s business.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
-
-use std::future::Future;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
+use tracing::info;
 
 use super::accept::{self, Source, Target};
 use super::copy::Local;
+use crate::os;
 use crate::stream::{ListenError, StreamListener, Streams};
 use crate::tls::{ClientProfile, Secured, ServerProfile};
 use crate::wire::{NodeId, ServiceName};
 
-/// After how much silence the kernel asks the other side whether it is still there.
-const KEEPALIVE: Duration = Duration::from_secs(60);
+/// When and how often the kernel asks a silent peer whether it is still there.
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
 
 /// A local port whose connections lead to a service of the mesh.
 #[derive(Debug)]
@@ -113,7 +114,7 @@ impl Source for Port {
 
     async fn accept(&self) -> io::Result<(TcpStream, String)> {
         let (socket, peer) = self.listener.accept().await?;
-        tune(&socket);
+        os::tcp::tune(&socket, &KEEPALIVE);
         Ok((socket, peer.to_string()))
     }
 }
@@ -166,7 +167,7 @@ impl TcpClient {
             let (address, tls, target) = (address.clone(), tls.clone(), address.clone());
             let connect = async move {
                 let socket = TcpStream::connect(&address).await?;
-                tune(&socket);
+                os::tcp::tune(&socket, &KEEPALIVE);
                 let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn Side>) };
                 let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
                 Ok(Box::new(profile.connect(socket, host).await?.ending_like_tcp()) as Box<dyn Side>)
@@ -174,14 +175,5 @@ impl TcpClient {
             accept::join(connect, stream, target, stop)
         };
         accept::outward(self.listener, serve, stop).await;
-    }
-}
-
-/// What comes is sent on at once, and a machine that died is noticed.
-fn tune(socket: &TcpStream) {
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 4);
-    let tuned = socket.set_nodelay(true).and_then(|()| SockRef::from(socket).set_tcp_keepalive(&keepalive));
-    if let Err(error) = tuned {
-        debug!(%error, "failed to set options of a proxied connection");
     }
 }

@@ -3,9 +3,6 @@
 //! Owns how files are written: whole or not at all, keys readable by their owner only. What stands in them
 //! is `make`'s business; who is asked whether to sign is the caller's.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -14,6 +11,7 @@ use super::error::{FileError, FileProblem};
 use super::files::{self, wrong};
 use super::make::{self, Dates, KeyKind, MakeError, Subject};
 use super::names::Names;
+use crate::os::replace::replace;
 
 /// Why a command on certificates did nothing.
 #[derive(Debug, thiserror::Error)]
@@ -118,17 +116,6 @@ fn write_key(path: &Path, key: &str) -> Result<(), CommandError> {
     Ok(write(path, key, 0o600)?)
 }
 
-/// Writes a file beside its place, then moves it there.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), FileError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{:08x}.new", rand::random::<u32>()));
-    let new = PathBuf::from(name);
-    let failed = |e| wrong(path, FileProblem::Write(e));
-    let put = || {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, path)
-    };
-    put().inspect_err(|_| drop(fs::remove_file(&new))).map_err(failed)
+    replace(path, text.as_bytes(), mode).map_err(|error| wrong(path, FileProblem::Write(error)))
 }

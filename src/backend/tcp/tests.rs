@@ -1,5 +1,7 @@
 //! What only TCP has: notations of addresses, the texts of errors, and peers that do not answer.
 
+use tokio::net::TcpSocket;
+
 use super::*;
 use crate::backend::{ListenSpec, Listener};
 

@@ -18,6 +18,7 @@ use tracing::{debug, warn};
 use super::inbox::Inbox;
 use super::socket::{DatagramSocket, Route, Slots};
 use super::table::{MAX_NEW, Table};
+use crate::os::log_limiter::LogLimiter;
 use crate::wire::{MessageType, RoutingUpdate};
 
 /// Sessions that wait to be accepted; beyond that, sources have to try again.
@@ -26,12 +27,17 @@ const BACKLOG: usize = 64;
 /// The pause after an error of the socket, which nobody but the host can resolve.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
+/// At most one refused source in this time is logged.
+const REFUSALS: Duration = Duration::from_secs(10);
+
 /// What a listener, its sessions and its task share.
 #[derive(Debug)]
 pub(super) struct Hub {
     pub(super) socket: DatagramSocket,
     // A lock and no task: each use is a look-up, and a session's end must give its place back at once.
     table: Mutex<Table>,
+    /// Anybody can cause these as fast as they can send.
+    refusals: Mutex<LogLimiter>,
     /// Ends the task, which itself does not keep the socket open.
     gone: CancellationToken,
 }
@@ -46,7 +52,8 @@ impl Hub {
     /// Starts to sort the socket's datagrams; sessions come out of the channel.
     pub(super) fn start(socket: DatagramSocket) -> (Arc<Self>, mpsc::Receiver<Member>) {
         let gone = CancellationToken::new();
-        let hub = Arc::new(Self { socket, table: Mutex::default(), gone: gone.clone() });
+        let refusals = Mutex::new(LogLimiter::new(1, REFUSALS));
+        let hub = Arc::new(Self { socket, table: Mutex::default(), refusals, gone: gone.clone() });
         let (newcomers, accepted) = mpsc::channel(BACKLOG);
         let sorting = sort(Arc::downgrade(&hub), newcomers);
         tokio::spawn(async move {
@@ -87,7 +94,7 @@ impl Hub {
         let place = match admitted {
             Ok(place) => place,
             Err(why) => {
-                if self.table().complains(now) {
+                if self.refusals.lock().take(now).is_some() {
                     warn!(source = %route.to, "a UDP session has to wait: {why}");
                 }
                 return;

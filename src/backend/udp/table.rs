@@ -21,8 +21,6 @@ pub(super) const MAX_NEW: usize = 256;
 /// Who still sends so long after its first datagram is taken for real; who does not makes room for others. Until then
 /// others have to wait, and a neighbour says its first words again every second.
 pub(super) const PROOF: Duration = Duration::from_secs(2);
-/// Between two complaints about missing places.
-const COMPLAINTS: Duration = Duration::from_secs(10);
 
 /// The sessions of a listener.
 #[derive(Debug, Default)]
@@ -31,8 +29,6 @@ pub(super) struct Table {
     /// Sources that are not proven, oldest first.
     new: BTreeMap<u64, SocketAddr>,
     next_serial: u64,
-    /// When it was last told that there is no place.
-    complained: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -102,15 +98,6 @@ impl Table {
             entry.inbox.close();
         }
         Ok(())
-    }
-
-    /// Whether it is to be told now that there is no place: anybody can cause that as fast as it can send.
-    pub(super) fn complains(&mut self, now: Instant) -> bool {
-        let due = self.complained.is_none_or(|last| now.duration_since(last) >= COMPLAINTS);
-        if due {
-            self.complained = Some(now);
-        }
-        due
     }
 
     /// Gives a place back; does nothing if another session has it by now.

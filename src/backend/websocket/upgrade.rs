@@ -57,7 +57,7 @@ pub(super) async fn accept(
     options: &WsListenOptions,
     peer: &str,
 ) -> Result<Session, Refused> {
-    tune(&stream, peer);
+    tune(&stream);
     let mut certified_nodes = None;
     let io = match &options.tls {
         None => Io::Plain(stream),
@@ -112,7 +112,7 @@ pub(super) async fn connect(options: &WsDialOptions) -> Result<Session, DialFail
     let failed = |source: io::Error| DialFailure::Connect { address: address.clone(), source };
     let request = request(options).map_err(failed)?;
     let stream = open(&address, options.proxy.as_ref()).await?;
-    tune(&stream, &address);
+    tune(&stream);
     let mut certified_nodes = None;
     let io = match &options.tls {
         None => Io::Plain(stream),

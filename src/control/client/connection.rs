@@ -253,13 +253,12 @@ async fn dial(endpoint: &Endpoint, tls: Option<&ClientProfile>) -> io::Result<Bo
     }
 }
 
+/// Results may be silent for hours: only the kernel's probes can tell a vanished host from a quiet job.
+const KEEPALIVE: socket2::TcpKeepalive =
+    socket2::TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
+
 async fn dial_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect((host, port)).await?;
-    stream.set_nodelay(true)?;
-    // Results may be silent for hours: only probes can tell a vanished host from a quiet job.
-    let probes = socket2::TcpKeepalive::new()
-        .with_time(Duration::from_secs(30))
-        .with_interval(Duration::from_secs(10));
-    socket2::SockRef::from(&stream).set_tcp_keepalive(&probes)?;
+    crate::os::tcp::tune(&stream, &KEEPALIVE);
     Ok(stream)
 }

@@ -45,7 +45,7 @@ use super::status::{REMOTE, Status, UnitReport};
 use super::store::Store;
 use super::unit::{State, UnitId};
 use super::{Caller, CommandType, Dialer, OpenError, Submitter, WorkError};
-use crate::os::watch::Watcher;
+use crate::os::watch::{WatchFlags, Watcher};
 use crate::wire::{NodeId, WorkCommand};
 
 /// How long a unit's removal waits for a write that is under way.
@@ -54,6 +54,9 @@ const LAST_WRITE: Duration = Duration::from_secs(5);
 const SURE_WITHIN: Duration = Duration::from_secs(1);
 /// How long the end of a daemon waits for one.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+/// What readers of a unit's stdout are woken by, and how often they look where there is no inotify.
+const OUTPUT_EVENTS: WatchFlags = WatchFlags::MODIFY.union(WatchFlags::CREATE).union(WatchFlags::MOVED_TO);
+const OUTPUT_POLL: Duration = Duration::from_millis(250);
 
 /// What the work engine is made with.
 #[derive(Debug, Clone)]
@@ -152,10 +155,10 @@ impl Registry {
             node_id,
             types,
             spawner,
-            watcher: Watcher::new(),
+            watcher: Watcher::new("following output", OUTPUT_EVENTS, OUTPUT_POLL),
             queues: Queues::default(),
             names: Names::default(),
-            watched: Semaphore::new((crate::os::rlimit::allowed() / 2).min(Semaphore::MAX_PERMITS)),
+            watched: Semaphore::new((crate::os::rlimit::open_files() / 2).min(Semaphore::MAX_PERMITS)),
             cgroups: OnceLock::new(),
             dialer,
             grace: cancel_grace,

@@ -91,7 +91,7 @@ impl Process {
         let socket = Arc::new(readiness::register(ours, Interest::READABLE | Interest::WRITABLE)?);
         let child = command.spawn()?;
         // Before it is asked for anything.
-        crate::os::rlimit::give_back(child.id());
+        crate::os::rlimit::restore_for(child.id());
         Ok(Self { socket, child })
     }
 }

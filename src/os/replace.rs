@@ -1,0 +1,48 @@
+//! Atomic replacement of small files: a reader, or a restart after a power loss, finds the old contents or the new.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Gives a file these contents and this mode, durably. They are written beside it, under a name of their own that
+/// ends with `.new`, and then take its place.
+///
+/// # Errors
+/// As the system's. The file has its old contents then, unless only the directory could not be made durable.
+pub(crate) fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{:08x}.new", rand::random::<u32>()));
+    let new = PathBuf::from(name);
+    let put = || {
+        // Only a file that did not exist can have no reader yet.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+        file.write_all(contents)?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    put().inspect_err(|_| drop(fs::remove_file(&new)))?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_contents_and_the_mode_are_new_and_nothing_else_is_left() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("file");
+        for (contents, mode) in [("one", 0o644), ("two", 0o600)] {
+            replace(&path, contents.as_bytes(), mode).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), contents);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
+        }
+        fs::create_dir(temp.path().join("directory")).unwrap();
+        replace(&temp.path().join("directory"), b"", 0o600).unwrap_err();
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 2);
+    }
+}
