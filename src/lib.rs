@@ -34,18 +34,21 @@
 //! control service.
 
 pub mod backend;
-pub mod cli;
+pub(crate) mod cli;
 pub mod config;
 pub mod control;
 pub mod controller;
-pub mod daemon;
+pub(crate) mod daemon;
 pub mod duration;
 pub mod mesh;
 pub mod node;
 pub mod os;
+mod program;
 pub mod service;
 pub mod stream;
 pub mod telemetry;
 pub mod tls;
 pub mod wire;
 pub mod work;
+
+pub use program::main;

@@ -1,7 +1,7 @@
-//! The command line that talks to a node.
+//! The command line that talks to a node. The same program as `meshd`; its name decides.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    meshd::cli::main(std::env::args_os().collect())
+    meshd::main()
 }

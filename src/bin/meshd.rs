@@ -1,9 +1,7 @@
-//! The daemon: a mesh node.
+//! The daemon: a mesh node. The same program as `meshctl`; its name decides.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Before any thread exists: this may be a process that only runs jobs.
-    meshd::work::runner::main_if_asked();
-    meshd::daemon::main(std::env::args().skip(1).collect())
+    meshd::main()
 }

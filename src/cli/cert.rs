@@ -3,6 +3,8 @@
 
 mod verify;
 
+pub(crate) use verify::NodeProfiles;
+
 use std::{
     io::{self, BufRead, IsTerminal, Write},
     net::IpAddr,
@@ -188,7 +190,7 @@ enum Signing {
 }
 
 impl Cert {
-    pub(super) fn run(self, output: Output) -> Result<Exit, Failure> {
+    pub(super) fn run(self, output: Output, node_profiles: NodeProfiles) -> Result<Exit, Failure> {
         match self {
             Self::Init(init) => {
                 let kind = init.key.with(init.bits);
@@ -199,7 +201,7 @@ impl Cert {
             Self::Makereq(request) => request.run(output),
             Self::Signreq(request) => request.run(output),
             Self::Show(show) => show.run(output),
-            Self::Verify(verify) => verify.run(output),
+            Self::Verify(verify) => verify.run(output, node_profiles),
         }
     }
 }

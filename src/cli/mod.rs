@@ -5,7 +5,6 @@
 mod cert;
 mod connect;
 mod demo;
-mod embedded;
 pub mod exit;
 mod loglevel;
 mod node;
@@ -82,11 +81,12 @@ struct Context {
     output: Output,
 }
 
+/// The first argument with which meshctl becomes a node, so that `meshctl demo` needs no second program.
+pub(crate) const DAEMON_ARGUMENT: &str = "__meshd";
+
 /// Runs meshctl with `args`, the program's name first, and returns its exit code. Blocks; starts its own runtime.
-pub fn main(args: Vec<OsString>) -> ExitCode {
-    if let Some(code) = embedded::main_if_asked(&args) {
-        return code;
-    }
+/// `node_profiles` reads a node's configuration, for `cert verify`.
+pub(crate) fn main(args: Vec<OsString>, node_profiles: cert::NodeProfiles) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -97,26 +97,26 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         }
     };
     let output = Output { json: cli.json };
-    let exit = run(cli, output).unwrap_or_else(|failure| {
+    let exit = run(cli, output, node_profiles).unwrap_or_else(|failure| {
         output.failure(&failure);
         failure.exit
     });
     ExitCode::from(exit.code())
 }
 
-fn run(cli: Cli, output: Output) -> Result<Exit, Failure> {
+fn run(cli: Cli, output: Output, node_profiles: cert::NodeProfiles) -> Result<Exit, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot start: {error}")))?;
-    let result = runtime.block_on(dispatch(cli, output));
+    let result = runtime.block_on(dispatch(cli, output, node_profiles));
     // A read of standard input that never ends must not keep the process alive.
     runtime.shutdown_background();
     result
 }
 
-async fn dispatch(cli: Cli, output: Output) -> Result<Exit, Failure> {
+async fn dispatch(cli: Cli, output: Output, node_profiles: cert::NodeProfiles) -> Result<Exit, Failure> {
     let context = || Ok::<_, Failure>(Context { client: cli.target.client()?, output });
     match cli.verb {
         Verb::Status(status) => status.run(&context()?).await,
@@ -128,7 +128,7 @@ async fn dispatch(cli: Cli, output: Output) -> Result<Exit, Failure> {
         Verb::Node(node) => node.run(&context()?).await,
         Verb::Version(version) => version.run(&context()?).await,
         Verb::Work(work) => work.run(&context()?).await,
-        Verb::Cert(cert) => cert.run(output),
+        Verb::Cert(cert) => cert.run(output, node_profiles),
         Verb::Key(key) => key.run(output),
         Verb::Demo(demo) => demo.run(output).await,
     }

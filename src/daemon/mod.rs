@@ -8,7 +8,6 @@ mod certificates;
 mod check;
 mod components;
 mod epoch;
-mod memory;
 mod reload;
 mod watch;
 mod wiring;
@@ -29,7 +28,7 @@ use crate::control::{Context, LineBudget, Reload};
 use crate::node::{self, NodeHandle, NodeOptions, StopCause};
 use crate::stream::Streams;
 use crate::telemetry::{self, Log};
-use crate::tls::{ClientOptions, Profiles, ServerOptions};
+use crate::tls::{ClientOptions, Names, Profiles, ServerOptions};
 use crate::work::{self, NodeDirectory, Registry};
 
 use components::{Components, StartError};
@@ -68,8 +67,9 @@ impl Failure {
     }
 }
 
-/// Runs a node as the arguments (without the program's name) say. Returns when it has ended.
-pub fn main(args: Vec<String>) -> ExitCode {
+/// Runs a node as the arguments (without the program's name) say. Returns when it has ended. `ask_to_sign` asks a
+/// person whether to sign a certificate for these names.
+pub(crate) fn main(args: Vec<String>, ask_to_sign: fn(&Names) -> bool) -> ExitCode {
     if let Some(args) = check::asked(&args) {
         return check::main(args);
     }
@@ -88,7 +88,7 @@ pub fn main(args: Vec<String>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if let Some(code) = certificates::run(&loaded.config) {
+    if let Some(code) = certificates::run(&loaded.config, ask_to_sign) {
         return code;
     }
     let log = telemetry::start(loaded.config.log_level, loaded.config.trace);
@@ -173,7 +173,6 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     };
     reloader.start(Components::new(context, stop.clone())).await?;
     watch::spawn(reloader.clone(), stop);
-    memory::give_back();
     // Without systemd there is nobody to tell.
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     info!(node = %node.id(), "ready");

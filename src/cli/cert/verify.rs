@@ -1,7 +1,7 @@
 //! `meshctl cert verify`: whether a node would accept a certificate, by an authority's file or by a TLS profile of a
 //! node's configuration. Owns the arguments and which profile judges; the judgement itself is the one of handshakes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -11,12 +11,16 @@ use crate::{
         exit::{Exit, Failure},
         output::Output,
     },
-    daemon,
     tls::{
-        ClientProfile, ServerProfile,
+        ClientOptions, ClientProfile, ServerOptions, ServerProfile,
         inspect::{self, Judge, Purpose},
     },
 };
+
+/// The TLS profiles of one node's configuration.
+type Profiles = (Vec<ServerOptions>, Vec<ClientOptions>);
+/// Reads them, which is the daemon's knowledge; on failure says everything that is wrong with the configuration.
+pub(crate) type NodeProfiles = fn(&Path) -> Result<Profiles, String>;
 
 /// Arguments of `meshctl cert verify`.
 #[derive(Debug, Args)]
@@ -53,8 +57,8 @@ enum For {
 }
 
 impl Verify {
-    pub(super) fn run(self, output: Output) -> Result<Exit, Failure> {
-        let judge = self.judge()?;
+    pub(super) fn run(self, output: Output, node_profiles: NodeProfiles) -> Result<Exit, Failure> {
+        let judge = self.judge(node_profiles)?;
         let checked = inspect::verify(&judge, &self.file, self.node.as_deref(), self.host.as_deref());
         checked.map_err(|error| failed(error.to_string()))?;
         if output.json {
@@ -65,9 +69,11 @@ impl Verify {
         Ok(Exit::Success)
     }
 
-    fn judge(&self) -> Result<Judge, Failure> {
+    fn judge(&self, node_profiles: NodeProfiles) -> Result<Judge, Failure> {
         match (&self.config, &self.profile, &self.ca) {
-            (Some(config), Some(name), _) => self.profile(config, name),
+            (Some(config), Some(name), _) => {
+                self.profile(node_profiles(config).map_err(failed)?, config, name)
+            }
             (_, _, Some(ca)) => {
                 let purpose = match self.purpose {
                     Some(For::Client) => Purpose::Client,
@@ -81,9 +87,7 @@ impl Verify {
     }
 
     /// A name may belong to a profile of either kind, or to one of each.
-    fn profile(&self, config: &std::path::Path, name: &str) -> Result<Judge, Failure> {
-        let (servers, clients) =
-            daemon::tls_profiles_in(config).map_err(|errors| failed(errors.to_string()))?;
+    fn profile(&self, (servers, clients): Profiles, config: &Path, name: &str) -> Result<Judge, Failure> {
         let server = servers.into_iter().find(|options| options.name == name);
         let client = clients.into_iter().find(|options| options.name == name);
         let server = server.filter(|_| self.purpose != Some(For::Server));

@@ -18,8 +18,8 @@ use tokio::{
 };
 
 use crate::cli::{
+    DAEMON_ARGUMENT,
     demo::trust,
-    embedded::DAEMON_ARGUMENT,
     exit::{Exit, Failure},
     work::units,
 };

@@ -1,0 +1,55 @@
+//! One program under two names: called `meshctl` (or receptor's `receptorctl`) it is the command line, under any other
+//! name the daemon.
+//!
+//! Owns the choice between the two and hands each what it needs of the other, so that neither knows it.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::{cli, daemon, work};
+
+/// Runs the program to its end, as its name and its arguments say.
+pub fn main() -> ExitCode {
+    // Before any thread exists: this may be a process that only runs jobs.
+    work::runner::main_if_asked();
+    let args: Vec<OsString> = env::args_os().collect();
+    if args.get(1).is_some_and(|first| first == cli::DAEMON_ARGUMENT) {
+        daemon(&args[2..])
+    } else if args.first().is_some_and(|path| is_command_line(path)) {
+        cli::main(args, |path| daemon::tls_profiles_in(path).map_err(|errors| errors.to_string()))
+    } else {
+        daemon(args.get(1..).unwrap_or_default())
+    }
+}
+
+fn daemon(args: &[OsString]) -> ExitCode {
+    let args = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    daemon::main(args, cli::ask_to_sign)
+}
+
+/// A copy may be named after its version, `meshctl-0.1` say.
+fn is_command_line(path: &OsStr) -> bool {
+    Path::new(path).file_name().is_some_and(|name| name.to_string_lossy().contains("ctl"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_decides() {
+        for (path, expected) in [
+            ("/usr/bin/meshctl", true),
+            ("meshctl-0.1", true),
+            ("receptorctl", true),
+            ("/usr/bin/meshd", false),
+            ("receptor", false),
+            ("/opt/meshctl/bin/meshd", false),
+            ("", false),
+        ] {
+            assert_eq!(is_command_line(OsStr::new(path)), expected, "{path}");
+        }
+    }
+}
