@@ -16,7 +16,6 @@ mod driver;
 mod flows;
 mod handle;
 mod link;
-pub mod metrics;
 mod newcomers;
 mod ping;
 mod port;
