@@ -1,7 +1,7 @@
-//! One try to run a job: one child unit, with its ID before it is sent.
+//! One try to run a job: one child unit, whose ID is chosen before it is sent.
 //!
-//! Knows how far it has come and what its owner has to do about it. Which attempt counts for the job is the
-//! job's business.
+//! An attempt knows its progress and what its owner has to do next. Which attempt counts is decided by the
+//! job.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use super::queue::ChildType;
 use super::time::Time;
 use super::verdict::Ending;
 
-/// The ID of a child unit. It names install, job and attempt, so whoever finds the unit knows whose it is,
-/// and sending it twice cannot run it twice.
+/// The ID of a child unit. It contains install, job and attempt: anyone who finds the unit can tell where it
+/// belongs, and sending it twice cannot run it twice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChildId {
     /// The first 8 hex digits of the install ID.
     pub install: u32,
-    /// Whose attempt.
+    /// The job that it belongs to.
     pub job: JobId,
-    /// Which one.
+    /// The attempt that it belongs to.
     pub attempt: AttemptNo,
-    /// Keeps a restored store from using an ID again.
+    /// Keeps a store that was restored from a backup from using an ID again.
     pub random: u32,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for ChildId {
 }
 
 impl ChildId {
-    /// Reads a unit's ID; none if it is not a controller's child.
+    /// Parses a unit ID; `None` if it is not a controller's child.
     pub fn parse(text: &str) -> Option<Self> {
         let hex = |text: &str| {
             let plain = text.len() == 8 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
@@ -51,66 +51,66 @@ impl ChildId {
     }
 }
 
-/// How far an attempt has come.
+/// The progress of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Progress {
-    /// In the store; its instance may have it or not.
+    /// Stored. Its instance may have it or not.
     Placed,
     /// Its instance accepted it.
     Running,
-    /// Its instance does not answer: it may still run.
+    /// Its instance does not answer, so it may still run.
     Lost,
-    /// It ended, and this is known from the instance itself or from an operator.
+    /// It has ended, as reported by the instance itself or by an operator.
     Over(Ending),
 }
 
-/// What the owner has to do about an attempt. It follows from what is stored alone, so it is the same after
-/// any restart.
+/// What the owner has to do about an attempt. It follows from stored state alone, so it is the same after a
+/// restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Duty {
-    /// Send it, or find out whether it was sent.
+    /// Send it, or find out whether it was sent already.
     Send,
     /// Follow its output until it ends.
     Follow,
-    /// Cancel it, as soon as its instance answers.
+    /// Cancel it as soon as its instance answers.
     Cancel,
-    /// Ask its instance what became of it, as soon as it answers.
+    /// Ask its instance for the result, as soon as it answers.
     Ask,
     /// Release its unit.
     Release,
-    /// Nothing is left of it.
+    /// Nothing: all of it is cleaned up.
     Nothing,
 }
 
 /// One try to run a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// Which one.
+    /// Its number within the job.
     pub n: AttemptNo,
-    /// Its child.
+    /// Its child unit.
     pub unit: ChildId,
-    /// The child's work type.
+    /// The work type of the child.
     pub child: ChildType,
     /// The control node that placed it and sends it.
     pub sender: InstanceName,
-    /// Where it runs; none in a container group.
+    /// The instance that runs it; `None` in a container group.
     pub node: Option<InstanceName>,
     /// The group that it was placed through.
     pub group: GroupName,
     /// How far it has come.
     pub progress: Progress,
-    /// Its unit is gone.
+    /// Its unit is released.
     pub swept: bool,
     /// When it was placed.
     pub placed: Time,
     /// When its instance accepted it.
     pub started: Option<Time>,
-    /// When it ended, or was lost.
+    /// When it ended or was lost.
     pub ended: Option<Time>,
 }
 
 impl Attempt {
-    /// Whether it may still run or start to: then it holds capacity, and no retry may start.
+    /// Whether it may still run or start. If so, it holds capacity and no retry may start.
     pub fn is_open(&self) -> bool {
         match self.progress {
             Progress::Placed | Progress::Running | Progress::Lost => true,
@@ -123,7 +123,7 @@ impl Attempt {
         self.node.as_ref() == Some(node)
     }
 
-    /// Its end, as far as it is known.
+    /// Its end, as far as known.
     pub fn ending(&self) -> Option<Ending> {
         match self.progress {
             Progress::Placed | Progress::Running => None,

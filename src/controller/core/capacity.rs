@@ -1,19 +1,19 @@
 //! How many forks an instance can run, from its processors and its memory.
 //!
-//! Only arithmetic: what a health check reported goes in, forks come out. Whether the instance is ready or
-//! enabled is not asked here.
+//! Pure arithmetic on the report of a health check. It ignores whether the instance is ready or enabled.
 
-/// Bytes of memory that no job gets, unless the control node runs in a pod.
+/// Bytes of memory that jobs cannot use, unless the control node runs in a pod.
 pub const MEMORY_RESERVE: u64 = 2 << 30;
 
-/// What a processor and a fork are worth. AWX's environment variables replace the settings before this is made.
+/// Forks per processor and memory per fork. AWX's environment variables override the settings before this is
+/// built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
-    /// Forks for each processor (`SYSTEM_TASK_FORKS_CPU`).
+    /// Forks per processor (`SYSTEM_TASK_FORKS_CPU`).
     pub forks_per_cpu: u32,
-    /// MiB for each fork (`SYSTEM_TASK_FORKS_MEM`).
+    /// MiB per fork (`SYSTEM_TASK_FORKS_MEM`).
     pub mib_per_fork: u32,
-    /// Bytes that no job gets.
+    /// Bytes that jobs cannot use.
     pub memory_reserve: u64,
 }
 
@@ -23,7 +23,7 @@ impl Default for Rates {
     }
 }
 
-/// Processors in tenths: pods may have half a processor.
+/// Processors in tenths, since pods may have half a processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cpus(u32);
 
@@ -33,8 +33,8 @@ impl Cpus {
         Self(count.saturating_mul(10))
     }
 
-    /// Reads `SYSTEM_TASK_ABS_CPU` as AWX does: a number, or thousandths with `m`; at least 0.1, and 1 if
-    /// it cannot be read.
+    /// Parses `SYSTEM_TASK_ABS_CPU` as AWX does: a number, or thousandths with `m`; at least 0.1, and 1 if it
+    /// is invalid.
     pub fn from_override(text: &str) -> Self {
         let (number, unit) = text.strip_suffix('m').map_or((text, 1.0), |number| (number, 1000.0));
         match number.parse::<f64>() {
@@ -46,8 +46,8 @@ impl Cpus {
     }
 }
 
-/// Reads `SYSTEM_TASK_ABS_MEM` as AWX does: bytes, or a number with `Ki` to `Ei` or `K` to `E`; 1 byte if it
-/// cannot be read.
+/// Parses `SYSTEM_TASK_ABS_MEM` as AWX does: bytes, or a number with `Ki` to `Ei` or `K` to `E`; 1 byte if it
+/// is invalid.
 pub fn memory_from_override(text: &str) -> u64 {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -64,8 +64,8 @@ pub fn memory_from_override(text: &str) -> u64 {
     }
 }
 
-/// Where between the smaller and the larger of the two capacities an instance stands, in hundredths. 1.00 is
-/// the larger one; more is allowed.
+/// Where an instance's capacity lies between the smaller and the larger of its two capacities, in hundredths.
+/// 1.00 is the larger one; more is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Adjustment(pub u32);
 
@@ -85,7 +85,7 @@ pub struct Capacities {
 }
 
 impl Capacities {
-    /// From what a health check reported.
+    /// Computed from the report of a health check.
     pub fn measure(cpus: Cpus, memory: u64, rates: &Rates) -> Self {
         let mib = memory.saturating_sub(rates.memory_reserve) >> 20;
         let forks = |count: u64| u32::try_from(count).unwrap_or(u32::MAX).max(1);

@@ -1,16 +1,16 @@
-//! What the owner of a job reports about its attempts, and what becomes of the job.
+//! Reports from a job's owner about its attempts, and their effect on the job.
 //!
-//! Only the holder of the job's present epoch gets here. An attempt that does not count any more changes
-//! nothing of the job: its end is noted and its unit is swept.
+//! Only the holder of the job's current epoch can report. A report about an attempt that no longer counts
+//! does not change the job: the attempt's end is recorded and its unit is released.
 
 use super::attempt::{Attempt, Progress};
 use super::job::{Job, QUOTA_BACK_OFF, QuotaWait, Refused};
 use super::names::AttemptNo;
-use super::state::State;
+use super::state::JobState;
 use super::time::Time;
 use super::verdict::{ChildEnd, Ending, Evidence, UnitAt, Verdict, judge};
 
-/// A job in the hands of its owner.
+/// A job, as driven by its owner.
 #[derive(Debug)]
 pub struct Driven<'a> {
     job: &'a mut Job,
@@ -21,8 +21,8 @@ impl<'a> Driven<'a> {
         Self { job }
     }
 
-    /// An attempt's instance accepted it, or still has it after it was lost: then it is followed again where
-    /// it was, unless the job has gone on without it.
+    /// An attempt's instance accepted it, or still has it after it was lost. A lost attempt is followed again
+    /// from where it was, unless the job has moved on.
     ///
     /// # Errors
     /// There is no such attempt.
@@ -42,13 +42,13 @@ impl<'a> Driven<'a> {
             None => format!("Running in {}, unit {}", attempt.group, attempt.unit),
         };
         if counts && job_open {
-            self.job.state = State::Running;
+            self.job.state = JobState::Running;
             self.job.explanation = text;
         }
         Ok(())
     }
 
-    /// An attempt is over, as its own instance says. An instance that refused it says so in the Detail.
+    /// An attempt has ended, according to its own instance. If the instance refused it, the Detail says so.
     ///
     /// # Errors
     /// There is no such attempt.
@@ -63,10 +63,10 @@ impl<'a> Driven<'a> {
         self.conclude(n, verdict, now)
     }
 
-    /// An attempt's instance does not know its unit, and it will not be sent again.
+    /// An attempt's instance does not know its unit, and the unit will not be sent again.
     ///
-    /// One that was never accepted has not run, and the job is placed again; one that ran was released by
-    /// a stranger; of a lost one it is known from here on that it does not run any more.
+    /// An attempt that was never accepted has not run, so the job is placed again. One that ran was released
+    /// by somebody else. A lost one is now known to have stopped.
     ///
     /// # Errors
     /// There is no such attempt.
@@ -102,7 +102,7 @@ impl<'a> Driven<'a> {
         }
     }
 
-    /// An attempt's instance has not been seen for too long. It may still run there.
+    /// An attempt's instance has not been seen for too long. The attempt may still run there.
     pub fn on_lost(&mut self, n: AttemptNo, now: Time) {
         let counts = self.counts(n);
         let Ok(attempt) = self.attempt(n) else { return };
@@ -130,7 +130,7 @@ impl<'a> Driven<'a> {
         Ok(())
     }
 
-    /// Nothing of a lost attempt is left.
+    /// Nothing is left of a lost attempt.
     pub(super) fn on_gone(&mut self, n: AttemptNo) {
         let Ok(attempt) = self.attempt(n) else { return };
         if attempt.is_open() {
@@ -151,30 +151,30 @@ impl<'a> Driven<'a> {
         Ok(())
     }
 
-    /// The end of the attempt that counts becomes the job's, unless another attempt follows.
+    /// Applies the end of the current attempt to the job, unless a retry follows.
     fn apply(&mut self, verdict: Verdict, now: Time) {
         if self.job.state.is_final() {
             return;
         }
         let Verdict { ending, explanation } = verdict;
         if self.job.cancel_requested {
-            return self.job.end(State::Canceled, "Canceled".into(), now);
+            return self.job.end(JobState::Canceled, "Canceled".into(), now);
         }
         if self.job.retries_after(ending) {
             return self.requeue(ending, explanation, now);
         }
         let state = match ending {
-            Ending::Successful => State::Successful,
-            Ending::Failed | Ending::Lost => State::Failed,
-            Ending::Error | Ending::Quota | Ending::NotAccepted => State::Error,
-            Ending::Canceled => State::Canceled,
+            Ending::Successful => JobState::Successful,
+            Ending::Failed | Ending::Lost => JobState::Failed,
+            Ending::Error | Ending::Quota | Ending::NotAccepted => JobState::Error,
+            Ending::Canceled => JobState::Canceled,
         };
         self.job.end(state, explanation, now);
     }
 
     fn requeue(&mut self, ending: Ending, explanation: String, now: Time) {
         let job = &mut *self.job;
-        job.state = State::Pending;
+        job.state = JobState::Pending;
         job.pending_since = now;
         job.quota = match ending {
             Ending::Quota => {

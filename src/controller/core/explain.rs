@@ -1,6 +1,7 @@
-//! Why a pending job does not run: the checks that come before room, then each group with each member.
+//! Why a pending job does not run: the checks that come before capacity, then each group and each of its
+//! members.
 //!
-//! Uses the same decisions as a pass, for one job and with all details. Decides nothing of its own.
+//! It makes the same decisions as a pass, for one job and with all details.
 
 use super::fit::{Candidate, Why, unfit};
 use super::group::Level;
@@ -9,51 +10,52 @@ use super::names::{GroupName, InstanceName};
 use super::pass::{Room, Scene};
 use super::queue::{Decision, PendingJob, Waiting};
 
-/// A job's explanation.
+/// Why a job does not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// One line.
+    /// A summary in one line.
     pub summary: String,
-    /// What comes before room. The caller adds what it alone knows, such as the store.
+    /// The checks that come before capacity. The caller adds those that only it can make, such as the
+    /// store's.
     pub checks: Vec<Check>,
-    /// The groups in the order in which they are tried.
+    /// The groups, in the order in which they are tried.
     pub groups: Vec<GroupAnswer>,
 }
 
-/// One condition that has nothing to do with room in groups.
+/// One condition that does not depend on capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     /// `dependencies`, `exclusive`, `attempt`, `owner`, `payload` or `paused`.
     pub check: &'static str,
-    /// Whether it holds.
+    /// Whether the condition holds.
     pub ok: bool,
-    /// Why not.
+    /// Why it does not hold.
     pub detail: String,
 }
 
-/// Why a group takes the job, or not.
+/// Whether a group takes the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupAnswer {
     /// Its name.
     pub name: GroupName,
-    /// Where in the launch it was named.
+    /// The level at which it was named in the launch.
     pub level: Level,
-    /// Why it does not take the job; none if it does.
+    /// Why the group does not take the job; `None` if it does.
     pub why: Option<Why>,
     /// Its members.
     pub instances: Vec<InstanceAnswer>,
 }
 
-/// Why a member takes the job, or not.
+/// Whether a member takes the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceAnswer {
     /// Its name.
     pub name: InstanceName,
-    /// Why it does not take the job; none if it does.
+    /// Why it does not take the job; `None` if it does.
     pub why: Option<Why>,
-    /// What the job would take of it.
+    /// The capacity that the job would need on it.
     pub needs: u32,
-    /// What it has left.
+    /// The capacity that it has left.
     pub remaining: u32,
 }
 

@@ -1,33 +1,33 @@
-//! Which instances may take a job, and why the others may not.
+//! Which instances may run a job, and why the others may not.
 //!
-//! Two questions: whether an instance is fit at all, which does not change during a pass, and which of the
-//! fit ones has room, which does. Knows one job's need at a time; order among jobs is `pass`'s.
+//! There are two questions. Whether an instance is fit at all does not change during a pass; whether a fit
+//! one has room does. This module looks at one job at a time; `pass` decides the order of jobs.
 
 use super::impact::CONTROL_IMPACT;
 use super::instance::{Instance, NodeState};
 use super::load::Loads;
 use super::time::Time;
 
-/// Why an instance or a group takes no job. The first ones are nearest to taking it.
+/// Why an instance or a group does not take a job, nearest miss first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Why {
-    /// What remains is less than the job needs.
+    /// Its remaining capacity is less than the job needs.
     Capacity,
     /// The group's limit of jobs is reached.
     GroupJobs,
-    /// The group's limit of forks would be exceeded.
+    /// The job would exceed the group's limit of forks.
     GroupForks,
-    /// The owner has no route to it, or no fresh advertisement.
+    /// The owner has no route to it, or no recent advertisement.
     Unreachable,
-    /// Lost, not checked yet, or its health check failed.
+    /// Lost, not checked yet, or its last health check failed.
     NotReady,
     /// It is being removed.
     Draining,
     /// An operator disabled it.
     Disabled,
-    /// It takes signed work only and the owner has no signing key.
+    /// It only takes signed work, and the owner has no signing key.
     NeedsSignature,
-    /// Its control service takes no TLS, and jobs may be sent by TLS only.
+    /// Its control service has no TLS, and jobs may only be sent over TLS.
     NeedsTls,
     /// It does not advertise the runner's work type.
     NoType,
@@ -38,7 +38,7 @@ pub enum Why {
 }
 
 impl Why {
-    /// The code in answers.
+    /// The code in answers to clients.
     pub const fn code(self) -> &'static str {
         match self {
             Self::Capacity => "capacity",
@@ -57,7 +57,7 @@ impl Why {
     }
 }
 
-/// What keeps an instance from taking any job of any class, for an operator's list.
+/// Why an instance can run no job of any class, for an operator's list.
 pub fn unusable(instance: &Instance) -> Option<Why> {
     if instance.draining {
         return Some(Why::Draining);
@@ -72,7 +72,7 @@ pub fn unusable(instance: &Instance) -> Option<Why> {
     }
 }
 
-/// What keeps an instance from running a job of class execution that this control node owns.
+/// Why an instance cannot run a job of class execution that this control node owns.
 pub(super) fn unfit(owner: &Instance, node: &Instance, require_tls: bool, now: Time) -> Option<Why> {
     if !node.node_type.executes() {
         return Some(Why::WrongClass);
@@ -95,22 +95,22 @@ pub(super) fn unfit(owner: &Instance, node: &Instance, require_tls: bool, now: T
     (node.offer.secure && !owner.signs).then_some(Why::NeedsSignature)
 }
 
-/// A fit instance, by position, with the control node that would own the job.
+/// A fit instance, by index, and the control node that would own the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) node: usize,
-    /// The owner if it is this instance itself: a hybrid that holds the payload.
+    /// The owner, if it is this instance itself: a hybrid node that holds the payload.
     pub(super) owns: bool,
 }
 
 impl Candidate {
-    /// What a job of that impact takes of it.
+    /// The capacity that a job of that impact needs on it.
     pub(super) fn need(&self, impact: u32) -> u32 {
         if self.owns { impact.saturating_add(CONTROL_IMPACT) } else { impact }
     }
 }
 
-/// The candidate with most left after the job, the first of equals.
+/// The candidate that would have most room left after the job; the first one on a tie.
 pub(super) fn roomiest(candidates: &[Candidate], loads: &Loads, impact: u32) -> Option<Candidate> {
     let mut best: Option<(Candidate, u32)> = None;
     for &candidate in candidates {
@@ -124,7 +124,7 @@ pub(super) fn roomiest(candidates: &[Candidate], loads: &Loads, impact: u32) -> 
     best.map(|(candidate, _)| candidate)
 }
 
-/// The idle candidate with the largest capacity, the first of equals. It takes a job that fits nowhere.
+/// The idle candidate with the largest capacity, the first one on a tie. It takes a job that fits nowhere.
 pub(super) fn largest_idle(candidates: &[Candidate], loads: &Loads) -> Option<Candidate> {
     let mut best: Option<(Candidate, u32)> = None;
     for &candidate in candidates {

@@ -1,19 +1,19 @@
-//! Instance groups, and in which order a job walks them.
+//! Instance groups, and the order in which a job tries them.
 //!
-//! Who becomes a member by policy is decided in `policy`; whether a job fits in `pass`.
+//! `policy` decides which instances become members, `pass` whether a job fits.
 
 use super::names::{GroupName, InstanceName};
 
-/// What sort of group it is.
+/// What the jobs of a group run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backing {
-    /// Jobs run on its members.
+    /// Its member instances.
     Instances(Vec<Member>),
-    /// Each job gets a pod of its own.
+    /// A pod for each job.
     Containers,
 }
 
-/// Why an instance is in a group.
+/// Why an instance is a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
     /// An operator listed it.
@@ -24,16 +24,16 @@ pub enum Origin {
     Percentage,
 }
 
-/// One instance in a group.
+/// A member of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Which one.
+    /// The instance.
     pub name: InstanceName,
-    /// Why.
+    /// Why it is a member.
     pub origin: Origin,
 }
 
-/// Which instances a group gets.
+/// The policy that selects a group's members.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
     /// `policy_instance_percentage`, 0 to 100.
@@ -49,7 +49,7 @@ pub struct Policy {
 pub struct Group {
     /// Its name.
     pub name: GroupName,
-    /// Which instances it gets.
+    /// Selects its members.
     pub policy: Policy,
     /// What its jobs run on.
     pub backing: Backing,
@@ -77,7 +77,7 @@ impl Group {
             .map(|name| Self::new(name, Policy { percentage: 100, ..Policy::default() }))
     }
 
-    /// Its members; none for a container group.
+    /// Its members; empty for a container group.
     pub fn members(&self) -> &[Member] {
         match &self.backing {
             Backing::Instances(members) => members,
@@ -99,10 +99,10 @@ impl Group {
     }
 }
 
-/// Where in a launch a list of groups stands.
+/// The level at which a launch names groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// Named at launch: replaces the others.
+    /// Named at launch, which replaces the other levels.
     Launch,
     /// Of the job template.
     Template,
@@ -110,7 +110,7 @@ pub enum Level {
     Inventory,
     /// Of the organization.
     Organization,
-    /// Nobody named any.
+    /// No level names any group.
     Default,
 }
 
@@ -127,7 +127,7 @@ impl Level {
     }
 }
 
-/// The groups of a header, by level.
+/// The groups that a job's header names at each level.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LaunchGroups {
     /// Named at launch.
@@ -138,12 +138,12 @@ pub struct LaunchGroups {
     pub inventory: Vec<GroupName>,
     /// Of the organization.
     pub organization: Vec<GroupName>,
-    /// Levels behind which the walk ends.
+    /// Levels after which the walk ends.
     pub prevent_fallback: Vec<Level>,
 }
 
 impl LaunchGroups {
-    /// The groups in the order in which the job tries them, each once.
+    /// The groups in the order in which the job tries them, without duplicates.
     pub fn walk(&self) -> Vec<(GroupName, Level)> {
         let levels = [
             (Level::Template, &self.template),

@@ -1,35 +1,36 @@
 //! How much of an instance's capacity a job takes: its impact.
 //!
-//! The unit is the fork. Knows what a job says of itself; not where it runs, nor what else runs there.
+//! The unit is the fork. The impact follows from the job's own header, not from where it runs or what else
+//! runs there.
 
-/// What every job costs the control node that owns it.
+/// The impact of every job on the control node that owns it.
 pub const CONTROL_IMPACT: u32 = 1;
 
-/// The forks of a job that asks for none (ansible's own default).
+/// The forks of a job that requests none (ansible's own default).
 const DEFAULT_FORKS: u32 = 5;
 /// The impact of a job that updates an inventory or a project.
 const UPDATE_IMPACT: u32 = 1;
 /// The impact of a system job.
 const SYSTEM_IMPACT: u32 = 5;
 
-/// What a job is.
+/// What a job does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// A playbook.
+pub enum JobKind {
+    /// Runs a playbook.
     Job,
-    /// One module on some hosts.
+    /// Runs one module on some hosts.
     AdHoc,
     /// Fills an inventory from its source.
     InventoryUpdate,
     /// Brings a project's tree up to date.
     ProjectUpdate,
-    /// The same, made by the controller right before a job that needs it.
+    /// The same, created by the controller right before a job that needs it.
     ProjectSync,
-    /// Housekeeping that a client asks for.
+    /// Housekeeping that a client requests.
     System,
-    /// Asks an instance how it is.
+    /// A health check of an instance.
     Health,
-    /// Removes what jobs left on an instance.
+    /// Removes the files that jobs left on an instance.
     Cleanup,
 }
 
@@ -42,7 +43,7 @@ pub enum Class {
     Control,
 }
 
-impl Kind {
+impl JobKind {
     /// The name in headers, tables and answers.
     pub const fn name(self) -> &'static str {
         match self {
@@ -74,7 +75,7 @@ impl Kind {
         Self::Cleanup,
     ];
 
-    /// Where it may run.
+    /// The class of instances that may run it.
     pub const fn class(self) -> Class {
         match self {
             Self::Job | Self::AdHoc | Self::InventoryUpdate | Self::Health | Self::Cleanup => {
@@ -84,7 +85,7 @@ impl Kind {
         }
     }
 
-    /// Whether a client may submit it; the others are made by the controller.
+    /// Whether clients may submit it; the controller creates the others.
     pub const fn is_submitted(self) -> bool {
         match self {
             Self::Job | Self::AdHoc | Self::InventoryUpdate | Self::ProjectUpdate | Self::System => true,
@@ -93,46 +94,46 @@ impl Kind {
     }
 }
 
-/// One slice of an inventory: `number` of `count`, both from 1.
+/// One slice of an inventory, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// Which one.
+    /// The number of this slice.
     pub number: u32,
-    /// Of how many.
+    /// The number of slices.
     pub count: u32,
 }
 
-/// What a job's header says of its size.
+/// What a job's header says about its size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Forks asked for; 0 stands for ansible's default.
+    /// Requested forks; 0 stands for ansible's default.
     pub forks: u32,
-    /// Hosts of the inventory; without them as many as there are forks.
+    /// Number of hosts in the inventory; if unknown, the number of forks is used.
     pub hosts: Option<u32>,
-    /// The slice of the inventory that this job takes.
+    /// The slice of the inventory that this job covers.
     pub slice: Option<Slice>,
-    /// Replaces the computed impact.
+    /// Overrides the computed impact.
     pub impact: Option<u32>,
 }
 
 impl Size {
     /// The impact of a job of that kind.
-    pub fn impact(&self, kind: Kind) -> u32 {
+    pub fn impact(&self, kind: JobKind) -> u32 {
         if let Some(given) = self.impact {
             return given;
         }
         match kind {
-            Kind::Job | Kind::AdHoc => {
+            JobKind::Job | JobKind::AdHoc => {
                 let forks = if self.forks == 0 { DEFAULT_FORKS } else { self.forks };
                 self.hosts_in_slice().map_or(forks, |hosts| hosts.min(forks)).saturating_add(1)
             }
-            Kind::InventoryUpdate | Kind::ProjectUpdate => UPDATE_IMPACT,
-            Kind::System => SYSTEM_IMPACT,
-            Kind::ProjectSync | Kind::Health | Kind::Cleanup => 0,
+            JobKind::InventoryUpdate | JobKind::ProjectUpdate => UPDATE_IMPACT,
+            JobKind::System => SYSTEM_IMPACT,
+            JobKind::ProjectSync | JobKind::Health | JobKind::Cleanup => 0,
         }
     }
 
-    /// The hosts that are this job's, if the inventory's number is known.
+    /// The number of hosts in this job's slice, if the size of the inventory is known.
     pub fn hosts_in_slice(&self) -> Option<u32> {
         let hosts = self.hosts?;
         Some(match self.slice {

@@ -1,29 +1,29 @@
-//! An instance: the controller's record of a node, and what changes its state.
+//! An instance: the controller's record of a node, and its state changes.
 //!
-//! Knows health reports, what the node advertises and which control node sees it. Which groups it is in and
-//! what runs on it is kept elsewhere, and nothing is sent from here.
+//! It knows health reports, the node's advertisement, and which control nodes see it. Its groups and its
+//! running jobs are stored elsewhere; it sends nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::capacity::{Adjustment, Capacities, Cpus, Rates};
 use super::names::InstanceName;
-use super::time::{BackOff, Time};
+use super::time::{RetryDelay, Time};
 
-/// How long after its last advertisement an instance still counts as reachable.
+/// How long an instance counts as reachable after its last advertisement.
 pub const SIGHTING_LIFE: Duration = Duration::from_secs(150);
-/// How far a node's clock may be off before its tokens are at risk.
+/// How far a node's clock may be off before its tokens may be rejected.
 pub const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
-/// How long until the next health check after one that failed.
-pub const HEALTH_BACK_OFF: BackOff =
-    BackOff { first: Duration::from_secs(30), longest: Duration::from_secs(30 * 60) };
+/// The delay before the next health check after a failed one.
+pub const HEALTH_BACK_OFF: RetryDelay =
+    RetryDelay { first: Duration::from_secs(30), longest: Duration::from_secs(30 * 60) };
 
 /// What a node does in the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeType {
     /// Owns jobs; runs those of class control.
     Control,
-    /// Owns jobs and runs all kinds.
+    /// Owns jobs and runs jobs of all classes.
     Hybrid,
     /// Runs jobs of class execution.
     Execution,
@@ -59,16 +59,16 @@ impl NodeType {
     }
 }
 
-/// Where an instance stands.
+/// The state of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeState {
     /// Registered, never checked.
     Installed,
-    /// Its last health check was good, or it is a hop that is seen.
+    /// Its last health check succeeded, or it is a hop that is seen.
     Ready,
     /// Lost, or its last health check failed.
     Unavailable,
-    /// An operator removes it; it goes when its last job has ended.
+    /// An operator is removing it; it goes once its last job has ended.
     Deprovisioning,
 }
 
@@ -84,14 +84,14 @@ impl NodeState {
     }
 }
 
-/// How a node advertises the work type that jobs are sent to.
+/// How a node advertises the work type that runs jobs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// It advertises the type at all.
+    /// It advertises the type.
     pub runner: bool,
-    /// It wants signed work.
+    /// It requires signed work.
     pub secure: bool,
-    /// Its control service takes TLS.
+    /// Its control service uses TLS.
     pub tls: bool,
 }
 
@@ -100,18 +100,18 @@ pub struct Offer {
 pub struct Sighting {
     /// There is a route to it.
     pub routed: bool,
-    /// When its latest advertisement arrived at that control node.
+    /// When the latest advertisement arrived at that control node.
     pub arrived: Time,
 }
 
-/// What a health check found.
+/// The result of a good health check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthReport {
     /// Processors.
     pub cpus: Cpus,
     /// Bytes of memory.
     pub memory: u64,
-    /// The runner's identity of the machine.
+    /// The machine's identity, from the runner.
     pub uuid: Option<String>,
     /// `ansible-runner-` and its version.
     pub version: String,
@@ -122,40 +122,40 @@ pub struct HealthReport {
 pub struct Instance {
     /// The node's ID.
     pub name: InstanceName,
-    /// What it does.
+    /// What the node does in the mesh.
     pub node_type: NodeType,
-    /// Where it stands.
+    /// Its state.
     pub node_state: NodeState,
-    /// An operator lets it take new jobs.
+    /// An operator allows new jobs on it.
     pub enabled: bool,
-    /// Policies may make it a member of groups; lists always may.
+    /// Policies may make it a member of groups; operators' lists always may.
     pub managed_by_policy: bool,
     /// It takes no new jobs, because an operator wants to remove it.
     pub draining: bool,
-    /// Where it stands between its two capacities.
+    /// Where its capacity lies between the two computed ones.
     pub adjustment: Adjustment,
-    /// What its last good health check allows.
+    /// Its capacities, from its last good health check.
     pub capacities: Capacities,
     /// What it advertises.
     pub offer: Offer,
-    /// It is a control node with a key to sign work.
+    /// It is a control node with a signing key.
     pub signs: bool,
-    /// Which control nodes see it, and since when.
+    /// The control nodes that see it, and how.
     pub seen: BTreeMap<InstanceName, Sighting>,
     /// The machine's identity at its last good health check.
     pub uuid: Option<String>,
     /// The runner's version at its last good health check.
     pub version: Option<String>,
-    /// What an operator should look at.
+    /// Problems that an operator should look at.
     pub errors: Vec<String>,
-    /// When the next health check is due, if one is.
+    /// When the next health check is due, if any.
     pub health_due: Option<Time>,
-    /// Health checks that failed in a row.
+    /// Failed health checks in a row.
     pub health_failures: u32,
 }
 
 impl Instance {
-    /// A new record. Its health is checked at once, also while it is not enabled: a check carries no secret.
+    /// A new record. Its health is checked at once, even while it is disabled, as a check carries no secret.
     pub fn register(name: InstanceName, node_type: NodeType, enabled: bool, now: Time) -> Self {
         let is_hop = node_type == NodeType::Hop;
         Self {
@@ -178,7 +178,7 @@ impl Instance {
         }
     }
 
-    /// How many forks it may run now: 0 unless it is ready and enabled, and always for a hop.
+    /// How many forks it may run now: 0 unless it is ready and enabled, and always 0 for a hop.
     pub fn capacity(&self) -> u32 {
         let usable = self.enabled
             && match self.node_state {
@@ -194,7 +194,7 @@ impl Instance {
         }
     }
 
-    /// When any control node last saw it.
+    /// When a control node last saw it.
     pub fn last_seen(&self) -> Option<Time> {
         self.seen.values().map(|sighting| sighting.arrived).max()
     }
@@ -208,8 +208,8 @@ impl Instance {
                 .is_some_and(|sighting| sighting.routed && now.since(sighting.arrived) <= SIGHTING_LIFE)
     }
 
-    /// An advertisement of it arrived at a control node. One that was not ready is checked; a hop that is seen
-    /// is ready.
+    /// Its advertisement arrived at a control node. An instance that was not ready is checked; a hop becomes
+    /// ready.
     pub fn on_seen(&mut self, observer: InstanceName, sighting: Sighting, now: Time) {
         self.seen.insert(observer, sighting);
         match (self.node_state, self.node_type) {
@@ -226,7 +226,7 @@ impl Instance {
         }
     }
 
-    /// Its advertisement's own time and the time of its arrival differ by that much.
+    /// Its advertisement's time differs that much from the time of arrival.
     pub fn on_clock_offset(&mut self, offset: Duration) {
         const OFF: &str = "its clock is off by ";
         self.errors.retain(|error| !error.starts_with(OFF));
@@ -235,7 +235,7 @@ impl Instance {
         }
     }
 
-    /// A health check was good.
+    /// A health check succeeded.
     pub fn on_healthy(&mut self, report: HealthReport, rates: &Rates) {
         self.capacities = Capacities::measure(report.cpus, report.memory, rates);
         self.errors.clear();
@@ -255,7 +255,7 @@ impl Instance {
         }
     }
 
-    /// A health check failed, or reported errors: running jobs go on, no new ones come.
+    /// A health check failed or reported errors: running jobs continue, but no new ones start.
     pub fn on_unhealthy(&mut self, errors: Vec<String>, now: Time) {
         self.errors = errors;
         self.health_failures = self.health_failures.saturating_add(1);
@@ -263,25 +263,25 @@ impl Instance {
         self.set_unavailable();
     }
 
-    /// No control node has seen it for too long. It stays registered; it is checked when it returns.
+    /// No control node has seen it for too long. It stays registered, and is checked when it returns.
     pub fn on_lost(&mut self) {
         self.health_due = None;
         self.health_failures = 0;
         self.set_unavailable();
     }
 
-    /// An operator asked for a health check. One that is due already stays as it is.
+    /// An operator requests a health check, unless one is due already.
     pub fn request_health_check(&mut self, now: Time) {
         self.health_due = Some(self.health_due.map_or(now, |due| due.min(now)));
     }
 
-    /// An operator removes it, once its jobs have ended.
+    /// An operator wants to remove it once its jobs have ended.
     pub fn drain(&mut self) {
         self.draining = true;
         self.node_state = NodeState::Deprovisioning;
     }
 
-    /// Whether a drained instance can be deleted, given the attempts that are still open on it.
+    /// Whether a drained instance can be deleted, given the number of attempts still open on it.
     pub fn is_removable(&self, open_attempts: usize) -> bool {
         self.node_state == NodeState::Deprovisioning && open_attempts == 0
     }

@@ -1,38 +1,38 @@
-//! A job: its state, its attempts, and what may happen to it.
+//! A job: its state, its attempts, and its transitions.
 //!
-//! A job has at most one attempt that counts, the latest. What is final never changes, whatever arrives
-//! later. Anybody may save a cancel; all else that happens to an attempt is reported by the owner, through
-//! [`Job::driven_by`], which refuses everybody else. Knows no units but by ID, no streams and no store.
+//! Only the latest attempt of a job counts. A final state never changes, whatever arrives later. Anybody may
+//! request a cancel; only the owner may report on attempts, through [`Job::driven_by`], which rejects
+//! everybody else. It knows units by ID only, and neither streams nor the store.
 
 use std::time::Duration;
 
 use super::attempt::{Attempt, ChildId, Duty, Progress};
 use super::driven::Driven;
-use super::impact::Kind;
+use super::impact::JobKind;
 use super::lease::{Fence, Fenced};
 use super::load::Claim;
 use super::names::{AttemptNo, InstanceName, JobId, Word};
 use super::queue::{Hold, PendingEnd, Placement};
-use super::state::State;
-use super::time::{BackOff, Time};
+use super::state::JobState;
+use super::time::{RetryDelay, Time};
 use super::verdict::Ending;
 
-/// How long a pod that a quota refused waits until it is tried again.
-pub const QUOTA_BACK_OFF: BackOff =
-    BackOff { first: Duration::from_secs(30), longest: Duration::from_secs(300) };
+/// The delay before a pod that a quota refused is tried again.
+pub const QUOTA_BACK_OFF: RetryDelay =
+    RetryDelay { first: Duration::from_secs(30), longest: Duration::from_secs(300) };
 
-/// When a job is tried again.
+/// When a job is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
     /// Attempts after the first one. Attempts in which nothing ran do not count.
     pub max: u32,
-    /// After its instance was lost.
+    /// Retry after its instance was lost.
     pub on_lost: bool,
-    /// After it could not be run.
+    /// Retry after it could not be run.
     pub on_error: bool,
-    /// After its playbook failed.
+    /// Retry after its playbook failed.
     pub on_failed: bool,
-    /// Without knowing that the lost attempt has ended: the playbook may run twice for a while.
+    /// Retry before the lost attempt is known to have ended: for a while the playbook may run twice.
     pub unconfirmed: bool,
 }
 
@@ -54,68 +54,68 @@ impl Retry {
     }
 }
 
-/// What becomes of jobs whose owner restarts or is lost.
+/// What happens to jobs whose owner restarts or is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OnLoss {
-    /// They go on.
+    /// They continue under another owner.
     TakeOver,
     /// They fail, as in AWX.
     Fail,
 }
 
-/// A quota's refusal.
+/// A quota refused the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaWait {
     /// When the pod is tried again.
     pub until: Time,
-    /// The server's words.
+    /// The message of the API server.
     pub words: String,
     /// Refusals in a row.
     pub refusals: u32,
 }
 
-/// Why a transition was refused.
+/// Why a transition was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The writer does not own the job any more.
+    /// The writer no longer owns the job.
     #[error(transparent)]
     Fenced(#[from] Fenced),
-    /// The job is not pending, or something keeps it from being placed.
+    /// The job is not pending, or something prevents its placement.
     #[error("job {0} cannot be placed: it is {state}", state = .1.name())]
-    NotPlaceable(JobId, State),
+    NotPlaceable(JobId, JobState),
     /// The job has no such attempt.
     #[error("job {0} has no attempt {1}")]
     NoAttempt(JobId, AttemptNo),
 }
 
-/// A job, as far as its life goes.
+/// The life cycle of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     /// Its number.
     pub id: JobId,
-    /// What it is.
-    pub kind: Kind,
+    /// What it does.
+    pub kind: JobKind,
     /// Its impact.
     pub impact: u32,
-    /// Words that one running job holds at a time.
+    /// Words of which only one running job may hold each.
     pub exclusive: Vec<Word>,
-    /// When it is tried again.
+    /// When it is retried.
     pub retry: Retry,
-    /// Replaces the time after which its instance counts as lost.
+    /// Overrides the time after which its instance counts as lost.
     pub lost_after: Option<Duration>,
-    /// Where it stands.
-    pub state: State,
-    /// Somebody wants it to end. Saved before it is passed on.
+    /// Its state.
+    pub state: JobState,
+    /// A cancel was requested. It is stored before it is passed on.
     pub cancel_requested: bool,
-    /// Who may write to it; nobody before it was placed.
+    /// Who may write to it; `None` until it is placed.
     pub fence: Option<Fence>,
-    /// In order; the last one counts.
+    /// In order; only the last one counts.
     pub attempts: Vec<Attempt>,
-    /// What decided, or what it waits for.
+    /// Why it is in its state, or what it waits for.
     pub explanation: String,
-    /// Since when it is pending, if it is.
+    /// Since when it has been pending, if it is.
     pub pending_since: Time,
-    /// A quota refused its last attempt.
+    /// Set if a quota refused its last attempt.
     pub quota: Option<QuotaWait>,
     /// When it became final.
     pub finished: Option<Time>,
@@ -123,7 +123,7 @@ pub struct Job {
 
 impl Job {
     /// A job that was just submitted.
-    pub fn new(id: JobId, kind: Kind, impact: u32, now: Time) -> Self {
+    pub fn new(id: JobId, kind: JobKind, impact: u32, now: Time) -> Self {
         Self {
             id,
             kind,
@@ -131,7 +131,7 @@ impl Job {
             exclusive: Vec::new(),
             retry: Retry::default(),
             lost_after: None,
-            state: State::Pending,
+            state: JobState::Pending,
             cancel_requested: false,
             fence: None,
             attempts: Vec::new(),
@@ -142,17 +142,17 @@ impl Job {
         }
     }
 
-    /// The attempt that counts.
+    /// The latest attempt.
     pub fn current(&self) -> Option<&Attempt> {
         self.attempts.last()
     }
 
-    /// That attempt.
+    /// The attempt with that number.
     pub fn attempt(&self, n: AttemptNo) -> Option<&Attempt> {
         self.attempts.iter().find(|attempt| attempt.n == n)
     }
 
-    /// What keeps it from being placed, if it is pending and something does.
+    /// Why it cannot be placed, if it is pending and something prevents it.
     pub fn hold(&self) -> Option<Hold> {
         let open = self.attempts.iter().find(|attempt| attempt.is_open() && !self.retry.unconfirmed);
         if let Some(attempt) = open {
@@ -162,10 +162,10 @@ impl Job {
         Some(Hold::Quota { until: quota.until, words: quota.words.clone() })
     }
 
-    /// A pass found a place. The attempt exists from here on, with its ID, before anything is sent.
+    /// Places it. From here on the attempt exists, with its ID, before anything is sent.
     ///
     /// # Errors
-    /// It is not pending, or its former attempt or a quota still keeps it.
+    /// It is not pending, or its previous attempt or a quota prevents the placement.
     pub fn place(
         &mut self,
         place: &Placement,
@@ -178,7 +178,7 @@ impl Job {
             Some(Hold::Quota { until, words: _ }) => now < until,
             Some(Hold::Attempt { .. }) => true,
         };
-        if self.state != State::Pending || held {
+        if self.state != JobState::Pending || held {
             return Err(Refused::NotPlaceable(self.id, self.state));
         }
         let n = self.next_attempt();
@@ -196,7 +196,7 @@ impl Job {
             ended: None,
         });
         self.fence = Some(fence);
-        self.state = State::Waiting;
+        self.state = JobState::Waiting;
         self.explanation = match &place.execution_node {
             Some(node) => format!("Starting on {node}"),
             None => format!("Starting in {}", place.group),
@@ -204,40 +204,40 @@ impl Job {
         Ok(n)
     }
 
-    /// The number that its next attempt has.
+    /// The number of its next attempt.
     pub fn next_attempt(&self) -> AttemptNo {
         AttemptNo(self.current().map_or(1, |attempt| attempt.n.0 + 1))
     }
 
-    /// Somebody cancels it. A pending job ends at once; of another one the cancel is saved, and passed on
-    /// afterwards. Answers whether anything changed.
+    /// Requests a cancel. A pending job ends at once; for any other the request is stored and passed on
+    /// later. Returns whether anything changed.
     pub fn request_cancel(&mut self, now: Time) -> bool {
         match self.state {
-            State::Pending => {
+            JobState::Pending => {
                 self.cancel_requested = true;
-                self.end(State::Canceled, "Canceled".into(), now);
+                self.end(JobState::Canceled, "Canceled".into(), now);
                 true
             }
-            State::Waiting | State::Running => !std::mem::replace(&mut self.cancel_requested, true),
-            State::Successful | State::Failed | State::Error | State::Canceled => false,
+            JobState::Waiting | JobState::Running => !std::mem::replace(&mut self.cancel_requested, true),
+            JobState::Successful | JobState::Failed | JobState::Error | JobState::Canceled => false,
         }
     }
 
-    /// It fails without having run.
+    /// Fails a job that has not run.
     pub fn fail_pending(&mut self, end: PendingEnd, now: Time) {
-        if self.state == State::Pending {
-            self.end(State::Failed, end.to_string(), now);
+        if self.state == JobState::Pending {
+            self.end(JobState::Failed, end.to_string(), now);
         }
     }
 
-    /// No copy of its payload is left, and an operator declared the last holder dead.
+    /// Every copy of its payload is lost: an operator declared the last holder dead.
     pub fn on_payload_lost(&mut self, holder: &InstanceName, now: Time) {
-        if self.state == State::Pending {
-            self.end(State::Failed, format!("its payload was lost with {holder}"), now);
+        if self.state == JobState::Pending {
+            self.end(JobState::Failed, format!("its payload was lost with {holder}"), now);
         }
     }
 
-    /// Its owner, if that is who writes.
+    /// Checks that the writer is its current owner.
     ///
     /// # Errors
     /// The writer has an older epoch, or is not the owner.
@@ -245,7 +245,7 @@ impl Job {
         if self.fence.as_ref() == Some(writer) { Ok(Driven::new(self)) } else { Err(Fenced(writer.clone())) }
     }
 
-    /// Its owner restarted, or another control node is its owner from now on.
+    /// Its owner restarted, or another control node takes it over.
     ///
     /// A child that ran on the lost owner itself is lost with it.
     pub fn take_over(&mut self, heir: Fence, on_loss: OnLoss, now: Time) {
@@ -254,7 +254,7 @@ impl Job {
             return;
         }
         match (on_loss, former) {
-            (OnLoss::Fail, _) => self.end(State::Failed, "its control node was lost".into(), now),
+            (OnLoss::Fail, _) => self.end(JobState::Failed, "its control node was lost".into(), now),
             (OnLoss::TakeOver, Some(former)) if former.owner != heir.owner => {
                 let was_local = |attempt: &&Attempt| attempt.depends_on_node(&former.owner);
                 if let Some(n) = self.current().filter(was_local).map(|attempt| attempt.n) {
@@ -265,7 +265,7 @@ impl Job {
         }
     }
 
-    /// An operator declared a node dead: what ran there is over, and nothing of it is left.
+    /// An operator declared a node dead: whatever ran there has ended and left nothing.
     pub fn on_declared_dead(&mut self, node: &InstanceName, now: Time) {
         let there: Vec<AttemptNo> = self
             .attempts
@@ -297,7 +297,7 @@ impl Job {
         }
     }
 
-    /// What it holds of instances, groups and words.
+    /// What it occupies of instances, groups and words.
     pub fn claims(&self) -> Vec<Claim> {
         let mut claims = Vec::new();
         for attempt in self.attempts.iter().filter(|attempt| attempt.is_open()) {
@@ -316,7 +316,7 @@ impl Job {
         claims
     }
 
-    pub(super) fn end(&mut self, state: State, explanation: String, now: Time) {
+    pub(super) fn end(&mut self, state: JobState, explanation: String, now: Time) {
         if !self.state.is_final() {
             self.state = state;
             self.explanation = explanation;
@@ -325,7 +325,7 @@ impl Job {
         }
     }
 
-    /// Whether an attempt that ended so is followed by another one.
+    /// Whether a retry follows an attempt that ended like this.
     pub(super) fn retries_after(&self, ending: Ending) -> bool {
         let ran = self.attempts.iter().filter(|a| a.ending().is_none_or(Ending::may_have_run)).count();
         let free = !ending.may_have_run();

@@ -1,15 +1,15 @@
-//! Leases of control nodes and the epochs that fence them.
+//! Leases of control nodes, and the epochs that fence them.
 //!
-//! Each control node holds one lease. Every time it is taken (a start, or another node's takeover) its epoch
-//! rises, and a job carries the owner and the epoch that may write to it. Whoever holds an older one
-//! cannot change anything any more, however late its write arrives.
+//! Each control node holds one lease. Its epoch grows each time the lease is taken, by a start of the node or
+//! by another node's takeover. A job stores the owner and the epoch that may write to it. A holder of an
+//! older epoch can no longer change anything, however late its write arrives.
 
 use std::time::Duration;
 
 use super::names::InstanceName;
 use super::time::Time;
 
-/// A lease's number. It only rises.
+/// The number of times a lease was taken. It only grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub i64);
 
@@ -22,17 +22,17 @@ pub struct Fence {
     pub epoch: Epoch,
 }
 
-/// The writer holds an older epoch, or is another node: its write changes nothing and it stands down.
+/// The writer holds an older epoch, or is another node. Its write changes nothing, and it must stop.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{} with epoch {} is fenced", .0.owner, .0.epoch.0)]
 pub struct Fenced(pub Fence);
 
-/// How long a lease lasts and how often it is renewed.
+/// How long a lease lasts, and how often it is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTimes {
-    /// Between renewals.
+    /// Time between renewals.
     pub heartbeat: Duration,
-    /// After this long without a renewal the node is lost.
+    /// A node that has not renewed its lease for this long is lost.
     pub owner_lost_after: Duration,
 }
 
@@ -42,26 +42,26 @@ impl Default for LeaseTimes {
     }
 }
 
-/// A control node's lease as the store has it. Its times are of the store's clock alone.
+/// A control node's lease as stored. All times come from the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Whose it is.
+    /// Its holder.
     pub node: InstanceName,
     /// How often it was taken.
     pub epoch: Epoch,
-    /// Until when it holds.
+    /// When it expires.
     pub expires: Time,
 }
 
 impl Lease {
-    /// A control node starts. It gets its lease whether or not the former one expired: of two processes with
-    /// one node ID the later one wins, and the other finds itself fenced.
+    /// A control node starts. It gets its lease whether or not the previous one has expired: of two processes
+    /// with the same node ID the later one wins, and the earlier one is fenced.
     pub fn start(former: Option<&Self>, node: InstanceName, now: Time, times: &LeaseTimes) -> Self {
         let epoch = Epoch(former.map_or(0, |lease| lease.epoch.0) + 1);
         Self { node, epoch, expires: now + times.owner_lost_after }
     }
 
-    /// What its holder writes with.
+    /// The fence that its holder writes with.
     pub fn fence(&self) -> Fence {
         Fence { owner: self.node.clone(), epoch: self.epoch }
     }
@@ -71,7 +71,7 @@ impl Lease {
         now > self.expires
     }
 
-    /// The holder is alive. A lease that expired and was not taken yet is renewed as well.
+    /// The holder is alive. An expired lease is renewed too, unless it was taken.
     ///
     /// # Errors
     /// It was taken since.
@@ -83,8 +83,8 @@ impl Lease {
         Ok(())
     }
 
-    /// Another control node takes over: the holder is fenced from here on. Does nothing and answers false
-    /// while the lease holds.
+    /// Another control node takes over, and the holder is fenced. Returns false and does nothing while the
+    /// lease is valid.
     pub fn take_over(&mut self, now: Time) -> bool {
         let lost = self.is_expired(now);
         if lost {
@@ -95,15 +95,15 @@ impl Lease {
     }
 }
 
-/// What a control node knows of its own lease, by its own clock.
+/// A control node's view of its own lease, by its own clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenure {
-    /// When the last renewal that succeeded was sent: the store counts from no earlier moment.
+    /// When the last successful renewal was sent: the store counts from no earlier moment.
     pub renewed: Time,
 }
 
 impl Tenure {
-    /// Whether it may start, cancel and release. It stops one heartbeat before others may take over.
+    /// Whether it may start, cancel and release units. It stops one heartbeat before others may take over.
     pub fn may_act(&self, now: Time, times: &LeaseTimes) -> bool {
         now.since(self.renewed) < times.owner_lost_after.saturating_sub(times.heartbeat)
     }

@@ -1,7 +1,7 @@
-//! What runs now, and what it takes of instances and groups.
+//! What runs now, and how much of instances and groups it occupies.
 //!
-//! A claim is the hold that one open attempt has on capacity. Everything here is a sum over claims, computed
-//! afresh; there is no counter that could drift.
+//! A claim is the capacity that one open attempt holds. Everything here is a sum over claims, computed each
+//! time, so no counter can drift.
 
 use std::collections::HashMap;
 
@@ -11,16 +11,16 @@ use super::instance::{Instance, NodeType};
 
 use super::names::{GroupName, InstanceName, JobId, Word};
 
-/// What one open attempt holds.
+/// The capacity that one open attempt holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Whose attempt it is.
+    /// The job of the attempt.
     pub job: JobId,
-    /// The control node that drives it; none when nobody does any more.
+    /// The control node that drives it; `None` if no node does any more.
     pub owner: Option<InstanceName>,
-    /// Where it runs; none in a container group.
+    /// The instance that runs it; `None` in a container group.
     pub execution_node: Option<InstanceName>,
-    /// The group that it was placed through; none when the job is over and only the attempt is left.
+    /// The group through which it was placed; `None` if the job has ended and only the attempt is left.
     pub group: Option<GroupName>,
     /// Its impact.
     pub impact: u32,
@@ -28,31 +28,32 @@ pub struct Claim {
     pub words: Vec<Word>,
 }
 
-/// What claims take of one instance.
+/// The load of one instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InstanceLoad {
-    /// What it can run at all.
+    /// The capacity of the instance.
     pub capacity: u32,
-    /// What is taken; more than the capacity after an idle instance took a job too large for it.
+    /// The claimed capacity. It exceeds the capacity after an idle instance took a job that is too large for
+    /// it.
     pub consumed: u32,
     /// Attempts that run on it.
     pub jobs: u32,
 }
 
 impl InstanceLoad {
-    /// What is left, never below 0.
+    /// The unclaimed capacity, never below 0.
     pub fn remaining(&self) -> u32 {
         self.capacity.saturating_sub(self.consumed)
     }
 
-    /// Whether it may take a job that is larger than what it has: nothing runs there, or what runs takes
-    /// nothing.
+    /// Whether it may take a job larger than its capacity: nothing runs there, or only attempts without
+    /// impact.
     pub fn is_idle(&self) -> bool {
         self.capacity > 0 && (self.jobs == 0 || self.consumed == 0)
     }
 }
 
-/// What claims take of one group's limits.
+/// The load of one group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroupLoad {
     /// Jobs placed through it.
@@ -61,12 +62,12 @@ pub struct GroupLoad {
     pub forks: u32,
 }
 
-/// What a group offers and has given away, for operators: sums over its members.
+/// A group's capacity for operators: sums over its members.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroupCapacity {
     /// Sum over members; the limit of forks for a container group.
     pub capacity: u32,
-    /// Sum over members; a job in one group reduces every group that has the same instance.
+    /// Sum over members. A job in one group also reduces every other group with the same instance.
     pub consumed: u32,
     /// Sum over members.
     pub remaining: u32,
@@ -74,7 +75,7 @@ pub struct GroupCapacity {
     pub jobs_running: u32,
 }
 
-/// Loads by position of the instance and of the group.
+/// The loads of instances and groups, by index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loads {
     /// One for each instance.
@@ -84,7 +85,7 @@ pub struct Loads {
 }
 
 impl Loads {
-    /// Adds up claims.
+    /// Sums up the claims.
     pub fn sum(instances: &[Instance], groups: &[Group], claims: &[Claim]) -> Self {
         let start =
             |instance: &Instance| InstanceLoad { capacity: instance.capacity(), ..Default::default() };
@@ -103,8 +104,8 @@ impl Loads {
         loads
     }
 
-    /// Adds one claim, by positions. The instance that runs it pays its impact, its owner the control impact;
-    /// a control node pays no more than that for what it runs itself.
+    /// Adds one claim, by indexes. The instance that runs the job is charged its impact, the owner the
+    /// control impact. A control node that runs a job itself is charged only once.
     pub(super) fn charge(
         &mut self,
         instances: &[Instance],
@@ -138,7 +139,7 @@ impl Loads {
         }
     }
 
-    /// What operators see of a group.
+    /// The capacity of a group, as shown to operators.
     pub fn group_capacity(&self, instances: &[Instance], groups: &[Group], at: usize) -> GroupCapacity {
         let group = &groups[at];
         let own = self.groups[at];

@@ -1,7 +1,7 @@
-//! Which instances and attempts count as lost, and who inherits the jobs of a lost owner.
+//! Which instances and attempts count as lost, and which node inherits the jobs of a lost owner.
 //!
-//! Judged by arrival times of one clock, never by what a node says its own time is, so a wrong clock
-//! elsewhere loses nothing. Knows silence, not its cause.
+//! This uses arrival times of one clock only, never a node's own time, so a wrong clock elsewhere loses
+//! nothing. It sees silence, not its cause.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -15,26 +15,26 @@ use super::load::Loads;
 use super::names::{AttemptNo, InstanceName};
 use super::time::Time;
 
-/// How long silence may last.
+/// How long an instance may stay silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// When the judging process began to look; with PostgreSQL, whose rows outlive processes, any earlier
-    /// time. Nothing is lost sooner than that plus `lost_after`.
+    /// When this process started to watch; with PostgreSQL, whose rows outlive processes, any earlier time.
+    /// Nothing is lost before `lost_after` has passed since then.
     pub started: Time,
-    /// After this long without any control node seeing an instance it is lost.
+    /// An instance that no control node has seen for this long is lost.
     pub lost_after: Duration,
 }
 
 impl Patience {
-    /// Whether an instance last seen then is lost now, for a job that may bring its own patience.
+    /// Whether an instance that was last seen then is lost now, for a job that may override the limit.
     pub fn is_over(&self, last_seen: Option<Time>, own: Option<Duration>, now: Time) -> bool {
         let known_until = last_seen.map_or(self.started, |seen| seen.max(self.started));
         now > known_until + own.unwrap_or(self.lost_after)
     }
 }
 
-/// Whether an instance has just been lost: it was ready, and no control node sees it any more. A control
-/// node sees itself with each heartbeat.
+/// Whether an instance has just been lost: it was ready, and no control node sees it any more. A control node
+/// sees itself with each heartbeat.
 pub fn is_newly_lost(instance: &Instance, patience: &Patience, now: Time) -> bool {
     match instance.node_state {
         NodeState::Ready => patience.is_over(instance.last_seen(), None, now),
@@ -42,8 +42,8 @@ pub fn is_newly_lost(instance: &Instance, patience: &Patience, now: Time) -> boo
     }
 }
 
-/// The attempts of a job that are lost now. One whose instance is not registered any more is lost at once;
-/// one that runs on the job's owner itself is lost with the owner, whose lease tells that.
+/// The attempts of a job that are lost now. If its instance is no longer registered, an attempt is lost at
+/// once; an attempt on the job's owner is lost with the owner, as its lease shows.
 pub fn lost_attempts(job: &Job, instances: &[Instance], patience: &Patience, now: Time) -> Vec<AttemptNo> {
     let owner = job.fence.as_ref().map(|fence| &fence.owner);
     let is_lost = |node: &InstanceName| match instances.iter().find(|instance| instance.name == *node) {
@@ -62,9 +62,9 @@ pub fn lost_attempts(job: &Job, instances: &[Instance], patience: &Patience, now
         .collect()
 }
 
-/// Which live control node inherits a job of a lost one: one that reaches the instance where the job runs,
-/// before one that holds its payload, before any; of equals the one with most room. None while there is
-/// no live control node.
+/// The live control node that inherits a job of a lost one. It prefers a node that reaches the job's
+/// instance, then one that holds its payload, then any; on a tie the one with most room. `None` if no control
+/// node is alive.
 pub fn heir(
     job: &Job,
     holders: &[InstanceName],
@@ -87,27 +87,28 @@ pub fn heir(
     live.iter().filter_map(|fence| Some((rank(&fence)?, fence))).min().map(|(_, fence)| fence.clone())
 }
 
-/// What a job's new owner does first.
+/// The first step of a job's new owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Recovery {
     /// Its child was accepted: adopt it by its ID, and read its output again from the first byte.
     Adopt,
-    /// Its child may have been sent: ask the instance, and adopt it if it is there, else see [`Unsent`].
+    /// Its child may have been sent: ask the instance. If the child is there, adopt it, otherwise see
+    /// [`Unsent`].
     Ask(Unsent),
     /// Nothing of it runs.
     Nothing,
 }
 
-/// What follows when a child turns out never to have been sent.
+/// The next step if a child was never sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unsent {
     /// The payload is here: send the same attempt.
     Send,
-    /// It is not: the job is pending again.
+    /// The payload is elsewhere: the job becomes pending again.
     Requeue,
 }
 
-/// What a job's new owner does first.
+/// The first step of a job's new owner.
 pub fn recovery(job: &Job, holds_payload: bool) -> Recovery {
     match job.current().map(|attempt| attempt.progress) {
         Some(Progress::Running) => Recovery::Adopt,

@@ -1,13 +1,14 @@
-//! What the controller decides, pure: from plain state and a given time.
+//! The decisions of the controller, as pure functions of state and a given time.
 //!
-//! Nothing here waits, sends, saves or asks for the time. The same state gives the same decision on any
-//! control node, so whoever holds the scheduler's lock may make it, and tests run years in seconds.
+//! Nothing here waits, sends, saves or reads the clock. The same state gives the same decision on every
+//! control node, so any holder of the scheduler's lock may decide, and tests simulate years in seconds.
 //!
 //! - `impact`, `capacity`: what a job takes and what an instance has; `load`: the sums of both.
 //! - `instance`, `group`: the records; `policy`: which instance is in which group.
-//! - `queue`: a pending job and a decision; `fit`: which instance may take it; `pass`: all of them in order;
-//!   `explain`: why not.
-//! - `job`, `attempt`, `state`: what may happen to them; `driven`: what an owner may report; `verdict`: how an attempt ended.
+//! - `queue`: pending jobs and decisions; `fit`: which instances may run a job; `pass`: all jobs in order;
+//!   `explain`: why a job waits.
+//! - `job`, `attempt`, `state`: the life cycles; `driven`: reports of the owner; `verdict`: how an attempt
+//!   ended.
 //! - `lease`: who may write; `loss`: who is lost, and who inherits.
 
 mod attempt;
@@ -36,7 +37,7 @@ pub use self::driven::Driven;
 pub use self::explain::{Check, Explanation, GroupAnswer, InstanceAnswer, explain};
 pub use self::fit::{Why, unusable};
 pub use self::group::{Backing, Group, LaunchGroups, Level, Member, Origin, Policy};
-pub use self::impact::{CONTROL_IMPACT, Class, Kind, Size, Slice};
+pub use self::impact::{CONTROL_IMPACT, Class, JobKind, Size, Slice};
 pub use self::instance::{
     CLOCK_TOLERANCE, HEALTH_BACK_OFF, HealthReport, Instance, NodeState, NodeType, Offer, SIGHTING_LIFE,
     Sighting,
@@ -49,8 +50,8 @@ pub use self::names::{AttemptNo, GroupName, InstanceName, JobId, Word};
 pub use self::pass::{Scene, pass};
 pub use self::policy::{MemberChange, member_changes};
 pub use self::queue::{ChildType, Decision, Hold, Need, PendingEnd, PendingJob, Placement, Waiting};
-pub use self::state::State;
-pub use self::time::{BackOff, Time};
+pub use self::state::JobState;
+pub use self::time::{RetryDelay, Time};
 pub use self::verdict::{ChildEnd, Ending, Evidence, FinalStatus, UnitAt, Verdict, judge};
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! Names and numbers of the things that the controller decides about.
+//! Names and numbers of the controller's records.
 //!
-//! They keep an instance from being passed for a group. Which texts may be a name was checked at the edge.
+//! Distinct types keep an instance's name from being used as a group's. The edge has checked that the texts
+//! are valid names.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -56,17 +57,17 @@ name! {
 }
 
 name! {
-    /// A word of `exclusive`: of all jobs that name it, one runs at a time.
+    /// A word of `exclusive`: of all jobs that name it, only one runs at a time.
     Word
 }
 
 impl GroupName {
-    /// The group that control nodes are members of. Owners come from it.
+    /// The group of the control nodes, from which owners are chosen.
     pub fn controlplane() -> Self {
         CONTROLPLANE.into()
     }
 
-    /// The group of jobs that name no group.
+    /// The group for jobs that name none.
     pub fn default_group() -> Self {
         DEFAULT.into()
     }
@@ -80,7 +81,7 @@ impl GroupName {
 const CONTROLPLANE: &str = "controlplane";
 const DEFAULT: &str = "default";
 
-/// A job's number in the store. A job that was created later has a higher one.
+/// A job's number in the store. Later jobs have higher numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub i64);
 

@@ -1,9 +1,9 @@
 //! One pass over the queue: which pending jobs start now, and where.
 //!
-//! Jobs are looked at by priority, then by creation. One that does not fit never holds up a smaller one,
-//! and every pending job is looked at, so after a pass nothing that waits for room fits anywhere. During a
-//! pass room only shrinks; that is why what was full for a job stays full for all that are as large.
-//! Saves nothing and starts nothing.
+//! Jobs are considered by priority, then by creation. A job that does not fit never delays a smaller one, and
+//! every pending job is considered, so after a pass no waiting job would fit anywhere. During a pass capacity
+//! only shrinks: what was full for one job stays full for all that are as large. A pass neither saves nor
+//! starts anything.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -17,24 +17,24 @@ use super::names::{GroupName, InstanceName, JobId, Word};
 use super::queue::{ChildType, Decision, Hold, PendingEnd, PendingJob, Placement, Waiting};
 use super::time::Time;
 
-/// What a pass sees beside the queue.
+/// The state that a pass works on, apart from the queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Scene<'a> {
     /// In order of registration.
     pub instances: &'a [Instance],
     /// In stored order, with their members.
     pub groups: &'a [Group],
-    /// What runs.
+    /// What runs now.
     pub claims: &'a [Claim],
-    /// Jobs may be sent by TLS only.
+    /// Jobs may only be sent over TLS.
     pub require_tls: bool,
     /// An operator paused the controller: nothing is placed.
     pub paused: bool,
-    /// The moment of the pass.
+    /// The time of the pass.
     pub now: Time,
 }
 
-/// Decides about each pending job, in the order in which it looks at them.
+/// Decides about each pending job, in the order in which it considers them.
 pub fn pass(scene: &Scene<'_>, pending: &[PendingJob]) -> Vec<Decision> {
     let ends = pending_ends(pending, scene.now);
     let mut order: Vec<&PendingJob> = pending.iter().collect();
@@ -49,8 +49,8 @@ pub fn pass(scene: &Scene<'_>, pending: &[PendingJob]) -> Vec<Decision> {
         .collect()
 }
 
-/// The jobs that fail without having run. A job is created after those it depends on, so one walk by number
-/// reaches whole chains.
+/// The jobs that fail without having run. A job is created after its dependencies, so one walk by number
+/// covers whole chains.
 fn pending_ends(pending: &[PendingJob], now: Time) -> HashMap<JobId, PendingEnd> {
     let mut by_id: Vec<&PendingJob> = pending.iter().collect();
     by_id.sort_by_key(|job| job.id);
@@ -70,27 +70,27 @@ fn pending_ends(pending: &[PendingJob], now: Time) -> HashMap<JobId, PendingEnd>
     ends
 }
 
-/// Control nodes that hold one payload: any of them may own the job.
+/// Control nodes that hold the same payload; each of them may own the job.
 struct Holders {
-    /// Positions of those that can own a job now, room aside.
+    /// Indexes of those that can own a job now, capacity aside.
     owners: Vec<usize>,
-    /// Positions of all.
+    /// Indexes of all of them.
     all: Vec<usize>,
-    /// Why none of them can, if none can.
+    /// Why none of them can own a job, if that is so.
     none: Waiting,
 }
 
 /// The fit members of one group, for one set of holders.
-struct Pool {
-    /// For each owner of the set, in their order.
+struct FitMembers {
+    /// For each owner of the set, in order.
     candidates: Vec<Vec<Candidate>>,
-    /// Why there is none, if there is none.
+    /// Why there is no candidate, if there is none.
     none: Option<Why>,
-    /// The smallest impact that was found not to fit in this pass.
+    /// The smallest impact that did not fit in this pass.
     full_from: u32,
 }
 
-/// The room that is left while a pass goes on.
+/// The capacity that is left during a pass.
 pub(super) struct Room<'a> {
     scene: Scene<'a>,
     pub(super) loads: Loads,
@@ -100,7 +100,7 @@ pub(super) struct Room<'a> {
     words: HashMap<Word, JobId>,
     holder_ids: HashMap<Vec<InstanceName>, usize>,
     holders: Vec<Holders>,
-    pools: HashMap<(usize, usize), Pool>,
+    pools: HashMap<(usize, usize), FitMembers>,
 }
 
 impl<'a> Room<'a> {
@@ -124,7 +124,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Places a job and takes the room that it needs, or says what it waits for.
+    /// Places a job and claims its capacity, or returns what it waits for.
     pub(super) fn decide(&mut self, job: &PendingJob) -> Decision {
         match self.blocked(job).map_or_else(|| self.place(job), Err) {
             Ok(placement) => Decision::Place(placement),
@@ -132,7 +132,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// What keeps a job from being placed whatever room there is.
+    /// Why a job cannot be placed regardless of capacity.
     fn blocked(&self, job: &PendingJob) -> Option<Waiting> {
         if self.scene.paused {
             return Some(Waiting::Paused);
@@ -184,7 +184,7 @@ impl<'a> Room<'a> {
         })
     }
 
-    /// The number of a set of holders. There are few sets, and many jobs for each.
+    /// The index of a set of holders. There are few sets, and many jobs for each.
     fn holders_of(&mut self, names: &[InstanceName]) -> usize {
         if let Some(id) = self.holder_ids.get(names) {
             return *id;
@@ -209,7 +209,7 @@ impl<'a> Room<'a> {
         id
     }
 
-    /// The owners that have room for that much, those with most first. Places in the set's list.
+    /// The owners with that much capacity left, roomiest first, as indexes into the set's list.
     fn owners_with(&self, holders: usize, need: u32) -> Result<Vec<usize>, Waiting> {
         let holders = &self.holders[holders];
         if holders.owners.is_empty() {
@@ -221,7 +221,7 @@ impl<'a> Room<'a> {
         if owners.is_empty() { Err(Waiting::Owner(Why::Capacity)) } else { Ok(owners) }
     }
 
-    /// A job of class control runs on its owner, which must have room for both impacts.
+    /// A job of class control runs on its owner, which needs capacity for both impacts.
     fn place_on_owner(&self, holders: usize, impact: u32) -> Result<Placed, Waiting> {
         let owners = self.owners_with(holders, impact.saturating_add(CONTROL_IMPACT))?;
         let owner = self.holders[holders].owners[owners[0]];
@@ -292,7 +292,7 @@ impl<'a> Room<'a> {
         exceeds.then_some(Why::GroupForks)
     }
 
-    fn pool(&self, holders: &Holders, group: &Group) -> Pool {
+    fn pool(&self, holders: &Holders, group: &Group) -> FitMembers {
         let mut none = group.members().is_empty().then_some(Why::GroupEmpty);
         let member_at = |member: &Member| self.instance_at.get(&member.name).copied();
         let mut members: Vec<usize> = group.members().iter().filter_map(member_at).collect();
@@ -314,17 +314,17 @@ impl<'a> Room<'a> {
         if candidates.iter().any(|fit| !fit.is_empty()) {
             none = None;
         }
-        Pool { candidates, none, full_from: u32::MAX }
+        FitMembers { candidates, none, full_from: u32::MAX }
     }
 
-    /// The control node with most room among those that could own a job with these holders.
+    /// The roomiest control node among those that could own a job with these holders.
     pub(super) fn likely_owner(&mut self, holders: &[InstanceName], need: u32) -> Result<usize, Waiting> {
         let id = self.holders_of(holders);
         let owners = self.owners_with(id, need)?;
         Ok(self.holders[id].owners[owners[0]])
     }
 
-    /// Why a group does not take a job; none if it does, or if the job's owner is what is missing.
+    /// Why a group does not take a job; `None` if it does, or if only the job's owner is missing.
     pub(super) fn group_refusal(
         &mut self,
         holders: &[InstanceName],
@@ -337,7 +337,7 @@ impl<'a> Room<'a> {
     }
 }
 
-/// A place, by positions.
+/// A placement, by indexes.
 struct Placed {
     owner: usize,
     node: Option<usize>,

@@ -1,7 +1,7 @@
 //! Which instances are members of which groups, by AWX's rules: lists, then minimums, then percentages.
 //!
-//! The result depends on instances and groups alone, never on the present members, so running it again
-//! changes nothing. Neither the state of an instance nor its load is asked: a lost one keeps its place.
+//! The result depends on instances and groups only, not on the current members, so a second run changes
+//! nothing. State and load of an instance do not matter: a lost one stays a member.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use super::group::{Group, Member, Origin};
 use super::instance::{Instance, NodeType};
 use super::names::{GroupName, InstanceName};
 
-/// Members to be added to a group and to be removed from it.
+/// A change of a group's members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberChange {
-    /// Which group.
+    /// The group.
     pub group: GroupName,
-    /// All its members from now on.
+    /// All its members after the change.
     pub members: Vec<Member>,
-    /// Those that are new or have another origin.
+    /// Members that are new, or that have a new origin.
     pub added: Vec<Member>,
-    /// Those that are gone.
+    /// Former members.
     pub removed: Vec<InstanceName>,
 }
 
 /// The groups whose members change, given all instances in order of registration and all groups in stored
-/// order. Empty when nothing does.
+/// order.
 pub fn member_changes(instances: &[Instance], groups: &[Group]) -> Vec<MemberChange> {
     let computed = compute_members(instances, groups);
     let mut changes = Vec::new();
@@ -49,7 +49,7 @@ fn compute_members(instances: &[Instance], groups: &[Group]) -> Vec<Vec<Member>>
     draft.members
 }
 
-/// An instance that policies may place, and in how many groups they have.
+/// An instance that policies may place, and the number of groups in which they placed it.
 struct Candidate<'a> {
     instance: &'a Instance,
     uses: usize,
@@ -62,7 +62,8 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// What operators listed. It counts neither as use nor does it ask for the instance's type.
+    /// The members that operators listed. They do not count as placed by policy, and the instance's type does
+    /// not matter.
     fn from_lists(instances: &'a [Instance], groups: &'a [Group]) -> Self {
         let eligible = || instances.iter().filter(|instance| instance.node_type != NodeType::Hop);
         let known: BTreeMap<&InstanceName, &Instance> = eligible().map(|i| (&i.name, i)).collect();
@@ -86,7 +87,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Adds candidates to each group until it is full. Smaller groups come first, by their size before this
-    /// step; within a group those candidates that policies used least.
+    /// step; within a group, candidates in the fewest groups come first.
     fn fill(&mut self, origin: Origin, is_full: impl Fn(&Group, usize, usize) -> bool) {
         let mut order: Vec<usize> = (0..self.groups.len()).collect();
         order.sort_by_key(|&at| self.members[at].len());
@@ -121,7 +122,7 @@ fn listed(group: &Group) -> &[InstanceName] {
     if group.is_container_group() { &[] } else { &group.policy.list }
 }
 
-/// Execution nodes never join the control plane by policy, and control nodes no other group.
+/// By policy, execution nodes never join the control plane, and control nodes never join any other group.
 fn excluded_type(group: &GroupName) -> NodeType {
     if *group == GroupName::controlplane() { NodeType::Execution } else { NodeType::Control }
 }

@@ -1,41 +1,41 @@
-//! A pending job as a pass sees it, and what a pass decides about it.
+//! A pending job as a pass sees it, and the decision of a pass.
 //!
-//! Shapes and their wording only; the decisions are made in `pass`.
+//! Types and their wording only; `pass` makes the decisions.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::fit::Why;
 use super::group::Level;
-use super::impact::Kind;
+use super::impact::JobKind;
 use super::names::{AttemptNo, GroupName, InstanceName, JobId, Word};
-use super::state::State;
+use super::state::JobState;
 use super::time::Time;
 
-/// A job that waits to be placed.
+/// A job that waits for placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingJob {
     /// Its number.
     pub id: JobId,
-    /// What it is.
-    pub kind: Kind,
+    /// What it does.
+    pub kind: JobKind,
     /// Its impact.
     pub impact: u32,
     /// −100 to 100; higher goes first.
     pub priority: i8,
     /// The groups in the order in which it tries them.
     pub groups: Vec<(GroupName, Level)>,
-    /// The jobs that must succeed first, and where they stand. They were created before this one.
+    /// Jobs that must succeed first, and their states. They were created before this one.
     pub needs: Vec<Need>,
-    /// Words that one running job holds at a time.
+    /// Words of which only one running job may hold each.
     pub exclusive: Vec<Word>,
     /// The control nodes that hold its payload.
     pub holders: Vec<InstanceName>,
-    /// Since when it is pending.
+    /// Since when it has been pending.
     pub since: Time,
-    /// It fails when it has been pending for longer.
+    /// How long it may be pending before it fails.
     pub pending_timeout: Option<Duration>,
-    /// What keeps it from being placed whatever room there is.
+    /// Why it cannot be placed regardless of capacity.
     pub hold: Option<Hold>,
 }
 
@@ -44,25 +44,25 @@ pub struct PendingJob {
 pub struct Need {
     /// Its number.
     pub job: JobId,
-    /// Where it stands; none if it was deleted.
-    pub state: Option<State>,
+    /// Its state; `None` if it was deleted.
+    pub state: Option<JobState>,
 }
 
-/// What keeps a pending job from being placed.
+/// Why a pending job cannot be placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hold {
-    /// Its former attempt may still run, on an instance that does not answer.
+    /// Its previous attempt may still run, on an instance that does not answer.
     Attempt {
-        /// Which attempt.
+        /// The attempt.
         attempt: AttemptNo,
-        /// Where; none in a container group.
+        /// Its instance; `None` in a container group.
         node: Option<InstanceName>,
     },
     /// A cluster's quota refused its pod.
     Quota {
         /// When it is tried again.
         until: Time,
-        /// The server's words.
+        /// The message of the API server.
         words: String,
     },
 }
@@ -70,30 +70,30 @@ pub enum Hold {
 /// What a pass decides about one pending job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// It starts.
+    /// Start it.
     Place(Placement),
-    /// It fails without having run.
+    /// Fail it without running it.
     Fail(JobId, PendingEnd),
-    /// It goes on waiting.
+    /// Let it wait.
     Wait(JobId, Waiting),
 }
 
-/// Where a job starts.
+/// A placement of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Which job.
+    /// The job.
     pub job: JobId,
-    /// The control node that drives it.
+    /// The control node that will drive it.
     pub owner: InstanceName,
-    /// Where it runs; none in a container group.
+    /// The instance that will run it; `None` in a container group.
     pub execution_node: Option<InstanceName>,
-    /// The group that it was placed through.
+    /// The group through which it was placed.
     pub group: GroupName,
-    /// What its child is.
+    /// The work type of its child.
     pub child: ChildType,
 }
 
-/// Which of the configured work types a child has.
+/// The configured work type of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChildType {
     /// `localtype`, on the owner itself.
@@ -104,12 +104,12 @@ pub enum ChildType {
     Container,
 }
 
-/// Why a pending job fails without having run.
+/// Why a pending job fails without running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PendingEnd {
-    /// A job that it depends on ended otherwise than successful, or is gone.
+    /// A job that it depends on did not succeed, or was deleted.
     Dependency(JobId),
-    /// It was pending for longer than it allows.
+    /// It was pending for too long.
     TimedOut(Duration),
 }
 
@@ -124,22 +124,22 @@ impl fmt::Display for PendingEnd {
     }
 }
 
-/// What a pending job waits for. Its text is the job's explanation.
+/// Why a pending job waits. Its text is the job's explanation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiting {
     /// An operator paused the controller.
     Paused,
-    /// Another job has to succeed first.
+    /// Another job must succeed first.
     Dependency(JobId),
-    /// Another job holds a word of its `exclusive`.
+    /// Another job holds one of its `exclusive` words.
     Exclusive(Word, JobId),
-    /// Its former attempt, or a quota.
+    /// Its previous attempt, or a quota.
     Hold(Hold),
-    /// No control node that is left holds its payload.
+    /// No remaining control node holds its payload.
     Payload,
     /// No control node that holds its payload can own it now.
     Owner(Why),
-    /// No group has room: why not, in the order in which they were tried.
+    /// No group has room; why not, in the order in which they were tried.
     Groups(Vec<(GroupName, Why)>),
 }
 
@@ -165,7 +165,7 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// `waiting for capacity in east, shared; a ready instance in west`: the order is that of the groups.
+/// `waiting for capacity in east, shared; a ready instance in west`, in the order of the groups.
 fn write_groups(f: &mut fmt::Formatter<'_>, groups: &[(GroupName, Why)]) -> fmt::Result {
     f.write_str("waiting for ")?;
     for (at, (group, why)) in groups.iter().enumerate() {
@@ -183,7 +183,7 @@ fn write_groups(f: &mut fmt::Formatter<'_>, groups: &[(GroupName, Why)]) -> fmt:
     Ok(())
 }
 
-/// How an explanation goes on before the names of the groups.
+/// The words of an explanation before the names of the groups.
 const fn phrase(why: Why) -> &'static str {
     match why {
         Why::Capacity => "capacity in ",

@@ -1,13 +1,13 @@
-//! The states of a job: their names, their numbers as states of a unit, and which are final.
+//! The states of a job: their names, the matching states of a unit, and which are final.
 //!
-//! Which state follows which is decided in `job` and `driven`.
+//! `job` and `driven` decide the transitions.
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum JobState {
     /// Not placed.
     Pending,
-    /// Placed; its child was not accepted yet.
+    /// Placed, but its child is not accepted yet.
     Waiting,
     /// Its child was accepted.
     Running,
@@ -17,11 +17,11 @@ pub enum State {
     Failed,
     /// It could not be run.
     Error,
-    /// A saved cancel ended it.
+    /// A cancel ended it.
     Canceled,
 }
 
-impl State {
+impl JobState {
     /// The name in the store and in answers.
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl State {
         }
     }
 
-    /// Whether nothing can follow.
+    /// Whether the state is final.
     pub const fn is_final(self) -> bool {
         match self {
             Self::Pending | Self::Waiting | Self::Running => false,
@@ -53,7 +53,7 @@ impl State {
         }
     }
 
-    /// Whether it is placed and not over.
+    /// Whether it is placed and has not ended.
     pub const fn is_active(self) -> bool {
         match self {
             Self::Waiting | Self::Running => true,
@@ -61,7 +61,7 @@ impl State {
         }
     }
 
-    /// The number of that state in a unit's status.
+    /// The matching state in a unit's status.
     pub const fn unit_state(self) -> u8 {
         match self {
             Self::Pending | Self::Waiting => 0,

@@ -1,7 +1,7 @@
-//! Points in time, given by the caller.
+//! Points in time, supplied by the caller.
 //!
-//! Which clock they come from is the caller's choice: with PostgreSQL the database's, with SQLite the
-//! process's monotonic one. Two values are comparable only if they come from the same clock.
+//! The caller chooses the clock: the database's with PostgreSQL, the process's monotonic one with SQLite.
+//! Only values from the same clock can be compared.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Time(pub i64);
 
 impl Time {
-    /// How long before this moment the other one was; zero if it was not before.
+    /// The time from `earlier` to this moment; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0).try_into().unwrap_or(0))
     }
@@ -26,15 +26,15 @@ impl Add<Duration> for Time {
 
 /// A delay that doubles with each failure in a row, up to a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BackOff {
+pub struct RetryDelay {
     /// The delay after the first failure.
     pub first: Duration,
     /// The longest delay.
     pub longest: Duration,
 }
 
-impl BackOff {
-    /// The delay after that many failures in a row, of which there is at least one.
+impl RetryDelay {
+    /// The delay after that many failures in a row, at least one.
     pub fn delay(self, failures: u32) -> Duration {
         let factor = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.longest)

@@ -1,6 +1,6 @@
-//! How an attempt's end is judged: from the runner's stream first, then from its unit.
+//! How an attempt ended, judged from the runner's stream first, then from its unit.
 //!
-//! Pure: what was read goes in, the end comes out. Whether a retry follows is decided in `job`.
+//! Pure: evidence in, verdict out. `job` decides whether a retry follows.
 
 use std::fmt;
 
@@ -9,21 +9,21 @@ use super::names::InstanceName;
 /// The last status of a runner's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FinalStatus {
-    /// All well.
+    /// It succeeded.
     Successful,
     /// The playbook failed.
     Failed,
     /// It was interrupted.
     Canceled,
-    /// It ran for longer than its `timeout`.
+    /// It exceeded its `timeout`.
     Timeout,
     /// It could not be run.
     Error,
 }
 
 impl FinalStatus {
-    /// The status with that name in the stream; none for `starting`, `running` and unknown ones, which end
-    /// nothing.
+    /// The status with that name in the stream; `None` for `starting`, `running` and unknown ones, which are
+    /// not final.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "successful" => Some(Self::Successful),
@@ -45,16 +45,16 @@ pub enum ChildEnd {
     Failed,
     /// Its unit was canceled.
     Canceled,
-    /// Its node does not know the unit any more.
+    /// Its node no longer knows the unit.
     Released,
 }
 
-/// What is known of an attempt that is over.
+/// What is known about an attempt that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
-    /// The last final status in its stream.
+    /// The last final status in the runner's stream.
     pub status: Option<FinalStatus>,
-    /// What a status `error` gave as `job_explanation`.
+    /// The `job_explanation` of a status `error`.
     pub job_explanation: Option<String>,
     /// How its unit ended.
     pub child: ChildEnd,
@@ -69,7 +69,7 @@ pub struct Evidence {
 pub struct UnitAt<'a> {
     /// Its ID.
     pub unit: &'a str,
-    /// Its node; none in a container group.
+    /// Its node; `None` in a container group.
     pub node: Option<&'a InstanceName>,
 }
 
@@ -78,17 +78,17 @@ pub struct UnitAt<'a> {
 pub enum Ending {
     /// The playbook succeeded.
     Successful,
-    /// The playbook failed, or ran out of time.
+    /// The playbook failed or ran out of time.
     Failed,
     /// It could not be run, or ended without a result.
     Error,
-    /// A saved cancel ended it.
+    /// A cancel ended it.
     Canceled,
-    /// A quota refused its pod: nothing ran.
+    /// A quota refused its pod, so nothing ran.
     Quota,
-    /// Its instance never accepted it: nothing ran.
+    /// Its instance never accepted it, so nothing ran.
     NotAccepted,
-    /// Its instance was lost. How it ended is not known.
+    /// Its instance was lost, so its end is unknown.
     Lost,
 }
 
@@ -115,19 +115,19 @@ impl Ending {
     }
 }
 
-/// An end and the words for it.
+/// How an attempt ended, and the explanation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// How the attempt ended.
     pub ending: Ending,
-    /// What decided, for the job's explanation.
+    /// The reason, for the job's explanation.
     pub explanation: String,
 }
 
-/// Kubernetes says this where a quota refuses a pod.
+/// Kubernetes says this when a quota refuses a pod.
 const QUOTA: &str = "exceeded quota";
 
-/// Judges an attempt that is over. The first rule that applies decides.
+/// Judges an attempt that has ended. The first rule that applies decides.
 pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict {
     let verdict = |ending, explanation: String| Verdict { ending, explanation };
     if cancel_saved {

@@ -1,48 +1,49 @@
-//! What an answer of the API server that is not a success means for who asked. Owns the classes by which is decided;
-//! the server's own message is kept word for word in each, as clients look for parts of it.
+//! Errors of the API server, sorted into the classes that callers decide by. Each class keeps the server's
+//! own message word for word, as clients search it.
 
 use std::time::Duration;
 
-/// A request that did not succeed.
+/// A failed request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// There was no whole answer: no connection, a broken one, a timeout. The request may have been carried out.
+    /// There was no complete answer: no connection, a broken one, or a timeout. The server may have executed
+    /// the request.
     #[error("{0}")]
     Unreachable(String),
     /// 429 and 5xx: the server, or the kubelet behind it, cannot serve the request now.
     #[error("{message}")]
     Busy {
-        /// Its message.
+        /// The server's message.
         message: String,
-        /// How long it asks to be left alone.
+        /// How long the server asks us to wait.
         retry_after: Option<Duration>,
     },
-    /// 401: the credential is not, or no longer, valid.
+    /// 401: the credential is invalid or has expired.
     #[error("{0}")]
     Unauthorized(String),
-    /// 403: the credential may not do this.
+    /// 403: the credential does not permit this.
     #[error("{0}")]
     Forbidden(String),
-    /// 403: the namespace has no room for another pod.
+    /// 403: a quota leaves no room for another pod in the namespace.
     #[error("{0}")]
     Quota(String),
     /// 404.
     #[error("{0}")]
     NotFound(String),
-    /// 409: the name is taken, or the pod is not the one meant.
+    /// 409: the name is taken, or the pod is not the expected one.
     #[error("{0}")]
     Conflict(String),
-    /// Any other refusal: asking again would change nothing.
+    /// Any other error; a retry would not help.
     #[error("{0}")]
     Rejected(String),
 }
 
 impl ApiError {
-    /// The class of an HTTP answer with the message of its Status object.
+    /// Classifies an HTTP answer, with the message of its Status object.
     pub fn from_status(code: u16, message: String, retry_after: Option<Duration>) -> Self {
         match code {
             401 => Self::Unauthorized(message),
-            // The API has no other mark for it, and AWX goes by the same words.
+            // The API has no other mark for quotas; AWX goes by the same words.
             403 if message.contains("exceeded quota") => Self::Quota(message),
             403 => Self::Forbidden(message),
             404 => Self::NotFound(message),
@@ -52,7 +53,7 @@ impl ApiError {
         }
     }
 
-    /// Whether the same request may succeed later without anybody's help.
+    /// Whether the same request may succeed later by itself.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Busy { .. } => true,
@@ -65,7 +66,7 @@ impl ApiError {
         }
     }
 
-    /// How long the server asks to be left alone.
+    /// How long the server asks us to wait.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Busy { retry_after, .. } => *retry_after,
@@ -80,12 +81,12 @@ impl ApiError {
     }
 }
 
-/// How a kubelet that was never reached is reported once the stream to the API server is already open.
+/// The server's messages when it could not reach the kubelet after it had accepted the stream.
 const NEVER_ATTACHED: [&str; 2] = ["error dialing backend", "unable to upgrade connection"];
 
-/// Whether the failure that the server reports over an attach stream says that the container was never attached to, so
-/// that nothing sent over this stream can have reached it. The API server upgrades a WebSocket before it connects to
-/// the kubelet; only the words of its message say how that went.
+/// Whether an error on an attach stream means that the container was never attached to, so that no data sent
+/// over this stream can have reached it. The API server upgrades a WebSocket before it connects to the
+/// kubelet; only the text of the error shows the result.
 pub fn was_never_attached(message: &str) -> bool {
     NEVER_ATTACHED.iter().any(|words| message.contains(words))
 }

@@ -1,14 +1,14 @@
-//! Pauses between attempts. Owns their growth and their scatter, so that many units do not come back to a server at
-//! the same moment; knows neither the clock nor what is tried.
+//! Delays between attempts: they grow, and they are randomised so that many units do not return to a server
+//! at the same moment. This module knows neither the clock nor the task that is retried.
 
 use std::time::Duration;
 
-/// Random numbers of one unit, from the seed that it is given.
+/// Random numbers of one unit.
 #[derive(Debug, Clone)]
-pub struct Dice(u64);
+pub struct RandomNumbers(u64);
 
-impl Dice {
-    /// Numbers that depend on the seed alone.
+impl RandomNumbers {
+    /// A generator; equal seeds give equal numbers.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -23,7 +23,7 @@ impl Dice {
     }
 }
 
-/// Pauses that double from a first one to a longest.
+/// Delays that double from a first one up to a longest one.
 #[derive(Debug, Clone)]
 pub struct BackOff {
     first: Duration,
@@ -32,13 +32,13 @@ pub struct BackOff {
 }
 
 impl BackOff {
-    /// Pauses from `first` to `most`.
+    /// Delays from `first` to `most`.
     pub fn new(first: Duration, most: Duration) -> Self {
         Self { first, most: most.max(first), failures: 0 }
     }
 
-    /// The pause after one more failure: a quarter of it is left to chance.
-    pub fn next(&mut self, dice: &mut Dice) -> Duration {
+    /// The delay after one more failure; up to a quarter of it is taken off at random.
+    pub fn next(&mut self, dice: &mut RandomNumbers) -> Duration {
         let doubled = self.first.saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX));
         self.failures = (self.failures + 1).min(31);
         let pause = doubled.min(self.most);
@@ -46,12 +46,12 @@ impl BackOff {
         pause - pause * scatter / 1024
     }
 
-    /// It worked.
+    /// Starts over after a success.
     pub fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// Failures since it worked last.
+    /// Failures since the last success.
     pub fn failures(&self) -> u32 {
         self.failures
     }
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn pauses_double_up_to_the_longest_and_scatter() {
         let (mut pauses, mut dice) =
-            (BackOff::new(Duration::from_millis(200), Duration::from_secs(30)), Dice::new(7));
+            (BackOff::new(Duration::from_millis(200), Duration::from_secs(30)), RandomNumbers::new(7));
         let mut expected = Duration::from_millis(200);
         for _ in 0..100 {
             let pause = pauses.next(&mut dice);

@@ -1,24 +1,25 @@
-//! receptor's environment variables for Kubernetes, which hold for all work types of a node. Owns their names, what
-//! they mean here and what is said about those that mean nothing here. Reads no environment: a lookup is given.
+//! receptor's environment variables for Kubernetes, which apply to all work types of a node: their names,
+//! their meaning, and warnings about those without effect. The caller supplies a lookup; nothing here reads
+//! the environment.
 
 use std::time::Duration;
 
 use crate::duration;
 
-/// Requests a second where nothing else is said, and how many times as many at once.
+/// Default requests per second; the default burst is ten times as many.
 const QPS: u32 = 100;
 const BURST: u32 = 10;
-/// The longest first pause.
+/// The longest allowed first delay.
 const LONGEST_FIRST: Duration = Duration::from_secs(60);
 
-/// What the environment says.
+/// The settings from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
-    /// What bounds the requests to one cluster with one credential; none for no bound.
+    /// The rate limit for one cluster and credential; `None` for no limit.
     pub rate: Option<Rate>,
-    /// The first pause between attempts.
+    /// The first delay between attempts.
     pub first_pause: Duration,
-    /// What to warn of, once.
+    /// Warnings to log once.
     pub warnings: Vec<String>,
 }
 
@@ -31,7 +32,7 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// A value that nothing could work with.
+/// A limiter that would let no request pass.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "RECEPTOR_KUBE_CLIENTSET_RATE_LIMITER=never refuses every request: unset it, or use always for no limit"
@@ -39,10 +40,10 @@ pub struct Rate {
 pub struct NeverLimiter;
 
 impl Environment {
-    /// Reads the variables through `value`, which gives the one of a name.
+    /// Reads the variables through `value`, which looks one up by name.
     ///
     /// # Errors
-    /// [`NeverLimiter`]: nothing could be asked of any API server.
+    /// [`NeverLimiter`]: no request to any API server would ever pass.
     pub fn read(value: impl Fn(&str) -> Option<String>) -> Result<Self, NeverLimiter> {
         let mut warnings = Vec::new();
         let qps = positive(&value, "RECEPTOR_KUBE_CLIENTSET_QPS", &mut warnings).unwrap_or(QPS);
@@ -81,7 +82,7 @@ fn positive(value: impl Fn(&str) -> Option<String>, name: &str, warnings: &mut V
     number
 }
 
-/// The newer name counts, if both are set.
+/// If both names are set, the newer one counts.
 fn first_pause(value: impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> Duration {
     let second = Duration::from_secs(1);
     if let Some(text) = value("RECEPTOR_KUBE_TIMEOUT_START").filter(|text| !text.is_empty()) {

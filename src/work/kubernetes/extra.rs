@@ -1,10 +1,11 @@
-//! ExtraData of a unit that runs as a pod, with receptor's keys and ours. Owns the shape in the status file and what
-//! of it clients may see: never the kubeconfig nor the pod definition, which may hold secrets.
+//! `ExtraData` of a unit that runs as a pod, with receptor's keys and ours: its format in the status file,
+//! and the part that clients may see. They never see the kubeconfig or the pod definition, which may hold
+//! secrets.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// ExtraData in the status file.
+/// `ExtraData` in the status file.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct KubeExtra {
@@ -14,36 +15,36 @@ pub struct KubeExtra {
     pub command: String,
     /// Its arguments, in shell quoting.
     pub params: String,
-    /// The namespace that the pod is in; the effective one, once it is known.
+    /// The pod's namespace; the effective one, once known.
     pub kube_namespace: String,
-    /// Content of a kubeconfig.
+    /// Content of the kubeconfig.
     pub kube_config: String,
-    /// Content of a pod definition.
+    /// Content of the pod definition.
     pub kube_pod: String,
-    /// Name of the pod, chosen before it is created.
+    /// The pod's name, chosen before the pod is created.
     pub pod_name: String,
-    /// UID of the pod, once it is known.
+    /// The pod's UID, once known.
     #[serde(rename = "PodUID", skip_serializing_if = "String::is_empty")]
     pub pod_uid: String,
-    /// The pod was made by somebody else and is only followed.
+    /// Somebody else created the pod; the unit only follows it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
-    /// The pod must run by then.
+    /// The deadline by which the pod must run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending_until: Option<Timestamp>,
-    /// An attach for stdin was asked for: some of the payload may have reached the pod.
+    /// An attach for stdin was requested, so part of the payload may have reached the pod.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stdin_begun: bool,
-    /// How container `worker` ended.
+    /// Exit code of container `worker`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Why it ended, in Kubernetes' words.
+    /// Why the container ended, in Kubernetes' words.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub terminated_reason: String,
 }
 
 impl KubeExtra {
-    /// The same without secrets, for answers.
+    /// A copy without secrets, for answers to clients.
     pub fn shown(&self) -> Self {
         Self { kube_config: String::new(), kube_pod: String::new(), ..self.clone() }
     }

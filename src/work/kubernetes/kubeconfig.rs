@@ -1,26 +1,26 @@
-//! What may stand in a kubeconfig that a submission brings, and the namespace it leads to. It comes from somebody who
-//! may use the cluster but not this host: whatever would make the daemon open a file or start a program is refused.
-//! Owns these rules; connects to nothing and shows no value, as most of them are secrets.
+//! Checks of a kubeconfig that comes with a submission, and its namespace. Its author may use the cluster but
+//! not this host, so every key that would make the daemon open a file or start a program is rejected. Errors
+//! never show a value, as most are secrets.
 
 use serde_json::Value;
 
-/// Why a kubeconfig is not used.
+/// Why a kubeconfig is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KubeconfigError {
-    /// A key that names a file of this host.
+    /// A key names a file on this host.
     #[error("secret_kube_config: {0} names a file of this node: give its content as {1}")]
     File(String, &'static str),
-    /// A key that starts a program of this host, or has it ask somebody else for a token.
+    /// A key starts a program on this host, or fetches a token from elsewhere.
     #[error(
         "secret_kube_config: {0} is not allowed: it would run on this node; give a token or a client certificate"
     )]
     Program(String),
-    /// The current context is missing, or is not in the list.
+    /// There is no current context, or it is not in the list.
     #[error("could not determine namespace")]
     NoNamespace,
 }
 
-/// Keys that name files, where they stand, and what to use instead.
+/// Keys that name files: their list, their section, the key, and the key to use instead.
 const FILES: [(&str, &str, &str, &str); 4] = [
     ("clusters", "cluster", "certificate-authority", "certificate-authority-data"),
     ("users", "user", "client-certificate", "client-certificate-data"),
@@ -30,8 +30,8 @@ const FILES: [(&str, &str, &str, &str); 4] = [
 /// Keys of a user that run something.
 const PROGRAMS: [&str; 2] = ["exec", "auth-provider"];
 
-/// Checks a submitted kubeconfig. What is used of it afterwards has to be made of this very value: a second reading of
-/// the text might see other keys.
+/// Checks a submitted kubeconfig. Use this very value afterwards: parsing the text a second time might see
+/// other keys.
 ///
 /// # Errors
 /// [`KubeconfigError`] names the key.
@@ -49,7 +49,7 @@ pub fn check_submitted(kubeconfig: &Value) -> Result<(), KubeconfigError> {
     Ok(())
 }
 
-/// The path of a key that is set in any entry of a list, whatever its case.
+/// The path of a key that is set in any entry of a list, in any case.
 fn find(kubeconfig: &Value, list: &str, entry: &str, key: &str) -> Option<String> {
     let entries = kubeconfig.get(list)?.as_array()?;
     entries.iter().enumerate().find_map(|(at, named)| {
@@ -60,7 +60,7 @@ fn find(kubeconfig: &Value, list: &str, entry: &str, key: &str) -> Option<String
     })
 }
 
-/// The namespace of the current context; `default` where that names none, as kubectl has it.
+/// The namespace of the current context; like kubectl, `default` if the context names none.
 ///
 /// # Errors
 /// [`KubeconfigError::NoNamespace`] without a current context.
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// What AWX sends.
+    /// A kubeconfig like AWX's.
     fn awx() -> Value {
         json!({
             "apiVersion": "v1",

@@ -1,11 +1,12 @@
-//! Pods as work: what a unit of a `work-kubernetes` type is while it is created, attached to, followed and deleted.
-//! Everything here is pure: what the API server says goes in, what to ask it comes out; time and randomness are
-//! arguments. Knows no sockets, files, clock or tasks; those are the driver's.
+//! Pods as work: the life of a `work-kubernetes` unit, which is created, attached to, followed and deleted.
+//! All of it is pure: answers of the API server go in, requests come out; time and randomness are arguments.
+//! Sockets, files, the clock and tasks belong to the driver.
 //!
-//! - [`options`]: the directive. [`environment`]: what holds for all of them. [`parameters`]: what a submission adds. [`extra`]: what is written down of both.
-//! - [`pod`], [`name`], [`kubeconfig`]: what is sent to the API server, and with which credential.
-//! - [`pod_status`], [`waiting`], [`api_error`]: what it answers.
-//! - [`log`]: stdout out of log streams that break off, repeat themselves and rotate.
+//! - [`options`]: the directive. [`environment`]: settings for all types. [`parameters`]: the parameters of a
+//!   submission. [`extra`]: the record in the status file.
+//! - [`pod`], [`name`], [`kubeconfig`]: the pod to create, and the credential for it.
+//! - [`pod_status`], [`waiting`], [`api_error`]: the API server's answers.
+//! - [`log`]: stdout from log streams that break off, repeat themselves and rotate.
 //! - [`machine`]: the one owner of a unit, which decides.
 
 pub mod api_error;

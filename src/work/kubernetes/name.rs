@@ -1,30 +1,30 @@
-//! Names and labels of the pods that are made here. Owns their shape, so that the same node and unit always give the
-//! same labels; knows neither pods nor the API.
+//! Names and labels of pods. The same node and unit always give the same labels. This module knows neither
+//! pods nor the API.
 
 use std::fmt::Write as _;
 
 use highway::{HighwayHash, HighwayHasher};
 
-/// The label that names the node that made a pod.
+/// The label that names the node that created a pod.
 pub const NODE_LABEL: &str = "meshd/node";
-/// The label that names the unit a pod belongs to.
+/// The label that names the unit of a pod.
 pub const UNIT_LABEL: &str = "meshd/unit";
-/// The label that names the directory the unit is kept in.
+/// The label that names the data directory of the unit.
 pub const STORE_LABEL: &str = "meshd/store";
 
-/// Longest value of a label, in bytes.
+/// The longest value of a label, in bytes.
 const LONGEST_VALUE: usize = 63;
-/// Letters that the API server itself chooses from: none of them makes a word.
+/// The letters of the API server's own random names; they form no words.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-/// Letters chosen for a name.
+/// Number of random letters in a name.
 const CHOSEN: usize = 5;
 
-/// The prefix of a work type's pods.
+/// The name prefix of a work type's pods.
 pub fn prefix(work_type: &str) -> String {
     format!("{}-", work_type.to_lowercase())
 }
 
-/// A pod's name: as much of the prefix as the API server would take, and letters chosen by `random`.
+/// A pod's name: the prefix, cut to what the API server accepts, and random letters.
 pub fn pod_name(prefix: &str, mut random: u64) -> String {
     let mut name: String = prefix.chars().take(LONGEST_VALUE - CHOSEN).collect();
     for _ in 0..CHOSEN {
@@ -34,36 +34,36 @@ pub fn pod_name(prefix: &str, mut random: u64) -> String {
     name
 }
 
-/// Who made a pod, as its labels tell.
+/// The creator of a pod, as shown by its labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// The node.
     pub node: String,
     /// The unit.
     pub unit: String,
-    /// The random ID of the directory that the unit is kept in.
+    /// The random ID of the unit's data directory.
     pub store: String,
 }
 
 impl Owner {
-    /// The labels of a node's unit.
+    /// The labels of a unit on a node.
     pub fn new(node: &str, unit: &str, store: &str) -> Self {
         Self { node: label_value(node), unit: label_value(unit), store: label_value(store) }
     }
 
-    /// Whether a pod with these labels was made for a unit of this store that is not there any more. `is_here` knows the
-    /// values of [`UNIT_LABEL`] of all units that are.
+    /// Whether a pod with these labels belongs to a unit of this data directory that no longer exists.
+    /// `is_here` says whether a value of [`UNIT_LABEL`] is that of an existing unit.
     pub fn is_orphan(&self, store: &str, is_here: impl Fn(&str) -> bool) -> bool {
         self.store == label_value(store) && !is_here(&self.unit)
     }
 
-    /// The labels by name.
+    /// The labels, by name.
     pub fn labels(&self) -> [(&'static str, &str); 3] {
         [(NODE_LABEL, &self.node), (UNIT_LABEL, &self.unit), (STORE_LABEL, &self.store)]
     }
 }
 
-/// The text if a label can hold it, else a hash of it.
+/// The text if it is valid as a label, otherwise a hash of it.
 pub fn label_value(text: &str) -> String {
     let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
@@ -122,6 +122,6 @@ mod tests {
         assert_eq!(label_value("10.0.0.1:x"), HASH_OF_A_NODE);
     }
 
-    /// Pods of earlier daemons carry it.
+    /// Pods of earlier daemons carry this label.
     const HASH_OF_A_NODE: &str = "017b37db69bff028afbf0bd4f8fe4652";
 }

@@ -1,39 +1,39 @@
-//! What the directive `work-kubernetes` says about one work type. Owns the checked settings; reads no files and has
-//! never heard of the syntax they were written in.
+//! The checked settings of a `work-kubernetes` work type. This module reads no files and knows no
+//! configuration syntax.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long the API server may be away before a healthy unit fails.
+/// The default for how long the API server may be unavailable before a healthy unit fails.
 pub const API_OUTAGE: Duration = Duration::from_secs(30 * 60);
 
-/// Where the credentials come from.
+/// The source of the credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthMethod {
-    /// A kubeconfig file of this host, or a submitted one.
+    /// A kubeconfig file on this host, or a submitted one.
     KubeConfig,
-    /// The service account of the pod that this node runs in.
+    /// The service account of the pod in which this node runs.
     InCluster,
-    /// A kubeconfig that each submission brings.
+    /// A kubeconfig in each submission.
     Runtime,
 }
 
-/// How stdin and stdout of a pod travel.
+/// The transport of a pod's stdin and stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamMethod {
-    /// Attach for stdin, the log for stdout.
+    /// Attach for stdin, and the log for stdout.
     Logger,
-    /// One TCP connection that the pod opens.
+    /// One TCP connection, opened by the pod.
     Tcp,
 }
 
-/// A configured work type that runs pods.
+/// A configured work type whose units are pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubernetesType {
     /// Name of the work type.
     pub name: String,
-    /// Namespace of the pods, empty for the credential's own.
+    /// Namespace of the pods; empty for the credential's own.
     pub namespace: String,
     /// Image of the simple pod.
     pub image: String,
@@ -43,34 +43,35 @@ pub struct KubernetesType {
     pub params: String,
     /// Where the credentials come from.
     pub auth_method: AuthMethod,
-    /// The kubeconfig file, if it is not in its usual place.
+    /// The kubeconfig file, unless it is in its usual place.
     pub kubeconfig: Option<PathBuf>,
-    /// A pod definition, read at each submission.
+    /// A pod definition file, read at each submission.
     pub pod: Option<PathBuf>,
-    /// Submissions may bring credentials and choose the namespace.
+    /// Submissions may supply credentials and choose the namespace.
     pub allow_runtime_auth: bool,
     /// Submissions may choose image and command.
     pub allow_runtime_command: bool,
-    /// Submissions may add arguments and limit the time that a pod is pending.
+    /// Submissions may add arguments, and limit how long a pod may be pending.
     pub allow_runtime_params: bool,
-    /// Submissions may bring a pod definition.
+    /// Submissions may supply a pod definition.
     pub allow_runtime_pod: bool,
-    /// A pod that has not started when the daemon restarts is deleted, and its unit fails.
+    /// If a pod has not started when the daemon restarts, delete it and fail its unit.
     pub delete_pod_on_restart: bool,
-    /// How stdin and stdout travel.
+    /// The transport of stdin and stdout.
     pub stream_method: StreamMethod,
-    /// The address that pods connect to with [`StreamMethod::Tcp`], if it is not to be found out.
+    /// The address for pods to connect to with [`StreamMethod::Tcp`]; `None` to detect it.
     pub tcp_address: Option<IpAddr>,
     /// Submissions must be signed.
     pub verify_signature: bool,
-    /// How long the API server may be away before a healthy unit fails.
+    /// How long the API server may be unavailable before a healthy unit fails.
     pub api_outage: Duration,
-    /// `exceeded quota` is tried again until the unit's pending timeout.
+    /// Retry after `exceeded quota` until the unit's pending timeout.
     pub quota_retry: bool,
 }
 
 impl KubernetesType {
-    /// A type with receptor's defaults: credentials of the pod this node runs in, nothing allowed at run time.
+    /// A type with receptor's defaults: the credentials of this node's own pod, and nothing allowed at run
+    /// time.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),

@@ -1,5 +1,5 @@
-//! What a submission asks of a work type: its runtime parameters, whether they are allowed, and the ExtraData that
-//! comes of them. Owns receptor's names and refusals. Reads no files: the content of the configured ones is given.
+//! The runtime parameters of a submission: which are allowed, and the `ExtraData` that they make. Names and
+//! errors are receptor's. The caller supplies the content of configured files.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,57 +8,58 @@ use super::extra::KubeExtra;
 use super::options::{AuthMethod, KubernetesType};
 use crate::duration::{self, InvalidDuration};
 
-/// Why a submission is refused.
+/// Why a submission is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParameterError {
     /// The directive does not allow the parameter.
     #[error("{0} provided but not allowed")]
     NotAllowed(&'static str),
-    /// Credentials come with each submission, and this one brings none.
+    /// Each submission must supply credentials, and this one does not.
     #[error("param secret_kube_config must be provided if AuthMethod=runtime")]
     NoKubeConfig,
-    /// A pod definition says all that these would.
+    /// A pod definition replaces these parameters.
     #[error("params kube_command, kube_image, kube_params not compatible with secret_kube_pod")]
     PodExcludesParams,
-    /// A pod that runs already has its own image, command and definition.
+    /// A pod that already runs has its own image, command and definition.
     #[error(
         "param pod_name names a pod that runs already: it excludes secret_kube_pod, kube_image, kube_command and kube_params"
     )]
     PodNameExcludesPod,
-    /// `pod_pending_timeout` is no duration.
+    /// `pod_pending_timeout` is not a valid duration.
     #[error(transparent)]
     BadTimeout(#[from] InvalidDuration),
 }
 
-/// Content of the files that the directive names, read at each submission.
+/// Content of the directive's files, read at each submission.
 #[derive(Debug, Clone, Default)]
 pub struct Configured {
-    /// Of the kubeconfig.
+    /// Content of the kubeconfig.
     pub kubeconfig: String,
-    /// Of the pod definition.
+    /// Content of the pod definition.
     pub pod: String,
 }
 
-/// A submission that was checked.
+/// The result of the check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
-    /// What is written down of it.
+pub struct CheckedSubmission {
+    /// The record for the status file.
     pub extra: KubeExtra,
-    /// The pod must run within this time; none for no limit.
+    /// The pod must run within this time; `None` for no limit.
     pub pending_timeout: Option<Duration>,
-    /// The kubeconfig came with the submission: it may name neither files nor programs.
+    /// The kubeconfig came with the submission, so it may name neither files nor programs.
     pub kubeconfig_is_submitted: bool,
 }
 
-/// Checks the parameters of a submission. Those of other names are ignored, and an empty value counts as absent.
+/// Checks the parameters of a submission. Unknown parameters are ignored, and an empty value counts as
+/// absent.
 ///
 /// # Errors
-/// [`ParameterError`] says which parameter, and what is wrong with it.
+/// [`ParameterError`] names the parameter and the problem.
 pub fn check(
     kind: &KubernetesType,
     configured: Configured,
     params: &BTreeMap<String, String>,
-) -> Result<Request, ParameterError> {
+) -> Result<CheckedSubmission, ParameterError> {
     let given = |name: &'static str, allowed: bool| match params.get(name).filter(|value| !value.is_empty()) {
         Some(_) if !allowed => Err(ParameterError::NotAllowed(name)),
         value => Ok(value.cloned()),
@@ -104,7 +105,7 @@ pub fn check(
             ..extra
         },
     };
-    Ok(Request { extra, pending_timeout, kubeconfig_is_submitted })
+    Ok(CheckedSubmission { extra, pending_timeout, kubeconfig_is_submitted })
 }
 
 fn join(configured: &str, given: &str) -> String {
@@ -132,7 +133,7 @@ mod tests {
         }
     }
 
-    fn ask(kind: &KubernetesType, params: &[(&str, &str)]) -> Result<Request, ParameterError> {
+    fn ask(kind: &KubernetesType, params: &[(&str, &str)]) -> Result<CheckedSubmission, ParameterError> {
         let params = params.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         check(kind, Configured::default(), &params)
     }

@@ -1,6 +1,6 @@
-//! The pod that a unit asks for: made of image, command and arguments, or of a pod definition whose every field reaches
-//! the API server as it was written. Owns what is forced on a pod (its name, namespace, labels, container `worker`'s
-//! stdin, never a restart) and nothing else of it. Sends nothing.
+//! The pod that a unit asks for, built from image, command and arguments, or from a pod definition, whose
+//! other fields reach the API server unchanged. This module sets the pod's name, namespace and labels, turns
+//! on stdin of container `worker` and turns off restarts. It sends nothing.
 
 use serde_json::{Map, Value, json};
 
@@ -10,19 +10,19 @@ use super::name::{Owner, prefix};
 /// The container that gets stdin and whose log is stdout.
 pub const WORKER: &str = "worker";
 
-/// Why no pod can be made. Ends "Error creating pod: ...".
+/// Why no pod can be built. Completes "Error creating pod: ...".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodError {
-    /// None of its containers is ours.
+    /// No container is named `worker`.
     #[error("at least one container must be named worker")]
     NoWorker,
-    /// Neither pod, submission, directive nor credential names one.
+    /// Pod, submission, directive and credential all lack a namespace.
     #[error("pod namespace is empty for pod {0}")]
     NoNamespace(String),
-    /// There is neither image nor pod definition.
+    /// There is neither an image nor a pod definition.
     #[error("must specify a container image to run")]
     NoImage,
-    /// The definition is of something else.
+    /// The definition is not a pod.
     #[error(
         "the pod definition must have apiVersion v1 and kind Pod, it has apiVersion {version} and kind {kind}"
     )]
@@ -32,15 +32,15 @@ pub enum PodError {
         /// Its `kind`.
         kind: String,
     },
-    /// A field that is changed here is not what it should be.
+    /// A field that we have to change has the wrong type.
     #[error("{0} must be {1}")]
     BadField(&'static str, &'static str),
-    /// Command or arguments do not split into words.
+    /// Command or arguments cannot be split into words.
     #[error("{0} does not split into words as in a shell: close its quotes")]
     BadQuoting(&'static str),
 }
 
-/// A pod that lacks nothing but its name.
+/// A complete pod except for its name.
 #[derive(Clone, PartialEq)]
 pub struct Template {
     pod: Value,
@@ -49,7 +49,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// The pod of a unit. `definition` is the parsed content of [`KubeExtra::kube_pod`], if it has any.
+    /// Builds the pod of a unit. `definition` is the parsed content of [`KubeExtra::kube_pod`], if any.
     ///
     /// # Errors
     /// [`PodError`] says what is missing or wrong.
@@ -81,10 +81,10 @@ impl Template {
         Ok(Self { pod, prefix, namespace })
     }
 
-    /// Has the pod connect to `host` and `port` instead of being attached to.
+    /// Makes the pod connect to `host` and `port`, instead of being attached to.
     ///
     /// # Errors
-    /// [`PodError::BadField`] when the container's environment is no list.
+    /// [`PodError::BadField`] if the container's environment is not a list.
     pub fn connects_to(&mut self, host: &str, port: u16) -> Result<(), PodError> {
         let worker = worker_of(&mut self.pod)?;
         let env = worker.entry("env").or_insert(Value::Null);
@@ -99,17 +99,17 @@ impl Template {
         Ok(())
     }
 
-    /// What the pod's name begins with.
+    /// The prefix of the pod's name.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The namespace that the pod will be in.
+    /// The pod's namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The pod under a name.
+    /// The pod, with a name.
     pub fn named(&self, name: &str) -> Value {
         let mut pod = self.pod.clone();
         pod["metadata"]["name"] = name.into();
@@ -199,11 +199,11 @@ fn object_in<'a>(
     child.as_object_mut().ok_or(PodError::BadField(path, "a mapping"))
 }
 
-/// Takes a text out of a mapping; an empty one is as good as none.
+/// Takes a text out of a mapping; an empty one counts as absent.
 fn taken_text(fields: &mut Map<String, Value>, key: &str) -> Option<String> {
     match fields.shift_remove(key) {
         Some(Value::String(text)) if !text.is_empty() => Some(text),
-        // A name that YAML reads as a number.
+        // YAML reads some names as numbers.
         Some(Value::Number(number)) => Some(number.to_string()),
         _ => None,
     }

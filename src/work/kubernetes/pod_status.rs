@@ -1,5 +1,5 @@
-//! A pod as the API server shows it, reduced to what a unit's owner decides by. Owns the reading of the JSON, which
-//! never fails: what is missing or of another shape counts as unknown. Judges nothing.
+//! A pod as the API server reports it, reduced to what a unit's owner needs. Parsing never fails: missing or
+//! malformed fields count as unknown.
 
 use std::net::IpAddr;
 
@@ -8,35 +8,35 @@ use serde_json::Value;
 use super::name::{NODE_LABEL, Owner, STORE_LABEL, UNIT_LABEL};
 use super::pod::WORKER;
 
-/// What is known of a pod at one moment.
+/// The state of a pod at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodSeen {
     /// Its name.
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// Its UID: a pod made later under the same name has another.
+    /// Its UID. A later pod of the same name has another one.
     pub uid: String,
-    /// Who made it, if it has all of our labels.
+    /// Its creator, if it has all of our labels.
     pub owner: Option<Owner>,
-    /// It has a container named `worker`.
+    /// Whether it has a container named `worker`.
     pub has_worker: bool,
-    /// Somebody has asked for its deletion.
+    /// Whether somebody has deleted it.
     pub is_deleting: bool,
-    /// The sum of its containers' states.
-    pub phase: Phase,
-    /// Why the pod itself is in that phase, such as `Evicted`.
+    /// Summary of its containers' states.
+    pub phase: PodPhase,
+    /// Why the pod is in that phase, such as `Evicted`.
     pub reason: String,
     /// The same as a sentence.
     pub message: String,
     /// The node it was assigned to.
     pub node: String,
-    /// What the scheduler says while it finds no node.
+    /// The scheduler's message while no node fits.
     pub unschedulable: Option<String>,
     /// Container `worker`.
     pub worker: Container,
-    /// The init containers, in their order.
-    pub init: Vec<Init>,
+    /// The init containers, in order.
+    pub init: Vec<InitContainer>,
     /// The pod's addresses.
     pub pod_ips: Vec<IpAddr>,
     /// Its node's addresses.
@@ -45,17 +45,17 @@ pub struct PodSeen {
 
 /// An init container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Init {
+pub struct InitContainer {
     /// Its name.
     pub name: String,
-    /// Where it stands.
+    /// Its state.
     pub state: Container,
 }
 
 /// `status.phase`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Phase {
-    /// Missing, or nothing is heard of the node.
+pub enum PodPhase {
+    /// Missing, or the node does not report.
     #[default]
     Unknown,
     /// Not all containers have started.
@@ -64,17 +64,17 @@ pub enum Phase {
     Running,
     /// All containers ended with exit code 0.
     Succeeded,
-    /// All containers ended, one of them badly, or the pod was turned away.
+    /// All containers ended, at least one with an error, or the pod was rejected.
     Failed,
 }
 
-/// Where a container stands.
+/// The state of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Container {
-    /// The kubelet has not reported it.
+    /// Not reported by the kubelet yet.
     #[default]
     Unknown,
-    /// It has not started.
+    /// Not started yet.
     Waiting(Waiting),
     /// It runs.
     Running,
@@ -85,25 +85,25 @@ pub enum Container {
 /// Why a container has not started.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Waiting {
-    /// Such as `ImagePullBackOff`.
+    /// A reason such as `ImagePullBackOff`.
     pub reason: String,
-    /// The kubelet's sentence.
+    /// The kubelet's message.
     pub message: String,
 }
 
 /// How a container ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Terminated {
-    /// Its exit code, 128 and more for signals.
+    /// Its exit code; 128 and more for signals.
     pub exit_code: i32,
-    /// Such as `Completed`, `Error`, `OOMKilled`.
+    /// A reason such as `Completed`, `Error` or `OOMKilled`.
     pub reason: String,
-    /// What it left for people.
+    /// The termination message that it left.
     pub message: String,
 }
 
 impl PodSeen {
-    /// Reads a pod.
+    /// Parses a pod.
     pub fn read(pod: &Value) -> Self {
         let (metadata, spec, status) = (&pod["metadata"], &pod["spec"], &pod["status"]);
         Self {
@@ -123,14 +123,14 @@ impl PodSeen {
                 .map(container)
                 .unwrap_or_default(),
             init: list(&status["initContainerStatuses"])
-                .map(|init| Init { name: text(&init["name"]), state: container(init) })
+                .map(|init| InitContainer { name: text(&init["name"]), state: container(init) })
                 .collect(),
             pod_ips: addresses(&status["podIPs"], &status["podIP"]),
             host_ips: addresses(&status["hostIPs"], &status["hostIP"]),
         }
     }
 
-    /// Whether container `worker` runs, or has run.
+    /// Whether container `worker` runs or has run.
     pub fn has_started(&self) -> bool {
         match self.worker {
             Container::Running | Container::Terminated(_) => true,
@@ -138,7 +138,8 @@ impl PodSeen {
         }
     }
 
-    /// Whether a connection from this address may be the pod's: behind some networks it has its node's address.
+    /// Whether a connection from this address may come from the pod: behind some networks it has its node's
+    /// address.
     pub fn may_connect_from(&self, source: IpAddr) -> bool {
         let source = source.to_canonical();
         self.pod_ips.iter().chain(&self.host_ips).any(|address| address.to_canonical() == source)
@@ -158,13 +159,13 @@ fn owner(labels: &Value) -> Option<Owner> {
     Some(Owner { node: label(NODE_LABEL)?, unit: label(UNIT_LABEL)?, store: label(STORE_LABEL)? })
 }
 
-fn phase(phase: &Value) -> Phase {
+fn phase(phase: &Value) -> PodPhase {
     match phase.as_str() {
-        Some("Pending") => Phase::Pending,
-        Some("Running") => Phase::Running,
-        Some("Succeeded") => Phase::Succeeded,
-        Some("Failed") => Phase::Failed,
-        _ => Phase::Unknown,
+        Some("Pending") => PodPhase::Pending,
+        Some("Running") => PodPhase::Running,
+        Some("Succeeded") => PodPhase::Succeeded,
+        Some("Failed") => PodPhase::Failed,
+        _ => PodPhase::Unknown,
     }
 }
 
@@ -173,7 +174,7 @@ fn unschedulable(conditions: &Value) -> Option<String> {
     (scheduled["status"] == "False").then(|| sentence(&scheduled["reason"], &scheduled["message"]))
 }
 
-/// The message, else the reason.
+/// The message, or if there is none the reason.
 fn sentence(reason: &Value, message: &Value) -> String {
     let message = text(message);
     if message.is_empty() { text(reason) } else { message }
@@ -185,7 +186,7 @@ fn container(status: &Value) -> Container {
     if terminated.is_object() {
         let exit_code = terminated["exitCode"].as_i64().and_then(|code| i32::try_from(code).ok());
         return Container::Terminated(Terminated {
-            // A container without an exit code has not ended well.
+            // A container that ended without an exit code failed.
             exit_code: exit_code.unwrap_or(-1),
             reason: text(&terminated["reason"]),
             message: text(&terminated["message"]),
@@ -249,7 +250,7 @@ mod tests {
         assert!(seen.has_worker && seen.is_deleting && seen.unschedulable.is_none());
         assert_eq!(
             (seen.phase, &seen.worker, seen.node.as_str()),
-            (Phase::Running, &Container::Running, "node-1")
+            (PodPhase::Running, &Container::Running, "node-1")
         );
         assert_eq!(seen.init[0].name, "setup");
         for (address, may) in
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_waits_for_and_how_it_ended() {
+    fn a_waiting_and_an_ended_pod() {
         let seen = PodSeen::read(&json!({"status": {
             "phase": "Pending",
             "conditions": [
@@ -280,7 +281,7 @@ mod tests {
         }}));
         assert_eq!(
             (seen.phase, seen.reason.as_str(), seen.message.as_str()),
-            (Phase::Failed, "Evicted", "low on memory")
+            (PodPhase::Failed, "Evicted", "low on memory")
         );
         let ended = Terminated { exit_code: 137, reason: "OOMKilled".into(), message: String::new() };
         assert_eq!(seen.worker, Container::Terminated(ended));

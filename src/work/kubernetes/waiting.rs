@@ -1,46 +1,47 @@
-//! Why a pod has not started: how long each reason is worth waiting for, and its text, receptor's words first.
-//! Owns these rules. Sees one status at a time; what has been seen before is the machine's.
+//! Why a pod has not started: how long to wait for each reason, and the text, which begins with receptor's
+//! words. These rules look at one status at a time; the machine remembers earlier ones.
 
 use std::time::Duration;
 
-use super::pod_status::{Container, Init, Phase, PodSeen, Terminated, Waiting};
+use super::pod_status::{Container, InitContainer, PodPhase, PodSeen, Terminated, Waiting};
 
-/// How long a container may fail to be made before its unit fails: what it needs may be created a moment later.
+/// How long a container may fail to be created before its unit fails. A missing object may be created a
+/// moment later.
 pub const GRACE: Duration = Duration::from_secs(30);
-/// A pull that has backed off this often fails its unit.
+/// After this many back-offs of an image pull its unit fails.
 pub const BACK_OFFS: u32 = 4;
 
-/// What a reason is worth.
+/// How long to wait when a container gives a reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
-    /// It never heals.
+pub enum WaitLimit {
+    /// Not at all: it never recovers.
     None,
-    /// It heals within [`GRACE`], or not.
+    /// For [`GRACE`].
     Grace,
-    /// The kubelet tries again; each back-off counts.
+    /// The kubelet retries; each back-off counts.
     BackOffs,
     /// Until the pending timeout.
     Deadline,
 }
 
-/// How long a reason is worth waiting for.
-pub fn patience(reason: &str) -> Patience {
+/// How long to wait for a reason to go away.
+pub fn patience(reason: &str) -> WaitLimit {
     match reason {
-        "InvalidImageName" | "ErrImageNeverPull" => Patience::None,
-        "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => Patience::Grace,
-        "ErrImagePull" | IMAGE_PULL_BACK_OFF => Patience::BackOffs,
-        _ => Patience::Deadline,
+        "InvalidImageName" | "ErrImageNeverPull" => WaitLimit::None,
+        "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => WaitLimit::Grace,
+        "ErrImagePull" | IMAGE_PULL_BACK_OFF => WaitLimit::BackOffs,
+        _ => WaitLimit::Deadline,
     }
 }
 
-/// The reason whose arrivals are counted.
+/// The reason whose occurrences are counted.
 pub const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
 
 /// Reasons that every healthy pod passes through.
 const USUAL: [&str; 3] = ["ContainerCreating", "PodInitializing", ""];
 
-/// The container that keeps the pod from going on, if it tells: the first init container that has not done its part,
-/// else `worker`.
+/// The container that holds up the pod, if it gives a reason: the first init container that is not finished,
+/// otherwise `worker`.
 pub fn obstacle(pod: &PodSeen) -> Option<&Waiting> {
     pod.init.iter().map(|init| &init.state).chain([&pod.worker]).find_map(unusual)
 }
@@ -52,7 +53,7 @@ fn unusual(state: &Container) -> Option<&Waiting> {
     }
 }
 
-/// What the pod waits for, for people; nothing while all goes its way.
+/// What the pod waits for, as a text; `None` while it starts normally.
 pub fn waits_for(pod: &PodSeen) -> Option<String> {
     if let Some(waiting) = obstacle(pod) {
         return Some(describe(waiting));
@@ -61,19 +62,19 @@ pub fn waits_for(pod: &PodSeen) -> Option<String> {
         return Some(message.clone());
     }
     let running = pod.init.iter().find(|init| init.state == Container::Running);
-    // A sidecar runs beside the worker and is not waited for.
-    let running = running.filter(|_| pod.worker != Container::Running && pod.phase == Phase::Pending);
+    // A sidecar runs alongside the worker, so the pod does not wait for its end.
+    let running = running.filter(|_| pod.worker != Container::Running && pod.phase == PodPhase::Pending);
     running.map(|init| format!("init container {} runs", init.name))
 }
 
-/// `REASON: MESSAGE`, or what there is of them.
+/// `REASON: MESSAGE`, or the part that is there.
 pub fn describe(waiting: &Waiting) -> String {
     joined(&waiting.reason, &waiting.message)
 }
 
-/// Why a pod failed whose worker never ran: ends "Error creating pod: ...".
+/// Why a pod failed whose worker never ran. Completes "Error creating pod: ...".
 pub fn failed_to_start(pod: &PodSeen) -> String {
-    let ended = |init: &Init| match &init.state {
+    let ended = |init: &InitContainer| match &init.state {
         Container::Terminated(ended) if ended.exit_code != 0 => {
             Some(format!("init container {} {}", init.name, how(ended)))
         }
@@ -88,7 +89,7 @@ pub fn failed_to_start(pod: &PodSeen) -> String {
     text
 }
 
-/// How a container ended, for people: `ended with exit code 137 (OOMKilled): MESSAGE`.
+/// How a container ended, as a text: `ended with exit code 137 (OOMKilled): MESSAGE`.
 pub fn how(ended: &Terminated) -> String {
     let reason = if ended.reason.is_empty() { String::new() } else { format!(" ({})", ended.reason) };
     let message = ended.message.trim_end();
@@ -96,7 +97,7 @@ pub fn how(ended: &Terminated) -> String {
     format!("ended with exit code {}{reason}{message}", ended.exit_code)
 }
 
-/// `REASON: MESSAGE`, or what there is of them.
+/// `REASON: MESSAGE`, or the part that is there.
 pub fn joined(reason: &str, message: &str) -> String {
     match (reason, message) {
         (only, "") | ("", only) => only.to_owned(),
@@ -113,16 +114,16 @@ mod tests {
     }
 
     fn pending(worker: Container) -> PodSeen {
-        PodSeen { phase: Phase::Pending, worker, ..PodSeen::default() }
+        PodSeen { phase: PodPhase::Pending, worker, ..PodSeen::default() }
     }
 
     #[test]
-    fn each_reason_has_its_patience() {
+    fn each_reason_has_its_wait_limit() {
         let cases = [
-            (Patience::None, &["InvalidImageName", "ErrImageNeverPull"][..]),
-            (Patience::Grace, &["CreateContainerConfigError", "RunContainerError", "CreateContainerError"]),
-            (Patience::BackOffs, &["ErrImagePull", "ImagePullBackOff"]),
-            (Patience::Deadline, &["ContainerCreating", "PodInitializing", "RegistryUnavailable", ""]),
+            (WaitLimit::None, &["InvalidImageName", "ErrImageNeverPull"][..]),
+            (WaitLimit::Grace, &["CreateContainerConfigError", "RunContainerError", "CreateContainerError"]),
+            (WaitLimit::BackOffs, &["ErrImagePull", "ImagePullBackOff"]),
+            (WaitLimit::Deadline, &["ContainerCreating", "PodInitializing", "RegistryUnavailable", ""]),
         ];
         for (expected, reasons) in cases {
             for reason in reasons {
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_obstacle_is_told() {
+    fn the_nearest_obstacle_is_reported() {
         let unschedulable =
             PodSeen { unschedulable: Some("0/3 nodes are available".into()), ..pending(Container::Unknown) };
         assert_eq!(waits_for(&unschedulable).unwrap(), "0/3 nodes are available");
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(waits_for(&pulling).unwrap(), "ErrImagePull: no such image");
         assert_eq!(waits_for(&pending(waiting("ContainerCreating", ""))), None);
         let init = |state| PodSeen {
-            init: vec![Init { name: "setup".into(), state }],
+            init: vec![InitContainer { name: "setup".into(), state }],
             ..pending(waiting("PodInitializing", ""))
         };
         assert_eq!(
@@ -151,9 +152,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_turned_away_says_why() {
+    fn a_rejected_pod_says_why() {
         let admission = PodSeen {
-            phase: Phase::Failed,
+            phase: PodPhase::Failed,
             reason: "UnexpectedAdmissionError".into(),
             message: "no device".into(),
             ..PodSeen::default()
@@ -161,7 +162,7 @@ mod tests {
         assert_eq!(failed_to_start(&admission), "pod failed to start, UnexpectedAdmissionError: no device");
         let ended = Terminated { exit_code: 2, reason: "Error".into(), message: "boom\n".into() };
         let init = PodSeen {
-            init: vec![Init { name: "setup".into(), state: Container::Terminated(ended) }],
+            init: vec![InitContainer { name: "setup".into(), state: Container::Terminated(ended) }],
             ..PodSeen::default()
         };
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Requirements 3.1: capacity from processors and memory.
+//! Capacity from processors and memory.
 
 use super::*;
 
@@ -92,6 +92,7 @@ fn a_group_has_the_sum_of_its_members_and_a_container_group_its_forks() {
         let sum = loads.group_capacity(&instances, &groups, at);
         (sum.capacity, sum.consumed, sum.remaining, sum.jobs_running)
     };
-    // A job on an instance reduces every group that has it; what is overcommitted leaves 0, not less.
+    // A job on an instance reduces every group with that instance; an overcommitted instance has 0 left, not
+    // less.
     assert_eq!([seen(0), seen(1), seen(2)], [(30, 34, 16, 1), (35, 34, 21, 1), (50, 6, 44, 1)]);
 }

@@ -1,9 +1,9 @@
-//! Section 11 of the contract: why a pending job does not run.
+//! Explanations of why a pending job does not run.
 
 use super::*;
 
 #[test]
-fn the_contract_s_example() {
+fn the_documented_example() {
     let instances = [control("c1", 50), execution("e1", 30)];
     let groups = [group("controlplane", &["c1"]), group("east", &["e1"])];
     let claims = [claim(1, "c1", "e1", "east", 21)];
@@ -27,7 +27,7 @@ fn every_failed_check_is_named_with_its_reason() {
     let mut all = scene(&instances, &groups, &claims);
     all.paused = true;
     let job = PendingJob {
-        needs: vec![Need { job: JobId(3), state: Some(State::Running) }],
+        needs: vec![Need { job: JobId(3), state: Some(JobState::Running) }],
         exclusive: vec!["site".into()],
         holders: Vec::new(),
         hold: Some(Hold::Attempt { attempt: AttemptNo(1), node: Some("e9".into()) }),
@@ -49,7 +49,7 @@ fn every_failed_check_is_named_with_its_reason() {
 }
 
 #[test]
-fn members_are_told_one_by_one() {
+fn each_member_is_explained() {
     let mut instances = [control("c1", 50), hybrid("h1", 9), execution("e1", 30), execution("e2", 30)];
     instances[2].enabled = false;
     instances[3].seen.clear();

@@ -1,4 +1,4 @@
-//! Random histories: whatever clients, nodes, operators and control nodes do, the rules hold.
+//! Random histories: the rules hold whatever clients, nodes, operators and control nodes do.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use super::*;
 #[derive(Debug, Clone)]
 enum Op {
     Submit {
-        kind: Kind,
+        kind: JobKind,
         impact: u32,
         priority: i8,
         groups: u8,
@@ -42,8 +42,7 @@ fn any_retry() -> impl Strategy<Value = Retry> {
 }
 
 fn any_submit() -> impl Strategy<Value = Op> {
-    let kind =
-        prop_oneof![6 => Just(Kind::Job), 1 => Just(Kind::InventoryUpdate), 1 => Just(Kind::ProjectUpdate)];
+    let kind = prop_oneof![6 => Just(JobKind::Job), 1 => Just(JobKind::InventoryUpdate), 1 => Just(JobKind::ProjectUpdate)];
     let rest =
         (any::<u8>(), 1u8..8, prop::option::weighted(0.2, any::<u8>()), prop::option::weighted(0.3, 0u8..2));
     (kind, 0u32..9, -1i8..2, rest, any_retry()).prop_map(
@@ -155,7 +154,7 @@ fn apply(world: &mut World, op: &Op) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Each pass is judged by the oracle, each state by the world's own check, and in the end nothing is left.
+    /// The oracle judges each pass, the world checks each state, and in the end nothing is left.
     #[test]
     fn the_rules_hold_whatever_happens(ops in prop::collection::vec(any_op(), 1..120)) {
         let mut world = small_cluster();

@@ -1,4 +1,4 @@
-//! Requirements 3.5 by arrival times: sight, health, loss and return of instances.
+//! Instances by arrival times: sightings, health, loss and return.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn patience(lost_after: Duration) -> Patience {
 
 #[test]
 fn the_table_of_loss() {
-    // Last seen at 12:00:00, a node is lost right after the time of its kind, not at it.
+    // A node last seen at 12:00:00 is lost right after the time of its type, not exactly at it.
     let noon = Time(12 * 3_600_000);
     for allowed in [secs(120), secs(180)] {
         assert!(!patience(allowed).is_over(Some(noon), None, noon + allowed));
@@ -39,7 +39,7 @@ fn nothing_is_lost_soon_after_a_start() {
 }
 
 #[test]
-fn a_job_may_bring_its_own_patience() {
+fn a_job_may_override_the_time_to_loss() {
     let patience = patience(secs(180));
     assert!(patience.is_over(Some(START), Some(secs(20)), START + secs(21)));
     assert!(!patience.is_over(Some(START), Some(secs(600)), START + secs(500)));
@@ -115,7 +115,7 @@ fn another_machine_under_the_same_name_is_noticed() {
 }
 
 #[test]
-fn a_clock_that_is_off_is_an_error_and_no_loss() {
+fn a_wrong_clock_is_an_error_but_no_loss() {
     let mut e1 = execution("e1", 10);
     e1.on_clock_offset(secs(30));
     assert!(e1.errors.is_empty());

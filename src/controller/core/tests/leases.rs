@@ -1,4 +1,4 @@
-//! Sections 14 and 15 of the contract: leases, epochs, takeover.
+//! Leases, epochs and takeover.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn of_two_processes_with_one_name_the_later_one_wins() {
     let first = Lease::start(None, "c1".into(), START, &TIMES);
     let mut second = Lease::start(Some(&first), "c1".into(), START + secs(1), &TIMES);
     assert!(second.renew(&first.fence(), START + secs(2), &TIMES).is_err());
-    let mut job = Job::new(JobId(1), Kind::Job, 2, START);
+    let mut job = Job::new(JobId(1), JobKind::Job, 2, START);
     place(&mut job, "c1", "e1");
     job.fence = Some(second.fence());
     assert!(job.driven_by(&first.fence()).is_err() && job.driven_by(&second.fence()).is_ok());
@@ -59,7 +59,7 @@ fn place(job: &mut Job, owner: &str, node: &str) -> AttemptNo {
 
 #[test]
 fn a_returning_owner_cannot_undo_what_was_taken_over() {
-    let mut job = Job::new(JobId(1), Kind::Job, 2, START);
+    let mut job = Job::new(JobId(1), JobKind::Job, 2, START);
     let n = place(&mut job, "c1", "e1");
     let (old, new) = (fence("c1", 1), fence("c2", 1));
     job.driven_by(&old).unwrap().on_accepted(n, START).unwrap();
@@ -72,61 +72,65 @@ fn a_returning_owner_cannot_undo_what_was_taken_over() {
     );
     assert_eq!(job, before);
     job.driven_by(&new).unwrap().on_ended(n, &evidence(Some(FinalStatus::Successful)), START).unwrap();
-    assert_eq!(job.state, State::Successful);
+    assert_eq!(job.state, JobState::Successful);
 }
 
 #[test]
-fn what_a_new_owner_does_depends_on_how_far_the_attempt_was() {
-    let mut job = Job::new(JobId(1), Kind::Job, 2, START);
+fn recovery_depends_on_the_progress_of_the_attempt() {
+    let mut job = Job::new(JobId(1), JobKind::Job, 2, START);
     assert_eq!(recovery(&job, true), Recovery::Nothing);
     let n = place(&mut job, "c1", "e1");
     assert_eq!(recovery(&job, true), Recovery::Ask(Unsent::Send));
     assert_eq!(recovery(&job, false), Recovery::Ask(Unsent::Requeue));
     let me = fence("c2", 4);
     job.take_over(me.clone(), OnLoss::TakeOver, START);
-    assert_eq!(job.state, State::Waiting);
+    assert_eq!(job.state, JobState::Waiting);
     let mut unsent = job.clone();
     unsent.driven_by(&me).unwrap().on_unknown(n, START).unwrap();
-    assert_eq!((unsent.state, unsent.hold()), (State::Pending, None), "nothing ran, so it is placed again");
+    assert_eq!(
+        (unsent.state, unsent.hold()),
+        (JobState::Pending, None),
+        "nothing ran, so it is placed again"
+    );
     job.driven_by(&me).unwrap().on_accepted(n, START).unwrap();
-    assert_eq!((job.state, recovery(&job, false)), (State::Running, Recovery::Adopt));
+    assert_eq!((job.state, recovery(&job, false)), (JobState::Running, Recovery::Adopt));
 }
 
 #[test]
 fn a_child_on_the_lost_owner_itself_is_lost_with_it() {
-    let mut job = Job::new(JobId(1), Kind::Job, 2, START);
+    let mut job = Job::new(JobId(1), JobKind::Job, 2, START);
     job.retry.max = 1;
     place(&mut job, "h1", "h1");
     job.take_over(fence("c2", 4), OnLoss::TakeOver, START);
     let held = Hold::Attempt { attempt: AttemptNo(1), node: Some("h1".into()) };
-    assert_eq!((job.state, job.hold()), (State::Pending, Some(held)));
-    let mut restarted = Job::new(JobId(2), Kind::Job, 2, START);
+    assert_eq!((job.state, job.hold()), (JobState::Pending, Some(held)));
+    let mut restarted = Job::new(JobId(2), JobKind::Job, 2, START);
     place(&mut restarted, "h1", "h1");
     restarted.take_over(fence("h1", 2), OnLoss::TakeOver, START);
-    assert_eq!(restarted.state, State::Waiting, "its owner restarted, and the child lives on");
+    assert_eq!(restarted.state, JobState::Waiting, "its owner restarted, and the child lives on");
 }
 
 #[test]
-fn onloss_fail_is_awx_s_way() {
-    let mut job = Job::new(JobId(1), Kind::Job, 2, START);
+fn onloss_fail_behaves_like_awx() {
+    let mut job = Job::new(JobId(1), JobKind::Job, 2, START);
     place(&mut job, "c1", "e1");
     job.take_over(fence("c1", 2), OnLoss::Fail, START);
-    assert_eq!((job.state, job.explanation.as_str()), (State::Failed, "its control node was lost"));
+    assert_eq!((job.state, job.explanation.as_str()), (JobState::Failed, "its control node was lost"));
     assert_eq!(
         job.duties().collect::<Vec<_>>(),
         [(AttemptNo(1), Duty::Cancel)],
         "what is left of it is cancelled"
     );
-    let mut waiting = Job::new(JobId(2), Kind::Job, 2, START);
+    let mut waiting = Job::new(JobId(2), JobKind::Job, 2, START);
     waiting.take_over(fence("c1", 2), OnLoss::Fail, START);
-    assert_eq!(waiting.state, State::Pending, "a pending job has no owner to lose");
+    assert_eq!(waiting.state, JobState::Pending, "a pending job has no owner to lose");
 }
 
 #[test]
 fn the_heir_reaches_the_instance_then_holds_the_payload_then_has_room() {
     let mut instances = [control("c1", 9), control("c2", 9), control("c3", 30), execution("e1", 20)];
     let live = [fence("c2", 1), fence("c3", 1)];
-    let mut job = Job::new(JobId(1), Kind::Job, 2, START);
+    let mut job = Job::new(JobId(1), JobKind::Job, 2, START);
     place(&mut job, "c1", "e1");
     let chosen = |job: &Job, instances: &[Instance], holders: &[&str], live: &[Fence]| {
         let holders: Vec<_> = holders.iter().map(|name| named(name)).collect();
@@ -134,7 +138,7 @@ fn the_heir_reaches_the_instance_then_holds_the_payload_then_has_room() {
         heir(job, &holders, instances, &loads, live, START).map(|fence| fence.owner.to_string())
     };
     assert_eq!(chosen(&job, &instances, &["c3"], &live).as_deref(), Some("c2"), "only c2 sees e1");
-    let unplaced = Job::new(JobId(2), Kind::Job, 2, START);
+    let unplaced = Job::new(JobId(2), JobKind::Job, 2, START);
     assert_eq!(chosen(&unplaced, &instances, &["c2"], &live).as_deref(), Some("c2"), "it holds the payload");
     assert_eq!(chosen(&unplaced, &instances, &[], &live).as_deref(), Some("c3"), "it has more room");
     assert_eq!(chosen(&job, &instances, &[], &[]), None);

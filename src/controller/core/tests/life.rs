@@ -1,11 +1,11 @@
-//! Sections 5, 7 and 12 of the contract: a job's states, its attempts, its end.
+//! The life of a job: its states, its attempts, its end.
 
 use super::*;
 
 const ME: &str = "c1";
 
 fn job() -> Job {
-    Job::new(JobId(42), Kind::Job, 4, START)
+    Job::new(JobId(42), JobKind::Job, 4, START)
 }
 
 fn with_retries(max: u32) -> Job {
@@ -21,14 +21,14 @@ fn start(job: &mut Job, node: &str) -> AttemptNo {
         child: ChildType::Runner,
     };
     let n = job.place(&placement, child_id(job.id, job.next_attempt()), fence(ME, 1), START).unwrap();
-    assert_eq!((job.state, job.explanation.clone()), (State::Waiting, format!("Starting on {node}")));
+    assert_eq!((job.state, job.explanation.clone()), (JobState::Waiting, format!("Starting on {node}")));
     n
 }
 
 fn run(job: &mut Job, node: &str) -> AttemptNo {
     let n = start(job, node);
     mine(job).on_accepted(n, START).unwrap();
-    assert_eq!(job.state, State::Running);
+    assert_eq!(job.state, JobState::Running);
     n
 }
 
@@ -61,17 +61,17 @@ fn a_child_s_id_names_its_job_and_is_read_back() {
 #[test]
 fn a_job_runs_and_ends_by_its_stream() {
     let rows = [
-        (FinalStatus::Successful, State::Successful, "Finished"),
-        (FinalStatus::Failed, State::Failed, "the playbook failed (unit c1234abcdn42a1r00000007 on e1)"),
-        (FinalStatus::Timeout, State::Failed, "timed out (unit c1234abcdn42a1r00000007 on e1)"),
+        (FinalStatus::Successful, JobState::Successful, "Finished"),
+        (FinalStatus::Failed, JobState::Failed, "the playbook failed (unit c1234abcdn42a1r00000007 on e1)"),
+        (FinalStatus::Timeout, JobState::Failed, "timed out (unit c1234abcdn42a1r00000007 on e1)"),
         (
             FinalStatus::Error,
-            State::Error,
+            JobState::Error,
             "the runner reported an error (unit c1234abcdn42a1r00000007 on e1): exit status 2",
         ),
         (
             FinalStatus::Canceled,
-            State::Failed,
+            JobState::Failed,
             "the runner was interrupted, and nobody cancelled the job (unit c1234abcdn42a1r00000007 on e1)",
         ),
     ];
@@ -129,17 +129,17 @@ fn only_final_names_of_the_stream_end_anything() {
 
 #[test]
 fn states_have_the_numbers_of_units() {
-    use State::{Canceled, Error, Failed, Pending, Running, Successful, Waiting};
+    use JobState::{Canceled, Error, Failed, Pending, Running, Successful, Waiting};
     let all = [Pending, Waiting, Running, Successful, Failed, Error, Canceled];
-    assert_eq!(all.map(State::unit_state), [0, 0, 1, 2, 3, 3, 4]);
-    assert_eq!(all.map(State::is_final), [false, false, false, true, true, true, true]);
+    assert_eq!(all.map(JobState::unit_state), [0, 0, 1, 2, 3, 3, 4]);
+    assert_eq!(all.map(JobState::is_final), [false, false, false, true, true, true, true]);
 }
 
 #[test]
 fn a_cancel_is_saved_before_it_is_passed_on() {
     let mut job = job();
     assert!(job.request_cancel(START));
-    assert_eq!(job.state, State::Canceled, "a pending job ends at once");
+    assert_eq!(job.state, JobState::Canceled, "a pending job ends at once");
 
     for accepted in [false, true] {
         let mut job = self::job();
@@ -148,14 +148,14 @@ fn a_cancel_is_saved_before_it_is_passed_on() {
         assert!(!job.state.is_final() && job.cancel_requested);
         assert_eq!(job.duties().collect::<Vec<_>>(), [(n, Duty::Cancel)]);
         end(&mut job, n, FinalStatus::Successful);
-        assert_eq!(job.state, State::Canceled, "the cancel was saved first");
+        assert_eq!(job.state, JobState::Canceled, "the cancel was saved first");
     }
 
     let mut unsent = self::job();
     let n = start(&mut unsent, "e1");
     unsent.request_cancel(START);
     mine(&mut unsent).on_unknown(n, START).unwrap();
-    assert_eq!((unsent.state, unsent.claims()), (State::Canceled, vec![]));
+    assert_eq!((unsent.state, unsent.claims()), (JobState::Canceled, vec![]));
 }
 
 #[test]
@@ -164,17 +164,17 @@ fn a_cancel_ends_a_job_that_waits_for_its_lost_attempt() {
     let n = run(&mut job, "e1");
     mine(&mut job).on_lost(n, START);
     job.request_cancel(START);
-    assert_eq!(job.state, State::Canceled);
+    assert_eq!(job.state, JobState::Canceled);
     assert_eq!(job.duties().collect::<Vec<_>>(), [(n, Duty::Cancel)], "at first contact");
     let mut running = with_retries(3);
     let n = run(&mut running, "e1");
     running.request_cancel(START);
     mine(&mut running).on_lost(n, START);
-    assert_eq!(running.state, State::Canceled, "no retry after a saved cancel");
+    assert_eq!(running.state, JobState::Canceled, "no retry after a saved cancel");
 }
 
 #[test]
-fn what_is_final_stays() {
+fn a_final_state_stays() {
     let mut job = with_retries(5);
     let n = run(&mut job, "e1");
     end(&mut job, n, FinalStatus::Failed);
@@ -190,17 +190,20 @@ fn what_is_final_stays() {
 }
 
 #[test]
-fn the_jobs_of_a_lost_instance_fail_and_their_rest_is_swept_at_its_return() {
+fn jobs_of_a_lost_instance_fail_and_are_cleaned_up_when_it_returns() {
     let mut job = job();
     let n = run(&mut job, "e1");
     mine(&mut job).on_lost(n, START);
-    assert_eq!((job.state, job.explanation.as_str()), (State::Failed, "e1 was lost while it ran attempt 1"));
+    assert_eq!(
+        (job.state, job.explanation.as_str()),
+        (JobState::Failed, "e1 was lost while it ran attempt 1")
+    );
     assert_eq!(job.claims().len(), 1, "it may still run there");
     assert_eq!(job.claims()[0].owner, None, "and costs no control node any more");
     mine(&mut job).on_accepted(n, START).unwrap();
     assert_eq!(job.duties().collect::<Vec<_>>(), [(n, Duty::Cancel)]);
     end(&mut job, n, FinalStatus::Successful);
-    assert_eq!((job.state, job.claims()), (State::Failed, vec![]), "no terminal state ever changes");
+    assert_eq!((job.state, job.claims()), (JobState::Failed, vec![]), "no terminal state ever changes");
     assert_eq!(job.duties().collect::<Vec<_>>(), [(n, Duty::Release)]);
 }
 
@@ -210,21 +213,21 @@ fn a_retry_waits_until_the_lost_attempt_is_known_to_have_ended() {
         let mut job = with_retries(1);
         let n = run(&mut job, "e1");
         mine(&mut job).on_lost(n, START);
-        assert_eq!((job.state, job.duties().collect::<Vec<_>>()), (State::Pending, vec![(n, Duty::Ask)]));
+        assert_eq!((job.state, job.duties().collect::<Vec<_>>()), (JobState::Pending, vec![(n, Duty::Ask)]));
         assert!(matches!(job.hold(), Some(Hold::Attempt { .. })));
         (job, n)
     };
     let (mut alive, n) = lost();
     mine(&mut alive).on_accepted(n, START).unwrap();
-    assert_eq!((alive.state, alive.attempts.len()), (State::Running, 1), "it is followed where it was");
+    assert_eq!((alive.state, alive.attempts.len()), (JobState::Running, 1), "it is followed where it was");
 
     let (mut ended, n) = lost();
     end(&mut ended, n, FinalStatus::Successful);
-    assert_eq!(ended.state, State::Successful, "never again after success");
+    assert_eq!(ended.state, JobState::Successful, "never again after success");
 
     let (mut gone, n) = lost();
     mine(&mut gone).on_unknown(n, START).unwrap();
-    assert_eq!((gone.state, gone.hold()), (State::Pending, None));
+    assert_eq!((gone.state, gone.hold()), (JobState::Pending, None));
     assert_eq!(run(&mut gone, "e2"), AttemptNo(2));
 
     let (mut dead, _) = lost();
@@ -232,7 +235,7 @@ fn a_retry_waits_until_the_lost_attempt_is_known_to_have_ended() {
     assert_eq!((dead.hold(), dead.claims()), (None, vec![]));
     let n = run(&mut dead, "e2");
     mine(&mut dead).on_lost(n, START);
-    assert_eq!(dead.state, State::Failed, "one retry, no more");
+    assert_eq!(dead.state, JobState::Failed, "one retry, no more");
 }
 
 #[test]
@@ -240,13 +243,13 @@ fn a_job_on_a_node_declared_dead_goes_through_loss() {
     let mut job = with_retries(1);
     run(&mut job, "e1");
     job.on_declared_dead(&"e1".into(), START);
-    assert_eq!((job.state, job.hold(), job.claims()), (State::Pending, None, vec![]));
+    assert_eq!((job.state, job.hold(), job.claims()), (JobState::Pending, None, vec![]));
     let mut single = self::job();
     run(&mut single, "e1");
     single.on_declared_dead(&"e1".into(), START);
     assert_eq!(
         (single.state, single.duties().collect::<Vec<_>>()),
-        (State::Failed, vec![(AttemptNo(1), Duty::Nothing)])
+        (JobState::Failed, vec![(AttemptNo(1), Duty::Nothing)])
     );
 }
 
@@ -261,9 +264,9 @@ fn an_unconfirmed_retry_starts_at_loss_and_the_older_attempt_is_cancelled_at_con
     assert_eq!(job.claims().len(), 2, "both may run");
     mine(&mut job).on_accepted(first, START).unwrap();
     end(&mut job, first, FinalStatus::Failed);
-    assert_eq!(job.state, State::Running, "the older one does not count");
+    assert_eq!(job.state, JobState::Running, "the older one does not count");
     end(&mut job, second, FinalStatus::Successful);
-    assert_eq!((job.state, job.claims()), (State::Successful, vec![]));
+    assert_eq!((job.state, job.claims()), (JobState::Successful, vec![]));
 }
 
 #[test]
@@ -276,15 +279,15 @@ fn retry_follows_only_the_ends_it_names() {
     };
     let only =
         |on_error, on_failed| Retry { max: 1, on_lost: false, on_error, on_failed, unconfirmed: false };
-    assert_eq!(after(only(true, false), None), State::Pending);
-    assert_eq!(after(only(true, false), Some(FinalStatus::Failed)), State::Failed);
-    assert_eq!(after(only(false, true), Some(FinalStatus::Timeout)), State::Pending);
-    assert_eq!(after(only(false, true), Some(FinalStatus::Error)), State::Error);
-    assert_eq!(after(only(true, true), Some(FinalStatus::Successful)), State::Successful);
+    assert_eq!(after(only(true, false), None), JobState::Pending);
+    assert_eq!(after(only(true, false), Some(FinalStatus::Failed)), JobState::Failed);
+    assert_eq!(after(only(false, true), Some(FinalStatus::Timeout)), JobState::Pending);
+    assert_eq!(after(only(false, true), Some(FinalStatus::Error)), JobState::Error);
+    assert_eq!(after(only(true, true), Some(FinalStatus::Successful)), JobState::Successful);
 }
 
 #[test]
-fn a_quota_is_tried_again_ever_later_and_costs_no_retry() {
+fn a_quota_refusal_backs_off_and_costs_no_retry() {
     let mut job = job();
     let refused = Evidence { detail: "exceeded quota: pods".into(), ..evidence(None) };
     let mut now = START;
@@ -301,7 +304,7 @@ fn a_quota_is_tried_again_ever_later_and_costs_no_retry() {
         mine(&mut job).on_accepted(n, now).unwrap();
         mine(&mut job).on_ended(n, &refused, now).unwrap();
         let Some(Hold::Quota { until, words }) = job.hold() else { panic!("{job:?}") };
-        assert_eq!((job.state, words.as_str()), (State::Pending, "exceeded quota: pods"));
+        assert_eq!((job.state, words.as_str()), (JobState::Pending, "exceeded quota: pods"));
         assert!(job.place(&placement, child_id(job.id, AttemptNo(9)), fence(ME, 1), now).is_err());
         delays.push(until.since(now).as_secs());
         now = until;
@@ -323,7 +326,7 @@ fn no_job_is_placed_twice() {
         job.place(&placement, child_id(job.id, job.next_attempt()), fence(ME, 1), START)
     };
     let n = place(&mut job).unwrap();
-    assert_eq!(place(&mut job), Err(Refused::NotPlaceable(JobId(42), State::Waiting)));
+    assert_eq!(place(&mut job), Err(Refused::NotPlaceable(JobId(42), JobState::Waiting)));
     mine(&mut job).on_accepted(n, START).unwrap();
     assert!(place(&mut job).is_err());
     mine(&mut job).on_lost(n, START);
@@ -353,5 +356,5 @@ fn a_lost_attempt_is_found_by_the_silence_of_its_node() {
 fn a_payload_lost_with_its_last_holder_fails_a_pending_job() {
     let mut job = job();
     job.on_payload_lost(&"c3".into(), START);
-    assert_eq!((job.state, job.explanation.as_str()), (State::Failed, "its payload was lost with c3"));
+    assert_eq!((job.state, job.explanation.as_str()), (JobState::Failed, "its payload was lost with c3"));
 }

@@ -1,4 +1,4 @@
-//! What a pass costs: `cargo test --release --lib controller::core::tests::measure -- --ignored --nocapture`.
+//! Measures a pass: `cargo test --release --lib controller::core::tests::measure -- --ignored --nocapture`.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use super::*;
 const NODES: usize = 500;
 const JOBS: i64 = 10_000;
 
-/// A cluster of five groups of which each node is in two, with overlapping lists, and a queue of mixed jobs.
+/// A cluster of five groups with overlapping lists, each node in two of them, and a queue of mixed jobs.
 fn cluster() -> (Vec<Instance>, Vec<Group>, Vec<PendingJob>) {
     let mut instances = vec![control("c1", 20_000), control("c2", 20_000)];
     let names: Vec<String> = (0..NODES).map(|at| format!("e{at:03}")).collect();

@@ -1,4 +1,4 @@
-//! The tables of the requirements, then random histories against an independent reading of the rules.
+//! Tables of required behaviour, then random histories checked by an independent implementation of the rules.
 
 mod capacity;
 mod explanations;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// The moment at which tests begin, and everybody has just been seen.
+/// The time at which tests begin; every node has just been seen.
 const START: Time = Time(1_000_000);
 
 const fn secs(count: u64) -> Duration {
@@ -29,7 +29,7 @@ fn named(name: &str) -> InstanceName {
     name.into()
 }
 
-/// A ready instance of that capacity, seen by the control nodes `c1` and `c2`.
+/// A ready instance with that capacity, seen by the control nodes `c1` and `c2`.
 fn instance(name: &str, node_type: NodeType, capacity: u32) -> Instance {
     let mut instance = Instance::register(name.into(), node_type, true, START);
     instance.node_state = NodeState::Ready;
@@ -63,11 +63,11 @@ fn group(name: &str, members: &[&str]) -> Group {
     group
 }
 
-/// A pending job whose payload `c1` holds and which names those groups in its template.
+/// A pending job whose payload is on `c1`, and whose template names those groups.
 fn pending(id: i64, impact: u32, groups: &[&str]) -> PendingJob {
     PendingJob {
         id: JobId(id),
-        kind: Kind::Job,
+        kind: JobKind::Job,
         impact,
         priority: 0,
         groups: groups.iter().map(|name| (GroupName::from(*name), Level::Template)).collect(),
@@ -80,7 +80,7 @@ fn pending(id: i64, impact: u32, groups: &[&str]) -> PendingJob {
     }
 }
 
-/// What a running job holds.
+/// The claim of a running job.
 fn claim(job: i64, owner: &str, node: &str, group: &str, impact: u32) -> Claim {
     Claim {
         job: JobId(job),

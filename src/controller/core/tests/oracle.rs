@@ -1,11 +1,11 @@
-//! A second, slow reading of the rules of placement, to judge a pass by. It shares no code with the pass.
+//! A second, slow implementation of the placement rules, to judge a pass by. It shares no code with the pass.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// What is taken, counted by name.
+/// Claimed capacity, by name.
 struct Taken<'a> {
     scene: &'a Scene<'a>,
     consumed: BTreeMap<InstanceName, u32>,
@@ -14,7 +14,7 @@ struct Taken<'a> {
     words: BTreeMap<Word, JobId>,
 }
 
-/// Where a job could go: the instance and its owner, and how much would be left.
+/// A possible placement: the instance, its owner, and the capacity that would be left.
 type Spot = (Option<InstanceName>, InstanceName, u32);
 
 impl<'a> Taken<'a> {
@@ -75,7 +75,7 @@ impl<'a> Taken<'a> {
         self.scene.paused
             || held
             || word
-            || job.needs.iter().any(|need| need.state != Some(State::Successful))
+            || job.needs.iter().any(|need| need.state != Some(JobState::Successful))
     }
 
     fn owners(&self, job: &PendingJob) -> Vec<&'a Instance> {
@@ -91,7 +91,7 @@ impl<'a> Taken<'a> {
         job.holders.iter().filter_map(|name| self.instance(name)).filter(can_own).collect()
     }
 
-    /// All places in a group, those by room if there are any, else idle ones.
+    /// All places in a group: those with room, or if there are none, the idle ones.
     fn places(&self, job: &PendingJob, group: &Group) -> Vec<Spot> {
         let owners = self.owners(job);
         let (running, forks) = self.groups.get(&group.name).copied().unwrap_or_default();
@@ -143,7 +143,7 @@ impl<'a> Taken<'a> {
         owners.map(|owner| (Some(owner.name.clone()), owner.name.clone(), self.remaining(owner))).collect()
     }
 
-    /// The group that comes first among those with places, and its places.
+    /// The first group that has places, and its places.
     fn first_places(&self, job: &PendingJob) -> Option<(GroupName, Vec<Spot>)> {
         let all = if job.kind.class() == Class::Control {
             vec![(GroupName::controlplane(), self.control_places(job))]
@@ -156,8 +156,8 @@ impl<'a> Taken<'a> {
     }
 }
 
-/// Panics unless the decisions are right: in order, each placement allowed and the best one, and nothing left
-/// that fits anywhere.
+/// Panics unless the decisions are correct: in order, each placement allowed and the best one, and no waiting
+/// job fits.
 pub(super) fn check(scene: &Scene<'_>, pending: &[PendingJob], decisions: &[Decision]) {
     let by_id: BTreeMap<JobId, &PendingJob> = pending.iter().map(|job| (job.id, job)).collect();
     let mut taken = Taken::by_claims(scene);

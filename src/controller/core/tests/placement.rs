@@ -1,8 +1,8 @@
-//! Requirements 3.4 and section 6 of the contract: which job starts where.
+//! Which job starts where.
 
 use super::*;
 
-/// The instance that the one pending job starts on, as `node` or `node (owner)`, or what it waits for.
+/// The instance that the one pending job starts on, as `node` or `node (owner)`, or the reason why it waits.
 fn place(instances: &[Instance], groups: &[Group], claims: &[Claim], job: &PendingJob) -> String {
     let decisions = pass(&scene(instances, groups, claims), std::slice::from_ref(job));
     told(&decisions).remove(0)
@@ -24,7 +24,7 @@ fn plane() -> Group {
     group("controlplane", &["c1", "c2", "h1"])
 }
 
-/// An instance with that much left of its capacity.
+/// A claim that leaves that much capacity on an instance.
 fn busy(id: i64, node: &str, taken: u32) -> Claim {
     Claim { owner: None, ..claim(id, "", node, "g", taken) }
 }
@@ -59,7 +59,7 @@ fn an_idle_instance_takes_a_job_too_large_for_it() {
 }
 
 #[test]
-fn a_hybrid_pays_for_its_own_control() {
+fn a_hybrid_is_charged_for_its_own_control() {
     let instances = [hybrid("h1", 7), execution("e1", 7)];
     let mut groups = [plane(), group("g", &["h1", "e1"])];
     let mut seen = instances.clone();
@@ -103,7 +103,7 @@ fn limits_of_a_group_count_jobs_and_forks() {
 }
 
 #[test]
-fn groups_are_tried_in_order_and_reasons_told_for_each() {
+fn groups_are_tried_in_order_with_a_reason_for_each() {
     let mut instances = [control("c1", 50), execution("e1", 10), execution("e2", 10), execution("e3", 10)];
     let groups = [
         plane(),
@@ -149,7 +149,7 @@ fn launch_groups_replace_the_others_and_default_stands_alone() {
 }
 
 #[test]
-fn what_makes_an_instance_unfit_is_named() {
+fn an_unfit_instance_gives_its_reason() {
     let groups = [plane(), group("g", &["e1"])];
     let why = |change: fn(&mut Instance), require_tls| {
         let mut instances = [control("c1", 50), execution("e1", 10)];
@@ -241,18 +241,18 @@ fn priority_goes_before_creation() {
 }
 
 #[test]
-fn a_dependency_is_waited_for_and_its_failure_fails_whole_chains() {
+fn a_job_waits_for_its_dependency_and_fails_with_it() {
     let instances = [control("c1", 50), execution("e1", 50)];
     let groups = [plane(), group("g", &["e1"])];
-    let after = |id, needs: &[(i64, Option<State>)]| PendingJob {
+    let after = |id, needs: &[(i64, Option<JobState>)]| PendingJob {
         needs: needs.iter().map(|&(job, state)| Need { job: JobId(job), state }).collect(),
         ..pending(id, 1, &["g"])
     };
     let jobs = [
-        after(10, &[(1, Some(State::Successful)), (2, Some(State::Running))]),
-        after(11, &[(1, Some(State::Successful))]),
-        after(12, &[(3, Some(State::Canceled))]),
-        PendingJob { priority: 9, ..after(13, &[(12, Some(State::Pending))]) },
+        after(10, &[(1, Some(JobState::Successful)), (2, Some(JobState::Running))]),
+        after(11, &[(1, Some(JobState::Successful))]),
+        after(12, &[(3, Some(JobState::Canceled))]),
+        PendingJob { priority: 9, ..after(13, &[(12, Some(JobState::Pending))]) },
         after(14, &[(4, None)]),
     ];
     let decisions = told(&pass(&scene(&instances, &groups, &[]), &jobs));

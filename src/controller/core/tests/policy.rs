@@ -1,4 +1,4 @@
-//! Requirements 3.2: which instances policies put into which groups.
+//! Which instances policies put into which groups.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ fn policy(percentage: u32, minimum: usize, list: &[&str]) -> Policy {
     Policy { percentage, minimum, list: list.iter().map(|name| named(name)).collect() }
 }
 
-/// Instances by their names: the first letter is the type, and one with `!` is not managed by policy.
+/// Instances by name: the first letter is the type, and `!` marks one that is not managed by policy.
 fn nodes(names: &str) -> Vec<Instance> {
     names
         .split_whitespace()
@@ -137,8 +137,8 @@ prop_compose! {
 }
 
 proptest! {
-    /// Whatever happened before: what policies give depends on instances and groups alone, once is enough,
-    /// and each group has what it asks for as far as there are instances.
+    /// The result of the policies depends on instances and groups only, a second run changes nothing, and
+    /// each group gets as many members as there are instances for it.
     #[test]
     fn policies_are_stable_and_give_what_they_promise(
         before in any_nodes(), now in any_nodes(), groups in any_groups(),

@@ -1,5 +1,5 @@
-//! 500 nodes and 50,000 jobs in virtual time, with nodes lost and coming back: is the room used, and does
-//! every job end as it should?
+//! 500 nodes and 50,000 jobs in virtual time, with nodes that are lost and return: capacity is used, and
+//! every job ends as it should.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -9,10 +9,10 @@ use super::*;
 const NODES: usize = 500;
 const JOBS: i64 = 50_000;
 const CONTROLS: usize = 4;
-/// Between passes, in milliseconds; a job takes some thirty times that.
+/// Time between passes, in milliseconds; a job takes about thirty times as long.
 const STEP: i64 = 2000;
 
-/// A small generator whose numbers are the same in each run.
+/// A small generator with the same numbers in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -33,12 +33,12 @@ struct Simulation {
     instances: Vec<Instance>,
     groups: Vec<Group>,
     jobs: Vec<Job>,
-    /// The queue as the store would give it, by number.
+    /// The queue by number, as from the store.
     queue: Vec<PendingJob>,
     active: BTreeSet<usize>,
     events: BinaryHeap<Reverse<(i64, Event)>>,
     cut: BTreeSet<usize>,
-    /// Attempts that ended on a node that did not answer.
+    /// Attempts that ended on a node while it did not answer.
     unread: BTreeMap<usize, Vec<(usize, AttemptNo)>>,
     dice: Dice,
     now: Time,
@@ -63,7 +63,7 @@ impl Simulation {
         let jobs: Vec<_> = (1..=JOBS)
             .map(|id| Job {
                 retry: Retry { max: (id % 2) as u32, ..Retry::default() },
-                ..Job::new(JobId(id), Kind::Job, 1 + dice.below(6) as u32, START)
+                ..Job::new(JobId(id), JobKind::Job, 1 + dice.below(6) as u32, START)
             })
             .collect();
         let queue = jobs
@@ -116,7 +116,7 @@ impl Simulation {
         }
     }
 
-    /// A node falls silent for a while: half of them crash, the others are only cut off.
+    /// A node falls silent for a while: half of these nodes crash, the others are only cut off.
     fn lose(&mut self, node: usize, at: i64) {
         if !self.cut.insert(node) {
             return;
@@ -129,7 +129,7 @@ impl Simulation {
         }
     }
 
-    /// The owner asks it what became of its attempts.
+    /// The node returns, and the owner asks for the results of its attempts.
     fn bring_back(&mut self, node: usize, crashed: bool) {
         self.cut.remove(&node);
         self.instances[node].node_state = NodeState::Ready;
@@ -179,8 +179,8 @@ impl Simulation {
         }
         let at = self.queue.binary_search_by_key(&self.jobs[job].id, |queued| queued.id);
         match (self.jobs[job].state, at) {
-            (State::Pending, Ok(at)) => self.queue[at].hold = self.jobs[job].hold(),
-            (State::Pending, Err(at)) => {
+            (JobState::Pending, Ok(at)) => self.queue[at].hold = self.jobs[job].hold(),
+            (JobState::Pending, Err(at)) => {
                 let again = PendingJob { holders: vec![fence.owner], ..queued(&self.jobs[job]) };
                 self.queue.insert(at, again);
             }
@@ -238,7 +238,7 @@ impl Simulation {
         }
     }
 
-    /// No job was passed over that fits where a later one was placed, or that fits after the pass.
+    /// No job was skipped that fits where a later one was placed, or that fits after the pass.
     fn judge(&self, scene: &Scene<'_>, decisions: &[Decision]) {
         let loads = Loads::sum(scene.instances, scene.groups, scene.claims);
         let mut left: BTreeMap<&InstanceName, u32> = BTreeMap::new();
@@ -281,7 +281,7 @@ fn five_hundred_nodes_are_used_and_fifty_thousand_jobs_end() {
     simulation.run();
     let used = simulation.used as f64 / simulation.offered as f64;
     let ended = |state| simulation.jobs.iter().filter(|job| job.state == state).count();
-    let (good, lost) = (ended(State::Successful), ended(State::Failed));
+    let (good, lost) = (ended(JobState::Successful), ended(JobState::Failed));
     let retried = simulation.jobs.iter().filter(|job| job.attempts.len() > 1).count();
     let passes = simulation.passes;
     println!(

@@ -1,11 +1,11 @@
-//! A small cluster in which anything may happen: jobs as the core has them, and beside them what truly runs
-//! on each node, which the core only learns by contact.
+//! A small cluster in which anything may happen: jobs as the core sees them, and next to them what really
+//! runs on each node, which the core only learns by contact.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// What a submission says that a [`Job`] does not keep.
+/// The parts of a submission that a [`Job`] does not store.
 #[derive(Debug, Clone)]
 pub(super) struct Submission {
     pub priority: i8,
@@ -24,9 +24,9 @@ pub(super) struct World {
     epochs: BTreeMap<InstanceName, i64>,
     /// Nodes that do not answer.
     cut: BTreeSet<InstanceName>,
-    /// Units that run.
+    /// Running units.
     alive: BTreeSet<ChildId>,
-    /// Units that ended, until somebody reads how.
+    /// Units that ended, until their result is read.
     ended: BTreeMap<ChildId, FinalStatus>,
     finals: BTreeMap<JobId, Job>,
 }
@@ -57,7 +57,7 @@ impl World {
 
     fn pending(&self) -> Vec<PendingJob> {
         let state_of = |id: JobId| self.jobs.iter().find(|job| job.id == id).map(|job| job.state);
-        let all = self.jobs.iter().zip(&self.submissions).filter(|(job, _)| job.state == State::Pending);
+        let all = self.jobs.iter().zip(&self.submissions).filter(|(job, _)| job.state == JobState::Pending);
         all.map(|(job, submission)| PendingJob {
             id: job.id,
             kind: job.kind,
@@ -110,7 +110,7 @@ impl World {
         self.jobs.iter_mut().find(|job| job.id == id).expect("jobs are never deleted here")
     }
 
-    /// The owner of a job does what it has to do, as far as nodes answer.
+    /// The owner of a job carries out its duties, as far as nodes answer.
     pub(super) fn contact(&mut self, at: usize) {
         let now = self.now;
         let duties: Vec<_> = self.jobs[at].duties().collect();
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// What runs of a job ends so.
+    /// The running attempt of a job ends with this status.
     pub(super) fn finish(&mut self, at: usize, status: FinalStatus) {
         let id = self.jobs[at].id;
         if let Some(unit) = self.alive.iter().find(|unit| unit.job == id).cloned() {
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// A node stops answering, for long enough to be lost; with its units if it crashed.
+    /// A node stops answering, long enough to be lost; if it crashed, its units are gone.
     pub(super) fn lose(&mut self, at: usize, crashed: bool) {
         let name = self.instances[at].name.clone();
         self.cut.insert(name.clone());
@@ -195,7 +195,7 @@ impl World {
         self.instances[at].enabled = true;
     }
 
-    /// A lost node is declared dead: nothing of it runs any more.
+    /// A lost node is declared dead, so nothing on it runs any more.
     pub(super) fn declare_dead(&mut self, at: usize) {
         let name = self.instances[at].name.clone();
         if self.cut.contains(&name) {
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// One control node takes over the jobs of another; the former owner's next write must fail.
+    /// One control node takes over the jobs of another; the next write of the former owner must fail.
     pub(super) fn take_over(&mut self, from: &InstanceName, to: &InstanceName) {
         let old = self.fence_of(from);
         *self.epochs.entry(from.clone()).or_insert(1) += 1;
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// What must hold at every moment.
+    /// The invariants.
     pub(super) fn check(&mut self) {
         for job in &self.jobs {
             let open: Vec<_> = job.attempts.iter().filter(|attempt| attempt.is_open()).collect();
@@ -236,10 +236,10 @@ impl World {
             assert_eq!(orphans, 0, "a unit runs that no open attempt stands for: {job:?}");
             let progress = job.current().map(|attempt| attempt.progress);
             match job.state {
-                State::Waiting => assert_eq!(progress, Some(Progress::Placed)),
-                State::Running => assert_eq!(progress, Some(Progress::Running)),
-                State::Pending => assert!(!matches!(progress, Some(Progress::Placed | Progress::Running))),
-                State::Successful | State::Failed | State::Error | State::Canceled => {
+                JobState::Waiting => assert_eq!(progress, Some(Progress::Placed)),
+                JobState::Running => assert_eq!(progress, Some(Progress::Running)),
+                JobState::Pending => assert!(!matches!(progress, Some(Progress::Placed | Progress::Running))),
+                JobState::Successful | JobState::Failed | JobState::Error | JobState::Canceled => {
                     let frozen = self.finals.entry(job.id).or_insert_with(|| job.clone());
                     assert_eq!(frozen.state, job.state);
                     assert_eq!((&frozen.explanation, frozen.finished), (&job.explanation, job.finished));
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    /// All nodes come back and everything is cancelled: nothing may be left of anything.
+    /// All nodes return and everything is cancelled: nothing may be left.
     pub(super) fn wind_up(&mut self) {
         (0..self.instances.len()).for_each(|at| self.bring_back(at));
         for at in 0..self.jobs.len() {

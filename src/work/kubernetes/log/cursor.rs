@@ -1,25 +1,26 @@
-//! How far a log has been written to stdout, so exactly that the same lines are known again in a stream that repeats
-//! them. Owns the record and its file, of fixed size. Reads no streams.
+//! How far a log is written to stdout, precise enough to recognise the same lines in a stream that repeats
+//! them. This module owns the record and its file of fixed size; it reads no streams.
 
 use highway::{HighwayHash, HighwayHasher};
 use jiff::Timestamp;
 
-/// Hashes kept of the lines at the last time stamp.
+/// How many hashes of lines at the last timestamp are kept.
 const KEPT: usize = 57;
-/// Bytes of a record: one sector, so that it is written whole or not at all.
+/// Bytes of a record: one sector, so that it is written completely or not at all.
 pub const RECORD: usize = 512;
 
-/// How far stdout goes. Time stamps of one container's log may step back a little, as its stdout and its stderr are
-/// stamped apart: `last` is the latest one, and the lines known again are all from its first line on.
+/// How far stdout is written. Timestamps of a container's log may step back a little, as its stdout and
+/// stderr are stamped separately. `last` is the latest timestamp; all lines from the first one at `last` on
+/// can be recognised.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cursor {
-    /// The latest time stamp; none before the first line.
+    /// The latest timestamp; `None` before the first line.
     last: Option<Timestamp>,
     /// Bytes of stdout up to the end of the last whole line.
     size: u64,
     /// Lines written since the first one at `last`.
     count: u32,
-    /// Their hashes, of the latest ones where there are too many.
+    /// Their hashes; only the latest ones if there are too many.
     hashes: Vec<u64>,
 }
 
@@ -48,25 +49,25 @@ impl LineHash {
     }
 }
 
-/// How a line of a repeated stream looks from the cursor.
+/// How a line of a repeating stream relates to the cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known {
-    /// It was written.
+pub(super) enum LineMatch {
+    /// It was written before.
     Old,
-    /// It was written if its hash is the one expected.
+    /// It was written before if its hash is the expected one.
     Perhaps,
-    /// It comes after all that was written.
+    /// It follows everything that was written.
     New,
 }
 
-/// How much of what the cursor knows a repeated stream has brought again.
+/// How many of the cursor's lines a repeating stream has repeated.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Repeated {
-    /// Lines of the cursor's that have come, or were passed over.
+    /// Lines of the cursor that were repeated or skipped.
     lines: u32,
-    /// Some lines were taken for old ones without a look at their hash.
+    /// Some lines were taken for old ones without checking their hash.
     is_blind: bool,
-    /// A new line has come: nothing old follows it.
+    /// A new line was found, and no old line follows it.
     is_over: bool,
 }
 
@@ -76,20 +77,20 @@ impl Cursor {
         self.size
     }
 
-    /// The latest time stamp; none before the first line.
+    /// The latest timestamp; `None` before the first line.
     pub fn last(&self) -> Option<Timestamp> {
         self.last
     }
 
-    /// The time to ask a log from: whole seconds are all that the API takes, and none may be skipped.
+    /// The time to request a log from. The API only takes whole seconds, and no line may be skipped.
     pub fn since(&self) -> Option<Timestamp> {
-        // The whole second of a time that exists exists too, before 1970 as well.
+        // The start of the second exists for every time, also before 1970.
         self.last.and_then(|last| {
             Timestamp::from_second(last.as_nanosecond().div_euclid(1_000_000_000) as i64).ok()
         })
     }
 
-    /// A line was written to stdout, which is `size` bytes long with it.
+    /// Records a line that was written; stdout is now `size` bytes long.
     pub(super) fn note(&mut self, stamp: Timestamp, hash: u64, size: u64) {
         self.size = size;
         if self.last.is_none_or(|last| stamp > last) {
@@ -97,7 +98,7 @@ impl Cursor {
             self.count = 0;
             self.hashes.clear();
         } else if self.since().is_some_and(|since| stamp < since) {
-            // A stream asked from `since` does not bring it again.
+            // A stream requested from `since` does not repeat this line.
             return;
         }
         if self.hashes.len() == KEPT {
@@ -107,54 +108,55 @@ impl Cursor {
         self.count = self.count.saturating_add(1);
     }
 
-    /// How a line that begins looks, by its time stamp alone.
-    pub(super) fn judge(&self, repeated: &mut Repeated, stamp: Timestamp) -> Known {
+    /// Judges a line that begins, by its timestamp alone.
+    pub(super) fn judge(&self, repeated: &mut Repeated, stamp: Timestamp) -> LineMatch {
         let Some(last) =
             self.last.filter(|last| stamp <= *last && !repeated.is_over && !self.is_passed(repeated))
         else {
             repeated.is_over = true;
-            return Known::New;
+            return LineMatch::New;
         };
         if repeated.lines > 0 || stamp == last {
-            return Known::Perhaps;
+            return LineMatch::Perhaps;
         }
         repeated.is_blind = true;
-        Known::Old
+        LineMatch::Old
     }
 
-    /// How a line looks that was [`Known::Perhaps`], by its hash; never that again.
-    pub(super) fn judge_hash(&self, repeated: &mut Repeated, hash: u64) -> Known {
+    /// Judges a [`LineMatch::Perhaps`] line by its hash; the result is never that again.
+    pub(super) fn judge_hash(&self, repeated: &mut Repeated, hash: u64) -> LineMatch {
         let forgotten = self.count - self.hashes.len() as u32;
         if repeated.lines < forgotten {
             repeated.lines += 1;
             repeated.is_blind = true;
-            return Known::Old;
+            return LineMatch::Old;
         }
-        // Some may be missing: the log was rotated between them.
+        // Some lines may be missing, if the log was rotated between them.
         let from = (repeated.lines - forgotten) as usize;
         match self.hashes[from..].iter().position(|known| *known == hash) {
             Some(ahead) => {
                 repeated.lines += ahead as u32 + 1;
-                Known::Old
+                LineMatch::Old
             }
             None => {
                 repeated.is_over = true;
-                Known::New
+                LineMatch::New
             }
         }
     }
 
-    /// Whether a stream has brought the last line that was written.
+    /// Whether a stream has repeated the last written line.
     pub(super) fn is_passed(&self, repeated: &Repeated) -> bool {
         repeated.lines == self.count
     }
 
-    /// Whether nothing new can have been taken for old: each line was known by its hash, or the last line came too.
+    /// Whether no new line can have been taken for an old one: each was checked by its hash, or the last line
+    /// was repeated too.
     pub(super) fn is_certain(&self, repeated: &Repeated) -> bool {
         !repeated.is_blind || self.is_passed(repeated)
     }
 
-    /// The record of it. `boot` is this boot's ID: what was not synced does not outlive one.
+    /// Encodes the record. `boot` is this boot's ID: data that was not synced does not survive the boot.
     pub fn encode(&self, boot: u128) -> [u8; RECORD] {
         let mut record = Vec::with_capacity(RECORD);
         record.extend_from_slice(MAGIC);
@@ -172,7 +174,7 @@ impl Cursor {
         record.try_into().expect("magic, boot, time, count, size, 57 hashes and sum are 512 bytes")
     }
 
-    /// Reads a record and the boot it was written in; none if it is damaged.
+    /// Decodes a record and the boot that wrote it; `None` if it is damaged.
     pub fn decode(record: &[u8]) -> Option<(Self, u128)> {
         let (body, sum) = record.split_last_chunk::<8>().filter(|(body, _)| body.len() == RECORD - 8)?;
         if HighwayHasher::default().hash64(body).to_le_bytes() != *sum {
@@ -199,35 +201,35 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*head)
 }
 
-/// The file `cursor`: the record of what is written, and the record of what was synced, each in a sector of its own.
+/// Size of the file `cursor`: one record for what is written and one for what is synced, in separate sectors.
 pub const FILE_SIZE: usize = 2 * RECORD;
-/// Where in the file the record goes that is rewritten after each write to stdout, and never synced by itself.
+/// Offset of the record that is rewritten after each write to stdout, and never synced by itself.
 pub const WRITTEN_AT: u64 = 0;
-/// Where the record goes that is written after stdout was synced, and synced then.
+/// Offset of the record that is written and synced after stdout was synced.
 pub const SYNCED_AT: u64 = RECORD as u64;
 
-/// What a restart finds.
+/// Where to resume after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// Where to go on.
+pub struct ResumePoint {
+    /// Where to continue.
     pub cursor: Cursor,
-    /// Stdout has to be cut to the cursor's size: what came after it may not have survived.
+    /// Truncate stdout to the cursor's size, since later bytes may not have survived.
     pub truncate: bool,
 }
 
-/// Reads the file `cursor` as a restart finds it. `stdout` is the length of stdout. What is longer than the cursor
-/// says was written in this very boot, and is compared with what the log brings; after another boot only what was
-/// synced counts. With no record that fits, the log is read from its beginning and compared.
-pub fn find(file: &[u8], boot: u128, stdout: u64) -> Found {
+/// Reads the file `cursor` after a restart; `stdout` is the length of stdout. Within the same boot, stdout
+/// beyond the cursor is valid and will be compared with the log. After another boot only synced data counts.
+/// Without a matching record the log is read from its beginning and compared.
+pub fn find(file: &[u8], boot: u128, stdout: u64) -> ResumePoint {
     let record = |at: u64| file.get(at as usize..at as usize + RECORD).and_then(Cursor::decode);
     let fits = |cursor: &Cursor| cursor.size <= stdout;
     if let Some((cursor, _)) = record(WRITTEN_AT).filter(|(cursor, then)| *then == boot && fits(cursor)) {
-        return Found { cursor, truncate: false };
+        return ResumePoint { cursor, truncate: false };
     }
     if let Some((cursor, _)) = record(SYNCED_AT).filter(|(cursor, _)| fits(cursor)) {
-        return Found { cursor, truncate: true };
+        return ResumePoint { cursor, truncate: true };
     }
-    Found { cursor: Cursor::default(), truncate: false }
+    ResumePoint { cursor: Cursor::default(), truncate: false }
 }
 
 #[cfg(test)]
@@ -276,15 +278,15 @@ mod tests {
         let mut file = vec![0; FILE_SIZE];
         file[..RECORD].copy_from_slice(&written.encode(1));
         file[RECORD..].copy_from_slice(&synced.encode(1));
-        assert_eq!(find(&file, 1, 3), Found { cursor: written.clone(), truncate: false });
-        assert_eq!(find(&file, 1, 9), Found { cursor: written, truncate: false });
-        assert_eq!(find(&file, 2, 9), Found { cursor: synced.clone(), truncate: true });
+        assert_eq!(find(&file, 1, 3), ResumePoint { cursor: written.clone(), truncate: false });
+        assert_eq!(find(&file, 1, 9), ResumePoint { cursor: written, truncate: false });
+        assert_eq!(find(&file, 2, 9), ResumePoint { cursor: synced.clone(), truncate: true });
         assert_eq!(
             find(&file, 1, 2),
-            Found { cursor: synced, truncate: true },
+            ResumePoint { cursor: synced, truncate: true },
             "stdout is shorter than it was"
         );
-        let nothing = Found { cursor: Cursor::default(), truncate: false };
+        let nothing = ResumePoint { cursor: Cursor::default(), truncate: false };
         assert_eq!(find(&file, 1, 0), nothing);
         assert_eq!(find(&[], 1, 9), nothing);
         assert_eq!(find(&file[..700], 2, 9), nothing);
@@ -294,12 +296,12 @@ mod tests {
     fn lines_stamped_backwards_are_known_again() {
         let known = cursor(&[(10, 1), (9, 2)]);
         let mut repeated = Repeated::default();
-        assert_eq!(known.judge(&mut repeated, stamp(8)), Known::Old);
-        assert_eq!(known.judge(&mut repeated, stamp(10)), Known::Perhaps);
-        assert_eq!(known.judge_hash(&mut repeated, 1), Known::Old);
-        assert_eq!(known.judge(&mut repeated, stamp(9)), Known::Perhaps);
-        assert_eq!(known.judge_hash(&mut repeated, 2), Known::Old);
+        assert_eq!(known.judge(&mut repeated, stamp(8)), LineMatch::Old);
+        assert_eq!(known.judge(&mut repeated, stamp(10)), LineMatch::Perhaps);
+        assert_eq!(known.judge_hash(&mut repeated, 1), LineMatch::Old);
+        assert_eq!(known.judge(&mut repeated, stamp(9)), LineMatch::Perhaps);
+        assert_eq!(known.judge_hash(&mut repeated, 2), LineMatch::Old);
         assert!(known.is_passed(&repeated));
-        assert_eq!(known.judge(&mut repeated, stamp(9)), Known::New);
+        assert_eq!(known.judge(&mut repeated, stamp(9)), LineMatch::New);
     }
 }

@@ -1,35 +1,35 @@
-//! Lines of a log stream with time stamps, in whatever pieces they come: `TIME TEXT`, TIME in RFC 3339. Owns telling
-//! the container's lines from what kubelet and API server say in the same stream, which has no time stamp. A line's
-//! text is passed on as it comes, so that the longest needs no memory.
+//! Lines of a log stream with timestamps, `TIME TEXT` with TIME in RFC 3339, however the stream is cut. This
+//! module tells the container's lines from messages of the kubelet and API server in the same stream, which
+//! have no timestamp. A line's text is passed on as it arrives, so even the longest line needs no memory.
 
 use jiff::Timestamp;
 
-/// Longest time stamp: nanoseconds and an offset.
+/// The longest timestamp: nanoseconds and an offset.
 const LONGEST_STAMP: usize = 35;
-/// Bytes kept of a line that has no time stamp.
+/// How many bytes of a line without a timestamp are kept.
 const FOREIGN_KEPT: usize = 4096;
 
 /// A piece of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece<'a> {
-    /// A line of the container begins.
+    /// Start of a line from the container.
     Begin(Timestamp),
-    /// More of its text; with the newline at its end, if `ends`.
+    /// More of its text, including the newline if `ends`.
     Text { bytes: &'a [u8], ends: bool },
-    /// A whole line that is not the container's.
+    /// A whole line that does not come from the container.
     Foreign(String),
 }
 
-/// Where in a line the stream is.
+/// The position of the stream within a line.
 #[derive(Debug, Default)]
 pub(super) struct LineParser {
-    place: Place,
-    /// The first word as far as it has come, or a line that is not the container's.
+    place: LinePosition,
+    /// The first word so far, or a line that does not come from the container.
     held: Vec<u8>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum LinePosition {
     #[default]
     Stamp,
     Text,
@@ -37,20 +37,20 @@ enum Place {
 }
 
 impl LineParser {
-    /// Takes the next piece off the front of `bytes`; none when more bytes are needed.
+    /// Takes the next piece off the front of `bytes`; `None` if it needs more bytes.
     pub(super) fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<Piece<'a>> {
         loop {
             if bytes.is_empty() {
                 return None;
             }
             match self.place {
-                Place::Text => return Some(self.text(bytes)),
-                Place::Stamp => {
+                LinePosition::Text => return Some(self.text(bytes)),
+                LinePosition::Stamp => {
                     if let Some(stamp) = self.stamp(bytes) {
                         return Some(Piece::Begin(stamp));
                     }
                 }
-                Place::Foreign => {
+                LinePosition::Foreign => {
                     if let Some(line) = self.foreign(bytes) {
                         return Some(Piece::Foreign(line));
                     }
@@ -59,10 +59,11 @@ impl LineParser {
         }
     }
 
-    /// What is left when the stream has ended in order: words without a newline that are not the container's.
+    /// What is left when the stream ended in order: words without a newline that do not come from the
+    /// container.
     pub(super) fn rest(&mut self) -> Option<String> {
         let left = std::mem::take(&mut self.held);
-        let ends_in_line = std::mem::take(&mut self.place) == Place::Text;
+        let ends_in_line = std::mem::take(&mut self.place) == LinePosition::Text;
         (!ends_in_line && !left.is_empty()).then(|| shown(&left))
     }
 
@@ -71,23 +72,23 @@ impl LineParser {
         let (text, rest) = bytes.split_at(newline.map_or(bytes.len(), |at| at + 1));
         *bytes = rest;
         if newline.is_some() {
-            self.place = Place::Stamp;
+            self.place = LinePosition::Stamp;
         }
         Piece::Text { bytes: text, ends: newline.is_some() }
     }
 
-    /// Collects the first word. Without a stamp in it, the line is foreign from here on.
+    /// Collects the first word. If it is not a timestamp, the line is foreign.
     fn stamp(&mut self, bytes: &mut &[u8]) -> Option<Timestamp> {
         while let Some((byte, rest)) = bytes.split_first() {
             if *byte == b' '
                 && let Some(stamp) = parse_stamp(&self.held)
             {
                 self.held.clear();
-                (self.place, *bytes) = (Place::Text, rest);
+                (self.place, *bytes) = (LinePosition::Text, rest);
                 return Some(stamp);
             }
             if *byte == b' ' || *byte == b'\n' || self.held.len() >= LONGEST_STAMP {
-                self.place = Place::Foreign;
+                self.place = LinePosition::Foreign;
                 return None;
             }
             self.held.push(*byte);
@@ -103,9 +104,9 @@ impl LineParser {
         self.held.extend_from_slice(&text[..text.len().min(room)]);
         *bytes = if newline.is_some() { &rest[1..] } else { rest };
         newline?;
-        self.place = Place::Stamp;
+        self.place = LinePosition::Stamp;
         let line = std::mem::take(&mut self.held);
-        // An empty line says nothing, and is not the container's either.
+        // Ignore an empty line.
         (!line.is_empty()).then(|| shown(&line))
     }
 }
@@ -114,8 +115,8 @@ fn shown(line: &[u8]) -> String {
     String::from_utf8_lossy(line).trim().to_owned()
 }
 
-/// Reads a time stamp as the kubelet writes it. Much else is a point in time for others, but no word of a sentence
-/// may be taken for one.
+/// Parses a timestamp in the kubelet's format. Other formats are valid times too, but no word of a sentence
+/// may pass for one.
 fn parse_stamp(word: &[u8]) -> Option<Timestamp> {
     let is_shaped =
         word.len() >= 20 && word[4] == b'-' && word[7] == b'-' && word[10] == b'T' && word[13] == b':';

@@ -1,10 +1,10 @@
-//! Stdout of a unit out of its container's log: every byte once, out of streams that break off, repeat themselves, and
-//! of a log that is rotated meanwhile. Owns what of a stream is written where in stdout, and the knowledge whether
-//! something was missed. Opens no streams and writes no files.
+//! Stdout of a unit, taken from its container's log: every byte exactly once, although streams break off and
+//! repeat themselves and the log is rotated. This module decides where each byte of a stream goes in stdout,
+//! and whether any are missing. It opens no streams and writes no files.
 //!
-//! Text is passed on as it comes. The cursor counts whole lines alone, so after a break in the middle of a line stdout
-//! is longer than the cursor says, just as after a kill between two writes: the next stream brings these bytes again,
-//! and they are compared, not written twice (see [`new_part`]).
+//! Text is passed on as it arrives, but the cursor counts whole lines only. After a break in the middle of a
+//! line stdout is therefore longer than the cursor says, as it is after a kill between two writes. The next
+//! stream repeats those bytes, and they are compared instead of written twice (see [`new_part`]).
 
 pub mod cursor;
 mod line;
@@ -13,37 +13,37 @@ use std::mem;
 
 use jiff::Timestamp;
 
-use self::cursor::{Cursor, Known, LineHash, Repeated};
+use self::cursor::{Cursor, LineHash, LineMatch, Repeated};
 use self::line::{LineParser, Piece};
 
-/// Bytes held back of a line that may be a repeated one.
+/// How many bytes of a line are buffered while it may be a repeated one.
 const HELD: usize = 1 << 20;
 
 /// How a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEnd {
-    /// As HTTP has it: all that was to be sent has come.
+    /// In order, as HTTP defines it: everything has arrived.
     InOrder,
     /// In any other way.
     Broken,
 }
 
-/// Lines of the log may be gone that were not written to stdout.
+/// Lines may be missing from stdout, and the log may no longer have them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the log was rotated while it could not be followed: lines after {after} may be missing")]
 pub struct Lost {
-    /// The time stamp of the last line that was written.
+    /// The timestamp of the last written line.
     pub after: Timestamp,
 }
 
-/// What became of a piece of a stream.
+/// The result of reading a piece of a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Took {
-    /// Where in stdout the output begins that was added.
+    /// The offset in stdout of the output that was added.
     pub at: u64,
-    /// There was something that no stream had brought before.
+    /// The piece contained data that no earlier stream had delivered.
     pub is_new: bool,
-    /// What kubelet or API server say in place of the log: the stream is of no more use.
+    /// The kubelet or API server sent this instead of the log; the stream is useless now.
     pub foreign: Option<String>,
 }
 
@@ -51,55 +51,55 @@ pub struct Took {
 #[derive(Debug)]
 pub struct LogReader {
     cursor: Cursor,
-    /// Bytes of stdout, those after the last whole line included.
+    /// Bytes of stdout, including those after the last whole line.
     size: u64,
-    /// A stream broke off since the last line: the next one has to bring that line again.
+    /// A stream broke off since the last line, so the next one must repeat that line.
     must_repeat: bool,
-    stream: Option<Stream>,
-    /// Set aside while another stream may bring the rest sooner.
-    parked: Option<Stream>,
+    stream: Option<LogStream>,
+    /// Parked while another stream may deliver the rest sooner.
+    parked: Option<LogStream>,
 }
 
-/// One stream, as far as it has come.
+/// A stream that is being read.
 #[derive(Debug)]
-struct Stream {
+struct LogStream {
     parser: LineParser,
     repeated: Repeated,
-    line: Line,
-    /// Where in stdout the next byte goes.
+    line: CurrentLine,
+    /// The offset in stdout of the next byte.
     at: u64,
     has_new: bool,
 }
 
-/// The line that a stream is in.
+/// What to do with the current line of a stream.
 #[derive(Debug)]
-enum Line {
-    /// None, or one that was written before.
+enum CurrentLine {
+    /// Skip it, or there is none: it was written before.
     Skipped,
-    /// One that goes to stdout.
+    /// Write it to stdout.
     Written(Timestamp, LineHash),
-    /// One that is known at its end: its text, if it is short enough to be held.
+    /// Decide at its end. Holds its text, if that is short enough.
     Doubtful(Timestamp, LineHash, Option<Vec<u8>>),
 }
 
 impl LogReader {
-    /// Of a unit without output.
+    /// For a unit without output.
     pub fn new() -> Self {
         Self::resume(Cursor::default(), 0)
     }
 
-    /// Of a unit whose stdout is `size` bytes long and was written as far as the cursor says.
+    /// For a unit whose stdout is `size` bytes long, and written up to the cursor.
     pub fn resume(cursor: Cursor, size: u64) -> Self {
         let must_repeat = cursor.last().is_some();
         Self { size: size.max(cursor.size()), cursor, must_repeat, stream: None, parked: None }
     }
 
-    /// The time to ask the next stream from; none for the beginning.
+    /// The time to request the next stream from; `None` for the beginning.
     pub fn since(&self) -> Option<Timestamp> {
         self.cursor.since()
     }
 
-    /// How far stdout was written.
+    /// How far stdout is written.
     pub fn cursor(&self) -> &Cursor {
         &self.cursor
     }
@@ -109,29 +109,29 @@ impl LogReader {
         self.size
     }
 
-    /// A stream, asked from [`Self::since`], begins. One that was read until now broke off.
+    /// A stream requested from [`Self::since`] begins. The previous one broke off.
     pub fn open(&mut self) {
         if self.stream.is_some() {
             self.must_repeat = true;
         }
-        self.stream = Some(Stream {
+        self.stream = Some(LogStream {
             parser: LineParser::default(),
             repeated: Repeated::default(),
-            line: Line::Skipped,
+            line: CurrentLine::Skipped,
             at: self.cursor.size(),
             has_new: false,
         });
     }
 
-    /// No stream can be had for a while: what is rotated away meanwhile is missed.
+    /// No stream is available for a while; lines that rotate away meanwhile are missed.
     pub fn note_gap(&mut self) {
         self.must_repeat = true;
     }
 
-    /// Takes bytes of the stream; adds to `out` what goes to stdout, from [`Took::at`] on.
+    /// Reads bytes of the stream, and appends to `out` what belongs into stdout from [`Took::at`] on.
     ///
     /// # Errors
-    /// [`Lost`] when what comes does not follow what was written; nothing was added to `out` of it then.
+    /// [`Lost`] if the bytes do not continue what was written; then nothing was appended.
     pub fn read(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<Took, Lost> {
         let Some(mut stream) = self.stream.take() else { return Ok(Took::default()) };
         let mut took = Took { at: stream.at, ..Took::default() };
@@ -161,26 +161,26 @@ impl LogReader {
         outcome.map(|()| took)
     }
 
-    fn begin(&mut self, stream: &mut Stream, stamp: Timestamp) -> Result<(), Lost> {
+    fn begin(&mut self, stream: &mut LogStream, stamp: Timestamp) -> Result<(), Lost> {
         stream.line = match self.cursor.judge(&mut stream.repeated, stamp) {
-            Known::Old => Line::Skipped,
-            Known::Perhaps => Line::Doubtful(stamp, LineHash::new(stamp), Some(Vec::new())),
-            Known::New => {
+            LineMatch::Old => CurrentLine::Skipped,
+            LineMatch::Perhaps => CurrentLine::Doubtful(stamp, LineHash::new(stamp), Some(Vec::new())),
+            LineMatch::New => {
                 self.check_first(stream)?;
-                Line::Written(stamp, LineHash::new(stamp))
+                CurrentLine::Written(stamp, LineHash::new(stamp))
             }
         };
         Ok(())
     }
 
-    fn text(&mut self, stream: &mut Stream, text: &[u8], out: &mut Vec<u8>) -> Result<(), Lost> {
+    fn text(&mut self, stream: &mut LogStream, text: &[u8], out: &mut Vec<u8>) -> Result<(), Lost> {
         match &mut stream.line {
-            Line::Skipped => {}
-            Line::Written(_, hash) => {
+            CurrentLine::Skipped => {}
+            CurrentLine::Written(_, hash) => {
                 hash.add(text);
                 stream.put(text, out);
             }
-            Line::Doubtful(_, hash, held) => {
+            CurrentLine::Doubtful(_, hash, held) => {
                 hash.add(text);
                 match held {
                     Some(so_far) if so_far.len() + text.len() <= HELD => so_far.extend_from_slice(text),
@@ -191,21 +191,21 @@ impl LogReader {
         Ok(())
     }
 
-    fn end(&mut self, stream: &mut Stream, out: &mut Vec<u8>) -> Result<(), Lost> {
-        match mem::replace(&mut stream.line, Line::Skipped) {
-            Line::Skipped => {}
-            Line::Written(stamp, hash) => self.note(stream, stamp, hash.finish()),
-            Line::Doubtful(stamp, hash, held) => {
+    fn end(&mut self, stream: &mut LogStream, out: &mut Vec<u8>) -> Result<(), Lost> {
+        match mem::replace(&mut stream.line, CurrentLine::Skipped) {
+            CurrentLine::Skipped => {}
+            CurrentLine::Written(stamp, hash) => self.note(stream, stamp, hash.finish()),
+            CurrentLine::Doubtful(stamp, hash, held) => {
                 let hash = hash.finish();
                 match self.cursor.judge_hash(&mut stream.repeated, hash) {
-                    Known::Old => {
+                    LineMatch::Old => {
                         if self.cursor.is_passed(&stream.repeated) {
                             self.must_repeat = false;
                         }
                     }
-                    Known::New | Known::Perhaps => {
+                    LineMatch::New | LineMatch::Perhaps => {
                         self.check_first(stream)?;
-                        // Too long to be held, and not the one that was expected: its text is gone.
+                        // It is not the expected line, and too long for the buffer, so its text is gone.
                         let text = held.ok_or(self.lost())?;
                         stream.put(&text, out);
                         self.note(stream, stamp, hash);
@@ -216,33 +216,33 @@ impl LogReader {
         Ok(())
     }
 
-    fn note(&mut self, stream: &mut Stream, stamp: Timestamp, hash: u64) {
+    fn note(&mut self, stream: &mut LogStream, stamp: Timestamp, hash: u64) {
         self.cursor.note(stamp, hash, stream.at);
         self.must_repeat = false;
     }
 
-    /// The first new line of a stream: whether it follows the last that was written.
-    fn check_first(&self, stream: &mut Stream) -> Result<(), Lost> {
+    /// Checks that the first new line of a stream follows the last written one.
+    fn check_first(&self, stream: &mut LogStream) -> Result<(), Lost> {
         stream.has_new = stream.has_new || self.follows(stream);
         if stream.has_new { Ok(()) } else { Err(self.lost()) }
     }
 
-    /// Whether what a stream brings from here on follows what was written: it has brought the last line, or need not.
-    fn follows(&self, stream: &Stream) -> bool {
+    /// Whether the rest of the stream continues what was written: it has repeated the last line, or need not.
+    fn follows(&self, stream: &LogStream) -> bool {
         let must_repeat = self.must_repeat || self.parked.is_some();
         self.cursor.is_passed(&stream.repeated) || !must_repeat && self.cursor.is_certain(&stream.repeated)
     }
 
-    /// What to say when stdout holds something else than a stream repeats, too.
+    /// The error if lines are missing, also for when stdout differs from what a stream repeats.
     pub fn lost(&self) -> Lost {
         Lost { after: self.cursor.last().unwrap_or(Timestamp::UNIX_EPOCH) }
     }
 
-    /// The stream has ended. Gives what kubelet or API server said at its end.
+    /// Ends the stream. Returns what the kubelet or API server said at its end.
     pub fn close(&mut self, end: StreamEnd) -> Option<String> {
         let mut stream = self.stream.take()?;
         if stream.has_new {
-            // What was set aside is behind now.
+            // The parked stream is behind now.
             self.parked = None;
         }
         let rest = (end == StreamEnd::InOrder).then(|| stream.parser.rest()).flatten();
@@ -253,26 +253,26 @@ impl LogReader {
         rest
     }
 
-    /// The stream has ended in order, and it is the whole rest of a log that does not grow any more.
+    /// The stream ended in order, and was the whole rest of a log that no longer grows.
     ///
     /// # Errors
-    /// [`Lost`] when it did not bring the last line that was written, though it had to.
+    /// [`Lost`] if it had to repeat the last written line, but did not.
     pub fn complete(&mut self) -> Result<(), Lost> {
         let Some(stream) = &self.stream else { return Err(self.lost()) };
         if stream.has_new || self.follows(stream) { Ok(()) } else { Err(self.lost()) }
     }
 
-    /// Sets the stream aside, unread from here on, for another that may bring the rest sooner.
+    /// Parks the stream, unread from here on, while another one may deliver the rest sooner.
     pub fn park(&mut self) {
         self.parked = self.stream.take();
     }
 
-    /// Whether a stream is set aside.
+    /// Whether a stream is parked.
     pub fn has_parked(&self) -> bool {
         self.parked.is_some()
     }
 
-    /// Goes back to the stream that was set aside, if the other has brought nothing new: says whether it could.
+    /// Returns to the parked stream, if the other one delivered nothing new. Returns whether it did.
     pub fn unpark(&mut self) -> bool {
         let parked = self.parked.take();
         let other_is_clean = self.stream.take().is_none_or(|stream| !stream.has_new);
@@ -288,7 +288,7 @@ impl LogReader {
         }
     }
 
-    /// Whether a stream set aside can tell what another has missed: there is a line to find again.
+    /// Whether a parked stream could show what another one missed: there must be a line to find again.
     pub fn has_anchor(&self) -> bool {
         self.cursor.last().is_some()
     }
@@ -300,15 +300,15 @@ impl Default for LogReader {
     }
 }
 
-impl Stream {
+impl LogStream {
     fn put(&mut self, text: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(text);
         self.at += text.len() as u64;
     }
 }
 
-/// What is to be written of `brought`, where stdout holds `existing` already: none if the two differ, and then lines
-/// were lost.
+/// The part of `brought` to write, where stdout already holds `existing`; `None` if the two differ, and thus
+/// lines are missing.
 pub fn new_part<'a>(existing: &[u8], brought: &'a [u8]) -> Option<&'a [u8]> {
     let common = existing.len().min(brought.len());
     (existing[..common] == brought[..common]).then(|| &brought[common..])

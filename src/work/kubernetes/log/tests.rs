@@ -3,10 +3,10 @@ use proptest::prelude::*;
 use super::cursor::{self, FILE_SIZE, RECORD};
 use super::*;
 
-/// A container's log as a kubelet keeps it: the file that is being written, and how many bytes stdout has in the end.
+/// A container's log as a kubelet keeps it: the current file, and the final size of stdout.
 #[derive(Debug, Clone, Default)]
 struct Kubelet {
-    /// Lines of the file that can be read, with their time stamps.
+    /// The readable lines of the file, with their timestamps.
     file: Vec<(i128, String)>,
     truth: String,
 }
@@ -21,7 +21,7 @@ impl Kubelet {
         self.file.clear();
     }
 
-    /// What a stream asked from `since` brings.
+    /// The output of a stream requested from `since`.
     fn serve(&self, since: Option<Timestamp>) -> Vec<u8> {
         let from = since.map_or(i128::MIN, Timestamp::as_nanosecond);
         let lines = self.file.iter().filter(|(nanos, _)| *nanos >= from);
@@ -33,7 +33,7 @@ fn stamp(nanos: i128) -> String {
     format!("{:.9}", Timestamp::from_nanosecond(nanos).unwrap())
 }
 
-/// Stdout as the driver writes it: what is there already is compared.
+/// Stdout as the driver writes it: bytes that are there already are compared.
 #[derive(Debug, Default)]
 struct Stdout(Vec<u8>);
 
@@ -123,7 +123,7 @@ fn a_kill_at_every_byte_goes_on_where_stdout_ended() {
 }
 
 #[test]
-fn after_a_power_loss_the_synced_part_is_what_counts() {
+fn after_a_power_loss_only_synced_output_counts() {
     let kubelet = three_equal();
     let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
     reader.open();
@@ -134,7 +134,7 @@ fn after_a_power_loss_the_synced_part_is_what_counts() {
     let mut file = reader.cursor().encode(7).to_vec();
     file.extend_from_slice(&synced.encode(7));
     assert_eq!(file.len(), 2 * RECORD);
-    // What was not synced came back as zeros.
+    // Data that was not synced came back as zeros.
     stdout.0[synced.size() as usize..].fill(0);
     let found = cursor::find(&file, 8, stdout.0.len() as u64);
     assert!(found.truncate);
@@ -166,7 +166,7 @@ fn a_rotation_that_ends_the_stream_in_order_loses_nothing() {
     let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
     stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
     kubelet.rotate();
-    // In the same nanosecond, even.
+    // Even in the same nanosecond.
     kubelet.print(2 * SECOND - 1, "d\n");
     kubelet.print(4 * SECOND, "e\n");
     stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
@@ -189,7 +189,7 @@ fn an_end_that_does_not_bring_the_last_line_is_not_the_end() {
 }
 
 #[test]
-fn what_the_kubelet_says_is_no_output() {
+fn kubelet_messages_are_no_output() {
     let mut kubelet = three_equal();
     let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
     let mut bytes = kubelet.serve(None);
@@ -223,7 +223,7 @@ fn more_equal_stamps_than_the_cursor_keeps() {
         stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
         assert_eq!(stdout.text(), kubelet.truth, "cut at {cut}");
     }
-    // Rotated between them, it cannot be told which are which.
+    // If the log is rotated between them, equal lines cannot be told apart.
     let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
     stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
     kubelet.rotate();
@@ -243,7 +243,7 @@ fn long_repeated_lines_need_little_memory() {
     reader.open();
     for chunk in bytes.chunks(4096) {
         stdout.take(&mut reader, chunk).unwrap();
-        if let Some(Stream { line: Line::Doubtful(_, _, held), .. }) = &reader.stream {
+        if let Some(LogStream { line: CurrentLine::Doubtful(_, _, held), .. }) = &reader.stream {
             assert!(held.as_ref().is_none_or(|held| held.len() <= HELD));
         }
     }
@@ -251,14 +251,14 @@ fn long_repeated_lines_need_little_memory() {
 }
 
 #[test]
-fn another_stream_may_bring_the_rest_sooner() {
+fn another_stream_may_deliver_the_rest_sooner() {
     let mut kubelet = three_equal();
     let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
     reader.open();
     stdout.take(&mut reader, &kubelet.serve(None)).unwrap();
     kubelet.print(3 * SECOND, "rest\n");
     let late = format!("{} rest\n", stamp(3 * SECOND));
-    // It does.
+    // The other stream delivers the rest.
     reader.park();
     let since = reader.since();
     reader.open();
@@ -267,7 +267,7 @@ fn another_stream_may_bring_the_rest_sooner() {
     assert_eq!(stdout.text(), kubelet.truth);
     assert!(!reader.unpark(), "the one set aside is behind now");
 
-    // It does not, as the log was rotated: the one set aside still has the lines between.
+    // The other stream fails, as the log was rotated: the parked one still has the lines in between.
     let mut stdout = Stdout::default();
     let mut reader = LogReader::new();
     reader.open();
@@ -285,18 +285,19 @@ fn another_stream_may_bring_the_rest_sooner() {
     assert_eq!(stdout.text(), kubelet.truth);
 }
 
-/// One thing that happens to a log and to those who read it.
+/// An event of a log or its readers.
 #[derive(Debug, Clone)]
 enum Step {
-    /// The container prints: time since the line before in steps of 250 ms (0 and -1 ns often), length of the line.
+    /// The container prints: time since the previous line in steps of 250 ms (0 and -1 ns often), length of
+    /// the line.
     Print { later: i128, length: usize },
-    /// The stream brings this share of what there is, in pieces of that size, and then ends like this.
+    /// The stream delivers this share of the log, in pieces of that size, and ends like this.
     Read { share: usize, piece: usize, end: StreamEnd },
-    /// The log is rotated while a stream follows that then ends in order.
+    /// The log is rotated while a stream follows it, which then ends in order.
     RotateFollowed,
-    /// The log is rotated while no stream is there.
+    /// The log is rotated while no stream is open.
     RotateAlone,
-    /// The daemon is killed and starts again; the record of the last write is missing, or not.
+    /// The daemon is killed and restarts; the record of the last write may be missing.
     Restart { is_behind: bool },
 }
 
@@ -325,7 +326,7 @@ struct World {
     before: Cursor,
     /// Bytes of stdout at the last rotation.
     rotated_at: Option<u64>,
-    /// The log was rotated while nobody followed, as far as can be told from here.
+    /// The log was rotated while nobody followed it, as far as the model knows.
     may_lose: bool,
 }
 
@@ -333,20 +334,20 @@ impl World {
     fn run(&mut self, step: &Step) -> Result<(), Lost> {
         match step {
             Step::Print { later, length } => {
-                // A line stamped into the second before is not served again once a later one was read.
+                // A line stamped into the previous second is not served again once a later one was read.
                 self.now += if self.now % SECOND > 0 { *later } else { (*later).max(0) };
-                // Right after a rotation it could not be told from a repeated one.
+                // Right after a rotation it could not be distinguished from a repeated one.
                 self.may_lose |=
                     self.now < self.latest && self.kubelet.file.iter().all(|line| line.0 < self.latest);
                 self.latest = self.latest.max(self.now);
                 self.printed += 1;
-                // No two lines are the same, or nobody could tell which of them was rotated away.
+                // No two lines are equal, otherwise nobody could tell which of them was rotated away.
                 let text = format!("{}:{}\n", self.printed, "y".repeat(*length));
                 self.kubelet.print(self.now, &text);
             }
             Step::Read { share, piece, end } => {
                 let bytes = self.kubelet.serve(self.reader.since());
-                // A stream that ends in order has brought everything.
+                // A stream that ends in order has delivered everything.
                 let share = if *end == StreamEnd::InOrder { 1000 } else { *share };
                 self.read(&bytes[..bytes.len() * share / 1000], *piece, *end)?;
             }
@@ -356,13 +357,13 @@ impl World {
                 self.kubelet.rotate();
                 self.rotated_at = Some(self.stdout.0.len() as u64);
             }
-            // Of a log that was never read nobody can tell how it began.
+            // Nobody can tell how a log began that was never read.
             Step::RotateAlone if !self.reader.has_anchor() => {}
             Step::RotateAlone => {
                 self.reader.note_gap();
                 self.may_lose = true;
                 self.kubelet.rotate();
-                // What comes later comes in a later second, as rotations are seconds apart.
+                // Later lines fall into a later second, as rotations are seconds apart.
                 self.now += 2 * SECOND;
             }
             Step::Restart { is_behind } => {
@@ -378,7 +379,7 @@ impl World {
         Ok(())
     }
 
-    /// The last line that was written cannot come again: whether more has gone with it, nobody can tell.
+    /// The last written line cannot be repeated, so nobody can tell whether more lines are gone with it.
     fn note_break(&mut self) {
         self.may_lose |= self.rotated_at.is_some_and(|size| self.reader.cursor().size() <= size);
     }

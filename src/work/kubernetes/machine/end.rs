@@ -1,21 +1,21 @@
-//! Which end a unit comes to, and its Detail: receptor's words first, then reason, exit code and node as the
-//! pod's own status has them, and the pod's last event where the credential may read it.
+//! How a unit ends, and its Detail: receptor's words first, then reason, exit code and node from the pod's
+//! own status, and the pod's last event if the credential may read it.
 
 use std::time::{Duration, Instant};
 
-use super::{Machine, Request, Timer};
+use super::{ApiRequest, Machine, Timer};
 use crate::duration;
 use crate::work::kubernetes::options::StreamMethod;
-use crate::work::kubernetes::pod_status::{Container, Phase, Terminated};
+use crate::work::kubernetes::pod_status::{Container, PodPhase, Terminated};
 use crate::work::kubernetes::waiting::{how, joined};
 use crate::work::unit::State;
 
-/// How long a log stream may go on after its pod is gone.
+/// How long a log stream may continue after its pod is gone.
 pub(super) const AFTER_GONE: Duration = Duration::from_secs(10);
-/// How long a pod's last event is waited for.
+/// How long to wait for a pod's last event.
 const EVENTS_WITHIN: Duration = Duration::from_secs(2);
 
-/// What fails for a while, and what may heal by itself: each since when, and a whole Detail.
+/// Failures that may pass: since when, and a complete Detail for each.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
     pub(super) get: Option<Outage>,
@@ -29,9 +29,9 @@ pub(super) struct Outage {
     text: String,
 }
 
-/// What fails.
+/// The kind of request that fails.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Channel {
+pub(super) enum OutageOf {
     Get,
     Attach,
     Log,
@@ -44,19 +44,19 @@ impl Outages {
 }
 
 impl Machine {
-    /// Something does not work that may heal by itself; it has until `api_outage` for that.
-    pub(super) fn note_outage(&mut self, now: Instant, channel: Channel, text: String) {
-        let slot = match channel {
-            Channel::Get => &mut self.outages.get,
-            Channel::Attach => &mut self.outages.attach,
-            Channel::Log => &mut self.outages.log,
+    /// A failure that may pass; after `api_outage` it fails the unit.
+    pub(super) fn note_outage(&mut self, now: Instant, of: OutageOf, text: String) {
+        let slot = match of {
+            OutageOf::Get => &mut self.outages.get,
+            OutageOf::Attach => &mut self.outages.attach,
+            OutageOf::Log => &mut self.outages.log,
         };
         let since = slot.as_ref().map_or(now, |outage| outage.since);
         *slot = Some(Outage { since, text });
         self.review_outages();
     }
 
-    /// Some of it works again, or does not.
+    /// Sets the timer to the oldest failure, or stops it.
     pub(super) fn review_outages(&mut self) {
         match self.outages.first() {
             Some(first) => self.timers.set(Timer::Outage, first.since + self.settings.api_outage),
@@ -76,8 +76,8 @@ impl Machine {
         self.timers.stop(Timer::Pending);
         self.timers.stop(Timer::Grace);
         self.has_run = true;
-        self.facts.exit_code = Some(ended.exit_code);
-        self.facts.terminated_reason.clone_from(&ended.reason);
+        self.record.exit_code = Some(ended.exit_code);
+        self.record.terminated_reason.clone_from(&ended.reason);
         self.ended = Some(ended);
         self.ended_by_deletion = self.pod.as_ref().is_some_and(|pod| pod.is_deleting);
         if self.settings.method == StreamMethod::Tcp {
@@ -88,17 +88,17 @@ impl Machine {
         self.read_rest(now);
     }
 
-    /// The pod has failed as a whole, and nobody tells how `worker` ended: it was evicted, or its node is lost.
+    /// The pod failed as a whole, and the status of `worker` is unknown: it was evicted, or its node is lost.
     pub(super) fn pod_failed(&mut self, now: Instant) {
         self.pod_gone(now);
     }
 
-    /// `worker` has ended, and all of its log was read.
+    /// `worker` has ended, and all of its log is read.
     pub(super) fn finish(&mut self, now: Instant) {
         let Some(ended) = self.ended.clone() else { return };
         let code = ended.exit_code;
         let never_started = ["StartError", "ContainerCannotRun"].contains(&ended.reason.as_str());
-        // What Kubernetes itself has killed did not end by itself, whatever its container's status says.
+        // A container killed by Kubernetes did not end by itself, whatever its status says.
         let was_killed =
             self.ended_by_deletion || self.pod.as_ref().is_some_and(|pod| !pod.reason.is_empty());
         let is_usual = ["Completed", "Error"].contains(&ended.reason.as_str()) && !was_killed;
@@ -128,10 +128,10 @@ impl Machine {
         self.conclude(now, State::Succeeded, detail.into());
     }
 
-    /// The pod is gone, and no more of its log can be had.
+    /// The pod is gone, and no more of its log is available.
     pub(super) fn conclude_gone(&mut self, now: Instant) {
-        let (name, place) = (&self.facts.pod_name, self.place());
-        let has_failed = self.pod.as_ref().is_some_and(|pod| pod.phase == Phase::Failed);
+        let (name, place) = (&self.record.pod_name, self.place());
+        let has_failed = self.pod.as_ref().is_some_and(|pod| pod.phase == PodPhase::Failed);
         let text = if self.ended.is_none() && self.has_run && has_failed {
             "Error with pod's stdout: container worker has ended with its pod".to_owned()
         } else if self.ended.is_some() {
@@ -149,7 +149,7 @@ impl Machine {
         self.fail_with_event(now, text);
     }
 
-    /// Where it was, and what the pod as a whole says.
+    /// The node, and the message of the pod as a whole.
     fn circumstances(&self) -> String {
         let Some(pod) = &self.pod else { return String::new() };
         let deleted = if self.ended_by_deletion { ", as the pod was being deleted" } else { "" };
@@ -159,7 +159,7 @@ impl Machine {
         format!("{node}{deleted}{cause}")
     }
 
-    /// Fails the unit; Detail names the pod's last event too, if it may be read.
+    /// Fails the unit; if readable, Detail also contains the pod's last event.
     pub(super) fn fail_with_event(&mut self, now: Instant, text: String) {
         if self.state.is_final() || self.verdict.is_some() {
             return;
@@ -171,7 +171,7 @@ impl Machine {
         self.timers.stop_work();
         self.verdict = Some(text);
         self.timers.set(Timer::Events, now + EVENTS_WITHIN);
-        self.ask(Request::GetEvents);
+        self.ask(ApiRequest::GetEvents);
     }
 
     pub(super) fn conclude_verdict(&mut self, now: Instant, event: Option<&str>) {
@@ -184,18 +184,18 @@ impl Machine {
         self.fail(now, text);
     }
 
-    /// Fails the unit. A pod that may still run is deleted: nobody follows it any more.
+    /// Fails the unit. A pod that may still run is deleted, since nobody follows it any more.
     pub(super) fn fail(&mut self, now: Instant, text: String) {
         self.conclude(now, State::Failed, text);
     }
 
-    /// A client wants the unit to end.
+    /// Cancels the unit.
     pub(super) fn cancel(&mut self, now: Instant) {
         self.conclude_verdict(now, None);
         self.conclude(now, State::Canceled, "Canceled".into());
     }
 
-    /// The end, unless there was one.
+    /// Ends the unit, unless it has ended.
     pub(super) fn conclude(&mut self, now: Instant, state: State, detail: String) {
         if self.state.is_final() {
             return;
@@ -205,7 +205,7 @@ impl Machine {
         let has_ended = self.is_gone
             || self.pod.as_ref().is_some_and(|pod| matches!(pod.worker, Container::Terminated(_)));
         self.set(state, detail);
-        if state == State::Failed && !has_ended && !self.facts.adopted {
+        if state == State::Failed && !has_ended && !self.record.adopted {
             self.want_removal(now);
         }
     }

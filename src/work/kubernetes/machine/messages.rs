@@ -1,4 +1,4 @@
-//! What goes into a unit's owner and what comes out of it, as plain values. Owns their meaning; decides nothing.
+//! Inputs and outputs of a unit's owner, as plain values.
 
 use std::time::{Duration, Instant};
 
@@ -10,154 +10,154 @@ use crate::work::kubernetes::name::Owner;
 use crate::work::kubernetes::options::StreamMethod;
 use crate::work::unit::State;
 
-/// What does not change while a unit lives.
+/// The settings of a unit, which never change.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct UnitSettings {
     /// The labels of the unit's pod.
     pub owner: Owner,
-    /// What the pod's name begins with.
+    /// The prefix of the pod's name.
     pub prefix: String,
-    /// How stdin and stdout travel.
+    /// The transport of stdin and stdout.
     pub method: StreamMethod,
     /// There is a payload to send.
     pub has_stdin: bool,
-    /// The pod must run by then.
+    /// The deadline by which the pod must run.
     pub pending_until: Option<Instant>,
-    /// How long the API server may be away.
+    /// How long the API server may be unavailable.
     pub api_outage: Duration,
-    /// The first pause between attempts.
+    /// The first delay between attempts.
     pub first_pause: Duration,
-    /// `exceeded quota` is tried again.
+    /// Retry after `exceeded quota`.
     pub quota_retry: bool,
-    /// A pod that has not started at a restart is deleted.
+    /// Delete a pod that has not started at a restart.
     pub delete_pod_on_restart: bool,
-    /// The credential may read events, as far as is known.
+    /// The credential may read events, as far as known.
     pub may_read_events: bool,
-    /// What names and pauses are chosen by.
+    /// The seed for names and delays.
     pub seed: u64,
 }
 
-/// What is written down of a unit beside State and Detail.
+/// The durable record of a unit, besides State and Detail.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Facts {
+pub struct PodRecord {
     /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name, empty before one was chosen.
+    /// The pod's name; empty until one is chosen.
     pub pod_name: String,
-    /// The pod's UID, empty before it is known.
+    /// The pod's UID; empty until it is known.
     pub pod_uid: String,
-    /// The pod was made by somebody else.
+    /// Somebody else created the pod.
     pub adopted: bool,
-    /// An attach for stdin was asked for.
+    /// An attach for stdin was requested.
     pub stdin_begun: bool,
-    /// How `worker` ended.
+    /// Exit code of `worker`.
     pub exit_code: Option<i32>,
-    /// Why, in Kubernetes' words.
+    /// Why it ended, in Kubernetes' words.
     pub terminated_reason: String,
 }
 
-/// A unit as an earlier daemon left it.
+/// A unit as recorded by an earlier daemon.
 #[derive(Debug, Clone)]
 pub struct Recorded {
-    /// Where it stood.
+    /// Its state.
     pub state: State,
     /// Its Detail.
     pub detail: String,
-    /// What else was written down.
-    pub facts: Facts,
-    /// How far stdout was written.
+    /// The rest of its record.
+    pub record: PodRecord,
+    /// How far stdout is written.
     pub cursor: Cursor,
     /// Bytes of stdout.
     pub stdout_size: u64,
 }
 
-/// Something to do.
+/// A command to the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
-    /// Write this down, durably.
-    Status(Change),
-    /// Ask the API server.
-    Request(Request),
-    /// The pod of a released unit is not deleted yet, for this cause; it is tried again.
+pub enum MachineOutput {
+    /// Record this durably.
+    Status(StatusChange),
+    /// Send this to the API server.
+    Request(ApiRequest),
+    /// The pod of a released unit is not deleted yet, for this reason; the deletion is retried.
     ReleasePending(String),
-    /// Nothing more is to be done for a released unit. The pod is gone, unless it was not to be had.
+    /// A released unit needs nothing more. Its pod is gone, unless it could not be reached.
     Released {
-        /// The API server has confirmed that there is no pod.
+        /// The API server confirmed that there is no pod.
         is_gone: bool,
     },
 }
 
-/// What a unit's status says from now on.
+/// A change of a unit's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// Where it stands.
+pub struct StatusChange {
+    /// Its state.
     pub state: State,
     /// Its Detail.
     pub detail: String,
-    /// What else is written down.
-    pub facts: Facts,
+    /// The rest of its record.
+    pub record: PodRecord,
 }
 
-/// A log stream, so that what an earlier one still says is not taken for the present one's.
+/// Identifies a log stream, so that late messages of an earlier one are not taken for the current one's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(pub(super) u32);
 
-/// A request to the API server; all are about the unit's pod.
+/// A request to the API server about the unit's pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
-    /// Tell what happens to the pod: by the shared watch, or by its name if it was made by somebody else.
+pub enum ApiRequest {
+    /// Report changes of the pod: through the shared watch, or by its name if somebody else created it.
     Watch,
-    /// Create it under this name, without any retry.
+    /// Create the pod under this name, without retries.
     Create(String),
-    /// Get it.
+    /// Get the pod.
     GetPod,
     /// Attach to container `worker`'s stdin.
     Attach,
-    /// Send all of stdin over the attach stream, half-close it and wait for the server's word.
+    /// Send all of stdin over the attach stream, close the write side, and wait for the server's status.
     SendStdin,
-    /// Close the attach stream, or give its opening up.
+    /// Close the attach stream, or stop opening it.
     CloseAttach,
-    /// Open container `worker`'s log with time stamps.
+    /// Open container `worker`'s log with timestamps.
     OpenLog {
-        /// The stream's name.
+        /// Identifies the stream.
         stream: StreamId,
-        /// Time to ask it from, in whole seconds.
+        /// The time to start from, in whole seconds.
         since: Option<Timestamp>,
-        /// It goes on until the container has ended.
+        /// Follow the log until the container has ended.
         follow: bool,
     },
-    /// Close a log stream, or give its opening up.
+    /// Close a log stream, or stop opening it.
     CloseLog(StreamId),
     /// Get the pod's last event.
     GetEvents,
-    /// Delete it with the default grace, if it has this UID.
+    /// Delete the pod with the default grace period, if it has this UID.
     Delete(String),
 }
 
-/// What an attach stream says.
+/// News of an attach stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttachNews {
     /// It is open.
     Opened,
-    /// It cannot be opened, or the container was never attached to: nothing was sent.
+    /// It cannot be opened, or the container was never attached to: no data was sent.
     Refused(ApiError),
-    /// All of stdin was sent, and half-closed.
+    /// All of stdin was sent, and the write side is closed.
     Sent,
-    /// The server says that all is well.
+    /// The server reports success.
     Succeeded,
-    /// The server, or the connection, says what went wrong.
+    /// The server or the connection reports an error.
     Failed(String),
 }
 
-/// What the connection of a pod with [`StreamMethod::Tcp`] says.
+/// News of the connection of a pod with [`StreamMethod::Tcp`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TcpNews {
     /// The pod has connected.
     Connected,
-    /// All of stdin was sent, and half-closed.
+    /// All of stdin was sent, and the write side is closed.
     Sent,
     /// Stdout was read to its end.
     Ended,
-    /// It went wrong; the text is a whole Detail.
+    /// It failed; the text is a complete Detail.
     Failed(String),
 }

@@ -1,13 +1,13 @@
-//! The one owner of a unit that runs as a pod, pure. What the API server, the streams, the clock and clients say goes
-//! in by `handle_*`; what to ask the server, what to write down and when to wake it comes out of `poll_*`. State only
-//! moves forward, and the first end stays.
+//! The one owner of a unit that runs as a pod, pure. Events of the API server, the streams, the clock and
+//! clients go in through `handle_*`; requests, records and timeouts come out through `poll_*`. The state only
+//! moves forward, and the first final state stays.
 //!
-//! Duties of the caller: outputs are acted on in their order, and a [`Output::Status`] is durable before the next one
-//! is; answers may come late but each request gets one; a timer may fire late but is never lost.
+//! Duties of the caller: execute outputs in their order, and make a [`MachineOutput::Status`] durable before
+//! the next one. Answers may be late, but each request gets one. A timer may fire late but must fire.
 //!
 //! - `create`: until there is a pod, at a start and after a restart. `pending`: until `worker` runs.
-//! - `stdin` and `stdout`: the streams. `end`: which end is success, and its Detail.
-//! - `removal`: deleting the pod, after a cancel, a failure or at release.
+//! - `stdin` and `stdout`: the streams. `end`: the result, and its Detail.
+//! - `removal`: deletes the pod after a cancel, a failure or a release.
 
 mod create;
 mod end;
@@ -26,38 +26,40 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use self::create::Create;
-pub use self::messages::{AttachNews, Change, Facts, Output, Recorded, Request, Settings, StreamId, TcpNews};
+pub use self::messages::{
+    ApiRequest, AttachNews, MachineOutput, PodRecord, Recorded, StatusChange, StreamId, TcpNews, UnitSettings,
+};
 use self::removal::Removal;
 use self::stdin::Stdin;
 use self::stdout::Stdout;
 pub use self::timers::Timer;
 use self::timers::Timers;
 use super::api_error::ApiError;
-use super::back_off::{BackOff, Dice};
+use super::back_off::{BackOff, RandomNumbers};
 use super::log::cursor::Cursor;
 use super::log::{LogReader, StreamEnd, Took};
 use super::pod_status::{PodSeen, Terminated};
 use crate::work::unit::State;
 
-/// Longest pause between attempts.
+/// The longest delay between attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The owner of a unit.
 #[derive(Debug)]
 pub struct Machine {
-    settings: Settings,
-    facts: Facts,
+    settings: UnitSettings,
+    record: PodRecord,
     state: State,
     detail: String,
     create: Create,
-    /// The pod as it was seen last.
+    /// The pod as last seen.
     pod: Option<PodSeen>,
-    /// `worker` has run, or has ended.
+    /// `worker` runs or has run.
     has_run: bool,
     ended: Option<Terminated>,
     /// Somebody was deleting the pod when `worker` ended.
     ended_by_deletion: bool,
-    /// The API server says that there is no such pod any more.
+    /// The API server reports that the pod is gone.
     is_gone: bool,
     stdin: Stdin,
     stdout: Stdout,
@@ -70,38 +72,38 @@ pub struct Machine {
     back_offs: pending::BackOffs,
     outages: end::Outages,
     timers: Timers,
-    dice: Dice,
-    outputs: VecDeque<Output>,
+    dice: RandomNumbers,
+    outputs: VecDeque<MachineOutput>,
 }
 
 impl Machine {
-    /// The owner of a unit that has just been submitted. Its work begins.
-    pub fn start(settings: Settings, facts: Facts) -> Self {
-        let mut machine = Self::new(settings, facts, LogReader::new());
+    /// Starts a unit that was just submitted.
+    pub fn start(settings: UnitSettings, record: PodRecord) -> Self {
+        let mut machine = Self::new(settings, record, LogReader::new());
         machine.begin();
         machine
     }
 
-    /// The owner of a unit that an earlier daemon left. Its work goes on, as far as there is any.
-    pub fn restart(settings: Settings, recorded: Recorded, now: Instant) -> Self {
-        let Recorded { state, detail, facts, cursor, stdout_size } = recorded;
-        let mut machine = Self::new(settings, facts, LogReader::resume(cursor, stdout_size));
+    /// Resumes a unit of an earlier daemon, if there is anything left to do.
+    pub fn restart(settings: UnitSettings, recorded: Recorded, now: Instant) -> Self {
+        let Recorded { state, detail, record, cursor, stdout_size } = recorded;
+        let mut machine = Self::new(settings, record, LogReader::resume(cursor, stdout_size));
         (machine.state, machine.detail) = (state, detail);
         machine.resume(now);
         machine
     }
 
-    fn new(settings: Settings, facts: Facts, reader: LogReader) -> Self {
+    fn new(settings: UnitSettings, record: PodRecord, reader: LogReader) -> Self {
         let first = settings.first_pause;
         Self {
-            stdin: Stdin::new(settings.has_stdin && !facts.adopted, first),
+            stdin: Stdin::new(settings.has_stdin && !record.adopted, first),
             stdout: Stdout::new(first),
-            create: Create::new(first, !facts.pod_name.is_empty()),
+            create: Create::new(first, !record.pod_name.is_empty()),
             removal: Removal::new(),
             get_pauses: BackOff::new(first, LONGEST_PAUSE),
-            dice: Dice::new(settings.seed),
+            dice: RandomNumbers::new(settings.seed),
             settings,
-            facts,
+            record,
             state: State::Pending,
             detail: String::new(),
             pod: None,
@@ -119,17 +121,17 @@ impl Machine {
         }
     }
 
-    /// The next thing to do.
-    pub fn poll_output(&mut self) -> Option<Output> {
+    /// The next output to execute.
+    pub fn poll_output(&mut self) -> Option<MachineOutput> {
         self.outputs.pop_front()
     }
 
-    /// When to call [`Self::handle_timeout`], and what for.
+    /// When to call [`Self::handle_timeout`], and for which timer.
     pub fn poll_timeout(&self) -> Option<(Instant, Timer)> {
         self.timers.next()
     }
 
-    /// Where the unit stands.
+    /// The unit's state.
     pub fn state(&self) -> State {
         self.state
     }
@@ -144,22 +146,22 @@ impl Machine {
         self.reader.size()
     }
 
-    /// How far stdout was written, for its file.
+    /// How far stdout is written, for the cursor's file.
     pub fn cursor(&self) -> &Cursor {
         self.reader.cursor()
     }
 
-    /// The pod as it was seen last.
+    /// The pod as last seen.
     pub fn pod(&self) -> Option<&PodSeen> {
         self.pod.as_ref()
     }
 
-    /// Nothing of the unit needs its owner any more, until somebody asks for something.
+    /// Whether the unit needs its owner no more, until a client requests something.
     pub fn is_idle(&self) -> bool {
         self.state.is_final() && self.verdict.is_none() && self.removal.is_idle() && self.outputs.is_empty()
     }
 
-    /// The clock says `now`.
+    /// The time is `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(timer) = self.timers.expired(now) {
             match timer {
@@ -181,12 +183,12 @@ impl Machine {
         }
     }
 
-    /// The pod was created, or was not.
+    /// The answer to [`ApiRequest::Create`].
     pub fn handle_created(&mut self, now: Instant, answer: Result<PodSeen, ApiError>) {
         self.on_created(now, answer);
     }
 
-    /// The answer to [`Request::GetPod`].
+    /// The answer to [`ApiRequest::GetPod`].
     pub fn handle_pod(&mut self, now: Instant, answer: Result<PodSeen, ApiError>) {
         self.is_getting = false;
         match &answer {
@@ -212,7 +214,7 @@ impl Machine {
 
     /// The watch shows the pod.
     pub fn handle_watched(&mut self, now: Instant, pod: PodSeen) {
-        if self.state.is_final() || self.verdict.is_some() || pod.name != self.facts.pod_name {
+        if self.state.is_final() || self.verdict.is_some() || pod.name != self.record.pod_name {
             return;
         }
         if self.create.is_unsure() {
@@ -224,9 +226,9 @@ impl Machine {
         }
     }
 
-    /// The watch says that the pod is gone; what it looked like at the end.
+    /// The watch reports that the pod is gone, with its last status.
     pub fn handle_watched_gone(&mut self, now: Instant, pod: PodSeen) {
-        if pod.uid != self.facts.pod_uid || self.facts.pod_uid.is_empty() {
+        if pod.uid != self.record.pod_uid || self.record.pod_uid.is_empty() {
             return;
         }
         if self.state.is_final() || self.verdict.is_some() {
@@ -237,7 +239,7 @@ impl Machine {
         }
     }
 
-    /// The attach stream says something.
+    /// News of the attach stream.
     pub fn handle_attach(&mut self, now: Instant, news: AttachNews) {
         if !self.state.is_final() && self.verdict.is_none() {
             self.on_attach(now, news);
@@ -251,13 +253,13 @@ impl Machine {
         }
     }
 
-    /// Whether bytes of this log stream are wanted now; one that was set aside is not to be read.
+    /// Whether to read this log stream now; a parked one must wait.
     pub fn wants_log(&self, stream: StreamId) -> bool {
         self.stdout.reads() == Some(stream)
     }
 
-    /// Bytes of a log stream; adds to `out` what goes to stdout, from [`Took::at`] on, or to be compared with what is
-    /// there. The cursor is written after that.
+    /// Bytes of a log stream. Appends to `out` what to write to stdout from [`Took::at`] on, or to compare
+    /// with what is there. Write the cursor afterwards.
     pub fn handle_log(&mut self, now: Instant, stream: StreamId, bytes: &[u8], out: &mut Vec<u8>) -> Took {
         if self.state.is_final() || self.verdict.is_some() || !self.wants_log(stream) {
             return Took::default();
@@ -265,7 +267,7 @@ impl Machine {
         self.on_log(now, bytes, out)
     }
 
-    /// Stdout holds something else than what a stream repeats.
+    /// Stdout differs from what a stream repeats.
     pub fn handle_stdout_differs(&mut self, now: Instant) {
         let lost = self.reader.lost();
         self.fail(now, format!("Error with pod's stdout: {lost}"));
@@ -278,25 +280,25 @@ impl Machine {
         }
     }
 
-    /// The connection of a pod with [`StreamMethod::Tcp`] says something.
+    /// News of the connection of a pod with [`StreamMethod::Tcp`].
     pub fn handle_tcp(&mut self, now: Instant, news: TcpNews) {
         if !self.state.is_final() && self.verdict.is_none() {
             self.on_tcp(now, news);
         }
     }
 
-    /// The answer to [`Request::GetEvents`]; none if there is none to be had.
+    /// The answer to [`ApiRequest::GetEvents`]; `None` if there is none.
     pub fn handle_event(&mut self, now: Instant, event: Option<&str>) {
         self.conclude_verdict(now, event);
     }
 
-    /// The answer to [`Request::Delete`].
+    /// The answer to [`ApiRequest::Delete`].
     pub fn handle_deleted(&mut self, now: Instant, answer: Result<(), ApiError>) {
         self.on_deleted(now, answer);
     }
 
-    /// The API server answers again, after an outage that others have noticed too: what waits to be tried again is tried
-    /// soon, but not by all units at the same moment.
+    /// The API server answers again after an outage that other units noticed too. Pending retries run soon,
+    /// but not those of all units at the same moment.
     pub fn handle_server_is_back(&mut self, now: Instant) {
         for timer in [Timer::Create, Timer::Attach, Timer::Log, Timer::Get, Timer::Delete] {
             let soon = now + Duration::from_millis(self.dice.roll() % 500);
@@ -304,29 +306,30 @@ impl Machine {
         }
     }
 
-    /// Something on this node fails the unit, such as a credential that cannot be used; a whole Detail.
+    /// This node fails the unit, because a credential cannot be used, for example; the text is a complete
+    /// Detail.
     pub fn handle_failure(&mut self, now: Instant, detail: String) {
         self.fail(now, detail);
     }
 
-    /// A client cancels the unit. A finished one stays as it is, and its pod goes.
+    /// A client cancels the unit. A finished unit stays as it is, and its pod is deleted.
     pub fn handle_cancel(&mut self, now: Instant) {
         self.cancel(now);
         self.want_removal(now);
     }
 
-    /// A client releases the unit: [`Output::Released`] follows, at `give_up` at the latest; with `force` after one
-    /// attempt.
+    /// A client releases the unit. [`MachineOutput::Released`] follows, at `give_up` at the latest; with
+    /// `force` after one attempt.
     pub fn handle_release(&mut self, now: Instant, give_up: Instant, force: bool) {
         self.cancel(now);
         self.release(now, give_up, force);
     }
 
-    fn ask(&mut self, request: Request) {
-        self.outputs.push_back(Output::Request(request));
+    fn ask(&mut self, request: ApiRequest) {
+        self.outputs.push_back(MachineOutput::Request(request));
     }
 
-    /// Moves forward, and writes it down if anything changed.
+    /// Moves the state forward, and records any change.
     fn set(&mut self, state: State, detail: impl Into<String>) {
         let detail = detail.into();
         if self.state.is_final() || state < self.state || (state == self.state && detail == self.detail) {
@@ -337,32 +340,33 @@ impl Machine {
     }
 
     fn write_down(&mut self) {
-        let change = Change { state: self.state, detail: self.detail.clone(), facts: self.facts.clone() };
-        self.outputs.push_back(Output::Status(change));
+        let change =
+            StatusChange { state: self.state, detail: self.detail.clone(), record: self.record.clone() };
+        self.outputs.push_back(MachineOutput::Status(change));
     }
 
-    /// Gets the pod, once at a time.
+    /// Gets the pod, unless a get is under way.
     fn look(&mut self) {
         self.timers.stop(Timer::Get);
         if !std::mem::replace(&mut self.is_getting, true) {
-            self.ask(Request::GetPod);
+            self.ask(ApiRequest::GetPod);
         }
     }
 
-    /// The pod could not be got.
+    /// The get failed.
     fn look_again(&mut self, now: Instant, error: &ApiError) {
         if !error.is_passing() && !matches!(error, ApiError::Unauthorized(_)) {
-            // The watch tells as well.
+            // The watch reports the pod, too.
             return;
         }
         let text = format!("Error getting pod {}. Error: {error}", self.place());
-        self.note_outage(now, end::Channel::Get, text);
+        self.note_outage(now, end::OutageOf::Get, text);
         let pause = self.get_pauses.next(&mut self.dice).max(error.retry_after().unwrap_or_default());
         self.timers.set(Timer::Get, now + pause);
     }
 
-    /// The pod's namespace and name, as texts have them.
+    /// The pod's namespace and name for messages.
     fn place(&self) -> String {
-        format!("{}/{}", self.facts.namespace, self.facts.pod_name)
+        format!("{}/{}", self.record.namespace, self.record.pod_name)
     }
 }

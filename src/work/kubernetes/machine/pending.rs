@@ -1,13 +1,14 @@
-//! What the pod's status means for its unit: what it waits for while `worker` has not run, which reasons end the
-//! waiting, and when `worker` runs or has ended. Nothing but `worker` counts, whatever other containers do.
+//! Interprets the pod's status: what it waits for until `worker` runs, which reasons end the waiting, and
+//! whether `worker` runs or has ended. Only `worker` counts, not other containers.
 
 use std::time::Instant;
 
-use super::{Machine, Request, Timer};
+use super::{ApiRequest, Machine, Timer};
 use crate::work::kubernetes::options::StreamMethod;
-use crate::work::kubernetes::pod_status::{Container, Phase, PodSeen};
+use crate::work::kubernetes::pod_status::{Container, PodPhase, PodSeen};
 use crate::work::kubernetes::waiting::{
-    BACK_OFFS, GRACE, IMAGE_PULL_BACK_OFF, Patience, describe, failed_to_start, obstacle, patience, waits_for,
+    BACK_OFFS, GRACE, IMAGE_PULL_BACK_OFF, WaitLimit, describe, failed_to_start, obstacle, patience,
+    waits_for,
 };
 use crate::work::unit::State;
 
@@ -19,7 +20,7 @@ pub(super) struct BackOffs {
 }
 
 impl BackOffs {
-    /// Counts arrivals: a status may be shown many times.
+    /// Counts transitions, as the same status may be reported many times.
     fn note(&mut self, reason: &str) -> u32 {
         let is_in_one = reason == IMAGE_PULL_BACK_OFF;
         if is_in_one && !self.is_in_one {
@@ -33,7 +34,7 @@ impl BackOffs {
 impl Machine {
     /// The pod was seen.
     pub(super) fn observe(&mut self, now: Instant, pod: PodSeen) {
-        if pod.uid != self.facts.pod_uid {
+        if pod.uid != self.record.pod_uid {
             return self.pod_gone(now);
         }
         let worker = pod.worker.clone();
@@ -43,10 +44,12 @@ impl Machine {
             Container::Running if self.ended.is_none() => self.worker_runs(now),
             Container::Terminated(ended) if self.ended.is_none() => self.worker_ended(now, ended),
             Container::Running | Container::Terminated(_) => {}
-            Container::Unknown | Container::Waiting(_) if phase == Phase::Failed && has_run => {
+            Container::Unknown | Container::Waiting(_) if phase == PodPhase::Failed && has_run => {
                 self.pod_failed(now)
             }
-            Container::Unknown | Container::Waiting(_) if phase == Phase::Failed => self.fail_to_start(now),
+            Container::Unknown | Container::Waiting(_) if phase == PodPhase::Failed => {
+                self.fail_to_start(now)
+            }
             Container::Unknown | Container::Waiting(_) if has_run => {}
             Container::Unknown | Container::Waiting(_) => self.pod_pends(now),
         }
@@ -58,10 +61,10 @@ impl Machine {
         let (patience, back_offs) = (patience(reason), self.back_offs.note(reason));
         let waits_for = waits_for(pod);
         match patience {
-            Patience::None => return self.fail_to_start(now),
-            Patience::Grace => self.timers.start(Timer::Grace, now + GRACE),
-            Patience::BackOffs if back_offs >= BACK_OFFS => return self.fail_to_start(now),
-            Patience::BackOffs | Patience::Deadline => self.timers.stop(Timer::Grace),
+            WaitLimit::None => return self.fail_to_start(now),
+            WaitLimit::Grace => self.timers.start(Timer::Grace, now + GRACE),
+            WaitLimit::BackOffs if back_offs >= BACK_OFFS => return self.fail_to_start(now),
+            WaitLimit::BackOffs | WaitLimit::Deadline => self.timers.stop(Timer::Grace),
         }
         self.set(
             State::Pending,
@@ -82,10 +85,10 @@ impl Machine {
         }
     }
 
-    /// The pod will not run, for the reason that its status tells.
+    /// The pod will not run, for the reason in its status.
     pub(super) fn fail_to_start(&mut self, now: Instant) {
         let cause = match &self.pod {
-            Some(pod) if pod.phase == Phase::Failed => failed_to_start(pod),
+            Some(pod) if pod.phase == PodPhase::Failed => failed_to_start(pod),
             Some(pod) => match obstacle(pod) {
                 Some(waiting) => format!("container failed to start, {}", describe(waiting)),
                 None => return,
@@ -95,7 +98,7 @@ impl Machine {
         self.fail_with_event(now, format!("Error creating pod: {cause}"));
     }
 
-    /// The pod has not run in time.
+    /// The pod did not run in time.
     pub(super) fn fail_pending(&mut self, now: Instant) {
         if self.has_run || self.state != State::Pending {
             return;
@@ -107,31 +110,31 @@ impl Machine {
         if self.pod.is_some() { self.fail_with_event(now, text) } else { self.fail(now, text) }
     }
 
-    /// The API server knows the pod no more.
+    /// The API server no longer knows the pod.
     pub(super) fn pod_gone(&mut self, now: Instant) {
         self.is_gone = true;
         if self.has_run && self.stdout.reads().is_some() {
-            // The kubelet may still serve what it has.
+            // The kubelet may still serve the rest of the log.
             self.timers.start(Timer::Gone, now + super::end::AFTER_GONE);
         } else {
             self.conclude_gone(now);
         }
     }
 
-    /// Asks what has become of the pod, where the watch may be late.
+    /// Gets the pod's status, where the watch may be late.
     pub(super) fn look_soon(&mut self) {
         if !self.is_getting && !self.timers.runs(Timer::Get) {
             self.look();
         }
     }
 
-    /// Closes what is open.
+    /// Closes all open streams.
     pub(super) fn close_streams(&mut self) {
         if self.stdin.is_open() {
-            self.ask(Request::CloseAttach);
+            self.ask(ApiRequest::CloseAttach);
         }
         for stream in self.stdout.take_open() {
-            self.ask(Request::CloseLog(stream));
+            self.ask(ApiRequest::CloseLog(stream));
         }
     }
 }

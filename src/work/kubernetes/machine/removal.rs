@@ -1,48 +1,48 @@
-//! Deleting the pod, which has its own life beside the unit's: it goes on after the unit's end, across failures, and
-//! is finished when the API server has confirmed that this very pod is gone. Nobody else's pod is ever deleted: the
-//! UID goes with the request, and where it is not known, the labels are looked at first.
+//! Deletes the pod. This continues after the unit's end and across failures, until the API server confirms
+//! that this very pod is gone. It never deletes anybody else's pod: each request contains the UID, and if the
+//! UID is unknown, the labels are checked first.
 
 use std::time::{Duration, Instant};
 
-use super::{BackOff, Machine, Output, Request, Timer};
+use super::{ApiRequest, BackOff, Machine, MachineOutput, Timer};
 use crate::work::kubernetes::api_error::ApiError;
 use crate::work::kubernetes::pod_status::PodSeen;
 
-/// The first and the longest pause between attempts.
+/// The first and the longest delay between attempts.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// How far the pod's deletion is.
+/// The progress of the pod's deletion.
 #[derive(Debug)]
 pub(super) struct Removal {
-    step: Step,
+    step: RemovalStep,
     pauses: BackOff,
     release: Option<Release>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    /// It is not wanted.
+enum RemovalStep {
+    /// Not wanted.
     Unwanted,
-    /// The answer to the create is awaited, which says whether there is anything to delete.
+    /// Waiting for the answer to the create, which shows whether there is anything to delete.
     AwaitingCreate,
-    /// It is looked at, as its UID is not known.
+    /// Getting the pod, as its UID is unknown.
     Looking,
-    /// Its deletion was asked for.
+    /// Deletion requested.
     Deleting,
-    /// It will be tried again.
+    /// Waiting before another attempt.
     Paused,
-    /// There is no such pod.
+    /// The pod does not exist.
     Done,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Release {
-    /// Until it is done.
+    /// Wait until it is done.
     Patient,
-    /// The client knows that it takes longer.
+    /// The client was informed that it takes longer.
     Pending,
-    /// One attempt.
+    /// Make one attempt.
     Forced,
     /// The unit is released.
     Over,
@@ -50,75 +50,75 @@ enum Release {
 
 impl Removal {
     pub(super) fn new() -> Self {
-        Self { step: Step::Unwanted, pauses: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE), release: None }
+        Self { step: RemovalStep::Unwanted, pauses: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE), release: None }
     }
 
-    /// Nothing is under way.
+    /// Whether no request is under way.
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.step, Step::Unwanted | Step::Done)
+        matches!(self.step, RemovalStep::Unwanted | RemovalStep::Done)
     }
 
     /// A pod was seen.
     pub(super) fn pod_exists(&mut self) {
-        if self.step == Step::Done {
-            self.step = Step::Unwanted;
+        if self.step == RemovalStep::Done {
+            self.step = RemovalStep::Unwanted;
         }
     }
 }
 
 impl Machine {
-    /// The pod is to go.
+    /// Requests the pod's deletion.
     pub(super) fn want_removal(&mut self, now: Instant) {
-        if self.removal.step == Step::Unwanted {
+        if self.removal.step == RemovalStep::Unwanted {
             self.remove(now);
         }
     }
 
-    /// Takes the next step towards the pod's deletion.
+    /// Takes the next step of the deletion.
     pub(super) fn remove(&mut self, now: Instant) {
         self.timers.stop(Timer::Delete);
         if self.create.is_asked() {
-            self.removal.step = Step::AwaitingCreate;
-        } else if !self.facts.pod_uid.is_empty() {
-            self.removal.step = Step::Deleting;
-            self.ask(Request::Delete(self.facts.pod_uid.clone()));
+            self.removal.step = RemovalStep::AwaitingCreate;
+        } else if !self.record.pod_uid.is_empty() {
+            self.removal.step = RemovalStep::Deleting;
+            self.ask(ApiRequest::Delete(self.record.pod_uid.clone()));
         } else if self.may_have_pod() {
-            self.removal.step = Step::Looking;
+            self.removal.step = RemovalStep::Looking;
             self.look();
         } else {
             self.removed(now);
         }
     }
 
-    /// Whether there may be a pod of the unit's own name whose UID is not known.
+    /// Whether there may be a pod with the unit's own name and an unknown UID.
     fn may_have_pod(&self) -> bool {
-        !self.facts.adopted && self.create.may_exist()
+        !self.record.adopted && self.create.may_exist()
     }
 
     pub(super) fn on_looked_for_removal(&mut self, now: Instant, answer: Result<PodSeen, ApiError>) {
-        if self.removal.step != Step::Looking {
+        if self.removal.step != RemovalStep::Looking {
             return;
         }
         match answer {
             Ok(pod) if pod.owner.as_ref() == Some(&self.settings.owner) => {
-                self.facts.pod_uid = pod.uid;
+                self.record.pod_uid = pod.uid;
                 self.remove(now);
             }
-            // Somebody else's, or none.
+            // The pod is somebody else's, or does not exist.
             Ok(_) | Err(ApiError::NotFound(_)) => self.removed(now),
             Err(error) => self.pause_removal(now, &error.to_string(), Duration::ZERO),
         }
     }
 
     pub(super) fn on_deleted(&mut self, now: Instant, answer: Result<(), ApiError>) {
-        if self.removal.step != Step::Deleting {
+        if self.removal.step != RemovalStep::Deleting {
             return;
         }
         match answer {
             Ok(()) | Err(ApiError::NotFound(_)) => self.removed(now),
-            // Another pod has the name now: by a create whose answer was lost, or from somebody else.
-            Err(ApiError::Conflict(_)) if !self.facts.adopted => {
-                self.facts.pod_uid.clear();
+            // Another pod has the name now, from a create whose answer was lost or from somebody else.
+            Err(ApiError::Conflict(_)) if !self.record.adopted => {
+                self.record.pod_uid.clear();
                 self.remove(now);
             }
             Err(ApiError::Conflict(_)) => self.removed(now),
@@ -130,12 +130,12 @@ impl Machine {
     }
 
     fn pause_removal(&mut self, now: Instant, why: &str, at_least: Duration) {
-        self.removal.step = Step::Paused;
+        self.removal.step = RemovalStep::Paused;
         match self.removal.release {
             Some(Release::Forced) => return self.give_up(),
             Some(Release::Patient) => {
                 self.removal.release = Some(Release::Pending);
-                self.outputs.push_back(Output::ReleasePending(why.to_owned()));
+                self.outputs.push_back(MachineOutput::ReleasePending(why.to_owned()));
             }
             Some(Release::Pending | Release::Over) | None => {}
         }
@@ -143,11 +143,11 @@ impl Machine {
         self.timers.set(Timer::Delete, now + pause);
     }
 
-    /// The API server knows no such pod, and makes none any more.
+    /// The API server knows no such pod, and will not create one any more.
     pub(super) fn removed(&mut self, now: Instant) {
         if let Some(until) = self.create.in_doubt_until().filter(|until| *until > now) {
-            // Another one would have another UID.
-            self.facts.pod_uid.clear();
+            // Another pod would have another UID.
+            self.record.pod_uid.clear();
             return self.pause_removal(
                 now,
                 "a create whose answer was lost may still be carried out",
@@ -155,7 +155,7 @@ impl Machine {
             );
         }
         self.timers.stop(Timer::Delete);
-        self.removal.step = Step::Done;
+        self.removal.step = RemovalStep::Done;
         if self.removal.release.is_some() {
             self.end_release(true);
         }
@@ -173,10 +173,10 @@ impl Machine {
         });
         self.timers.start(Timer::GiveUp, give_up);
         match self.removal.step {
-            Step::Done => self.end_release(true),
-            Step::AwaitingCreate | Step::Looking | Step::Deleting => {}
-            // One attempt is made for the client who waits.
-            Step::Unwanted | Step::Paused => self.remove(now),
+            RemovalStep::Done => self.end_release(true),
+            RemovalStep::AwaitingCreate | RemovalStep::Looking | RemovalStep::Deleting => {}
+            // Make one attempt for the waiting client.
+            RemovalStep::Unwanted | RemovalStep::Paused => self.remove(now),
         }
     }
 
@@ -188,10 +188,10 @@ impl Machine {
     }
 
     fn end_release(&mut self, is_gone: bool) {
-        self.removal.step = Step::Done;
+        self.removal.step = RemovalStep::Done;
         if self.removal.release.replace(Release::Over) != Some(Release::Over) {
             self.timers.stop(Timer::GiveUp);
-            self.outputs.push_back(Output::Released { is_gone });
+            self.outputs.push_back(MachineOutput::Released { is_gone });
         }
     }
 }

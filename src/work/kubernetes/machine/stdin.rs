@@ -1,152 +1,153 @@
-//! Sending stdin, once. The container's stdin closes with the first stream that was attached to it, so only a stream
-//! that never reached the container may be opened again. That one was asked for is durable before it is.
+//! Sends stdin, once. The container's stdin closes with the first stream attached to it, so only a stream
+//! that never reached the container may be opened again. An attach is recorded durably before it is
+//! requested.
 
 use std::time::{Duration, Instant};
 
-use super::end::Channel;
-use super::{AttachNews, BackOff, LONGEST_PAUSE, Machine, Request, Timer};
+use super::end::OutageOf;
+use super::{ApiRequest, AttachNews, BackOff, LONGEST_PAUSE, Machine, Timer};
 use crate::work::kubernetes::api_error::ApiError;
 use crate::work::unit::State;
 
-/// How long the server's word on a stdin that was sent is waited for.
+/// How long to wait for the server's status after stdin was sent.
 const STATUS_WITHIN: Duration = Duration::from_secs(60);
-/// How long `worker`'s end is waited for where stdin broke off: most often that is why.
+/// How long to wait for `worker`'s end after stdin broke off: most often that is the reason.
 const VERDICT_WITHIN: Duration = Duration::from_secs(5);
 
-/// How far stdin is.
+/// The progress of stdin.
 #[derive(Debug)]
 pub(super) struct Stdin {
-    step: Step,
+    step: StdinStep,
     pauses: BackOff,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
-    /// Nothing is to be sent.
+enum StdinStep {
+    /// There is nothing to send.
     Nothing,
     /// `worker` does not run yet.
     Waiting,
     /// A stream is being opened.
     Opening,
-    /// It could not be opened and will be again.
+    /// Waiting before another attempt to open it.
     Paused,
-    /// It is being sent.
+    /// Sending.
     Sending,
-    /// It was sent; the server's word is missing.
+    /// Sent; waiting for the server's status.
     Sent,
-    /// It has arrived.
+    /// Delivered.
     Delivered,
-    /// It broke off for this cause.
+    /// It broke off, for this reason.
     Broken(String),
-    /// `worker` has ended without having read it.
+    /// `worker` ended without reading it.
     Undelivered,
 }
 
 impl Stdin {
     pub(super) fn new(is_there: bool, first: Duration) -> Self {
-        let step = if is_there { Step::Waiting } else { Step::Nothing };
+        let step = if is_there { StdinStep::Waiting } else { StdinStep::Nothing };
         Self { step, pauses: BackOff::new(first, LONGEST_PAUSE) }
     }
 
-    /// An earlier daemon has sent it.
+    /// An earlier daemon sent it.
     pub(super) fn assume_delivered(&mut self) {
-        if self.step != Step::Nothing {
-            self.step = Step::Delivered;
+        if self.step != StdinStep::Nothing {
+            self.step = StdinStep::Delivered;
         }
     }
 
-    /// There is a stream, or will be.
+    /// Whether there is a stream, or will be.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.step, Step::Opening | Step::Sending | Step::Sent)
+        matches!(self.step, StdinStep::Opening | StdinStep::Sending | StdinStep::Sent)
     }
 
-    /// `worker` has ended before it was known to have got it.
+    /// Whether `worker` ended before stdin was known to be delivered.
     pub(super) fn is_undelivered(&self) -> bool {
-        self.step == Step::Undelivered
+        self.step == StdinStep::Undelivered
     }
 }
 
 impl Machine {
-    /// `worker` runs, and reads.
+    /// `worker` runs and reads stdin.
     pub(super) fn worker_takes_stdin(&mut self, now: Instant) {
         match self.stdin.step {
-            Step::Nothing => self.set(State::Running, "Pod Running"),
-            Step::Waiting if self.facts.stdin_begun => {
-                self.stdin.step = Step::Broken("the daemon ended while it was being sent".into());
+            StdinStep::Nothing => self.set(State::Running, "Pod Running"),
+            StdinStep::Waiting if self.record.stdin_begun => {
+                self.stdin.step = StdinStep::Broken("the daemon ended while it was being sent".into());
                 self.fail_stdin(now);
             }
-            Step::Waiting => self.attach(now),
-            Step::Opening
-            | Step::Paused
-            | Step::Sending
-            | Step::Sent
-            | Step::Delivered
-            | Step::Broken(_)
-            | Step::Undelivered => {}
+            StdinStep::Waiting => self.attach(now),
+            StdinStep::Opening
+            | StdinStep::Paused
+            | StdinStep::Sending
+            | StdinStep::Sent
+            | StdinStep::Delivered
+            | StdinStep::Broken(_)
+            | StdinStep::Undelivered => {}
         }
     }
 
     pub(super) fn attach(&mut self, _now: Instant) {
-        self.stdin.step = Step::Opening;
-        self.facts.stdin_begun = true;
+        self.stdin.step = StdinStep::Opening;
+        self.record.stdin_begun = true;
         self.set(State::Pending, "Sending stdin to pod");
-        self.ask(Request::Attach);
+        self.ask(ApiRequest::Attach);
     }
 
     pub(super) fn on_attach(&mut self, now: Instant, news: AttachNews) {
         match (&self.stdin.step, news) {
-            (Step::Opening, AttachNews::Opened) => {
-                self.stdin.step = Step::Sending;
-                self.ask(Request::SendStdin);
+            (StdinStep::Opening, AttachNews::Opened) => {
+                self.stdin.step = StdinStep::Sending;
+                self.ask(ApiRequest::SendStdin);
             }
-            (Step::Opening | Step::Sending | Step::Sent, AttachNews::Refused(error)) => {
+            (StdinStep::Opening | StdinStep::Sending | StdinStep::Sent, AttachNews::Refused(error)) => {
                 self.on_refused(now, &error)
             }
-            (Step::Sending, AttachNews::Sent) => {
+            (StdinStep::Sending, AttachNews::Sent) => {
                 self.outages.attach = None;
                 self.review_outages();
-                self.stdin.step = Step::Sent;
+                self.stdin.step = StdinStep::Sent;
                 self.timers.set(Timer::StdinStatus, now + STATUS_WITHIN);
                 if self.stdout.has_output() {
                     self.stdin_delivered();
                 }
             }
-            (Step::Sent, AttachNews::Succeeded) => self.stdin_delivered(),
-            (Step::Sending | Step::Opening, AttachNews::Succeeded) => {
+            (StdinStep::Sent, AttachNews::Succeeded) => self.stdin_delivered(),
+            (StdinStep::Sending | StdinStep::Opening, AttachNews::Succeeded) => {
                 self.on_broken(now, "container worker closed its stdin before all of it was sent".into());
             }
-            (Step::Opening | Step::Sending | Step::Sent, AttachNews::Failed(cause)) => {
+            (StdinStep::Opening | StdinStep::Sending | StdinStep::Sent, AttachNews::Failed(cause)) => {
                 self.on_broken(now, cause)
             }
-            // From a stream that nobody waits for any more.
+            // From a stream that is no longer in use.
             (
-                Step::Nothing
-                | Step::Waiting
-                | Step::Paused
-                | Step::Delivered
-                | Step::Broken(_)
-                | Step::Undelivered,
+                StdinStep::Nothing
+                | StdinStep::Waiting
+                | StdinStep::Paused
+                | StdinStep::Delivered
+                | StdinStep::Broken(_)
+                | StdinStep::Undelivered,
                 _,
             )
-            | (Step::Sending | Step::Sent, AttachNews::Opened)
-            | (Step::Opening | Step::Sent, AttachNews::Sent) => {}
+            | (StdinStep::Sending | StdinStep::Sent, AttachNews::Opened)
+            | (StdinStep::Opening | StdinStep::Sent, AttachNews::Sent) => {}
         }
     }
 
     fn on_refused(&mut self, now: Instant, error: &ApiError) {
         match error {
             ApiError::Forbidden(_) | ApiError::Quota(_) | ApiError::Conflict(_) => {
-                self.stdin.step = Step::Broken(error.to_string());
+                self.stdin.step = StdinStep::Broken(error.to_string());
                 return self.fail_stdin(now);
             }
-            // The container has ended, most often, and the watch will say so.
+            // Most often the container has ended, and the watch will report it.
             ApiError::NotFound(_) | ApiError::Rejected(_) => self.look_soon(),
             ApiError::Unreachable(_) | ApiError::Busy { .. } | ApiError::Unauthorized(_) => {}
         }
-        self.stdin.step = Step::Paused;
+        self.stdin.step = StdinStep::Paused;
         self.timers.stop(Timer::StdinStatus);
         let text = format!("Error streaming stdin to pod {}. Error: {error}", self.place());
-        self.note_outage(now, Channel::Attach, text);
+        self.note_outage(now, OutageOf::Attach, text);
         let pause = self.stdin.pauses.next(&mut self.dice).max(error.retry_after().unwrap_or_default());
         self.timers.set(Timer::Attach, now + pause);
         self.set(State::Pending, format!("Sending stdin to pod: {error}"));
@@ -154,44 +155,44 @@ impl Machine {
 
     fn on_broken(&mut self, now: Instant, cause: String) {
         self.timers.stop(Timer::StdinStatus);
-        self.stdin.step = Step::Broken(cause);
+        self.stdin.step = StdinStep::Broken(cause);
         self.timers.set(Timer::Verdict, now + VERDICT_WITHIN);
         self.look_soon();
     }
 
-    /// All of stdin has arrived, as far as anybody can tell.
+    /// All of stdin is delivered, as far as anybody can tell.
     pub(super) fn stdin_delivered(&mut self) {
-        if self.stdin.step == Step::Sent {
-            self.stdin.step = Step::Delivered;
+        if self.stdin.step == StdinStep::Sent {
+            self.stdin.step = StdinStep::Delivered;
             self.timers.stop(Timer::StdinStatus);
             self.set(State::Running, "Pod Running");
         }
     }
 
-    /// `worker` has ended: nothing is sent any more.
+    /// `worker` has ended, so nothing more is sent.
     pub(super) fn stop_stdin(&mut self) {
         self.timers.stop(Timer::Attach);
         self.timers.stop(Timer::Verdict);
         self.timers.stop(Timer::StdinStatus);
         if self.stdin.is_open() {
-            self.ask(Request::CloseAttach);
+            self.ask(ApiRequest::CloseAttach);
         }
         self.outages.attach = None;
         self.review_outages();
-        self.stdin.step = match std::mem::replace(&mut self.stdin.step, Step::Nothing) {
-            Step::Nothing => Step::Nothing,
-            Step::Sent | Step::Delivered => Step::Delivered,
-            Step::Waiting
-            | Step::Opening
-            | Step::Paused
-            | Step::Sending
-            | Step::Broken(_)
-            | Step::Undelivered => Step::Undelivered,
+        self.stdin.step = match std::mem::replace(&mut self.stdin.step, StdinStep::Nothing) {
+            StdinStep::Nothing => StdinStep::Nothing,
+            StdinStep::Sent | StdinStep::Delivered => StdinStep::Delivered,
+            StdinStep::Waiting
+            | StdinStep::Opening
+            | StdinStep::Paused
+            | StdinStep::Sending
+            | StdinStep::Broken(_)
+            | StdinStep::Undelivered => StdinStep::Undelivered,
         };
     }
 
     pub(super) fn fail_stdin(&mut self, now: Instant) {
-        if let Step::Broken(cause) = &self.stdin.step {
+        if let StdinStep::Broken(cause) = &self.stdin.step {
             let text = format!("Error streaming stdin to pod {}. Error: {cause}", self.place());
             self.fail(now, text);
         }

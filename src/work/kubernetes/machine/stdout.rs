@@ -1,61 +1,61 @@
-//! Following `worker`'s log: opening streams, going on after each end, and knowing when all of it was read. The end
-//! of a stream never means the end of the log; only a stream that was asked for after `worker` had ended, and that
-//! ended in order, was the whole rest.
+//! Follows `worker`'s log: opens streams, resumes after each end, and decides when all of it is read. The end
+//! of a stream never means the end of the log. Only a stream that was requested after `worker` had ended, and
+//! that ended in order, was the whole rest.
 //!
-//! A kubelet notices a container's end about a second late in a stream that follows. So once `worker` has ended, the
-//! stream that follows is set aside, still open, and the rest is read by another; if the log was rotated meanwhile,
-//! and the other one cannot be joined to what was written, the first is read to its end after all.
+//! A kubelet notices a container's end about a second late in a following stream. So once `worker` has ended,
+//! the following stream is parked while another one reads the rest. If the log was rotated meanwhile, and the
+//! other stream does not join what was written, the parked one is read to its end after all.
 
 use std::time::{Duration, Instant};
 
-use super::end::Channel;
-use super::{BackOff, LONGEST_PAUSE, Machine, Request, StreamId, Timer};
+use super::end::OutageOf;
+use super::{ApiRequest, BackOff, LONGEST_PAUSE, Machine, StreamId, Timer};
 use crate::work::kubernetes::api_error::ApiError;
 use crate::work::kubernetes::log::{StreamEnd, Took};
 use crate::work::kubernetes::options::StreamMethod;
 use crate::work::unit::State;
 
-/// The first and the longest pause after a stream that was ended in order.
+/// The first and the longest delay after a stream that ended in order.
 const REOPEN: Duration = Duration::from_millis(200);
 const REOPEN_LONGEST: Duration = Duration::from_secs(5);
-/// How long a silent stream that follows is left open after `worker` has ended.
+/// How long a silent following stream stays open after `worker` has ended.
 const LINGER: Duration = Duration::from_secs(30);
 
 /// The log streams.
 #[derive(Debug)]
 pub(super) struct Stdout {
-    step: Step,
+    step: LogStep,
     last: u32,
-    /// A stream that is set aside.
+    /// A parked stream.
     parked: Option<StreamId>,
-    /// Pauses after ends in order, and after failures.
+    /// Delays after ends in order, and after failures.
     reopens: BackOff,
     pauses: BackOff,
     has_output: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum LogStep {
     /// `worker` has not run.
     Unopened,
-    Opening(Stream),
-    Reading(Stream),
+    Opening(OpenStream),
+    Reading(OpenStream),
     Paused,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stream {
+struct OpenStream {
     id: StreamId,
-    /// It was asked for after `worker` had ended.
+    /// It was requested after `worker` had ended.
     is_rest: bool,
-    /// It has brought something new.
+    /// It delivered something new.
     has_new: bool,
 }
 
 impl Stdout {
     pub(super) fn new(first: Duration) -> Self {
         Self {
-            step: Step::Unopened,
+            step: LogStep::Unopened,
             last: 0,
             parked: None,
             reopens: BackOff::new(REOPEN, REOPEN_LONGEST),
@@ -65,34 +65,34 @@ impl Stdout {
     }
 
     pub(super) fn is_unopened(&self) -> bool {
-        self.step == Step::Unopened
+        self.step == LogStep::Unopened
     }
 
-    /// `worker` has printed something since this daemon follows it.
+    /// Whether `worker` printed anything since this daemon follows it.
     pub(super) fn has_output(&self) -> bool {
         self.has_output
     }
 
-    /// The stream that is read.
+    /// The stream that is being read.
     pub(super) fn reads(&self) -> Option<StreamId> {
         match self.step {
-            Step::Reading(stream) => Some(stream.id),
-            Step::Unopened | Step::Opening(_) | Step::Paused => None,
+            LogStep::Reading(stream) => Some(stream.id),
+            LogStep::Unopened | LogStep::Opening(_) | LogStep::Paused => None,
         }
     }
 
-    /// The streams that are open or being opened; they are none any more.
+    /// Takes the streams that are open or being opened, and forgets them.
     pub(super) fn take_open(&mut self) -> Vec<StreamId> {
-        let current = match std::mem::replace(&mut self.step, Step::Paused) {
-            Step::Opening(stream) | Step::Reading(stream) => Some(stream.id),
-            Step::Unopened | Step::Paused => None,
+        let current = match std::mem::replace(&mut self.step, LogStep::Paused) {
+            LogStep::Opening(stream) | LogStep::Reading(stream) => Some(stream.id),
+            LogStep::Unopened | LogStep::Paused => None,
         };
         current.into_iter().chain(self.parked.take()).collect()
     }
 }
 
 impl Machine {
-    /// `worker` runs, or has ended, and its log was never opened.
+    /// `worker` runs or has ended, and its log was never opened.
     pub(super) fn open_log_first(&mut self, now: Instant) {
         if self.stdout.is_unopened() {
             self.open_log(now);
@@ -104,36 +104,36 @@ impl Machine {
         let is_rest = self.ended.is_some();
         self.stdout.last += 1;
         let id = StreamId(self.stdout.last);
-        self.stdout.step = Step::Opening(Stream { id, is_rest, has_new: false });
-        self.ask(Request::OpenLog { stream: id, since: self.reader.since(), follow: !is_rest });
+        self.stdout.step = LogStep::Opening(OpenStream { id, is_rest, has_new: false });
+        self.ask(ApiRequest::OpenLog { stream: id, since: self.reader.since(), follow: !is_rest });
     }
 
-    /// `worker` has ended: what is left of its log is read.
+    /// `worker` has ended: reads the rest of its log.
     pub(super) fn read_rest(&mut self, now: Instant) {
         match self.stdout.step {
-            Step::Unopened | Step::Paused => self.open_log(now),
-            Step::Reading(stream) if self.reader.has_anchor() => {
+            LogStep::Unopened | LogStep::Paused => self.open_log(now),
+            LogStep::Reading(stream) if self.reader.has_anchor() => {
                 self.reader.park();
                 self.stdout.parked = Some(stream.id);
                 self.open_log(now);
             }
-            Step::Opening(stream) => {
-                self.ask(Request::CloseLog(stream.id));
+            LogStep::Opening(stream) => {
+                self.ask(ApiRequest::CloseLog(stream.id));
                 self.open_log(now);
             }
-            // Without a line to find again nobody can say whether another one leaves something out.
-            Step::Reading(_) => self.timers.set(Timer::Linger, now + LINGER),
+            // Without a line to find again, nobody can say whether another stream is complete.
+            LogStep::Reading(_) => self.timers.set(Timer::Linger, now + LINGER),
         }
     }
 
     pub(super) fn on_log_opened(&mut self, now: Instant, id: StreamId, answer: Result<(), ApiError>) {
-        let Step::Opening(stream) = self.stdout.step else { return };
+        let LogStep::Opening(stream) = self.stdout.step else { return };
         if stream.id != id {
             return;
         }
         match answer {
             Ok(()) => {
-                self.stdout.step = Step::Reading(stream);
+                self.stdout.step = LogStep::Reading(stream);
                 self.reader.open();
                 if self.ended.is_none() {
                     self.outages.log = None;
@@ -155,12 +155,12 @@ impl Machine {
             ApiError::Unreachable(_) | ApiError::Busy { .. } | ApiError::Unauthorized(_) => {}
         }
         self.reader.note_gap();
-        self.note_outage(now, Channel::Log, text);
+        self.note_outage(now, OutageOf::Log, text);
         self.pause_log(now, error.retry_after().unwrap_or_default());
     }
 
     fn pause_log(&mut self, now: Instant, at_least: Duration) {
-        self.stdout.step = Step::Paused;
+        self.stdout.step = LogStep::Paused;
         let pause = self.stdout.pauses.next(&mut self.dice).max(at_least);
         self.timers.set(Timer::Log, now + pause);
     }
@@ -187,7 +187,7 @@ impl Machine {
     }
 
     fn note_output(&mut self, now: Instant) {
-        if let Step::Reading(stream) = &mut self.stdout.step {
+        if let LogStep::Reading(stream) = &mut self.stdout.step {
             stream.has_new = true;
         }
         self.stdout.has_output = true;
@@ -201,13 +201,13 @@ impl Machine {
         }
     }
 
-    /// Kubelet or API server speak in place of the log.
+    /// The kubelet or API server sent a message instead of the log.
     fn on_foreign(&mut self, now: Instant, said: &str) {
         let Some(id) = self.stdout.reads() else { return };
         if self.stdout.parked.is_some() {
             return self.return_to_parked(now);
         }
-        self.ask(Request::CloseLog(id));
+        self.ask(ApiRequest::CloseLog(id));
         self.reader.close(StreamEnd::Broken);
         self.tell_foreign(now, said);
         self.go_on_after_break(now);
@@ -217,12 +217,12 @@ impl Machine {
         if self.state == State::Running {
             self.set(State::Running, format!("Pod Running: {said}"));
         }
-        self.note_outage(now, Channel::Log, format!("Error with pod's stdout: {said}"));
+        self.note_outage(now, OutageOf::Log, format!("Error with pod's stdout: {said}"));
     }
 
     pub(super) fn on_log_ended(&mut self, now: Instant, end: StreamEnd) {
-        let Step::Reading(stream) = self.stdout.step else { return };
-        self.stdout.step = Step::Paused;
+        let LogStep::Reading(stream) = self.stdout.step else { return };
+        self.stdout.step = LogStep::Paused;
         let completes = end == StreamEnd::InOrder && (stream.is_rest || self.is_gone && self.ended.is_some());
         let joins = self.reader.complete();
         let parked = self.stdout.parked.is_some();
@@ -246,14 +246,15 @@ impl Machine {
                 if self.ended.is_some() && !stream.has_new {
                     let text =
                         format!("Error with pod's stdout: the log stream of pod {} breaks off", self.place());
-                    self.note_outage(now, Channel::Log, text);
+                    self.note_outage(now, OutageOf::Log, text);
                 }
                 self.go_on_after_break(now);
             }
         }
     }
 
-    /// A stream was ended in order, which says nothing: the log was rotated, something was idle, `worker` has ended.
+    /// A stream ended in order. That means nothing: the log was rotated, the stream was idle, or `worker` has
+    /// ended.
     fn go_on_after_end(&mut self, now: Instant, has_new: bool) {
         self.timers.stop(Timer::Linger);
         if self.is_gone {
@@ -277,26 +278,26 @@ impl Machine {
         self.pause_log(now, Duration::ZERO);
     }
 
-    /// The stream that should have brought the rest did not: the one set aside is read, if nothing came of the other.
+    /// The stream for the rest failed. If it delivered nothing, the parked one is read.
     fn return_to_parked(&mut self, now: Instant) {
         let parked = self.stdout.parked.take();
-        if let Step::Opening(stream) | Step::Reading(stream) = self.stdout.step {
-            self.ask(Request::CloseLog(stream.id));
+        if let LogStep::Opening(stream) | LogStep::Reading(stream) = self.stdout.step {
+            self.ask(ApiRequest::CloseLog(stream.id));
         }
         match parked {
             Some(id) if self.reader.unpark() => {
-                self.stdout.step = Step::Reading(Stream { id, is_rest: false, has_new: false });
+                self.stdout.step = LogStep::Reading(OpenStream { id, is_rest: false, has_new: false });
                 self.timers.set(Timer::Linger, now + LINGER);
             }
             Some(id) => {
-                self.ask(Request::CloseLog(id));
+                self.ask(ApiRequest::CloseLog(id));
                 self.pause_log(now, Duration::ZERO);
             }
             None => self.pause_log(now, Duration::ZERO),
         }
     }
 
-    /// `worker` has ended, and its log stream neither brings anything nor ends.
+    /// `worker` has ended, and its log stream neither delivers anything nor ends.
     pub(super) fn stop_lingering(&mut self, now: Instant) {
         if self.settings.method == StreamMethod::Tcp {
             return self.stop_lingering_for_tcp(now);
@@ -305,7 +306,7 @@ impl Machine {
             self.reader.close(StreamEnd::Broken);
         }
         for stream in self.stdout.take_open() {
-            self.ask(Request::CloseLog(stream));
+            self.ask(ApiRequest::CloseLog(stream));
         }
         self.open_log(now);
     }

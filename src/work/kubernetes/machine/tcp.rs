@@ -1,5 +1,5 @@
-//! A pod that connects to this node for stdin and stdout. Owns what its connection means for the unit; who connects is
-//! checked by the driver against the addresses in the pod's status.
+//! A pod that connects to this node for stdin and stdout: what its connection means for the unit. The driver
+//! checks the caller against the addresses in the pod's status.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use super::{Machine, TcpNews, Timer};
 use crate::work::kubernetes::waiting::how;
 use crate::work::unit::State;
 
-/// How long the connection's end is waited for after `worker` has ended.
+/// How long to wait for the connection's end after `worker` has ended.
 const LINGER: Duration = Duration::from_secs(10);
 
 impl Machine {
@@ -23,7 +23,7 @@ impl Machine {
         }
     }
 
-    /// `worker` has ended; what it has sent may still be on its way.
+    /// `worker` has ended, but its output may still be on its way.
     pub(super) fn linger_for_tcp(&mut self, now: Instant) {
         self.timers.start(Timer::Linger, now + LINGER);
     }

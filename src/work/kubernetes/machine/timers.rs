@@ -1,41 +1,41 @@
-//! The moments at which a unit's owner wants to be woken, one of each kind. Asks no clock.
+//! The timers of a unit's owner, one of each kind. This module reads no clock.
 
 use std::time::Instant;
 
 /// What a wake-up is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
-    /// The pod has been pending for as long as the submission allows.
+    /// The pod was pending for as long as the submission allows.
     Pending,
-    /// What a container needs has been missing for too long.
+    /// Something that a container needs was missing for too long.
     Grace,
-    /// The pod is to be created again.
+    /// Create the pod again.
     Create,
-    /// Stdin is to be attached to again.
+    /// Attach to stdin again.
     Attach,
-    /// The server has not said whether all of stdin arrived.
+    /// The server has not confirmed that all of stdin arrived.
     StdinStatus,
-    /// Stdin broke off, and `worker` has not ended by it.
+    /// Stdin broke off, and `worker` has not ended since.
     Verdict,
-    /// The log is to be opened again.
+    /// Open the log again.
     Log,
-    /// `worker` has ended, and the log stream has not.
+    /// `worker` has ended, but the log stream has not.
     Linger,
-    /// The pod is to be looked at again.
+    /// Get the pod again.
     Get,
     /// The API server, or the kubelet, has not answered for too long.
     Outage,
-    /// The pod is gone, and the log stream has not ended.
+    /// The pod is gone, but the log stream has not ended.
     Gone,
-    /// The pod's last event has not come.
+    /// The pod's last event has not arrived.
     Events,
-    /// The pod is to be deleted again.
+    /// Delete the pod again.
     Delete,
     /// The pod of a released unit could not be deleted for too long.
     GiveUp,
 }
 
-/// How many kinds there are.
+/// The number of timers.
 const KINDS: usize = Timer::GiveUp as usize + 1;
 
 const ALL: [Timer; KINDS] = [
@@ -55,7 +55,7 @@ const ALL: [Timer; KINDS] = [
     Timer::GiveUp,
 ];
 
-/// A moment of each kind, or none.
+/// The deadline of each timer, if it runs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Timers([Option<Instant>; KINDS]);
 
@@ -64,12 +64,12 @@ impl Timers {
         self.0[timer as usize] = Some(at);
     }
 
-    /// Sets a timer that does not run yet.
+    /// Starts a timer, unless it runs.
     pub(super) fn start(&mut self, timer: Timer, at: Instant) {
         self.0[timer as usize].get_or_insert(at);
     }
 
-    /// Moves a timer that runs to an earlier moment.
+    /// Moves a running timer forward.
     pub(super) fn advance(&mut self, timer: Timer, at: Instant) {
         if let Some(moment) = &mut self.0[timer as usize] {
             *moment = at.min(*moment);
@@ -84,12 +84,12 @@ impl Timers {
         self.0[timer as usize].is_some()
     }
 
-    /// The nearest moment, and what it is for.
+    /// The next deadline, and its timer.
     pub(super) fn next(&self) -> Option<(Instant, Timer)> {
         ALL.iter().filter_map(|timer| Some((self.0[*timer as usize]?, *timer))).min()
     }
 
-    /// Takes one whose moment has come.
+    /// Takes an expired timer.
     pub(super) fn expired(&mut self, now: Instant) -> Option<Timer> {
         let (at, timer) = self.next()?;
         if at > now {
@@ -99,7 +99,7 @@ impl Timers {
         Some(timer)
     }
 
-    /// Stops those that have to do with the unit's work; its pod's deletion goes on.
+    /// Stops the timers of the unit's work; the deletion of its pod continues.
     pub(super) fn stop_work(&mut self) {
         for timer in ALL {
             if timer != Timer::Delete && timer != Timer::GiveUp {

@@ -1,4 +1,4 @@
-//! Which end is success.
+//! Which end counts as success.
 
 use super::*;
 
@@ -17,7 +17,6 @@ fn end_of(worker: Container, pod: impl FnOnce(PodSeen) -> PodSeen) -> (State, St
     (state, detail.to_owned())
 }
 
-/// B6, and the table of ends.
 #[test]
 fn the_exit_code_and_its_reason_decide() {
     let same = |pod| pod;
@@ -54,9 +53,9 @@ fn the_exit_code_and_its_reason_decide() {
 }
 
 #[test]
-fn what_kubernetes_has_killed_did_not_end_well() {
+fn a_container_killed_by_kubernetes_has_failed() {
     let evicted = |pod| PodSeen {
-        phase: Phase::Failed,
+        phase: PodPhase::Failed,
         reason: "Evicted".into(),
         message: "The node was low on resource: memory.".into(),
         ..pod
@@ -71,7 +70,7 @@ fn what_kubernetes_has_killed_did_not_end_well() {
 }
 
 #[test]
-fn a_pod_that_vanishes_is_read_as_far_as_it_goes() {
+fn the_log_of_a_vanished_pod_is_read_as_far_as_possible() {
     let (mut rig, follow) = Rig::following();
     rig.logs(follow, LINE);
     let last = rig.pod(Container::Running);
@@ -80,7 +79,7 @@ fn a_pod_that_vanishes_is_read_as_far_as_it_goes() {
     assert_eq!(rig.logs(follow, "2026-01-02T03:04:06Z last words\n"), "last words\n");
     rig.unit.handle_log_ended(rig.now, follow, StreamEnd::InOrder);
     assert_eq!(rig.asks(), [], "there is nothing to delete");
-    let name = &rig.unit.facts.pod_name;
+    let name = &rig.unit.record.pod_name;
     let detail = format!(
         "Error getting pod ns/{name}. Error: pods \"{name}\" not found: it was deleted while container worker ran on node \
          node-1"
@@ -90,9 +89,10 @@ fn a_pod_that_vanishes_is_read_as_far_as_it_goes() {
 }
 
 #[test]
-fn a_pod_that_fails_without_a_word_of_its_worker_is_told() {
+fn a_failed_pod_without_worker_status_is_reported() {
     let (mut rig, follow) = Rig::following();
-    let evicted = PodSeen { phase: Phase::Failed, reason: "NodeLost".into(), ..rig.pod(Container::Unknown) };
+    let evicted =
+        PodSeen { phase: PodPhase::Failed, reason: "NodeLost".into(), ..rig.pod(Container::Unknown) };
     rig.unit.handle_watched(rig.now, evicted);
     assert_eq!(rig.logs(follow, LINE), "hi\n");
     assert_eq!(rig.wake(), Timer::Gone);
@@ -104,7 +104,7 @@ fn a_pod_that_fails_without_a_word_of_its_worker_is_told() {
 #[test]
 fn a_pod_that_vanishes_after_its_end_may_have_said_everything() {
     let (mut rig, follow) = Rig::following();
-    // No line is there to join another stream to, so this one is waited for.
+    // There is no line at which another stream could join, so this stream is awaited.
     let last = rig.pod(ended(0, "Completed"));
     rig.unit.handle_watched_gone(rig.now, last);
     assert_eq!(rig.asks(), []);
@@ -114,11 +114,11 @@ fn a_pod_that_vanishes_after_its_end_may_have_said_everything() {
 }
 
 #[test]
-fn the_last_event_is_told_where_it_may_be_read_and_is_not_waited_for_long() {
+fn the_last_event_is_reported_if_it_is_readable_and_arrives_soon() {
     for event in [Some("FailedMount: MountVolume.SetUp failed"), None] {
-        let mut rig = Rig::created(Settings { may_read_events: true, ..settings() });
+        let mut rig = Rig::created(UnitSettings { may_read_events: true, ..settings() });
         rig.watched(waiting("InvalidImageName", "bad"));
-        assert_eq!(rig.asks(), [Request::GetEvents]);
+        assert_eq!(rig.asks(), [ApiRequest::GetEvents]);
         assert!(!rig.is_final());
         if event.is_some() {
             rig.unit.handle_event(rig.now, event);

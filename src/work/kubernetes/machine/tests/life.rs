@@ -6,21 +6,22 @@ use super::*;
 fn a_job_from_its_submission_to_its_release() {
     let mut rig = Rig::new(settings());
     let requests = rig.asks();
-    let [Request::Watch, Request::Create(name)] = &requests[..] else { panic!("{requests:?}") };
+    let [ApiRequest::Watch, ApiRequest::Create(name)] = &requests[..] else { panic!("{requests:?}") };
     assert!(name.starts_with("w-") && name.len() == 7);
     let pod = rig.pod(Container::Unknown);
     rig.unit.handle_created(rig.now, Ok(pod));
     rig.watched(waiting("ContainerCreating", ""));
     assert_eq!(rig.asks(), []);
     rig.watched(Container::Running);
-    // Neither waits for the other.
+    // The two requests do not wait for each other.
     let requests = rig.asks();
-    let [Request::OpenLog { stream: follow, since: None, follow: true }, Request::Attach] = requests[..]
+    let [ApiRequest::OpenLog { stream: follow, since: None, follow: true }, ApiRequest::Attach] =
+        requests[..]
     else {
         panic!("{requests:?}")
     };
     rig.unit.handle_attach(rig.now, AttachNews::Opened);
-    assert_eq!(rig.asks_one(), Request::SendStdin);
+    assert_eq!(rig.asks_one(), ApiRequest::SendStdin);
     rig.unit.handle_log_opened(rig.now, follow, Ok(()));
     rig.unit.handle_attach(rig.now, AttachNews::Sent);
     assert_eq!(rig.asks(), []);
@@ -32,7 +33,7 @@ fn a_job_from_its_submission_to_its_release() {
     assert_eq!(rig.logs(rest, LINE), "", "it was written before");
     rig.unit.handle_log_ended(rig.now, rest, StreamEnd::InOrder);
     let closed = rig.asks();
-    assert!(closed.contains(&Request::CloseLog(follow)), "{closed:?}");
+    assert!(closed.contains(&ApiRequest::CloseLog(follow)), "{closed:?}");
     assert_eq!(
         rig.said,
         [
@@ -46,19 +47,20 @@ fn a_job_from_its_submission_to_its_release() {
     );
     assert_eq!(rig.unit.stdout_size(), 3);
     rig.unit.handle_release(rig.now, rig.now + Duration::from_secs(9), false);
-    assert_eq!(rig.asks_one(), Request::Delete("u1".into()));
+    assert_eq!(rig.asks_one(), ApiRequest::Delete("u1".into()));
     rig.unit.handle_deleted(rig.now, Ok(()));
-    assert_eq!(rig.unit.poll_output(), Some(Output::Released { is_gone: true }));
+    assert_eq!(rig.unit.poll_output(), Some(MachineOutput::Released { is_gone: true }));
     assert_eq!((rig.unit.poll_output(), rig.unit.poll_timeout()), (None, None));
-    // B16: what nobody disturbs.
+    // An undisturbed unit needs few requests.
     assert!(rig.requests <= 6, "{}", rig.requests);
 }
 
-/// B8.
 #[test]
-fn what_a_pod_waits_for_is_told_while_it_waits_and_when_it_has_waited_in_vain() {
-    let mut rig =
-        Rig::new(Settings { pending_until: Some(Instant::now() + Duration::from_secs(60)), ..settings() });
+fn the_detail_says_what_a_pod_waits_or_waited_for() {
+    let mut rig = Rig::new(UnitSettings {
+        pending_until: Some(Instant::now() + Duration::from_secs(60)),
+        ..settings()
+    });
     rig.asks();
     let pod = rig.pod(Container::Unknown);
     rig.unit.handle_created(rig.now, Ok(pod));
@@ -73,14 +75,17 @@ fn what_a_pod_waits_for_is_told_while_it_waits_and_when_it_has_waited_in_vain() 
         (State::Pending, "Pod created: 0/3 nodes are available: 3 Insufficient cpu.")
     );
     assert_eq!(rig.wake(), Timer::Pending);
-    assert_eq!(rig.asks(), [Request::Delete("u1".into())], "it would run later, and nobody would follow it");
+    assert_eq!(
+        rig.asks(),
+        [ApiRequest::Delete("u1".into())],
+        "it would run later, and nobody would follow it"
+    );
     let detail = "Error creating pod: timed out waiting for the condition: 0/3 nodes are available: 3 Insufficient cpu.";
     assert_eq!(rig.last_said(), (State::Failed, detail));
 }
 
-/// B7.
 #[test]
-fn each_reason_has_the_time_it_is_worth() {
+fn each_reason_has_its_own_time_limit() {
     let fails_after = |reason: &str| {
         let mut rig = Rig::created(settings());
         rig.watched(waiting(reason, "message"));
@@ -103,7 +108,7 @@ fn each_reason_has_the_time_it_is_worth() {
     }
     for reason in ["CreateContainerConfigError", "RunContainerError", "CreateContainerError"] {
         assert!(fails_after(reason).is_some(), "{reason}");
-        // It heals in time.
+        // The container recovers in time.
         let mut rig = Rig::created(settings());
         rig.watched(waiting(reason, "message"));
         rig.pass(Duration::from_secs(29));
@@ -139,10 +144,10 @@ fn the_fourth_back_off_of_a_pull_is_the_last() {
 }
 
 #[test]
-fn a_pod_that_is_turned_away_fails_at_once() {
+fn a_rejected_pod_fails_at_once() {
     let mut rig = Rig::created(settings());
     let admission = PodSeen {
-        phase: Phase::Failed,
+        phase: PodPhase::Failed,
         reason: "UnexpectedAdmissionError".into(),
         message: "no device".into(),
         ..rig.pod(Container::Unknown)
@@ -155,9 +160,8 @@ fn a_pod_that_is_turned_away_fails_at_once() {
     );
 }
 
-/// B15.
 #[test]
-fn quota_is_passed_on_unchanged_or_waited_out() {
+fn a_quota_refusal_fails_the_unit_or_is_retried() {
     let message =
         "pods \"w-x\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1";
     let quota = || Err(ApiError::from_status(403, message.into(), None));
@@ -168,9 +172,9 @@ fn quota_is_passed_on_unchanged_or_waited_out() {
     assert_eq!(rig.last_said(), (State::Failed, format!("Error creating pod: {message}").as_str()));
 
     let until = Instant::now() + Duration::from_secs(60);
-    let mut rig = Rig::new(Settings { quota_retry: true, pending_until: Some(until), ..settings() });
+    let mut rig = Rig::new(UnitSettings { quota_retry: true, pending_until: Some(until), ..settings() });
     while !rig.is_final() {
-        if rig.asks().iter().any(|request| matches!(request, Request::Create(_))) {
+        if rig.asks().iter().any(|request| matches!(request, ApiRequest::Create(_))) {
             rig.unit.handle_created(rig.now, quota());
             rig.asks();
             assert_eq!(
@@ -193,22 +197,22 @@ fn a_create_whose_answer_was_lost_is_repeated_under_its_name() {
     assert_eq!(rig.wake(), Timer::Create);
     assert_eq!(rig.asks_one(), requests[1]);
     rig.unit.handle_created(rig.now, Err(ApiError::Conflict("pods \"w-x\" already exists".into())));
-    assert_eq!(rig.asks_one(), Request::GetPod);
+    assert_eq!(rig.asks_one(), ApiRequest::GetPod);
     let pod = rig.pod(Container::Running);
     rig.unit.handle_pod(rig.now, Ok(pod));
-    assert!(rig.asks().contains(&Request::Attach), "it is ours");
+    assert!(rig.asks().contains(&ApiRequest::Attach), "it is ours");
 }
 
 #[test]
-fn a_name_that_somebody_else_has_is_not_taken_from_him() {
+fn a_name_in_use_is_left_alone() {
     let mut rig = Rig::new(settings());
     let requests = rig.asks();
     rig.unit.handle_created(rig.now, Err(ApiError::Conflict("pods \"w-x\" already exists".into())));
-    assert_eq!(rig.asks_one(), Request::GetPod);
+    assert_eq!(rig.asks_one(), ApiRequest::GetPod);
     let foreign = PodSeen { owner: None, uid: "foreign".into(), ..rig.pod(Container::Running) };
     rig.unit.handle_pod(rig.now, Ok(foreign));
     let another = rig.asks_one();
-    assert!(matches!(another, Request::Create(_)) && another != requests[1]);
+    assert!(matches!(another, ApiRequest::Create(_)) && another != requests[1]);
 }
 
 #[test]
@@ -219,16 +223,16 @@ fn the_watch_may_be_faster_than_the_create() {
     assert_eq!(rig.asks(), [], "the answer may still make another");
     let late = rig.pod(Container::Unknown);
     rig.unit.handle_created(rig.now, Ok(late));
-    assert!(rig.asks().contains(&Request::Attach));
+    assert!(rig.asks().contains(&ApiRequest::Attach));
     assert_eq!(rig.last_said(), (State::Pending, "Sending stdin to pod"));
-    // With an answer that was lost.
+    // The answer is lost.
     let mut rig = Rig::new(settings());
     rig.asks();
     rig.unit.handle_created(rig.now, Err(ApiError::Unreachable("timeout".into())));
     rig.watched(Container::Running);
-    assert!(rig.asks().contains(&Request::Attach));
+    assert!(rig.asks().contains(&ApiRequest::Attach));
     rig.pass(Duration::from_secs(60));
-    assert!(!rig.asks().iter().any(|request| matches!(request, Request::Create(_))));
+    assert!(!rig.asks().iter().any(|request| matches!(request, ApiRequest::Create(_))));
 }
 
 #[test]
@@ -237,23 +241,22 @@ fn another_pod_of_the_same_name_is_not_ours() {
     let other = PodSeen { uid: "u2".into(), ..rig.pod(Container::Running) };
     rig.unit.handle_watched(rig.now, other);
     assert_eq!(rig.asks(), []);
-    let name = &rig.unit.facts.pod_name;
+    let name = &rig.unit.record.pod_name;
     let detail = format!(
         "Error creating pod: pods \"{name}\" not found: it was deleted before container worker ran on node node-1"
     );
     assert_eq!(rig.last_said(), (State::Failed, detail.as_str()));
 }
 
-/// B22.
 #[test]
-fn nothing_but_the_worker_counts() {
-    let mut rig = Rig::created(Settings { has_stdin: false, ..settings() });
-    // A sidecar that never gets ready, beside a worker that runs.
-    let running = PodSeen { phase: Phase::Pending, ..rig.pod(Container::Running) };
+fn only_the_worker_counts() {
+    let mut rig = Rig::created(UnitSettings { has_stdin: false, ..settings() });
+    // A sidecar that never becomes ready, next to a running worker.
+    let running = PodSeen { phase: PodPhase::Pending, ..rig.pod(Container::Running) };
     rig.unit.handle_watched(rig.now, running);
     let follow = rig.opened_log(true);
     rig.logs(follow, LINE);
-    let stays = PodSeen { phase: Phase::Running, ..rig.pod(ended(0, "Completed")) };
+    let stays = PodSeen { phase: PodPhase::Running, ..rig.pod(ended(0, "Completed")) };
     rig.unit.handle_watched(rig.now, stays);
     let rest = rig.opened_log(false);
     rig.logs(rest, LINE);
@@ -262,49 +265,49 @@ fn nothing_but_the_worker_counts() {
     assert_eq!(rig.last_said(), (State::Succeeded, "Finished"));
 }
 
-/// B9, B19: whatever state a daemon left.
+/// A restart from every state that a daemon may leave.
 #[test]
-fn a_restart_goes_on_where_the_unit_stood() {
-    let recorded = |state, facts: Facts| Recorded {
+fn a_restart_resumes_the_unit() {
+    let recorded = |state, record: PodRecord| Recorded {
         state,
         detail: "x".into(),
-        facts,
+        record,
         cursor: Cursor::default(),
         stdout_size: 0,
     };
-    let known = Facts { pod_name: "w-known".into(), pod_uid: "u1".into(), ..facts() };
-    let restart = |state, facts: Facts, settings: Settings| {
+    let known = PodRecord { pod_name: "w-known".into(), pod_uid: "u1".into(), ..record() };
+    let restart = |state, record: PodRecord, settings: UnitSettings| {
         let now = Instant::now();
-        Rig { now, ..Rig::with(Machine::restart(settings, recorded(state, facts), now)) }
+        Rig { now, ..Rig::with(Machine::restart(settings, recorded(state, record), now)) }
     };
-    // Nothing was asked for yet.
-    let mut rig = restart(State::Pending, facts(), settings());
-    assert!(matches!(&rig.asks()[..], [Request::Watch, Request::Create(_)]));
-    // The name was written down, the pod never made.
-    let named = Facts { pod_uid: String::new(), ..known.clone() };
+    // Nothing was requested yet.
+    let mut rig = restart(State::Pending, record(), settings());
+    assert!(matches!(&rig.asks()[..], [ApiRequest::Watch, ApiRequest::Create(_)]));
+    // The name was recorded, but the pod never created.
+    let named = PodRecord { pod_uid: String::new(), ..known.clone() };
     let mut rig = restart(State::Pending, named.clone(), settings());
-    assert_eq!(rig.asks(), [Request::Watch, Request::GetPod]);
+    assert_eq!(rig.asks(), [ApiRequest::Watch, ApiRequest::GetPod]);
     rig.unit.handle_pod(rig.now, Err(ApiError::NotFound("not found".into())));
-    assert_eq!(rig.asks_one(), Request::Create("w-known".into()));
-    // It was made, and runs, and got nothing.
+    assert_eq!(rig.asks_one(), ApiRequest::Create("w-known".into()));
+    // The pod was created and runs, but got no stdin.
     let mut rig = restart(State::Pending, named, settings());
     rig.asks();
     let pod = rig.pod(Container::Running);
     rig.unit.handle_pod(rig.now, Ok(pod));
-    assert!(rig.asks().contains(&Request::Attach));
+    assert!(rig.asks().contains(&ApiRequest::Attach));
     // It has not started.
     for delete_pod_on_restart in [false, true] {
         let mut rig =
-            restart(State::Pending, known.clone(), Settings { delete_pod_on_restart, ..settings() });
+            restart(State::Pending, known.clone(), UnitSettings { delete_pod_on_restart, ..settings() });
         rig.asks();
         let pod = rig.pod(waiting("ContainerCreating", ""));
         rig.unit.handle_pod(rig.now, Ok(pod));
         assert_eq!(rig.is_final(), delete_pod_on_restart);
-        let deletes = rig.asks().contains(&Request::Delete("u1".into()));
+        let deletes = rig.asks().contains(&ApiRequest::Delete("u1".into()));
         assert_eq!(deletes, delete_pod_on_restart);
     }
-    // It was being sent its stdin.
-    let begun = Facts { stdin_begun: true, ..known.clone() };
+    // Stdin was being sent.
+    let begun = PodRecord { stdin_begun: true, ..known.clone() };
     let mut rig = restart(State::Pending, begun, settings());
     rig.asks();
     let pod = rig.pod(Container::Running);
@@ -312,13 +315,13 @@ fn a_restart_goes_on_where_the_unit_stood() {
     rig.asks();
     let detail = "Error streaming stdin to pod ns/w-known. Error: the daemon ended while it was being sent";
     assert_eq!(rig.last_said(), (State::Failed, detail));
-    // It ran.
+    // It was running.
     let mut rig = restart(State::Running, known.clone(), settings());
     rig.asks();
     let pod = rig.pod(Container::Running);
     rig.unit.handle_pod(rig.now, Ok(pod));
-    assert!(matches!(rig.asks_one(), Request::OpenLog { follow: true, .. }));
-    // It has ended meanwhile.
+    assert!(matches!(rig.asks_one(), ApiRequest::OpenLog { follow: true, .. }));
+    // It has ended since.
     let mut rig = restart(State::Running, known.clone(), settings());
     rig.asks();
     let pod = rig.pod(ended(0, "Completed"));
@@ -335,19 +338,19 @@ fn a_restart_goes_on_where_the_unit_stood() {
     rig.asks();
     let detail = "Error getting pod ns/w-known. Error: pods \"w-known\" not found: it was deleted while container worker ran";
     assert_eq!(rig.last_said(), (State::Failed, detail));
-    // It was cancelled: that stays, and the pod goes.
+    // It was cancelled: it stays cancelled, and its pod is deleted.
     let mut rig = restart(State::Canceled, known.clone(), settings());
-    assert_eq!(rig.asks(), [Request::Delete("u1".into())]);
+    assert_eq!(rig.asks(), [ApiRequest::Delete("u1".into())]);
     let mut rig = restart(State::Succeeded, known, settings());
     assert_eq!(rig.asks(), []);
 }
 
 #[test]
 fn a_pod_that_runs_already_is_followed_from_its_logs_beginning() {
-    let facts = Facts { pod_name: "theirs".into(), adopted: true, ..facts() };
+    let record = PodRecord { pod_name: "theirs".into(), adopted: true, ..record() };
     let adopt = || {
-        let mut rig = Rig::with(Machine::start(settings(), facts.clone()));
-        assert_eq!(rig.asks(), [Request::Watch, Request::GetPod]);
+        let mut rig = Rig::with(Machine::start(settings(), record.clone()));
+        assert_eq!(rig.asks(), [ApiRequest::Watch, ApiRequest::GetPod]);
         rig
     };
     let mut rig = adopt();
@@ -355,12 +358,12 @@ fn a_pod_that_runs_already_is_followed_from_its_logs_beginning() {
     rig.unit.handle_pod(rig.now, Ok(theirs.clone()));
     let requests = rig.asks();
     assert!(
-        matches!(requests[..], [Request::OpenLog { since: None, follow: true, .. }]),
+        matches!(requests[..], [ApiRequest::OpenLog { since: None, follow: true, .. }]),
         "no stdin: {requests:?}"
     );
     assert_eq!(rig.last_said(), (State::Running, "Pod Running"));
     rig.unit.handle_release(rig.now, rig.now + Duration::from_secs(9), false);
-    assert!(rig.asks().contains(&Request::Delete("u1".into())));
+    assert!(rig.asks().contains(&ApiRequest::Delete("u1".into())));
 
     let refused = [
         (PodSeen { has_worker: false, ..theirs.clone() }, "at least one container must be named worker"),

@@ -1,4 +1,4 @@
-//! A unit's owner in virtual time: each row of what receptor gets wrong, then random histories (`world`).
+//! A unit's owner in virtual time: a test for each defect of receptor's, then random histories (`world`).
 
 mod end;
 mod life;
@@ -13,9 +13,9 @@ use jiff::Timestamp;
 use super::*;
 use crate::work::kubernetes::name::Owner;
 use crate::work::kubernetes::options::StreamMethod;
-use crate::work::kubernetes::pod_status::{Container, Phase, Waiting};
+use crate::work::kubernetes::pod_status::{Container, PodPhase, Waiting};
 
-/// A unit, what it has asked for and what it has said.
+/// A unit, and its outputs so far.
 struct Rig {
     unit: Machine,
     now: Instant,
@@ -23,8 +23,8 @@ struct Rig {
     requests: usize,
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> UnitSettings {
+    UnitSettings {
         owner: Owner::new("n1", "abcd1234", "store"),
         prefix: "w-".into(),
         method: StreamMethod::Logger,
@@ -39,23 +39,23 @@ fn settings() -> Settings {
     }
 }
 
-fn facts() -> Facts {
-    Facts { namespace: "ns".into(), ..Facts::default() }
+fn record() -> PodRecord {
+    PodRecord { namespace: "ns".into(), ..PodRecord::default() }
 }
 
 impl Rig {
-    fn new(settings: Settings) -> Self {
-        Self::with(Machine::start(settings, facts()))
+    fn new(settings: UnitSettings) -> Self {
+        Self::with(Machine::start(settings, record()))
     }
 
     fn with(unit: Machine) -> Self {
         Self { unit, now: Instant::now(), said: Vec::new(), requests: 0 }
     }
 
-    /// A unit whose pod is created and not yet seen.
-    fn created(settings: Settings) -> Self {
+    /// A unit whose pod is created, but not seen yet.
+    fn created(settings: UnitSettings) -> Self {
         let mut rig = Self::new(settings);
-        assert!(matches!(&rig.asks()[..], [Request::Watch, Request::Create(_)]));
+        assert!(matches!(&rig.asks()[..], [ApiRequest::Watch, ApiRequest::Create(_)]));
         let pod = rig.pod(Container::Unknown);
         rig.unit.handle_created(rig.now, Ok(pod));
         assert_eq!(rig.asks(), []);
@@ -63,9 +63,9 @@ impl Rig {
         rig
     }
 
-    /// A unit whose `worker` runs, without stdin, and whose log stream is open.
+    /// A unit whose `worker` runs without stdin, and whose log stream is open.
     fn following() -> (Self, StreamId) {
-        let mut rig = Self::created(Settings { has_stdin: false, ..settings() });
+        let mut rig = Self::created(UnitSettings { has_stdin: false, ..settings() });
         rig.watched(Container::Running);
         let stream = rig.opened_log(true);
         (rig, stream)
@@ -73,13 +73,13 @@ impl Rig {
 
     fn pod(&self, worker: Container) -> PodSeen {
         PodSeen {
-            name: self.unit.facts.pod_name.clone(),
+            name: self.unit.record.pod_name.clone(),
             namespace: "ns".into(),
             uid: "u1".into(),
             owner: Some(self.unit.settings.owner.clone()),
             has_worker: true,
             node: "node-1".into(),
-            phase: Phase::Pending,
+            phase: PodPhase::Pending,
             worker,
             ..PodSeen::default()
         }
@@ -90,13 +90,13 @@ impl Rig {
         self.unit.handle_watched(self.now, pod);
     }
 
-    /// Takes what the unit asks for; what it says is kept.
-    fn asks(&mut self) -> Vec<Request> {
+    /// Takes the unit's requests and records its other outputs.
+    fn asks(&mut self) -> Vec<ApiRequest> {
         let mut requests = Vec::new();
         while let Some(output) = self.unit.poll_output() {
             match output {
-                Output::Request(request) => requests.push(request),
-                Output::Status(change) => {
+                MachineOutput::Request(request) => requests.push(request),
+                MachineOutput::Status(change) => {
                     if let Some((state, _)) = self.said.last() {
                         assert!(
                             change.state >= *state && !state.is_final(),
@@ -106,15 +106,17 @@ impl Rig {
                     }
                     self.said.push((change.state, change.detail));
                 }
-                Output::Released { .. } | Output::ReleasePending(_) => panic!("{output:?} was not asked for"),
+                MachineOutput::Released { .. } | MachineOutput::ReleasePending(_) => {
+                    panic!("{output:?} was not asked for")
+                }
             }
         }
         self.requests += requests.iter().filter(|request| costs(request)).count();
         requests
     }
 
-    /// Takes the one request that there is.
-    fn asks_one(&mut self) -> Request {
+    /// Takes the only request.
+    fn asks_one(&mut self) -> ApiRequest {
         let mut requests = self.asks();
         assert_eq!(requests.len(), 1, "{requests:?}");
         requests.remove(0)
@@ -124,11 +126,11 @@ impl Rig {
         self.said.last().map(|(state, detail)| (*state, detail.as_str())).unwrap()
     }
 
-    /// Opens the log stream that the unit asks for.
+    /// Opens the log stream that the unit requests.
     fn opened_log(&mut self, follows: bool) -> StreamId {
         let requests = self.asks();
         let open = requests.iter().find_map(|request| match request {
-            Request::OpenLog { stream, follow, .. } => Some((*stream, *follow)),
+            ApiRequest::OpenLog { stream, follow, .. } => Some((*stream, *follow)),
             _ => None,
         });
         let (stream, follow) = open.unwrap_or_else(|| panic!("no log in {requests:?}"));
@@ -143,7 +145,7 @@ impl Rig {
         String::from_utf8(out).unwrap()
     }
 
-    /// Lets time pass to the next wake-up.
+    /// Advances to the next timer.
     fn wake(&mut self) -> Timer {
         let (at, timer) = self.unit.poll_timeout().expect("nothing is waited for");
         self.now = self.now.max(at);
@@ -151,7 +153,7 @@ impl Rig {
         timer
     }
 
-    /// Lets time pass, with all wake-ups in it.
+    /// Advances the clock, with all timers on the way.
     fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         while self.unit.poll_timeout().is_some_and(|(at, _)| at <= until) {
@@ -165,16 +167,18 @@ impl Rig {
     }
 }
 
-/// Whether a request goes to the API server for this unit alone.
-fn costs(request: &Request) -> bool {
+/// Whether a request goes to the API server on behalf of this unit only.
+fn costs(request: &ApiRequest) -> bool {
     match request {
-        Request::Create(_)
-        | Request::GetPod
-        | Request::Attach
-        | Request::OpenLog { .. }
-        | Request::GetEvents
-        | Request::Delete(_) => true,
-        Request::Watch | Request::SendStdin | Request::CloseAttach | Request::CloseLog(_) => false,
+        ApiRequest::Create(_)
+        | ApiRequest::GetPod
+        | ApiRequest::Attach
+        | ApiRequest::OpenLog { .. }
+        | ApiRequest::GetEvents
+        | ApiRequest::Delete(_) => true,
+        ApiRequest::Watch | ApiRequest::SendStdin | ApiRequest::CloseAttach | ApiRequest::CloseLog(_) => {
+            false
+        }
     }
 }
 

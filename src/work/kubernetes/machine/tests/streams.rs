@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// B1, B2, B4.
 #[test]
 fn the_end_of_a_stream_is_not_the_end_of_a_job() {
     let (mut rig, mut stream) = Rig::following();
@@ -12,12 +11,12 @@ fn the_end_of_a_stream_is_not_the_end_of_a_job() {
         loop {
             rig.wake();
             let requests = rig.asks();
-            if requests.contains(&Request::GetPod) {
+            if requests.contains(&ApiRequest::GetPod) {
                 let pod = rig.pod(Container::Running);
                 rig.unit.handle_pod(rig.now, Ok(pod));
             }
             let open = requests.iter().find_map(|request| match request {
-                Request::OpenLog { stream, follow: true, .. } => Some(*stream),
+                ApiRequest::OpenLog { stream, follow: true, .. } => Some(*stream),
                 _ => None,
             });
             if let Some(opened) = open {
@@ -31,9 +30,8 @@ fn the_end_of_a_stream_is_not_the_end_of_a_job() {
     assert_eq!(rig.logs(stream, LINE), "hi\n");
 }
 
-/// B3.
 #[test]
-fn an_outage_is_outlasted_until_it_is_too_long() {
+fn an_outage_is_survived_up_to_the_limit() {
     for (minutes, fails) in [(29, false), (31, true)] {
         let (mut rig, stream) = Rig::following();
         rig.logs(stream, LINE);
@@ -42,10 +40,10 @@ fn an_outage_is_outlasted_until_it_is_too_long() {
         while rig.now < begun + Duration::from_secs(minutes * 60) && !rig.is_final() {
             for request in rig.asks() {
                 match request {
-                    Request::OpenLog { stream, .. } => {
+                    ApiRequest::OpenLog { stream, .. } => {
                         rig.unit.handle_log_opened(rig.now, stream, Err(busy()))
                     }
-                    Request::GetPod => rig.unit.handle_pod(rig.now, Err(busy())),
+                    ApiRequest::GetPod => rig.unit.handle_pod(rig.now, Err(busy())),
                     other => panic!("{other:?}"),
                 }
             }
@@ -54,7 +52,7 @@ fn an_outage_is_outlasted_until_it_is_too_long() {
         rig.asks();
         assert_eq!(rig.is_final(), fails);
         if fails {
-            let name = &rig.unit.facts.pod_name;
+            let name = &rig.unit.record.pod_name;
             let detail = format!(
                 "Error opening log stream for pod ns/{name}. Error: the server is currently unable to handle the request \
                  (for 30m0s now)"
@@ -65,12 +63,12 @@ fn an_outage_is_outlasted_until_it_is_too_long() {
 }
 
 #[test]
-fn what_waits_is_tried_soon_when_the_server_is_back() {
+fn retries_run_soon_after_the_server_is_back() {
     let (mut rig, stream) = Rig::following();
     rig.unit.handle_log_ended(rig.now, stream, StreamEnd::Broken);
     for _ in 0..10 {
         rig.wake();
-        let Request::OpenLog { stream, .. } = rig.asks_one() else { panic!() };
+        let ApiRequest::OpenLog { stream, .. } = rig.asks_one() else { panic!() };
         rig.unit.handle_log_opened(rig.now, stream, Err(busy()));
     }
     assert!(rig.unit.poll_timeout().unwrap().0 - rig.now > Duration::from_secs(20));
@@ -79,11 +77,11 @@ fn what_waits_is_tried_soon_when_the_server_is_back() {
 }
 
 #[test]
-fn a_server_that_asks_to_be_left_alone_is() {
+fn retry_after_is_respected() {
     let (mut rig, stream) = Rig::following();
     rig.unit.handle_log_ended(rig.now, stream, StreamEnd::Broken);
     rig.wake();
-    let Request::OpenLog { stream, .. } = rig.asks_one() else { panic!() };
+    let ApiRequest::OpenLog { stream, .. } = rig.asks_one() else { panic!() };
     let error = ApiError::from_status(429, "too many requests".into(), Some(Duration::from_secs(17)));
     rig.unit.handle_log_opened(rig.now, stream, Err(error));
     let before = rig.now;
@@ -91,14 +89,13 @@ fn a_server_that_asks_to_be_left_alone_is() {
     assert!(rig.now - before >= Duration::from_secs(17));
 }
 
-/// B5.
 #[test]
 fn success_waits_for_the_whole_log() {
     let (mut rig, follow) = Rig::following();
     rig.logs(follow, LINE);
     rig.unit.handle_log_ended(rig.now, follow, StreamEnd::InOrder);
     rig.watched(ended(0, "Completed"));
-    // The rest breaks off, and off again.
+    // The rest breaks off repeatedly.
     for _ in 0..3 {
         let rest = rig.opened_log(false);
         rig.logs(rest, LINE);
@@ -121,9 +118,9 @@ fn a_follow_that_lags_behind_a_rotation_is_read_to_its_end() {
     rig.watched(ended(0, "Completed"));
     let probe = rig.opened_log(false);
     assert!(rig.unit.wants_log(probe) && !rig.unit.wants_log(follow));
-    // The new file does not have the last line.
+    // The new file lacks the last line.
     assert_eq!(rig.logs(probe, "2026-01-02T03:04:09Z third\n"), "");
-    assert!(rig.asks().contains(&Request::CloseLog(probe)));
+    assert!(rig.asks().contains(&ApiRequest::CloseLog(probe)));
     assert!(rig.unit.wants_log(follow));
     assert_eq!(rig.logs(follow, "2026-01-02T03:04:07Z second\n"), "second\n");
     rig.unit.handle_log_ended(rig.now, follow, StreamEnd::InOrder);
@@ -154,7 +151,7 @@ fn a_log_that_could_not_be_opened_for_a_while_may_have_been_rotated_again() {
     rig.logs(follow, LINE);
     rig.unit.handle_log_ended(rig.now, follow, StreamEnd::InOrder);
     rig.wake();
-    let Request::OpenLog { stream, .. } = rig.asks_one() else { panic!() };
+    let ApiRequest::OpenLog { stream, .. } = rig.asks_one() else { panic!() };
     rig.unit.handle_log_opened(rig.now, stream, Err(busy()));
     rig.wake();
     let next = rig.opened_log(true);
@@ -162,14 +159,13 @@ fn a_log_that_could_not_be_opened_for_a_while_may_have_been_rotated_again() {
     assert!(rig.is_final());
 }
 
-/// B11.
 #[test]
-fn what_the_kubelet_says_is_told_and_is_no_output() {
+fn kubelet_messages_are_reported_but_are_no_output() {
     let (mut rig, mut stream) = Rig::following();
     let said = "failed to create fsnotify watcher: too many open files";
     for _ in 0..5 {
         rig.logs(stream, &format!("{LINE}{said}\n"));
-        assert!(rig.asks().contains(&Request::CloseLog(stream)));
+        assert!(rig.asks().contains(&ApiRequest::CloseLog(stream)));
         assert_eq!(rig.last_said(), (State::Running, format!("Pod Running: {said}").as_str()));
         rig.wake();
         stream = rig.opened_log(true);
@@ -177,7 +173,6 @@ fn what_the_kubelet_says_is_told_and_is_no_output() {
     assert_eq!(rig.unit.stdout_size(), 3);
 }
 
-/// B13.
 #[test]
 fn an_attach_that_never_reached_the_container_is_repeated() {
     let mut rig = Rig::created(settings());
@@ -191,14 +186,14 @@ fn an_attach_that_never_reached_the_container_is_repeated() {
         rig.unit.handle_attach(rig.now, AttachNews::Refused(dialing()));
         assert_eq!(rig.asks(), []);
         assert_eq!(rig.wake(), Timer::Attach);
-        assert_eq!(rig.asks_one(), Request::Attach);
+        assert_eq!(rig.asks_one(), ApiRequest::Attach);
     }
-    // Even over a stream that the API server had opened before it knew.
+    // Even over a stream that the API server had opened before it reached the kubelet.
     rig.unit.handle_attach(rig.now, AttachNews::Opened);
-    assert_eq!(rig.asks_one(), Request::SendStdin);
+    assert_eq!(rig.asks_one(), ApiRequest::SendStdin);
     rig.unit.handle_attach(rig.now, AttachNews::Refused(dialing()));
     rig.wake();
-    assert_eq!(rig.asks_one(), Request::Attach);
+    assert_eq!(rig.asks_one(), ApiRequest::Attach);
     rig.unit.handle_attach(rig.now, AttachNews::Opened);
     rig.unit.handle_attach(rig.now, AttachNews::Sent);
     rig.unit.handle_attach(rig.now, AttachNews::Succeeded);
@@ -214,21 +209,20 @@ fn a_stdin_that_broke_off_is_not_repeated() {
     rig.unit.handle_attach(rig.now, AttachNews::Opened);
     rig.asks();
     rig.unit.handle_attach(rig.now, AttachNews::Failed("broken pipe".into()));
-    assert_eq!(rig.asks_one(), Request::GetPod, "it may have ended");
+    assert_eq!(rig.asks_one(), ApiRequest::GetPod, "it may have ended");
     let pod = rig.pod(Container::Running);
     rig.unit.handle_pod(rig.now, Ok(pod));
     assert_eq!(rig.wake(), Timer::Verdict);
     let requests = rig.asks();
     assert!(
-        !requests.contains(&Request::Attach) && requests.contains(&Request::Delete("u1".into())),
+        !requests.contains(&ApiRequest::Attach) && requests.contains(&ApiRequest::Delete("u1".into())),
         "{requests:?}"
     );
-    let name = &rig.unit.facts.pod_name;
+    let name = &rig.unit.record.pod_name;
     let detail = format!("Error streaming stdin to pod ns/{name}. Error: broken pipe");
     assert_eq!(rig.last_said(), (State::Failed, detail.as_str()));
 }
 
-/// B12.
 #[test]
 fn a_pod_that_ends_before_it_got_its_stdin_may_have_ended_well() {
     for (code, expected) in [(0, State::Succeeded), (3, State::Failed)] {
@@ -238,7 +232,7 @@ fn a_pod_that_ends_before_it_got_its_stdin_may_have_ended_well() {
         assert_eq!(rig.logs(rest, LINE), "hi\n");
         rig.unit.handle_log_ended(rig.now, rest, StreamEnd::InOrder);
         rig.asks();
-        let name = &rig.unit.facts.pod_name;
+        let name = &rig.unit.record.pod_name;
         let detail = match code {
             0 => "Finished".to_owned(),
             code => format!(
@@ -252,7 +246,7 @@ fn a_pod_that_ends_before_it_got_its_stdin_may_have_ended_well() {
 }
 
 #[test]
-fn a_worker_that_prints_or_a_minute_ends_the_wait_for_the_servers_word() {
+fn output_or_a_minute_ends_the_wait_for_the_servers_status() {
     for prints in [true, false] {
         let mut rig = Rig::created(settings());
         rig.watched(Container::Running);
@@ -273,27 +267,28 @@ fn a_worker_that_prints_or_a_minute_ends_the_wait_for_the_servers_word() {
     }
 }
 
-/// B10, B14.
 #[test]
 fn the_first_error_stays_whatever_the_other_stream_says() {
     let mut rig = Rig::created(settings());
     rig.watched(Container::Running);
     let requests = rig.asks();
-    let [Request::OpenLog { stream, .. }, Request::Attach] = requests[..] else { panic!("{requests:?}") };
+    let [ApiRequest::OpenLog { stream, .. }, ApiRequest::Attach] = requests[..] else {
+        panic!("{requests:?}")
+    };
     rig.unit.handle_attach(rig.now, AttachNews::Opened);
     rig.unit.handle_attach(rig.now, AttachNews::Sent);
     rig.unit.handle_log_opened(rig.now, stream, Err(ApiError::Forbidden("pods/log is forbidden".into())));
     rig.unit.handle_attach(rig.now, AttachNews::Succeeded);
     rig.watched(ended(0, "Completed"));
     rig.asks();
-    let name = &rig.unit.facts.pod_name;
+    let name = &rig.unit.record.pod_name;
     let detail = format!("Error opening log stream for pod ns/{name}. Error: pods/log is forbidden");
     assert_eq!(rig.last_said(), (State::Failed, detail.as_str()));
 }
 
 #[test]
 fn with_tcp_the_pod_connects_and_nothing_is_attached_to() {
-    let tcp = || Settings { method: StreamMethod::Tcp, ..settings() };
+    let tcp = || UnitSettings { method: StreamMethod::Tcp, ..settings() };
     let mut rig = Rig::created(tcp());
     rig.watched(Container::Running);
     assert_eq!(rig.asks(), []);

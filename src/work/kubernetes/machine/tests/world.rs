@@ -1,6 +1,6 @@
-//! Random histories: a cluster with one unit in it, in which everything may come late, be lost or be repeated, and the
-//! daemon may be killed at any moment. Whatever happens, the rules at [`World::check`] hold, and once everything works
-//! again the unit comes to its end, and its release leaves no pod.
+//! Random histories: a cluster with one unit, in which any message may be late, lost or repeated, and the
+//! daemon may be killed at any moment. The rules at [`World::check`] always hold; once everything works again
+//! the unit ends, and its release leaves no pod.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::*;
 use crate::work::kubernetes::log::cursor::Cursor;
 use crate::work::kubernetes::log::new_part;
 
-/// What a unit is like.
+/// The kind of unit.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     has_stdin: bool,
@@ -35,11 +35,11 @@ struct Pod {
     is_gone: bool,
     log: String,
     lines: u32,
-    /// Streams that have reached its stdin.
+    /// Streams that reached its stdin.
     attached: u32,
 }
 
-/// What an attach stream has come to.
+/// The state of an attach stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attach {
     None,
@@ -51,32 +51,32 @@ enum Attach {
 #[derive(Debug)]
 struct World {
     unit: Machine,
-    settings: Settings,
+    settings: UnitSettings,
     now: Instant,
     pods: Vec<Pod>,
-    /// Requests that are not answered yet.
-    asked: Vec<Request>,
+    /// Unanswered requests.
+    asked: Vec<ApiRequest>,
     attach: Attach,
-    /// Bytes of the log that each open stream has brought, and whether it follows.
+    /// The bytes of the log that each open stream has delivered, and whether it follows.
     streams: BTreeMap<StreamId, (Option<Timestamp>, usize, bool)>,
     created: BTreeMap<String, u32>,
-    /// A create that a killed daemon has asked for, and until when the server may carry it out.
+    /// A create requested by a killed daemon, and until when the server may execute it.
     late: Option<(String, Instant)>,
     /// On disk.
-    recorded: Change,
+    recorded: StatusChange,
     stdout: String,
     cursor: Cursor,
     is_released: bool,
     released: Option<bool>,
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     Served,
-    /// The server has done it, and its answer is lost.
+    /// The server executed it, but its answer is lost.
     AnswerLost,
-    /// It never came to the server.
+    /// It never reached the server.
     NeverCame,
     Busy,
 }
@@ -85,7 +85,7 @@ enum Fate {
 enum Step {
     Answer(usize, Fate),
     Wake,
-    /// The worker goes on.
+    /// The worker makes progress.
     Progress,
     Print,
     Watch,
@@ -95,7 +95,7 @@ enum Step {
     Cancel,
     Release,
     Kill(Fate),
-    /// The server carries out what the daemon asked for before it was killed.
+    /// The server executes a request that the daemon sent before it was killed.
     Land,
     DeleteOutside,
 }
@@ -120,17 +120,17 @@ fn step() -> impl Strategy<Value = Step> {
 impl World {
     fn new(kind: Kind) -> Self {
         let now = Instant::now();
-        let settings = Settings {
+        let settings = UnitSettings {
             has_stdin: kind.has_stdin,
             delete_pod_on_restart: kind.delete_pod_on_restart,
             may_read_events: kind.may_read_events,
             pending_until: kind.pending_timeout.map(|seconds| now + Duration::from_secs(seconds)),
             ..settings()
         };
-        let theirs = Facts { pod_name: "theirs".into(), adopted: true, ..facts() };
-        let facts = if kind.adopts { theirs } else { facts() };
+        let theirs = PodRecord { pod_name: "theirs".into(), adopted: true, ..record() };
+        let record = if kind.adopts { theirs } else { record() };
         let mut world = Self {
-            unit: Machine::start(settings.clone(), facts.clone()),
+            unit: Machine::start(settings.clone(), record.clone()),
             settings,
             now,
             pods: Vec::new(),
@@ -139,7 +139,7 @@ impl World {
             streams: BTreeMap::new(),
             created: BTreeMap::new(),
             late: None,
-            recorded: Change { state: State::Pending, detail: String::new(), facts },
+            recorded: StatusChange { state: State::Pending, detail: String::new(), record },
             stdout: String::new(),
             cursor: Cursor::default(),
             is_released: false,
@@ -153,55 +153,55 @@ impl World {
         world
     }
 
-    /// Acts on what the unit wants, as the driver does.
+    /// Executes the unit's outputs, as the driver does.
     fn drain(&mut self) {
         while let Some(output) = self.unit.poll_output() {
             match output {
-                Output::Status(change) => self.check(change),
-                Output::Request(request) => self.request(request),
-                Output::ReleasePending(_) => {}
-                Output::Released { is_gone } => self.released = Some(is_gone),
+                MachineOutput::Status(change) => self.check(change),
+                MachineOutput::Request(request) => self.request(request),
+                MachineOutput::ReleasePending(_) => {}
+                MachineOutput::Released { is_gone } => self.released = Some(is_gone),
             }
         }
     }
 
     /// The rules for everything that clients see.
-    fn check(&mut self, change: Change) {
+    fn check(&mut self, change: StatusChange) {
         let before = &self.recorded;
         assert!(change.state >= before.state, "{change:?} after {before:?}");
         assert!(!before.state.is_final(), "{change:?} after {before:?}");
         if change.state == State::Succeeded {
             let pod =
-                self.pods.iter().find(|pod| pod.seen.uid == change.facts.pod_uid).expect("there was a pod");
+                self.pods.iter().find(|pod| pod.seen.uid == change.record.pod_uid).expect("there was a pod");
             assert!(matches!(pod.seen.worker, Container::Terminated(_)), "worker has not ended");
             assert_eq!(self.stdout, texts(&pod.log), "all of its log");
         }
         self.recorded = change;
     }
 
-    fn request(&mut self, request: Request) {
+    fn request(&mut self, request: ApiRequest) {
         match request {
-            Request::Watch => {}
-            Request::CloseLog(stream) => {
+            ApiRequest::Watch => {}
+            ApiRequest::CloseLog(stream) => {
                 self.streams.remove(&stream);
                 self.asked
-                    .retain(|asked| !matches!(asked, Request::OpenLog { stream: s, .. } if *s == stream));
+                    .retain(|asked| !matches!(asked, ApiRequest::OpenLog { stream: s, .. } if *s == stream));
             }
-            Request::CloseAttach => {
+            ApiRequest::CloseAttach => {
                 self.attach = Attach::None;
-                self.asked.retain(|asked| *asked != Request::Attach);
+                self.asked.retain(|asked| *asked != ApiRequest::Attach);
             }
-            Request::SendStdin => {
+            ApiRequest::SendStdin => {
                 assert_eq!(self.attach, Attach::Open);
                 self.attach = Attach::Sending;
             }
-            Request::Create(name) => {
-                assert_eq!(name, self.recorded.facts.pod_name, "a name is durable before it is asked for");
-                self.asked.push(Request::Create(name));
+            ApiRequest::Create(name) => {
+                assert_eq!(name, self.recorded.record.pod_name, "a name is durable before it is asked for");
+                self.asked.push(ApiRequest::Create(name));
             }
-            Request::Attach => {
-                assert!(self.recorded.facts.stdin_begun, "an attach is durable before it is asked for");
-                self.asked.push(Request::Attach);
+            ApiRequest::Attach => {
+                assert!(self.recorded.record.stdin_begun, "an attach is durable before it is asked for");
+                self.asked.push(ApiRequest::Attach);
             }
             other => {
                 assert!(!self.asked.contains(&other), "{other:?} is asked for twice");
@@ -249,7 +249,7 @@ impl World {
 
     fn land(&mut self) {
         if let Some((name, _)) = self.late.take() {
-            // There may be one by now.
+            // The pod may exist by now.
             drop(self.create(&name));
         }
     }
@@ -261,9 +261,9 @@ impl World {
     fn progress(&mut self) {
         let Some(pod) = self.living() else { return };
         let (worker, phase) = match &pod.seen.worker {
-            Container::Unknown => (waiting("ContainerCreating", ""), Phase::Pending),
-            Container::Waiting(_) => (Container::Running, Phase::Running),
-            Container::Running => (ended(0, "Completed"), Phase::Succeeded),
+            Container::Unknown => (waiting("ContainerCreating", ""), PodPhase::Pending),
+            Container::Waiting(_) => (Container::Running, PodPhase::Running),
+            Container::Running => (ended(0, "Completed"), PodPhase::Succeeded),
             Container::Terminated(ended) => (Container::Terminated(ended.clone()), pod.seen.phase),
         };
         (pod.seen.worker, pod.seen.phase) = (worker, phase);
@@ -272,7 +272,7 @@ impl World {
     fn print(&mut self) {
         if let Some(pod) = self.living().filter(|pod| pod.seen.worker == Container::Running) {
             pod.lines += 1;
-            // Pairs of lines have the same time.
+            // Pairs of lines share a timestamp.
             let stamp = Timestamp::from_second(1_000_000).unwrap()
                 + Duration::from_millis(u64::from(pod.lines / 2) * 400);
             pod.log.push_str(&format!("{stamp} line {}\n", pod.lines));
@@ -287,7 +287,7 @@ impl World {
         }
     }
 
-    fn answer(&mut self, request: Request, fate: Fate) {
+    fn answer(&mut self, request: ApiRequest, fate: Fate) {
         let lost = || ApiError::Unreachable("connection reset".into());
         let error = match fate {
             Fate::Served => None,
@@ -296,16 +296,16 @@ impl World {
         };
         let is_done = matches!(fate, Fate::Served | Fate::AnswerLost);
         match request {
-            Request::Create(name) => {
+            ApiRequest::Create(name) => {
                 let made = if is_done { self.create(&name) } else { Err(lost()) };
                 self.unit.handle_created(self.now, error.map_or(made, Err));
             }
-            Request::GetPod => {
+            ApiRequest::GetPod => {
                 let found = self.get();
                 self.unit.handle_pod(self.now, error.map_or(found, Err));
             }
-            Request::Attach => self.attach(error),
-            Request::OpenLog { stream, since, follow } => {
+            ApiRequest::Attach => self.attach(error),
+            ApiRequest::OpenLog { stream, since, follow } => {
                 let found = self.get().and_then(|pod| match pod.has_started() {
                     true => Ok(()),
                     false => Err(ApiError::Rejected("container worker is waiting to start".into())),
@@ -316,8 +316,8 @@ impl World {
                 }
                 self.unit.handle_log_opened(self.now, stream, answer);
             }
-            Request::GetEvents => self.unit.handle_event(self.now, None),
-            Request::Delete(uid) => {
+            ApiRequest::GetEvents => self.unit.handle_event(self.now, None),
+            ApiRequest::Delete(uid) => {
                 let has_name = self.get().is_ok();
                 let found = self.pods.iter_mut().find(|pod| pod.seen.uid == uid && !pod.is_gone);
                 let answer = match found {
@@ -332,7 +332,7 @@ impl World {
                 };
                 self.unit.handle_deleted(self.now, error.map_or(answer, Err));
             }
-            Request::Watch | Request::SendStdin | Request::CloseAttach | Request::CloseLog(_) => {
+            ApiRequest::Watch | ApiRequest::SendStdin | ApiRequest::CloseAttach | ApiRequest::CloseLog(_) => {
                 unreachable!()
             }
         }
@@ -357,7 +357,7 @@ impl World {
     }
 
     fn get(&self) -> Result<PodSeen, ApiError> {
-        let name = &self.recorded.facts.pod_name;
+        let name = &self.recorded.record.pod_name;
         let found = self.pods.iter().find(|pod| pod.seen.name == *name && !pod.is_gone);
         found
             .map(|pod| pod.seen.clone())
@@ -392,7 +392,7 @@ impl World {
         self.unit.handle_attach(self.now, news);
     }
 
-    /// What a stream asked from `since` brings.
+    /// The output of a stream requested from `since`.
     fn serve(&self, since: Option<Timestamp>) -> String {
         let Some(pod) = self.pods.last() else { return String::new() };
         let is_asked = |line: &&str| {
@@ -435,24 +435,24 @@ impl World {
     }
 
     fn kill(&mut self, fate: Fate) {
-        // No create is that late that a daemon was killed twice meanwhile: the sweep at a start is for those.
+        // No create is so late that a daemon was killed twice in between; the sweep at a start handles those.
         self.land();
         for request in std::mem::take(&mut self.asked) {
             match (request, fate) {
-                (Request::Create(name), Fate::Served) => drop(self.create(&name)),
-                (Request::Create(name), Fate::AnswerLost) => {
+                (ApiRequest::Create(name), Fate::Served) => drop(self.create(&name)),
+                (ApiRequest::Create(name), Fate::AnswerLost) => {
                     self.late = Some((name, self.now + Duration::from_secs(59)));
                 }
-                (Request::Delete(uid), Fate::Served | Fate::AnswerLost) => {
+                (ApiRequest::Delete(uid), Fate::Served | Fate::AnswerLost) => {
                     self.pods.iter_mut().filter(|pod| pod.seen.uid == uid).for_each(delete);
                 }
                 _ => {}
             }
         }
         (self.attach, self.streams) = (Attach::None, BTreeMap::new());
-        let Change { state, detail, facts } = self.recorded.clone();
+        let StatusChange { state, detail, record } = self.recorded.clone();
         let stdout_size = self.stdout.len() as u64;
-        let recorded = Recorded { state, detail, facts, cursor: self.cursor.clone(), stdout_size };
+        let recorded = Recorded { state, detail, record, cursor: self.cursor.clone(), stdout_size };
         self.unit = Machine::restart(self.settings.clone(), recorded, self.now);
         if self.is_released && self.released.is_none() {
             self.release();
@@ -492,7 +492,7 @@ fn delete(pod: &mut Pod) {
     pod.is_gone = true;
 }
 
-/// What the lines of a log say.
+/// The text of a log's lines.
 fn texts(log: &str) -> String {
     log.split_inclusive('\n').map(|line| line.split_once(' ').unwrap().1).collect()
 }
@@ -515,8 +515,8 @@ proptest! {
             world.settle();
         }
         prop_assert_eq!(world.released, Some(true));
-        // One that was refused, or never found, is not ours to delete.
-        let was_taken = !kind.adopts || !world.recorded.facts.pod_uid.is_empty();
+        // A pod that was refused, or never found, is not ours to delete.
+        let was_taken = !kind.adopts || !world.recorded.record.pod_uid.is_empty();
         prop_assert!(!was_taken || world.pods.iter().all(|pod| pod.is_gone), "a pod was left behind");
         let outside = steps.iter().any(|step| matches!(step, Step::DeleteOutside | Step::Kill(Fate::AnswerLost)));
         prop_assert!(outside || world.created.values().all(|times| *times == 1), "{:?}", world.created);
