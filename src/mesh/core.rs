@@ -10,18 +10,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use rand::rngs::SmallRng;
 
-use super::adverts::{Adverts, Offer};
+use super::anti_entropy::Digest;
 use super::datagram::Datagram;
-use super::duplicates::Duplicates;
+use super::duplicate_node::Duplicates;
 use super::firewall::Rule;
 use super::flood::name_bytes;
-use super::links::LinkTable;
-use super::pace::{BackOff, Pace};
-use super::repair::Digest;
-use super::seen::Seen;
+use super::lsdb::LinkTable;
+use super::quota::Shares;
+use super::services::{Adverts, Offer};
 use super::session::{Phase, Session};
-use super::shares::Shares;
 use super::status::Hops;
+use super::throttle::{BackOff, Pace};
+use super::update_ids::Seen;
 use super::{CloseReason, Counters, LinkPolicy, Now, Options, Routes, SessionId, Tick, Told};
 use crate::wire::{
     Cost, MessageType, NameHash, NodeId, REJECT, ServiceName, Unreachable, WireError, WorkCommand,

@@ -4,8 +4,8 @@
 use bytes::{Bytes, BytesMut};
 
 use super::core::{Class, Event, Mesh};
+use super::duplicate_session::PROBE;
 use super::firewall::{self, Action, Names};
-use super::rivals::PROBE;
 use super::{Now, SessionId};
 use crate::wire::data::HOPS_OFFSET;
 use crate::wire::{

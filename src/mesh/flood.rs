@@ -10,13 +10,13 @@ use bytes::Bytes;
 use rand::RngExt;
 use rand::distr::{Alphanumeric, SampleString};
 
-use super::adverts::Reception;
-use super::catchup::Catchup;
+use super::anti_entropy::Comparison;
 use super::core::{Class, Event, Mesh};
+use super::exchange::Catchup;
 use super::life::{Kind, Life};
-use super::links::News;
+use super::lsdb::News;
 use super::readings::{self, Received};
-use super::repair::Comparison;
+use super::services::Reception;
 use super::session::{Established, LOUD, Phase, Session, Use};
 use super::{CloseReason, Now, SessionId, Tick};
 use crate::wire::name::MAX_NODE_ID;

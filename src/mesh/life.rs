@@ -2,7 +2,7 @@
 //! loses, and when its silence means that it is gone.
 //!
 //! Pure bookkeeping about a single session. What a probe looks like, and what follows from a death, is
-//! `liveness`'s business.
+//! `probe`'s business.
 
 use std::collections::VecDeque;
 use std::time::Duration;

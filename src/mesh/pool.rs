@@ -10,10 +10,10 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::heard::Offered;
 use super::readings::Readings;
 use super::roster::Names;
 use super::saying::Saying;
+use super::service_table::Offered;
 use crate::wire::{NodeId, ServiceName};
 
 /// A shelf of shared things. Clones are the same one.

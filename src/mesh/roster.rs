@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Place;
 use std::hash::BuildHasherDefault;
 
+use super::forwarding::HashIsKey;
 use super::pool::Pool;
-use super::routes::HashIsKey;
 use crate::wire::{NameHash, NodeId};
 
 /// A name's number, below [`Roster::len`].

@@ -1,16 +1,16 @@
 //! The nodes of a table in rows: what each has said, and which of its links count.
 //!
 //! Owns where these stand, and that the paths over the links hear of each change. Which update is believed, and
-//! what it means for the links of others, is decided in `links`.
+//! what it means for the links of others, is decided in `lsdb`.
 
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::paths::{self, Linked, Links, Paths, Rerouted};
 use super::pool::Pool;
 use super::saying::Saying;
+use super::spf::{self, Linked, Links, Paths, Rerouted};
 use super::status::LinkCosts;
 use crate::wire::NodeId;
 
@@ -95,7 +95,7 @@ impl Rows {
             }
         }
         let slot = self.paths.set_links(node, linked) as usize;
-        paths::grow(&mut self.rows, slot + 1, None);
+        spf::grow(&mut self.rows, slot + 1, None);
     }
 
     /// The links of a node are kept as this list, which says the same, from now on.

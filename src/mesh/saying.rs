@@ -1,13 +1,13 @@
 //! What another node has said last of its links: its version, and how it is passed on.
 //!
-//! Whether it is believed is decided in `links`, and which links count in the end in `rows`.
+//! Whether it is believed is decided in `lsdb`, and which links count in the end in `rows`.
 
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::paths::{Linked, Links};
 use super::readings::Text;
+use super::spf::{Linked, Links};
 use crate::wire::{NameHash, NodeId, RoutingUpdate};
 
 /// What another node has said last.

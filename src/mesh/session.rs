@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use super::catchup::Catchup;
+use super::anti_entropy::Comparison;
+use super::exchange::Catchup;
 use super::life::Life;
-use super::repair::Comparison;
 use super::{Tick, Told};
 use crate::wire::{Cost, MAX_MESSAGE, NodeId, RoutingUpdate};
 

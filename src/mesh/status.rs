@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::core::Mesh;
 use super::life::Kind;
 use super::listing::{Entry, Listing};
-use super::{Counters, Now, SessionId, Told, paths};
+use super::{Counters, Now, SessionId, Told, spf};
 use crate::wire::{Advertisement, Cost, NodeId, ServiceName};
 
 /// An established session, as its probes show it.
@@ -113,7 +113,7 @@ pub struct Status {
 impl Status {
     /// What the shortest path from that node to each other one costs, over the known links.
     pub fn path_costs(&self, from: &NodeId) -> BTreeMap<NodeId, f64> {
-        paths::costs(from, self.known_connection_costs.iter())
+        spf::costs(from, self.known_connection_costs.iter())
     }
 }
 

@@ -3,19 +3,19 @@
 //! [`solo`] drives one node by hand-made messages, [`net`] joins several over perfect links. Hundreds of
 //! nodes over bad links are the simulator's business, not ours.
 
-mod adverts;
-mod catchup;
+mod aging;
 mod datagrams;
-mod duplicates;
+mod duplicate_node;
+mod duplicate_session;
+mod exchange;
 mod fast_path;
 mod flooding;
 mod floods;
-mod forgetting;
 mod handshake;
 mod hostile;
-mod liveness;
 mod net;
+mod probe;
 mod recorded;
-mod rivals;
+mod services;
 mod solo;
 mod status;

@@ -3,7 +3,7 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::adverts::ad;
+use super::services::ad;
 use super::solo::{Solo, millis, node, secs, service, update};
 use crate::mesh::{LinkPolicy, Offer, Options, SessionId};
 use crate::wire::ConnType;

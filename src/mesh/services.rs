@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 
-use super::heard::{HeardTable, Key};
+use super::service_table::{HeardTable, Key};
 use super::status::Offers;
 use super::{Now, Options, Tick};
 use crate::wire::advertisement::AdvertisementMessage;

@@ -9,8 +9,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use super::core::{Event, Mesh};
-use super::paths::{Paths, Rerouted};
 use super::pool::Pool;
+use super::spf::{Paths, Rerouted};
 use super::status::Hops;
 use super::{SessionId, Tick};
 use crate::wire::{DataHeader, NameHash, NodeId};

@@ -1,7 +1,7 @@
 //! The services that other nodes offer, as their advertisements said it last.
 //!
 //! Owns the table and its size; which advertisement is believed, and what becomes of one that is dropped, is
-//! decided in `adverts`.
+//! decided in `services`.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeInclusive};
@@ -11,9 +11,9 @@ use bytes::Bytes;
 use jiff::Timestamp;
 
 use super::pool::Pool;
-use super::shares::Shares;
+use super::quota::Shares;
 use super::status::Offers;
-use super::{Options, Tick, adverts};
+use super::{Options, Tick, services};
 use crate::wire::{Advertisement, NodeId, ServiceName};
 
 /// A service of a node.
@@ -112,7 +112,7 @@ impl HeardTable {
     /// The advertisements as clients see them.
     pub(super) fn listed(&self) -> &Offers {
         let ads = || self.services.values().map(|heard| &heard.offered.advertisement);
-        self.listed.get_or_init(|| ads().map(|ad| (adverts::place(ad), ad.clone())).collect())
+        self.listed.get_or_init(|| ads().map(|ad| (services::place(ad), ad.clone())).collect())
     }
 
     /// The services of one node.
@@ -140,7 +140,7 @@ impl HeardTable {
         self.bytes.add(teller, offered.message.len());
         *self.counts.entry(node.clone()).or_default() += 1;
         if let Some(listed) = self.listed.get_mut() {
-            listed.set(adverts::place(&offered.advertisement), offered.advertisement.clone());
+            listed.set(services::place(&offered.advertisement), offered.advertisement.clone());
         }
         self.services.insert((node, key.1), Heard { offered, told_by: teller.clone(), expires });
     }
@@ -148,7 +148,7 @@ impl HeardTable {
     pub(super) fn remove(&mut self, key: &Key) -> Option<Arc<Offered>> {
         let Heard { offered, told_by, .. } = self.services.remove(key)?;
         if let Some(listed) = self.listed.get_mut() {
-            listed.remove(&adverts::place(&offered.advertisement));
+            listed.remove(&services::place(&offered.advertisement));
         }
         self.shares.remove(&told_by, 1);
         self.bytes.remove(&told_by, offered.message.len());

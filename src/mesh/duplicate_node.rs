@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::core::{Event, Mesh};
-use super::pace::Pace;
+use super::throttle::Pace;
 use super::{Now, Tick};
 use crate::wire::RoutingUpdate;
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::core::{Event, Mesh};
-use super::paths::Rerouted;
+use super::spf::Rerouted;
 use super::{Now, Tick};
 use crate::wire::NodeId;
 

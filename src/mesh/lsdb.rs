@@ -11,11 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::paths::{Linked, Links, Paths, Rerouted};
 use super::pool::Pool;
+use super::quota::Shares;
 use super::rows::{Known, Rows};
 use super::saying::{Pooled, Saying};
-use super::shares::Shares;
+use super::spf::{Linked, Links, Paths, Rerouted};
 use super::status::LinkCosts;
 use super::{Options, Tick};
 use crate::wire::{Cost, NameHash, NodeId, RoutingUpdate};

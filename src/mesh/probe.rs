@@ -2,17 +2,17 @@
 //!
 //! A probe is a datagram to a service that no user can have. A node of our kind answers it; a receptor node
 //! says once that it knows no such service, and is left to its own timers. Both carry a digest of what
-//! their sender knows of the mesh, which `repair` compares. They stand before the firewall: they are part
+//! their sender knows of the mesh, which `anti_entropy` compares. They stand before the firewall: they are part
 //! of the link, as greetings are.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::anti_entropy::{DIGEST_LEN, Digest};
 use super::core::{Class, Mesh};
+use super::duplicate_session::PROBE;
 use super::life::Kind;
-use super::repair::{DIGEST_LEN, Digest};
-use super::rivals::PROBE;
 use super::session::{Established, Phase, Session};
 use super::{CloseReason, Now, SessionId, Tick};
 use crate::wire::{DATA_HEADER_LEN, DataHeader, MAX_HOPS, ServiceName, Unreachable};

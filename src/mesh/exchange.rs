@@ -7,7 +7,7 @@
 use bytes::Bytes;
 
 use super::core::{Class, Event, Mesh};
-use super::heard::Key;
+use super::service_table::Key;
 use super::{Now, SessionId};
 use crate::wire::NodeId;
 

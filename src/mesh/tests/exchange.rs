@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::adverts::ad;
+use super::services::ad;
 use super::solo::{Solo, as_advert, as_update, node, update};
 use crate::mesh::{Event, LinkPolicy, SessionId};
 use crate::wire::RoutingUpdate;
