@@ -1,44 +1,37 @@
-//! One stream connection, as a plain byte stream with half-close.
+//! A QUIC connection to a service: when it has to end, and how one that carries a single stream ends with it.
 //!
-//! How a connection ends matters to receptor nodes: a close that overtakes data makes them lose what they
-//! have not read yet. So only the dialer closes, when both sides have said all; the listener's side waits
-//! for that, for a while.
+//! How a connection ends matters to receptor nodes: a close that overtakes data makes them lose what they have not
+//! read yet. So only the dialer closes, once both sides have sent everything; the listener's side waits for that, for
+//! a while. Connections with many streams are `mux`'s.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quinn::{Connection, RecvStream, SendStream, StoppedError, VarInt, WriteError};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use quinn::{Connection, RecvStream, SendStream, VarInt};
 use tokio::time::sleep;
 
-use super::far_end::Gone;
-use super::mux::{Lease, Peer};
-use super::socket::service_at;
+use super::far_end::FarEnd;
+use super::mesh_stream::{Carrier, Halves, MeshStream};
 use super::windows::Windows;
 use crate::tls::Guard;
-use crate::wire::{NameHash, ServiceName};
 
 /// How a connection that has served its purpose is closed (docs/protocol.md#stream-closing).
-const NORMAL_CLOSE: (VarInt, &[u8]) = (VarInt::from_u32(0), b"normal close");
+const NORMAL_CLOSE: VarInt = VarInt::from_u32(0);
 /// How a connection is closed whose certificate is no longer accepted.
-const REVOKED: (VarInt, &[u8]) = (VarInt::from_u32(501), b"certificate no longer accepted");
-/// How a connection is closed that cannot serve its purpose.
-const ABORTED: VarInt = VarInt::from_u32(500);
-/// How a read that nobody waits for any more is cancelled (docs/protocol.md#stream-closing).
+const REVOKED: VarInt = VarInt::from_u32(501);
+/// How a connection or stream is closed that cannot serve its purpose.
+pub(super) const ABORTED: VarInt = VarInt::from_u32(500);
+/// How a direction is cancelled that nobody reads any more (docs/protocol.md#stream-closing).
 const READ_CANCELLED: VarInt = VarInt::from_u32(499);
-/// How long a far end that is said to have started again may take, beside its round trips, to answer.
+/// How long a far end that is said to have restarted may take to answer, in addition to its round trips.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
-/// How often it is asked: what its former life has sent may still be on its way.
+/// How often it is asked: packets from before the restart may still arrive.
 const QUESTIONS: usize = 3;
-/// How long the end of a connection is waited for once nothing moves on it any more.
+/// How long a connection on which nothing moves any more may take to end.
 const LINGER: Duration = Duration::from_secs(30);
-
 /// How often it is looked at within that time.
 const LOOKS: u32 = 6;
-/// Acknowledgements that come within that time though nothing moves: what keeps a connection alive has some, too.
+/// Acknowledgements that come within that time though nothing moves: keep-alives are acknowledged, too.
 const IDLE_ACKS: u64 = 4;
 
 /// Which end of the connection this is.
@@ -48,291 +41,107 @@ pub(super) enum Side {
     Listener,
 }
 
-/// A byte stream to a service on another node. Shutting it down ends the direction of writing only;
-/// dropping it ends both: in good order, or, if it is strict and was not shut down, so that the other side
-/// cannot take what it has for all.
+/// An open connection.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    pub(super) side: Side,
+    pub(super) far_end: Arc<FarEnd>,
+    pub(super) windows: Arc<Windows>,
+    pub(super) guard: Option<Guard>,
+}
+
+impl Opened {
+    /// Closes the connection, from now on, when its far end is known to be gone or its certificate is revoked.
+    pub(super) fn watch(&mut self) {
+        let (connection, far_end, windows) =
+            (self.connection.clone(), self.far_end.clone(), self.windows.clone());
+        tokio::spawn(end_when_gone(connection, far_end, windows, self.guard.take()));
+    }
+
+    /// The connection's only stream. A `strict` one that is dropped without a shutdown does not look complete.
+    pub(super) fn into_only_stream(mut self, halves: (SendStream, RecvStream), strict: bool) -> MeshStream {
+        self.watch();
+        let exclusive = Exclusive { side: self.side, strict };
+        MeshStream::new(self.connection, self.windows, halves, Carrier::Exclusive(exclusive))
+    }
+}
+
+/// The connection of a single stream, which ends with it.
 #[derive(Debug)]
-pub struct MeshStream {
-    connection: Connection,
+pub(super) struct Exclusive {
     side: Side,
-    /// Taken when the stream is dropped.
-    halves: Option<(SendStream, RecvStream)>,
-    windows: Arc<Windows>,
-    /// Keeps the watch on the far end alive.
-    _gone: Option<Gone>,
-    /// The place on a connection that has other streams too, which is then not this one's to close.
-    lease: Option<Lease>,
-    /// Whether anything has come.
-    heard: bool,
-    /// Given up, not ended, when it is dropped before it was shut down.
     strict: bool,
-    shut: bool,
-    /// A verified certificate names the node at the other end.
-    certified: bool,
-    /// There once a writer has had to wait.
-    refusal: Option<Refusal>,
 }
 
-/// Ready when the peer reads no more, or has everything.
-struct Refusal(Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>);
-
-impl std::fmt::Debug for Refusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Refusal")
-    }
-}
-
-impl MeshStream {
-    pub(super) fn new(
-        connection: Connection,
-        side: Side,
-        halves: (SendStream, RecvStream),
-        gone: Gone,
-        windows: Arc<Windows>,
-        guard: Option<Guard>,
-    ) -> Self {
-        tokio::spawn(end_when_gone(connection.clone(), gone.clone(), windows.clone(), guard));
-        Self::of(connection, side, halves, Some(gone), windows, None)
+impl Exclusive {
+    /// Ends the connection at once.
+    pub(super) fn abort(self, connection: &Connection, reason: &str) {
+        connection.close(ABORTED, reason.as_bytes());
     }
 
-    /// Makes it strict, as streams that share a connection are.
-    pub(super) fn strict(mut self) -> Self {
-        self.strict = true;
-        self
-    }
-
-    /// Notes whether a verified certificate names the node at the other end.
-    pub(super) fn certified(mut self, certified: bool) -> Self {
-        self.certified = certified;
-        self
-    }
-
-    /// Whether a certificate that this end demanded and verified names the node that [`Self::remote`] tells of.
-    pub fn is_certified(&self) -> bool {
-        self.certified
-    }
-
-    /// What is at the other end.
-    pub fn peer(&self) -> Peer {
-        Peer::of(&self.connection)
-    }
-
-    /// Whether the other end is one of our own nodes, as far as that is known.
-    pub fn leads_to_our_own(&self) -> bool {
-        self.lease.is_some()
-    }
-
-    /// One stream of several on a connection, which somebody else watches over.
-    pub(super) fn shared(
-        connection: Connection,
-        side: Side,
-        halves: (SendStream, RecvStream),
-        gone: Option<Gone>,
-        windows: Arc<Windows>,
-        lease: Lease,
-    ) -> Self {
-        Self::of(connection, side, halves, gone, windows, Some(lease))
-    }
-
-    fn of(
-        connection: Connection,
-        side: Side,
-        halves: (SendStream, RecvStream),
-        _gone: Option<Gone>,
-        windows: Arc<Windows>,
-        lease: Option<Lease>,
-    ) -> Self {
-        let (halves, strict) = (Some(halves), lease.is_some());
-        let (heard, shut, certified, refusal) = (false, false, false, None);
-        Self { connection, side, halves, windows, _gone, lease, heard, strict, shut, certified, refusal }
-    }
-
-    /// Where the other end is: the hash of its node and its service.
-    pub fn remote(&self) -> Option<(NameHash, ServiceName)> {
-        service_at(self.connection.remote_address())
-    }
-
-    /// Ready once the connection is no more, for whatever reason, or nobody at the other end reads this stream of
-    /// it. Does not borrow the stream.
-    pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
-        let connection = self.connection.clone();
-        let stopped = self.halves.as_ref().filter(|_| self.lease.is_some()).map(|(send, _)| send.stopped());
-        async move {
-            let refused = async {
-                let told = match stopped {
-                    Some(stopped) => stopped.await,
-                    None => std::future::pending().await,
-                };
-                // Everything has arrived, or the connection says the rest.
-                if !matches!(told, Ok(Some(_))) {
-                    std::future::pending::<()>().await;
-                }
-            };
-            tokio::select! {
-                _cause = connection.closed() => {}
-                () = refused => {}
-            }
+    /// Ends the connection in good order, unless its stream is strict and was not shut down.
+    pub(super) fn end(self, connection: Connection, halves: Halves) {
+        if self.strict && !halves.shut {
+            connection.close(ABORTED, b"given up");
+        } else {
+            let until_closed = self.side == Side::Listener;
+            spawn_or_close(connection.clone(), async move {
+                finish(&connection, halves, until_closed).await;
+                close(&connection);
+            });
         }
-    }
-
-    /// Ends the connection at once, so that the other side does not take it for complete. What it has not
-    /// received yet is lost.
-    pub fn abort(mut self, reason: &str) {
-        let halves = self.halves.take();
-        match (&self.lease, halves) {
-            (None, _) => self.connection.close(ABORTED, reason.as_bytes()),
-            (Some(_), Some((mut send, mut recv))) => {
-                let _already = send.reset(ABORTED);
-                let _ended = recv.stop(ABORTED);
-            }
-            (Some(_), None) => {}
-        }
-    }
-
-    fn halves(&mut self) -> io::Result<&mut (SendStream, RecvStream)> {
-        self.halves.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 }
 
 /// Closes a connection that has served its purpose.
 pub(super) fn close(connection: &Connection) {
-    connection.close(NORMAL_CLOSE.0, NORMAL_CLOSE.1);
+    connection.close(NORMAL_CLOSE, b"normal close");
 }
 
-/// Ends a connection when its far end is known not to be there, or its certificate is no longer accepted. Returns when
-/// it has ended, for whatever reason.
-pub(super) async fn end_when_gone(
-    connection: Connection,
-    gone: Gone,
-    windows: Arc<Windows>,
-    guard: Option<Guard>,
-) {
-    let cut = async {
-        match &guard {
-            Some(guard) => guard.cut().cancelled().await,
-            None => std::future::pending().await,
+/// Runs what ends a stream in good order; without a runtime, closes its connection.
+pub(super) fn spawn_or_close(connection: Connection, ending: impl Future<Output = ()> + Send + 'static) {
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn(ending)),
+        Err(_) => close(&connection),
+    }
+}
+
+/// Ends a stream in good order: what was written arrives, and what nobody will read is refused. Returns once the other
+/// end has everything, with `until_closed` once it has also closed the connection, or when it makes no progress.
+pub(super) async fn finish(connection: &Connection, halves: Halves, until_closed: bool) {
+    let Halves { mut send, mut recv, .. } = halves;
+    let _already = send.finish();
+    cancel(&mut recv);
+    let received = async {
+        let _acknowledged = send.stopped().await;
+        if until_closed {
+            connection.closed().await;
         }
     };
     tokio::select! {
-        () = cut => connection.close(REVOKED.0, REVOKED.1),
         _ended = connection.closed() => {}
-        () = gone.unknown.cancelled() => connection.close(NORMAL_CLOSE.0, b"service unknown"),
-        () = outlived(&connection, &gone, &windows) => connection.close(NORMAL_CLOSE.0, b"node restarted"),
+        () = received => {}
+        () = stands_still(connection) => {}
     }
 }
 
-/// Ends when the far end is said to have started again, and does not answer any more. Word of a restart is a routing
-/// update, which any node can make up, and which the new life's first packets may overtake: it proves nothing.
-async fn outlived(connection: &Connection, gone: &Gone, windows: &Windows) {
-    let mut restarts = gone.restarts();
-    // The sender lives in `gone`.
-    while restarts.changed().await.is_ok() {
-        for _ in 0..QUESTIONS {
-            let heard = || connection.stats().udp_rx.datagrams;
-            let before = heard();
-            windows.ask(connection);
-            sleep(SIGN_OF_LIFE + connection.rtt() * 4).await;
-            if heard() == before {
-                return;
-            }
-        }
-    }
-}
-
-impl AsyncRead for MeshStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let (_, recv) = self.halves()?;
-        let read = AsyncRead::poll_read(Pin::new(recv), cx, buf);
-        let bytes = buf.filled().len() - before;
-        if bytes > 0 {
-            self.heard = true;
-            self.windows.read(&self.connection, bytes);
-        }
-        read
-    }
-}
-
-impl AsyncWrite for MeshStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { connection, halves: Some((send, _)), windows, refusal, .. } = &mut *self else {
-            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
-        };
-        let written = AsyncWrite::poll_write(Pin::new(send), cx, buf);
-        if let Poll::Ready(Ok(bytes)) = written {
-            windows.wrote(connection, bytes);
-        }
-        if written.is_ready() {
-            return written;
-        }
-        // A writer that waits for room on the connection is not told by quinn that its stream is refused meanwhile, and
-        // afterwards, as its stream has no room either, not of new room: it would wait for as long as the connection
-        // lives.
-        let refused = refusal.get_or_insert_with(|| Refusal(Box::pin(send.stopped())));
-        let told = std::task::ready!(refused.0.as_mut().poll(cx));
-        *refusal = None;
-        match told {
-            Ok(Some(code)) => Poll::Ready(Err(WriteError::Stopped(code).into())),
-            // The write itself says the rest, and wakes whoever waits.
-            Ok(None) | Err(_) => Poll::Pending,
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let (send, _) = self.halves()?;
-        // Ended twice, or stopped by the peer: either way nothing more is written.
-        let _already = send.finish();
-        self.shut = true;
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl Drop for MeshStream {
-    fn drop(&mut self) {
-        let Some((mut send, recv)) = self.halves.take() else { return };
-        let given_up = self.strict && !self.shut;
-        if given_up {
-            let _already = send.reset(ABORTED);
-        }
-        let (connection, side) = (self.connection.clone(), self.side);
-        match (tokio::runtime::Handle::try_current(), self.lease.take()) {
-            (Ok(runtime), Some(lease)) => {
-                if side == Side::Dialer && !self.heard {
-                    lease.retire_connection();
-                }
-                match given_up {
-                    // Nothing of it has to arrive any more; whether the reset does, nobody tells.
-                    true => drop((lease, stop(recv))),
-                    false => drop(runtime.spawn(end_shared(connection, send, recv, lease))),
-                }
-            }
-            (Ok(_), None) if given_up => connection.close(ABORTED, b"given up"),
-            (Ok(runtime), None) => drop(runtime.spawn(end(connection, side, send, recv))),
-            (Err(_), _) => close(&connection),
-        }
-    }
-}
-
-/// Nobody will read what still comes.
-fn stop(mut recv: RecvStream) {
+/// Says that nobody will read what still comes.
+pub(super) fn cancel(recv: &mut RecvStream) {
     let _ended = recv.stop(READ_CANCELLED);
 }
 
-/// Ready once nothing has moved on a connection for [`LINGER`]. Megabytes may wait here for a slow link, and as long
-/// as it takes some of them they are not lost; a peer that has died is found out by its silence.
+/// Ready once nothing has moved on a connection for [`LINGER`]. Megabytes may wait here for a slow link, and they are
+/// not lost as long as it takes some of them; a peer that has died is found out by its silence.
 async fn stands_still(connection: &Connection) {
-    let (mut last, mut still) = (movement(connection), 0);
+    // What was sent on streams, and how often anything was acknowledged, in frames.
+    let movement = || {
+        let stats = connection.stats();
+        (stats.frame_tx.stream, stats.frame_rx.acks)
+    };
+    let (mut last, mut still) = (movement(), 0);
     while still < LOOKS {
         sleep(LINGER / LOOKS).await;
-        let now = movement(connection);
+        let now = movement();
         if now.0 == last.0 && now.1 <= last.1 + IDLE_ACKS {
             still += 1;
         } else {
@@ -341,38 +150,44 @@ async fn stands_still(connection: &Connection) {
     }
 }
 
-/// How much was sent on streams and how often anything was acknowledged, in frames.
-fn movement(connection: &Connection) -> (u64, u64) {
-    let stats = connection.stats();
-    (stats.frame_tx.stream, stats.frame_rx.acks)
-}
-
-/// Ends a connection in good order: what was written arrives, what nobody will read is refused.
-async fn end(connection: Connection, side: Side, mut send: SendStream, recv: RecvStream) {
-    let _already = send.finish();
-    stop(recv);
-    let said_all = async {
-        let _acknowledged = send.stopped().await;
-        if side == Side::Listener {
-            connection.closed().await;
+/// Closes a connection when its far end is known to be gone, or its certificate is revoked. Returns when it has ended,
+/// for whatever reason.
+async fn end_when_gone(
+    connection: Connection,
+    far_end: Arc<FarEnd>,
+    windows: Arc<Windows>,
+    guard: Option<Guard>,
+) {
+    let revoked = async {
+        match &guard {
+            Some(guard) => guard.cut().cancelled().await,
+            None => std::future::pending().await,
         }
     };
     tokio::select! {
+        () = revoked => connection.close(REVOKED, b"certificate no longer accepted"),
         _ended = connection.closed() => {}
-        () = said_all => {}
-        () = stands_still(&connection) => {}
+        () = far_end.unknown.cancelled() => connection.close(NORMAL_CLOSE, b"service unknown"),
+        () = outlives_its_node(&connection, &far_end, &windows) => {
+            connection.close(NORMAL_CLOSE, b"node restarted");
+        }
     }
-    close(&connection);
 }
 
-/// The same for one stream of several: its place is free once what was written has arrived.
-async fn end_shared(connection: Connection, mut send: SendStream, recv: RecvStream, lease: Lease) {
-    let _already = send.finish();
-    stop(recv);
-    tokio::select! {
-        _ended = connection.closed() => {}
-        _acknowledged = send.stopped() => {}
-        () = stands_still(&connection) => {}
+/// Ready when the far end is said to have restarted and does not answer any more. A restart is announced in a routing
+/// update, which any node can forge, and which the restarted node's first packets may overtake: it proves nothing.
+async fn outlives_its_node(connection: &Connection, far_end: &FarEnd, windows: &Windows) {
+    let mut restarts = far_end.restarts();
+    // The sender lives in `far_end`.
+    while restarts.changed().await.is_ok() {
+        for _ in 0..QUESTIONS {
+            let received = || connection.stats().udp_rx.datagrams;
+            let before = received();
+            windows.ask(connection);
+            sleep(SIGN_OF_LIFE + connection.rtt() * 4).await;
+            if received() == before {
+                return;
+            }
+        }
     }
-    drop(lease);
 }

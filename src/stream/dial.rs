@@ -8,19 +8,19 @@ use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, TokioRuntime,
     TransportErrorCode,
 };
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, OwnedMutexGuard};
 use tokio::time::timeout;
 
-use super::connection::{MeshStream, Side, end_when_gone};
-use super::far_end::{Gone, Watches};
-use super::mux::{self, Found, Lease, Opening, Pool, Shared};
-use super::secured;
+use super::connection::{Opened, Side};
+use super::far_end::FarEnds;
+use super::mesh_stream::MeshStream;
+use super::mux::{Found, Lease, SharedConnection, SharedConnections};
 use super::settings;
 use super::socket::{MeshSocket, address};
-use super::trust::{self, TrustError};
+use super::tls::{self, Peer, TrustError};
 use super::windows::{Budget, Windows, default_buffers};
 use crate::node::{BindError, NodeHandle};
-use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, Verdict};
+use crate::tls::{ClientProfile, Expected, HandshakeError, Verdict};
 use crate::wire::{NodeId, ServiceName};
 
 /// How long an open connection may take, beside its round trips, to let another stream begin before one of its own is
@@ -155,10 +155,10 @@ struct Inner {
 #[derive(Debug)]
 struct Dialer {
     endpoint: Endpoint,
-    watches: Arc<Watches>,
-    /// For connections that nobody shares, and for those that may be.
+    far_ends: Arc<FarEnds>,
+    /// For connections that carry one stream, and for those that may carry many.
     configs: [ClientConfig; 2],
-    pool: Arc<Pool>,
+    shared: SharedConnections,
     budget: Budget,
 }
 
@@ -168,14 +168,6 @@ struct Target<'a> {
     node: &'a NodeId,
     service: ServiceName,
     tls: Option<&'a ClientProfile>,
-}
-
-/// A connection that was just opened.
-struct Opened {
-    connection: Connection,
-    gone: Gone,
-    windows: Arc<Windows>,
-    guard: Option<Guard>,
 }
 
 impl Streams {
@@ -269,62 +261,54 @@ impl Dialer {
         let runtime = Arc::new(TokioRuntime);
         let endpoint =
             Endpoint::new_with_abstract_socket(settings::endpoint(), None, socket.clone(), runtime)?;
-        let crypto = trust::client()?;
-        let configs = [secured::dialer(crypto.clone(), false)?, secured::dialer(crypto, true)?];
-        let watches = Arc::new(Watches::default());
-        let listening = watches.clone();
-        tokio::spawn(async move { listening.listen(&socket).await });
-        Ok(Self { endpoint, watches, configs, pool: Arc::default(), budget: inner.budget.clone() })
+        let configs = [tls::client(false)?, tls::client(true)?];
+        let far_ends = Arc::new(FarEnds::default());
+        let following = far_ends.clone();
+        tokio::spawn(async move { following.follow(&socket).await });
+        let shared = SharedConnections::default();
+        Ok(Self { endpoint, far_ends, configs, shared, budget: inner.budget.clone() })
     }
 
     async fn dial(&self, target: Target<'_>) -> Result<MeshStream, DialError> {
         let opened = self.connect(target, false).await?;
-        self.only_stream(target, opened).await
+        self.only_stream(target, opened, false).await
     }
 
     async fn dial_shared(&self, target: Target<'_>) -> Result<MeshStream, DialError> {
         let key = (target.node.hash(), target.service, target.tls.map(|tls| tls.name().to_owned()));
-        // Whoever has waited for another's attempt in vain goes by itself: attempts that fail take long, and a
-        // node that knows nothing of sharing has every stream on a connection of its own.
-        let mut waited = false;
         loop {
-            match self.pool.find(&key, target.tls) {
-                // The other end may be done with the connection, and its word of that lost.
+            match self.shared.find(&key, target.tls).await {
                 Found::Open(shared, lease) => {
                     let limit = PATIENCE + shared.connection.rtt() * 4;
                     match self.another_stream(target, &shared, lease, limit).await {
+                        // The other end may have closed the connection, and the notice of that was lost.
                         Err(DialError::Timeout { .. }) => {}
                         dialled => return dialled,
                     }
                 }
-                Found::Wait(mut ended) if !waited => {
-                    waited = true;
-                    let _dropped = ended.changed().await;
-                }
-                Found::Wait(_) => return self.first_stream(target, None).await,
-                Found::Nothing(opening) => return self.first_stream(target, Some(opening)).await,
+                Found::Vacant(slot) => return self.first_stream(target, Some(slot)).await,
+                // Attempts that fail take long, and a node that does not share has every stream on a connection of
+                // its own: so this dialer waits for no other one.
+                Found::Failed => return self.first_stream(target, None).await,
             }
         }
     }
 
-    /// Opens a connection for this stream, and for others if the other end agrees and nobody else has.
+    /// Opens a connection for this stream, and for others if the other end agrees.
     async fn first_stream(
         &self,
         target: Target<'_>,
-        opening: Option<Opening>,
+        slot: Option<OwnedMutexGuard<Option<SharedConnection>>>,
     ) -> Result<MeshStream, DialError> {
         let opened = self.connect(target, true).await?;
-        if !mux::is_agreed(&opened.connection) {
-            drop(opening);
-            return Ok(self.only_stream(target, opened).await?.strict());
+        if !Peer::of(&opened.connection).shares() {
+            drop(slot);
+            return self.only_stream(target, opened, true).await;
         }
-        let Opened { connection, gone, windows, guard } = opened;
-        windows.allow_many(&connection);
-        tokio::spawn(end_when_gone(connection.clone(), gone.clone(), windows.clone(), guard));
-        let shared = Shared::new(connection, gone, windows, target.tls.cloned());
+        let shared = SharedConnection::new(opened, target.tls.cloned());
         let lease = shared.lease(target.tls);
-        if let Some(opening) = opening {
-            opening.succeed(shared.clone());
+        if let Some(mut slot) = slot {
+            *slot = Some(shared.clone());
         }
         match lease {
             Some(lease) => self.another_stream(target, &shared, lease, settings::HANDSHAKE_LIMIT).await,
@@ -335,21 +319,23 @@ impl Dialer {
     async fn another_stream(
         &self,
         target: Target<'_>,
-        shared: &Shared,
+        shared: &SharedConnection,
         lease: Lease,
         limit: Duration,
     ) -> Result<MeshStream, DialError> {
         let halves = self.begin(target, &shared.connection, limit).await;
         let halves = halves.inspect_err(|_| lease.retire_connection())?;
-        let (connection, gone, windows) =
-            (shared.connection.clone(), shared.gone.clone(), shared.windows.clone());
-        Ok(MeshStream::shared(connection, Side::Dialer, halves, Some(gone), windows, lease))
+        Ok(shared.stream(halves, lease))
     }
 
-    async fn only_stream(&self, target: Target<'_>, opened: Opened) -> Result<MeshStream, DialError> {
+    async fn only_stream(
+        &self,
+        target: Target<'_>,
+        opened: Opened,
+        strict: bool,
+    ) -> Result<MeshStream, DialError> {
         let halves = self.begin(target, &opened.connection, settings::HANDSHAKE_LIMIT).await?;
-        let Opened { connection, gone, windows, guard } = opened;
-        Ok(MeshStream::new(connection, Side::Dialer, halves, gone, windows, guard))
+        Ok(opened.into_only_stream(halves, strict))
     }
 
     /// Begins a stream.
@@ -376,14 +362,14 @@ impl Dialer {
 
     /// Opens a connection; with `share`, one that may carry many streams if the other end agrees.
     async fn connect(&self, target: Target<'_>, share: bool) -> Result<Opened, DialError> {
-        let Target { node, service, tls } = target;
-        let (config, verdict) = match tls {
-            Some(profile) => secured::client(profile, node, share).map_err(SetupError::from)?,
+        let Target { node, service, tls: profile } = target;
+        let (config, verdict) = match profile {
+            Some(profile) => tls::client_of(profile, node, share).map_err(SetupError::from)?,
             None => (self.configs[usize::from(share)].clone(), Verdict::default()),
         };
         let address = address(node.hash(), service);
-        let gone = self.watches.watch(address);
-        let blocked = gone.blocked();
+        let far_end = self.far_ends.at(address);
+        let blocked = far_end.blocked();
         // The name is not sent; it keeps apart what TLS remembers of each node.
         let name = format!("n{}.mesh", node.hash());
         let connecting = self
@@ -392,18 +378,18 @@ impl Dialer {
             .map_err(|error| SetupError::Quic(io::Error::other(error)))?;
         let opened = tokio::select! {
             opened = timeout(settings::HANDSHAKE_LIMIT, connecting) => opened,
-            () = gone.unknown.cancelled() => return Err(DialError::ServiceUnknown { node: node.clone(), service }),
+            () = far_end.unknown.cancelled() => return Err(DialError::ServiceUnknown { node: node.clone(), service }),
             blocked = blocked => return Err(DialError::Blocked { node: node.clone(), service, by: blocked.by }),
         };
         match opened {
             Ok(Ok(connection)) => {
                 let windows = Windows::of_our_own(&self.budget, node.hash());
                 let expected = || Expected::Node(node.clone());
-                let guard = tls.map(|tls| tls.admit(secured::peer_chain(&connection), expected()));
-                Ok(Opened { connection, gone, windows, guard })
+                let guard = profile.map(|profile| profile.admit(tls::peer_chain(&connection), expected()));
+                Ok(Opened { connection, side: Side::Dialer, far_end, windows, guard })
             }
-            Ok(Err(_)) if let (Some(tls), Some(rejection)) = (tls, verdict.rejection()) => {
-                let profile = tls.name().to_owned();
+            Ok(Err(_)) if let (Some(profile), Some(rejection)) = (profile, verdict.rejection()) => {
+                let profile = profile.name().to_owned();
                 let source = HandshakeError::Rejected { profile, rejection: Box::new(rejection.clone()) };
                 Err(DialError::Rejected { node: node.clone(), service, source })
             }

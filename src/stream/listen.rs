@@ -5,33 +5,29 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::crypto::rustls::QuicServerConfig;
-use quinn::{Connection, Endpoint, Incoming, RecvStream, SendStream, ServerConfig, TokioRuntime, VarInt};
+use quinn::{Endpoint, RecvStream, SendStream, TokioRuntime, VarInt};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
-use super::connection::{self, MeshStream, Side, end_when_gone};
+use super::connection::{Opened, Side};
 use super::dial::{SetupError, Streams};
-use super::far_end::{Blocked, Gone, Watches};
+use super::far_end::{Blocked, FarEnd, FarEnds};
+use super::mesh_stream::MeshStream;
 use super::mux;
-use super::secured;
 use super::settings;
 use super::socket::{MeshSocket, service_at};
-use super::trust::{self, TrustError};
+use super::tls::{self, Peer, TrustError};
 use super::windows::{Budget, Windows};
 use crate::mesh::Offer;
-use crate::tls::{Expected, Guard, Handshakes, Rejection, ServerProfile};
+use crate::tls::{Expected, Handshakes, Rejection, ServerProfile, Verdict};
 use crate::wire::{ConnType, ServiceName};
 
 /// Why a service cannot take streams in.
 pub type ListenError = SetupError;
 
-/// First packets that may wait to be looked at, and bytes behind them.
-const MOST_INCOMING: usize = 4096;
-const INCOMING_BUFFER: u64 = 16 << 20;
 /// Streams that may wait to be accepted.
 const BACKLOG: usize = 128;
 /// How long streams may go on when their service is closed.
@@ -78,15 +74,9 @@ impl Streams {
         tls: Option<ServerProfile>,
     ) -> Result<StreamListener, ListenError> {
         let config = match &tls {
-            Some(profile) => secured::server(profile, Expected::Anyone)?.0,
-            None => {
-                let mut config = trust::server()?;
-                config.alpn_protocols = secured::protocols(true);
-                let crypto = QuicServerConfig::try_from(config).map_err(TrustError::new)?;
-                ServerConfig::with_crypto(Arc::new(crypto))
-            }
+            Some(profile) => tls::server_of(profile, Expected::Anyone)?.0,
+            None => tls::server()?,
         };
-        let config = limited(config);
         let socket = Arc::new(MeshSocket::new(self.node().bind(service).await?));
         let runtime = Arc::new(TokioRuntime);
         let endpoint =
@@ -96,18 +86,18 @@ impl Streams {
             self.node().advertise(service, Offer { conn_type, tags });
         }
         let released = socket.released();
-        let watches = Arc::new(Watches::default());
+        let far_ends = Arc::new(FarEnds::default());
         let (accepted_sender, accepted) = mpsc::channel(BACKLOG);
         let closing = CancellationToken::new();
         let door = Door {
-            watches: watches.clone(),
+            far_ends: far_ends.clone(),
             budget: self.budget().clone(),
             accepted: accepted_sender,
             tls,
             closing: closing.clone(),
         };
         let accepting = tokio::spawn(accept_all(endpoint.clone(), door));
-        let notices = tokio::spawn(async move { watches.listen(&socket).await });
+        let notices = tokio::spawn(async move { far_ends.follow(&socket).await });
         let (accepting, notices) = (accepting.abort_handle(), notices.abort_handle());
         let closing = closing.drop_guard();
         Ok(StreamListener { accepted, endpoint, notices, accepting, released, _closing: closing })
@@ -147,19 +137,10 @@ async fn end(endpoint: Endpoint) {
     endpoint.close(PROTOCOL_ERROR, b"Listener Closed");
 }
 
-fn limited(mut config: ServerConfig) -> ServerConfig {
-    config
-        .transport_config(settings::transport(false))
-        .migration(false)
-        .max_incoming(MOST_INCOMING)
-        .incoming_buffer_size_total(INCOMING_BUFFER);
-    config
-}
-
 /// What streams come in by.
 #[derive(Clone)]
 struct Door {
-    watches: Arc<Watches>,
+    far_ends: Arc<FarEnds>,
     budget: Budget,
     accepted: mpsc::Sender<MeshStream>,
     tls: Option<ServerProfile>,
@@ -203,26 +184,13 @@ enum Refusal {
     FirstByte,
 }
 
-/// What came in.
-enum Accepted {
-    /// The one stream of its connection.
-    Stream(MeshStream),
-    /// A connection that streams will come on.
-    Many(Connection, Gone, Arc<Windows>),
-}
-
 impl Door {
-    /// From the first packet until the dialer has proved that it speaks the protocol. What comes of it goes on by
-    /// itself.
-    async fn shake_hands(self, incoming: Incoming) {
+    /// From the first packet until the dialer has proved that it speaks the protocol. What comes of it goes on in a
+    /// task of its own.
+    async fn shake_hands(self, incoming: quinn::Incoming) {
         let from = incoming.remote_address();
         match timeout(settings::HANDSHAKE_LIMIT, self.accept(incoming)).await {
-            Ok(Ok(Accepted::Stream(stream))) => {
-                tokio::spawn(async move { self.accepted.send(stream).await });
-            }
-            Ok(Ok(Accepted::Many(connection, gone, windows))) => {
-                tokio::spawn(async move { self.accept_streams(connection, gone, windows).await });
-            }
+            Ok(Ok(())) => {}
             Ok(Err(error @ (Refusal::Certificate { .. } | Refusal::TooMany))) => {
                 warn!(%from, %error, "stream refused");
             }
@@ -231,83 +199,77 @@ impl Door {
         }
     }
 
-    async fn accept(&self, incoming: Incoming) -> Result<Accepted, Refusal> {
-        let from = incoming.remote_address();
-        let gone = self.watches.watch(from);
-        let blocked = gone.blocked();
-        // The dialer cannot be told: what we send it is what is turned away.
+    async fn accept(&self, incoming: quinn::Incoming) -> Result<(), Refusal> {
+        let far_end = self.far_ends.at(incoming.remote_address());
+        let blocked = far_end.blocked();
+        // There is no way to tell the dialer: it is our answers that are rejected.
         let never = async move {
             let Blocked { node, by } = blocked.await;
             warn!(dialer = %node, firewall = %by, "a stream cannot begin: our answers are blocked by a firewall");
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
-            accepted = self.let_in(incoming, gone) => accepted,
+            accepted = self.let_in(incoming, far_end) => accepted,
             never = never => match never {},
         }
     }
 
-    async fn let_in(&self, incoming: Incoming, gone: Gone) -> Result<Accepted, Refusal> {
+    async fn let_in(&self, incoming: quinn::Incoming, far_end: Arc<FarEnd>) -> Result<(), Refusal> {
         let from = service_at(incoming.remote_address()).map(|(node, _)| node);
         let (connection, guard) = match &self.tls {
             None => (incoming.await?, None),
             Some(profile) => {
-                let (connection, guard) = accept_secured(incoming, profile).await?;
+                let expected = tls::expected_client(profile, from);
+                let (config, verdict) = tls::server_of(profile, expected.clone())?;
+                let connection = incoming.accept_with(Arc::new(config))?.await;
+                let connection = connection.map_err(|error| refused(profile, &verdict, error))?;
+                let guard = profile.admit(tls::peer_chain(&connection), expected);
                 (connection, Some(guard))
             }
         };
-        // Not before it stands: anybody can begin one in another's name.
+        // Only for a connection that is established: anybody can begin one in another node's name.
         let Some(windows) = from.and_then(|node| Windows::of_visitor(&self.budget, node)) else {
             connection.close(TOO_MANY, b"too many connections");
             return Err(Refusal::TooMany);
         };
-        if mux::is_agreed(&connection) {
-            windows.allow_many(&connection);
-            mux::allow_streams(&connection);
-            tokio::spawn(end_when_gone(connection.clone(), gone.clone(), windows.clone(), guard));
-            return Ok(Accepted::Many(connection, gone, windows));
+        let shared = Peer::of(&connection).shares();
+        let opened = Opened { connection, side: Side::Listener, far_end, windows, guard };
+        if shared {
+            tokio::spawn(self.clone().accept_streams(mux::Incoming::new(opened)));
+            return Ok(());
         }
-        let halves = connection.accept_bi().await?;
-        match first_byte(halves).await {
-            Ok(halves) => {
-                let stream = MeshStream::new(connection, Side::Listener, halves, gone, windows, guard);
-                Ok(Accepted::Stream(stream.certified(self.demands_certificates())))
-            }
-            Err(refusal) => {
-                connection.close(PROTOCOL_ERROR, b"Read Data Error");
-                Err(refusal)
-            }
-        }
+        let first = first_byte(opened.connection.accept_bi().await?).await;
+        let halves = first.inspect_err(|_| opened.connection.close(PROTOCOL_ERROR, b"Read Data Error"))?;
+        let stream = opened.into_only_stream(halves, false);
+        let door = self.clone();
+        tokio::spawn(async move { door.hand_over(stream).await });
+        Ok(())
     }
 
-    /// Whether nobody gets in without a certificate that names the node that dials.
-    fn demands_certificates(&self) -> bool {
-        self.tls.as_ref().is_some_and(ServerProfile::requires_client_certificate)
+    /// Hands a stream to the listener's owner.
+    async fn hand_over(&self, stream: MeshStream) {
+        // Where a profile requires one, nobody gets in without a certificate that names the dialing node.
+        let certified = self.tls.as_ref().is_some_and(ServerProfile::requires_client_certificate);
+        let _closed = self.accepted.send(stream.certified(certified)).await;
     }
 
-    /// Takes the streams of one connection in until it is closed or the service is.
-    async fn accept_streams(&self, connection: Connection, gone: Gone, windows: Arc<Windows>) {
-        let streams = mux::Streams::new();
+    /// Takes the streams of a shared connection in until it is closed or the service is.
+    async fn accept_streams(self, incoming: mux::Incoming) {
+        let incoming = Arc::new(incoming);
         loop {
-            let halves = tokio::select! {
-                halves = connection.accept_bi() => halves,
+            let accepted = tokio::select! {
+                accepted = incoming.accept() => accepted,
                 () = self.closing.cancelled() => break,
             };
-            // The dialer is bound to fewer than this.
-            let (Ok(halves), Some(lease)) = (halves, streams.lease(usize::MAX)) else { return };
-            let (connection, gone, accepted) = (connection.clone(), gone.clone(), self.accepted.clone());
-            let (windows, certified) = (windows.clone(), self.demands_certificates());
+            let Some((halves, lease)) = accepted else { return };
+            let (door, incoming) = (self.clone(), incoming.clone());
             tokio::spawn(async move {
                 if let Ok(Ok(halves)) = timeout(settings::HANDSHAKE_LIMIT, first_byte(halves)).await {
-                    let stream =
-                        MeshStream::shared(connection, Side::Listener, halves, Some(gone), windows, lease);
-                    let _closed = accepted.send(stream.certified(certified)).await;
+                    door.hand_over(incoming.stream(halves, lease)).await;
                 }
             });
         }
-        streams.retire();
-        streams.ended().await;
-        connection::close(&connection);
+        incoming.close().await;
     }
 }
 
@@ -320,17 +282,10 @@ async fn first_byte((send, mut recv): (SendStream, RecvStream)) -> Result<(SendS
     }
 }
 
-async fn accept_secured(incoming: Incoming, profile: &ServerProfile) -> Result<(Connection, Guard), Refusal> {
-    let from = service_at(incoming.remote_address()).map(|(node, _)| node);
-    let expected = secured::expected_client(profile, from);
-    let (config, verdict) = secured::server(profile, expected.clone())?;
-    match incoming.accept_with(Arc::new(limited(config)))?.await {
-        Ok(connection) => {
-            let guard = profile.admit(secured::peer_chain(&connection), expected);
-            Ok((connection, guard))
-        }
-        Err(error) => Err(verdict.rejection().map_or(Refusal::Connection(error), |rejection| {
-            Refusal::Certificate { profile: profile.name().to_owned(), rejection: rejection.clone() }
-        })),
-    }
+/// Why a handshake under a profile failed: for the certificate, if that was it.
+fn refused(profile: &ServerProfile, verdict: &Verdict, error: quinn::ConnectionError) -> Refusal {
+    verdict.rejection().map_or(Refusal::Connection(error), |rejection| Refusal::Certificate {
+        profile: profile.name().to_owned(),
+        rejection: rejection.clone(),
+    })
 }

@@ -1,128 +1,82 @@
-//! Connections that carry many streams, which only our own nodes understand: both ends agree on it by the
-//! protocol's name in the handshake. A connection is opened once for all who dial the same service under the
-//! same profile, counts its streams, and ends when it has had none for a while.
+//! Connections that carry many streams, which only our own nodes understand: both ends agree on it by the protocol's
+//! name in the handshake ([`Peer`]). A dialer opens one for all that it sends to a service under one TLS profile, counts
+//! its streams, and closes it when it has had none for a while.
 //! Knows nothing of how a connection is opened, nor of what its streams carry.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
-use quinn::crypto::rustls::HandshakeData;
-use quinn::{Connection, VarInt};
-use tokio::sync::watch;
+use parking_lot::Mutex;
+use quinn::{Connection, RecvStream, SendStream, VarInt};
+use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::timeout;
 
-use super::far_end::Gone;
-use super::trust::ALPN;
+use super::connection::{ABORTED, Opened, Side, cancel, close, finish, spawn_or_close};
+use super::far_end::FarEnd;
+use super::mesh_stream::{Carrier, Halves, MeshStream};
 use super::windows::Windows;
 use crate::tls::ClientProfile;
 use crate::wire::{NameHash, ServiceName};
 
-/// What speaks at the other end of a connection, as the name of the protocol that both have agreed on says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peer {
-    /// A Go node, or anything else that knows receptor's protocol alone: one stream on a connection.
-    Receptor,
-    /// A node of ours from before units had one ID on both nodes.
-    Earlier,
-    /// A node of ours. A submission can be repeated there under the ID that its submitter chose.
-    Current,
-}
-
-impl Peer {
-    /// Those that many streams can be opened to on one connection, best first.
-    pub(super) const OURS: [Self; 2] = [Self::Current, Self::Earlier];
-
-    /// The protocol's name in the handshake.
-    pub(super) const fn alpn(self) -> &'static [u8] {
-        match self {
-            Self::Receptor => ALPN,
-            Self::Earlier => b"meshd",
-            Self::Current => b"meshd/2",
-        }
-    }
-
-    /// What is at the other end of an open connection.
-    pub(super) fn of(connection: &Connection) -> Self {
-        let data = connection.handshake_data().and_then(|any| any.downcast::<HandshakeData>().ok());
-        let agreed = data.and_then(|data| data.protocol);
-        let ours = Self::OURS.into_iter().find(|peer| agreed.as_deref() == Some(peer.alpn()));
-        ours.unwrap_or(Self::Receptor)
-    }
-}
-
-/// Streams on one connection. A dialer opens another connection in good time, as those that end here may not have
-/// ended there yet.
+/// Streams that a listener allows on one connection. A dialer opens another connection well before, as streams that
+/// have ended here may not have ended there yet.
 pub(super) const MOST_STREAMS: u32 = 256;
 const ENOUGH_STREAMS: usize = 192;
 /// How long a connection without streams is kept.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// Whether both ends of a connection have agreed on many streams.
-pub(super) fn is_agreed(connection: &Connection) -> bool {
-    match Peer::of(connection) {
-        Peer::Current | Peer::Earlier => true,
-        Peer::Receptor => false,
-    }
-}
-
-/// Lets the dialer open many streams.
-pub(super) fn allow_streams(connection: &Connection) {
-    connection.set_max_concurrent_bi_streams(VarInt::from_u32(MOST_STREAMS));
-}
-
-/// The streams of one connection. Clones count together.
+/// Counts the streams of one connection. Clones count together.
 #[derive(Debug, Clone)]
-pub(super) struct Streams(Arc<watch::Sender<Count>>);
+struct Leases(Arc<watch::Sender<LeaseCount>>);
 
 #[derive(Debug, Default)]
-struct Count {
+struct LeaseCount {
     open: usize,
-    /// Streams ever begun: one may come and go between two looks.
-    begun: u64,
-    /// No more are begun.
+    /// All that were ever taken: one may come and go between two looks.
+    taken: u64,
+    /// No more are given.
     retired: bool,
 }
 
 /// Held by one stream of a connection.
 #[derive(Debug)]
-pub(super) struct Lease(Streams);
+pub(super) struct Lease(Leases);
 
-impl Streams {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(Count::default())))
+impl Leases {
+    fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(LeaseCount::default())))
     }
 
-    /// One more; none when there are enough, or when no more may be begun.
-    pub(super) fn lease(&self, most: usize) -> Option<Lease> {
+    /// One more, unless there are enough, or no more are given.
+    fn take(&self, most: usize) -> Option<Lease> {
         let taken = self.0.send_if_modified(|count| {
             let room = !count.retired && count.open < most;
             count.open += usize::from(room);
-            count.begun += u64::from(room);
+            count.taken += u64::from(room);
             room
         });
         taken.then(|| Lease(self.clone()))
     }
 
-    /// No more are begun.
-    pub(super) fn retire(&self) {
+    /// Gives no more.
+    fn retire(&self) {
         self.0.send_modify(|count| count.retired = true);
     }
 
-    /// Ready once all have ended and no more are begun.
-    pub(super) async fn ended(&self) {
+    /// Ready once none is held and no more are given.
+    async fn ended(&self) {
         // The sender lives in self, so this cannot fail.
         let _ = self.0.subscribe().wait_for(|count| count.retired && count.open == 0).await;
     }
 
-    /// Retires them once there has been none for a while, or somebody else does; ready once they have ended.
+    /// Retires them once none was held for a while. Ready once they are retired, by whom ever, and none is held.
     async fn idle(&self) {
         let mut counts = self.0.subscribe();
         loop {
             // The sender lives in self, so this cannot fail.
-            let begun = counts.wait_for(|count| count.open == 0).await.map_or(0, |count| count.begun);
-            let again = counts.wait_for(|count| count.begun != begun || count.retired);
+            let taken = counts.wait_for(|count| count.open == 0).await.map_or(0, |count| count.taken);
+            let again = counts.wait_for(|count| count.taken != taken || count.retired);
             let over = timeout(KEPT, again).await.is_err();
             let mut ended = false;
             // Both in one step, so that no stream begins in between.
@@ -139,7 +93,7 @@ impl Streams {
 }
 
 impl Lease {
-    /// The stream was of no use: others shall try another connection.
+    /// Lets no more streams begin on the connection: this one was of no use.
     pub(super) fn retire_connection(&self) {
         self.0.retire();
     }
@@ -151,130 +105,185 @@ impl Drop for Lease {
     }
 }
 
-/// An open connection that others may use.
-#[derive(Debug, Clone)]
+/// A stream's share of a connection, which the stream must not close.
+#[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) connection: Connection,
-    /// Keeps the watch on the far end alive.
-    pub(super) gone: Gone,
-    pub(super) windows: Arc<Windows>,
-    /// Changed since: the node at the far end may be another one by now.
-    restarts: watch::Receiver<u64>,
-    profile: Option<ClientProfile>,
-    streams: Streams,
+    side: Side,
+    lease: Lease,
 }
 
 impl Shared {
-    /// Takes a connection that was just opened.
-    pub(super) fn new(
-        connection: Connection,
-        gone: Gone,
-        windows: Arc<Windows>,
-        profile: Option<ClientProfile>,
-    ) -> Self {
-        let restarts = gone.restarts();
-        let shared = Self { connection, gone, windows, restarts, profile, streams: Streams::new() };
-        let (connection, streams) = (shared.connection.clone(), shared.streams.clone());
+    /// Ends the stream at once, so that it does not look complete.
+    pub(super) fn abort(self, Halves { mut send, mut recv, .. }: Halves) {
+        let _already = send.reset(ABORTED);
+        let _ended = recv.stop(ABORTED);
+    }
+
+    /// Ends the stream in good order if it was shut down. One on which nothing came back leaves the connection to no
+    /// other.
+    pub(super) fn end(self, connection: Connection, mut halves: Halves) {
+        if self.side == Side::Dialer && !halves.heard {
+            self.lease.retire_connection();
+        }
+        if halves.shut {
+            spawn_or_close(connection.clone(), async move {
+                finish(&connection, halves, false).await;
+                drop(self.lease);
+            });
+        } else {
+            // Nothing of it has to arrive any more.
+            let _already = halves.send.reset(ABORTED);
+            cancel(&mut halves.recv);
+        }
+    }
+}
+
+/// A connection that was opened for many streams.
+#[derive(Debug, Clone)]
+pub(super) struct SharedConnection {
+    pub(super) connection: Connection,
+    far_end: Arc<FarEnd>,
+    windows: Arc<Windows>,
+    /// Changed since the connection was opened: the node at the far end may be another one by now.
+    restarts: watch::Receiver<u64>,
+    profile: Option<ClientProfile>,
+    leases: Leases,
+}
+
+impl SharedConnection {
+    /// Takes over a connection that was just opened under a profile, and closes it when it is no longer needed.
+    pub(super) fn new(mut opened: Opened, profile: Option<ClientProfile>) -> Self {
+        opened.watch();
+        opened.windows.allow_many(&opened.connection);
+        let Opened { connection, far_end, windows, .. } = opened;
+        let restarts = far_end.restarts();
+        let shared = Self { connection, far_end, windows, restarts, profile, leases: Leases::new() };
+        let (connection, leases) = (shared.connection.clone(), shared.leases.clone());
         tokio::spawn(async move {
             tokio::select! {
                 _ended = connection.closed() => {}
-                () = streams.idle() => super::connection::close(&connection),
+                () = leases.idle() => close(&connection),
             }
         });
         shared
     }
 
-    /// A place for a stream, if the connection is fit for another under that profile.
+    /// A lease for one more stream, unless the connection is not fit for it. Then no other stream begins on it either.
     pub(super) fn lease(&self, profile: Option<&ClientProfile>) -> Option<Lease> {
-        let alive = self.connection.close_reason().is_none()
+        let fit = self.is_open()
             && !self.restarts.has_changed().unwrap_or(true)
-            && !self.gone.unknown.is_cancelled();
-        if !alive || self.profile.as_ref() != profile {
-            self.streams.retire();
-            return None;
-        }
-        let lease = self.streams.lease(ENOUGH_STREAMS);
+            && !self.far_end.unknown.is_cancelled()
+            && self.profile.as_ref() == profile;
+        let lease = fit.then(|| self.leases.take(ENOUGH_STREAMS)).flatten();
         if lease.is_none() {
-            self.streams.retire();
+            self.leases.retire();
         }
         lease
     }
+
+    fn is_open(&self) -> bool {
+        self.connection.close_reason().is_none()
+    }
+
+    /// A stream that has begun.
+    pub(super) fn stream(&self, halves: (SendStream, RecvStream), lease: Lease) -> MeshStream {
+        let carrier = Carrier::Shared(Shared { side: Side::Dialer, lease });
+        MeshStream::new(self.connection.clone(), self.windows.clone(), halves, carrier)
+    }
 }
 
-/// Whom a connection leads to, and the name of the profile it was made under.
+/// The streams that a dialer opens on a shared connection of ours.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    connection: Connection,
+    windows: Arc<Windows>,
+    leases: Leases,
+}
+
+impl Incoming {
+    /// Takes over a connection that was just accepted.
+    pub(super) fn new(mut opened: Opened) -> Self {
+        opened.watch();
+        opened.windows.allow_many(&opened.connection);
+        opened.connection.set_max_concurrent_bi_streams(VarInt::from_u32(MOST_STREAMS));
+        Self { connection: opened.connection, windows: opened.windows, leases: Leases::new() }
+    }
+
+    /// The next stream, before its first byte was read; `None` once the connection has ended. Cancel safe.
+    pub(super) async fn accept(&self) -> Option<((SendStream, RecvStream), Lease)> {
+        let halves = self.connection.accept_bi().await.ok()?;
+        // QUIC lets the dialer open no more than this.
+        Some((halves, self.leases.take(usize::MAX)?))
+    }
+
+    /// A stream whose first byte was right.
+    pub(super) fn stream(&self, halves: (SendStream, RecvStream), lease: Lease) -> MeshStream {
+        let carrier = Carrier::Shared(Shared { side: Side::Listener, lease });
+        MeshStream::new(self.connection.clone(), self.windows.clone(), halves, carrier)
+    }
+
+    /// Closes the connection once its streams have ended.
+    pub(super) async fn close(&self) {
+        self.leases.retire();
+        self.leases.ended().await;
+        close(&self.connection);
+    }
+}
+
+/// Where a connection leads, and the name of the profile that it was opened under.
 pub(super) type Key = (NameHash, ServiceName, Option<String>);
 
-/// The connections of a node that may be shared.
+/// The place of one connection. Locked by the dialer that opens it, for whom the others wait.
+type Slot = Arc<tokio::sync::Mutex<Option<SharedConnection>>>;
+
+/// The connections that a node has opened to be shared.
 #[derive(Debug, Default)]
-pub(super) struct Pool {
-    /// A plain lock, held for map operations alone.
-    by_key: Mutex<BTreeMap<Key, Place>>,
+pub(super) struct SharedConnections {
+    by_key: Mutex<BTreeMap<Key, Slot>>,
 }
 
-#[derive(Debug, Clone)]
-enum Place {
-    /// Somebody opens one: the sender is dropped when that has ended, for good or ill.
-    Opening(watch::Receiver<()>),
-    Open(Shared),
-}
-
-/// What a dialer finds in the pool.
+/// What a dialer finds.
 pub(super) enum Found {
-    /// A connection with a place for a stream.
-    Open(Shared, Lease),
-    /// Somebody opens one: look again when that has ended.
-    Wait(watch::Receiver<()>),
-    /// Nothing: whoever asked opens one.
-    Nothing(Opening),
+    /// A connection, and a lease for a stream on it.
+    Open(SharedConnection, Lease),
+    /// Nothing: the dialer opens a connection, and puts it here for the others, who wait until then.
+    Vacant(OwnedMutexGuard<Option<SharedConnection>>),
+    /// Nothing, and another dialer's attempt has just failed.
+    Failed,
 }
 
-/// The right to open a connection for all. Dropped, it lets the others go on.
-pub(super) struct Opening {
-    pool: Arc<Pool>,
-    key: Key,
-    _waiting: watch::Sender<()>,
-}
-
-impl Pool {
-    /// A connection for a stream, or what to do about there being none.
-    pub(super) fn find(self: &Arc<Self>, key: &Key, profile: Option<&ClientProfile>) -> Found {
-        let mut places = self.places();
-        match places.get(key) {
-            Some(Place::Opening(ended)) => return Found::Wait(ended.clone()),
-            Some(Place::Open(shared)) => {
+impl SharedConnections {
+    /// A connection for a stream; waits while another dialer opens one.
+    pub(super) async fn find(&self, key: &Key, profile: Option<&ClientProfile>) -> Found {
+        let slot = self.slot(key);
+        let (mut slot, waited) = match slot.clone().try_lock_owned() {
+            Ok(slot) => (slot, false),
+            Err(_locked) => (slot.lock_owned().await, true),
+        };
+        match &*slot {
+            Some(shared) => {
                 if let Some(lease) = shared.lease(profile) {
                     return Found::Open(shared.clone(), lease);
                 }
             }
+            None if waited => return Found::Failed,
             None => {}
         }
-        places.retain(|_, place| match place {
-            Place::Opening(_) => true,
-            Place::Open(shared) => shared.connection.close_reason().is_none(),
-        });
-        let (waiting, ended) = watch::channel(());
-        places.insert(key.clone(), Place::Opening(ended));
-        Found::Nothing(Opening { pool: self.clone(), key: key.clone(), _waiting: waiting })
+        *slot = None;
+        Found::Vacant(slot)
     }
 
-    fn places(&self) -> MutexGuard<'_, BTreeMap<Key, Place>> {
-        self.by_key.lock()
-    }
-}
-
-impl Opening {
-    /// The connection is open, for all who wait.
-    pub(super) fn succeed(self, shared: Shared) {
-        self.pool.places().insert(self.key.clone(), Place::Open(shared));
-    }
-}
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        let mut places = self.pool.places();
-        if matches!(places.get(&self.key), Some(Place::Opening(_))) {
-            places.remove(&self.key);
+    fn slot(&self, key: &Key) -> Slot {
+        let mut slots = self.by_key.lock();
+        if let Some(slot) = slots.get(key) {
+            return slot.clone();
         }
+        slots.retain(|_, slot| {
+            let is_open =
+                |slot: &Option<SharedConnection>| slot.as_ref().is_some_and(SharedConnection::is_open);
+            slot.try_lock().map_or(true, |slot| is_open(&slot))
+        });
+        slots.entry(key.clone()).or_default().clone()
     }
 }
 
@@ -284,33 +293,33 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn streams_are_counted_and_end_when_there_are_none() {
-        let streams = Streams::new();
+        let streams = Leases::new();
         let idle = tokio::spawn({
             let streams = streams.clone();
             async move { streams.idle().await }
         });
-        let first = streams.lease(2).unwrap();
-        let second = streams.lease(2).unwrap();
-        assert!(streams.lease(2).is_none(), "there are enough");
+        let first = streams.take(2).unwrap();
+        let second = streams.take(2).unwrap();
+        assert!(streams.take(2).is_none(), "there are enough");
         drop(first);
         tokio::time::sleep(KEPT * 3).await;
         assert!(!idle.is_finished(), "one stream keeps the connection");
         drop(second);
         tokio::time::sleep(KEPT / 2).await;
-        drop(streams.lease(2).expect("none for a moment is no end"));
+        drop(streams.take(2).expect("none for a moment is no end"));
         tokio::time::sleep(KEPT / 2 + Duration::from_secs(1)).await;
         assert!(!idle.is_finished(), "the time without streams begins anew");
         idle.await.unwrap();
-        assert!(streams.lease(2).is_none(), "no stream begins on a connection that ends");
+        assert!(streams.take(2).is_none(), "no stream begins on a connection that ends");
         streams.ended().await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn retired_streams_end_with_the_last_one() {
-        let streams = Streams::new();
-        let lease = streams.lease(2).unwrap();
+        let streams = Leases::new();
+        let lease = streams.take(2).unwrap();
         lease.retire_connection();
-        assert!(streams.lease(2).is_none());
+        assert!(streams.take(2).is_none());
         let ended = streams.idle();
         tokio::pin!(ended);
         assert!(timeout(KEPT * 3, &mut ended).await.is_err());
@@ -318,15 +327,16 @@ mod tests {
         timeout(Duration::from_millis(1), ended).await.unwrap();
     }
 
-    #[test]
-    fn one_opens_and_the_others_wait() {
-        let pool = Arc::new(Pool::default());
+    #[tokio::test]
+    async fn one_opens_and_the_others_wait() {
+        let pool = SharedConnections::default();
         let key = (NameHash(1), ServiceName::CONTROL, None);
-        let Found::Nothing(opening) = pool.find(&key, None) else { panic!("the pool is empty") };
-        let Found::Wait(waiting) = pool.find(&key, None) else { panic!("one is being opened") };
-        assert!(waiting.has_changed().is_ok());
+        let Found::Vacant(opening) = pool.find(&key, None).await else { panic!("the pool is empty") };
+        let waiting = pool.find(&key, None);
+        tokio::pin!(waiting);
+        assert!(timeout(Duration::from_millis(1), &mut waiting).await.is_err(), "one is being opened");
         drop(opening);
-        assert!(waiting.has_changed().is_err(), "whoever waits is told");
-        assert!(matches!(pool.find(&key, None), Found::Nothing(_)));
+        assert!(matches!(waiting.await, Found::Failed), "another attempt is not waited for");
+        assert!(matches!(pool.find(&key, None).await, Found::Vacant(_)));
     }
 }

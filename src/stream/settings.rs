@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::congestion::CubicConfig;
-use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig, VarInt};
 
 use super::windows::{FIRST_WINDOW, MOST_OF_A_STREAM};
 use crate::wire::MAX_PAYLOAD;
@@ -21,6 +21,9 @@ const INITIAL_MTU: u16 = 1_452;
 /// What a link of the mesh is taken for until it has been measured: with QUIC's own guess of a third of a
 /// second, a lost first packet would cost a job a whole second.
 const INITIAL_RTT: Duration = Duration::from_millis(50);
+/// First packets that may wait for a listener, and bytes behind them.
+const MOST_INCOMING: usize = 4096;
+const INCOMING_BUFFER: u64 = 16 << 20;
 /// Bytes of a handshake that a dialer puts in order. Listeners name the authorities that they trust in it: with some
 /// hundred of them, a Go node's is larger than what listeners, who do not know yet who asks, take (16 KiB).
 pub(super) const LARGEST_HANDSHAKE: usize = 64 << 10;
@@ -35,6 +38,15 @@ pub(super) fn endpoint() -> EndpointConfig {
     let mut config = EndpointConfig::default();
     // The bound is a constant within QUIC's range.
     config.max_udp_payload_size(MAX_PACKET).map_or_else(|_| EndpointConfig::default(), |c| c.clone())
+}
+
+/// The limits of a listener.
+pub(super) fn limit(config: &mut ServerConfig) {
+    config
+        .transport_config(transport(false))
+        .migration(false)
+        .max_incoming(MOST_INCOMING)
+        .incoming_buffer_size_total(INCOMING_BUFFER);
 }
 
 /// Settings of a connection; only dialers keep it alive.

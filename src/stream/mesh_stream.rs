@@ -1,0 +1,197 @@
+//! A byte stream to a service on another node, with half-close.
+//!
+//! Owns reading and writing. How a stream ends depends on its connection: one that is its own ([`Exclusive`]), or one
+//! that it shares with others ([`Shared`]).
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use quinn::{Connection, RecvStream, SendStream, StoppedError, VarInt, WriteError};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::connection::Exclusive;
+use super::mux::Shared;
+use super::socket::service_at;
+use super::tls::Peer;
+use super::windows::Windows;
+use crate::wire::{NameHash, ServiceName};
+
+/// A byte stream to a service on another node. Shutting it down ends the direction of writing only; dropping it ends
+/// both. A stream that was opened to be shared and is dropped without a shutdown does not look complete to the other
+/// end; any other does.
+#[derive(Debug)]
+pub struct MeshStream {
+    connection: Connection,
+    windows: Arc<Windows>,
+    certified: bool,
+    /// Taken when the stream ends.
+    open: Option<(Halves, Carrier)>,
+}
+
+/// The connection below a stream.
+#[derive(Debug)]
+pub(super) enum Carrier {
+    Exclusive(Exclusive),
+    Shared(Shared),
+}
+
+/// Both directions of a stream, and what has happened on them.
+#[derive(Debug)]
+pub(super) struct Halves {
+    pub(super) send: SendStream,
+    pub(super) recv: RecvStream,
+    /// The direction of writing was ended in order.
+    pub(super) shut: bool,
+    /// Anything has come.
+    pub(super) heard: bool,
+    /// There once a writer has had to wait.
+    refusal: Option<Refusal>,
+}
+
+/// Ready when the peer reads no more, or has everything.
+struct Refusal(Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>);
+
+impl std::fmt::Debug for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Refusal")
+    }
+}
+
+impl MeshStream {
+    pub(super) fn new(
+        connection: Connection,
+        windows: Arc<Windows>,
+        (send, recv): (SendStream, RecvStream),
+        carrier: Carrier,
+    ) -> Self {
+        let halves = Halves { send, recv, shut: false, heard: false, refusal: None };
+        Self { connection, windows, certified: false, open: Some((halves, carrier)) }
+    }
+
+    /// Notes whether a verified certificate names the node at the other end.
+    pub(super) fn certified(mut self, certified: bool) -> Self {
+        self.certified = certified;
+        self
+    }
+
+    /// Whether a certificate that this end demanded and verified names the node of [`Self::remote`].
+    pub fn is_certified(&self) -> bool {
+        self.certified
+    }
+
+    /// What is at the other end.
+    pub fn peer(&self) -> Peer {
+        Peer::of(&self.connection)
+    }
+
+    /// Whether the other end is one of our own nodes, as far as that is known.
+    pub fn leads_to_our_own(&self) -> bool {
+        self.peer().shares()
+    }
+
+    /// Where the other end is: the hash of its node and its service.
+    pub fn remote(&self) -> Option<(NameHash, ServiceName)> {
+        service_at(self.connection.remote_address())
+    }
+
+    /// Ready once the connection has ended, for whatever reason, or nobody at the other end reads this stream of a
+    /// shared one. Does not borrow the stream.
+    pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let connection = self.connection.clone();
+        let stopped = match &self.open {
+            Some((halves, Carrier::Shared(_))) => Some(halves.send.stopped()),
+            Some((_, Carrier::Exclusive(_))) | None => None,
+        };
+        async move {
+            if let Some(stopped) = stopped {
+                tokio::select! {
+                    _cause = connection.closed() => return,
+                    // Otherwise everything has arrived, or the connection has ended.
+                    stopped = stopped => if matches!(stopped, Ok(Some(_))) { return },
+                }
+            }
+            connection.closed().await;
+        }
+    }
+
+    /// Ends the stream at once, so that the other side does not take it for complete. What the other side has not
+    /// received yet is lost.
+    pub fn abort(mut self, reason: &str) {
+        match self.open.take() {
+            Some((_, Carrier::Exclusive(exclusive))) => exclusive.abort(&self.connection, reason),
+            Some((halves, Carrier::Shared(shared))) => shared.abort(halves),
+            None => {}
+        }
+    }
+
+    fn halves(&mut self) -> io::Result<&mut Halves> {
+        self.open.as_mut().map(|(halves, _)| halves).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl AsyncRead for MeshStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let halves = self.halves()?;
+        let read = AsyncRead::poll_read(Pin::new(&mut halves.recv), cx, buf);
+        let bytes = buf.filled().len() - before;
+        if bytes > 0 {
+            halves.heard = true;
+            self.windows.read(&self.connection, bytes);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for MeshStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let Halves { send, refusal, .. } = self.halves()?;
+        let written = AsyncWrite::poll_write(Pin::new(&mut *send), cx, buf);
+        if written.is_pending() {
+            // quinn does not wake a writer that waits for room on the connection when its stream is stopped meanwhile,
+            // nor afterwards for new room, as its stream has none either: it would wait for as long as the connection
+            // lives.
+            let stopped = refusal.get_or_insert_with(|| Refusal(Box::pin(send.stopped())));
+            let stopped = ready!(stopped.0.as_mut().poll(cx));
+            *refusal = None;
+            return match stopped {
+                Ok(Some(code)) => Poll::Ready(Err(WriteError::Stopped(code).into())),
+                // The write itself wakes the writer.
+                Ok(None) | Err(_) => Poll::Pending,
+            };
+        }
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.windows.wrote(&self.connection, bytes);
+        }
+        written
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let halves = self.halves()?;
+        // Ended twice, or stopped by the peer: either way nothing more is written.
+        let _already = halves.send.finish();
+        halves.shut = true;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for MeshStream {
+    fn drop(&mut self) {
+        let connection = self.connection.clone();
+        match self.open.take() {
+            Some((halves, Carrier::Exclusive(exclusive))) => exclusive.end(connection, halves),
+            Some((halves, Carrier::Shared(shared))) => shared.end(connection, halves),
+            None => {}
+        }
+    }
+}

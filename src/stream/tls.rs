@@ -1,0 +1,212 @@
+//! TLS of streams: the protocol's names, and whose certificate is expected of whom.
+//!
+//! Without a user's profile a listener presents a self-signed certificate with a fixed name, and a dialer accepts exactly
+//! that (docs/protocol.md#stream-trust). It proves nothing about who the other side is. Its validity dates mean nothing
+//! either: receptor's dialers do not look at them. Under a profile, the certificate must name the node at the other end;
+//! whether it is accepted is the room `tls`'s to say.
+
+use std::sync::Arc;
+
+use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
+use quinn::{ClientConfig, Connection, ServerConfig};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::settings;
+use crate::tls::{ClientProfile, Expected, ServerProfile, Verdict};
+use crate::wire::{NameHash, NodeId};
+
+/// The name that a certificate without a profile carries.
+const COMMON_NAME: &str = "netceptor-insecure-common-name";
+
+/// What speaks at the other end of a connection, as the name of the protocol that both have agreed on says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// A Go node, or anything else that knows receptor's protocol alone: one stream on a connection.
+    Receptor,
+    /// A node of ours from before units had one ID on both nodes.
+    Earlier,
+    /// A node of ours. A submission can be repeated there under the ID that its submitter chose.
+    Current,
+}
+
+impl Peer {
+    /// The protocol's name in the handshake.
+    const fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::Receptor => b"netceptor",
+            Self::Earlier => b"meshd",
+            Self::Current => b"meshd/2",
+        }
+    }
+
+    /// Whether many streams can be opened to it on one connection, once both ends have agreed on it.
+    pub(super) fn shares(self) -> bool {
+        match self {
+            Self::Current | Self::Earlier => true,
+            Self::Receptor => false,
+        }
+    }
+
+    /// What is at the other end of an open connection.
+    pub(super) fn of(connection: &Connection) -> Self {
+        let data = connection.handshake_data().and_then(|any| any.downcast::<HandshakeData>().ok());
+        let agreed = data.and_then(|data| data.protocol);
+        let ours = [Self::Current, Self::Earlier].into_iter();
+        ours.filter(|peer| agreed.as_deref() == Some(peer.alpn())).next().unwrap_or(Self::Receptor)
+    }
+}
+
+/// The protocol's names, best first; without `share`, only the one for a single stream.
+fn protocols(share: bool) -> Vec<Vec<u8>> {
+    let all = [Peer::Current, Peer::Earlier, Peer::Receptor].into_iter();
+    all.filter(|peer| share || !peer.shares()).map(|peer| peer.alpn().to_vec()).collect()
+}
+
+/// TLS could not be set up; nothing that a peer does causes this.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to set up TLS for streams: {0}")]
+pub struct TrustError(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+impl TrustError {
+    pub(super) fn new(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self(cause.into())
+    }
+}
+
+/// A listener's side of one handshake, or of all that have no profile.
+fn server_config(mut config: rustls::ServerConfig) -> Result<ServerConfig, TrustError> {
+    config.alpn_protocols = protocols(true);
+    let crypto = QuicServerConfig::try_from(config).map_err(TrustError::new)?;
+    let mut config = ServerConfig::with_crypto(Arc::new(crypto));
+    settings::limit(&mut config);
+    Ok(config)
+}
+
+/// A dialer's side; with `share`, for a connection that may carry many streams.
+fn client_config(mut config: rustls::ClientConfig, share: bool) -> Result<ClientConfig, TrustError> {
+    config.alpn_protocols = protocols(share);
+    // Node IDs are no DNS names.
+    config.enable_sni = false;
+    let crypto = QuicClientConfig::try_from(config).map_err(TrustError::new)?;
+    let mut config = ClientConfig::new(Arc::new(crypto));
+    config.transport_config(settings::transport(true));
+    Ok(config)
+}
+
+/// A listener's side of one handshake under a profile.
+pub(super) fn server_of(
+    profile: &ServerProfile,
+    expected: Expected,
+) -> Result<(ServerConfig, Verdict), TrustError> {
+    let (config, verdict) = profile.quic_config(expected, Peer::Receptor.alpn()).map_err(TrustError::new)?;
+    Ok((server_config(config)?, verdict))
+}
+
+/// Whom a listener under a profile expects: with required certificates, the node that the packets come from.
+pub(super) fn expected_client(profile: &ServerProfile, from: Option<NameHash>) -> Expected {
+    match from {
+        Some(node) if profile.requires_client_certificate() => Expected::NodeHash(node),
+        Some(_) | None => Expected::Anyone,
+    }
+}
+
+/// A dialer's side of one handshake under a profile.
+pub(super) fn client_of(
+    profile: &ClientProfile,
+    node: &NodeId,
+    share: bool,
+) -> Result<(ClientConfig, Verdict), TrustError> {
+    let expected = Expected::Node(node.clone());
+    let (config, verdict) = profile.quic_config(expected, Peer::Receptor.alpn()).map_err(TrustError::new)?;
+    Ok((client_config(config, share)?, verdict))
+}
+
+/// The certificates that the other end has shown.
+pub(super) fn peer_chain(connection: &Connection) -> Vec<CertificateDer<'static>> {
+    let identity = connection.peer_identity();
+    identity.and_then(|any| any.downcast().ok()).map_or_else(Vec::new, |chain| *chain)
+}
+
+/// A listener's side without a profile, with a certificate made just now. The key is ECDSA P-256 rather than RSA: no
+/// dialer looks at its kind, and it is made and used in a fraction of the time.
+pub(super) fn server() -> Result<ServerConfig, TrustError> {
+    let key = rcgen::KeyPair::generate().map_err(TrustError::new)?;
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, COMMON_NAME);
+    let certificate = params.self_signed(&key).map_err(TrustError::new)?;
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let config = rustls::ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(TrustError::new)?
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key)
+        .map_err(TrustError::new)?;
+    server_config(config)
+}
+
+/// A dialer's side without a profile.
+pub(super) fn client(share: bool) -> Result<ClientConfig, TrustError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let verifier = FixedName { provider: provider.clone() };
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(TrustError::new)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    client_config(config, share)
+}
+
+/// Accepts a chain in which any certificate carries the fixed name.
+#[derive(Debug)]
+struct FixedName {
+    provider: Arc<CryptoProvider>,
+}
+
+fn has_fixed_name(certificate: &CertificateDer<'_>) -> bool {
+    X509Certificate::from_der(certificate)
+        .is_ok_and(|(_, parsed)| parsed.subject().iter_common_name().any(|cn| cn.as_str() == Ok(COMMON_NAME)))
+}
+
+impl ServerCertVerifier for FixedName {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if std::iter::once(end_entity).chain(intermediates).any(has_fixed_name) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(rustls::Error::General("insecure connection to secure service".to_owned()))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
