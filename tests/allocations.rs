@@ -1,5 +1,5 @@
-//! A relay in full swing allocates nothing for a frame. An allocator that counts what a node's own threads ask
-//! for stands in for the system's, which is why this is a test program of its own.
+//! A relay under full load makes no allocation per frame. An allocator that counts the requests of a node's
+//! own threads replaces the system's, so this is a test program of its own.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,7 +15,7 @@ use meshd::mesh::LinkPolicy;
 use meshd::node::{LinkSpec, NodeHandle, NodeOptions};
 use meshd::wire::{Cost, DataHeader, MAX_HOPS, NodeId, RoutingUpdate, ServiceName, frame};
 
-/// Bytes of a frame's payload, and frames of one round: what a link's queue holds without copying.
+/// Bytes of a frame's payload, and frames per round: as much as a link's queue holds without copying.
 const PAYLOAD: usize = 1_364;
 const ROUND: usize = 250;
 const ROUNDS: usize = 400;
@@ -34,22 +34,22 @@ fn count() {
     }
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting neither allocates nor unwinds.
+// SAFETY: every call is passed to the system's allocator unchanged; counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller's duties are the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller's duties are the same.
         unsafe { System.realloc(at, layout, size) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller's duties are the same.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -65,7 +65,7 @@ fn framed(message: &[u8]) -> Vec<u8> {
     [&frame::prefix(message.len()).unwrap()[..], message].concat()
 }
 
-/// A link to the relay over which this test speaks as the node `name`.
+/// A link to the relay on which this test acts as the node `name`.
 fn neighbour(address: &str, name: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -84,7 +84,7 @@ fn neighbour(address: &str, name: &str) -> TcpStream {
     stream
 }
 
-/// Frames from one neighbour to the other, as bytes.
+/// Frames from one neighbour to the other.
 fn frames() -> Vec<u8> {
     let service = ServiceName::new("bulk").unwrap();
     let header = DataHeader {
@@ -97,7 +97,7 @@ fn frames() -> Vec<u8> {
     framed(&header.message(&[0xda; PAYLOAD])).repeat(ROUND)
 }
 
-/// Reads until so many data frames have come; `rest` keeps what belongs to the next ones.
+/// Reads until `wanted` data frames have arrived; `rest` keeps the bytes after them.
 fn receive(sink: &mut TcpStream, rest: &mut Vec<u8>, mut wanted: usize) {
     let mut buffer = [0; 1 << 16];
     while wanted > 0 {
@@ -146,14 +146,14 @@ fn a_relayed_frame_costs_no_allocation() {
             receive(&mut sink, &mut rest, ROUND);
         }
     };
-    // Buffers grow to their size once.
+    // Buffers grow to their final size once.
     play(50);
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     play(ROUNDS);
     let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
     assert!(before > 0, "nothing is counted");
     println!("{allocations} allocations for {} frames", ROUNDS * ROUND);
-    // A read whose buffer is still queued elsewhere takes a fresh one, which holds many frames.
+    // If a read's buffer is still queued elsewhere, a fresh one is allocated, which holds many frames.
     assert!(allocations < (ROUNDS * ROUND / 25) as u64, "{allocations}");
     relay.stop();
 }

@@ -1,6 +1,6 @@
-//! The fuzzer's targets over its corpus and over mutations of it, on every change.
+//! Runs the fuzz targets over their corpus and over mutations of it, on every change.
 //!
-//! What a target does stands in `fuzz/src/lib.rs`; a longer search is the fuzzer's, see `fuzz/README.md`.
+//! The targets are in `fuzz/src/lib.rs`; for longer searches use the fuzzer, see `fuzz/README.md`.
 
 #[path = "fuzz/src/lib.rs"]
 mod targets;
@@ -60,7 +60,7 @@ fn no_bytes_do_harm() {
     for (name, target) in targets::TARGETS {
         let corpus = corpus(name);
         corpus.iter().for_each(|bytes| target(bytes));
-        // Files take a file system each time.
+        // Configurations need files, which are slow.
         let cases = if name == "configuration" { cases / 4 } else { cases };
         search(name, target, mutated(corpus), cases);
         search(name, target, proptest::collection::vec(any::<u8>(), 0..300), cases / 4);

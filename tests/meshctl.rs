@@ -1,4 +1,4 @@
-//! meshctl against a scripted node: the exact bytes it sends, what it prints, how it exits.
+//! meshctl against a scripted node: the exact bytes that it sends, its output and its exit code.
 
 #[path = "support/fake_node.rs"]
 mod fake_node;
@@ -158,10 +158,10 @@ fn rm_releases_a_failed_unit_too() {
 fn results_go_on_at_the_byte_where_a_restarted_node_stopped() {
     let script = vec![
         streaming(0, "first "),
-        // The status question meets a node that is going down.
+        // The status request finds the node shutting down.
         vec![],
         streaming(6, "second "),
-        // Closed although the unit runs on.
+        // The connection closes although the unit is still running.
         state(1, 13, "Running: PID 7"),
         streaming(13, "third"),
         state(2, 18, "exit status 0"),
@@ -206,7 +206,7 @@ fn nothing_is_told_of_a_submission_that_the_node_does_not_answer_for() {
 fn a_node_whose_disk_fills_is_heard_while_the_payload_flows() {
     let said = [hear(SUBMIT), say(CREATED), say("ERROR: no space left on device\n")];
     let payload = vec![0; 8 << 20];
-    // One node closes, which breaks the pipe; the other leaves the client standing in front of a full one.
+    // One node closes, which breaks the pipe; the other stops reading while the pipe is full.
     for script in [greeted(said.clone()), greeted(said.into_iter().chain([Step::Stall]))] {
         let (code, _, err) = run(vec![script], &["work", "submit", "sh", "-p", "-"], &payload);
         assert_eq!(code, 101, "{err}");

@@ -16,7 +16,7 @@ use std::{
 use assert_cmd::Command;
 use serde_json::{Value, json};
 
-/// One node with the work types `cat` and `sh`, ended when dropped.
+/// A node with the work types `cat` and `sh`, ended when dropped.
 struct Node {
     process: Child,
     dir: tempfile::TempDir,
@@ -43,7 +43,7 @@ impl Node {
             .unwrap();
         let node = Self { process, dir };
         until("the node answers", || UnixStream::connect(&socket).is_ok());
-        // It answers before it has read the whole of its configuration.
+        // It answers before it has read its whole configuration.
         until("the node knows its work types", || node.json(&["status"]).to_string().contains("\"cat\""));
         node
     }
@@ -162,7 +162,7 @@ fn demo_on(program: &Path) {
     let output = Command::cargo_bin("meshctl")
         .unwrap()
         .env_clear()
-        // Without ansible-runner, so that it is the same job everywhere.
+        // Without ansible-runner, so that the job is the same everywhere.
         .env("PATH", "/usr/bin:/bin")
         .env("TMPDIR", tmp.path())
         .args(["demo", "--meshd"])

@@ -1,5 +1,5 @@
-//! A node and its neighbours as processes: one that stands still is noticed, a receptor node is left to its own
-//! timers.
+//! A node and its neighbours as processes: a stopped neighbour is detected, and a receptor node is left to
+//! its own timers.
 
 #[path = "support/receptor.rs"]
 mod receptor;
@@ -16,7 +16,7 @@ use meshd::wire::NodeId;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// A child that dials us, ended when dropped.
+/// A child process that dials us, ended when dropped.
 struct Neighbour {
     process: Child,
     _dir: tempfile::TempDir,
@@ -54,7 +54,7 @@ async fn listening() -> (NodeHandle, LinkHandle, String) {
     (node, link, address)
 }
 
-/// Waits until the links are as wanted.
+/// Waits until the links satisfy a condition.
 async fn until<F: Future<Output = bool>>(what: &str, limit: Duration, wanted: impl Fn() -> F) {
     let end = Instant::now() + limit;
     while !wanted().await {
@@ -72,7 +72,7 @@ async fn a_neighbour_that_stands_still_is_noticed() {
     let (node, _link, address) = listening().await;
     let neighbour = Neighbour::start(Path::new(env!("CARGO_BIN_EXE_meshd")), &address);
     let known = |link: Option<LinkStatus>| link.is_some_and(|link| link.probed && link.rtt.is_some());
-    // The first probes tell how much the link loses; silence means little before that.
+    // The first probes measure the link's loss; silence means little before that.
     let asked = || async { known(link(&node).await) && node.status().await.counters.probes >= 10 };
     until("it is known to be of our kind", Duration::from_secs(30), asked).await;
     neighbour.signal(Signal::SIGSTOP);
@@ -81,7 +81,7 @@ async fn a_neighbour_that_stands_still_is_noticed() {
     let gone = start.elapsed();
     neighbour.signal(Signal::SIGCONT);
     println!("gone after {gone:?}");
-    // A slow machine may be late, but not by receptor's 21 s.
+    // A slow machine may be late, but not as late as receptor's 21 s.
     assert!(gone < Duration::from_secs(6), "{gone:?}");
     until("it is back", Duration::from_secs(60), || async { link(&node).await.is_some() }).await;
 }

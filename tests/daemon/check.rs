@@ -1,4 +1,4 @@
-//! `meshd check`: findings, exit codes, and that nothing is started.
+//! `meshd check`: its findings and exit codes, and that it starts nothing.
 
 use std::fs;
 use std::net::TcpListener;
@@ -65,7 +65,7 @@ fn what_is_missing_is_found() {
     assert!(text.contains("c.yml:3: tcp-listener: tls: there is no tls-server named \"missing\""), "{text}");
 }
 
-/// Each line of a table: an entry of the configuration, and what is said of it.
+/// A table of configuration entries and the finding for each.
 #[test]
 fn certificates_keys_and_claims_are_looked_at() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Two nodes with one ID, one of them a Go node two hops away: the one that started later ends.
+//! Two nodes with one ID, one of them a Go node two hops away: the node that started later ends.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,21 +8,21 @@ use serde_json::{Value, json};
 use crate::harness::{Node, free_port, until};
 use crate::receptor::beside_go_nodes;
 
-/// A listener and what dials it.
+/// A listener and the peer that dials it.
 fn listener() -> (Value, Value) {
     let port = free_port();
     let listener = json!({"tcp-listener": {"port": port, "bindaddr": "127.0.0.1"}});
     (listener, json!({"tcp-peer": {"address": format!("127.0.0.1:{port}")}}))
 }
 
-/// An epoch begins with the second in which a node starts: the next node is to start in a later one.
+/// An epoch begins with the start time in seconds: the next node must start in a later second.
 fn next_second() {
     let second = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let now = second();
     until("the next second", || (second() > now).then_some(()));
 }
 
-/// `first` and then `second` begin to live as `twin`, with two nodes of ours between them. Gives both, and one of the
+/// `first` and then `second` start as `twin`, with two meshd nodes between them. Returns both, and one of the
 /// nodes between.
 fn twins(first: &Path, second: &Path) -> (Node, Node, Node, Node) {
     let (to_near, near_peer) = listener();

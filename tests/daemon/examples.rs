@@ -1,5 +1,5 @@
-//! Configurations that others write, as they are but for paths and ports of this machine: those of AWX and those of
-//! receptor's documentation are checked without a complaint, and start.
+//! Configurations from elsewhere, unchanged except for paths and ports: those of AWX and of receptor's
+//! documentation pass the check without a finding, and start.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs")
 }
 
-/// The machine's name, which a node without an ID takes.
+/// The host name, which is the ID of a node without one.
 fn host_name() -> String {
     rustix::system::uname().nodename().to_str().unwrap().to_owned()
 }
 
-/// Certificates and keys at the places that the examples name, below a directory.
+/// Certificates and keys below a directory, at the paths that the examples name.
 fn trust(root: &Path) {
     let meshd = |args: &[String]| {
         Command::cargo_bin("meshd").unwrap().args(args).assert().success();
@@ -59,7 +59,7 @@ fn trust(root: &Path) {
     }
 }
 
-/// The file's text with everything of another machine at places of this one; its socket is `s` in the directory.
+/// The file's text with its paths and ports adapted to this machine; the socket is `s` in the directory.
 fn fitted(name: &str, root: &Path) -> String {
     let text = fs::read_to_string(directory().join(name)).unwrap();
     let (here, port) = (root.display().to_string(), free_port());

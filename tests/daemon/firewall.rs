@@ -1,4 +1,5 @@
-//! Firewall rules on the real binary: what passes, what is told and what is not, and that rules change at run time.
+//! Firewall rules on the real binary: what passes, which rejections are reported, and that rules change at
+//! run time.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +15,7 @@ fn reject(rule: Value) -> Value {
     rule
 }
 
-/// Two of our nodes, the first of them behind rules.
+/// Two meshd nodes, the first with rules.
 fn pair(rules: Value) -> (Node, Node, u16) {
     let port = free_port();
     let guarded = Node::start_with("guarded", json!({"firewallrules": rules}), listener(port));
@@ -51,7 +52,7 @@ fn a_rejected_sender_is_told_and_a_dropped_one_is_not() {
     until("no rules", || (other.ask_json("ping guarded")["Success"] == true).then_some(()));
 }
 
-/// The worked example of a control node: its own control service is closed to the mesh, and open on its socket.
+/// The worked example of a control node: its control service is closed to the mesh and open on its socket.
 fn example(port: u16) -> (tempfile::TempDir, std::path::PathBuf) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf.d/10-control.yml");
     let dir = tempfile::tempdir().unwrap();
@@ -82,7 +83,7 @@ fn a_go_node_sees_that_it_is_blocked(program: &Path) {
     go.reaches("control");
     assert_eq!(go.ask_json("ping control")["Success"], true, "only the control service is closed");
     assert!(control.ask("status").contains("go"), "the own socket is open");
-    // The answer of the Go node's `connect` comes late; its log has the notice at once.
+    // The Go node's `connect` answers late; its log has the notice at once.
     let socket = go.socket();
     std::thread::spawn(move || {
         use std::io::Write;
@@ -91,11 +92,11 @@ fn a_go_node_sees_that_it_is_blocked(program: &Path) {
         std::thread::park_timeout(crate::harness::LIMIT);
     });
     until("the notice", || go.log().contains("blocked by firewall").then_some(()));
-    // And the other way round: towards the Go node nothing is closed.
+    // In the other direction, towards the Go node, nothing is closed.
     assert_eq!(control.ask_json("ping go")["Success"], true);
 }
 
-/// An attempt to connect that a rule turns away fails at once, in words that name whose rule it was.
+/// A rejected connection fails at once, and the error names the node whose rule it was.
 fn rejected_at_once(from: &Node, line: &str, says: &str) {
     until(says, || {
         let began = std::time::Instant::now();
@@ -118,7 +119,7 @@ fn a_rejected_connection_fails_at_once() {
     rejected_at_once(&other, "connect control control", &blocked("control", "control"));
     assert_eq!(control.ask("connect other control"), "Connecting", "the other way is open");
 
-    // A rule of one's own counts as well, and one that is gone is forgotten.
+    // A node's own rules apply as well, and a removed rule is forgotten.
     let rules = json!({"firewallrules": [reject(json!({"tonode": "control", "toservice": "control"}))]});
     other.configure("other", rules, listener(port));
     assert_eq!(other.reload(), json!({"Success": true}));
@@ -139,7 +140,8 @@ fn a_go_node_that_rejects_fails_our_connection_at_once(program: &Path) {
     );
 }
 
-/// The dialer cannot be told, since what is sent to it is what is turned away; the log over there says why.
+/// The dialer gets no notice, since the rule rejects packets to it; the log of the other node gives the
+/// reason.
 #[test]
 fn who_is_dialled_and_may_not_answer_says_so() {
     let port = free_port();

@@ -1,4 +1,4 @@
-//! Nodes as processes, ours and Go's, each with a directory of its own, and ways to ask them.
+//! meshd and Go nodes as processes, each in its own directory, and requests to them.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Nothing here takes this long unless it hangs.
+/// Nothing takes this long unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A port that was free a moment ago.
@@ -30,29 +30,29 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Bytes that repeat nowhere near.
+/// Bytes without short repetitions.
 pub fn pattern(size: usize) -> Vec<u8> {
     (0..size as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-/// One node, ended when dropped.
+/// A node, ended when dropped.
 pub struct Node {
     process: Child,
     pub dir: tempfile::TempDir,
 }
 
 impl Node {
-    /// Our own node. Its configuration gets a `node`, a control socket and `local-only` besides `items`.
+    /// A meshd node. Its configuration consists of a `node`, a control socket, `local-only` and `items`.
     pub fn start(id: &str, items: Value) -> Self {
         Self::run(Path::new(env!("CARGO_BIN_EXE_meshd")), id, json!({}), items)
     }
 
-    /// The same with more parameters of the node itself.
+    /// The same, with more parameters in `node`.
     pub fn start_with(id: &str, node: Value, items: Value) -> Self {
         Self::run(Path::new(env!("CARGO_BIN_EXE_meshd")), id, node, items)
     }
 
-    /// Any program that takes receptor's configuration.
+    /// Any program that accepts receptor's configuration.
     pub fn run(program: &Path, id: &str, node: Value, items: Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("c.yml");
@@ -60,7 +60,7 @@ impl Node {
         Self::spawn(program, dir, &config)
     }
 
-    /// The same by a command that becomes the program.
+    /// The same, through a command that executes the program.
     pub fn run_by(command: Command, program: &Path, id: &str, items: Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("c.yml");
@@ -68,7 +68,7 @@ impl Node {
         Self::spawn_by(command, program, dir, &config)
     }
 
-    /// A node with the configuration `config`, a file or a directory, whose control socket is `s` in `dir`.
+    /// A node with the configuration `config`, a file or a directory; its control socket is `s` in `dir`.
     pub fn spawn(program: &Path, dir: tempfile::TempDir, config: &Path) -> Self {
         Self::spawn_by(Command::new(program), program, dir, config)
     }
@@ -83,13 +83,13 @@ impl Node {
         node
     }
 
-    /// Ends the node as kill -9 does.
+    /// Kills the node with SIGKILL.
     pub fn kill(&mut self) {
         let _ended_already = self.process.kill();
         self.process.wait().unwrap();
     }
 
-    /// Starts our own node, which has ended, on what it left; its log begins again.
+    /// Restarts a meshd node that has ended, in the same directory with a new log.
     pub fn start_again(&mut self) {
         let program = Command::new(env!("CARGO_BIN_EXE_meshd"));
         self.process = launch(program, self.dir.path(), &self.dir.path().join("c.yml"));
@@ -100,7 +100,7 @@ impl Node {
         rustix::process::Pid::from_child(&self.process)
     }
 
-    /// Asks the node to end, and waits; how long that took.
+    /// Stops the node, and returns how long that took.
     pub fn stop(&mut self) -> Duration {
         let start = Instant::now();
         rustix::process::kill_process(self.pid(), rustix::process::Signal::TERM).unwrap();
@@ -108,7 +108,7 @@ impl Node {
         start.elapsed()
     }
 
-    /// Waits so many seconds for the node to end by itself.
+    /// Waits at most that many seconds for the node to end by itself.
     pub fn end_within(&mut self, seconds: u64) -> std::process::ExitStatus {
         let deadline = Instant::now() + Duration::from_secs(seconds);
         loop {
@@ -120,12 +120,12 @@ impl Node {
         }
     }
 
-    /// True unless the node has ended.
+    /// Whether the node is still running.
     pub fn is_running(&mut self) -> bool {
         self.process.try_wait().unwrap().is_none()
     }
 
-    /// Resident memory of the daemon in bytes.
+    /// Resident memory of the daemon, in bytes.
     pub fn rss(&self) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -140,12 +140,12 @@ impl Node {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
-    /// Writes another configuration of the same node.
+    /// Writes a new configuration for the same node.
     pub fn configure(&self, id: &str, node: Value, items: Value) {
         fs::write(self.dir.path().join("c.yml"), configuration(self.dir.path(), id, node, items)).unwrap();
     }
 
-    /// The answer to one line, as it is.
+    /// The raw answer to a command line.
     pub fn ask(&self, line: &str) -> String {
         self.try_ask(line).unwrap()
     }
@@ -154,7 +154,7 @@ impl Node {
         self.try_converse(line).map(|(_, answer)| answer.trim_end().to_owned())
     }
 
-    /// A client's connection with its answer to one line.
+    /// A client connection and the answer to its first command line.
     pub fn converse(&self, line: &str) -> (BufReader<UnixStream>, String) {
         self.try_converse(line).unwrap()
     }
@@ -171,7 +171,7 @@ impl Node {
         Ok((reader, answer))
     }
 
-    /// Submits a unit with a payload; gives its ID and the last answer.
+    /// Submits a unit with a payload; returns its ID and the last answer.
     pub fn submit(&self, request: Value, payload: &[u8]) -> (String, String) {
         let mut line = json!({"command": "work", "subcommand": "submit"});
         line.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
@@ -194,7 +194,7 @@ impl Node {
         self.ask_json("reload")
     }
 
-    /// Waits until the node has a way to another and knows of a service there.
+    /// Waits until the node has a route to another node and knows a service there.
     pub fn knows(&self, node: &str, service: &str) {
         until(&format!("{node}:{service} is known"), || {
             let status = self.ask_json("status");
@@ -213,7 +213,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // SIGTERM lets the node end what it started; a node that does not listen is killed.
+        // SIGTERM lets the node stop the processes that it started; a node that does not react is killed.
         if self.process.try_wait().unwrap().is_none() {
             let _gone = rustix::process::kill_process(self.pid(), rustix::process::Signal::TERM);
         }
@@ -230,7 +230,7 @@ impl Drop for Node {
     }
 }
 
-/// Starts a program in a directory that its log goes to.
+/// Starts a program with its log in a directory.
 fn launch(mut command: Command, dir: &Path, config: &Path) -> Child {
     let log = fs::File::create(dir.join("log")).unwrap();
     command
@@ -255,7 +255,7 @@ pub fn configuration(dir: &Path, id: &str, node: Value, items: Value) -> String 
     Value::Array(all).to_string()
 }
 
-/// Gives back, from the end of its input on, all that each client sent.
+/// Echoes everything that a client sent, once its input ends.
 pub fn echo() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -273,7 +273,7 @@ pub fn echo() -> u16 {
     port
 }
 
-/// Sends, half-closes, and takes what comes back.
+/// Sends, half-closes, and returns the answer.
 pub fn exchange(port: u16, sent: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();

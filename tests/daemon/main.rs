@@ -1,4 +1,5 @@
-//! The daemon from outside: its real binary, its configuration files, its control socket, and Go nodes beside it.
+//! The daemon from outside: its real binary, its configuration files and its control socket, also together
+//! with Go nodes.
 
 mod check;
 mod duplicates;

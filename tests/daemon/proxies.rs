@@ -1,4 +1,4 @@
-//! Proxies across the border: one end on our node and the other on a Go node, both ways round.
+//! Proxies between implementations: one end on a meshd node and the other on a Go node, in both directions.
 
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::harness::{LIMIT, Node, echo, exchange, free_port, pattern, until};
 use crate::receptor::beside_go_nodes;
 
-/// A node with the entrances and one with the exits, linked.
+/// A node with the entrances, linked to a node with the exits.
 struct Border {
     near: Node,
     _far: Node,
@@ -84,7 +84,7 @@ fn echo_unix(path: &Path) {
     });
 }
 
-/// With Go at one end the half-close is not kept, so nothing waits for the other's end.
+/// With Go at one end a half-close is not preserved, so nothing waits for the other end.
 fn works(border: &Border, half_close: bool) {
     let sent = pattern(3_000_000);
     if half_close {
@@ -107,7 +107,7 @@ fn works(border: &Border, half_close: bool) {
     let mut stream = UnixStream::connect(border.near.socket()).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     stream.write_all(b"connect far term\n").unwrap();
-    // The terminal shows what is typed until the command has said otherwise.
+    // The terminal echoes input until the command turns that off.
     stream.write_all(b"hello\n").unwrap();
     let mut said = String::new();
     while !said.contains("you said hello") {

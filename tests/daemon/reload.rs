@@ -1,4 +1,5 @@
-//! Reloads of the real binary: what changes, what stays, what is refused, and that a refusal changes nothing.
+//! Reloads of the real binary: what changes, what stays, what is refused, and that a refused reload changes
+//! nothing.
 
 use std::fs;
 use std::net::TcpStream;
@@ -19,7 +20,7 @@ fn success() -> Value {
 #[test]
 fn an_untouched_link_carries_on_through_reloads() {
     let (port, entrance, other, target) = (free_port(), free_port(), free_port(), echo());
-    // Not any port: the system might choose the one of the other proxy.
+    // Not port 0: the system might choose the other proxy's port.
     let listener = free_port();
     let far = Node::start(
         "far",
@@ -40,7 +41,7 @@ fn an_untouched_link_carries_on_through_reloads() {
             received == sent
         });
         while !done.load(Ordering::Relaxed) && !transfer.is_finished() {
-            // Each time another proxy, another level, another work type, and another listener.
+            // Each round has another proxy, log level, work type and listener.
             let mut items = json!([peer, proxy(entrance)]);
             if reloads % 2 == 0 {
                 let more = [
@@ -80,7 +81,7 @@ fn services_levels_and_work_types_follow_and_refusals_change_nothing() {
     assert!(node.ask("work submit node one").contains("unknown work type"), "the old type is gone");
     assert!(node.ask("work submit node two").contains("created"));
 
-    // Something of it cannot be had: all of it stays as it was.
+    // One part is not available: everything stays as it was.
     let _holder = std::net::TcpListener::bind(("127.0.0.1", taken)).unwrap();
     node.configure("node", json!({}), json!([client, server(first), server(taken), work("three")]));
     let answer = node.reload();
@@ -125,7 +126,7 @@ fn a_refused_reload_does_not_touch_what_waits_for_its_turn() {
     let is = |id: &str, state: &str| node.ask_json(&format!("work status {id}"))["StateName"] == state;
     let (first, second) = (submit(), submit());
     until("the first unit runs", || is(&first, "Running").then_some(()));
-    // The type goes, and something of the rest cannot be had.
+    // The type is removed, and one of the other parts is not available.
     let server = json!({"tcp-server": {"port": port, "bindaddr": "127.0.0.1", "remotenode": "localhost", "remoteservice": "x"}});
     node.configure("node", json!({}), json!([server]));
     assert!(node.reload()["Error"].as_str().unwrap().ends_with("ERRORCODE 4"));
@@ -137,7 +138,7 @@ fn a_refused_reload_does_not_touch_what_waits_for_its_turn() {
     node.ask(&format!("work release {second}"));
 }
 
-/// The very socket over which a reload is asked for may change with it.
+/// A reload may change the very socket over which it was requested.
 #[test]
 fn a_control_service_changes_under_its_client() {
     let node = Node::start("node", json!([]));
@@ -166,7 +167,7 @@ fn the_log_level_changes_by_meshctl() {
     until("debug lines", || node.log().contains("DEBUG").then_some(()));
     meshctl(&["loglevel", "loud"]).failure();
     meshctl(&["loglevel"]).success().stdout("debug\n");
-    // A reload of a file that says the same as before leaves what was set by hand.
+    // A reload of an unchanged file keeps values that were set by hand.
     assert_eq!(node.reload(), success());
     meshctl(&["loglevel"]).success().stdout("debug\n");
 }
@@ -187,7 +188,7 @@ fn a_version_2_file_is_followed_without_being_asked() {
     let written = text("log-level: debug\n");
     let node = Node::spawn(Path::new(env!("CARGO_BIN_EXE_meshd")), dir, &config);
     until("ready", || node.log().contains("ready").then_some(()));
-    // As an editor does it.
+    // As an editor saves a file.
     let draft = node.dir.path().join(".two.yml.swp");
     fs::write(&draft, written).unwrap();
     fs::rename(draft, &config).unwrap();
@@ -236,14 +237,14 @@ fn a_changed_profile_restarts_its_links_and_no_others() {
     assert_eq!(hop.reload(), success());
     until("the link with the changed profile again", || (connected() == (2, 1)).then_some(()));
 
-    // A profile that cannot be used changes nothing, not even what else is new.
+    // An invalid profile changes nothing, not even the valid parts.
     let mut broken = with(json!({"cert": "/nonexistent/hop.crt"}));
     broken.as_array_mut().unwrap().push(json!({"log-level": "debug"}));
     hop.configure("hop", json!({}), broken);
     let answer = hop.reload()["Error"].as_str().unwrap().to_owned();
     assert!(answer.contains("/nonexistent/hop.crt") && answer.ends_with("ERRORCODE 4"), "{answer}");
     assert_eq!(hop.ask_json("loglevel"), json!({"Level": "info"}));
-    // A certificate that those who connect do not trust is taken, and one that is good again as well.
+    // A certificate that clients do not trust is accepted, and so is a good one after it.
     hop.configure("hop", json!({}), with(json!({"pinnedclientcert": ["00".repeat(32)]})));
     assert_eq!(hop.reload(), success());
     until("the link is refused", || {

@@ -1,6 +1,7 @@
-//! IP routers in network namespaces of the test's own: packets of both families across, routes that come and go.
+//! IP routers in network namespaces: packets of both families cross the mesh, and routes follow the
+//! advertisements.
 //!
-//! Needs root and `ip` (iproute2), and fails where it cannot make namespaces.
+//! Needs root and `ip` (iproute2), and fails where it cannot create namespaces.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -24,7 +25,7 @@ fn ip(args: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A network namespace with an address of each family on its loopback device; gone when dropped.
+/// A network namespace with an address of each family on its loopback device; removed when dropped.
 struct Space {
     name: String,
 }
@@ -46,7 +47,7 @@ impl Space {
         ip(&format!("-n {} {args}", self.name))
     }
 
-    /// A cable to another namespace, with one address at each end.
+    /// Connects to another namespace, with one address at each end.
     fn join(&self, other: &Self) {
         let (here, there) = (&self.name, &other.name);
         ip(&format!("link add wire netns {here} type veth peer name wire netns {there}"));
@@ -62,19 +63,19 @@ impl Space {
         Node::run_by(command, program, id, items)
     }
 
-    /// The kernel's routes of both families, a line each.
+    /// The kernel's routes of both families, one per line.
     fn routes(&self) -> String {
         self.ip("-4 route") + &self.ip("-6 route")
     }
 
-    /// Waits until a route is there, or not.
+    /// Waits until a route exists, or no longer does.
     fn awaits(&self, net: &str, there: bool) {
         let what = format!("route {net} in {}: {there}; now\n{}", self.name, self.routes());
         let found = || self.routes().lines().any(|line| line.split(' ').next() == Some(net));
         until(&what, || (found() == there).then_some(()));
     }
 
-    /// Runs a task on a thread inside the namespace.
+    /// Runs a closure on a thread inside the namespace.
     fn inside<T: Send>(&self, task: impl FnOnce() -> T + Send) -> T {
         let file = File::open(format!("/run/netns/{}", self.name)).unwrap();
         thread::scope(|scope| {
@@ -94,7 +95,7 @@ impl Drop for Space {
     }
 }
 
-/// Moves bytes over TCP and a datagram over UDP, from one namespace to an address in another.
+/// Sends bytes over TCP and a datagram over UDP, from one namespace to an address in another.
 fn talk(from: &Space, to: &Space, address: &str) {
     let address: IpAddr = address.parse().unwrap();
     let (listener, answerer) =
@@ -164,21 +165,23 @@ fn packets_cross_and_routes_come_and_go() {
     right.awaits("10.77.1.0/24", true);
     right.awaits("fd77:1::/32", true);
     assert!(left.ip("addr show dev meshtest").contains("10.78.1.1 peer 10.78.1.2/32"));
-    // Its own networks are not led away from a node.
+    // A node installs no routes to its own networks.
     assert!(!left.routes().contains("10.77.1.0/24") && !left.routes().contains("10.78.1.0/30"));
     talk(&left, &right, "10.77.2.1");
     talk(&right, &left, "10.78.1.1");
-    // The source of IPv6 packets is the address on the loopback device: the interface has none that others know.
+    // IPv6 packets come from the address on the loopback device, as no other node knows an address of the
+    // interface.
     talk(&left, &right, "fd77:2::1");
     talk(&right, &left, "fd77:1::1");
 
-    // Somebody takes routes, and then the very interface away.
+    // Somebody removes routes, and then the interface itself.
     left.ip("route del 10.77.2.0/24");
     left.ip("link del meshtest");
     left.awaits("10.77.2.0/24", true);
     talk(&left, &right, "10.77.2.1");
 
-    // A reload that removes the router takes interface and routes with it, on both sides; another brings it back.
+    // A reload that removes the router removes interface and routes on both sides; another reload restores
+    // them.
     far.configure("far", json!({}), json!([peer]));
     assert_eq!(far.reload(), json!({"Success": true}));
     assert!(!right.ip("link").contains("meshtest") && !right.routes().contains("10.77.1.0/24"));
@@ -189,7 +192,7 @@ fn packets_cross_and_routes_come_and_go() {
     left.awaits("fd77:2::/32", true);
     talk(&left, &right, "fd77:2::1");
 
-    // A node that goes away takes its routes along.
+    // The routes of a node that goes away are removed.
     drop(far);
     assert!(!right.ip("link").contains("other"), "the interface ends with its node");
     left.awaits("10.77.2.0/24", false);
@@ -198,7 +201,7 @@ fn packets_cross_and_routes_come_and_go() {
     assert!(!left.ip("link").contains("meshtest"));
 }
 
-/// A route that somebody else has made stands; an interface that is taken is an error that names it.
+/// A route that somebody else created is kept; if the interface exists already, an error names it.
 #[test]
 fn what_others_have_made_stands() {
     let (left, right) = (Space::new(1), Space::new(2));
@@ -232,7 +235,7 @@ fn a_go_router_and_ours_lead_to_each_other(program: &Path) {
         "near",
         json!([{"tcp-listener": {"port": 7777, "bindaddr": "192.0.2.1"}}, router(1, "meshtest")]),
     );
-    // The Go node's routes are of IPv4 only.
+    // The Go node's routes are IPv4 only.
     let far = right.node(
         program,
         "far",

@@ -1,5 +1,5 @@
-//! Services with certificates: through the mesh and on the sockets at both ends, each direction with an end of its
-//! own and nothing lost at the close; who shows no certificate gets nowhere.
+//! Services with certificates, on the mesh and on the sockets at both ends: each direction ends separately, a
+//! close loses nothing, and a client without a certificate is refused.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{LIMIT, Node, echo, exchange, free_port, pattern};
 
-/// Both profiles of a node, on its certificate of the development set.
+/// The client and server profile of a node, with its certificate of the development set.
 fn profiles(node: &str) -> [Value; 2] {
     let cert =
         |name: String| Path::new(env!("CARGO_MANIFEST_DIR")).join("certs").join(name).display().to_string();
@@ -24,12 +24,12 @@ fn profiles(node: &str) -> [Value; 2] {
     ]
 }
 
-/// Two nodes; `tcp` leads through four handshakes, two with sockets and two through the mesh, to an echo.
+/// Two nodes; `tcp` leads to an echo through four handshakes, two on sockets and two on the mesh.
 struct Secured {
     near: Node,
     _far: Node,
     tcp: u16,
-    /// Tells how many bytes each connection to the Unix socket brought until its end.
+    /// How many bytes each connection to the Unix socket delivered.
     counted: mpsc::Receiver<usize>,
     _targets: tempfile::TempDir,
 }
@@ -83,7 +83,7 @@ impl Secured {
     }
 }
 
-/// Listens, counts what each connection brings until its end, and answers with the count.
+/// Listens, counts the bytes of each connection, and answers with the count.
 fn count(path: &Path) -> mpsc::Receiver<usize> {
     let listener = UnixListener::bind(path).unwrap();
     let (sender, counted) = mpsc::channel();

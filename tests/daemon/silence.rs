@@ -1,6 +1,7 @@
-//! Strangers at a QUIC listener: those who shake hands and then say nothing, and those who do not even do that. All
-//! are cut in time, at little cost, and an honest neighbour gets in meanwhile. Listeners on TCP, UDP and Unix sockets
-//! have the same tests in `tests/system/test_silence.py`; only here there is a QUIC client.
+//! Silent clients at a QUIC listener: some complete the handshake and say nothing, others only begin it. All
+//! are closed in time, at little cost, and an honest neighbour gets in meanwhile.
+//! `tests/system/test_silence.py` has the same tests for listeners on TCP, UDP and Unix sockets; only here
+//! there is a QUIC client.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -18,18 +19,18 @@ use tokio::time::timeout;
 
 use crate::harness::{LIMIT, Node, free_port, until};
 
-/// What links speak.
+/// The ALPN of links.
 const LINK: &[u8] = b"meshd-link/1";
 const STRANGERS: usize = 3_000;
-/// In which all must be gone.
+/// All must be closed within this time.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What one that has shaken hands may cost while it lasts, in bytes.
+/// The most bytes per connection that completed its handshake.
 const PRICE: usize = 45_000;
-/// What a second crowd of that many may cost more than the first one did, in bytes: what the allocator has kept of
-/// those who have gone serves those who come.
+/// The most additional bytes per connection of a second crowd of the same size: the allocator reuses the
+/// memory of the first one.
 const SECOND: usize = 1_000;
 const GROWTH: usize = 16 << 20;
-/// What those cost in all who begin no more than a handshake, in bytes: few of them are let begin.
+/// The most bytes for all clients that only begin a handshake: only few of them are admitted.
 const UNBEGUN: usize = 24 << 20;
 
 fn cert(name: &str) -> PathBuf {
@@ -53,7 +54,7 @@ fn listener() -> (Node, SocketAddr) {
     (node, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-/// An honest neighbour comes; how long it took to be one.
+/// Links an honest neighbour; returns how long that took.
 fn honest(target: &Node, address: SocketAddr) -> Duration {
     let start = Instant::now();
     let peer = json!({"quic-peer": {"address": address.to_string(), "tls": "cli"}});
@@ -63,7 +64,7 @@ fn honest(target: &Node, address: SocketAddr) -> Duration {
     start.elapsed()
 }
 
-/// Clients of a protocol with the certificate of a node that may come in.
+/// Clients of a protocol, with the certificate of an admissible node.
 fn client(protocol: &[u8]) -> Endpoint {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(cert("ca.crt")).unwrap()).unwrap();
@@ -78,7 +79,7 @@ fn client(protocol: &[u8]) -> Endpoint {
         .unwrap();
     tls.alpn_protocols = vec![protocol.to_vec()];
     let mut transport = TransportConfig::default();
-    // The silence is to be ended by the other side.
+    // The other side must end the silence.
     transport.max_idle_timeout(None);
     let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
     config.transport_config(Arc::new(transport));
@@ -101,7 +102,7 @@ async fn silent(endpoints: &[Endpoint], address: SocketAddr, count: usize) -> Ve
     silent
 }
 
-/// Waits until each is cut, within [`PATIENCE`] of the time when they had all come.
+/// Waits until each is closed, within [`PATIENCE`] of the time when all were open.
 async fn all_cut(crowd: &[Connection]) {
     let come = Instant::now();
     for one in crowd {
@@ -114,7 +115,7 @@ async fn all_cut(crowd: &[Connection]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_shakes_hands_and_says_nothing_is_cut() {
     let (node, address) = listener();
-    // As many sockets as it takes for what comes back to all at once.
+    // Enough sockets for the simultaneous answers.
     let endpoints: Vec<_> = (0..30).map(|_| client(LINK)).collect();
     let before = node.rss();
     let crowd = silent(&endpoints, address, STRANGERS).await;
@@ -129,7 +130,7 @@ async fn who_shakes_hands_and_says_nothing_is_cut() {
     assert!(node.log().matches("disconnected").count() <= 2, "a stranger's end is no news");
 }
 
-/// The first words of so many clients of a protocol, as one who listens in on them has them.
+/// The first flights of that many clients of a protocol, as an eavesdropper sees them.
 pub async fn first_words(protocol: &[u8], count: usize) -> Vec<Vec<u8>> {
     let capture = UdpSocket::bind("127.0.0.1:0").unwrap();
     capture.set_read_timeout(Some(LIMIT)).unwrap();

@@ -1,5 +1,5 @@
-//! How soon a node is gone that is told to stop: at once when nothing is under way, whoever holds a connection open,
-//! and otherwise after the grace for what is.
+//! How soon a node stops: at once if nothing is in progress, even if clients hold connections open, otherwise
+//! within the grace period.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -10,12 +10,12 @@ use serde_json::json;
 
 use crate::harness::{LIMIT, Node, echo, free_port};
 
-/// With nothing under way, on a machine that is busy with other tests.
+/// The bound if nothing is in progress, on a machine that is busy with other tests.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// What commands and streams under way are given, and a moment.
+/// The grace period for commands and streams in progress, and a little more.
 const GRACE: Duration = Duration::from_secs(6);
 
-/// A client that has been greeted.
+/// A client that has received the greeting.
 fn client(node: &Node) -> BufReader<UnixStream> {
     let stream = UnixStream::connect(node.socket()).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -35,7 +35,8 @@ fn ask(reader: &mut BufReader<UnixStream>, text: &str) -> String {
     line(reader)
 }
 
-/// A node with listeners, services, a neighbour that dials it, and an entrance of that to an echo behind it.
+/// A node with listeners, services, a neighbour that dials it, and the neighbour's entrance to an echo behind
+/// the node.
 fn pair() -> (Node, Node, u16) {
     let (link, entrance, target) = (free_port(), free_port(), echo());
     let far = Node::start(
@@ -74,7 +75,8 @@ fn a_node_without_anything_under_way_is_gone_at_once() {
 #[test]
 fn what_is_under_way_is_given_the_grace_and_no_more() {
     let (mut near, mut far, entrance) = pair();
-    // A stream through a proxy, one by `connect`, and the output of a job that goes on: local, and followed from afar.
+    // A stream through a proxy, one by `connect`, and the output of a running job, followed locally and from
+    // the other node.
     let _proxied = {
         let mut stream = TcpStream::connect(("127.0.0.1", entrance)).unwrap();
         stream.write_all(b"something").unwrap();

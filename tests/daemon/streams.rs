@@ -1,5 +1,5 @@
-//! Strangers in the mesh at a node's streams: handshakes in made-up names, bytes that nobody reads, and made-up news of
-//! other nodes. None costs the node more memory than it has for streams, and honest streams go on meanwhile.
+//! Attacks on a node's streams: handshakes with forged names, data that nobody reads, and forged updates of
+//! other nodes. The node never uses more memory than its stream budget, and honest streams continue.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,22 +14,22 @@ use serde_json::{Value, json};
 use crate::harness::{LIMIT, Node, echo, exchange, free_port, pattern, until};
 use crate::silence::first_words;
 
-/// Handshakes that are begun in made-up names.
+/// Handshakes with forged names.
 const STRANGERS: usize = 3_000;
-/// What they may cost in all, in bytes: few of them are let begin.
+/// Their memory in total, in bytes: only few of them are admitted.
 const UNBEGUN: usize = 24 << 20;
 
-/// A neighbour that speaks the protocol and says what it likes.
+/// A neighbour that speaks the protocol and may lie.
 struct Stranger {
     socket: TcpStream,
-    /// Updates that it has sent.
+    /// Updates sent so far.
     sent: u64,
 }
 
 impl Stranger {
     fn join(node: &Node, port: u16) -> Self {
         let mut stranger = Self { socket: TcpStream::connect(("127.0.0.1", port)).unwrap(), sent: 0 };
-        // What it is sent does not matter, and must not stop the node.
+        // Discards what the node sends, which must not block it.
         let mut unread = stranger.socket.try_clone().unwrap();
         thread::spawn(move || std::io::copy(&mut unread, &mut std::io::sink()));
         for sequence in 1.. {
@@ -48,7 +48,7 @@ impl Stranger {
         self.socket.write_all(message).unwrap();
     }
 
-    /// News of a node, true or not.
+    /// An update of a node, true or not.
     fn update(&mut self, node: &str, epoch: u64, sequence: u64, neighbours: &[&str]) {
         self.sent += 1;
         let id = format!("x{:07}", self.sent);
@@ -60,7 +60,7 @@ impl Stranger {
         self.send(format!("\x01{update}").as_bytes());
     }
 
-    /// A datagram to the hub's control service in the name of any node.
+    /// A datagram to the hub's control service with any node as its source.
     fn datagram(&mut self, from: &str, payload: &[u8]) {
         let header = DataHeader {
             hops: MAX_HOPS,
@@ -109,7 +109,7 @@ impl Talk {
         line
     }
 
-    /// Asks for the hub's status.
+    /// The hub's status.
     fn status(&mut self) -> Value {
         writeln!(self.0.get_mut(), "status").unwrap();
         serde_json::from_str(&self.line()).expect("the stream goes on")
@@ -122,7 +122,7 @@ async fn handshakes_in_made_up_names_cost_next_to_nothing() {
     tokio::task::block_in_place(|| {
         let (hub, port) = hub(json!({}), json!([]));
         let mut all = vec![honest(port, json!([]))];
-        // Receptor nodes know what to do when they are asked for their address.
+        // Receptor nodes handle a request to validate their address.
         for program in ["RECEPTOR_GO", "RECEPTOR_GO_NEW"].map(std::env::var_os) {
             let Some(program) = program else {
                 eprintln!(
@@ -193,7 +193,7 @@ fn what_nobody_reads_is_bounded_for_all_streams_together() {
     let most = hub.rss();
     let written: usize = held.iter().map(|(_, written)| written).sum();
     println!("{written} bytes written; {before} bytes became {most}");
-    // Buffers, and what else 40 streams with their sockets cost.
+    // The buffers, and the other memory of 40 streams with their sockets.
     assert!(most < before + BUDGET + CLIENTS * (200 << 10), "{before} bytes became {most}");
     let sent = pattern(5_000_000);
     assert!(exchange(to_echo, &sent) == sent, "who is read has room");
@@ -205,7 +205,7 @@ fn made_up_news_of_a_node_end_none_of_its_streams() {
     let honest = honest(port, json!([]));
     let mut stranger = Stranger::join(&hub, port);
     let (mut busy, mut silent) = (Talk::open(&honest), Talk::open(&honest));
-    // Old enough to be taken for what was before a restart.
+    // Old enough to count as opened before a restart.
     let opened = Instant::now();
     while opened.elapsed() < Duration::from_secs(3) {
         busy.status();

@@ -1,5 +1,5 @@
-//! The directory with a node's units: jobs that put something else in place of their unit's files, releases and the
-//! loss of power, and who else may have had the directory meanwhile.
+//! The directory of a node's units: jobs that replace their unit's files, releases and power losses, and
+//! other programs that used the directory in between.
 
 use std::fs;
 use std::io::Read;
@@ -28,7 +28,7 @@ fn units(node: &Node) -> PathBuf {
     node.dir.path().join("data/n1")
 }
 
-/// Runs a script here.
+/// Runs a script and returns its output.
 fn run(node: &Node, script: &str) -> String {
     let params = shlex::try_quote(script).unwrap().into_owned();
     let (id, answer) = node.submit(json!({"node": "n1", "worktype": "sh", "params": params}), b"");
@@ -43,7 +43,7 @@ fn ended(node: &Node, id: &str) -> Value {
     })
 }
 
-/// All that a reader of results gets.
+/// Everything that a reader of results receives.
 fn results(node: &Node, id: &str) -> Vec<u8> {
     let (mut client, _streaming) = node.converse(&format!("work results {id}"));
     client.get_mut().shutdown(Shutdown::Write).unwrap();
@@ -52,7 +52,7 @@ fn results(node: &Node, id: &str) -> Vec<u8> {
     all
 }
 
-/// A job that minds its own business.
+/// Checks that an ordinary job still works.
 fn works(node: &Node) {
     let id = run(node, "echo fine");
     assert_eq!(ended(node, &id)["Detail"], "exit status 0");
@@ -60,7 +60,7 @@ fn works(node: &Node) {
     assert!(node.ask(&format!("work release {id}")).contains("released"));
 }
 
-/// What a job does to its unit's directory.
+/// How a job tampers with its unit's directory.
 const TAMPERINGS: [&str; 19] = [
     "rm stdout; mkfifo stdout",
     "rm stdout; ln -s /dev/zero stdout",
@@ -83,7 +83,7 @@ const TAMPERINGS: [&str; 19] = [
     "mv $MESHD_UNIT_DIR $MESHD_UNIT_DIR.away; mkfifo $MESHD_UNIT_DIR",
 ];
 
-/// Ends what jobs have left that their unit does not know of any more.
+/// Kills processes that jobs left and their unit no longer knows.
 struct Left(PathBuf);
 
 impl Drop for Left {
@@ -111,7 +111,7 @@ fn a_job_that_replaces_its_files_harms_nobody() {
         until(tampering, || units(&node).join(format!("{id}.left")).exists().then_some(()));
     }
     works(&node);
-    // Once with all that the journal may still hold of them, and once without.
+    // Once with everything that the journal may still hold of them, and once without.
     for _ in 0..2 {
         node.kill();
         node.start_again();
@@ -138,7 +138,7 @@ fn no_more_is_read_of_an_output_than_its_end_promised() {
     let node = node();
     let go = node.dir.path().join("go");
     assert!(Command::new("mkfifo").arg(&go).status().unwrap().success());
-    // A child goes on writing once the runner has told of the end, while the daemon is slow to look.
+    // A child keeps writing after the runner has reported the end, while the daemon is slow to look.
     let child = "until [ -e $MESHD_UNIT_DIR/end ]; do sleep 0.01; done; head -c 200000000 /dev/zero";
     let id = run(&node, &format!("read x <{}; echo out; ({child}) & exit 0", go.display()));
     kill_process(node.pid(), Signal::STOP).unwrap();
@@ -164,7 +164,7 @@ fn logs(node: &Node) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Copies a directory with its times; a file in it may be replaced just then.
+/// Copies a directory with its times; files in it may be replaced meanwhile.
 fn copy(from: &Path, to: &Path) {
     until("the directory is copied", || {
         let _none_yet = fs::remove_dir_all(to);
@@ -172,7 +172,8 @@ fn copy(from: &Path, to: &Path) {
     });
 }
 
-/// A moment at which the power may be lost: what the disk has by then of all but the journal, whatever comes later.
+/// The state of the disk when the power is lost: everything but the journal as it is now, whatever is written
+/// later.
 struct Moment(PathBuf);
 
 impl Moment {
@@ -182,11 +183,11 @@ impl Moment {
         Self(copied)
     }
 
-    /// Has the node, which was killed, start with that, and with the journal as it is now.
+    /// Restarts the killed node with that state, and with the journal as it is now.
     fn comes_back(self, node: &mut Node) {
         for log in logs(node) {
             let (now, old) = (fs::read(&log).unwrap(), self.0.join(log.file_name().unwrap()));
-            // In place: the directory's own time stays what it was.
+            // In place, so that the directory's own timestamp stays the same.
             let old = fs::OpenOptions::new().write(true).open(old).expect("the same logs as then");
             old.set_len(now.len() as u64).unwrap();
             old.write_all_at(&now, 0).unwrap();
@@ -200,7 +201,7 @@ impl Moment {
 #[test]
 fn what_was_released_does_not_come_back_with_the_power() {
     let mut node = node();
-    // For a node that is away, with its whole payload: it would be started as soon as that comes.
+    // For a node that is away, with its whole payload: it would be started as soon as that node returns.
     let (remote, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"a remote secret");
     let local = run(&node, "echo out");
     ended(&node, &local);
@@ -216,7 +217,7 @@ fn what_was_released_does_not_come_back_with_the_power() {
 #[test]
 fn what_was_accepted_comes_back_with_the_power() {
     let mut node = node();
-    // The log that both are in.
+    // The log that holds both.
     let first = run(&node, "exit 0");
     ended(&node, &first);
     let moment = Moment::now(&node);
@@ -250,7 +251,7 @@ fn what_another_daemon_did_to_units_meanwhile_stays() {
     let (released, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"a remote secret");
     let (started, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"");
     node.kill();
-    // It comes later than the last tick of the clock that files get their times from.
+    // Later than the last tick of the clock that stamps files.
     let (probe, end) = (node.dir.path().join("probe"), SystemTime::now());
     until("the clock ticks", || {
         fs::write(&probe, "").unwrap();
@@ -274,7 +275,7 @@ fn a_directory_has_one_daemon() {
     let socket = node.dir.path().join("t");
     let text = fs::read_to_string(node.dir.path().join("c.yml")).unwrap();
     fs::write(&config, text.replace(node.socket().to_str().unwrap(), socket.to_str().unwrap())).unwrap();
-    // A job that is running keeps nothing of it.
+    // A running job does not hold the lock.
     run(&node, "exec sleep 600");
     let second = Command::new(env!("CARGO_BIN_EXE_meshd")).arg("--config").arg(&config).output().unwrap();
     let told = String::from_utf8_lossy(&second.stderr);
@@ -286,7 +287,7 @@ fn a_directory_has_one_daemon() {
     let check = Command::new(env!("CARGO_BIN_EXE_meshd")).arg("check").arg(&config).output().unwrap();
     assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
     works(&node);
-    // One that follows waits until its predecessor has ended.
+    // A node that follows waits until its predecessor has ended.
     kill_process(node.pid(), Signal::STOP).unwrap();
     let log = node.dir.path().join("successor");
     let told = fs::File::create(&log).unwrap();

@@ -1,5 +1,6 @@
-//! Jobs and the model: what a job was to write and how it was to end, what was done to it, and so what may be found.
-//! Some jobs have a reader that follows the output from the start, across everything, and counts every byte.
+//! Jobs and the model: the expected output and end of a job, the faults that hit it, and so what may be
+//! found. Some jobs have a reader that follows the output from the start, across all faults, and counts every
+//! byte.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -33,14 +34,14 @@ impl Place {
     }
 }
 
-/// What a job does: how many lines it writes, how long it takes over them, and its exit code.
+/// The behaviour of a job: the number of lines that it writes, how long it takes for them, and its exit code.
 #[derive(Debug, Clone)]
 pub struct Shape {
     lines: u32,
     /// Seconds, slept in three pieces between the lines.
     pause: f32,
     code: i32,
-    /// Bytes of payload, written back in front of the lines.
+    /// Bytes of payload, which it copies before the lines.
     payload: usize,
 }
 
@@ -54,7 +55,7 @@ impl Shape {
         }
     }
 
-    /// Notes in files beside the nodes' own that it runs, and when it ends.
+    /// It records its start and end in files outside the nodes' directories.
     fn script(&self, diary: &Path) -> String {
         let (Self { lines, pause, code, .. }, diary) = (self, diary.display());
         let piece = lines / 3;
@@ -83,16 +84,16 @@ pub struct Job {
     id: String,
     shape: Shape,
     place: Place,
-    /// What was done to it, if anything that may keep it from its own end.
+    /// Faults that may keep it from its own end.
     harmed: Vec<&'static str>,
     reader: Option<JoinHandle<Vec<u8>>>,
     end: Option<Value>,
-    /// What its command notes, without the files' extensions.
+    /// The paths of the command's records, without extensions.
     diary: PathBuf,
 }
 
 impl Job {
-    /// Has a unit made, whose payload may come; gives its ID.
+    /// Creates a unit that waits for its payload; returns its ID.
     fn create(nodes: &Nodes, place: Place, params: &str) -> (BufReader<UnixStream>, String) {
         let mut stream = nodes.connect(Which::Near);
         let line = json!({"command": "work", "subcommand": "submit", "node": place.node(), "worktype": "sh", "params": params});
@@ -103,7 +104,7 @@ impl Job {
         (stream, id)
     }
 
-    /// Submits a job; what happens `meanwhile` does so in the middle of its payload.
+    /// Submits a job; `meanwhile` runs in the middle of its payload.
     pub fn submit(
         nodes: &mut Nodes,
         shape: Shape,
@@ -126,7 +127,7 @@ impl Job {
         Self { id, shape, place, harmed: Vec::new(), reader, end: None, diary }
     }
 
-    /// Begins a payload, short or so long that it is on its way already, and goes away.
+    /// Begins a payload, either short or long enough to be streamed already, and disconnects.
     pub fn submit_half(nodes: &Nodes, place: Place, rng: &mut SmallRng) {
         let length = [4, 600_000][rng.random_range(0..2)];
         println!("  half a payload, {length} bytes");
@@ -136,7 +137,7 @@ impl Job {
         nodes.ask(Which::Near, &format!("work release {id}"));
     }
 
-    /// The unit that runs the command, with its node.
+    /// The unit that runs the command, and its node.
     fn unit(&self, nodes: &Nodes) -> Option<(Which, String)> {
         match self.place {
             Place::Here => Some((Which::Near, self.id.clone())),
@@ -191,7 +192,7 @@ impl Job {
         self.end.is_some()
     }
 
-    /// Looks whether it is final; if so, how long ago the nodes had recovered and its command had ended.
+    /// Checks whether it is final; if so, how long ago the nodes had recovered and its command had ended.
     pub fn look(&mut self, nodes: &Nodes, recovered: SystemTime) -> Duration {
         let status = nodes.ask(Which::Near, &format!("work status {}", self.id));
         if status["State"].as_u64().is_none_or(|state| state < 2) {
@@ -206,13 +207,13 @@ impl Job {
         late
     }
 
-    /// How it stands, for a failure.
+    /// Its state, for a failure message.
     pub fn told(&self, nodes: &Nodes) -> String {
         let status = nodes.ask(Which::Near, &format!("work status {}", self.id));
         format!("{} {:?} {:?} {:?} {status}", self.id, self.place, self.shape, self.harmed)
     }
 
-    /// When its command came to its own end, if it did.
+    /// When its command ended by itself, if it did.
     fn own_end(&self) -> Option<SystemTime> {
         let noted = std::fs::read_to_string(self.diary.with_extension("end")).ok()?;
         Some(SystemTime::UNIX_EPOCH + Duration::from_secs_f64(noted.trim().parse().ok()?))
@@ -242,14 +243,14 @@ impl Job {
         }
         if let Some(reader) = self.reader.take() {
             let read = reader.join().unwrap();
-            // Killing the shell leaves its last child, which may write on for a moment: a reader that follows may
-            // have been given that before the end was known.
+            // Killing the shell leaves its last child, which may keep writing for a moment. A following
+            // reader may receive that output before the end is known.
             let survivor = self.harmed.contains(&"command killed") && read.starts_with(&output);
             let same = read == output || survivor && wanted.starts_with(&read);
             assert!(same, "the reader saw something else, {} bytes: {context}", read.len());
         }
         let again = nodes.ask(Which::Near, &format!("work status {}", self.id));
-        // The other node's part may still be tidied away.
+        // The other node's part may still be being cleaned up.
         for field in ["State", "Detail", "StdoutSize"] {
             assert_eq!(again[field], status[field], "a final status has changed: {status} {again}");
         }
@@ -270,7 +271,7 @@ fn read_all(nodes: &Nodes, id: &str) -> Vec<u8> {
     output
 }
 
-/// Reads results until the connection ends; says whether the node gave any.
+/// Reads results until the connection ends; returns whether the node sent any.
 fn read_from(stream: &mut (impl BufRead + AsStream), id: &str, output: &mut Vec<u8>) -> bool {
     let line = format!("work results {id} {}\n", output.len());
     let mut answer = String::new();
@@ -294,7 +295,7 @@ impl AsStream for std::io::BufReader<std::os::unix::net::UnixStream> {
     }
 }
 
-/// Follows a unit from its first byte until it is final and everything was read.
+/// Follows a unit from its first byte until it is final and everything is read.
 fn follow(nodes: &Nodes, id: String) -> JoinHandle<Vec<u8>> {
     let node = nodes.address(Which::Near);
     std::thread::spawn(move || {

@@ -1,6 +1,6 @@
-//! Faults from outside: two real nodes and a link between them that can be cut, jobs of all shapes, and a seeded row of
-//! faults over them, with a model of what must be true afterwards. `FAULTS` says how many (200), `FAULTS_SEED` which;
-//! `FAULTS_STRICT` asks for every end within 2 s, which a machine that is busy with other things does not give.
+//! Faults from outside: two real nodes, a link between them that can be cut, jobs of all shapes, a seeded
+//! sequence of faults, and a model of the permitted results. `FAULTS` sets the number of faults (200) and
+//! `FAULTS_SEED` the seed; `FAULTS_STRICT` requires every end within 2 s, which a busy machine cannot keep.
 
 mod jobs;
 mod nodes;
@@ -14,13 +14,13 @@ use rand::{RngExt as _, SeedableRng as _};
 use jobs::{Job, Place, Shape};
 use nodes::{Nodes, Which};
 
-/// Faults between two looks at everything.
+/// Faults between two checks of everything.
 const ROUND: u32 = 10;
-/// How long after the nodes are back, and its command at its end, a job must be final; and how long a machine may take
-/// over everything that is busy with other things.
+/// How long after recovery, and after the end of its command, a job must be final; and the same on a machine
+/// that is busy with other things.
 const PROMISE: Duration = Duration::from_secs(2);
 const RECOVERY: Duration = Duration::from_secs(12);
-/// Between two looks at all jobs of a round.
+/// Pause between two looks at all jobs of a round.
 const LOOK: Duration = Duration::from_millis(10);
 
 fn number(name: &str, default: u64) -> u64 {
@@ -61,7 +61,8 @@ fn no_fault_loses_a_job_or_a_byte() {
     assert!(slowest <= PROMISE || !strict, "{slowest:?}");
 }
 
-/// Waits until all jobs are final; gives the longest that one took over it after recovery and the end of its command.
+/// Waits until all jobs are final; returns the longest time that one took after recovery and the end of its
+/// command.
 fn await_ends(nodes: &Nodes, jobs: &mut [Job]) -> Duration {
     let (recovered, deadline) = (SystemTime::now(), Instant::now() + RECOVERY);
     let mut slowest = Duration::ZERO;
@@ -75,7 +76,7 @@ fn await_ends(nodes: &Nodes, jobs: &mut [Job]) -> Duration {
     }
 }
 
-/// Now and then, something on the way of a payload that has come half.
+/// Sometimes injects a fault in the middle of a payload.
 fn amid(rng: &mut SmallRng, nodes: &mut Nodes) {
     match rng.random_range(0..30) {
         0 => nodes.cut(),

@@ -1,5 +1,5 @@
-//! The two nodes, `near` and `far`, as processes of the real binary, and the wire between them: far dials near through
-//! a relay of this test, which can cut it. Owns their directories and ends every process at the end.
+//! The two nodes, `near` and `far`, as processes of the real binary, and the link between them: far dials
+//! near through a relay of this test, which can cut it. Owns their directories and ends every process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -36,7 +36,7 @@ pub struct Nodes {
     near: Child,
     far: Child,
     links: Arc<Mutex<Vec<TcpStream>>>,
-    /// Jobs so far.
+    /// The number of jobs so far.
     jobs: AtomicU32,
 }
 
@@ -54,7 +54,7 @@ impl Nodes {
         );
         write_config(dir.path(), Which::Far, &format!("- tcp-peer: {{address: '{address}'}}\n"));
         let held = links.clone();
-        // Ends with the process of the test.
+        // The thread ends with the test's process.
         std::thread::spawn(move || serve_relay(&relay, target, &held));
         let (near, far) = (spawn(dir.path(), Which::Near), spawn(dir.path(), Which::Far));
         let nodes = Self { near, far, dir, links, jobs: AtomicU32::new(0) };
@@ -73,13 +73,13 @@ impl Nodes {
         self.dir.path().join(which.name()).join(which.name())
     }
 
-    /// Where the next job's command notes what it does.
+    /// The path for the records of the next job's command.
     pub fn new_diary(&self) -> PathBuf {
         let number = self.jobs.fetch_add(1, Ordering::Relaxed);
         self.dir.path().join(format!("job{number}"))
     }
 
-    /// Ends a node, by SIGKILL or politely, and starts it again at once.
+    /// Ends a node, by SIGKILL or cleanly, and restarts it at once.
     pub fn restart(&mut self, which: Which, hard: bool) {
         println!("  restart {} {}", which.name(), if hard { "after kill -9" } else { "after SIGTERM" });
         let pid = self.child(which).id();
@@ -105,7 +105,7 @@ impl Nodes {
         signal(pid, Signal::CONT);
     }
 
-    /// Kills the process that starts jobs.
+    /// Kills the spawner.
     pub fn kill_spawner(&mut self, which: Which) {
         println!("  kill the spawner of {}", which.name());
         let parent = self.child(which).id();
@@ -114,7 +114,7 @@ impl Nodes {
         }
     }
 
-    /// An open connection past its greeting, as soon as the node gives one.
+    /// A connection that has received its greeting, as soon as the node accepts one.
     pub fn connect(&self, which: Which) -> BufReader<UnixStream> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -130,12 +130,12 @@ impl Nodes {
         self.address(which).try_connect()
     }
 
-    /// Where a node is reached.
+    /// The address of a node.
     pub fn address(&self, which: Which) -> Address {
         Address(self.dir.path().join(format!("{}.sock", which.name())))
     }
 
-    /// The answer to one command line; an error's text as a JSON text.
+    /// The answer to one command line; an error becomes a JSON string.
     pub fn ask(&self, which: Which, line: &str) -> Value {
         let mut stream = self.connect(which);
         stream.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
@@ -144,7 +144,7 @@ impl Nodes {
         serde_json::from_str(&answer).unwrap_or_else(|_| Value::from(answer.trim()))
     }
 
-    /// Waits until both nodes answer and know the way to each other.
+    /// Waits until both nodes answer and have routes to each other.
     pub fn await_recovery(&self) {
         let deadline = Instant::now() + LIMIT;
         for (which, other) in [(Which::Near, Which::Far), (Which::Far, Which::Near)] {
@@ -155,7 +155,7 @@ impl Nodes {
         }
     }
 
-    /// No unit, no file and no process of a unit is on either node.
+    /// Checks that neither node has a unit, or a file or process of one.
     pub fn assert_nothing_is_left(&self) {
         for which in [Which::Near, Which::Far] {
             let deadline = Instant::now() + LIMIT;
@@ -175,12 +175,12 @@ impl Nodes {
         let mut left = processes_of(&units);
         for entry in std::fs::read_dir(&units).unwrap().flatten() {
             let id = entry.file_name().to_string_lossy().into_owned();
-            // The node's own, not a unit's.
+            // The node's own files.
             if [".epoch", ".lock"].contains(&&*id) || id.starts_with(".journal-") {
                 continue;
             }
             let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
-            // Its submission was cut before the ID arrived, so nobody can ask for its release.
+            // Its submission was cut before the ID arrived, so nobody can release it.
             let orphan =
                 ["Error reading input data", "Pending at restart"].iter().any(|sign| status.contains(sign));
             if orphan {
@@ -254,7 +254,7 @@ fn children(parent: u32) -> Vec<u32> {
     found
 }
 
-/// The processes, zombies aside, whose environment names a unit below that directory.
+/// The processes, except zombies, whose environment names a unit below that directory.
 fn processes_of(units: &Path) -> Vec<String> {
     let mark = format!("MESHD_UNIT_DIR={}/", units.display());
     let names = std::fs::read_dir("/proc")

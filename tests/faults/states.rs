@@ -1,5 +1,5 @@
-//! What a client sees of one job across a kill of its node at any moment: states and sizes that never go back, and an
-//! end. The first moments of a job are those in which the least of it is on disk.
+//! A client's view of one job while its node is killed at any moment: states and sizes never go back, and the
+//! job ends. In its first moments the least of a job is on disk.
 
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use serde_json::json;
 
 use crate::nodes::{LIMIT, Nodes, Which};
 
-/// Kills of the node that was asked for the job.
+/// How often the submitting node is killed.
 const KILLS: u32 = 40;
 
-/// The furthest that has been seen of a unit.
+/// The latest known state of a unit.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Seen {
     state: u64,

@@ -1,4 +1,4 @@
-//! One node of ours among nodes of the Go implementation: kind of link, who dials, our role.
+//! One meshd node among Go nodes: each kind of link, dialled from either side, in each role.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ fn cell(kind: Kind, role: usize, we_dial: bool, go: &Path, size: usize) -> std::
         directives[dialer].push(kind.peer(port));
     }
     let ours = Path::new(env!("CARGO_BIN_EXE_meshd"));
-    // Listeners first where it can be: who is refused at first waits, a Go node for 5 s.
+    // Listeners first if possible: a refused peer waits, a Go node for 5 s.
     let mut plans: Vec<_> = LINE.into_iter().zip(directives).enumerate().collect();
     plans.sort_by_key(|(_, (_, directives))| !directives.iter().any(|d| d.to_string().contains("listener")));
     let mut nodes: Vec<(usize, Node)> = plans

@@ -1,7 +1,7 @@
-//! Links of every kind between running nodes, and jobs that go over them there and back.
+//! Links of every kind between running nodes, and jobs over them in both directions.
 //!
-//! `own` joins our own nodes; `go` puts one of ours among nodes of the Go implementation, in every role and
-//! whoever dials. LINKS_MB sets the megabytes of each job.
+//! `own` links meshd nodes; `go` puts one meshd node among Go nodes, in every role, dialled from either side.
+//! LINKS_MB sets the megabytes of each job.
 
 mod go;
 mod mesh;

@@ -1,4 +1,4 @@
-//! Lines of node processes with configurations made on the spot.
+//! Lines of node processes with generated configurations.
 
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use assert_cmd::Command;
 use serde_json::{Value, json};
 
-/// How long a mesh may take to know all its nodes: a Go node that was refused at first waits 5 s.
+/// How long a mesh may take to converge: a Go node that was refused at first waits 5 s.
 const CONVERGENCE: Duration = Duration::from_secs(60);
 
 /// How long a job may take.
 const JOB: Duration = Duration::from_secs(180);
 
-/// Megabytes of a job each way: LINKS_MB, or what a test run has time for.
+/// Megabytes of a job in each direction: LINKS_MB, or the given default.
 pub fn megabytes(default: usize) -> usize {
     std::env::var("LINKS_MB").map_or(default, |text| text.parse().expect("LINKS_MB is a number"))
 }
 
-/// One node, ended when dropped.
+/// A node, ended when dropped.
 pub struct Node {
     id: String,
     process: Child,
@@ -40,7 +40,7 @@ impl Drop for Node {
     }
 }
 
-/// A program and the directives of its node, besides those that every node has.
+/// A program and the directives of its node, apart from those that every node has.
 pub struct Plan<'a> {
     pub program: &'a Path,
     pub id: &'a str,
@@ -76,8 +76,8 @@ impl Node {
         command
     }
 
-    /// Waits until this node has a way to the other one. What that one offers may take a minute more to get
-    /// about among Go nodes, which tell newcomers of their own services only.
+    /// Waits until this node has a route to the other one. The services of that node may take a minute more
+    /// to spread among Go nodes, which only send their own services to newcomers.
     pub fn wait_for(&self, other: &str) {
         let deadline = Instant::now() + CONVERGENCE;
         loop {
@@ -91,7 +91,7 @@ impl Node {
         }
     }
 
-    /// Sends so many bytes to the other node and back; gives the time it took.
+    /// Sends that many bytes to the other node and back; returns the time.
     pub fn echo(&self, other: &str, bytes: usize) -> Duration {
         let payload: Vec<u8> =
             (0..bytes).map(|n| ((n as u32).wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -115,7 +115,7 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A kind of link as both implementations configure it.
+/// A kind of link, as both implementations configure it.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     Tcp,

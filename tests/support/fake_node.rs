@@ -1,5 +1,5 @@
 //! A control service that plays a script: one list of steps per connection, in the order of the connections.
-//! Strict: bytes that differ from the script, steps left over and connections too many fail the test.
+//! It is strict: bytes that differ from the script, remaining steps and extra connections fail the test.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -17,17 +17,17 @@ pub enum Step {
     Say(String),
     /// The client must write exactly this line.
     Hear(String),
-    /// The client must write exactly this and then end its side.
+    /// The client must write exactly this and then close its write side.
     HearRest(Vec<u8>),
-    /// The client must write exactly this, and may go on.
+    /// The client must write exactly this, and may continue.
     HearBytes(Vec<u8>),
-    /// Tells the test that the script has come this far.
+    /// Signals to the test that the script has come this far.
     Signal,
-    /// The node neither reads nor writes nor closes until the test is over.
+    /// The node neither reads nor writes nor closes until the test ends.
     Stall,
-    /// The node waits until the client closes, whatever it sends.
+    /// The node discards input until the client closes.
     WaitForClose,
-    /// The next connections are served while this one stays open, then this one must be closed by the client.
+    /// The connection stays open while the next ones are served; then the client must close it.
     HoldOpen,
 }
 
@@ -46,7 +46,7 @@ pub fn greeted(steps: impl IntoIterator<Item = Step>) -> Vec<Step> {
     std::iter::once(say(GREETING)).chain(steps).collect()
 }
 
-/// The most common conversation: one question, one answer.
+/// The most common conversation: one request, one answer.
 pub fn asked(question: &str, answer: &str) -> Vec<Step> {
     greeted([hear(question), say(&format!("{answer}\n"))])
 }
@@ -55,7 +55,7 @@ pub struct FakeNode {
     dir: tempfile::TempDir,
     script: Option<JoinHandle<()>>,
     signals: mpsc::Receiver<()>,
-    /// Dropped when the test is over.
+    /// Dropped at the end of the test.
     running: Option<mpsc::Sender<()>>,
 }
 
@@ -94,16 +94,16 @@ impl FakeNode {
         self.dir.path().join("s")
     }
 
-    /// Waits for the script's next `Signal`.
+    /// Waits for the next `Signal` of the script.
     pub fn wait(&self) {
         self.signals.recv_timeout(Duration::from_secs(10)).expect("the script comes to its signal");
     }
 
-    /// Waits for the script's end; fails if the client did anything else than the script says.
+    /// Waits for the end of the script; fails if the client did anything else.
     pub fn finish(mut self) {
         drop(self.running.take());
         let script = self.script.take().unwrap();
-        // A script that still waits for a connection would wait for ever: one that says nothing ends it.
+        // The script may still wait for a connection: an empty connection ends it.
         if !script.is_finished() {
             let deadline = std::time::Instant::now() + Duration::from_secs(2);
             while !script.is_finished() && std::time::Instant::now() < deadline {
@@ -122,7 +122,7 @@ fn play(
     context: &str,
 ) {
     match step {
-        // The client may have left; what counts is what it prints.
+        // The client may have disconnected; the test checks its output.
         Step::Say(text) => drop(stream.get_mut().write_all(text.as_bytes())),
         Step::Hear(expected) => {
             let mut line = String::new();
@@ -136,7 +136,7 @@ fn play(
             assert!(bytes == expected, "{context}");
         }
         Step::Signal => signal.send(()).unwrap(),
-        // A client that leaves without having read everything resets the connection.
+        // A client that disconnects with unread input resets the connection.
         Step::WaitForClose => drop(std::io::copy(stream, &mut std::io::sink())),
         Step::HoldOpen | Step::Stall => unreachable!("handled by the caller"),
     }

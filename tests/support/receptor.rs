@@ -1,10 +1,11 @@
-//! The Go implementation's programs, for tests that put their nodes beside ours.
+//! The Go implementation's programs, for interoperability tests.
 //!
-//! RECEPTOR_GO names that of receptor 1.4.9, RECEPTOR_GO_NEW that of a later release.
+//! RECEPTOR_GO names receptor 1.4.9, RECEPTOR_GO_NEW a later release.
 
 use std::path::PathBuf;
 
-/// The program that a variable names. Without one the test says so, loudly, and passes; a wrong path fails it.
+/// The program that a variable names. If the variable is not set, the test reports that and passes; a wrong
+/// path fails it.
 pub fn program(variable: &str) -> Option<PathBuf> {
     let Some(path) = std::env::var_os(variable) else {
         eprintln!("SKIPPED: {variable} is not set");
@@ -15,7 +16,7 @@ pub fn program(variable: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Two tests of each function that takes a Go node's program: one for either release.
+/// Defines two tests for each function that takes a Go node's program, one per release.
 macro_rules! beside_go_nodes {
     ($($test:ident),+ $(,)?) => {
         $crate::receptor::beside_go_nodes!(go "RECEPTOR_GO": $($test),+);

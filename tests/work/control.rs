@@ -1,5 +1,5 @@
-//! A mesh in memory: engines by node name, each behind a control service that knows just the lines which remote
-//! units need. Links can be cut and nodes taken down.
+//! A mesh in memory: engines by node name, each behind a control service that knows the commands for remote
+//! units only. Links can be cut and nodes stopped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,12 +25,12 @@ use crate::harness::node;
 pub struct Mesh {
     name: NodeId,
     state: Mutex<State>,
-    /// Nobody answers, as if the way to all nodes were lost; the other half says whether that is known.
+    /// Whether no node answers, as if all routes were lost, and whether the dialers know that.
     lost: watch::Sender<(bool, bool)>,
     in_vain: Notify,
-    /// Nodes make units, and do not say so yet.
+    /// Nodes create units, but do not answer yet.
     slow: watch::Sender<bool>,
-    /// Rises with each way that is found again.
+    /// Grows with each route that is found again.
     ways: watch::Sender<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Mesh {
         })
     }
 
-    /// The same mesh without any node in it. Nor is there any in this one: whoever still has it has no daemon any more.
+    /// The same mesh without any nodes. The old one has none any more either.
     pub fn renewed(&self) -> Arc<Self> {
         self.state.lock().unwrap().nodes.clear();
         self.cut();
@@ -74,27 +74,27 @@ impl Mesh {
         self.state.lock().unwrap().links.drain(..).for_each(|link| link.abort());
     }
 
-    /// Nodes take submissions and then fall silent.
+    /// Nodes accept submissions and then fall silent.
     pub fn stall(&self, stalled: bool) {
         self.state.lock().unwrap().stalled = stalled;
     }
 
-    /// Nodes make units and say so only when they are no longer slow.
+    /// Nodes create units, but answer only when they are no longer slow.
     pub fn slow(&self, slow: bool) {
         self.slow.send_replace(slow);
     }
 
-    /// The ways to all nodes were lost for a moment, of which connections know nothing.
+    /// All routes were lost for a moment, and connections did not notice.
     pub fn flap(&self) {
         self.ways.send_modify(|ways| *ways += 1);
     }
 
-    /// From now on nobody answers; `known` says that routes are gone, too.
+    /// From now on no node answers; `known` says whether the routes are gone, too.
     pub fn lose(&self, known: bool) {
         self.lost.send_replace((true, known));
     }
 
-    /// Ready once somebody waits for an answer that will not come.
+    /// Completes once somebody waits for an answer that will not arrive.
     pub async fn dialled_in_vain(&self) {
         self.in_vain.notified().await;
     }
@@ -149,8 +149,8 @@ impl Dialer for Mesh {
     }
 }
 
-/// The near end of a connection. Dropped before it was shut down, it breaks: the far end must not take what it has
-/// for all, as with a stream over the mesh.
+/// The near end of a connection. Dropping it without a shutdown breaks the connection, as with a stream over
+/// the mesh: the far end must not take the data for complete.
 struct Strict {
     stream: DuplexStream,
     shut: bool,
@@ -193,7 +193,7 @@ impl AsyncWrite for Strict {
 type Reader = BufReader<ReadHalf<DuplexStream>>;
 type Writer = WriteHalf<DuplexStream>;
 
-/// How a node behaves.
+/// The behaviour of a node.
 struct Mode {
     caller: NodeId,
     go: bool,
@@ -279,7 +279,7 @@ async fn submit(
     for fixed in ["command", "subcommand", "tlsclient"] {
         take(fixed);
     }
-    // A Go node of 1.4 knows no such thing, and chooses by itself.
+    // A Go node of 1.4 does not know the parameter, and chooses the ID itself.
     let unit_id = params.remove("workUnitID").filter(|_| !mode.go);
     let origin = Origin::Mesh { node: mode.caller.hash(), certified: false };
     let caller = Caller { origin, ..Caller::default() };

@@ -1,4 +1,4 @@
-//! What Detail says of every fault that can be induced: the phase, the cause, and what to do about it.
+//! The Detail of every fault that can be induced: it names the phase, the cause and the remedy.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::harness::*;
 use crate::remote::{Pair, sh, starts};
 
-/// An engine with types that cannot run, each in a way of its own.
+/// An engine with types that cannot run, each for a different reason.
 async fn engine() -> Engine {
     Engine::with(|options| {
         let script = options.data_dir.with_extension("not-executable");
@@ -32,7 +32,7 @@ async fn engine() -> Engine {
     .await
 }
 
-/// Submits, whatever comes of it, and gives the Detail of the unit's end.
+/// Submits a request and returns the final Detail of the unit.
 async fn detail_of(registry: &Registry, request: Submit) -> String {
     let submission = registry.submit(request).await.unwrap();
     let id = submission.id().to_string();
@@ -130,7 +130,7 @@ async fn what_fails_on_the_way_to_another_node_is_explained() {
     assert_names(&detail, &["Error starting worker", "extra params", "node n2 refused the job"]);
     let detail =
         detail_of(registry, Submit { ttl: Some("50ms".into()), ..request("n3", "sh", "true") }).await;
-    // What stood in the way is kept beside what became of it.
+    // The obstacle is kept together with the final error.
     assert_names(&detail, &["Work unit expired on ", "Waiting for node n3", "no route to n3", "longer ttl"]);
     let (away, _) = starts(registry, request("n3", "sh", "true")).await;
     let waiting = registry.status(&away).await.unwrap();
@@ -147,7 +147,7 @@ async fn what_fails_on_the_way_to_another_node_is_explained() {
     );
     let id = pair.run("kill -9 $$").await;
     assert_names(&failed(registry, &id).await, &["signal: killed", "out-of-memory"]);
-    // The first end stays, whatever comes after it.
+    // The first final state stays.
     let (id, _) = starts(registry, sh("exit 3")).await;
     assert_eq!(failed(registry, &id).await, "exit status 3");
     within(registry.cancel(&id, &me())).await.unwrap();

@@ -1,4 +1,4 @@
-//! Moments of trouble that must stay what they are: a file that cannot be read now, a runner that dies too early, a
+//! Temporary faults must not end a unit: a file that cannot be read now, a runner that dies too early, a
 //! power loss, a node that is away.
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::control::Mesh;
 use crate::harness::*;
 use crate::remote::Pair;
 
-/// A unit directory as a daemon may have left it.
+/// Creates a unit directory as a daemon may have left it.
 fn leave(dir: &Path, status: &str) {
     std::fs::create_dir(dir).unwrap();
     std::fs::write(dir.join("status"), status).unwrap();
@@ -30,7 +30,7 @@ async fn a_runner_that_cannot_be_told_just_now_is_neither_dead_nor_killed() {
     })
     .await;
     drop(registry);
-    // What any lack does to the file, of descriptors for instance: it is there, and cannot be read.
+    // Like a lack of descriptors, for instance: the file exists but cannot be read.
     let lease = Lease::take(&dir.join("runner"));
     let registry = open(options(temp.path().join("data"), "n1")).await;
     assert_eq!(registry.status(&id).await.unwrap().state, State::Running);
@@ -75,7 +75,7 @@ async fn what_is_ended_at_restart_cannot_be_started_afterwards() {
         let report = finished(&engine.registry, id).await;
         assert!(report.detail.starts_with("Pending at restart"), "{}", report.detail);
     }
-    // Which is what a runner that an earlier spawner still starts asks for first.
+    // A runner that an earlier spawner still starts looks for this file first.
     assert!(engine.dir("pending0").join("runner").exists(), "the unit is claimed");
 }
 
@@ -85,7 +85,7 @@ async fn output_that_a_power_loss_took_is_not_promised() {
     let id = run(&engine.registry, "echo abcdef").await;
     finished(&engine.registry, &id).await;
     let Engine { registry, temp } = engine;
-    // With no log left that has it, too.
+    // Without a log that holds the unit, too.
     registry.close().await;
     drop(registry);
     let stdout = temp.path().join("data/n1").join(&id).join("stdout");
@@ -124,7 +124,7 @@ async fn a_payload_is_hashed_before_the_node_is_made_to_wait() {
     let key = Path::new(env!("CARGO_MANIFEST_DIR")).join("certs/work.key");
     options.signer = Some(Arc::new(Signer::open(&key, Duration::from_secs(60)).unwrap()));
     let near = Registry::open(options, mesh.clone()).await.unwrap();
-    // No route: a start that begins with dialling fails for that.
+    // There is no route, so a start that begins by dialling would fail.
     let submission = near.submit(Submit { sign_work: true, ..request("n2", "cat", "") }).await.unwrap();
     let id = submission.id().to_string();
     std::fs::remove_file(temp.path().join("near/n1").join(&id).join("stdin")).unwrap();

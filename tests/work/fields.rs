@@ -1,6 +1,6 @@
-//! The `remote` type with every field of docs/protocol.md#status-file, seen from the node that it talks to:
-//! which profile is dialled, what the lines carry, which IDs are taken, what is written to disk and told to
-//! clients, and how long is asked for what is not there.
+//! The `remote` type with every field of docs/protocol.md#status-file, seen from the target node: the dialled
+//! profile, the contents of the lines, accepted IDs, what is written to disk and reported to clients, and how
+//! long missing output is requested.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -15,12 +15,12 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexS
 
 use crate::harness::*;
 
-/// A node that behaves as a Go node does, and writes everything down.
+/// A node that behaves like a Go node, and records everything.
 struct Other {
     name: NodeId,
     /// The ID that it gives to units.
     id: &'static str,
-    /// The output that it says its units have; it has three bytes, and waits for the rest.
+    /// The output size that it claims for units; it has three bytes, and waits for the rest.
     promised: u64,
     heard: Arc<Mutex<Vec<String>>>,
 }
@@ -75,7 +75,7 @@ async fn answer(stream: DuplexStream, id: &str, promised: u64, heard: &Mutex<Vec
     Ok(())
 }
 
-/// An engine that can sign, on its way to such a node.
+/// An engine that can sign, connected to such a node.
 async fn open_towards(id: &'static str, promised: u64) -> (Registry, Scratch, Arc<Mutex<Vec<String>>>) {
     let temp = Scratch::new();
     let heard = Arc::new(Mutex::new(Vec::new()));
@@ -155,7 +155,7 @@ async fn output_that_a_node_has_lost_is_not_waited_for_for_ever() {
     let (registry, _temp, heard) = open_towards("abcdEFGH", 7).await;
     let unit = run_as(&registry, request("n2", "type", ""), b"").await;
     until(&registry, &unit, |report| report.extra_data["RemoteStarted"] == true).await;
-    // Nothing but looking goes on: minutes of it take no time.
+    // Only polling is left: minutes of it take no time.
     tokio::time::pause();
     let (begun, deadline) = (tokio::time::Instant::now(), std::time::Instant::now() + LIMIT);
     let report = loop {

@@ -1,4 +1,4 @@
-//! What the tests share: an engine in a temporary directory, and ways to submit, collect and wait.
+//! Shared by the tests: an engine in a temporary directory, and helpers that submit, collect and wait.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,10 +14,10 @@ use meshd::work::{
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
-/// Longest wait for anything.
+/// The longest wait for anything.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// A dialer to nowhere.
+/// A dialer without any node.
 pub struct Nowhere(pub NodeId);
 
 impl Dialer for Nowhere {
@@ -67,7 +67,7 @@ pub fn options(data_dir: PathBuf, name: &str) -> Options {
     }
 }
 
-/// A temporary directory that takes the processes of all units in it along.
+/// A temporary directory; when dropped, it kills the processes of all units in it.
 pub struct Scratch(TempDir);
 
 impl Scratch {
@@ -93,13 +93,13 @@ impl Drop for Scratch {
     }
 }
 
-/// How many directories there are in one: units, and what is left of some.
+/// How many directories are in a directory: units, and the remains of some.
 pub fn directories_in(dir: &Path) -> usize {
     let entries = std::fs::read_dir(dir).unwrap().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).count()
 }
 
-/// The living runners of the units in and below a directory.
+/// The live runners of units in and below a directory.
 fn runners_below(dir: &Path, depth: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -123,11 +123,11 @@ pub fn signal(pid: u32, signal: Signal) {
     let _ = rustix::process::kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal);
 }
 
-/// A file system of 2 MiB, unmounted at the end.
+/// A file system of 2 MiB, unmounted when dropped.
 pub struct Tmpfs(PathBuf);
 
 impl Tmpfs {
-    /// Mounts one; nothing where that is not allowed, which is said.
+    /// Mounts one; `None`, with a message, if that is not permitted.
     pub fn mount(at: &Path) -> Option<Self> {
         std::fs::create_dir_all(at).unwrap();
         let arguments = ["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs"];
@@ -142,12 +142,12 @@ impl Tmpfs {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        // Lazily: the engine's own descriptors may still be open.
+        // Lazily: the engine may still hold descriptors.
         let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
-/// A lease on a file: until this is dropped, whoever opens it waits, or is told to come back.
+/// A lease on a file: until it is dropped, opening the file blocks or fails with EWOULDBLOCK.
 pub struct Lease(std::process::Child);
 
 impl Lease {
@@ -185,7 +185,7 @@ impl Drop for Lease {
     }
 }
 
-/// An engine with its directory.
+/// An engine and its directory.
 pub struct Engine {
     pub registry: Registry,
     pub temp: Scratch,
@@ -203,7 +203,7 @@ impl Engine {
         Self { registry: open(options).await, temp }
     }
 
-    /// Gives the engine up as a daemon's end does, and starts another on the same directory.
+    /// Drops the engine as a daemon's end does, and starts another one in the same directory.
     pub async fn restart(self) -> Self {
         let Self { registry, temp } = self;
         drop(registry);
@@ -229,7 +229,7 @@ pub fn request(node: &str, work_type: &str, params: &str) -> Submit {
     Submit { node: node.into(), work_type: work_type.into(), params, caller: me(), ..Submit::default() }
 }
 
-/// Submits a shell script, payload included, and gives the unit's ID.
+/// Submits a shell script with its payload, and returns the unit's ID.
 pub async fn run(registry: &Registry, script: &str) -> String {
     let quoted = shlex::try_quote(script).unwrap().into_owned();
     run_as(registry, request("localhost", "sh", &quoted), b"").await
@@ -290,7 +290,7 @@ pub async fn emptied(registry: &Registry) {
     .await;
 }
 
-/// A payload in which no piece is like another.
+/// A payload without repetitions.
 pub fn bytes(length: usize) -> Vec<u8> {
     (0..length as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
@@ -305,7 +305,7 @@ pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
     assert!(tokio::time::timeout(LIMIT, wait).await.is_ok(), "never happened: {what}");
 }
 
-/// Whether a process is there and no zombie.
+/// Whether a process exists and is no zombie.
 pub fn lives(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat[stat.rfind(')').unwrap()..].starts_with(") Z"))

@@ -1,5 +1,5 @@
-//! Promises about units here that have no other place: who asks for a unit at the same time as others, what is left of
-//! one, what its command finds on its standard input, and types that change while units wait.
+//! Guarantees about units that have no other place: concurrent requests for a unit, what is left of one, the
+//! standard input of its command, and types that change while units wait.
 
 use meshd::work::limits::Limits;
 use meshd::work::{Caller, CommandType, Outcome, State, WorkError};
@@ -28,7 +28,7 @@ async fn a_storm_of_requests_about_the_same_units_has_only_expected_answers() {
                         match within(stream.next()).await {
                             Ok(Some(_)) => {}
                             Ok(None) => break Ok(()),
-                            // What was being read is released.
+                            // The unit was released while it was being read.
                             Err(WorkError::StdoutTruncated { .. }) => break Ok(()),
                             Err(error) => break Err(error),
                         }
@@ -59,7 +59,7 @@ const fn ids_per_verb() -> usize {
 async fn who_outlives_a_command_keeps_nobody_waiting_and_ends_with_the_release() {
     let engine = Engine::new().await;
     let gate = engine.temp.path().join("gate");
-    // Both hold the output; one has left the process group and is on its own.
+    // Both hold the output; one has left the process group, and nobody kills it.
     let script = format!(
         "(sleep 1000 & echo $!); setsid sh -c 'echo $$; echo x >{}; exec sleep 1000' & while [ ! -e {0} ]; do sleep 0.01; done; echo done",
         gate.display()
@@ -105,7 +105,7 @@ async fn secrets_reach_neither_arguments_nor_answers_nor_the_disk_of_who_does_no
     within(engine.registry.cancel(&id, &me())).await.unwrap();
 }
 
-/// Types of which the shell may run so many units at once, if it is there.
+/// Types that limit how many units the shell may run at once, if the shell type exists.
 fn types(shell: Option<Option<u32>>) -> Vec<CommandType> {
     let shell = shell.map(|max_units| CommandType {
         params: "-c".into(),
@@ -133,7 +133,7 @@ async fn units_that_wait_follow_a_change_of_their_type() {
     );
     registry.set_work_types(types(Some(None))).unwrap();
     running(registry, &third).await;
-    // Those that started without a bound count once there is one.
+    // Units that started without a limit count once there is one.
     registry.set_work_types(types(Some(Some(3)))).unwrap();
     let fourth = run(registry, "exit 0").await;
     assert_eq!(registry.status(&fourth).await.unwrap().state, State::Pending);

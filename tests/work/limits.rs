@@ -1,4 +1,4 @@
-//! Bounds of work types: output, time, number at once, surroundings, retention; and types of Python plugins.
+//! Limits of work types: output, time, number of units, environment, retention; and types of Python plugins.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use meshd::work::{Options, Outcome, PythonPlugin, State};
 
 use crate::harness::*;
 
-/// An engine whose shell type has these bounds.
+/// An engine whose shell type has these limits.
 async fn bounded(limits: Limits) -> Engine {
     Engine::with(move |options| set(options, limits)).await
 }
@@ -45,7 +45,7 @@ async fn too_much_output_does_what_the_type_says() {
         assert_eq!(collect(&engine.registry, &id, 0).await, wanted.as_bytes(), "{when_full:?}");
         let report = finished(&engine.registry, &id).await;
         assert_eq!((report.state, report.detail, report.stdout_size), (State::Failed, detail, 1000));
-        // Exactly as much is not too much.
+        // Exactly the limit is not too much.
         let id = run(&engine.registry, "printf %01000d 7").await;
         assert_eq!(collect(&engine.registry, &id, 0).await.len(), 1000);
         assert_eq!(finished(&engine.registry, &id).await.detail, "exit status 0");
@@ -138,7 +138,7 @@ async fn surroundings_are_those_of_the_type() {
         true => assert_eq!(lines[2..], ["nobody", "nobody", "1"]),
         false => eprintln!("SKIPPED: becoming another user needs root"),
     }
-    // The death of its runner reaches a command with other rights too.
+    // The death of its runner also reaches a command of another user.
     let id = run(&engine.registry, "echo $$; exec sleep 1000").await;
     let report = running(&engine.registry, &id).await;
     let command: u32 = report.detail.strip_prefix("Running: PID ").unwrap().parse().unwrap();
@@ -180,7 +180,7 @@ async fn finished_units_are_released_after_their_time() {
     assert!(ids.len() == 2 && ids.keys().all(|id| [&running, &kept].contains(&&id.to_string())));
 }
 
-/// Does what `receptor-python-worker` does to the files of a unit.
+/// Does to the files of a unit what `receptor-python-worker` does.
 const WORKER: &str = r#"#!/bin/sh
 echo "$1 $3"
 cat "$2/stdin"
@@ -222,7 +222,7 @@ async fn a_python_plugin_says_itself_how_it_ended() {
     }
 }
 
-/// Where the kernel shows the control groups of this machine's units, if there can be any.
+/// Where the kernel shows the control groups of this machine's units, if it has any.
 fn groups() -> Option<std::path::PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let point = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?;
@@ -232,7 +232,7 @@ fn groups() -> Option<std::path::PathBuf> {
     usable.then(|| point.into())
 }
 
-/// The group that a process is in.
+/// The control group of a process.
 fn group_of(pid: u32) -> String {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap().to_owned()
@@ -246,7 +246,7 @@ async fn a_unit_with_limits_has_a_group_that_ends_with_it() {
     };
     let engine = bounded(Limits { pids: Some(500), ..Limits::default() }).await;
     let pids = engine.temp.path().join("pids");
-    // One in the command's own session, and one that has left it and its parents.
+    // One in the command's own session, and one that left it and its parents.
     let script =
         format!("setsid sh -c 'sleep 1000 & echo $! >{0}'; echo $$ >>{0}; exec sleep 1000", pids.display());
     let both = || {
@@ -277,7 +277,7 @@ async fn a_unit_with_limits_has_a_group_that_ends_with_it() {
         assert!(found.iter().all(|&pid| !lives(pid)), "{found:?}");
         assert!(!groups.join(group.trim_start_matches('/')).exists());
     }
-    // Whoever goes on after the command's end goes on until the release.
+    // Processes that outlive the command live until the release.
     let _ = std::fs::remove_file(&pids);
     let id = run(&engine.registry, &format!("sleep 1000 >/dev/null & echo $! >{}", pids.display())).await;
     assert_eq!(finished(&engine.registry, &id).await.detail, "exit status 0");

@@ -1,4 +1,4 @@
-//! Units that run here.
+//! Units that run on this node.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn while_it_runs_the_status_names_both_processes() {
     assert!(!lives(pid));
     let report = engine.registry.status(&id).await.unwrap();
     assert_eq!((report.state, report.detail.as_str()), (State::Canceled, "Canceled"));
-    // The stream of a cancelled unit ends, and cancelling again changes nothing.
+    // The stream of a cancelled unit ends, and a second cancel changes nothing.
     assert_eq!(within(stream.next()).await.unwrap(), None);
     assert_eq!(engine.registry.cancel(&id, &me()).await.unwrap(), Outcome::Done);
 }
@@ -169,7 +169,7 @@ async fn a_second_cancel_within_the_grace_changes_nothing() {
     let engine = Engine::with(|options| options.cancel_grace = Duration::from_secs(3)).await;
     let id = run(
         &engine.registry,
-        // A shell that looks at its signals again and again cannot sleep through one.
+        // A shell that keeps looking at its signals cannot miss one.
         "trap 'echo asked' INT; trap '' TERM; echo $$; while :; do sleep 0.05; done",
     )
     .await;
@@ -388,7 +388,7 @@ async fn a_dead_spawner_is_replaced_and_harms_no_job() {
     assert!(!lives(runner));
 }
 
-/// Run with `--ignored --nocapture` for figures.
+/// Prints figures with `--ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement"]
 async fn how_long_an_echo_takes() {

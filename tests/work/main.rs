@@ -1,5 +1,5 @@
-//! The work engine from outside: real processes of the real binary as runners, real files, and two engines that
-//! reach each other through memory. Nothing here sleeps for time to pass: every wait is for a condition.
+//! The work engine from outside: real processes of the real binary as runners, real files, and two engines
+//! that reach each other through memory. Nothing here sleeps for time to pass: every wait is for a condition.
 
 mod control;
 mod error_messages;

@@ -1,5 +1,5 @@
-//! What finished units cost that are kept: memory for each, and the time of a start and a list with many of them.
-//! `KEPT_UNITS` says how many (10,000). Prints what it measured; run with `--nocapture`.
+//! The cost of finished units: memory for each, and the time of a start and of a list with many of them.
+//! `KEPT_UNITS` sets their number (10,000). Prints its measurements with `--nocapture`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 
 use crate::harness::*;
 
-/// Most bytes of memory for a unit.
+/// The most bytes of memory per unit.
 const BOUND: u64 = 1024;
-/// Most bytes more after a list of all units: what printing it leaves in the allocator's free lists.
+/// The most additional bytes after a list of all units: printing it leaves this in the allocator's free
+/// lists.
 const LEFT_BY_A_LIST: u64 = 64;
 
 const LOCAL: &str =
     r#"{"State":2,"Detail":"exit status 0","StdoutSize":0,"WorkType":"ansible-runner","ExtraData":null}"#;
 const REMOTE: &str = r#"{"State":3,"Detail":"exit status 2","StdoutSize":0,"WorkType":"remote","ExtraData":{"RemoteNode":"execution-1.example.com","RemoteWorkType":"ansible-runner","RemoteParams":{"params":"--private-data-dir=/tmp/awx_1234_abcdefgh --delete"},"RemoteUnitID":"abcd1234","RemoteStarted":true,"LocalCancelled":false,"LocalReleased":false,"SignWork":true,"TLSClient":"tlsclient","Expiration":"0001-01-01T00:00:00Z"}}"#;
 
-/// The real daemon, ended with this.
+/// The real daemon, killed when dropped.
 struct Daemon(Child);
 
 impl Drop for Daemon {
@@ -64,9 +65,10 @@ fn ask(socket: &Path, line: &str) -> String {
     answer
 }
 
-/// What a start with so many units of a kind costs: memory before and after a list, and the time to its answer.
+/// The cost of a start with that many units: memory before and after a list, and the time to its answer.
 fn measure(units: u32, status: &str) -> (u64, u64, Duration) {
-    // In memory where that is to be had: making the units is no part of this, and takes a busy disk a minute.
+    // In memory if possible: creating the units is not part of the measurement, and takes a busy disk a
+    // minute.
     let shm = Path::new("/dev/shm");
     let temp =
         tempfile::tempdir_in(if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() }).unwrap();

@@ -1,5 +1,5 @@
 //! Units on another node: two engines that reach each other through memory, with links that can be cut, and a
-//! control service that can pretend to be a Go node, which cannot be followed.
+//! control service that can behave like a Go node, which does not support follow.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl Pair {
         Self::with(|_| {}).await
     }
 
-    /// The near engine is opened with other options.
+    /// Opens the near engine with other options.
     pub async fn with(change: impl FnOnce(&mut Options)) -> Self {
         let temp = Scratch::new();
         let mesh = Mesh::new("n1");
@@ -32,7 +32,7 @@ impl Pair {
         Self { mesh, near, far, temp }
     }
 
-    /// The near daemon ends and another takes over.
+    /// The near daemon ends and another one takes over.
     pub async fn restart_near(self) -> Self {
         let Self { mesh, near, far, temp } = self;
         drop(near);
@@ -45,7 +45,7 @@ impl Pair {
         run_as(&self.near, sh(script), b"").await
     }
 
-    /// The unit's ID over there.
+    /// The unit's ID on the far node.
     pub async fn far_id(&self, id: &str) -> String {
         let known = |report: &meshd::work::UnitReport| report.extra_data["RemoteStarted"] == true;
         until(&self.near, id, known).await.extra_data["RemoteUnitID"].as_str().unwrap().to_owned()
@@ -179,7 +179,7 @@ async fn a_release_does_not_wait_for_an_answer_once_the_way_is_known_to_be_lost(
     let release = tokio::spawn(async move { near.release(&unit, false, &me()).await });
     pair.mesh.dialled_in_vain().await;
     pair.mesh.lose(true);
-    // Well below the time for which a node that is there is listened to.
+    // Well below the time for which it waits for a node that is there.
     let released = tokio::time::timeout(std::time::Duration::from_secs(2), release).await;
     assert_eq!(released.expect("an answer in time").unwrap().unwrap(), Outcome::Pending);
 }
@@ -192,7 +192,7 @@ async fn cancel_and_release_wait_for_a_node_that_is_away() {
     pair.mesh.take_down("n2");
     assert_eq!(within(pair.near.cancel(&id, &me())).await.unwrap(), Outcome::Pending);
     assert_eq!(within(pair.near.release(&id, false, &me())).await.unwrap(), Outcome::Pending);
-    // The wish outlives the daemon.
+    // The release survives the daemon.
     let pair = pair.restart_near().await;
     assert_eq!(pair.near.status(&id).await.unwrap().extra_data["LocalReleased"], true);
     pair.mesh.set("n2", pair.far.clone());
@@ -213,7 +213,8 @@ async fn force_frees_the_unit_here_in_any_case() {
     pair.mesh.take_down("n2");
     assert_eq!(within(pair.near.release(&id, true, &me())).await.unwrap(), Outcome::Done);
     assert!(pair.near.status(&id).await.is_err() && pair.near.list(None).await.unwrap().is_empty());
-    // What is left to tell the other node outlives the daemon, and is told as soon as that can be reached.
+    // A request that the other node has not received survives the daemon, and is sent as soon as that node
+    // can be reached.
     let pair = pair.restart_near().await;
     assert!(pair.near.list(None).await.unwrap().is_empty());
     pair.mesh.set("n2", pair.far.clone());
@@ -305,7 +306,7 @@ async fn a_unit_that_vanished_over_there_fails_here() {
         assert!(report.detail.starts_with("Remote work unit is gone: node n2 "), "{}", report.detail);
         assert_eq!(report.stdout_size, 6);
         assert_eq!(collect(&pair.near, &id, 0).await, b"begun\n", "what has come stays");
-        // Releasing what is gone over there succeeds.
+        // Releasing a unit that the far node no longer has succeeds.
         assert_eq!(within(pair.near.release(&id, false, &me())).await.unwrap(), Outcome::Done);
     }
 }

@@ -1,4 +1,4 @@
-//! The daemon ends and another takes its units up.
+//! A daemon ends and the next one resumes its units.
 
 use meshd::work::{Outcome, State};
 
@@ -67,12 +67,12 @@ async fn a_stranger_with_the_runner_s_number_is_left_alone() {
     assert_eq!(engine.registry.release(id, false, &me()).await.unwrap(), Outcome::Done);
 }
 
-/// Makes the directory of a unit whose runner is gone, having left this output and this last word.
+/// Creates the directory of a unit whose runner is gone, with this output and this final status.
 fn left_behind(engine: &Engine, id: &str, boot: &str, output: &str, end: &str) {
     let dir = engine.dir(id);
     std::fs::create_dir(&dir).unwrap();
     let running = r#"{"State":1,"Detail":"Running: PID 4","StdoutSize":0,"WorkType":"sh","ExtraData":{"Pid":3,"Params":""}}"#;
-    // A number that nobody has.
+    // An unused process ID.
     let runner = format!(r#"{{"pid":4194304,"start":1,"boot":"{boot}"}}"#);
     for (name, content) in [("status", running), ("runner", &*runner), ("stdout", output), ("end", end)] {
         std::fs::write(dir.join(name), content).unwrap();
@@ -87,7 +87,7 @@ async fn a_last_word_that_no_daemon_was_left_to_hear_counts() {
     let end = r#"{"State":2,"Detail":"exit status 0","StdoutSize":4,"WorkType":"sh","ExtraData":null}"#;
     for (id, boot, output, end) in [
         ("heard000", boot, "four", end),
-        // What a power loss has left whole is as good, and nothing else.
+        // Only what a power loss left complete is accepted.
         ("power000", "another", "four", end),
         ("short000", "another", "fo", end),
         ("torn0000", boot, "four", &end[..end.len() / 2]),
@@ -101,7 +101,7 @@ async fn a_last_word_that_no_daemon_was_left_to_hear_counts() {
         left_behind(&engine, id, boot, output, end);
     }
     let mut engine = engine.restart().await;
-    // What was heard once is so from then on.
+    // What was accepted once stays so.
     for _ in 0..2 {
         for (id, state) in [
             ("heard000", State::Succeeded),

@@ -1,8 +1,9 @@
-//! Many units submitted and released, one after the other and at once: nothing grows. `SOAK_UNITS` says how many (600).
+//! Many units are submitted and released, one after the other and at once: nothing grows. `SOAK_UNITS` sets
+//! their number (600).
 
 use crate::harness::*;
 
-/// What this process holds: descriptors, threads, inotify watches, and resident memory in KiB.
+/// The resources of this process: descriptors, threads, inotify watches, and resident memory in KiB.
 fn held() -> (usize, usize, usize, u64) {
     let descriptors: Vec<_> = std::fs::read_dir("/proc/self/fd").unwrap().flatten().collect();
     let info = |entry: &std::fs::DirEntry| {
@@ -18,7 +19,7 @@ fn held() -> (usize, usize, usize, u64) {
     (descriptors.len(), field("Threads:") as usize, watches, field("VmRSS:"))
 }
 
-/// In a process of its own, as other tests would be counted too.
+/// In its own process, as other tests would be counted too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: counts what the whole process holds: run alone with --ignored --exact soak::nothing_grows"]
 async fn nothing_grows() {

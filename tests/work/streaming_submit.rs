@@ -1,5 +1,6 @@
-//! Long payloads for another node, which are taken there while they come: what is over there when, and what becomes of
-//! it when the payload stops, the node is away, links break or the daemon ends.
+//! Long payloads for another node, streamed while they are still being submitted: when their bytes arrive on
+//! the far node, and what happens when the payload breaks off, the node is away, links break or the daemon
+//! ends.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,50 +13,50 @@ use crate::control::Mesh;
 use crate::harness::*;
 use crate::remote::{Pair, sh};
 
-/// Of a payload, several of the pieces in which one is written.
+/// A part of a payload, several times the size of one write.
 const PART: usize = 500_000;
 
-/// Begins a unit whose command passes its payload on.
+/// Begins a unit whose command copies its payload.
 async fn begin(pair: &Pair, payload: &[u8]) -> (String, Submission) {
     let mut submission = pair.near.submit(request("n2", "cat", "")).await.unwrap();
     submission.write(payload).await.unwrap();
     (submission.id().to_string(), submission)
 }
 
-/// Bytes of payload over there, in the only unit's directory.
+/// Bytes of payload on the far node, in its only unit's directory.
 fn arrived(pair: &Pair) -> u64 {
     let units = std::fs::read_dir(pair.temp.path().join("far/n2")).unwrap().flatten();
     let payloads = units.filter_map(|unit| unit.path().join("stdin").metadata().ok());
     payloads.map(|payload| payload.len()).sum()
 }
 
-/// Waits until so much of a payload is over there, but for what a node writes with the next piece.
+/// Waits until that much of a payload has arrived, except for what a node writes with the next piece.
 async fn arrives(pair: &Pair, length: usize) {
     eventually("it is over there", || arrived(pair) + 128 * 1024 > length as u64).await;
 }
 
-/// The unit's ID over there, once it is known.
+/// The unit's ID on the far node, once it is known.
 async fn far_id(pair: &Pair, id: &str) -> String {
     let report = until(&pair.near, id, |report| report.extra_data["RemoteUnitID"] != "").await;
     report.extra_data["RemoteUnitID"].as_str().unwrap().to_owned()
 }
 
-/// Where the status of a unit over there is.
+/// The path of a unit's status on the far node.
 fn far_status(pair: &Pair, far_id: &str) -> PathBuf {
     pair.temp.path().join("far/n2").join(far_id).join("status")
 }
 
-/// When a unit's directory was made.
+/// When a unit's directory was created.
 fn made_at(unit: &Path) -> Option<std::time::SystemTime> {
     unit.metadata().and_then(|found| found.created()).ok()
 }
 
-/// Units over there.
+/// The number of units on the far node.
 fn made(pair: &Pair) -> usize {
     directories_in(&pair.temp.path().join("far/n2"))
 }
 
-/// A unit of two parts, of which one is over there.
+/// A unit with a payload of two parts, of which one has arrived.
 async fn half_way(go: bool) -> (Pair, Vec<u8>, String, Submission) {
     let pair = Pair::new().await;
     pair.mesh.pretend_go(go);
@@ -82,7 +83,7 @@ async fn a_payload_is_over_there_before_it_has_ended() {
 
 #[tokio::test]
 async fn a_payload_that_stops_runs_nowhere_and_leaves_nothing_over_there() {
-    // The client says so, is gone, or is a node of ours that will come again.
+    // The client reports an error, is killed, or is a meshd node that will return.
     for (way, go) in [(0, false), (0, true), (1, false), (1, true), (2, false), (2, true)] {
         let pair = Pair::new().await;
         pair.mesh.pretend_go(go);
@@ -119,7 +120,7 @@ async fn links_that_break_meanwhile_change_nothing() {
         let unit = unit.parent().unwrap();
         let before = made_at(unit);
         pair.mesh.cut();
-        // The client has not sent more by then.
+        // The client has sent no more by then.
         eventually("it is made again over there", || made_at(unit).is_some_and(|at| Some(at) != before))
             .await;
         submission.write(&payload[part * PART..(part + 1) * PART]).await.unwrap();
@@ -147,7 +148,7 @@ async fn a_node_that_is_away_is_tried_when_the_payload_has_ended() {
     until(&pair.near, &id, |report| report.detail.contains("Waiting for node n2")).await;
     assert_eq!(within(submission.finish()).await.unwrap(), Started::Submitted);
     until(&pair.near, &id, |report| report.detail.contains("Waiting for node n2")).await;
-    // It is known by now that the payload has ended, also after a restart.
+    // It is known now that the payload has ended, also after a restart.
     let pair = pair.restart_near().await;
     pair.mesh.set("n2", pair.far.clone());
     assert!(collect(&pair.near, &id, 0).await == payload);
@@ -156,7 +157,7 @@ async fn a_node_that_is_away_is_tried_when_the_payload_has_ended() {
 #[tokio::test]
 async fn a_daemon_that_ends_meanwhile_fails_the_unit_and_leaves_nothing_over_there() {
     let (pair, _, id, submission) = half_way(false).await;
-    // As a process that is killed does.
+    // Like a process that is killed.
     std::mem::forget(submission);
     let pair = pair.restart_near().await;
     let report = finished(&pair.near, &id).await;
@@ -227,7 +228,7 @@ async fn a_payload_that_is_to_be_signed_waits_for_its_end() {
     let key = Path::new(env!("CARGO_MANIFEST_DIR")).join("certs/work.key");
     let signer = Arc::new(Signer::open(&key, Duration::from_secs(60)).unwrap());
     let pair = Pair::with(|options| options.signer = Some(signer.clone())).await;
-    // Nobody is there: an attempt leaves its mark.
+    // No node answers: an attempt leaves its mark.
     let mut signed = pair.near.submit(Submit { sign_work: true, ..request("n3", "cat", "") }).await.unwrap();
     let id = signed.id().to_string();
     signed.write(&bytes(PART)).await.unwrap();
@@ -251,7 +252,7 @@ async fn a_node_of_either_kind_that_restarts_meanwhile_gets_all_of_it_again() {
         .await;
         let Pair { mesh, near, far, temp } = pair;
         drop(far);
-        // As if it had been killed.
+        // As if the client had been killed.
         let mut status: serde_json::Value = serde_json::from_slice(&std::fs::read(&lost).unwrap()).unwrap();
         status["Detail"] = "Pending at restart".into();
         std::fs::write(&lost, format!("{status}\n")).unwrap();

@@ -1,8 +1,8 @@
-//! What is done with arbitrary bytes: one function for each reader of what a peer, a client or a file can
-//! contain. The fuzzer and the property tests of CI call the same functions; a panic is a finding.
+//! The fuzz targets: one function for each parser of bytes from a peer, a client or a file. The fuzzer and
+//! the property tests of CI call the same functions; a panic is a finding.
 //!
-//! Each function also checks what must hold for whatever was accepted, as a rule that printing it and
-//! reading it again gives the same.
+//! Each function also checks an invariant of accepted input, usually that printing and parsing it again gives
+//! the same value.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -22,10 +22,10 @@ use meshd::wire::{ConnType, DataHeader, MessageType, NodeId, RoutingUpdate, Serv
 use meshd::work::signing::{Subject, Verifier};
 use meshd::work::status::Status;
 
-/// What is done with some bytes.
+/// A target.
 pub type Target = fn(&[u8]);
 
-/// All targets by name: also the names of the corpus' folders.
+/// All targets by name, which is also the name of their corpus directory.
 pub const TARGETS: [(&str, Target); 10] = [
     ("frame", frame),
     ("data_header", data_header),
@@ -39,7 +39,7 @@ pub const TARGETS: [(&str, Target); 10] = [
     ("operations", operations),
 ];
 
-/// Frames come out of a buffer whole, whatever the pieces in which it was filled.
+/// Frames come out of a buffer whole, however it was filled.
 pub fn frame(data: &[u8]) {
     let cut = data.len() / 2;
     let mut whole = BytesMut::from(data);
@@ -60,7 +60,7 @@ pub fn frame(data: &[u8]) {
     }
 }
 
-/// A header is printed as it was read.
+/// A header prints as it was read.
 pub fn data_header(data: &[u8]) {
     let kind = MessageType::of(data);
     if let Ok(header) = DataHeader::parse(data) {
@@ -71,7 +71,7 @@ pub fn data_header(data: &[u8]) {
     }
 }
 
-/// An update that is accepted means the same when it is passed on.
+/// An accepted update has the same meaning when it is forwarded.
 pub fn routing_update(data: &[u8]) {
     if let Ok(update) = RoutingUpdate::parse(data)
         && let Ok(message) = update.message()
@@ -80,7 +80,7 @@ pub fn routing_update(data: &[u8]) {
     }
 }
 
-/// An advertisement likewise.
+/// The same for advertisements.
 pub fn advertisement(data: &[u8]) {
     if let Ok(ad) = AdvertisementMessage::parse(data)
         && let Ok(message) = ad.message()
@@ -89,7 +89,7 @@ pub fn advertisement(data: &[u8]) {
     }
 }
 
-/// Lines become requests or errors that fit on a line.
+/// Lines become requests, or errors that fit on one line.
 pub fn control_line(data: &[u8]) {
     match Request::parse(data) {
         Ok(request) => assert!(!request.name().is_empty()),
@@ -109,7 +109,7 @@ pub fn configuration(data: &[u8]) {
     }
 }
 
-/// A status that is accepted is written and read again as the same.
+/// An accepted status is written and read back unchanged.
 pub fn status_file(data: &[u8]) {
     match Status::parse(data) {
         Ok(status) => {
@@ -122,7 +122,7 @@ pub fn status_file(data: &[u8]) {
     }
 }
 
-/// Signatures are accepted or refused in words; what is accepted twice names no ID of its own.
+/// Signatures are accepted or rejected with a reason; a token that is accepted twice has no ID of its own.
 pub fn token(data: &[u8]) {
     static VERIFIER: LazyLock<Verifier> = LazyLock::new(|| {
         let folder = tempfile::tempdir().expect("room for a file");
@@ -141,8 +141,7 @@ pub fn token(data: &[u8]) {
     }
 }
 
-/// What a certificate, or a request for one, says of itself can be shown on a terminal, and is the same whoever
-/// asks.
+/// The contents of a certificate or request are safe to print on a terminal, and the same for every caller.
 pub fn certificate_names(data: &[u8]) {
     if let Ok(facts) = Facts::of(data) {
         assert_eq!(Names::of(data).as_ref(), Ok(&facts.names));
@@ -159,8 +158,8 @@ fn shown(names: &Names) {
     assert!(!names.to_string().contains(char::is_control), "{names:?}");
 }
 
-/// The bytes are a little program over the core: sessions, messages, time, services. The core must stay
-/// bounded in what it sends and must always know when it wants to be woken.
+/// The bytes are a small program for the core: sessions, messages, time, services. The core's output must
+/// stay bounded, and it must always know its next timeout.
 pub fn operations(data: &[u8]) {
     let mut time = Duration::ZERO;
     let now = |time: Duration| {
@@ -208,7 +207,7 @@ pub fn operations(data: &[u8]) {
     }
 }
 
-/// A well-formed message of one of a few neighbours.
+/// A well-formed message from one of a few neighbours.
 fn said(who: u8, what: u8) -> Bytes {
     let name = |i: u8| NodeId::new(format!("n{}", i % 5)).expect("valid");
     let links = (what & 64 != 0).then(|| NodeId::new("fuzzed").expect("valid"));
