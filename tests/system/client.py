@@ -1,7 +1,7 @@
-"""A client of the control service that does exactly what it is told, and waits no longer than it is told.
+"""A client of the control service that does exactly what a test says, and waits no longer than that.
 
-The real clients, receptorctl and meshctl, are tested for themselves. This one exists for what they cannot do:
-payloads that stop half way, readers that are slow, several commands on one connection.
+receptorctl and meshctl have tests of their own. This client exists for what they cannot do: payloads that break off,
+slow readers, several commands on one connection.
 """
 
 import json
@@ -38,7 +38,7 @@ class Control:
         self.socket.close()
 
     def line(self):
-        """The next line, without its end; ControlError if it tells of one or if there is none."""
+        """The next line, without its end; ControlError if it is an error, or if there is none."""
         text = self.reader.readline().decode()
         if not text.endswith("\n"):
             raise ControlError(f"connection closed after {text!r}")
@@ -55,11 +55,11 @@ class Control:
         return self.line()
 
     def command(self, line):
-        """One command, words or a dict; its JSON answer."""
+        """Sends one command, words or a dict; returns its JSON answer."""
         return json.loads(self.ask(line))
 
     def begin(self, node, worktype, **params):
-        """The first half of a submission: the unit's ID, told before the payload."""
+        """Begins a submission; returns the unit's ID, which precedes the payload."""
         request = {"command": "work", "subcommand": "submit", "node": node, "worktype": worktype, **params}
         text = self.ask(request)
         start, end = "Work unit created with ID ", ". Send stdin data and EOF."
@@ -67,7 +67,7 @@ class Control:
         return text[len(start) : -len(end)]
 
     def submit(self, node, worktype, payload=b"", **params):
-        """A whole submission; the answer after the payload's end."""
+        """A whole submission; returns the answer after the payload."""
         unit = self.begin(node, worktype, **params)
         self.socket.sendall(payload)
         self.socket.shutdown(socket.SHUT_WR)
@@ -76,7 +76,7 @@ class Control:
         return answer
 
     def results(self, unit, start=0):
-        """The reader of a unit's stdout, from a position on, until the stream's end."""
+        """A reader of a unit's stdout, from a position to the stream's end."""
         text = self.ask(f"work results {unit} {start}")
         assert text == f"Streaming results for work unit {unit}", text
         return self.reader

@@ -1,4 +1,4 @@
-"""Fixtures of the system tests: meshes that end with their test, and logs that stay when it failed."""
+"""Fixtures of the system tests: meshes that end with their test, and logs that are kept if it fails."""
 
 import contextlib
 
@@ -21,7 +21,7 @@ def pytest_runtest_makereport(item, call):
 
 @contextlib.contextmanager
 def scoped_mesh(node):
-    """A mesh for the lifetime of a test or a module; kept on disk if something failed there."""
+    """A mesh for the lifetime of a test or a module; kept on disk if something failed."""
     mesh = harness.Mesh()
     try:
         yield mesh
@@ -54,12 +54,12 @@ def line(mesh):
 
 @pytest.fixture(scope="module")
 def shared_line(request):
-    """control - hop - execution, started, for the tests of a file that leave it as it was."""
+    """control - hop - execution, started, for the tests of a file that leave it unchanged."""
     with scoped_mesh(request.node) as mesh:
         yield harness.line(mesh).start()
 
 
 @pytest.fixture(scope="module", params=go.EACH)
 def receptor(request):
-    """The program of the Go implementation; each test that takes it runs beside both."""
+    """The program of the Go implementation; each test that takes it runs with both releases."""
     return go.program(request.param)

@@ -1,4 +1,4 @@
-"""What stands behind proxies: a server that gives every byte back as it comes, and a conversation with it."""
+"""A server for the far end of proxies that echoes every byte at once, and a client for it."""
 
 import contextlib
 import socket
@@ -6,7 +6,7 @@ import threading
 
 
 class Echo:
-    """Gives back what comes, and ends its direction when the other side has ended its own."""
+    """Echoes its input, and ends its direction when the other side has ended its own."""
 
     def __init__(self, path=None, port=0):
         if path is None:
@@ -38,7 +38,7 @@ class Echo:
 
 
 def receive(connection, count):
-    """So many bytes; fewer if the other side ends before."""
+    """Receives that many bytes; fewer if the other side ends first."""
     received = bytearray()
     while len(received) < count and (data := connection.recv(65536)):
         received += data
@@ -46,7 +46,7 @@ def receive(connection, count):
 
 
 def alive(connection):
-    """Whether bytes go there and back."""
+    """Whether bytes arrive and return."""
     try:
         connection.sendall(b"alive?")
         return receive(connection, 6) == b"alive?"
@@ -55,7 +55,7 @@ def alive(connection):
 
 
 def exchange(connection, payload):
-    """Sends and receives at the same time; what came back. Neither direction is ended."""
+    """Sends and receives at the same time; returns what was received. Ends neither direction."""
     sender = threading.Thread(target=connection.sendall, args=(payload,))
     sender.start()
     received = receive(connection, len(payload))

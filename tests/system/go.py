@@ -1,6 +1,6 @@
-"""The Go implementation's programs, for the tests that put them beside ours: receptor 1.4.9, and one of its successors.
+"""The Go implementation's programs, for interoperability tests: receptor 1.4.9, and a later release.
 
-A test that takes the fixture `receptor` runs once beside each. Which program is which, only the environment knows.
+A test that takes the fixture `receptor` runs once with each. Environment variables name the programs.
 """
 
 import os
@@ -10,22 +10,22 @@ import pytest
 
 from mesh import MESHD
 
-#: The variables that name the programs, and what a test beside each is called.
+#: The variables that name the programs, and the ID of a test with each.
 VARIABLES = {"RECEPTOR_GO": "go", "RECEPTOR_GO_NEW": "go-new"}
 
 
 def parameter(variable, *values, label=""):
-    """A test's parameter, skipped loudly where the variable names no program."""
+    """A test's parameter; the test is reported as skipped if the variable names no program."""
     unset = pytest.mark.skipif(variable not in os.environ, reason=f"SKIPPED: {variable} is not set")
     return pytest.param(*(values or (variable,)), id=f"{label}{VARIABLES[variable]}", marks=unset)
 
 
-#: Both programs, as parameters of a test that `program` understands.
+#: Both programs, as parameters for `program`.
 EACH = [parameter(variable) for variable in VARIABLES]
 
 
 def program(name):
-    """The program that a variable names, or ours for `meshd`. A wrong path is a failure and no skip."""
+    """The program that a variable names, or ours for `meshd`. A wrong path is a failure, not a skip."""
     if name == "meshd":
         return MESHD
     path = pathlib.Path(os.environ[name])

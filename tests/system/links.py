@@ -1,6 +1,6 @@
-"""Links of every kind as directives, and lines of nodes that are joined by one kind.
+"""Links of every kind as directives, and lines of nodes joined by one kind.
 
-Knows how either implementation is told to listen and to dial; not what travels over the links.
+Knows how both implementations are configured to listen and to dial.
 """
 
 import mesh as harness
@@ -8,7 +8,7 @@ from mesh import free_port
 
 #: Kinds of links that both implementations have: (backend, mutual TLS).
 SHARED = {"tcp": ("tcp", False), "tcp-mtls": ("tcp", True), "udp": ("udp", False), "ws": ("ws", False), "wss-mtls": ("ws", True)}
-#: And all that ours has.
+#: All kinds that meshd has.
 OWN = {**SHARED, "quic-mtls": ("quic", True)}
 LINE = ("control", "hop", "execution")
 
@@ -28,7 +28,7 @@ def peer(kind, port):
 
 
 def joined(kind, dials):
-    """Directives that join LINE: `dials(left, right)` says whether the left one of two does."""
+    """Directives that join LINE; `dials(left, right)` says whether the left one of two dials."""
     links = {name: [] for name in LINE}
     for left, right in zip(LINE, LINE[1:], strict=False):
         port = free_port()
@@ -39,7 +39,7 @@ def joined(kind, dials):
 
 
 def start(mesh, directives, programs, service=None):
-    """Starts LINE, those that only listen first: a Go node that was refused waits for 5 s."""
+    """Starts LINE, listeners first: a Go node that was refused waits for 5 s."""
     only_listens = lambda name: any("-peer" in key for one in directives[name] for key in one)  # noqa: E731
     for name in sorted(LINE, key=only_listens):
         mesh.add(name, [{"log-level": "info"}, *directives[name]], programs[name], service)
@@ -47,6 +47,6 @@ def start(mesh, directives, programs, service=None):
 
 
 def work_types():
-    """`cat` for everybody, and `safecat` for those who sign for it."""
+    """`cat` for everybody, and `safecat` for signed work."""
     safe = {"worktype": "safecat", "command": "cat", "verifysignature": True}
     return [harness.command_type("cat", "cat"), {"work-command": safe}]

@@ -1,7 +1,7 @@
-"""Nodes as processes: their configurations, ports, logs, life and end.
+"""Nodes as processes: their configurations, ports, logs, start and end.
 
-Owns every process it starts and everything these leave behind (jobs outlive their node by design), and ends them
-by process ID. Knows how to wait for conditions, and nothing about what a test wants to prove.
+Owns every process that it starts and everything that these leave behind (jobs outlive their node by design), and ends
+them by process ID. Knows how to wait for conditions, and nothing about the purpose of a test.
 """
 
 import contextlib
@@ -23,16 +23,16 @@ BINARIES = pathlib.Path(os.environ.get("MESHD_TEST_BINARIES", ROOT / "target" / 
 MESHD = BINARIES / "meshd"
 MESHCTL = BINARIES / "meshctl"
 RECEPTORCTL = VENV / "bin" / "receptorctl"
-#: The client of each release that is tried, in an environment of its own where it is not the pinned one.
+#: Each supported release of the client; the one that is not pinned has an environment of its own.
 RECEPTORCTLS = {"1.6.9": RECEPTORCTL, "1.4.9": VENV / "receptorctl-1.4.9" / "bin" / "receptorctl"}
 ANSIBLE_RUNNER = VENV / "bin" / "ansible-runner"
-#: In the environment of every process below a mesh, so that none is forgotten.
+#: In the environment of every process of a mesh, so that all of them can be found.
 MARK = "MESHD_TEST_DIR"
 PATIENCE = 30.0
 
 
 def until(what, condition, seconds=PATIENCE, pause=0.02):
-    """Waits until condition() gives something true, and returns that; fails with `what` after the deadline."""
+    """Waits until condition() returns something true, and returns that; fails with `what` after the deadline."""
     deadline = time.monotonic() + seconds
     while True:
         last = condition()
@@ -44,7 +44,7 @@ def until(what, condition, seconds=PATIENCE, pause=0.02):
 
 
 def free_port():
-    """A port of 127.0.0.1 that nobody uses now."""
+    """A port of 127.0.0.1 that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -62,7 +62,7 @@ def command_type(name, command, params="", runtime=False):
     return {"work-command": kind}
 
 
-#: What AWX configures, and two small commands for the tests.
+#: The work types that AWX configures, and two small commands for the tests.
 WORK = [
     command_type("ansible-runner", "ansible-runner", "worker", runtime=True),
     command_type("cat", "cat"),
@@ -71,7 +71,7 @@ WORK = [
 
 
 class Node:
-    """One node: a process of ours or of the Go implementation, named by `program`."""
+    """A node: a process of meshd or of the Go implementation, named by `program`."""
 
     def __init__(self, mesh, name, program, directives, service=None):
         self.mesh, self.name, self.program = mesh, name, program
@@ -92,7 +92,7 @@ class Node:
         return pathlib.Path(self.program).resolve() != MESHD.resolve()
 
     def write_config(self):
-        """Writes the configuration anew. JSON is YAML."""
+        """Writes the configuration. JSON is YAML."""
         own = [
             {"node": {"id": self.name, "datadir": str(self.datadir)}},
             {"control-service": {"service": "control", "filename": str(self.socket), **self.service}},
@@ -100,7 +100,7 @@ class Node:
         self.config.write_text(json.dumps(own + self.directives, indent=1))
 
     def spawn(self):
-        """Starts the process, and waits for nothing."""
+        """Starts the process without waiting for it."""
         assert self.process is None or self.process.poll() is not None, f"{self.name} runs already"
         with open(self.logfile, "ab") as log:
             self.process = subprocess.Popen(
@@ -127,7 +127,7 @@ class Node:
         return False
 
     def stop(self, number=signal.SIGTERM, seconds=20):
-        """Ends the process with a signal and waits for its end; its jobs go on."""
+        """Ends the process with a signal and waits for its end; its jobs continue."""
         if self.process is None or self.process.poll() is not None:
             return
         self.process.send_signal(number)
@@ -145,11 +145,11 @@ class Node:
         return self.start()
 
     def control(self, timeout=60):
-        """A fresh connection to the control service."""
+        """A new connection to the control service."""
         return Control(str(self.socket), timeout)
 
     def command(self, line, timeout=60):
-        """One command on a connection of its own."""
+        """Runs one command on its own connection."""
         with self.control(timeout) as control:
             return control.command(line)
 
@@ -157,7 +157,7 @@ class Node:
         return self.command("status")
 
     def reaches(self, target):
-        """Whether a ping to the node gets an answer now. One that is lost while routes settle is not waited for."""
+        """Whether a ping to the node is answered now; one that is lost while routes settle is not awaited."""
         with contextlib.suppress(OSError):
             return self.command({"command": "ping", "target": target}, timeout=1).get("Success") is True
         return False
@@ -166,7 +166,7 @@ class Node:
         return self.command(f"work status {unit}")
 
     def run(self, node, worktype, payload=b"", **params):
-        """Submits, and returns (unit, stdout) once the unit's stream has ended."""
+        """Submits a unit, and returns (unit, stdout) once its stream has ended."""
         with self.control(300) as control:
             unit = control.submit(node, worktype, payload, **params)["unitid"]
         return unit, self.results(unit)
@@ -176,7 +176,7 @@ class Node:
             return control.results(unit, start).read()
 
     def release_all(self):
-        """Releases every unit and waits until the list is empty, which it is for a Go node a little later."""
+        """Releases every unit and waits until the list is empty; a Go node takes a little longer."""
         for unit in self.command("work list"):
             with contextlib.suppress(ControlError):
                 self.command(f"work release {unit}")
@@ -186,7 +186,7 @@ class Node:
         return self.logfile.read_text(errors="replace") if self.logfile.exists() else ""
 
     def rss(self):
-        """Resident memory of the daemon in bytes, without its children's."""
+        """Resident memory of the daemon in bytes, without its children."""
         for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
@@ -197,7 +197,7 @@ class Node:
 
 
 class Mesh:
-    """Nodes that belong together, below one short temporary directory."""
+    """Nodes that belong together, in one short temporary directory."""
 
     def __init__(self):
         # Socket paths are limited to 107 bytes, which a test runner's own directories may exceed.
@@ -219,7 +219,7 @@ class Mesh:
         return self.nodes[name]
 
     def add(self, name, directives, program=MESHD, service=None):
-        """Adds a node that has just these directives, besides those that every node has."""
+        """Adds a node with these directives, apart from those that every node has."""
         self.nodes[name] = Node(self, name, program, directives, service)
         return self.nodes[name]
 
@@ -227,7 +227,7 @@ class Mesh:
         return self.nodes[name]
 
     def start(self):
-        """Starts all nodes in the order they were added, and waits until all reach each other."""
+        """Starts all nodes in the order in which they were added, and waits until each reaches all others."""
         for node in self.nodes.values():
             node.start()
         self.wait_for_routes()
@@ -239,7 +239,7 @@ class Mesh:
                 until(f"{node.name} to reach {other}", lambda n=node, o=other: n.reaches(o), seconds)
 
     def processes(self):
-        """Every process that carries this mesh's mark, whoever its parent is by now."""
+        """Every process with this mesh's mark, even if its parent has ended."""
         mark, found = f"{MARK}={self.dir}".encode(), []
         for entry in pathlib.Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -271,7 +271,7 @@ class Mesh:
         return {name: node.log() for name, node in self.nodes.items()}
 
     def check_sane(self):
-        """What must hold after every test: no node of ours panicked."""
+        """Checks after every test that no meshd node panicked."""
         for node in self.nodes.values():
             if not node.is_go:
                 assert "panicked" not in node.log(), f"{node.name} panicked:\n{node.log()[-3000:]}"

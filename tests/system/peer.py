@@ -1,8 +1,7 @@
-"""A neighbour made of a socket: speaks the wire protocol over TCP, rightly or wrongly, byte by byte. And what can stand
-between two neighbours: proxies of several kinds.
+"""A neighbour made of a socket, which speaks the wire protocol over TCP correctly or incorrectly, byte by byte; and
+proxies to place between two neighbours.
 
-Knows the bytes (docs/protocol.md#framing, docs/protocol.md#messages) and has no opinion of its own about what is
-legal.
+Knows the bytes (docs/protocol.md#framing, docs/protocol.md#messages), not what is legal.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ DATA, ROUTING, ADVERTISEMENT, REJECT = 0, 1, 2, 3
 
 
 def frame(message):
-    """One message as TCP carries it."""
+    """A message in its TCP frame."""
     return struct.pack("<H", len(message)) + message
 
 
@@ -41,12 +40,12 @@ class Peer:
         self.socket.close()
 
     def raw(self, data):
-        """Writes bytes; whether the node still takes them is for `ended` to say."""
+        """Writes bytes; use `ended` to see whether the node closed the connection."""
         with contextlib.suppress(ConnectionError):
             self.socket.sendall(data)
 
     def send(self, kind, body=b""):
-        """One message; a body that is no bytes goes as JSON."""
+        """Sends one message; a body that is not bytes is sent as JSON."""
         if not isinstance(body, bytes):
             body = json.dumps(body).encode()
         self.raw(frame(bytes([kind]) + body))
@@ -69,7 +68,7 @@ class Peer:
         )
 
     def receive(self):
-        """The next message as (type, body), or None at the connection's end."""
+        """The next message as (type, body), or None at the end of the connection."""
         with contextlib.suppress(ConnectionError):
             head = self.reader.read(2)
             if len(head) == 2:
@@ -78,7 +77,7 @@ class Peer:
         return None
 
     def wait_for(self, kind, seconds=20):
-        """The next message of a type; fails if the connection ends or the time is over before."""
+        """The next message of a type; fails if the connection ends or the time is up first."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             message = self.receive()
@@ -88,14 +87,14 @@ class Peer:
         raise AssertionError(f"no message of type {kind} within {seconds} s")
 
     def introduce(self, node, cost=1.0):
-        """The handshake of a well-behaved neighbour; returns when the node lists this peer."""
+        """The handshake of a well-behaved neighbour; returns once the node lists this peer."""
         self.update({node: cost})
         while self.name not in json.loads(self.wait_for(ROUTING))["Connections"]:
             self.update({node: cost})
         return self
 
     def ended(self, seconds=20):
-        """True once the node has closed the connection, whatever it says before."""
+        """Whether the node has closed the connection; its messages are discarded."""
         self.socket.settimeout(seconds)
         try:
             while self.receive() is not None:
@@ -106,7 +105,7 @@ class Peer:
 
 
 class Door:
-    """Listens on a port of its own, and gives each connection to `serve` in a thread of its own."""
+    """Listens on its own port, and passes each connection to `serve` in a new thread."""
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -121,7 +120,7 @@ class Door:
 
 
 class Proxy(Door):
-    """A TCP proxy in front of a port that can swallow everything, both ways, without closing anything."""
+    """A TCP proxy in front of a port, which can swallow all data in both directions without closing anything."""
 
     def __init__(self, target):
         self.target, self.swallowing, self.sockets, self.accepted = target, False, [], 0
@@ -143,7 +142,7 @@ class Proxy(Door):
             while data := source.recv(65536):
                 if not self.swallowing:
                     sink.sendall(data)
-        # Bytes are missing on these by now: what one end closes may close the other.
+        # Bytes are missing on these connections: closing one end may close the other.
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)
 
@@ -153,7 +152,7 @@ class Proxy(Door):
 
 
 class Nat:
-    """Carries datagrams between one client and a port, and can change the address that the port sees."""
+    """Relays datagrams between one client and a port, and can change the address that the port sees."""
 
     def __init__(self, target):
         self.target, self.client, self.moves = ("127.0.0.1", target), None, 0
@@ -165,7 +164,7 @@ class Nat:
         threading.Thread(target=self.outward, daemon=True).start()
 
     def move(self):
-        """Everything goes by another port from now on; what comes to the old ones is lost."""
+        """Uses another port from now on; data to the old ones is lost."""
         back = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         back.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         back.bind(("127.0.0.1", 0))
@@ -192,7 +191,7 @@ class Nat:
 
 
 class HttpProxy(Proxy):
-    """Opens a tunnel to one port of this machine, whatever host is asked for; `asked` has the request lines."""
+    """Opens a tunnel to one port of this machine, whatever host is requested; `asked` has the request lines."""
 
     def __init__(self, target):
         self.asked = []

@@ -1,11 +1,11 @@
-"""Ansible projects and the two ends of a job that ansible-runner has. Knows nothing of meshes."""
+"""Ansible projects, and both ends of an ansible-runner job. Knows nothing of meshes."""
 
 import json
 import subprocess
 
 from mesh import ANSIBLE_RUNNER, environment
 
-#: Ansible runs modules with the interpreter that runs Ansible itself: one found by looking around may be broken.
+#: Ansible runs modules with its own interpreter: one that it discovers may be broken.
 INVENTORY = "localhost ansible_connection=local ansible_python_interpreter='{{ ansible_playbook_python }}'\n"
 GREETING = """
 - hosts: all
@@ -41,12 +41,12 @@ def write(directory, playbook=GREETING):
 
 
 def pipeline(directory, submit, out):
-    """`transmit | submit | process`, as a shell would; (output of process, stderr of submit, its exit code)."""
+    """`transmit | submit | process`, like a shell; returns (output of process, stderr of submit, its exit code)."""
     runner, pipe, env = str(ANSIBLE_RUNNER), subprocess.PIPE, environment()
     transmit = subprocess.Popen([runner, "transmit", directory, "-p", "site.yml"], stdout=pipe, env=env)
     client = subprocess.Popen(submit, stdin=transmit.stdout, stdout=pipe, stderr=pipe, env=env)
     process = subprocess.Popen([runner, "process", out], stdin=client.stdout, stdout=pipe, env=env)
-    # Only the children hold the pipes' ends now, so that each sees the end of the one before it.
+    # Now only the children hold the pipes' ends, so each sees the end of its predecessor.
     transmit.stdout.close()
     client.stdout.close()
     output, _ = process.communicate(timeout=120)
@@ -57,20 +57,20 @@ def pipeline(directory, submit, out):
 
 
 def transmit(directory):
-    """The transmit stream of a project, whole."""
+    """The complete transmit stream of a project."""
     command = [str(ANSIBLE_RUNNER), "transmit", directory, "-p", "site.yml"]
     return subprocess.run(command, stdout=subprocess.PIPE, env=environment(), check=True, timeout=60).stdout
 
 
 def process(stream, out):
-    """What ansible-runner makes of a result stream: (its output, its exit code)."""
+    """Processes a result stream with ansible-runner; returns (its output, its exit code)."""
     command = [str(ANSIBLE_RUNNER), "process", out]
     done = subprocess.run(command, input=stream, stdout=subprocess.PIPE, env=environment(), timeout=60)
     return done.stdout.decode(), done.returncode
 
 
 def artifacts(out):
-    """The job's artifacts: (status, return code, stdout, events in their order)."""
+    """The job's artifacts: (status, return code, stdout, events in order)."""
     job = out / "artifacts"
     events = [json.loads(path.read_text()) for path in (job / "job_events").iterdir()]
     events.sort(key=lambda event: event["counter"])

@@ -1,4 +1,4 @@
-"""Taking over what another node submitted: by `work adopt` on the control service, and by meshctl."""
+"""Taking over a unit that another node submitted, by `work adopt` on the control service and by meshctl."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
-"""The calls that a controller makes, in its order, through the Python API of receptorctl.
+"""The calls that AWX makes, in its order, through the Python API of receptorctl.
 
-The texts are those that the controller compares: see the table in each test's docstring.
+The texts are those that AWX compares.
 """
 
 import socket
@@ -16,7 +16,7 @@ from mesh import VENV, until
 
 
 def api():
-    """receptorctl's package, wherever pytest itself runs."""
+    """receptorctl's package, wherever pytest itself is installed."""
     try:
         import receptorctl
     except ImportError:
@@ -28,7 +28,7 @@ def api():
 
 @pytest.fixture(scope="module")
 def nodes(request):
-    """As a controller configures itself: a work type `local` of its own, `ansible-runner` on the other node."""
+    """As AWX configures itself: its own work type `local`, and `ansible-runner` on the other node."""
     with scoped_mesh(request.node) as mesh:
         local = harness.command_type("local", "ansible-runner", "worker", runtime=True)
         mesh.node("hop", listen=True)
@@ -39,7 +39,7 @@ def nodes(request):
 
 @pytest.fixture
 def receptor(nodes):
-    """A client object, as the controller makes one for each job."""
+    """A client object; AWX creates one for each job."""
     receptor = api()(str(nodes["control"].socket))
     yield receptor
     receptor.close()
@@ -47,7 +47,7 @@ def receptor(nodes):
 
 
 def test_a_job(receptor, tmp_path):
-    """Submit with a socket as payload while another thread writes it, then results as socket and file."""
+    """Submits with a socket as payload while another thread writes to it, then reads results from socket and file."""
     stream = project.transmit(project.write(tmp_path / "source"))
     near, far = socket.socketpair()
 
@@ -68,7 +68,7 @@ def test_a_job(receptor, tmp_path):
         output, code = project.process(result_file.read(), tmp_path / "out")
     assert code == 0 and "it said across the mesh" in output
     assert receptor.simple_command(f"work status {unit}")["StateName"] == "Succeeded"
-    # The reaper does both to every finished job, unguarded.
+    # AWX's reaper does both to every finished job, without a check.
     assert receptor.simple_command(f"work cancel {unit}") == {"cancelled": unit}
     assert receptor.simple_command(f"work release {unit}") == {"released": unit}
 
@@ -84,7 +84,7 @@ def test_a_job_on_the_controller_itself(receptor, tmp_path):
 
 
 def test_a_failed_job_is_explained_from_near_the_end(receptor):
-    """Results again from max(StdoutSize - 1000, 0), when the state says Failed."""
+    """Reads results from max(StdoutSize - 1000, 0) if the state is Failed."""
     params = {"params": "'seq 1000; exit 4'"}
     unit = receptor.submit_work("sh", "", node="execution", params=params)["unitid"]
     with receptor.get_work_results(unit) as result:
@@ -108,7 +108,7 @@ def test_a_cancelled_job_ends_the_results(receptor):
 
 
 def test_a_health_check(receptor):
-    """Submit with ttl and an empty string, poll the status, read all, release."""
+    """Submits with ttl and an empty string, polls the status, reads all output, releases."""
     params = {"params": "--worker-info"}
     unit = receptor.submit_work("ansible-runner", "", node="execution", ttl="20s", params=params)["unitid"]
     with receptor.get_work_results(unit) as result:
@@ -126,7 +126,7 @@ def test_the_administrative_reaper_recognises_a_health_check(receptor):
 
 
 def test_status_has_what_is_read_of_it(receptor):
-    """Advertisements never null, the control service's first, times with a zone; costs as maps."""
+    """Advertisements are never null, the control service comes first, times have a zone, and costs are maps."""
 
     def advertised():
         return {entry["NodeID"] for entry in receptor.simple_command("status")["Advertisements"]}
@@ -164,7 +164,7 @@ def test_a_ttl_for_an_unreachable_node(receptor):
 
 
 def test_signing_asked_for_on_the_own_node_is_ignored(receptor):
-    """A controller with a signing key asks for it on local units, too."""
+    """A controller with a signing key also requests signatures for local units."""
     answer = receptor.submit_work("cat", "signed", signwork=True)
     with receptor.get_work_results(answer["unitid"]) as result:
         assert result.read() == b"signed"

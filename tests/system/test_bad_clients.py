@@ -1,4 +1,4 @@
-"""What a broken or hostile client may send to a control service, over the Unix socket and over TCP."""
+"""Broken or hostile clients of a control service, over the Unix socket and over TCP."""
 
 import random
 import socket
@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def nodes(request):
-    """control - hop - execution with a TCP control service; it has to survive every test of this file."""
+    """control - hop - execution with a TCP control service, which must survive every test of this file."""
     with scoped_mesh(request.node) as mesh:
         mesh.tcp = free_port()
         mesh.node("hop", listen=True)
@@ -29,7 +29,7 @@ def nodes(request):
 
 @pytest.fixture(params=["unix", "tcp"])
 def connect(request, nodes):
-    """Makes connections; afterwards the node must be as it was."""
+    """Opens connections; afterwards the node must be as before."""
     node = nodes["control"]
     where = {"unix": str(node.socket), "tcp": ("127.0.0.1", nodes.tcp)}[request.param]
     before = node.rss()
@@ -43,7 +43,7 @@ def connect(request, nodes):
 
 
 def test_a_line_of_200_mb_is_cut_at_1_mib(connect, nodes):
-    """However much comes: one error, an end, and no memory for it."""
+    """However long the line: one error, the end, and no memory for it."""
     node, most = nodes["control"], 0
     with connect() as control:
         try:
@@ -77,7 +77,7 @@ def test_binary_garbage(connect):
     noise = random.Random(3)
     for _ in range(10):
         with connect() as control:
-            # A client that takes no answers blocks itself, as it should.
+            # A client that does not read its answers blocks itself.
             drain = threading.Thread(target=read_to_end, args=(control,))
             drain.start()
             try:
@@ -138,11 +138,11 @@ def test_an_unknown_node_keeps_the_unit_pending_until_it_is_released(connect, no
 
 @pytest.mark.parametrize("target", ["localhost", "execution"])
 def test_a_payload_that_stops_half_way(connect, nodes, target):
-    """The connection breaks before the payload's end was told: the unit fails, and never runs."""
+    """The connection breaks before the end of the payload: the unit fails, and never runs."""
     with connect() as control:
         unit = control.begin(target, "cat")
         control.socket.sendall(b"half")
-        # A reset, so that it cannot be taken for an end.
+        # A reset, which cannot be taken for an end.
         control.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     until("the unit to fail", lambda: nodes["control"].unit(unit)["StateName"] in ("Failed", "Succeeded"))
     if control.socket.family == socket.AF_INET:

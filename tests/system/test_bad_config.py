@@ -1,4 +1,4 @@
-"""Configuration errors as an operator meets them: file, line, directive, and what is allowed instead."""
+"""Configuration errors as an operator sees them: file, line, directive, and the allowed values."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ NODE = "- node:\n    id: a\n- local-only\n"
 
 
 def refused(*args):
-    """What a node that must not start says on its way out."""
+    """The output of a node that must refuse to start."""
     done = subprocess.run([MESHD, *args], capture_output=True, text=True, env=environment(), timeout=20)
     assert done.returncode != 0, done
     assert "panicked" not in done.stderr, done
@@ -56,7 +56,7 @@ def test_the_command_line():
 
 @pytest.mark.parametrize("as_file", [True, False], ids=["file", "arguments"])
 def test_a_mistake_is_told_once(tmp_path, as_file):
-    """On standard error, and in the log: the node's only line there is its last word."""
+    """On standard error, and in the log as the node's only line."""
     path = tmp_path / "alone.yml"
     path.write_text(f"- node: {{id: a, datadir: {tmp_path}}}\n")
     args = ["--config", str(path)] if as_file else ["--node", "id=a", f"datadir={tmp_path}"]
@@ -84,7 +84,7 @@ MOVED = [
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("directive, parts", MOVED, ids=["alternatives", "pyroscope"])
 def test_what_moves_here_from_receptor_is_warned_of_once(mesh, version, directive, parts):
-    """By `meshd check`, and by a node at its start."""
+    """From `meshd check`, and from a node at its start."""
     node = mesh.node("a")
     items = {"node": {"id": "a"}, "local-only": None, "control-service": {"filename": str(node.socket)}, **directive}
     items["node"]["datadir"] = str(node.datadir)
@@ -116,7 +116,7 @@ def test_a_control_socket_that_is_in_use(mesh):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "conf.d").glob("*.yml")), ids=lambda path: path.name)
 def test_the_worked_examples_start(mesh, path):
-    """With nothing changed but paths that only exist on a real machine, and addresses outside of it."""
+    """Unchanged except for paths that only exist on a real machine, and for addresses outside of it."""
     node = mesh.node(path.stem.partition("-")[2])
     text = path.read_text().replace("/run/meshd/", f"{mesh.dir}/").replace("/var/lib/meshd", f"{mesh.dir}/data")
     text = text.replace("hop.example.org:27199", "127.0.0.1:1").replace("port: 27199", "port: 0")

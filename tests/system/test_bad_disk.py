@@ -1,4 +1,4 @@
-"""A disk that is full and a data directory that belongs to someone else."""
+"""A full disk, and a data directory that belongs to somebody else."""
 
 import os
 import subprocess
@@ -68,7 +68,7 @@ def final(node, unit):
 
 
 def still_works(node):
-    """Releasing makes room, and the next job runs."""
+    """Releasing frees space, and the next job runs."""
     node.release_all()
     unit, output = node.run("localhost", "cat", b"still here")
     assert output == b"still here"
@@ -88,7 +88,7 @@ def test_a_data_directory_of_someone_else(mesh):
 
 @ROOT_ONLY
 def test_a_data_directory_that_cannot_be_written(mesh):
-    """A file stands where the directory should be."""
+    """A file is in the way of the directory."""
     node = mesh.node("file", work=WORK)
     node.datadir.write_text("not a directory")
     node.spawn()

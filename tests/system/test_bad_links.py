@@ -1,6 +1,6 @@
-"""What a broken or hostile neighbour may send to a listener, and what may come of it: nothing.
+"""Broken or hostile neighbours at a listener: none does any harm.
 
-Each test ends with the same question: do the others go on, and has the node kept its memory?
+Each test ends with the same check: the other nodes work, and the node's memory has not grown.
 """
 
 import json
@@ -15,20 +15,20 @@ from conftest import scoped_mesh
 from mesh import until
 from peer import ADVERTISEMENT, DATA, ROUTING, Peer, frame
 
-#: What one hostile neighbour may cost for good: what the allocator keeps included.
+#: How much memory one hostile neighbour may cost for good, including what the allocator keeps.
 ROOM = 60_000_000
 
 
 @pytest.fixture(scope="module")
 def nodes(request):
-    """One mesh for all tests of this file: it has to survive every one of them."""
+    """One mesh for all tests of this file, which must survive every one of them."""
     with scoped_mesh(request.node) as mesh:
         yield harness.line(mesh).start()
 
 
 @pytest.fixture
 def hop(nodes):
-    """The node under attack, which must serve the others as before when the test is over."""
+    """The node under attack, which must serve the others as before after the test."""
     node = nodes["hop"]
     before = node.rss()
     yield node
@@ -37,7 +37,7 @@ def hop(nodes):
 
 
 def check_others(mesh):
-    """A ping and a job work across the attacked node, which has not panicked."""
+    """Checks that a ping and a job cross the attacked node, and that it has not panicked."""
     until("a ping", lambda: mesh["control"].reaches("execution"))
     unit, output = mesh["control"].run("execution", "cat", b"still here")
     assert output == b"still here"
@@ -64,7 +64,7 @@ def test_a_frame_that_never_comes_to_its_end(hop):
 
 
 def test_messages_of_the_largest_size(hop):
-    """65,535 bytes are the most a frame can announce; data messages of that size exceed what the mesh carries."""
+    """A frame can announce at most 65,535 bytes; data messages of that size exceed what the mesh carries."""
     with attack(hop) as peer:
         peer.introduce("hop")
         for kind in range(4):
@@ -154,7 +154,7 @@ def test_a_neighbour_with_our_own_id(hop):
 
 
 def test_a_neighbour_with_an_id_that_is_connected(hop):
-    """The newcomer goes, once the living session has shown that it lives."""
+    """The newcomer is rejected once the existing session has shown that it is alive."""
     with attack(hop) as peer:
         peer.name = "control"
         peer.update({"hop": 1.0})
@@ -184,7 +184,7 @@ def test_a_neighbour_that_changes_its_name(hop):
 
 
 def test_a_neighbour_that_invents_nodes(hop):
-    """Thousands of them, each with a long name and many links: bounded, and forgotten work for nobody."""
+    """Thousands of nodes with long names and many links: bounded, and without work after they are forgotten."""
     with attack(hop) as peer:
         peer.introduce("hop")
         for n in range(3000):
@@ -202,7 +202,7 @@ def test_a_flood_of_datagrams_to_nowhere(hop):
 
 
 def test_a_neighbour_that_reads_nothing(hop):
-    """It asks for answers and never takes them: they are dropped, not kept."""
+    """It requests answers and never reads them: they are dropped, not queued."""
     with attack(hop) as peer:
         peer.introduce("hop")
         own, theirs = (json.loads(peer.wait_for(ROUTING))["NodeID"], "peer")

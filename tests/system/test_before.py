@@ -1,6 +1,6 @@
-"""A mesh that is upgraded node by node: this program and the one of the commit before it run each other's jobs.
+"""Upgrading a mesh one node at a time: this program and its previous version run each other's jobs.
 
-The earlier program is named by MESHD_BEFORE; without it these tests are skipped, loudly.
+MESHD_BEFORE names the previous version; without it these tests are reported as skipped.
 """
 
 import os
@@ -19,7 +19,7 @@ SHELL = {"command": "sh", "params": "-c", "allowruntimeparams": True}
 
 @pytest.fixture(params=["new-submits", "old-submits"])
 def pair(request, mesh, tmp_path):
-    """control and execution, one of each age."""
+    """control and execution, one of each version."""
     assert BEFORE.is_file(), f"MESHD_BEFORE names no file: {BEFORE}"
     signer, verifier = Pki(tmp_path / "pki").signing_keys()
     work = [

@@ -1,4 +1,4 @@
-"""What those may do of whom a control service knows nothing: strangers of the mesh and of a TCP port that others reach."""
+"""What untrusted callers of a control service may do: on the mesh, and on a TCP port that others can reach."""
 
 import contextlib
 import functools
@@ -23,7 +23,7 @@ NOT_ALLOWED = (
 
 
 class Tunnel(Control):
-    """The control service of another node, through a node of one's own."""
+    """The control service of another node, through the caller's own node."""
 
     def __init__(self, node, target, service="control", timeout=60):
         super().__init__(str(node.socket), timeout)
@@ -40,7 +40,7 @@ class Tls(Control):
             self.context.load_cert_chain(pki.path(f"{certificate}.crt"), pki.path(f"{certificate}.key"))
         plain = socket.create_connection(("127.0.0.1", port), 60)
         self.socket = self.context.wrap_socket(plain, server_hostname="localhost")
-        # As receptorctl does: below TLS, and what comes is still read through it.
+        # Like receptorctl: below TLS; answers can still be read.
         self.socket.shutdown = functools.partial(socket.socket.shutdown, self.socket)
         self.reader = self.socket.makefile("rb")
         self.greeting = self.line()
@@ -52,7 +52,8 @@ def service(name, port, address="0.0.0.0", **more):
 
 @pytest.fixture(scope="module")
 def nodes(request):
-    """exe and evil are neighbours of ctl, which signs; exe runs signed work only. ctl has TCP ports of several kinds."""
+    """exe and evil are neighbours of ctl, which signs; exe only runs signed work. ctl has TCP ports of several kinds.
+    """
     with scoped_mesh(request.node) as mesh:
         pki = mesh.pki = trust.Pki(mesh.dir / "pki")
         pki.issue("ctl", ["ctl"])
@@ -221,7 +222,7 @@ def test_what_one_calling_node_has_here_is_bounded(bounded):
 
     units = [submit(evil, b"x" * 300) for _ in range(3)]
     refused(evil)
-    # Without a certificate a name is only a word.
+    # Without a certificate an ID proves nothing.
     refused(bounded["other"])
     operators = [ctl.run("ctl", "cat", b"y" * 5000)[0] for _ in range(4)]
     ctl.restart()
@@ -238,7 +239,7 @@ def test_what_one_calling_node_has_here_is_bounded(bounded):
 
 
 def test_many_requested_fields_take_no_time(nodes):
-    """The line has a megabyte; what is asked for again and again is told once."""
+    """The line has a megabyte; fields that it repeats are reported once."""
     fields = ["NodeID", *(f"x{n}" for n in range(100_000)), "NodeID", "Version"]
     with nodes["ctl"].control(timeout=10) as control:
         answer = control.command({"command": "status", "requested_fields": fields})
@@ -247,7 +248,7 @@ def test_many_requested_fields_take_no_time(nodes):
 
 @pytest.mark.parametrize("answer", [True, False])
 def test_a_client_that_is_gone_has_not_sent_all(nodes, answer):
-    """Closed at once is how the kernel ends a client that is killed."""
+    """The kernel closes the socket of a killed client at once."""
     ctl = nodes["ctl"]
     with ctl.control() as control:
         unit = control.begin("ctl", "cat")
@@ -300,7 +301,7 @@ def test_a_length_goes_no_further(nodes):
 
 @pytest.mark.parametrize("way", ["unix", "loopback", "tls", "mesh"])
 def test_results_end_without_the_clients_help(nodes, way):
-    """The node ends its direction after the last byte, and reads on for a moment: nothing is lost by what still comes."""
+    """The node closes its write side after the last byte and still reads for a moment, so late input loses nothing."""
     payload = b"r" * 3_000_000
     unit = nodes["ctl"].run("ctl", "cat", payload)[0]
     with opened(nodes, way) as control:
@@ -308,13 +309,13 @@ def test_results_end_without_the_clients_help(nodes, way):
         control.socket.sendall(b"something that nobody asked for\n" * 100)
         assert control.line() == f"Streaming results for work unit {unit}"
         assert control.reader.read() == payload
-        # Our direction is open until we end it.
+        # Our direction is open until we close it.
         control.socket.sendall(b"still here\n")
     nodes["ctl"].command(f"work release {unit}")
 
 
 def test_lines_that_do_not_end_share_a_bound(nodes):
-    """Strangers cannot fill the memory with halves of lines, nor keep trusted clients from theirs."""
+    """Strangers can neither fill the memory with half lines, nor keep trusted clients from sending theirs."""
     ctl = nodes["ctl"]
     before, strangers, taken = ctl.rss(), [], 0
     line = b"x" * (MIB - 1)

@@ -1,7 +1,7 @@
-"""A command of a command service that cannot be made to end: it holds up neither a reload nor the stop.
+"""A command of a command service that cannot be killed delays neither a reload nor the stop.
 
-A process that waits in the kernel for a file system that does not answer looks to its parent like one whose end a
-debugger keeps to itself, which is how one is made here: killed, and never reaped.
+A process that waits in the kernel for a dead file system looks to its parent like one whose end a debugger has not
+passed on. The test uses the latter: killed, but never reaped.
 """
 
 import ctypes
@@ -50,6 +50,6 @@ def test_a_command_that_does_not_end_holds_nothing_up(mesh, ending):
             else:
                 node.stop(seconds=20)
         finally:
-            # Its end is taken here, and then its parent's to see.
+            # The tracer takes its end; after that its parent sees it.
             os.waitpid(command, os.WNOHANG | WALL)
         assert time.monotonic() - begun < 15

@@ -1,6 +1,6 @@
-"""The Go implementation beside ours, over TCP: jobs, pings, cancelling and releasing in every mixture.
+"""meshd and the Go implementation together, over TCP: jobs, pings, cancel and release in every mixture.
 
-Beside each version of the Go implementation that the environment names; without it these tests are skipped, loudly.
+With each release of the Go implementation that the environment names; otherwise these tests are reported as skipped.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ from client import ControlError
 from conftest import scoped_mesh
 from mesh import MESHCTL, MESHD, RECEPTORCTL, environment, until
 
-#: Who is control, hop (if any), execution.
+#: The programs of control, hop (if any) and execution.
 MIXTURES = {
     "our-control-go-execution": ("meshd", None, "go"),
     "go-control-our-execution": ("go", None, "meshd"),
@@ -77,7 +77,7 @@ def test_a_failing_command_gives_its_stream_and_its_exit_status(mixed):
 
 def test_an_unknown_work_type_is_told_and_fails_the_unit(mixed):
     node = mixed["control"]
-    # A Go node releases in its own time what it has answered for already.
+    # A Go node answers a release before it is done.
     until("earlier units to be gone", lambda: node.command("work list") == {})
     with node.control() as control, pytest.raises(ControlError, match="unknown work type nosuch"):
         control.submit("execution", "nosuch")

@@ -1,4 +1,4 @@
-"""Links that die in silence, are dialled from both ends, or come back: what an operator sees at night."""
+"""Links that fail silently, are dialled from both ends, or come back, as an operator sees them."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def connections(node):
 
 @pytest.fixture
 def proxied(mesh):
-    """near - proxy - far, where the proxy can swallow everything without closing anything."""
+    """near - proxy - far; the proxy can swallow all data without closing anything."""
     far = mesh.node("far", listen=True, work=harness.WORK).start()
     proxy = Proxy(mesh.ports["far"])
     near = mesh.node("near", peers=[proxy.port], work=harness.WORK).start()
@@ -39,13 +39,13 @@ def test_a_black_hole_is_torn_down_redialled_and_heals(proxied):
     near_after = time.monotonic() - start
     until("far to give the link up", lambda: connections(far) == set(), 40)
     far_after = time.monotonic() - start
-    # A link that is hardly known is given 25 probes, 0.35 s apart; no link more than 21 s.
+    # A new link gets 25 probes, 0.35 s apart; no link more than 21 s.
     assert 8 < near_after < 26 and 8 < far_after < 26, (near_after, far_after)
     before = proxy.accepted
     until("near to dial again", lambda: proxy.accepted > before, 25)
     proxy.swallowing = False
     start = time.monotonic()
-    # The attempt under way fails or succeeds on its own; the next follows within the longest pause.
+    # The current attempt ends by itself; the next one follows within the longest delay.
     until("a link", lambda: connections(near) == {"far"}, 25)
     until("a route", lambda: near.reaches("far"), 1)
     unit, output = near.run("far", "cat", b"healed")
@@ -120,7 +120,7 @@ def test_a_killed_hop_comes_back(line):
 
 
 def test_the_happy_path_logs_no_warning(line):
-    """A job, a cancelled one, pings, a traceroute, a polite end: nothing a person should look at."""
+    """A job, a cancelled one, pings, a traceroute, a clean stop: nothing needs a person's attention."""
     control = line["control"]
     unit, _ = control.run("execution", "cat", b"x" * 1_000_000)
     control.command(f"work release {unit}")
@@ -140,7 +140,7 @@ def test_the_happy_path_logs_no_warning(line):
 
 
 def test_a_quic_link_goes_on_while_its_address_changes(mesh, tmp_path):
-    """In the middle of a transfer through a proxy, again and again: no session and no stream ends, no byte is lost."""
+    """Repeatedly, in the middle of a transfer through a proxy: no session or stream ends, and no byte is lost."""
     pki, port, echo = Pki(tmp_path / "pki"), free_port(), Echo()
     for name in ("near", "far"):
         pki.issue(name, [name])
@@ -175,7 +175,7 @@ def test_a_websocket_is_reached_through_the_proxy_that_the_environment_names(mes
     mesh.add("near", [{"ws-peer": {"address": "ws://far.invalid:8080/"}}])
     mesh.start()
     assert proxy.asked == ["CONNECT far.invalid:8080 HTTP/1.1"]
-    # Where the environment excepts the host, there is nobody of that name.
+    # If the environment exempts the host, no host of that name exists.
     mesh.variables["NO_PROXY"] = mesh.variables["no_proxy"] = "far.invalid"
     mesh["near"].restart()
     until("the word about it", lambda: "cannot reach peer" in mesh["near"].log())
@@ -185,7 +185,7 @@ def test_a_websocket_is_reached_through_the_proxy_that_the_environment_names(mes
 
 @pytest.mark.parametrize("kind", links.OWN)
 def test_the_terms_of_a_link_hold_on_every_kind(mesh, tmp_path, kind):
-    """cost, nodecost, allowedpeers and redial."""
+    """`cost`, `nodecost`, `allowedpeers` and `redial`."""
     pki, port = Pki(tmp_path / "pki"), free_port()
     names = ("far", "near", "once", "stranger")
     for name in names:

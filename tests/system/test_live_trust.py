@@ -1,6 +1,6 @@
-"""Certificates, keys and lists of the revoked that change on disk while nodes run: taken up without a restart.
+"""Certificates, keys and revocation lists that change on disk are reloaded without a restart.
 
-What is still trusted goes on without a break; what no longer is ends within two seconds.
+Connections that are still trusted continue; the others end within two seconds.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ def pki(tmp_path):
 
 
 def revoke(pki, *names):
-    """The authority's list of these certificates."""
+    """The authority's list with these certificates."""
     key = serialization.load_pem_private_key(pki.path("ca.key").read_bytes(), None)
     now = datetime.datetime.now(datetime.UTC)
     builder = x509.CertificateRevocationListBuilder().issuer_name(certificate(pki, "ca").subject)
     builder = builder.last_update(now - datetime.timedelta(hours=1)).next_update(now + datetime.timedelta(days=1))
-    # Both are demanded by RFC 5280.
+    # RFC 5280 requires both.
     builder = builder.add_extension(x509.CRLNumber(1), critical=False)
     builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
     for name in names:
@@ -57,7 +57,7 @@ def certificate(pki, name):
 
 
 def replace(path, text):
-    """As a careful operator does it."""
+    """Replaces a file as a careful operator does."""
     new = path.with_suffix(".new")
     new.write_bytes(text)
     new.rename(path)
@@ -67,7 +67,7 @@ def replace(path, text):
 def star(mesh, pki):
     """Four neighbours of `centre`, each with a stream under TLS profiles to an echo there.
 
-    The link of `plain` has no certificates, so the end of its stream is not that of its link.
+    The link of `plain` has no certificates, so the end of its stream is not caused by its link.
     """
     mesh.echo = Echo()
     ports = {kind: free_port() for kind in ("tcp-mtls", "quic-mtls", "tcp")}
@@ -117,7 +117,7 @@ def test_who_is_revoked_is_cut_and_others_stay(star, pki, how, reason):
 
 
 def shown(port):
-    """The certificate that a listener shows to whoever connects."""
+    """The certificate that a listener presents."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with socket.create_connection(("127.0.0.1", port), 10) as plain, context.wrap_socket(plain) as tls:
@@ -125,7 +125,7 @@ def shown(port):
 
 
 def test_a_renewed_certificate_and_a_half_written_key(mesh, pki):
-    """The key is written in place and slowly, as a careless script does: a good pair is never let go for it."""
+    """The key is written in place and slowly, as a careless script does: the good pair stays in use."""
     port, echo = free_port(), Echo()
     exit = {"tcp-client": {"service": "echo", "address": f"127.0.0.1:{echo.port}", "tlsserver": "server"}}
     centre = mesh.add("centre", [{"log-level": "info"}, *pki.profiles("centre"), links.listener("tcp-mtls", port), exit])

@@ -1,4 +1,4 @@
-"""The job this software exists for: a playbook through ansible-runner across control - hop - execution."""
+"""The most important job: a playbook run by ansible-runner across control - hop - execution."""
 
 import pytest
 import yaml
@@ -21,9 +21,9 @@ def last_unit(node):
 
 @pytest.fixture
 def nodes(shared_line):
-    """The shared mesh, left without units."""
+    """The shared mesh, without units."""
     yield shared_line
-    # The control node's first: their units on the execution node go with them.
+    # The control node's units first: their units on the execution node go with them.
     for node in (shared_line["control"], shared_line["execution"]):
         node.release_all()
 
@@ -66,7 +66,7 @@ def test_worker_info(nodes):
 
 
 def test_a_playbook_as_a_node_without_hops_gets_it(nodes, tmp_path):
-    """A job on the node itself, as a controller submits its project updates."""
+    """A job on the node itself; AWX runs project updates like this."""
     stream = project.transmit(project.write(tmp_path / "source"))
     params = f"--private-data-dir={tmp_path / 'private'}"
     _, result = nodes["execution"].run("localhost", "ansible-runner", stream, params=params)

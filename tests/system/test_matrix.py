@@ -1,8 +1,9 @@
-"""Every kind of link, with and without certificates, whoever dials, in every role: a job there and back.
+"""Every kind of link, with and without certificates, dialled from either side, with us in every role: a job there and
+back.
 
-Where one node of the line is ours, the two others are the Go implementation's, of either version; where all are ours,
-the kinds that only we have are there as well. MATRIX_MB sets the megabytes of each job, each way; a table of all
-cells that ran is left in target/test-logs/matrix.md.
+One node of the line is ours and two run either release of the Go implementation, or all are ours; then the kinds that
+only we have are included. MATRIX_MB sets the megabytes of each job, in each direction; target/test-logs/matrix.md gets
+a table of all cells that ran.
 """
 
 import os
@@ -34,7 +35,7 @@ def pki(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows():
-    """What the cells have measured, written down in the end."""
+    """The measurements of the cells, written to the table at the end."""
     rows = []
     yield rows
     if rows:
@@ -54,7 +55,7 @@ def test_beside_go_nodes(mesh, pki, rows, receptor, kind, dialer, role):
 
 @pytest.mark.parametrize("kind", links.OWN)
 def test_among_our_own_nodes(mesh, pki, rows, kind):
-    """control and execution dial the hop, or the hop dials them, by turns."""
+    """control and execution dial the hop, or the hop dials them, in turn."""
     hop_dials = list(links.OWN).index(kind) % 2 == 1
     programs = dict.fromkeys(LINE, MESHD)
     dialer = "the hop" if hop_dials else "its neighbours"
@@ -65,7 +66,7 @@ def test_among_our_own_nodes(mesh, pki, rows, kind):
 @pytest.mark.parametrize("kind", ["tcp-mtls", "wss-mtls"])
 @pytest.mark.parametrize("ours", ["named", "plain"])
 def test_plain_certificates(mesh, tmp_path, receptor, kind, ours):
-    """Go nodes whose certificates name no node dial a hop of ours: what docs/interop.md tells to set."""
+    """Go nodes whose certificates name no node dial a meshd hop, configured as docs/interop.md says."""
     pki = Pki(tmp_path / "pki")
     for name in LINE:
         pki.issue(name, [name] if (name, ours) == ("hop", "named") else [])
@@ -81,14 +82,14 @@ def test_plain_certificates(mesh, tmp_path, receptor, kind, ours):
 
 
 def cell(mesh, pki, kind, left_dials, programs):
-    """Joins the line, and runs both jobs over it; the seconds that each took."""
+    """Joins the line, and runs both jobs over it; returns the seconds for each."""
     tls = links.OWN[kind][1]
     directives = links.joined(kind, left_dials)
     for name in LINE:
         directives[name] += pki.profiles(name) if tls else []
     directives["control"] += pki.signers
     directives["execution"] += [*pki.verifiers, *links.work_types()]
-    # Where links have certificates, the control services and so the jobs' streams have them, too.
+    # Where links have certificates, so do the control services and thus the jobs' streams.
     links.start(mesh, directives, programs, {"tls": "server"} if tls else None)
     carry = {"tlsclient": "client"} if tls else {}
     times = [
@@ -117,7 +118,7 @@ def final(node, unit):
 
 
 def refused(mesh, params):
-    """Work that has to be signed is refused without a signature."""
+    """Signed work is refused without a signature."""
     with mesh["control"].control() as control:
         control.send({"command": "work", "subcommand": "submit", "node": "execution", "worktype": "safecat", **params})
         control.line()

@@ -1,4 +1,4 @@
-"""Keys for signed work as ssh-keygen makes them, beside those of `meshctl key`, and what is said of those that cannot be used."""
+"""Keys for signed work from ssh-keygen and from `meshctl key`, and the errors for unusable ones."""
 
 import subprocess
 
@@ -10,13 +10,13 @@ from trust import run
 
 
 def make(path, *options, passphrase=""):
-    """A pair: the private key in the file, the public one beside it in `.pub`."""
+    """A key pair: the private key in the file, the public one in `.pub`."""
     run("ssh-keygen", "-q", "-N", passphrase, "-f", path, *options)
     return path
 
 
 def in_pem(path):
-    """The same public key in PEM, as a Go node takes it."""
+    """The same public key in PEM, for a Go node."""
     pem = subprocess.run(["ssh-keygen", "-e", "-m", "PKCS8", "-f", path], capture_output=True, text=True, check=True)
     path.with_suffix(".pem").write_text(pem.stdout)
     return path.with_suffix(".pem")
@@ -32,7 +32,7 @@ def test_they_sign_and_verify(mesh, kind):
     assert control.run("execution", "safe", b"signed", signwork="true")[1] == b"signed"
     with control.control() as client, pytest.raises(ControlError, match="could not verify signature"):
         client.submit("execution", "safe", b"unsigned")
-    # The private key that fits no longer: another one is taken from the file within the same node.
+    # The private key no longer fits: the running node reads another one from the file.
     key.unlink()
     make(mesh.dir / "other", "-t", *kind).rename(key)
     with control.control() as client, pytest.raises(ControlError, match="not made with the key"):
@@ -50,7 +50,7 @@ def test_a_go_node_verifies_what_they_sign(mesh, receptor):
 
 
 def checked(directive, path):
-    """What `meshd check` says of a key."""
+    """The output of `meshd check` for a key."""
     command = [MESHD, "check", "--node", "id=a", "--local-only", f"--{directive}", path]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=20)
     return done.stdout + done.stderr

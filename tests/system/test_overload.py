@@ -1,7 +1,7 @@
-"""Floods from a neighbour and from clients: memory, log and `status` stay as they were, and it is told who did it.
+"""Floods from a neighbour and from clients: memory, log and `status` stay normal, and the log names the sender.
 
-The counts are small enough for every change. OVERLOAD=full makes them those that are promised, with the promised
-times, for a release build on a quiet machine: MESHD_TEST_BINARIES=target/release.
+The counts are small enough for every change. OVERLOAD=full uses the documented counts and times, for a release build
+on a quiet machine: MESHD_TEST_BINARIES=target/release.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from peer import ADVERTISEMENT, DATA, ROUTING, Peer, frame
 
 FULL = os.environ.get("OVERLOAD") == "full"
 MIB = 1024 * 1024
-#: `status` at p99 while something is going on, in seconds. Debug builds on a busy machine are slower by far.
+#: The bound for `status` at p99 under load, in seconds. Debug builds on a busy machine are far slower.
 PROMPT = 0.010 if FULL else 1.0
 #: What the allocator may keep of a flood of malformed frames.
 MALFORMED_ROOM = (2 if FULL else 8) * MIB
@@ -37,7 +37,7 @@ LINES_PER_SECOND = 10
 
 @pytest.fixture(scope="module")
 def nodes(request):
-    """One mesh for all tests of this file: it has to survive every one of them."""
+    """One mesh for all tests of this file, which must survive every one of them."""
     with scoped_mesh(request.node) as mesh:
         yield harness.line(mesh).start()
 
@@ -50,11 +50,11 @@ def hop(nodes):
 
 
 class Watch:
-    """Asks a node for its whole status again and again, and keeps the times that the answers took. After each it asks a
-    plain process for as many bytes: what that one needs is the machine's, which has fewer cores than there are
-    processes that are kept busy.
+    """Requests a node's whole status continuously, and records the response times.
 
-    In processes of their own: this one's threads take turns at one interpreter, and would wait for each other.
+    After each request it gets the same number of bytes from a plain process, to see how much of the time is the
+    machine's, which has fewer cores than busy processes. It runs in its own processes: the threads of this one would
+    wait for each other in the interpreter.
     """
 
     PLAIN = """
@@ -77,7 +77,7 @@ def ask(link, answers, question):
 node, plain = socket.socket(socket.AF_UNIX), socket.socket(fileno=int(sys.argv[2]))
 node.settimeout(60)
 node.connect(sys.argv[1])
-# Few reads: what this process itself takes is nobody's answer.
+# Few reads, so that the time of this process itself does not count.
 from_node, from_plain = (link.makefile("rb", 1 << 20) for link in (node, plain))
 from_node.readline()
 times = []
@@ -97,7 +97,7 @@ print(json.dumps(times))
         asker, plain = socket.socketpair()
         with asker, plain:
             start = [sys.executable, "-c", self.PLAIN, str(plain.fileno())]
-            # As nodes are: the kernel shares the processors out among sessions first.
+            # In a session of its own like the nodes: the kernel divides the processors among sessions first.
             self.plain = subprocess.Popen(start, pass_fds=[plain.fileno()], start_new_session=True)
             start = [sys.executable, "-c", self.ASK, self.path, str(asker.fileno())]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -111,7 +111,7 @@ print(json.dumps(times))
         self.times, self.plainly = zip(*json.loads(told))
 
     def check(self, what):
-        # A flood that is over sooner has not kept anybody waiting for long either.
+        # A flood that ends sooner has not delayed anybody for long either.
         assert self.times, "no answer while it went on"
         (half, most), plain = quantiles(self.times), quantiles(self.plainly)
         print(f"{what}: {len(self.times)} answers, p50 {half * 1e3:.1f} ms, p99 {most * 1e3:.1f} ms,", end=" ")
@@ -126,7 +126,7 @@ def quantiles(times):
 
 
 class Flood(Peer):
-    """A neighbour that writes much at a time, and takes in whatever it is sent."""
+    """A neighbour that writes much at a time, and discards everything that it receives."""
 
     def __init__(self, node, name):
         super().__init__(node.mesh.ports[node.name], name)
@@ -153,7 +153,7 @@ class Flood(Peer):
         return frame(bytes([ROUTING]) + json.dumps(body | {"SuspectedDuplicate": 0}).encode())
 
     def told(self):
-        """What the node says that this neighbour has told."""
+        """The node's counters of what this neighbour sent."""
         question = {"command": "status", "requested_fields": ["Links"]}
         links = self.node.command(question)["Links"]
         return next(link["Told"] for link in links if link["NodeID"] == self.name)
@@ -163,7 +163,7 @@ class Flood(Peer):
 
 
 def lines_by_second(log):
-    """How many lines the log has of each second."""
+    """The number of log lines in each second."""
     counts = {}
     for line in log.splitlines():
         counts[line[:19]] = counts.get(line[:19], 0) + 1
@@ -171,7 +171,7 @@ def lines_by_second(log):
 
 
 def malformed():
-    """Half a thousand frames that are no messages, of every kind, as one piece."""
+    """Five hundred frames that are not valid messages, of every kind, in one piece."""
     lies = [b"\7", b"\1{", b"\1[]", b'\1{"NodeID": 7}', b"\2{}", b'\2{"Time": "x"}', bytes([DATA]) + b"\x1e" * 9]
     return b"".join(frame(lie + b"!" * (n % 25)) for n in range(70) for lie in lies), 70 * len(lies)
 
@@ -214,7 +214,7 @@ def test_a_flood_of_names_is_told_of(hop):
 
 
 def test_a_flood_of_updates_is_held_to_what_it_says_last(hop):
-    """The same few nodes say something else each time."""
+    """The same few nodes send a different update each time."""
     with Flood(hop, "chatterer") as peer:
         peer.raw(b"".join(peer.update_of(f"moving-{n}", 1, {}) for n in range(50)))
         peer.all_taken_in("NewNodes", 50)
@@ -233,7 +233,7 @@ def test_a_flood_of_updates_is_held_to_what_it_says_last(hop):
 
 
 def test_a_flood_of_advertisements_has_an_end(hop):
-    """More services than a node may have are refused, and it is told whose."""
+    """More services than a node may have are refused, and the log names the node."""
     with Flood(hop, "vendor") as peer:
         before = hop.rss()
         same = {"NodeID": "vendor", "Time": "2026-01-01T00:00:00Z", "ConnType": 1, "Tags": {"much": "x" * 200}}
@@ -252,8 +252,8 @@ def test_idle_clients_are_cheap(nodes, hop):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2 * CLIENTS + 1_000)), hard))
     node = nodes["control"]
-    # What the process allocates once is not a connection's: nor are the tables' printed lists, which the first answers
-    # after a flood make anew.
+    # Allocations that the process makes once are not a connection's, such as the tables' printed lists, which the
+    # first answers after a flood rebuild.
     warm = [node.control() for _ in range(50)]
     for _ in range(200):
         node.status()
@@ -266,7 +266,7 @@ def test_idle_clients_are_cheap(nodes, hop):
         print(f"{CLIENTS} clients: {each:.0f} bytes each")
         assert each <= 4096, each
         if FULL:
-            # The first command has to come within a minute.
+            # The first command must arrive within a minute.
             for one in silent:
                 one.socket.settimeout(90)
                 assert b"no command within" in one.reader.read()
@@ -276,21 +276,24 @@ def test_idle_clients_are_cheap(nodes, hop):
     watch.check("idle clients")
 
 
-#: Nodes that a stranger makes up, each with so many links of long names: some 12 MB.
+#: Nodes that a stranger invents, and links with long names of each: some 12 MB.
 FILLED, LINKS = 240, 200
 MUTES = 40
 
 
 @pytest.fixture
 def target(mesh):
-    """One node with a listener, known to nobody yet."""
+    """A node with a listener and no neighbours."""
     node = mesh.node("target", listen=True)
     mesh.start()
     return node
 
 
 class Mute(Peer):
-    """A neighbour that introduces itself, reads up to where it is listed, and then no more. Little waits in the kernel."""
+    """A neighbour that introduces itself, reads until it is listed, and then stops reading.
+
+    Little can wait in the kernel.
+    """
 
     def __init__(self, node, name, source="127.0.0.1", port=None):
         self.name, self.sequence, self.epoch, self.update_count = name, 0, 5 << 24, 0
@@ -303,7 +306,7 @@ class Mute(Peer):
 
 
 def fill(node, filler):
-    """Tells a node of many others; their names."""
+    """Sends a node updates of many others; returns their names."""
     links = {f"{n:0>240}": 1.0 for n in range(LINKS)}
     names = [f"made-up-{n}" for n in range(FILLED)]
     for name in names:
@@ -358,12 +361,12 @@ def test_a_reconnect_loop_does_not_fill_the_log(target):
             peer.introduce("target")
     until("the last one to be gone", lambda: not target.status()["Connections"], 60)
     lines = [line for line in target.log().splitlines() if "comes-and-goes" in line]
-    # 500 in each minute, and this took less than two.
+    # At most 500 a minute, and this took less than two.
     assert len(lines) <= 1_500, len(lines)
 
 
 def test_a_new_listener_opens_behind_the_new_rules(target):
-    """The reload takes seconds: a neighbour on the listener that goes does not take its last words."""
+    """The reload takes seconds: a neighbour on the removed listener does not read its last messages."""
     mesh, port = target.mesh, harness.free_port()
     blocked = mesh.node("blocked", peers=[port])
     with Flood(target, "filler") as filler, Mute(target, "mute") as mute:

@@ -1,4 +1,4 @@
-"""Payloads in every size and at every pace, across a hop, byte for byte; and the ends of units by hand."""
+"""Payloads of every size and pace, across a hop, byte for byte; and how units end."""
 
 import hashlib
 import pathlib
@@ -14,7 +14,7 @@ BIG = 50_000_000
 
 @pytest.fixture
 def control(shared_line):
-    """The submitting node, left without units."""
+    """The submitting node, without units."""
     node = shared_line["control"]
     yield node
     node.release_all()
@@ -40,7 +40,7 @@ def test_50_mb_in_and_out(control):
     unit, output = control.run("execution", "cat", payload)
     assert output == payload, f"{len(output)} bytes came back"
     assert final(control, unit)["StdoutSize"] == BIG
-    # And again from the middle, as a client does that lost its connection.
+    # And again from the middle, like a client that lost its connection.
     assert control.results(unit, BIG // 2) == payload[BIG // 2 :]
 
 
@@ -70,7 +70,7 @@ def test_a_slow_reader_gets_all_and_holds_up_nobody(control, shared_line):
     with control.control(120) as slow:
         reader = slow.results(unit)
         assert reader.read(1000) == bytes(1000)
-        # It reads nothing while others get all of theirs.
+        # It reads nothing while others read everything.
         assert len(control.results(unit)) == 20_000_000
         _, output = control.run("execution", "cat", b"other")
         assert output == b"other"
@@ -92,7 +92,7 @@ def submit(node, worktype, payload=b"", target="execution", **params):
 
 
 def test_results_are_live(control, shared_line):
-    """What the command has written is there before the command ends."""
+    """The command's output arrives before the command ends."""
     gate = shared_line.dir / "gate"
     unit = submit(control, "sh", params=f"'echo early; while [ ! -e {gate} ]; do sleep 0.05; done; echo late'")
     with control.control() as client:

@@ -1,7 +1,7 @@
-"""Proxies and `connect` across the border between implementations, and among our own nodes, both ways at once.
+"""Proxies and `connect` between implementations and among meshd nodes, in both directions at once.
 
-Half-closes too: a client that has sent all and still waits for the answer. Ours keep them, also behind a Go node's
-entrance; a Go node's exit does not.
+Also half-closes: a client has sent everything and still waits for the answer. meshd preserves them, also behind a Go
+node's entrance; a Go node's exit does not.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from echo import Echo, alive, exchange, receive
 from mesh import MESHD, free_port, until
 
 SIZE = 5_000_000
-#: Who has the entrance, and who the exit.
+#: The programs of entrance and exit.
 BORDERS = [
     pytest.param(("meshd", "meshd"), id="ours-to-ours"),
     *(go.parameter(variable, ("meshd", variable), label="ours-to-") for variable in go.VARIABLES),
@@ -34,7 +34,7 @@ def end(mesh):
 
 
 def start(mesh, near, far):
-    """`near` with the entrances, `far` with the exits; each exit leads to an echo."""
+    """`near` has the entrances, `far` the exits; each exit leads to an echo."""
     mesh.echoes = [Echo(), Echo(mesh.dir / "behind")]
     link, mesh.tcp, mesh.unix = free_port(), free_port(), mesh.dir / "in"
     exits = [
@@ -55,7 +55,7 @@ def start(mesh, near, far):
 
 
 def offered(node, other):
-    """The services of another node that this one knows of."""
+    """The services of another node that this one knows."""
     advertised = node.status()["Advertisements"] or []
     return {one["Service"] for one in advertised if one["NodeID"] == other}
 
@@ -95,21 +95,21 @@ def test_both_directions_at_once(border, kind):
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 def test_the_end_of_one_direction(border, kind):
-    """All that was sent before it arrives; among ours, so does all that comes back after it."""
+    """Everything sent before the end arrives; among meshd nodes, so does everything that returns after it."""
     payload = b"x" * 200_000
     with through(border, kind) as connection:
         connection.sendall(payload)
         connection.shutdown(socket.SHUT_WR)
         received = receive(connection, len(payload) + 1)
     if border["far"].is_go:
-        # Its exit lets go of both directions when one has ended.
+        # A Go exit drops both directions when one has ended.
         assert payload.startswith(received)
     else:
         assert received == payload
 
 
 def test_an_exit_without_a_server(mesh):
-    """Nobody listens behind the exit any more: clients are told by an end; and later they get through again."""
+    """If no server listens behind the exit, the client's connection ends; later connections work again."""
 
     def gets_through():
         with contextlib.suppress(ConnectionError), through(mesh, "tcp") as connection:

@@ -1,7 +1,6 @@
-"""Work types of kind work-python with the program that calls plugins, as its project distributes it.
+"""Work types of kind work-python with the program that runs plugins, as its project distributes it.
 
-It is on no package index, so RECEPTOR_PYTHON_WORKER names the directory that holds its package
-`receptor_python_worker`, as RECEPTOR_GO names the program of the Go implementation that it belongs to.
+It is on no package index, so RECEPTOR_PYTHON_WORKER names the directory of its package `receptor_python_worker`.
 """
 
 import json
@@ -45,7 +44,7 @@ def secret(message, config, result_queue):
 
 @pytest.fixture
 def node(mesh, tmp_path, monkeypatch):
-    """A node with a plugin, and the worker in front of its PATH."""
+    """A node with a plugin, with the worker first on its PATH."""
     info = tmp_path / "shouting-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shouting\nVersion: 1.0\n")

@@ -1,7 +1,7 @@
-"""Every subcommand of the real receptorctl, old and new, against our node over the Unix socket, over TCP and over TLS.
+"""Every subcommand of the real receptorctl, old and new, against a meshd node over the Unix socket, TCP and TLS.
 
-At the end the kind of mesh that receptorctl's own tests start: nodes of a program called `receptor`, and a key for
-signed work as ssh-keygen makes it.
+Finally the kind of mesh that receptorctl's own tests start: nodes of a program called `receptor`, and a key for signed
+work from ssh-keygen.
 """
 
 import json
@@ -19,7 +19,7 @@ from trust import Pki, run
 
 @pytest.fixture(scope="module")
 def nodes(request, tmp_path_factory):
-    """control - hop - execution, whose control node also listens on TCP, and on another port with TLS."""
+    """control - hop - execution; the control node also listens on TCP, and on another port with TLS."""
     with scoped_mesh(request.node) as mesh:
         mesh.tcp, mesh.tls, mesh.pki = free_port(), free_port(), Pki(tmp_path_factory.mktemp("pki"))
         mesh.pki.issue("control", ["control"])
@@ -42,7 +42,7 @@ def client(request):
 
 @pytest.fixture(params=["unix", "tcp", "tls"])
 def ctl(request, nodes, client):
-    """Runs receptorctl; gives its exit code, output and errors as text."""
+    """Runs receptorctl; returns its exit code, output and errors as text."""
     sockets = {"unix": f"unix:{nodes['control'].socket}", "tcp": f"tcp://127.0.0.1:{nodes.tcp}"}
     where = {**sockets, "tls": f"tls://127.0.0.1:{nodes.tls}"}[request.param]
     files = {"--rootcas": "ca.crt", "--cert": "control.crt", "--key": "control.key"}
@@ -108,7 +108,7 @@ def test_reload(ctl):
 
 
 def test_connect_from_a_terminal(ctl):
-    """The client insists on a terminal; the service is another node's control service."""
+    """The client requires a terminal; the service is another node's control service."""
     terminal, theirs = pty.openpty()
     process = subprocess.Popen(
         [ctl.program, "--socket", ctl.where, *ctl.options, "connect", "execution", "control"],
@@ -120,7 +120,7 @@ def test_connect_from_a_terminal(ctl):
     try:
         os.close(theirs)
         os.write(terminal, b"ping control\n")
-        # The greeting is not waited for: when it comes together with the answer, this client swallows it.
+        # It does not wait for the greeting: if that arrives together with the answer, this client swallows it.
         assert any(b'"From":"control"' in line for line in iter(process.stdout.readline, b""))
     finally:
         process.terminate()
@@ -214,7 +214,7 @@ KEY = ["ssh-keygen", "-b", "2048", "-t", "rsa", "-q", "-N", ""]
 
 @pytest.fixture(scope="module")
 def receptors(request):
-    """node1 - node2 - node3 as processes called `receptor`; node1 has the key, and two work types."""
+    """node1 - node2 - node3 as processes called `receptor`; node1 has the key and two work types."""
     with scoped_mesh(request.node) as mesh:
         program, mesh.tcp, key = mesh.dir / "receptor", free_port(), mesh.dir / "signwork_key"
         program.symlink_to(MESHD)
@@ -237,7 +237,7 @@ def receptors(request):
 
 
 def driven(client, socket, *args, code=0):
-    """What receptorctl prints to a command over a Unix socket; its errors where it is to fail."""
+    """The output of a receptorctl command over a Unix socket, or its errors if it should fail."""
     command = [client[0], "--socket", f"unix://{socket}", *args]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
     assert done.returncode == code, (args, done)
@@ -258,7 +258,7 @@ def test_work_on_nodes_called_receptor(receptors, client):
 
 
 def test_status_of_nodes_called_receptor(receptors, client):
-    """The keys are what receptorctl's own suite compares, neither more nor less."""
+    """Exactly the keys that receptorctl's own suite compares."""
     status = json.loads(driven(client, receptors["node1"].socket, "status", "--json"))
     keys = "Advertisements Connections KnownConnectionCosts NodeID RoutingTable SystemCPUCount SystemMemoryMiB Version"
     assert sorted(status) == keys.split()

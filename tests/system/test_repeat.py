@@ -1,8 +1,8 @@
-"""Submissions that break: the connection is cut before and after each line of one, and the job still runs once.
+"""Broken submissions: the connection is cut before and after each line of one, and the job still runs once.
 
-The submitting node is ours. At the other end is a node of ours or a Go node. Between them sits a relay that sees every
-line in the clear: the mesh of the submitter ends at it, and another one, in which a node of the submitter's name
-dials, begins behind it.
+The submitting node runs meshd, the other one meshd or receptor. Between them is a relay that sees every line in the
+clear: the submitter's mesh ends at the relay, and another mesh begins behind it, in which a node with the submitter's
+name dials.
 """
 
 import contextlib
@@ -36,15 +36,16 @@ SIZE = 400_000
 
 
 class Cut(Exception):
-    """The connection is to break here."""
+    """The point at which the connection breaks."""
 
 
 class Relay(Door):
-    """Passes everything on, but for one connection, which breaks at `cut`."""
+    """Relays everything, except for one connection, which breaks at `cut`."""
 
     def __init__(self, target):
         self.target, self.cut, self.lines = target, None, []
-        #: Far ends of what broke: a connection that is lost is not noticed at both ends, and brings no end of a payload.
+        #: The far ends of broken connections: a lost connection is not noticed at both ends, and does not end a
+        #: payload.
         self.lost = []
         super().__init__()
 
@@ -69,7 +70,7 @@ class Relay(Door):
                 asks.close()
 
     def let_go(self):
-        """Ends what was lost."""
+        """Ends the lost connections."""
         while self.lost:
             for part in self.lost.pop():
                 part.close()
@@ -143,7 +144,7 @@ def nodes(request, program, tmp_path_factory):
         near.relay, near.far = Relay(port), far["execution"]
         link = {"tcp-listener": {"bindaddr": "127.0.0.1", "port": free_port()}}
         exit = {"tcp-client": {"service": "control", "address": f"127.0.0.1:{near.relay.port}"}}
-        # What it is, the submitter takes the node behind it for.
+        # The submitter takes the node behind the relay for this kind.
         near.add("execution", [link, exit], program=program, service={"service": "notused"})
         near.add("control", [{"tcp-peer": {"address": f"127.0.0.1:{link['tcp-listener']['port']}"}}, *signer])
         yield near.start()
@@ -170,13 +171,13 @@ def test_a_submission_that_breaks_is_one_unit_and_one_run(nodes, program, tmp_pa
     assert {line["workUnitID"] for line in relay.lines} == {unit}
     there = far.command("work list")
     if "1.4.9" in str(program):
-        # It chooses IDs itself. One that it could not tell stays there, and never ran.
+        # It chooses IDs itself. A unit whose ID it could not return stays there, and never ran.
         waits = ("Error reading input data", "Waiting for Input Data")
         there = {id: unit for id, unit in there.items() if not unit["Detail"].startswith(waits)}
     assert list(there) == [status["ExtraData"]["RemoteUnitID"]], there
     assert "1.4.9" in str(program) or list(there) == [unit]
     if program == MESHD:
-        # What was lost ends at last, and that is the end of nothing.
+        # The lost connections end at last, without any effect.
         relay.let_go()
         assert (far.results(unit), ran.read_text()) == (payload, "run\n")
     control.command(f"work release {unit}")
@@ -201,7 +202,7 @@ def test_an_id_that_was_released_can_be_used_at_once(nodes, program):
 
 
 def as_node(nodes):
-    """A connection to the far control service, on which the node `control` of its mesh speaks."""
+    """A connection to the far control service from the node `control` of its mesh."""
     return Control(("127.0.0.1", nodes.relay.target), 60)
 
 
@@ -210,7 +211,7 @@ def test_who_repeats_a_submission_means_the_same_unit(nodes, program, tmp_path):
         pytest.skip("it refuses every repetition: what this test is about is ours")
     far, ran = nodes.far, tmp_path / "ran"
     same = {"params": f"'cat; echo run >>{ran}'", "workUnitID": "repeated1"}
-    # By half: the first connection is still open, and its end ends nothing.
+    # An incomplete payload: the first connection is still open, and its end has no effect.
     with as_node(nodes) as first:
         assert first.begin("execution", "sh", **same) == "repeated1"
         first.socket.sendall(b"half of")
@@ -221,14 +222,14 @@ def test_who_repeats_a_submission_means_the_same_unit(nodes, program, tmp_path):
             first.line()
     until("the end", lambda: far.unit("repeated1")["State"] > 1)
     assert (far.results("repeated1"), ran.read_text()) == (b"all of it", "run\n")
-    # Whole: answered as the first time, and not run, also after a restart.
+    # A complete payload: the first answer again, and no second run, also after a restart.
     for _ in range(2):
         with as_node(nodes) as again:
             assert again.submit("execution", "sh", b"all of it", **same) == {"result": "Job Started", "unitid": "repeated1"}
         assert ran.read_text() == "run\n"
         far.restart()
         until("the way back", lambda: nodes_reach(nodes))
-    # Others, and for other work.
+    # Other callers, and other work.
     taken = "workunit ID repeated1 is already in use, cannot use the same workunit ID more than once"
     with far.control() as operator, pytest.raises(ControlError, match=taken):
         operator.begin("execution", "sh", **same)

@@ -1,4 +1,5 @@
-"""Daemons that end, politely or not, while units run: jobs survive and results go on at the byte they stopped."""
+"""Daemons that end, cleanly or not, while units run: jobs survive, and results resume at the byte where they stopped.
+"""
 
 import shutil
 import signal
@@ -9,7 +10,7 @@ import pytest
 from mesh import WORK, until
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["TERM", "KILL"])
-#: A job whose output comes in two halves, each of 3 MB in numbered lines.
+#: A job whose output comes in two halves of 3 MB each, in numbered lines.
 COUNT = 400_000
 
 
@@ -39,7 +40,7 @@ def test_a_remote_unit_survives_the_restart_of(line, who, number):
     line[who].start()
     start = time.monotonic()
     assert control.results(unit) == expected(1, COUNT)
-    # Not by the silence of a connection, which takes 30 s and more, but by word that the node is a new one.
+    # Not by the silence of a connection, which takes 30 s or more, but by the news that the node restarted.
     assert time.monotonic() - start < 10
     status = until("the unit's end", lambda: ended(control, unit), 60)
     assert (status["StateName"], status["Detail"]) == ("Succeeded", "exit status 0"), status
@@ -54,7 +55,7 @@ def ended(node, unit):
 
 @SIGNALS
 def test_a_reader_is_served_through_the_restart_of_the_execution_node(line, number):
-    """The client's connection stands: it is the control node that goes on where it stopped."""
+    """The client's connection stays open: the control node resumes where it stopped."""
     control, gate = line["control"], line.dir / "gate"
     unit = submit(control, "execution", "sh", params=two_halves(gate))
     with control.control(120) as client:
@@ -109,17 +110,17 @@ def test_a_cancelled_unit_stays_cancelled(line):
     for node in line.nodes.values():
         node.restart(signal.SIGKILL)
     line.wait_for_routes()
-    # Killed before it wrote that down, the node hears it again from the other one.
+    # If it was killed before it recorded that, it learns it again from the other node.
     until("the unit to be canceled", lambda: control.unit(unit)["StateName"] == "Canceled")
 
 
 def test_a_release_that_waits_for_the_other_node(line):
-    """The other node is gone when the unit is released: it is told when it is back."""
+    """The other node is down when the unit is released: it gets the release when it returns."""
     control, execution = line["control"], line["execution"]
     unit = submit(control, "execution", "sh", params="'exec sleep 1000'")
     until("the unit to run", lambda: control.unit(unit)["StateName"] == "Running")
     execution.stop(signal.SIGKILL)
-    # At once, even if the way there is only just lost.
+    # At once, even if the route was lost just now.
     answer = control.command(f"work release {unit}", timeout=5)
     assert answer in ({"released": unit}, {"release pending": unit}), answer
     execution.start()
@@ -142,7 +143,7 @@ def test_a_unit_whose_other_node_lost_its_data_directory(line):
 
 
 def test_a_unit_whose_directory_vanishes_while_it_runs(line):
-    """Its command goes on and ends; what became of it can be told no more, and so it failed."""
+    """Its command continues and ends; its result is lost, so the unit failed."""
     control, execution, gate = line["control"], line["execution"], line.dir / "gate"
     unit = submit(control, "execution", "sh", params=f"'echo begun; while [ ! -e {gate} ]; do sleep 0.05; done'")
     until("output", lambda: control.unit(unit)["StdoutSize"] == 6)

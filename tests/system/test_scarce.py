@@ -1,4 +1,4 @@
-"""A system that grants little: no inotify instance, few descriptors. Units end all the same, with all of their output."""
+"""Scarce resources: no inotify instance, few descriptors. Units still end, with all of their output."""
 
 import concurrent.futures
 import subprocess
@@ -8,12 +8,12 @@ import pytest
 
 from mesh import MARK, MESHD, WORK, environment, until
 
-#: In a user namespace of its own, where the limit is the namespace's.
+#: In a user namespace with a limit of its own.
 NO_INOTIFY = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 >/proc/sys/user/max_inotify_instances && exec "$@"', "sh"]
 
 
 def start(node, prefix):
-    """Starts a node below a program that takes something away from it."""
+    """Starts a node through a program that restricts it."""
     with open(node.logfile, "ab") as log:
         command = [*prefix, str(MESHD), "--config", str(node.config)]
         marked = environment(**{MARK: str(node.mesh.dir)})
@@ -58,7 +58,7 @@ def test_a_thousand_units_with_a_hundred_descriptors(mesh):
 
 
 def test_more_at_once_than_there_are_descriptors_for(mesh):
-    """Each running unit has a descriptor; without one its end is noticed by looking."""
+    """Each running unit needs a descriptor; without one its end is detected by polling."""
     node = start(mesh.node("alone", work=WORK), ["prlimit", "--nofile=64:64"])
     gate = mesh.dir / "gate"
     units = []

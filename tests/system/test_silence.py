@@ -1,4 +1,5 @@
-"""Thousands of strangers who connect and say nothing, or never end what they begin: cut in time, at little cost.
+"""Thousands of strangers that connect and say nothing, or never finish what they begin: closed in time, at little
+cost.
 
 Meanwhile an honest neighbour or client gets in at once.
 """
@@ -20,13 +21,13 @@ from mesh import MESHD, environment, free_port, until
 from trust import Pki
 
 STRANGERS = 3000
-#: In which all must be gone, in seconds since the first came.
+#: All must be closed this many seconds after the first one connected.
 PATIENCE = 30
 
 
 @pytest.fixture(scope="module", autouse=True)
 def many_files():
-    """Room for the strangers' sockets in this process."""
+    """Raises the limit of open files for the strangers' sockets in this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield
@@ -87,7 +88,7 @@ def honest_client(target, kind):
 
 
 def all_cut(silent, start):
-    """Every one is closed by the node within PATIENCE, whatever it says before."""
+    """The node closes every connection within PATIENCE; its messages are discarded."""
     for one in silent:
         one.settimeout(max(0.1, start + PATIENCE - time.monotonic()))
         with contextlib.suppress(ConnectionError):
@@ -108,10 +109,10 @@ def half_open(node, kind):
     return connection
 
 
-#: What the allocator may keep of a crowd that has gone, for the next one, in bytes.
+#: How many bytes the allocator may keep of a crowd that has gone, for the next one.
 KEPT = 8 * 1024 * 1024
-#: Who comes: the kind of listener, how many of them, what one costs at most in bytes of the node's memory while it
-#: lasts (the kernel's share is not counted), and how it connects. An upgrade to a WebSocket has a buffer from the start.
+#: Each crowd: the kind of listener, the number of connections, the most bytes of the node's memory for each (without
+#: the kernel's share), and how it connects. A WebSocket upgrade has a buffer from the start.
 CROWDS = {
     "tcp": (STRANGERS, 8_500, connect),
     "tcp-mtls": (STRANGERS, 9_500, connect),
@@ -124,7 +125,7 @@ CROWDS = {
 
 
 def test_crowds_of_strangers(mesh, pki):
-    """Each crowd has a node of its own; all of them are there at the same time, as the wait is for all."""
+    """Each crowd has its own node; all run at the same time, as the wait is the same for all."""
     with contextlib.ExitStack() as stack:
         crowds, prices = [], {}
         for number, (name, (count, price, begin)) in enumerate(CROWDS.items()):
@@ -144,7 +145,7 @@ def test_crowds_of_strangers(mesh, pki):
 
 
 def test_more_strangers_than_there_is_room_for(mesh, pki, target):
-    """What does not fit displaces the oldest strangers, never who has introduced itself."""
+    """Excess strangers displace the oldest strangers, never a neighbour that introduced itself."""
     with contextlib.ExitStack() as stack:
         honest_neighbour(target, pki, "tcp")
         silent = [stack.enter_context(connect(target, "tcp")) for _ in range(STRANGERS)]
@@ -159,9 +160,9 @@ def test_more_strangers_than_there_is_room_for(mesh, pki, target):
 
 
 def test_a_flood_of_quic_initials(mesh, pki, target):
-    """Datagrams that look like first ones of as many connections: no memory for them, and no harm to a neighbour."""
+    """Datagrams that look like the first ones of many connections: they cost no memory, and a neighbour gets in."""
     port, before = target.ports["quic-mtls"], target.rss()
-    # Long header, type Initial, version 1, a connection ID that counts, and nonsense for the rest.
+    # Long header, type Initial, version 1, a connection ID that counts up, and random bytes.
     tail = bytes([0, 0, 0x44, 0x9E]) + b"\x55" * 1170
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as flood:
         for number in range(30_000):
@@ -172,7 +173,7 @@ def test_a_flood_of_quic_initials(mesh, pki, target):
 
 
 def test_datagrams_from_many_sources(mesh, pki, target):
-    """Each source says what a neighbour would say first; few get a place, and a real neighbour among them."""
+    """Each source sends a neighbour's first message; few are held, and a real neighbour gets in."""
     port, before = target.ports["udp"], target.rss()
     update = b'\1{"NodeID":"s%d","UpdateID":"%08d","UpdateEpoch":1,"UpdateSequence":1,"Connections":{"target":1.0},"ForwardingNode":"s%d","SuspectedDuplicate":0}'
     with contextlib.ExitStack() as stack:
@@ -181,13 +182,13 @@ def test_datagrams_from_many_sources(mesh, pki, target):
             source.sendto(update % (number, number, number), ("127.0.0.1", port))
         assert honest_neighbour(target, pki, "udp") < 15
         assert len(target.status()["Connections"]) <= 300
-    # Each that got a place was told of all that are known, as any new neighbour is.
+    # Each source that was held received the whole table, like any new neighbour.
     print(f"{target.rss() - before} bytes more")
     assert target.rss() < before + 20_000_000, f"{before} bytes became {target.rss()}"
 
 
 def test_a_node_takes_as_many_files_as_it_may_and_its_jobs_do_not(mesh):
-    """A service starts with 1,024 as a rule."""
+    """A service usually starts with 1,024."""
     node = mesh.node("alone", work=harness.WORK)
     few = ["prlimit", "--nofile=1024:4096", str(MESHD), "--config", str(node.config)]
     with open(node.logfile, "ab") as log:

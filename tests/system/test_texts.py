@@ -1,7 +1,7 @@
-"""tests/texts.txt: the words that other programs read stand in the code as they stand there.
+"""tests/texts.txt lists the texts that other programs read; each must be in the source file listed with it.
 
-A check of source text alone: it starts nothing, and reads each file that the list names once. After files have moved,
-`python tests/system/test_texts.py --moved` writes their new places into the list; it never touches a text.
+It starts nothing, and reads each listed file once. After files have moved, `python tests/system/test_texts.py --moved`
+updates their paths in the list; it never changes a text.
 """
 
 import functools
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests" / "texts.txt"
 PAGE = ROOT / "docs" / "protocol.md"
 
-#: Comments, so that what they quote does not count; raw strings; strings; characters, for the quotes among them.
+#: Comments, so that quotes in them do not count; raw strings; strings; characters, for the quotes among them.
 TOKEN = re.compile(
     r"//[^\n]*|/\*.*?\*/"
     r'|\bb?r(?P<hashes>#*)"(?P<raw>.*?)"(?P=hashes)'
@@ -29,7 +29,7 @@ FIELD = re.compile(r"^    (?:pub(?:\([^)]*\))? )?([a-z]\w*):", re.MULTILINE)
 
 
 def unescaped(text):
-    """What a string literal stands for. NUL is padding wherever it occurs."""
+    """The value of a string literal. NUL is padding wherever it occurs."""
     def one(match):
         code = match[1] or match[2]
         return chr(int(code, 16)) if code else ESCAPED.get(match[3], match[3] or "")
@@ -37,7 +37,7 @@ def unescaped(text):
 
 
 def with_holes(text):
-    """A format string with `{}` for each placeholder, `{:?}` for those in quotes, without the end of its line."""
+    """A format string with `{}` for each placeholder, `{:?}` for those in quotes, without the trailing newline."""
     def hole(match):
         return "{:?}" if match[0].endswith(":?}") else "{}"
     braces = {"{{": "{", "}}": "}"}
@@ -46,7 +46,7 @@ def with_holes(text):
 
 
 def product(source):
-    """A file without its tests, which stand at its end."""
+    """A file without its tests, which are at its end."""
     return re.split(r"#\[cfg\(test\)\]\nmod \w+ \{", source)[0]
 
 
@@ -70,7 +70,7 @@ def pascal(name):
 
 @functools.cache
 def keys(path):
-    """The JSON keys of a file: what is written out, and the fields of structs that serde prints or reads."""
+    """The JSON keys of a file: string literals, and the fields of structs that serde prints or reads."""
     found = set(literals(path))
     for attributes, body in STRUCT.findall(source(path)):
         if "Serialize" in attributes or "Deserialize" in attributes:
@@ -87,7 +87,7 @@ def has_text(path, text):
 
 @functools.cache
 def settings(path):
-    """The parameters of each directive in the reference page, which a test keeps equal to the declarations."""
+    """The parameters of each directive in the reference page, which another test compares with the declarations."""
     sections = re.findall(r"^### (\S+)\n(.*?)(?=^##|\Z)", source(path), re.MULTILINE | re.DOTALL)
     return {name: set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) for name, table in sections}
 
@@ -111,7 +111,7 @@ HOLDS = {
 
 
 def entries():
-    """(line, kind, file, text) of everything that is listed."""
+    """(line, kind, file, text) of each entry."""
     for number, line in enumerate(LIST.read_text().splitlines(), 1):
         if line and not line.startswith("#"):
             kind, path, text = line.split(" ", 2)
@@ -119,7 +119,7 @@ def entries():
 
 
 def sources():
-    """The product's files."""
+    """The product's source files."""
     files = sorted(ROOT.glob("src/**/*.rs"))
     return [str(file.relative_to(ROOT)) for file in files if "tests" not in file.parts and file.name != "tests.rs"]
 
@@ -154,7 +154,7 @@ def test_citations_of_the_protocol_lead_somewhere():
 
 
 def moved():
-    """Gives what is listed for a file that lacks it the file that has most of what is missing there."""
+    """Replaces the file of each missing entry with the file that has most of the entries missing from the old one."""
     lines, lost = LIST.read_text().splitlines(), 0
     missing = [entry for entry in entries() if not HOLDS[entry[1]](entry[2], entry[3])]
     for number, kind, path, text in missing:

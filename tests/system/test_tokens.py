@@ -1,7 +1,7 @@
-"""Signatures of work between real nodes, and somebody in between who changes what they were made for.
+"""Signatures of work between real nodes, with an attacker in between who changes the requests they were made for.
 
-The honest ones are our own control node and a verifying execution node. Between them sits a relay that sees every
-line in the clear, as a hop of the mesh or whoever has taken one over would.
+The honest nodes are our own control node and a verifying execution node. Between them is a relay that sees every line
+in the clear, like a hop of the mesh that an attacker controls.
 """
 
 import base64
@@ -34,7 +34,7 @@ class Relay(Door):
     def __init__(self, target):
         self.target, self.requests = target, []
         self.change = lambda request, payload: (request, payload)
-        #: Keeps the lines that this is true of, and passes none of them on.
+        #: Withholds and records the lines for which this is true.
         self.holds_back = lambda request: False
         self.held = []
         super().__init__()
@@ -58,7 +58,7 @@ class Relay(Door):
                     return
 
     def submit(self, near, reader, far, request):
-        """The payload is taken in whole before it is passed on: it may have to be changed."""
+        """It reads the whole payload before it relays it, since it may change it."""
         request, _ = self.change(request, b"")
         self.requests.append(request)
         far.socket.sendall(json.dumps(request).encode() + b"\n")
@@ -73,7 +73,7 @@ class Relay(Door):
 
 @pytest.fixture(scope="module")
 def nodes(request, tmp_path_factory):
-    """control, the relay's own node under the name of `execution`, and the real one, out of reach of the mesh."""
+    """control, the relay's own node under the name of `execution`, and the real one, which the mesh cannot reach."""
     pki = Pki(tmp_path_factory.mktemp("pki"))
     signer, verifier = pki.signing_keys()
     with scoped_mesh(request.node) as mesh, scoped_mesh(request.node) as real:
@@ -100,7 +100,7 @@ def relay(nodes):
 
 
 def submit(nodes, payload=b"the payload"):
-    """A signed job through the relay: (unit's last status, output)."""
+    """A signed job through the relay; returns (the unit's last status, output)."""
     node = nodes["control"]
     with node.control() as control:
         unit = control.begin("execution", "signed", signwork="true", params="''")
@@ -147,7 +147,7 @@ def test_a_token_is_good_once(nodes, relay):
 
 
 def test_a_stolen_token_does_nothing_else(nodes, relay):
-    """Refused at the payload, the token of a submission is no key to what exists already."""
+    """A token refused at the payload gives no access to existing units."""
     relay.change = lambda request, payload: (request, b"x" if payload else payload)
     submit(nodes)
     token = relay.requests[-1]["signature"]
@@ -158,7 +158,7 @@ def test_a_stolen_token_does_nothing_else(nodes, relay):
 
 
 def held_back(nodes, relay):
-    """A signed job that runs, and the request about it that the relay has kept: nobody has used its token."""
+    """A signed job that runs, and a request about it that the relay withheld, so that its token is unused."""
     relay.holds_back = lambda request: request["subcommand"] in ("follow", "results")
     with nodes["control"].control() as control:
         unit = control.submit("execution", "signed", b"all", signwork="true", params="''")["unitid"]
@@ -188,7 +188,7 @@ def test_a_token_of_before_the_start_is_refused_and_the_sender_makes_another(nod
 
 
 def answer(nodes, request):
-    """What the verifying node says to a request that comes over TCP; the payload is empty."""
+    """The verifying node's answer to a request over TCP with an empty payload."""
     with Control(("127.0.0.1", nodes.port)) as control:
         control.send(request)
         first = control.reader.readline().decode()
@@ -204,7 +204,7 @@ def encoded(part):
 
 
 def rs512(pki, claims, header=None):
-    """A token made with the true key, whatever it says."""
+    """A token with arbitrary claims, signed with the true key."""
     key = serialization.load_pem_private_key(pki.path("work.key").read_bytes(), None)
     text = encoded(header or {"alg": "RS512", "typ": "JWT"}) + b"." + encoded(claims)
     return text + b"." + encoded(key.sign(text, padding.PKCS1v15(), hashes.SHA512()))
@@ -241,14 +241,14 @@ def test_bad_tokens(nodes, kind):
 
 
 def test_a_good_token_of_a_receptor_node(nodes):
-    """The same way to make one, so that the refusals above are for their reasons."""
+    """The same code as for the tokens above, to show that those are refused for their own reasons."""
     token = rs512(nodes.pki, {"exp": int(time.time()) + HOUR, "aud": ["execution"]}).decode()
     request = {"command": "work", "subcommand": "submit", "node": "execution", "worktype": "signed", "signature": token}
     assert "Job Started" in answer(nodes, request)
 
 
 def test_the_own_socket_is_trust_enough(nodes):
-    """Its file mode says who may; TCP, like the mesh, takes a signature."""
+    """Its file mode decides who may connect; TCP, like the mesh, needs a signature."""
     real = nodes.real["execution"]
     unit, output = real.run("execution", "signed", b"mine")
     assert output == b"mine"
@@ -265,7 +265,7 @@ PUBLIC = {"PKCS#1": serialization.PublicFormat.PKCS1, "SPKI": serialization.Publ
 
 @pytest.mark.parametrize("private, public", [("PKCS#1", "SPKI"), ("PKCS#8", "PKCS#1")])
 def test_keys_of_every_form(mesh, tmp_path, private, public):
-    """As openssl writes them, and openssl's older versions."""
+    """In the formats of current and older versions of openssl."""
     key, pem, port = rsa.generate_private_key(65537, 2048), serialization.Encoding.PEM, free_port()
     (tmp_path / "key").write_bytes(key.private_bytes(pem, PRIVATE[private], serialization.NoEncryption()))
     (tmp_path / "pub").write_bytes(key.public_key().public_bytes(pem, PUBLIC[public]))

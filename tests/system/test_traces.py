@@ -1,4 +1,4 @@
-"""What logs, answers and arguments hold of payloads and secrets: nothing, unless the trace of payloads is asked for."""
+"""Logs, answers and process arguments contain no payloads or secrets, unless tracing of payloads is on."""
 
 import pathlib
 
@@ -26,7 +26,7 @@ def test_payloads_are_traced_only_as_far_as_asked(mesh, level):
 
 
 def test_secrets_show_nowhere(mesh, tmp_path):
-    """They travel under TLS to the node that runs the job, and stand in the submitting node's own file alone."""
+    """They travel under TLS to the node that runs the job, and are stored in the submitting node's own file only."""
     pki = Pki(tmp_path / "pki")
     for name in links.LINE:
         pki.issue(name, [name])

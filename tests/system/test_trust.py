@@ -1,7 +1,7 @@
-"""Neighbours whose certificates are not in order: none of them gets in, and our log says why.
+"""Neighbours with wrong certificates: none gets in, and our log says why.
 
-The neighbour is ours, and the Go implementation's of either release where the environment names its programs.
-Certificates that either implementation made are good for the other.
+The neighbour runs meshd, or either release of the Go implementation if the environment names it. Each implementation
+accepts certificates made by the other.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from trust import Pki, run
 
 NEIGHBOURS = [pytest.param("meshd"), *go.EACH]
 
-#: What is wrong with the neighbour's certificate: how it is made, and what our log says of it.
+#: Wrong certificates: how each is made, and the line in our log.
 WRONG = {
     "wrong-ca": (
         {"authority": "stranger"},
@@ -87,7 +87,7 @@ def test_a_certificate_for_another_node(mesh, pki, neighbour, dials):
 
 @pytest.mark.parametrize("neighbour", NEIGHBOURS)
 def test_a_missing_client_certificate(mesh, pki, neighbour):
-    # A Go node does not start without these two, and takes them empty.
+    # A Go node does not start without these two, but accepts empty values.
     none = {} if neighbour == "meshd" else {"cert": "", "key": ""}
     theirs = [{"tls-client": {"name": "client", "rootcas": str(pki.path("ca.crt")), **none}}]
     us, them = joined(mesh, neighbour, pki.profiles("us"), theirs, "them")
@@ -121,7 +121,7 @@ def test_certificates_made_by_the_go_program(mesh, tmp_path, neighbour, dials):
 @pytest.mark.parametrize("neighbour", go.EACH)
 @pytest.mark.parametrize("dials", ["us", "them"])
 def test_a_request_of_one_program_signed_by_the_other(mesh, tmp_path, neighbour, dials):
-    """Authorities of both, who sign what the other has asked for, in one bundle."""
+    """Authorities of both programs sign each other's requests, and one bundle holds both."""
     files = Pki(tmp_path / "pki", MESHD)
     ours, theirs = MESHD, go.program(neighbour)
     files.program = theirs
@@ -152,7 +152,7 @@ def test_an_elliptic_certificate_of_ours_serves_a_go_node(mesh, tmp_path, neighb
 
 
 def shakes_hands(pki, port, newest):
-    """The version of TLS that a client with a certificate gets; None if it is turned away."""
+    """The TLS version that a client with a certificate negotiates; None if it is refused."""
     context = ssl.create_default_context(cafile=str(pki.path("ca.crt")))
     context.load_cert_chain(pki.path("them.crt"), pki.path("them.key"))
     context.maximum_version = newest
@@ -174,13 +174,13 @@ def test_tls_1_2_is_accepted_unless_the_profile_says_otherwise(mesh, pki):
 
 
 def verified(*args):
-    """What `meshctl cert verify` says, and whether it accepts."""
+    """The output of `meshctl cert verify`, and whether it accepts."""
     done = subprocess.run([MESHCTL, "cert", "verify", *map(str, args)], capture_output=True, text=True, env=environment(), timeout=60)
     return done.returncode == 0, done.stdout + done.stderr
 
 
 def test_what_a_profile_would_accept(pki, tmp_path):
-    """`meshctl cert verify` judges by the profile of a configuration, as a node with it would."""
+    """`meshctl cert verify` judges by a profile of the configuration, like a node with that configuration."""
     config, blocked = tmp_path / "c.yml", tmp_path / "blocked"
     them = x509.load_pem_x509_certificate(pki.path("them.crt").read_bytes()).fingerprint(hashes.SHA512()).hex()
     server, client = pki.profiles("us", blocklist=str(blocked))
@@ -254,7 +254,7 @@ def test_a_listener_needs_no_node_id(mesh, pki):
 
 
 def self_signed(tmp_path):
-    """As people make their first certificate; openssl marks it as an authority's."""
+    """A certificate as people first make one; openssl marks it as an authority's."""
     cert, key = tmp_path / "self.crt", tmp_path / "self.key"
     names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
     run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext", names, "-keyout", key, "-out", cert)
@@ -290,7 +290,7 @@ def test_a_check_tells_that_peers_refuse_a_certificate(pki, tmp_path):
 
 
 def many_authorities(pki, name, count):
-    """The mesh's authority and so many others with names of 150 bytes, in one file."""
+    """The mesh's authority, and many others with names of 150 bytes, in one file."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
     bundle = [pki.path("ca.crt").read_bytes()]
     for number in range(count):
@@ -306,7 +306,7 @@ def many_authorities(pki, name, count):
 @pytest.mark.parametrize("other", NEIGHBOURS)
 @pytest.mark.parametrize("count", [300, 500])
 def test_services_that_trust_many_authorities(mesh, pki, other, count):
-    """Both ways: a Go listener names all of them in its handshake; ours names none."""
+    """In both directions: a Go listener lists all of them in its handshake; ours lists none."""
     name = f"many{count}"
     many_authorities(pki, name, count)
     port = free_port()
@@ -319,7 +319,7 @@ def test_services_that_trust_many_authorities(mesh, pki, other, count):
     for here, there in (("us", "them"), ("them", "us")):
         with mesh[here].control() as control:
             if count > 300 and here == "us" and other != "meshd":
-                # A Go listener cannot say so much: the old one fails, the new one falls silent.
+                # A Go listener cannot list that many: the old release fails, the new one falls silent.
                 with pytest.raises(ControlError, match="its tls-server trusts too many authorities|no answer from"):
                     control.ask(f"connect {there} control client")
             else:

@@ -1,7 +1,7 @@
-"""docs/trust-setup.md, followed to the letter: its commands are run in their order, its files written where it says.
+"""Follows docs/trust-setup.md: runs its commands in order, and writes its files where it says.
 
-Only what belongs to other machines is brought here: each host of the page is a directory, `ssh` and `scp` go there,
-and the hop is dialled on this machine.
+Other machines are simulated: each host of the page is a directory, which `ssh` and `scp` write to, and the hop is
+dialled on this machine.
 """
 
 import os
@@ -50,7 +50,7 @@ def steps():
 
 @pytest.fixture
 def world(mesh):
-    """The machines as directories, and the commands that lead from one to another."""
+    """The machines as directories, and the commands that copy between them."""
     mesh.hosts, tools = mesh.dir / "hosts", mesh.dir / "tools"
     tools.mkdir()
     (mesh.dir / "authority").mkdir()
@@ -65,8 +65,8 @@ def world(mesh):
 
 
 def here(mesh, host, text):
-    """The text with the paths of a host and the hop's address as they are on this machine."""
-    # On the authority's machine these stand behind a host's name.
+    """The text with a host's paths and the hop's address replaced by those on this machine."""
+    # On the authority's machine these paths follow a host's name.
     for path in ("/etc/meshd/", "/run/meshd/") if host in HOSTS else ():
         text = text.replace(path, f"{mesh.hosts / host}{path}")
     return text.replace("hop.example.org:27199", f"localhost:{mesh.port}").replace("port: 27199", f"port: {mesh.port}")
@@ -85,7 +85,7 @@ def start(mesh, host):
 
 
 def run(mesh, directory, script):
-    """Runs a block as a shell would; what it printed. Lines that are to fail are run by themselves."""
+    """Runs a block like a shell; returns its output. Lines that should fail are run separately."""
     env = environment(PATH=mesh.path, HOSTS=str(mesh.hosts), MARK=str(mesh.dir))
     done = subprocess.run(["sh", "-euc", script], cwd=directory, env=env, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout, done.stderr
@@ -106,7 +106,7 @@ def test_the_page_to_the_letter(world):
                 started.append(host)
                 continue
             directory = world.dir / "authority" if host == "authority" else world.hosts / host
-            # The hop is dialled as `localhost` here, and nothing else of the names changes.
+            # The hop is dialled as `localhost` here; no other name changes.
             script = here(world, host, text).replace("--dnsname $node.example.org", "--dnsname $node.example.org --dnsname localhost")
             if "export " in script:
                 exports = script.splitlines()[0] + "\n"

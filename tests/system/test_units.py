@@ -1,4 +1,4 @@
-"""What today's receptor and AWX read of a unit: its ID, how its process ended, and the Details that they look at."""
+"""What receptor and AWX read of a unit: its ID, how its process ended, and the Details that they look at."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def test_the_end_of_a_process_is_a_number(mesh, go):
         for target in ("control", "execution"):
             unit = begin(node, target, script)
             status = ends(node, unit)
-            # A Go node tells no number of a signal.
+            # A Go node does not report the number of a signal.
             wanted = None if go and target == "execution" and code > 128 else code
             assert status.get("ExitCode") == wanted, (target, status)
             assert json.loads((node.unit_dir(unit) / "status").read_text()).get("ExitCode") == wanted
@@ -85,7 +85,7 @@ def test_the_end_of_a_process_is_a_number(mesh, go):
     assert "ExitCode" not in ends(node, never)
     node.command(f"work cancel {unit}")
     if not go:
-        # A job ignores SIGINT if whoever started the tests did, and ends by the next signal.
+        # A job inherits an ignored SIGINT from the test runner, and then ends by the next signal.
         assert ends(node, unit)["ExitCode"] in (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 

@@ -1,7 +1,7 @@
-"""Certificates and signing keys of a test, made by whichever program is to prove that its files serve.
+"""Certificates and signing keys for a test, made by either program.
 
-Knows the syntax of the `cert-*` commands, which both implementations share, and of `meshctl key`. What a profile
-does with the files is the test's business.
+Knows the syntax of the `cert-*` commands, which both implementations share, and of `meshctl key`. The use of profiles
+is up to the test.
 """
 
 import datetime
@@ -12,19 +12,19 @@ from mesh import MESHCTL, MESHD, environment
 
 
 def run(*command):
-    """Runs a program to its end; its output where it failed is the failure's text."""
+    """Runs a program to its end; if it failed, the failure shows its output."""
     done = subprocess.run([str(part) for part in command], capture_output=True, env=environment(), timeout=60)
     assert done.returncode == 0, (command, done.stdout, done.stderr)
 
 
 def at(days):
-    """A time so many days from now, as the commands take it."""
+    """The time that many days from now, in the commands' format."""
     time = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Pki:
-    """An authority in `ca.crt` and `ca.key`, and what it signs, in a directory of their own."""
+    """An authority in `ca.crt` and `ca.key`, and what it signs, in their own directory."""
 
     def __init__(self, directory, program=MESHD):
         self.dir, self.program = pathlib.Path(directory), program
@@ -48,13 +48,15 @@ class Pki:
         self.cert("signreq", f"req={name}.req", *by, *dates, f"outcert={name}.crt", "verify=true")
 
     def cert(self, verb, *items):
-        """One of the `cert-*` commands; the values of file parameters are names in the directory."""
+        """Runs one of the `cert-*` commands; values of file parameters are names in the directory."""
         files = ("outcert=", "outkey=", "outreq=", "req=", "cacert=", "cakey=")
         where = (item.replace("=", f"={self.dir}/", 1) if item.startswith(files) else item for item in items)
         run(self.program, f"--cert-{verb}", *where)
 
     def profiles(self, name, authority="ca", **more):
-        """A `server` profile that requires certificates of clients and a `client` profile, both showing `name`."""
+        """A `server` profile that requires client certificates and a `client` profile, both with the certificate
+        `name`.
+        """
         pair = {"cert": str(self.path(f"{name}.crt")), "key": str(self.path(f"{name}.key")), **more}
         ca = str(self.path(f"{authority}.crt"))
         return [
@@ -63,7 +65,7 @@ class Pki:
         ]
 
     def signing_keys(self, kind="rsa"):
-        """A pair for signing work; the directives of who signs and of who verifies."""
+        """A key pair for signing work; the directives for the signer and for the verifier."""
         private, public = self.path("work.key"), self.path("work.pub")
         run(MESHCTL, "key", "generate", "--type", kind, "--private", private, "--public", public)
         return (
