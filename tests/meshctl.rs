@@ -52,7 +52,7 @@ fn submitted(payload: &[u8]) -> Vec<Step> {
 }
 
 #[test]
-fn ping_counts_and_tells_truth() {
+fn ping_counts_and_exits_by_its_result() {
     let question = hear(r#"{"command":"ping","target":"beta"}"#);
     let good = say("{\"Success\":true,\"From\":\"beta\",\"Time\":1000,\"TimeStr\":\"1µs\"}\n");
     let bad = say("{\"Success\":false,\"Error\":\"timeout\"}\n");
@@ -155,7 +155,7 @@ fn rm_releases_a_failed_unit_too() {
 }
 
 #[test]
-fn results_go_on_at_the_byte_where_a_restarted_node_stopped() {
+fn results_resume_at_the_byte_where_a_restarted_node_stopped() {
     let script = vec![
         streaming(0, "first "),
         // The status request finds the node shutting down.
@@ -172,7 +172,7 @@ fn results_go_on_at_the_byte_where_a_restarted_node_stopped() {
 }
 
 #[test]
-fn results_begin_where_asked() {
+fn results_begin_at_the_requested_position() {
     let script = vec![streaming(7, "tail"), state(2, 11, "exit status 0")];
     let (code, out, _) = run(script, &["work", "results", "abcd1234", "--start", "7"], b"");
     assert_eq!((code, out.as_str()), (0, "tail"));
@@ -187,7 +187,7 @@ fn a_refused_submission_says_why() {
 }
 
 #[test]
-fn nothing_is_told_of_a_submission_that_the_node_does_not_answer_for() {
+fn an_unacknowledged_submission_returns_no_id() {
     for (answer, code) in [
         ("ERROR: cannot start\n", 101),
         ("{\"result\":\"Job Started\"}\n", 1),
@@ -203,7 +203,7 @@ fn nothing_is_told_of_a_submission_that_the_node_does_not_answer_for() {
 }
 
 #[test]
-fn a_node_whose_disk_fills_is_heard_while_the_payload_flows() {
+fn a_node_whose_disk_fills_is_heard_during_a_payload() {
     let said = [hear(SUBMIT), say(CREATED), say("ERROR: no space left on device\n")];
     let payload = vec![0; 8 << 20];
     // One node closes, which breaks the pipe; the other stops reading while the pipe is full.
@@ -215,7 +215,7 @@ fn a_node_whose_disk_fills_is_heard_while_the_payload_flows() {
 }
 
 #[test]
-fn half_a_payload_never_becomes_a_job() {
+fn half_a_payload_never_runs() {
     let release = asked(RELEASE, r#"{"released":"abcd1234"}"#);
     let upload = greeted([
         hear(SUBMIT),
@@ -249,7 +249,7 @@ fn half_a_payload_never_becomes_a_job() {
 }
 
 #[test]
-fn an_interrupted_follow_leaves_the_job_and_says_how_to_go_on() {
+fn an_interrupted_follow_leaves_the_job_and_says_how_to_resume() {
     let follow =
         greeted([results(0), say("Streaming results for work unit abcd1234\nsome"), Step::WaitForClose]);
     let node = FakeNode::start(vec![follow]);
@@ -300,14 +300,14 @@ fn a_reader_that_leaves_ends_us_quietly() {
 }
 
 #[test]
-fn a_node_that_does_not_answer_is_not_waited_for_for_ever() {
+fn a_node_that_does_not_answer_is_given_up() {
     let script = greeted([hear("status"), Step::WaitForClose]);
     let (code, _, err) = run(vec![script], &["--timeout", "0.2", "status"], b"");
     assert_eq!((code, err.starts_with("meshctl: no answer within 200ms")), (69, true), "{err}");
 }
 
 #[test]
-fn strangers_are_not_mistaken_for_nodes() {
+fn other_servers_are_not_mistaken_for_nodes() {
     for greeting in ["SSH-2.0-OpenSSH_9.2\n".to_owned(), "x".repeat(10_000)] {
         let (code, _, err) = run(vec![vec![say(&greeting), Step::WaitForClose]], &["status"], b"");
         assert!(code != 0 && err.len() < 500, "{code} {err}");
@@ -315,7 +315,7 @@ fn strangers_are_not_mistaken_for_nodes() {
 }
 
 #[test]
-fn what_is_not_there_is_named_with_a_way_on() {
+fn missing_things_are_named_with_a_remedy() {
     let missing = Path::new("/nonexistent/meshd.sock");
     let output = meshctl(missing).arg("status").output().unwrap();
     assert_eq!(output.status.code(), Some(69));
@@ -329,7 +329,7 @@ fn what_is_not_there_is_named_with_a_way_on() {
 }
 
 #[test]
-fn wrong_usage_is_told_apart_from_failed_pings() {
+fn wrong_usage_and_failed_pings_have_different_exit_codes() {
     let socket = Path::new("/nonexistent/meshd.sock");
     for args in [
         &["work", "submit", "sh"][..],
@@ -346,7 +346,7 @@ fn wrong_usage_is_told_apart_from_failed_pings() {
 }
 
 #[test]
-fn cancelling_what_has_ended_is_not_called_cancelled() {
+fn cancelling_a_finished_unit_is_not_reported_as_cancelled() {
     let (code, out, _) = run(vec![state(2, 0, "exit status 0")], &["work", "cancel", "abcd1234"], b"");
     assert_eq!((code, out.as_str()), (0, "abcd1234: nothing to cancel, it had ended already (Succeeded)\n"));
 
@@ -360,7 +360,7 @@ fn cancelling_what_has_ended_is_not_called_cancelled() {
 }
 
 #[test]
-fn releasing_all_goes_on_after_a_failure() {
+fn releasing_all_continues_after_a_failure() {
     let release = |id: &str, answer: &str| {
         asked(&format!(r#"{{"command":"work","subcommand":"force-release","unitid":"{id}"}}"#), answer)
     };

@@ -186,7 +186,7 @@ fn demo_on(program: &Path) {
 }
 
 #[test]
-fn a_node_program_that_fails_is_reported_with_its_last_words() {
+fn a_node_program_that_fails_is_reported_with_its_output() {
     let output = Command::cargo_bin("meshctl")
         .unwrap()
         .args(["demo", "--meshd", "/bin/false"])

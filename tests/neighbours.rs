@@ -68,7 +68,7 @@ async fn link(node: &NodeHandle) -> Option<LinkStatus> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_neighbour_that_stands_still_is_noticed() {
+async fn a_stopped_neighbour_is_noticed() {
     let (node, _link, address) = listening().await;
     let neighbour = Neighbour::start(Path::new(env!("CARGO_BIN_EXE_meshd")), &address);
     let known = |link: Option<LinkStatus>| link.is_some_and(|link| link.probed && link.rtt.is_some());

@@ -28,7 +28,7 @@ fn a_good_configuration_is_fine_and_nothing_is_left() {
 }
 
 #[test]
-fn what_is_missing_is_found() {
+fn missing_files_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("c.yml");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -67,7 +67,7 @@ fn what_is_missing_is_found() {
 
 /// A table of configuration entries and the finding for each.
 #[test]
-fn certificates_keys_and_claims_are_looked_at() {
+fn certificates_keys_and_claims_are_checked() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("c.yml");
     let cert = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("certs").join(name);
@@ -132,7 +132,7 @@ fn certificates_keys_and_claims_are_looked_at() {
 }
 
 #[test]
-fn a_running_node_does_not_stand_in_its_own_way() {
+fn a_check_does_not_complain_about_the_running_node_itself() {
     let items = json!([{"tcp-listener": {"port": free_port(), "bindaddr": "127.0.0.1"}}]);
     let node = Node::start("a", items);
     let config = node.dir.path().join("c.yml");

@@ -82,7 +82,7 @@ fn fitted(name: &str, root: &Path) -> String {
 }
 
 #[test]
-fn what_others_write_is_fine_and_starts() {
+fn configurations_from_elsewhere_pass_the_check_and_start() {
     let mut names: Vec<String> = fs::read_dir(directory())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -122,7 +122,7 @@ fn what_others_write_is_fine_and_starts() {
 }
 
 #[test]
-fn kubernetes_work_is_known_not_offered_and_refused() {
+fn kubernetes_work_is_loaded_but_refused() {
     let dir = tempfile::tempdir().unwrap();
     trust(dir.path());
     let config = dir.path().join("c.yml");

@@ -28,7 +28,7 @@ fn listener(port: u16) -> Value {
 }
 
 #[test]
-fn a_rejected_sender_is_told_and_a_dropped_one_is_not() {
+fn a_rejected_sender_is_notified_and_a_dropped_one_is_not() {
     let (guarded, other, port) = pair(json!([
         {"action": "accept", "fromnode": "/oth.*/", "toservice": "ping"},
         {"action": "drop", "tonode": "guarded"}]));
@@ -143,7 +143,7 @@ fn a_go_node_that_rejects_fails_our_connection_at_once(program: &Path) {
 /// The dialer gets no notice, since the rule rejects packets to it; the log of the other node gives the
 /// reason.
 #[test]
-fn who_is_dialled_and_may_not_answer_says_so() {
+fn a_node_that_may_not_answer_logs_it() {
     let port = free_port();
     let rules = json!({"firewallrules": [reject(json!({"fromnode": "far", "tonode": "near"}))]});
     let hop = Node::start_with("hop", rules, listener(port));

@@ -116,7 +116,7 @@ fn services_levels_and_work_types_follow_and_refusals_change_nothing() {
 }
 
 #[test]
-fn a_refused_reload_does_not_touch_what_waits_for_its_turn() {
+fn a_refused_reload_leaves_queued_units_alone() {
     let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
     let slow =
@@ -173,7 +173,7 @@ fn the_log_level_changes_by_meshctl() {
 }
 
 #[test]
-fn a_version_2_file_is_followed_without_being_asked() {
+fn a_changed_version_2_file_is_reloaded_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("two.yml");
     let text = |more: &str| {

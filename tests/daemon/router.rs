@@ -203,7 +203,7 @@ fn packets_cross_and_routes_come_and_go() {
 
 /// A route that somebody else created is kept; if the interface exists already, an error names it.
 #[test]
-fn what_others_have_made_stands() {
+fn routes_and_interfaces_of_others_are_left_alone() {
     let (left, right) = (Space::new(1), Space::new(2));
     left.join(&right);
     left.ip("route add 10.77.2.0/24 via 192.0.2.2");
@@ -225,9 +225,9 @@ fn what_others_have_made_stands() {
     assert!(left.ip("link").contains("meshtest"), "all stays as it was");
 }
 
-beside_go_nodes!(a_go_router_and_ours_lead_to_each_other);
+beside_go_nodes!(a_go_router_and_ours_reach_each_other);
 
-fn a_go_router_and_ours_lead_to_each_other(program: &Path) {
+fn a_go_router_and_ours_reach_each_other(program: &Path) {
     let (left, right) = (Space::new(1), Space::new(2));
     left.join(&right);
     let near = left.node(

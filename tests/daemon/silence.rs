@@ -113,7 +113,7 @@ async fn all_cut(crowd: &[Connection]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_shakes_hands_and_says_nothing_is_cut() {
+async fn clients_that_are_silent_after_the_handshake_are_closed() {
     let (node, address) = listener();
     // Enough sockets for the simultaneous answers.
     let endpoints: Vec<_> = (0..30).map(|_| client(LINK)).collect();
@@ -151,7 +151,7 @@ pub async fn first_words(protocol: &[u8], count: usize) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_only_begins_a_handshake_costs_next_to_nothing() {
+async fn clients_that_only_begin_a_handshake_cost_almost_nothing() {
     let (node, address) = listener();
     let words = first_words(LINK, STRANGERS).await;
     assert!(words.iter().all(|word| word.len() >= 1_200 && word[0] & 0xf0 == 0xc0), "these are Initials");

@@ -58,7 +58,7 @@ fn pair() -> (Node, Node, u16) {
 }
 
 #[test]
-fn a_node_without_anything_under_way_is_gone_at_once() {
+fn an_idle_node_stops_at_once() {
     let (mut near, mut far, _entrance) = pair();
     for node in [&mut near, &mut far] {
         let silent: Vec<_> = (0..50).map(|_| client(node)).collect();
@@ -73,7 +73,7 @@ fn a_node_without_anything_under_way_is_gone_at_once() {
 }
 
 #[test]
-fn what_is_under_way_is_given_the_grace_and_no_more() {
+fn commands_in_progress_get_the_grace_period_and_no_more() {
     let (mut near, mut far, entrance) = pair();
     // A stream through a proxy, one by `connect`, and the output of a running job, followed locally and from
     // the other node.

@@ -117,7 +117,7 @@ impl Talk {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handshakes_in_made_up_names_cost_next_to_nothing() {
+async fn handshakes_with_forged_names_cost_almost_nothing() {
     let words = first_words(b"netceptor", STRANGERS).await;
     tokio::task::block_in_place(|| {
         let (hub, port) = hub(json!({}), json!([]));
@@ -157,7 +157,7 @@ async fn handshakes_in_made_up_names_cost_next_to_nothing() {
 }
 
 #[test]
-fn what_nobody_reads_is_bounded_for_all_streams_together() {
+fn unread_data_is_bounded_for_all_streams_together() {
     const BUDGET: usize = 16 << 20;
     const CLIENTS: usize = 40;
     let (mute, answering) = (TcpListener::bind("127.0.0.1:0").unwrap(), echo());
@@ -200,7 +200,7 @@ fn what_nobody_reads_is_bounded_for_all_streams_together() {
 }
 
 #[test]
-fn made_up_news_of_a_node_end_none_of_its_streams() {
+fn forged_updates_of_a_node_end_none_of_its_streams() {
     let (hub, port) = hub(json!({}), json!([]));
     let honest = honest(port, json!([]));
     let mut stranger = Stranger::join(&hub, port);

@@ -134,7 +134,7 @@ fn a_job_that_replaces_its_files_harms_nobody() {
 }
 
 #[test]
-fn no_more_is_read_of_an_output_than_its_end_promised() {
+fn no_more_output_is_read_than_the_final_status_counts() {
     let node = node();
     let go = node.dir.path().join("go");
     assert!(Command::new("mkfifo").arg(&go).status().unwrap().success());
@@ -199,7 +199,7 @@ impl Moment {
 }
 
 #[test]
-fn what_was_released_does_not_come_back_with_the_power() {
+fn released_units_do_not_return_after_a_power_loss() {
     let mut node = node();
     // For a node that is away, with its whole payload: it would be started as soon as that node returns.
     let (remote, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"a remote secret");
@@ -215,7 +215,7 @@ fn what_was_released_does_not_come_back_with_the_power() {
 }
 
 #[test]
-fn what_was_accepted_comes_back_with_the_power() {
+fn accepted_units_survive_a_power_loss() {
     let mut node = node();
     // The log that holds both.
     let first = run(&node, "exit 0");
@@ -234,7 +234,7 @@ fn what_was_accepted_comes_back_with_the_power() {
 }
 
 #[test]
-fn nothing_is_left_in_the_journal_by_a_node_that_was_told_to_stop() {
+fn a_clean_stop_leaves_the_journal_empty() {
     let mut node = node();
     node.submit(json!({"node": "away", "worktype": "sh"}), b"a remote secret");
     let id = run(&node, "echo a secret output");
@@ -246,7 +246,7 @@ fn nothing_is_left_in_the_journal_by_a_node_that_was_told_to_stop() {
 }
 
 #[test]
-fn what_another_daemon_did_to_units_meanwhile_stays() {
+fn changes_that_another_daemon_made_to_units_are_kept() {
     let mut node = node();
     let (released, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"a remote secret");
     let (started, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"");

@@ -69,7 +69,7 @@ def nodes_meet(node):
     until("the way", lambda: node.reaches("execution"))
 
 
-def test_what_is_promised_survives_a_kill_and_a_node_that_is_away(nodes):
+def test_an_adoption_survives_a_kill_and_an_absent_node(nodes):
     former, heir, execution = nodes["former"], nodes["heir"], nodes["execution"]
     unit = begin(former, "echo all")
     ends(former, unit)
@@ -101,7 +101,7 @@ def test_a_unit_that_is_not_there_ends_failed(nodes):
     assert status["StateName"] == "Failed" and status["Detail"].startswith("Remote work unit is gone"), status
 
 
-def test_what_is_refused(nodes, mesh):
+def test_refused_adoptions(nodes, mesh):
     heir = nodes["heir"]
     for request, text in [
         ({"target": "heir"}, "name the node that runs it"),

@@ -125,7 +125,7 @@ def test_the_administrative_reaper_recognises_a_health_check(receptor):
     assert (extra["RemoteWorkType"], extra["RemoteParams"]["params"]) == ("ansible-runner", "--worker-info")
 
 
-def test_status_has_what_is_read_of_it(receptor):
+def test_status_has_the_fields_that_awx_reads(receptor):
     """Advertisements are never null, the control service comes first, times have a zone, and costs are maps."""
 
     def advertised():
@@ -163,7 +163,7 @@ def test_a_ttl_for_an_unreachable_node(receptor):
     assert receptor.simple_command(f"work status {unit}")["Detail"].startswith("Work unit expired on ")
 
 
-def test_signing_asked_for_on_the_own_node_is_ignored(receptor):
+def test_signing_is_ignored_on_the_own_node(receptor):
     """A controller with a signing key also requests signatures for local units."""
     answer = receptor.submit_work("cat", "signed", signwork=True)
     with receptor.get_work_results(answer["unitid"]) as result:

@@ -150,7 +150,7 @@ def test_a_payload_that_stops_half_way(connect, nodes, target):
         assert nodes["control"].results(unit) == b""
 
 
-def test_a_payload_that_stands_still_hurts_nobody(connect, nodes):
+def test_a_payload_that_stalls_delays_nobody(connect, nodes):
     with connect() as control:
         unit = control.begin("execution", "cat")
         control.socket.sendall(b"half")

@@ -55,7 +55,7 @@ def test_the_command_line():
 
 
 @pytest.mark.parametrize("as_file", [True, False], ids=["file", "arguments"])
-def test_a_mistake_is_told_once(tmp_path, as_file):
+def test_an_error_is_reported_once(tmp_path, as_file):
     """On standard error, and in the log as the node's only line."""
     path = tmp_path / "alone.yml"
     path.write_text(f"- node: {{id: a, datadir: {tmp_path}}}\n")
@@ -83,7 +83,7 @@ MOVED = [
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("directive, parts", MOVED, ids=["alternatives", "pyroscope"])
-def test_what_moves_here_from_receptor_is_warned_of_once(mesh, version, directive, parts):
+def test_differences_from_receptor_are_warned_of_once(mesh, version, directive, parts):
     """From `meshd check`, and from a node at its start."""
     node = mesh.node("a")
     items = {"node": {"id": "a"}, "local-only": None, "control-service": {"filename": str(node.socket)}, **directive}

@@ -153,7 +153,7 @@ def test_a_neighbour_with_our_own_id(hop):
         assert peer.ended(), "the session stands"
 
 
-def test_a_neighbour_with_an_id_that_is_connected(hop):
+def test_a_neighbour_with_the_id_of_a_connected_one(hop):
     """The newcomer is rejected once the existing session has shown that it is alive."""
     with attack(hop) as peer:
         peer.name = "control"
@@ -162,7 +162,7 @@ def test_a_neighbour_with_an_id_that_is_connected(hop):
     assert hop.reaches("control")
 
 
-def test_a_neighbour_that_says_another_cost(hop):
+def test_a_neighbour_that_claims_another_cost(hop):
     with attack(hop) as peer:
         peer.update({"hop": 7.5})
         assert peer.ended(), "the session stands"

@@ -83,7 +83,7 @@ def test_jobs_run_are_cancelled_released_and_outlive_restarts(pair, tmp_path, si
     assert len(execution.command("work list")) == 1
 
 
-def test_a_node_that_is_upgraded_meanwhile_goes_on_with_its_jobs(pair, tmp_path):
+def test_an_upgraded_node_continues_its_jobs(pair, tmp_path):
     control, execution = pair["control"], pair["execution"]
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -101,6 +101,6 @@ def test_a_node_that_is_upgraded_meanwhile_goes_on_with_its_jobs(pair, tmp_path)
     until("nothing to be left", lambda: execution.command("work list") == {})
 
 
-def test_what_must_be_signed_is_refused_without(pair):
+def test_unsigned_work_is_refused(pair):
     with pytest.raises(ControlError, match="signature"), pair["control"].control() as client:
         client.submit("execution", "safesh", params="cat")

@@ -188,7 +188,7 @@ def test_a_list_over_the_mesh_has_the_callers_units(nodes):
     ctl.release_all()
 
 
-def test_check_warns_of_a_door_that_trusts_everybody(nodes):
+def test_check_warns_of_a_control_service_that_trusts_everybody(nodes):
     command = [str(MESHD), "check", "--running", str(nodes["ctl"].config)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
     warnings = [line for line in done.stdout.splitlines() if "forward: all" in line]
@@ -207,7 +207,7 @@ def bounded(mesh):
     return mesh.start()
 
 
-def test_what_one_calling_node_has_here_is_bounded(bounded):
+def test_the_units_of_a_calling_node_are_bounded(bounded):
     ctl, evil = bounded["ctl"], bounded["evil"]
 
     def submit(node, payload=b""):
@@ -247,7 +247,7 @@ def test_many_requested_fields_take_no_time(nodes):
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_a_client_that_is_gone_has_not_sent_all(nodes, answer):
+def test_a_killed_client_has_not_sent_everything(nodes, answer):
     """The kernel closes the socket of a killed client at once."""
     ctl = nodes["ctl"]
     with ctl.control() as control:
@@ -290,7 +290,7 @@ def test_a_length_is_a_number(nodes):
             nodes["ctl"].command(submission("ctl", "cat", payloadlength=bad))
 
 
-def test_a_length_goes_no_further(nodes):
+def test_a_length_is_not_forwarded(nodes):
     ctl = nodes["ctl"]
     with ctl.control() as control:
         unit = control.submit("exe", "secured", b"abc", signwork="true", payloadlength="3")["unitid"]
@@ -300,7 +300,7 @@ def test_a_length_goes_no_further(nodes):
 
 
 @pytest.mark.parametrize("way", ["unix", "loopback", "tls", "mesh"])
-def test_results_end_without_the_clients_help(nodes, way):
+def test_results_end_before_the_client_closes(nodes, way):
     """The node closes its write side after the last byte and still reads for a moment, so late input loses nothing."""
     payload = b"r" * 3_000_000
     unit = nodes["ctl"].run("ctl", "cat", payload)[0]

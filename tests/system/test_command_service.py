@@ -30,7 +30,7 @@ def sleeping(pid):
 
 
 @pytest.mark.parametrize("ending", ["reload", "stop"])
-def test_a_command_that_does_not_end_holds_nothing_up(mesh, ending):
+def test_a_command_that_does_not_end_delays_nothing(mesh, ending):
     service = {"command-service": {"service": "term", "command": "sleep 1000"}}
     node = mesh.add("us", ["local-only", service]).start()
     with node.control() as control:

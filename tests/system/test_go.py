@@ -75,7 +75,7 @@ def test_a_failing_command_gives_its_stream_and_its_exit_status(mixed):
     mixed["control"].command(f"work release {unit}")
 
 
-def test_an_unknown_work_type_is_told_and_fails_the_unit(mixed):
+def test_an_unknown_work_type_is_reported_and_fails_the_unit(mixed):
     node = mixed["control"]
     # A Go node answers a release before it is done.
     until("earlier units to be gone", lambda: node.command("work list") == {})

@@ -78,7 +78,7 @@ def test_a_job_goes_on_through_a_black_hole(proxied):
     until("the end", lambda: near.unit(unit)["StateName"] == "Succeeded", 60)
 
 
-def test_a_ping_without_an_answer_does_not_hold_up_the_end(proxied):
+def test_a_ping_without_an_answer_does_not_delay_the_stop(proxied):
     proxy, near, _ = proxied
     proxy.swallowing = True
     with near.control() as client:
@@ -139,7 +139,7 @@ def test_the_happy_path_logs_no_warning(line):
             assert word not in log, (name, log)
 
 
-def test_a_quic_link_goes_on_while_its_address_changes(mesh, tmp_path):
+def test_a_quic_link_survives_a_change_of_address(mesh, tmp_path):
     """Repeatedly, in the middle of a transfer through a proxy: no session or stream ends, and no byte is lost."""
     pki, port, echo = Pki(tmp_path / "pki"), free_port(), Echo()
     for name in ("near", "far"):
@@ -184,7 +184,7 @@ def test_a_websocket_is_reached_through_the_proxy_that_the_environment_names(mes
 
 
 @pytest.mark.parametrize("kind", links.OWN)
-def test_the_terms_of_a_link_hold_on_every_kind(mesh, tmp_path, kind):
+def test_the_policy_of_a_link_holds_on_every_kind(mesh, tmp_path, kind):
     """`cost`, `nodecost`, `allowedpeers` and `redial`."""
     pki, port = Pki(tmp_path / "pki"), free_port()
     names = ("far", "near", "once", "stranger")

@@ -96,7 +96,7 @@ def neighbours(node):
 @pytest.mark.parametrize(
     "how, reason", [(revoke, "is revoked by the list in"), (block, "is blocked: ")], ids=["crl", "blocklist"]
 )
-def test_who_is_revoked_is_cut_and_others_stay(star, pki, how, reason):
+def test_a_revoked_peer_is_disconnected_and_others_stay(star, pki, how, reason):
     centre = star["centre"]
     with contextlib.ExitStack() as stack:
         streams = {name: stack.enter_context(stream(star, name)) for name in ("good", "bad", "quic", "plain")}

@@ -65,7 +65,7 @@ def test_worker_info(nodes):
     assert nodes["control"].unit(unit)["StateName"] == "Succeeded"
 
 
-def test_a_playbook_as_a_node_without_hops_gets_it(nodes, tmp_path):
+def test_a_playbook_on_the_control_node_itself(nodes, tmp_path):
     """A job on the node itself; AWX runs project updates like this."""
     stream = project.transmit(project.write(tmp_path / "source"))
     params = f"--private-data-dir={tmp_path / 'private'}"

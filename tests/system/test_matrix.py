@@ -45,7 +45,7 @@ def rows():
 
 
 @pytest.mark.parametrize("kind, dialer, role", CELLS, ids=["-".join(cell) for cell in CELLS])
-def test_beside_go_nodes(mesh, pki, rows, receptor, kind, dialer, role):
+def test_with_go_nodes(mesh, pki, rows, receptor, kind, dialer, role):
     def left_dials(left, right):
         return role not in (left, right) or (left == role) == (dialer == "meshd")
 

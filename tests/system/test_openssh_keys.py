@@ -56,7 +56,7 @@ def checked(directive, path):
     return done.stdout + done.stderr
 
 
-def test_what_cannot_be_used_is_named(tmp_path):
+def test_unusable_keys_are_named(tmp_path):
     pair, ecdsa = make(tmp_path / "pair", "-t", "ed25519"), make(tmp_path / "ecdsa", "-t", "ecdsa")
     locked = make(tmp_path / "locked", "-t", "rsa", passphrase="secret")
     old = make(tmp_path / "old", "-t", "rsa", "-m", "PEM", passphrase="secret")

@@ -200,7 +200,7 @@ def test_malformed_frames_cost_no_memory_and_few_lines(hop):
     watch.check("malformed frames")
 
 
-def test_a_flood_of_names_is_told_of(hop):
+def test_a_flood_of_names_is_logged(hop):
     with Flood(hop, "inventor") as peer:
         before = hop.rss()
         flood = b"".join(peer.update_of(f"imaginary-{n}", 1, {"inventor": 1.0}) for n in range(NAMES))
@@ -213,7 +213,7 @@ def test_a_flood_of_names_is_told_of(hop):
         watch.check("new names")
 
 
-def test_a_flood_of_updates_is_held_to_what_it_says_last(hop):
+def test_a_flood_of_updates_keeps_only_the_latest(hop):
     """The same few nodes send a different update each time."""
     with Flood(hop, "chatterer") as peer:
         peer.raw(b"".join(peer.update_of(f"moving-{n}", 1, {}) for n in range(50)))
@@ -341,7 +341,7 @@ def test_mute_sessions_share_one_table_and_a_slow_reader_hears_all_of_it(target)
         assert re.search(r"peer=\"mute-[0-9]+\".*took no data for [5-9] s", target.log()), target.log()[-2000:]
 
 
-def test_strangers_with_long_names_leave_places_for_another_host(target):
+def test_strangers_with_long_names_leave_room_for_another_host(target):
     with contextlib.ExitStack() as peers:
         refused = 0
         for n in range(230):

@@ -65,7 +65,7 @@ def test_several_at_once(control):
     assert outcomes == dict.fromkeys(range(8), True)
 
 
-def test_a_slow_reader_gets_all_and_holds_up_nobody(control, shared_line):
+def test_a_slow_reader_gets_everything_and_delays_nobody(control, shared_line):
     unit = submit(control, "sh", params="'head -c 20000000 /dev/zero'")
     with control.control(120) as slow:
         reader = slow.results(unit)
@@ -133,7 +133,7 @@ def test_ttl_towards_an_unreachable_node(control):
     assert control.results(unit) == b""
 
 
-def test_a_ttl_does_not_end_what_has_started(control):
+def test_a_ttl_does_not_end_a_started_unit(control):
     unit = submit(control, "sh", params="'sleep 1; echo done'", ttl="700ms")
     assert control.results(unit) == b"done\n"
     assert control.unit(unit)["StateName"] == "Succeeded"

@@ -206,7 +206,7 @@ def as_node(nodes):
     return Control(("127.0.0.1", nodes.relay.target), 60)
 
 
-def test_who_repeats_a_submission_means_the_same_unit(nodes, program, tmp_path):
+def test_a_repeated_submission_is_the_same_unit(nodes, program, tmp_path):
     if program != MESHD:
         pytest.skip("it refuses every repetition: what this test is about is ours")
     far, ran = nodes.far, tmp_path / "ran"

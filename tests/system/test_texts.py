@@ -124,7 +124,7 @@ def sources():
     return [str(file.relative_to(ROOT)) for file in files if "tests" not in file.parts and file.name != "tests.rs"]
 
 
-def test_what_others_read_is_in_the_code_as_it_is_listed():
+def test_the_listed_texts_are_in_the_code():
     listed = list(entries())
     assert len(listed) > 400, "the list was cut"
     missing = [
@@ -142,7 +142,7 @@ def test_nothing_is_listed_twice():
         assert first == number, f"lines {first} and {number} are the same"
 
 
-def test_citations_of_the_protocol_lead_somewhere():
+def test_cited_sections_of_the_protocol_exist():
     text = PAGE.read_text()
     anchors = re.findall(r'<a id="([^"]+)">', text)
     assert len(anchors) > 40 and len(anchors) == len(set(anchors)), "each anchor has one place"

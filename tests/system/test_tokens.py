@@ -115,7 +115,7 @@ def final(status):
     return status if status["StateName"] in ("Succeeded", "Failed", "Canceled") else None
 
 
-def test_what_is_not_changed_arrives(nodes, relay):
+def test_unchanged_requests_arrive(nodes, relay):
     status, output = submit(nodes)
     assert (status["StateName"], output) == ("Succeeded", b"the payload"), status
 
@@ -176,7 +176,7 @@ def test_a_token_is_good_for_its_command_only(nodes, relay):
     assert nodes["control"].results(unit) == b"all"
 
 
-def test_a_token_of_before_the_start_is_refused_and_the_sender_makes_another(nodes, relay):
+def test_a_token_from_before_the_start_is_refused_and_replaced(nodes, relay):
     unit, request = held_back(nodes, relay)
     nodes.real["execution"].restart()
     before = "could not verify signature: the token was made before this node started: make another"
@@ -247,7 +247,7 @@ def test_a_good_token_of_a_receptor_node(nodes):
     assert "Job Started" in answer(nodes, request)
 
 
-def test_the_own_socket_is_trust_enough(nodes):
+def test_the_own_socket_needs_no_signature(nodes):
     """Its file mode decides who may connect; TCP, like the mesh, needs a signature."""
     real = nodes.real["execution"]
     unit, output = real.run("execution", "signed", b"mine")

@@ -12,7 +12,7 @@ PAYLOAD = b"payload-plugh\n"
 
 
 @pytest.mark.parametrize("level", [None, "1", "2", "3"])
-def test_payloads_are_traced_only_as_far_as_asked(mesh, level):
+def test_payloads_are_traced_only_as_configured(mesh, level):
     if level:
         mesh.variables["RECEPTOR_PAYLOAD_TRACE_LEVEL"] = level
     node = mesh.node("alone", work=WORK, level="debug").start()

@@ -179,7 +179,7 @@ def verified(*args):
     return done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_a_profile_would_accept(pki, tmp_path):
+def test_certificates_that_a_profile_accepts(pki, tmp_path):
     """`meshctl cert verify` judges by a profile of the configuration, like a node with that configuration."""
     config, blocked = tmp_path / "c.yml", tmp_path / "blocked"
     them = x509.load_pem_x509_certificate(pki.path("them.crt").read_bytes()).fingerprint(hashes.SHA512()).hex()
@@ -271,7 +271,7 @@ def test_a_self_signed_certificate(mesh, tmp_path, neighbour, dials):
     mesh.wait_for_routes()
 
 
-def test_a_check_tells_that_peers_refuse_a_certificate(pki, tmp_path):
+def test_a_check_warns_that_peers_refuse_a_certificate(pki, tmp_path):
     cert, key = self_signed(tmp_path)
     config = tmp_path / "c.yml"
     own = {"cert": cert, "key": key, "skipreceptornamescheck": True}

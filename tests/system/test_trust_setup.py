@@ -91,7 +91,7 @@ def run(mesh, directory, script):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_page_to_the_letter(world):
+def test_the_commands_of_the_page(world):
     printed, failed, started = "", [], []
     exports = ""
     blocks = steps()

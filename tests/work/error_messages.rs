@@ -54,7 +54,7 @@ fn assert_names(detail: &str, parts: &[&str]) {
 }
 
 #[tokio::test]
-async fn what_does_not_start_here_is_explained() {
+async fn units_that_do_not_start_are_explained() {
     let engine = engine().await;
     for (work_type, params, parts) in [
         ("nothing", "", ["Error starting worker", "/nonexistent/program: no such file", "install it"]),
@@ -82,7 +82,7 @@ async fn what_does_not_start_here_is_explained() {
 }
 
 #[tokio::test]
-async fn what_ends_badly_here_is_explained() {
+async fn units_that_fail_are_explained() {
     let engine = engine().await;
     let registry = &engine.registry;
     assert_eq!(detail_of(registry, request("n1", "sh", "'exit 7'")).await, "exit status 7");
@@ -104,7 +104,7 @@ async fn what_ends_badly_here_is_explained() {
 }
 
 #[tokio::test]
-async fn what_a_restart_ends_is_explained() {
+async fn units_ended_by_a_restart_are_explained() {
     let engine = Engine::new().await;
     let submission = engine.registry.submit(request("n1", "cat", "")).await.unwrap();
     let pending = submission.id().to_string();
@@ -119,7 +119,7 @@ async fn what_a_restart_ends_is_explained() {
 }
 
 #[tokio::test]
-async fn what_fails_on_the_way_to_another_node_is_explained() {
+async fn failures_on_the_way_to_another_node_are_explained() {
     let pair = Pair::new().await;
     let registry = &pair.near;
     let detail = detail_of(registry, request("n2", "none", "")).await;

@@ -20,7 +20,7 @@ fn leave(dir: &Path, status: &str) {
 }
 
 #[tokio::test]
-async fn a_runner_that_cannot_be_told_just_now_is_neither_dead_nor_killed() {
+async fn a_runner_that_cannot_be_inspected_now_is_not_dead() {
     let Engine { registry, temp } = Engine::new().await;
     let fifo = temp.path().join("fifo");
     let id = run(&registry, &format!("mkfifo {0}; echo one; read x <{0}; exit 3", fifo.display())).await;
@@ -63,7 +63,7 @@ async fn a_runner_that_dies_before_it_answers_ends_its_unit() {
 }
 
 #[tokio::test]
-async fn what_is_ended_at_restart_cannot_be_started_afterwards() {
+async fn a_unit_ended_at_a_restart_cannot_be_started_later() {
     let engine = Engine::new().await;
     let status = r#"{"State":0,"Detail":"Starting Worker","StdoutSize":0,"WorkType":"cat","ExtraData":{"Pid":0,"Params":""}}"#;
     leave(&engine.dir("pending0"), status);
@@ -80,7 +80,7 @@ async fn what_is_ended_at_restart_cannot_be_started_afterwards() {
 }
 
 #[tokio::test]
-async fn output_that_a_power_loss_took_is_not_promised() {
+async fn output_lost_in_a_power_loss_is_not_counted() {
     let engine = Engine::new().await;
     let id = run(&engine.registry, "echo abcdef").await;
     finished(&engine.registry, &id).await;
@@ -117,7 +117,7 @@ async fn a_follower_of_a_unit_that_lost_output_gets_what_there_is_and_the_end() 
 }
 
 #[tokio::test]
-async fn a_payload_is_hashed_before_the_node_is_made_to_wait() {
+async fn a_payload_is_hashed_before_the_node_is_dialled() {
     let temp = Scratch::new();
     let mesh = Mesh::new("n1");
     let mut options = options(temp.path().join("near"), "n1");
@@ -146,7 +146,7 @@ async fn force_frees_a_unit_whose_directory_is_gone() {
 }
 
 #[tokio::test]
-async fn a_node_that_cannot_be_followed_is_told_of_and_forgotten_when_it_is_back() {
+async fn a_detail_reports_an_unreachable_node_until_it_is_back() {
     let pair = Pair::new().await;
     let id = pair.run("exec sleep 1000").await;
     let begun = until(&pair.near, &id, |report| report.detail.starts_with("Running: PID ")).await.detail;
@@ -159,7 +159,7 @@ async fn a_node_that_cannot_be_followed_is_told_of_and_forgotten_when_it_is_back
 }
 
 #[tokio::test]
-async fn what_a_crash_left_of_a_unit_that_nobody_knows_is_cleared_away() {
+async fn remains_of_an_unknown_unit_are_removed_after_a_crash() {
     let engine = Engine::new().await;
     let (half, foreign) = (engine.dir("half0000"), engine.dir("foreign0"));
     for dir in [&half, &foreign] {

@@ -87,7 +87,7 @@ async fn open_towards(id: &'static str, promised: u64) -> (Registry, Scratch, Ar
 }
 
 #[tokio::test]
-async fn every_field_is_kept_used_and_told_to_whom_it_concerns() {
+async fn every_field_is_stored_used_and_reported() {
     let (registry, temp, heard) = open_towards("abcdEFGH", 0).await;
     let mut submit = request("n2", "type", "a 'b c'");
     submit.params.insert("secret_word".into(), "xyzzy".into());
@@ -135,7 +135,7 @@ async fn every_field_is_kept_used_and_told_to_whom_it_concerns() {
 }
 
 #[tokio::test]
-async fn ids_of_old_and_new_nodes_serve_for_every_request() {
+async fn ids_of_old_and_new_nodes_work_in_every_request() {
     for id in ["abcdEFGH", "n2-abcdEFGH", "10.0.0.1-abcdEFGH", "n2.example.com:abcdEFGH"] {
         let (registry, _temp, heard) = open_towards(id, 0).await;
         let unit = run_as(&registry, Submit { sign_work: true, ..request("n2", "type", "") }, b"").await;
@@ -151,7 +151,7 @@ async fn ids_of_old_and_new_nodes_serve_for_every_request() {
 }
 
 #[tokio::test]
-async fn output_that_a_node_has_lost_is_not_waited_for_for_ever() {
+async fn output_that_a_node_has_lost_is_given_up() {
     let (registry, _temp, heard) = open_towards("abcdEFGH", 7).await;
     let unit = run_as(&registry, request("n2", "type", ""), b"").await;
     until(&registry, &unit, |report| report.extra_data["RemoteStarted"] == true).await;

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::harness::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_storm_of_requests_about_the_same_units_has_only_expected_answers() {
+async fn a_storm_of_requests_for_the_same_units_gets_only_expected_answers() {
     let engine = Engine::with(|options| options.cancel_grace = std::time::Duration::from_millis(100)).await;
     let mut ids = Vec::new();
     for script in ["exec sleep 1000", "echo short", "exit 3"].iter().cycle().take(12) {
@@ -56,7 +56,7 @@ const fn ids_per_verb() -> usize {
 }
 
 #[tokio::test]
-async fn who_outlives_a_command_keeps_nobody_waiting_and_ends_with_the_release() {
+async fn processes_that_outlive_a_command_delay_nobody_and_end_with_the_release() {
     let engine = Engine::new().await;
     let gate = engine.temp.path().join("gate");
     // Both hold the output; one has left the process group, and nobody kills it.
@@ -87,7 +87,7 @@ async fn standard_input_is_a_file_that_can_be_read_again() {
 }
 
 #[tokio::test]
-async fn secrets_reach_neither_arguments_nor_answers_nor_the_disk_of_who_does_not_need_them() {
+async fn secrets_reach_no_argument_no_answer_and_no_needless_file() {
     let engine = Engine::new().await;
     let mut submit = request("n1", "sh", "'tr \"\\0\" \" \" </proc/$$/cmdline; env; exec sleep 1000'");
     submit.params.insert("secret_word".into(), "xyzzy".into());
@@ -147,7 +147,7 @@ async fn units_that_wait_follow_a_change_of_their_type() {
 }
 
 #[tokio::test]
-async fn a_unit_of_a_type_that_verified_signatures_needs_one_without_the_type() {
+async fn a_unit_keeps_requiring_signatures_without_its_type() {
     let mut engine = Engine::new().await;
     let id = run_as(&engine.registry, request("localhost", "signed", ""), b"secret").await;
     finished(&engine.registry, &id).await;
@@ -168,7 +168,7 @@ async fn a_unit_of_a_type_that_verified_signatures_needs_one_without_the_type() 
 }
 
 #[tokio::test]
-async fn a_type_that_goes_while_a_payload_comes_fails_its_unit() {
+async fn a_type_removed_during_a_payload_fails_its_unit() {
     let engine = Engine::new().await;
     let submission = engine.registry.submit(request("n1", "sh", "true")).await.unwrap();
     let id = submission.id().to_string();
@@ -178,7 +178,7 @@ async fn a_type_that_goes_while_a_payload_comes_fails_its_unit() {
 }
 
 #[tokio::test]
-async fn a_unit_of_a_type_that_is_foreign_here_can_be_cancelled_and_released() {
+async fn a_unit_of_an_unknown_type_can_be_cancelled_and_released() {
     let engine = Engine::new().await;
     let line =
         r#"{"State":1,"Detail":"Pod Running","StdoutSize":0,"WorkType":"kube","ExtraData":{"PodName":"p"}}"#;
@@ -192,7 +192,7 @@ async fn a_unit_of_a_type_that_is_foreign_here_can_be_cancelled_and_released() {
 }
 
 #[tokio::test]
-async fn a_unit_directory_of_somebody_else_is_not_taken_up() {
+async fn a_unit_directory_of_somebody_else_is_left_alone() {
     use std::os::unix::fs::PermissionsExt;
     let engine = Engine::new().await;
     let line = r#"{"State":2,"Detail":"exit status 0","StdoutSize":0,"WorkType":"sh","ExtraData":null}"#;

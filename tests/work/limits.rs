@@ -53,7 +53,7 @@ async fn too_much_output_does_what_the_type_says() {
 }
 
 #[tokio::test]
-async fn a_bounded_job_can_be_cancelled_and_does_not_wait_for_who_holds_its_output() {
+async fn a_limited_job_can_be_cancelled_while_others_hold_its_output() {
     let engine = bounded(output(1 << 20, WhenFull::Stop)).await;
     let id = run(&engine.registry, "echo x; exec sleep 1000").await;
     until(&engine.registry, &id, |report| report.stdout_size == 2).await;
@@ -81,7 +81,7 @@ async fn a_job_that_takes_too_long_fails() {
 }
 
 #[tokio::test]
-async fn units_beyond_the_bound_wait_in_order_and_across_a_restart() {
+async fn units_beyond_the_limit_wait_in_order_and_across_a_restart() {
     let one = || Limits { max_units: Some(1), ..Limits::default() };
     let engine = bounded(one()).await;
     let log = engine.temp.path().join("log");
@@ -122,7 +122,7 @@ async fn units_beyond_the_bound_wait_in_order_and_across_a_restart() {
 }
 
 #[tokio::test]
-async fn surroundings_are_those_of_the_type() {
+async fn environment_directory_and_user_are_those_of_the_type() {
     let temp = Scratch::new();
     std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let root = rustix::process::geteuid().is_root();
@@ -188,7 +188,7 @@ printf '{"State": %s, "Detail": "%s", "StdoutSize": 0, "WorkType": "py", "ExtraD
 "#;
 
 #[tokio::test]
-async fn a_python_plugin_says_itself_how_it_ended() {
+async fn a_python_plugin_reports_its_own_end() {
     for (end, state, detail) in [
         ("2 Complete", State::Succeeded, "Complete"),
         ("3 Broken", State::Failed, "Broken"),

@@ -133,7 +133,7 @@ async fn cancel_leaves_no_process_behind() {
 }
 
 #[tokio::test]
-async fn a_runner_asked_to_end_by_somebody_else_says_killed() {
+async fn a_runner_ended_by_somebody_else_reports_killed() {
     let engine = Engine::new().await;
     let id = run(&engine.registry, "exec sleep 1000").await;
     let report = running(&engine.registry, &id).await;
@@ -145,7 +145,7 @@ async fn a_runner_asked_to_end_by_somebody_else_says_killed() {
 }
 
 #[tokio::test]
-async fn a_killed_runner_fails_its_unit_and_takes_all_of_it_along() {
+async fn a_killed_runner_fails_its_unit_and_leaves_no_process() {
     let engine = Engine::new().await;
     let script = "(setsid sh -c 'echo $$; exec sleep 1000' &); (sh -c 'echo $$; exec sleep 1000' &); echo $$; exec sleep 1000";
     let id = run(&engine.registry, script).await;
@@ -205,7 +205,7 @@ async fn release_deletes_and_is_remembered() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_why() {
+async fn a_command_that_cannot_start_says_why() {
     let engine = Engine::new().await;
     let submission = engine.registry.submit(request("localhost", "nothing", "")).await.unwrap();
     let id = submission.id().to_string();
@@ -221,7 +221,7 @@ async fn what_cannot_start_says_why() {
 }
 
 #[tokio::test]
-async fn requests_that_cannot_be_are_refused_and_leave_nothing() {
+async fn impossible_requests_are_refused_and_leave_nothing() {
     let engine = Engine::new().await;
     let with = |change: fn(&mut Submit), work_type: &str, params: &str| {
         let mut request = request("n1", work_type, params);
@@ -342,7 +342,7 @@ async fn many_at_once_all_end() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_named_and_heals() {
+async fn a_full_disk_is_reported_and_recovers() {
     let temp = Scratch::new();
     let small = temp.path().join("small");
     let Some(mount) = Tmpfs::mount(&small) else { return };

@@ -63,7 +63,7 @@ pub async fn starts(registry: &Registry, request: Submit) -> (String, Started) {
 }
 
 #[tokio::test]
-async fn a_job_over_there_gives_its_output_and_end_here() {
+async fn a_remote_job_delivers_its_output_and_its_end() {
     for go in [false, true] {
         let pair = Pair::new().await;
         pair.mesh.pretend_go(go);
@@ -96,7 +96,7 @@ async fn fifty_megabytes_go_there_and_back() {
 }
 
 #[tokio::test]
-async fn cut_links_neither_lose_nor_double_a_byte() {
+async fn cut_links_neither_lose_nor_repeat_a_byte() {
     for go in [false, true] {
         let pair = Pair::new().await;
         pair.mesh.pretend_go(go);
@@ -141,7 +141,7 @@ async fn a_node_that_is_away_gets_the_job_later() {
 }
 
 #[tokio::test]
-async fn a_running_job_is_followed_on_after_a_restart() {
+async fn a_running_job_is_followed_after_a_restart() {
     let pair = Pair::new().await;
     let fifo = pair.temp.path().join("fifo");
     let id = pair.run(&format!("mkfifo {0}; echo one; read x <{0}; echo two", fifo.display())).await;
@@ -170,7 +170,7 @@ async fn cancel_reaches_the_other_node() {
 }
 
 #[tokio::test]
-async fn a_release_does_not_wait_for_an_answer_once_the_way_is_known_to_be_lost() {
+async fn a_release_does_not_wait_for_an_answer_without_a_route() {
     let pair = Pair::new().await;
     let id = pair.run("exec sleep 1000").await;
     pair.far_id(&id).await;
@@ -229,7 +229,7 @@ async fn force_frees_the_unit_here_in_any_case() {
 }
 
 #[tokio::test]
-async fn what_was_half_submitted_when_cancelled_is_cleaned_up_over_there() {
+async fn a_half_submitted_unit_is_cleaned_up_on_the_far_node() {
     let pair = Pair::new().await;
     pair.mesh.stall(true);
     let submission = pair.near.submit(sh("echo x")).await.unwrap();
@@ -279,7 +279,7 @@ async fn a_full_disk_here_delays_the_output_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn what_never_started_is_cancelled_and_released_at_once() {
+async fn a_unit_that_never_started_is_cancelled_and_released_at_once() {
     let pair = Pair::new().await;
     pair.mesh.take_down("n2");
     let (id, _) = starts(&pair.near, sh("echo x")).await;
@@ -291,7 +291,7 @@ async fn what_never_started_is_cancelled_and_released_at_once() {
 }
 
 #[tokio::test]
-async fn a_unit_that_vanished_over_there_fails_here() {
+async fn a_unit_that_vanished_on_the_far_node_fails_here() {
     for go in [false, true] {
         let pair = Pair::new().await;
         pair.mesh.pretend_go(go);
@@ -312,7 +312,7 @@ async fn a_unit_that_vanished_over_there_fails_here() {
 }
 
 #[tokio::test]
-async fn a_refusal_ends_the_unit_and_is_told() {
+async fn a_refusal_ends_the_unit_and_is_reported() {
     let pair = Pair::new().await;
     let submission = pair.near.submit(request("n2", "none", "")).await.unwrap();
     let id = submission.id().to_string();

@@ -37,7 +37,7 @@ async fn a_job_taken_up_again_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn what_had_not_started_fails_at_restart() {
+async fn units_that_had_not_started_fail_at_a_restart() {
     let engine = Engine::new().await;
     let submission = engine.registry.submit(request("n1", "cat", "")).await.unwrap();
     let id = submission.id().to_string();
@@ -80,7 +80,7 @@ fn left_behind(engine: &Engine, id: &str, boot: &str, output: &str, end: &str) {
 }
 
 #[tokio::test]
-async fn a_last_word_that_no_daemon_was_left_to_hear_counts() {
+async fn a_final_status_written_while_no_daemon_ran_counts() {
     let engine = Engine::new().await;
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let boot = boot.trim();

@@ -32,7 +32,7 @@ fn arrived(pair: &Pair) -> u64 {
 
 /// Waits until that much of a payload has arrived, except for what a node writes with the next piece.
 async fn arrives(pair: &Pair, length: usize) {
-    eventually("it is over there", || arrived(pair) + 128 * 1024 > length as u64).await;
+    eventually("it has arrived", || arrived(pair) + 128 * 1024 > length as u64).await;
 }
 
 /// The unit's ID on the far node, once it is known.
@@ -67,7 +67,7 @@ async fn half_way(go: bool) -> (Pair, Vec<u8>, String, Submission) {
 }
 
 #[tokio::test]
-async fn a_payload_is_over_there_before_it_has_ended() {
+async fn a_payload_arrives_before_it_has_ended() {
     for go in [false, true] {
         let (pair, payload, id, mut submission) = half_way(go).await;
         let report = pair.near.status(&id).await.unwrap();
@@ -82,7 +82,7 @@ async fn a_payload_is_over_there_before_it_has_ended() {
 }
 
 #[tokio::test]
-async fn a_payload_that_stops_runs_nowhere_and_leaves_nothing_over_there() {
+async fn a_payload_that_breaks_off_runs_nowhere_and_leaves_nothing() {
     // The client reports an error, is killed, or is a meshd node that will return.
     for (way, go) in [(0, false), (0, true), (1, false), (1, true), (2, false), (2, true)] {
         let pair = Pair::new().await;
@@ -110,7 +110,7 @@ async fn a_payload_that_stops_runs_nowhere_and_leaves_nothing_over_there() {
 }
 
 #[tokio::test]
-async fn links_that_break_meanwhile_change_nothing() {
+async fn links_that_break_during_a_payload_change_nothing() {
     let pair = Pair::new().await;
     let payload = bytes(3 * PART);
     let (id, mut submission) = begin(&pair, &payload[..PART]).await;
@@ -121,13 +121,13 @@ async fn links_that_break_meanwhile_change_nothing() {
         let before = made_at(unit);
         pair.mesh.cut();
         // The client has sent no more by then.
-        eventually("it is made again over there", || made_at(unit).is_some_and(|at| Some(at) != before))
+        eventually("the far node creates it again", || made_at(unit).is_some_and(|at| Some(at) != before))
             .await;
         submission.write(&payload[part * PART..(part + 1) * PART]).await.unwrap();
     }
     within(submission.finish()).await.unwrap();
     assert!(collect(&pair.near, &id, 0).await == payload);
-    eventually("one unit is left over there", || made(&pair) == 1).await;
+    eventually("one unit is left on the far node", || made(&pair) == 1).await;
 }
 
 #[tokio::test]
@@ -155,7 +155,7 @@ async fn a_node_that_is_away_is_tried_when_the_payload_has_ended() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_ends_meanwhile_fails_the_unit_and_leaves_nothing_over_there() {
+async fn a_daemon_that_ends_during_a_payload_fails_the_unit_on_both_nodes() {
     let (pair, _, id, submission) = half_way(false).await;
     // Like a process that is killed.
     std::mem::forget(submission);
@@ -167,7 +167,7 @@ async fn a_daemon_that_ends_meanwhile_fails_the_unit_and_leaves_nothing_over_the
 }
 
 #[tokio::test]
-async fn when_it_starts_there_the_end_of_its_payload_is_on_disk_here() {
+async fn a_unit_starts_only_after_its_payload_is_durable_here() {
     let pair = Pair::new().await;
     let units: PathBuf = pair.temp.path().join("near/n1");
     let mut submission = pair.near.submit(sh(&format!("cat {}/*/status", units.display()))).await.unwrap();
@@ -182,7 +182,7 @@ async fn when_it_starts_there_the_end_of_its_payload_is_on_disk_here() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_when_the_payload_has_ended() {
+async fn a_refusal_is_reported_when_the_payload_has_ended() {
     let pair = Pair::new().await;
     let mut submission = pair.near.submit(request("n2", "none", "")).await.unwrap();
     let id = submission.id().to_string();
@@ -195,7 +195,7 @@ async fn a_refusal_is_told_when_the_payload_has_ended() {
 }
 
 #[tokio::test]
-async fn it_can_be_cancelled_released_and_expire_meanwhile() {
+async fn a_unit_can_be_cancelled_released_or_expire_during_its_payload() {
     for way in 0..4 {
         let pair = Pair::new().await;
         let ttl = (way == 3).then(|| "300ms".to_owned());
@@ -224,7 +224,7 @@ async fn it_can_be_cancelled_released_and_expire_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_payload_that_is_to_be_signed_waits_for_its_end() {
+async fn a_signed_payload_is_sent_when_it_is_complete() {
     let key = Path::new(env!("CARGO_MANIFEST_DIR")).join("certs/work.key");
     let signer = Arc::new(Signer::open(&key, Duration::from_secs(60)).unwrap());
     let pair = Pair::with(|options| options.signer = Some(signer.clone())).await;
@@ -241,12 +241,12 @@ async fn a_payload_that_is_to_be_signed_waits_for_its_end() {
 }
 
 #[tokio::test]
-async fn a_node_of_either_kind_that_restarts_meanwhile_gets_all_of_it_again() {
+async fn a_node_that_restarts_during_a_payload_gets_all_of_it_again() {
     for go in [false, true] {
         let (pair, payload, id, mut submission) = half_way(go).await;
         pair.mesh.take_down("n2");
         let lost = far_status(&pair, &far_id(&pair, &id).await);
-        eventually("the connection is lost over there", || {
+        eventually("the far node loses the connection", || {
             std::fs::read_to_string(&lost).unwrap().contains("Error reading input")
         })
         .await;
@@ -267,7 +267,7 @@ async fn a_node_of_either_kind_that_restarts_meanwhile_gets_all_of_it_again() {
 }
 
 #[tokio::test]
-async fn a_disk_that_is_full_over_there_ends_the_unit_and_is_named() {
+async fn a_full_disk_on_the_far_node_ends_the_unit_and_is_reported() {
     let temp = Scratch::new();
     let small = temp.path().join("small");
     let Some(mount) = Tmpfs::mount(&small) else { return };
@@ -293,7 +293,7 @@ async fn a_disk_that_is_full_over_there_ends_the_unit_and_is_named() {
 }
 
 #[tokio::test]
-async fn what_is_being_made_over_there_when_the_payload_stops_is_not_forgotten() {
+async fn a_remote_unit_is_not_forgotten_when_its_payload_breaks_off() {
     let pair = Pair::new().await;
     pair.mesh.pretend_go(true);
     pair.mesh.slow(true);
@@ -317,7 +317,7 @@ async fn a_unit_whose_release_waits_for_its_node_does_not_start() {
 }
 
 #[tokio::test]
-async fn of_two_attempts_to_make_it_over_there_one_counts_and_the_other_leaves_nothing() {
+async fn of_two_attempts_to_create_a_remote_unit_one_counts() {
     let pair = Pair::new().await;
     pair.mesh.pretend_go(true);
     pair.mesh.slow(true);
