@@ -228,7 +228,7 @@ def test_a_flood_of_updates_keeps_only_the_latest(hop):
             peer.raw(flood)
             peer.all_taken_in("Updates", TOLD)
         assert hop.rss() - before < 32 * MIB, hop.rss() - before
-        assert "flooded with updates" in hop.log()[logged:], "nobody is told of it"
+        assert "flooded with updates" in hop.log()[logged:], "the log does not report it"
     watch.check("updates")
 
 
