@@ -1,108 +1,110 @@
-//! Reads a command line into directives as written.
+//! Reads a command line, and the files that it names, into directives in their order.
 //!
-//! Owns that notation: a dash begins a directive, what follows are its parameters, files and directories of
-//! configuration may stand anywhere between. It refuses to know which directives exist, and opens no file:
-//! it only says where each belongs in the order.
+//! Owns the notation of the command line: a dash begins a directive, what follows are its parameters, files and
+//! directories of configuration may stand anywhere between. Owns the access to configuration files too: which files of
+//! a directory count, and how large one may be. It refuses to know what is in them.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 
-use super::error::Location;
-use super::raw::{RawItem, RawParam, Report};
-use super::value::{Located, Value};
+use super::error::{Location, Report, Source};
+use super::item::Item;
+use super::value::Located;
+use super::yaml;
 
-/// What a command line asks for.
-#[derive(Debug)]
-pub(super) enum Request {
-    /// Print the help text.
-    Help,
-    /// Print the version.
-    Version,
-    /// Run with these parts, in this order.
-    Run(Vec<Part>),
+/// No configuration is larger, in bytes; a device or a log given by mistake would be.
+const MAX_FILE: u64 = 4 * 1024 * 1024;
+
+/// The directives of a command line, and the files that they were read from.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    pub(super) items: Vec<Item>,
+    /// All files, in their order.
+    pub(super) files: Vec<PathBuf>,
+    /// Those in version 2, whose changes count at once.
+    pub(super) watched: Vec<PathBuf>,
 }
 
-/// A part of a configuration.
-#[derive(Debug)]
-pub(super) enum Part {
-    /// A directive written out.
-    Item(RawItem),
-    /// All directives of a file.
-    File(Location, PathBuf),
-    /// The same of a file that must be in version 2.
-    Version2(Location, PathBuf),
-    /// All directives of the files in a directory.
-    Directory(Location, PathBuf),
+/// What follows the dashes of an option.
+pub(super) fn option(arg: &str) -> Option<&str> {
+    arg.strip_prefix("--").or_else(|| arg.strip_prefix('-'))
+}
+
+/// Reads the arguments after the program's name.
+pub(super) fn read(args: &[String], report: &mut Report) -> Reading {
+    let mut parser = Parser { reading: Reading::default(), expecting: Expecting::Nothing, report };
+    for (index, arg) in args.iter().enumerate() {
+        let position = index as u64 + 1;
+        match option(arg) {
+            Some(option) => parser.option(position, arg, option),
+            None => parser.operand(position, arg),
+        }
+    }
+    parser.finish();
+    parser.reading
 }
 
 /// What an argument without a dash belongs to.
 enum Expecting {
     Nothing,
-    Parameter(RawItem),
-    Path { at: Location, option: String, make: fn(Location, PathBuf) -> Part },
+    /// A directive; none if its name is unknown.
+    Parameter(Option<Item>),
+    Path(u64, String, Origin),
 }
 
-/// Reads the arguments after the program's name. An empty command line asks for help.
-pub(super) fn read(args: &[String], report: &mut Report) -> Request {
-    if args.is_empty() {
-        return Request::Help;
-    }
-    let mut parser = Parser { parts: Vec::new(), expecting: Expecting::Nothing, report };
-    for (index, arg) in args.iter().enumerate() {
-        let at = Location::Argument(index + 1);
-        match arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) {
-            Some(name) => match name.to_ascii_lowercase().as_str() {
-                "help" | "h" => return Request::Help,
-                "version" => return Request::Version,
-                lower => parser.option(at, arg, name, lower),
-            },
-            None => parser.operand(at, arg),
-        }
-    }
-    parser.finish();
-    Request::Run(parser.parts)
+/// What a path names.
+#[derive(Clone, Copy)]
+enum Origin {
+    File,
+    Version2,
+    Directory,
 }
 
 struct Parser<'a> {
-    parts: Vec<Part>,
+    reading: Reading,
     expecting: Expecting,
     report: &'a mut Report,
 }
 
 impl Parser<'_> {
-    /// An argument with a dash: a new directive or source.
-    fn option(&mut self, at: Location, arg: &str, name: &str, lower: &str) {
+    /// An argument with a dash: a new directive or path.
+    fn option(&mut self, position: u64, arg: &str, option: &str) {
         self.finish();
-        let (key, inline) = match lower.find('=') {
-            Some(split) => (&lower[..split], Some(&name[split + 1..])),
-            None => (lower, None),
-        };
-        let make: fn(Location, PathBuf) -> Part = match key {
-            "config" | "c" => Part::File,
-            "config-dir" => Part::Directory,
-            "config-v2" => Part::Version2,
+        let (name, value) = option.split_once('=').map_or((option, None), |(name, path)| (name, Some(path)));
+        let origin = match name.to_ascii_lowercase().as_str() {
+            "config" | "c" => Origin::File,
+            "config-dir" => Origin::Directory,
+            "config-v2" => Origin::Version2,
             _ => {
-                self.expecting =
-                    Expecting::Parameter(RawItem { at, name: name.to_owned(), params: Vec::new() });
+                let item = Item::begin(option, Source::CommandLine.at(position), self.report);
+                self.expecting = Expecting::Parameter(item);
                 return;
             }
         };
-        match inline {
-            Some(path) => self.parts.push(make(at, PathBuf::from(path))),
-            None => self.expecting = Expecting::Path { at, option: arg.to_owned(), make },
+        match value {
+            Some(path) => self.path(position, Path::new(path), origin),
+            None => self.expecting = Expecting::Path(position, arg.to_owned(), origin),
         }
     }
 
     /// An argument without a dash: a parameter or a path.
-    fn operand(&mut self, at: Location, arg: &str) {
+    fn operand(&mut self, position: u64, arg: &str) {
         match &mut self.expecting {
-            Expecting::Parameter(item) => item.params.push(parameter(at, arg)),
-            Expecting::Path { make, .. } => {
-                self.parts.push(make(at, PathBuf::from(arg)));
+            Expecting::Parameter(item) => {
+                let (name, text) = arg.split_once('=').map_or((None, arg), |(name, text)| (Some(name), text));
+                if let Some(item) = item {
+                    item.put(name, Located::text(position, text), self.report);
+                }
+            }
+            Expecting::Path(_, _, origin) => {
+                let origin = *origin;
                 self.expecting = Expecting::Nothing;
+                self.path(position, Path::new(arg), origin);
             }
             Expecting::Nothing => {
-                let problem = format!("{arg:?} belongs to no directive: write `--directive {arg}`");
-                self.report.general(&at, problem);
+                let fault = format!("{arg:?} belongs to no directive: write `--directive {arg}`");
+                self.report.error(Source::CommandLine.at(position), fault);
             }
         }
     }
@@ -110,20 +112,78 @@ impl Parser<'_> {
     /// Ends the directive that is being read.
     fn finish(&mut self) {
         match std::mem::replace(&mut self.expecting, Expecting::Nothing) {
-            Expecting::Nothing => {}
-            Expecting::Parameter(item) => self.parts.push(Part::Item(item)),
-            Expecting::Path { at, option, .. } => {
-                let problem = format!("{option} needs a path after it");
-                self.report.general(&at, problem);
+            Expecting::Nothing | Expecting::Parameter(None) => {}
+            Expecting::Parameter(Some(item)) => self.reading.items.push(item.complete(self.report)),
+            Expecting::Path(position, option, _) => {
+                self.report
+                    .error(Source::CommandLine.at(position), format!("{option} needs a path after it"));
             }
+        }
+    }
+
+    fn path(&mut self, position: u64, path: &Path, origin: Origin) {
+        let at = Source::CommandLine.at(position);
+        match origin {
+            Origin::File => self.file(&at, path),
+            Origin::Version2 => {
+                let (watched, errors) = (self.reading.watched.len(), self.report.errors.len());
+                self.file(&at, path);
+                if self.reading.watched.len() == watched && self.report.errors.len() == errors {
+                    let fault = "--config-v2 takes a file in version 2, a map with `version: 2`";
+                    self.report.error(at, fault);
+                }
+            }
+            Origin::Directory => match listing(path) {
+                Ok(paths) => paths.iter().for_each(|path| self.file(&at, path)),
+                Err(fault) => self.report.error(at, fault),
+            },
+        }
+    }
+
+    fn file(&mut self, at: &Location, path: &Path) {
+        self.reading.files.push(path.to_owned());
+        match contents(path) {
+            Ok(text) => {
+                let document = yaml::read(path, &text, self.report);
+                self.reading.watched.extend(document.version2.then(|| path.to_owned()));
+                self.reading.items.extend(document.items);
+            }
+            Err(fault) => self.report.error(at.clone(), fault),
         }
     }
 }
 
-fn parameter(at: Location, arg: &str) -> RawParam {
-    let (name, text) = match arg.split_once('=') {
-        Some((name, text)) => (Some(name.to_owned()), text),
-        None => (None, arg),
-    };
-    RawParam { name, value: Located { at: at.clone(), value: Value::Text(text.to_owned()) }, at }
+fn contents(path: &Path) -> Result<String, String> {
+    let unreadable = |error| unreadable(path, &error);
+    let mut text = String::new();
+    let file = File::open(path).map_err(unreadable)?;
+    let size = file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if size as u64 > MAX_FILE {
+        let path = path.display();
+        return Err(format!("{path} is larger than {MAX_FILE} bytes, which is no configuration file"));
+    }
+    Ok(text)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> String {
+    format!("cannot read {}: {error}", path.display())
+}
+
+/// The `*.yml` and `*.yaml` files of a directory, hidden ones excepted, sorted by name.
+fn listing(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = std::fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let entries = entries.map_err(|error| unreadable(directory, &error))?;
+    let mut paths: Vec<_> =
+        entries.into_iter().map(|entry| entry.path()).filter(|path| is_configuration(path)).collect();
+    if paths.is_empty() {
+        return Err(format!("{} holds no *.yml or *.yaml file", directory.display()));
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn is_configuration(path: &Path) -> bool {
+    let named = path.extension().is_some_and(|extension| extension == "yml" || extension == "yaml");
+    let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    named && !hidden && !path.is_dir()
 }

@@ -27,10 +27,9 @@
 use std::fmt::Display;
 
 use super::Environment;
-use super::check::Item;
 use super::components::Facts;
-use super::error::{Location, invalid};
-use super::raw::Report;
+use super::error::{Report, invalid};
+use super::item::Item;
 use super::schema::{Directive, Group, Kind, Parameter, Role};
 use super::value::{Located, Value, quoted};
 
@@ -42,8 +41,8 @@ pub trait Settings {
     /// The parameters, as the declaration has the first of them.
     fn parameters(declared: Parameter) -> Vec<Parameter>;
 
-    /// Reads the value, of which the first parameter has this name. `None` after an error, which has been noted.
-    fn read(name: &'static str, reader: &mut Reader<'_>) -> Option<Self::Value>;
+    /// Reads the value. `None` after an error, which has been noted.
+    fn read(reader: &mut Reader<'_>) -> Option<Self::Value>;
 
     /// Adds what the value says about a component that is configured by it.
     fn tell(_value: &Self::Value, _facts: &mut Facts) {}
@@ -65,17 +64,15 @@ pub trait Single {
     /// The value.
     type Value;
     /// What is written.
-    const KIND: Kind;
+    const KIND: Kind = Kind::Text;
     /// What it means for other directives.
     const ROLE: Role = Role::Plain;
+    /// True if an empty text is the same as none; else it is an error.
+    const EMPTY_IS_ABSENT: bool = false;
 
-    /// Reads what was given, in the shape of the kind. `None` after an error, which has been noted.
-    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<Self::Value>;
-
-    /// The value if the parameter is not given. A required one that is missing has been noted before.
-    fn absent(_problems: &mut Problems<'_>) -> Option<Self::Value> {
-        None
-    }
+    /// Reads what was given, in the shape of the kind. `None` after an error, which has been noted: that a required one
+    /// is missing, before.
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Self::Value>;
 
     /// See [`Settings::tell`].
     fn tell(_value: &Self::Value, _facts: &mut Facts) {}
@@ -88,59 +85,14 @@ impl<T: Single> Settings for T {
         vec![Parameter { kind: T::KIND, role: T::ROLE, ..declared }]
     }
 
-    fn read(name: &'static str, reader: &mut Reader<'_>) -> Option<T::Value> {
-        let (given, mut problems) = reader.parameter(name);
-        match given {
-            Some(given) => T::read(given, &mut problems),
-            None => T::absent(&mut problems),
+    fn read(reader: &mut Reader<'_>) -> Option<T::Value> {
+        let given = reader.item.settings.get(reader.parameter);
+        let is_empty = given.is_some_and(Located::is_empty_text);
+        if is_empty && !T::EMPTY_IS_ABSENT {
+            reader.fail("may not be empty");
+            return None;
         }
-    }
-
-    fn tell(value: &T::Value, facts: &mut Facts) {
-        T::tell(value, facts);
-    }
-}
-
-/// A value that is written as text.
-pub trait Text {
-    /// The value.
-    type Value;
-    /// What it means for other directives.
-    const ROLE: Role = Role::Plain;
-    /// True if an empty text is the same as none; else it is an error.
-    const EMPTY_IS_ABSENT: bool = false;
-
-    /// Reads the text.
-    fn parse(text: &str) -> Result<Self::Value, Refusal>;
-
-    /// See [`Single::absent`].
-    fn absent(_problems: &mut Problems<'_>) -> Option<Self::Value> {
-        None
-    }
-
-    /// See [`Settings::tell`].
-    fn tell(_value: &Self::Value, _facts: &mut Facts) {}
-}
-
-impl<T: Text> Single for T {
-    type Value = T::Value;
-    const KIND: Kind = Kind::Text;
-    const ROLE: Role = T::ROLE;
-
-    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<T::Value> {
-        match &given.value {
-            Value::Text(text) if text.is_empty() && T::EMPTY_IS_ABSENT => T::absent(problems),
-            Value::Text(text) if text.is_empty() => {
-                problems.fail("may not be empty");
-                None
-            }
-            Value::Text(text) => problems.accept(text, T::parse(text)),
-            _ => None,
-        }
-    }
-
-    fn absent(problems: &mut Problems<'_>) -> Option<T::Value> {
-        T::absent(problems)
+        T::read(given.filter(|_| !is_empty), reader)
     }
 
     fn tell(value: &T::Value, facts: &mut Facts) {
@@ -153,36 +105,26 @@ impl<T: Single> Single for Option<T> {
     type Value = Option<T::Value>;
     const KIND: Kind = T::KIND;
     const ROLE: Role = T::ROLE;
+    const EMPTY_IS_ABSENT: bool = true;
 
-    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<Option<T::Value>> {
-        if given.is_empty_text() { Some(None) } else { T::read(given, problems).map(Some) }
-    }
-
-    fn absent(_problems: &mut Problems<'_>) -> Option<Option<T::Value>> {
-        Some(None)
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Option<T::Value>> {
+        if given.is_none() { Some(None) } else { T::read(given, reader).map(Some) }
     }
 
     fn tell(value: &Option<T::Value>, facts: &mut Facts) {
-        if let Some(value) = value {
-            T::tell(value, facts);
-        }
+        value.iter().for_each(|value| T::tell(value, facts));
     }
 }
 
 /// A list of texts; all wrong ones are noted.
-impl<T: Text> Single for Vec<T> {
+impl<T: Single> Single for Vec<T> {
     type Value = Vec<T::Value>;
     const KIND: Kind = Kind::TextList;
 
-    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<Vec<T::Value>> {
-        let Value::List(items) = &given.value else { return None };
-        let texts = items.iter().filter_map(Located::as_text);
-        let read: Vec<_> = texts.filter_map(|text| problems.accept(&text, T::parse(&text))).collect();
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Vec<T::Value>> {
+        let items = given.map_or(&[][..], Located::items);
+        let read: Vec<_> = items.iter().filter_map(|item| T::read(Some(item), reader)).collect();
         (read.len() == items.len()).then_some(read)
-    }
-
-    fn absent(_problems: &mut Problems<'_>) -> Option<Vec<T::Value>> {
-        Some(Vec::new())
     }
 }
 
@@ -190,16 +132,12 @@ impl Single for bool {
     type Value = Self;
     const KIND: Kind = Kind::Flag;
 
-    fn read(given: &Located, _problems: &mut Problems<'_>) -> Option<Self> {
-        Some(matches!(given.value, Value::Flag(true)))
-    }
-
-    fn absent(_problems: &mut Problems<'_>) -> Option<Self> {
-        Some(false)
+    fn read(given: Option<&Located>, _reader: &mut Reader<'_>) -> Option<Self> {
+        Some(given.is_some_and(|given| matches!(given.value, Value::Flag(true))))
     }
 }
 
-/// Why a text is not taken.
+/// Why a text is rejected.
 #[derive(Debug)]
 pub enum Refusal {
     /// For this reason.
@@ -214,74 +152,48 @@ impl<E: Display> From<E> for Refusal {
     }
 }
 
-/// Reads the values of one directive.
+/// Reads the values of one directive, and notes what is wrong with the parameter at hand.
 pub struct Reader<'a> {
     item: &'a Item,
-    environment: &'a Environment,
-    report: &'a mut Report,
-}
-
-impl<'a> Reader<'a> {
-    pub(super) fn new(item: &'a Item, environment: &'a Environment, report: &'a mut Report) -> Self {
-        Self { item, environment, report }
-    }
-
-    /// What was given for a parameter, or its default, and where to note what is wrong with it.
-    pub(super) fn parameter(&mut self, name: &'static str) -> (Option<&'a Located>, Problems<'_>) {
-        debug_assert!(self.item.directive.parameter(name).is_some(), "{name} is not in the table");
-        let given = self.item.settings.get(name);
-        (given, Problems { item: self.item, name, environment: self.environment, report: self.report })
-    }
-
-    /// True if a text was given and is not empty.
-    pub(super) fn is_given(&self, name: &'static str) -> bool {
-        self.item.settings.get(name).is_some_and(|given| !given.is_blank())
-    }
-
-    /// Warns of what is allowed but probably not intended.
-    pub(super) fn warn(&mut self, texts: impl IntoIterator<Item = &'static str>) {
-        for text in texts {
-            self.report.warn(&self.item.at, format!("{}: {text}", self.item.directive.name));
-        }
-    }
-
-    /// Notes errors about several parameters.
-    pub(super) fn conflicts(&mut self, problems: impl IntoIterator<Item = &'static str>) {
-        let errors = problems.into_iter().map(|problem| self.item.error(None, problem));
-        self.report.errors.extend(errors);
-    }
-}
-
-/// Where a parameter's errors are noted.
-pub struct Problems<'a> {
-    item: &'a Item,
-    name: &'static str,
+    parameter: &'static str,
     /// What defaults may depend on.
     pub(super) environment: &'a Environment,
     report: &'a mut Report,
 }
 
-impl Problems<'_> {
+impl<'a> Reader<'a> {
+    pub(super) fn new(item: &'a Item, environment: &'a Environment, report: &'a mut Report) -> Self {
+        Self { item, parameter: item.directive.name, environment, report }
+    }
+
+    /// The same for another parameter.
+    pub(super) fn at(&mut self, parameter: &'static str) -> Reader<'_> {
+        Reader { item: self.item, parameter, environment: self.environment, report: self.report }
+    }
+
+    /// True if another parameter says more than leaving it out.
+    pub(super) fn is_given(&self, parameter: &str) -> bool {
+        self.item.is_given(parameter)
+    }
+
+    /// The value of a text, or the note why it is none.
+    pub(super) fn parse<T, E: Into<Refusal>>(
+        &mut self,
+        text: &str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let fault = match parse(text).map_err(Into::into) {
+            Ok(value) => return Some(value),
+            Err(Refusal::Because(reason)) => invalid(&quoted(text), &reason),
+            Err(Refusal::Fault(fault)) => fault,
+        };
+        self.fail(fault);
+        None
+    }
+
     /// Notes an error.
     pub(super) fn fail(&mut self, fault: impl Into<String>) {
-        self.report.errors.push(self.item.error(Some(self.name), fault));
-    }
-
-    /// Notes an error about an entry that has a location of its own.
-    pub(super) fn fail_at(&mut self, at: &Location, fault: impl Into<String>) {
-        let error = self.item.error(Some(self.name), fault);
-        self.report.errors.push(super::ConfigError { at: at.clone(), ..error });
-    }
-
-    /// Warns of an entry that has a location of its own.
-    pub(super) fn warn_at(&mut self, at: &Location, text: &str) {
-        self.report.warn(at, format!("{}: {}: {text}", self.item.directive.name, self.name));
-    }
-
-    /// Notes that the directive lacks this parameter.
-    pub(super) fn lacking(&mut self, what: &str) {
-        let fault = format!("`{}` is needed: {what}", self.name);
-        self.report.errors.push(self.item.error(None, fault));
+        self.report.errors.push(self.item.error(Some(self.parameter), fault));
     }
 
     /// Notes that a value is not allowed.
@@ -289,13 +201,33 @@ impl Problems<'_> {
         self.fail(invalid(given, reason));
     }
 
-    /// The value, or the note why the text is none.
-    pub(super) fn accept<T>(&mut self, text: &str, parsed: Result<T, Refusal>) -> Option<T> {
-        let fault = |refusal| match refusal {
-            Refusal::Because(reason) => invalid(&quoted(text), &reason),
-            Refusal::Fault(fault) => fault,
-        };
-        parsed.map_err(|refusal| self.fail(fault(refusal))).ok()
+    /// Notes an error about an entry that has a location of its own.
+    pub(super) fn fail_at(&mut self, position: u64, fault: String) {
+        let error = self.item.error(Some(self.parameter), fault);
+        self.report.errors.push(super::ConfigError { at: self.item.at(position), ..error });
+    }
+
+    /// Warns of an entry that has a location of its own.
+    pub(super) fn warn_at(&mut self, position: u64, text: &str) {
+        let text = format!("{}: {}: {text}", self.item.directive.name, self.parameter);
+        self.report.warn(self.item.at(position), text);
+    }
+
+    /// Notes that the directive lacks this parameter.
+    pub(super) fn lacking(&mut self, what: &str) {
+        let fault = format!("`{}` is needed: {what}", self.parameter);
+        self.report.errors.push(self.item.error(None, fault));
+    }
+
+    /// Notes an error about several parameters.
+    pub(super) fn conflict(&mut self, fault: &str) {
+        self.report.errors.push(self.item.error(None, fault));
+    }
+
+    /// Warns of what is allowed but probably not intended.
+    pub(super) fn warn(&mut self, text: &str) {
+        let text = format!("{}: {text}", self.item.directive.name);
+        self.report.warn(self.item.at.clone(), text);
     }
 }
 
@@ -361,15 +293,15 @@ macro_rules! settings {
             }
 
             #[allow(unused_variables, reason = "a directive may have no parameters")]
-            fn read(_: &'static str, reader: &mut $crate::config::declare::Reader<'_>) -> Option<$value> {
+            fn read(reader: &mut $crate::config::declare::Reader<'_>) -> Option<$value> {
                 $(let $field = <$type as $crate::config::declare::Settings>::read(
-                    $crate::config::declare::name!($field $($name)?), reader,
+                    &mut reader.at($crate::config::declare::name!($field $($name)?)),
                 );)*
-                $(if let ($(Some($of),)+) = ($($of.as_ref(),)+) {
-                    reader.conflicts($rule($($of),+));
+                $(if let ($(Some($of),)+) = ($($of.as_ref(),)+) && let Some(fault) = $rule($($of),+) {
+                    reader.conflict(fault);
                 })*
-                $(if let ($(Some($about),)+) = ($($about.as_ref(),)+) {
-                    reader.warn($doubt($($about),+));
+                $(if let ($(Some($about),)+) = ($($about.as_ref(),)+) && let Some(text) = $doubt($($about),+) {
+                    reader.warn(text);
                 })*
                 $(let $field = $field?;)*
                 Some($crate::config::declare::make!($value { $($field),* } $($make)?))

@@ -1,37 +1,90 @@
 //! What can be wrong with a configuration, and where.
 //!
-//! Owns the locations (file and line, or argument of the command line) and the words that several checks share. An
-//! error says where, which directive and parameter, what was given and what is allowed. It refuses to know
-//! how files are read and what a setting is for.
+//! Owns the locations (file and line, or argument of the command line), the report that collects all errors, and the
+//! words that several checks share. An error says where, which directive and parameter, what was given and what is
+//! allowed. It refuses to know how files are read and what a setting is for.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+/// What a piece of configuration was read from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A file, as it was named.
+    File(Arc<Path>),
+    /// The command line.
+    CommandLine,
+    /// Nothing: a default, or the configuration as a whole.
+    Implicit,
+}
+
+impl Source {
+    /// A line of the file, or an argument of the command line.
+    pub(super) fn at(&self, position: u64) -> Location {
+        Location { source: self.clone(), position }
+    }
+}
+
 /// Where a piece of configuration was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Location {
-    /// A line of a file; line 0 is the file as a whole.
-    File {
-        /// The file, as it was named.
-        path: Arc<Path>,
-        /// Counted from 1.
-        line: u64,
-    },
-    /// An argument of the command line, counted from 1.
-    Argument(usize),
-    /// Not written anywhere: a default, or the configuration as a whole.
-    Implicit,
+pub struct Location {
+    /// In what.
+    pub source: Source,
+    /// The line or argument, counted from 1; 0 is the source as a whole.
+    pub position: u64,
 }
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { path, line: 0 } => write!(f, "{}", path.display()),
-            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
-            Self::Argument(position) => write!(f, "command line argument {position}"),
-            Self::Implicit => f.write_str("configuration"),
+        match (&self.source, self.position) {
+            (Source::File(path), 0) => write!(f, "{}", path.display()),
+            (Source::File(path), line) => write!(f, "{}:{line}", path.display()),
+            (Source::CommandLine, position) => write!(f, "command line argument {position}"),
+            (Source::Implicit, _) => f.write_str("configuration"),
         }
+    }
+}
+
+/// The errors and warnings found so far; reading goes on after an error, to find them all at once.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    pub(super) errors: Vec<ConfigError>,
+    pub(super) warnings: Vec<Warning>,
+}
+
+impl Report {
+    /// Notes an error that concerns no known directive.
+    pub(super) fn error(&mut self, at: Location, fault: impl Into<String>) {
+        self.errors.push(ConfigError { at, directive: None, parameter: None, fault: fault.into() });
+    }
+
+    pub(super) fn warn(&mut self, at: Location, text: String) {
+        self.warnings.push(Warning { at, text });
+    }
+
+    /// The warnings, unless there is an error.
+    ///
+    /// # Errors
+    /// All that were found, in the order a person reads: the command line, then file by file as first mentioned.
+    pub(super) fn finish(self) -> Result<Vec<Warning>, ConfigErrors> {
+        let mut errors = self.errors;
+        if errors.is_empty() {
+            return Ok(self.warnings);
+        }
+        let mut sources: Vec<Source> = Vec::new();
+        for error in &errors {
+            if !sources.contains(&error.at.source) {
+                sources.push(error.at.source.clone());
+            }
+        }
+        let rank = |source: &Source| match source {
+            Source::CommandLine => 0,
+            Source::File(_) => sources.iter().position(|known| known == source).map_or(1, |index| index + 1),
+            Source::Implicit => usize::MAX,
+        };
+        errors.sort_by_key(|error| (rank(&error.at.source), error.at.position));
+        Err(ConfigErrors(errors))
     }
 }
 
@@ -45,50 +98,23 @@ pub(super) fn invalid(given: &str, reason: &str) -> String {
     format!("{given} is not allowed: {reason}")
 }
 
-/// The words for a parameter that is none, among those that are.
-pub(super) fn unknown_parameter<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    format!("unknown parameter `{}`: {}", shown(name), Hint::new(name, known))
+/// The words for an unknown parameter, among those that are known.
+pub(super) fn unknown_parameter(name: &str, known: &[&str]) -> String {
+    format!("unknown parameter `{}`: {}", shown(name), hint(name, known))
 }
 
-/// Help for a wrong name: the nearest right one, else all of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Hint {
-    /// The nearest right name.
-    DidYouMean(String),
-    /// All right names.
-    OneOf(Vec<String>),
-    /// Too many to print.
-    SeeHelp,
-}
-
-impl Hint {
-    /// The hint for a wrong name among the right ones.
-    pub fn new<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
-        let known: Vec<&str> = known.into_iter().collect();
-        match nearest(given, &known) {
-            Some(name) => Self::DidYouMean(name.to_owned()),
-            None if known.len() > 16 => Self::SeeHelp,
-            None => Self::OneOf(known.into_iter().map(str::to_owned).collect()),
-        }
+/// Help for a wrong name: the nearest right one, else all of them unless they are many.
+pub(super) fn hint(given: &str, known: &[&str]) -> String {
+    match nearest(given, known) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None if known.len() > 16 => "`meshd --help` lists them all".to_owned(),
+        None => list(known),
     }
 }
 
-impl fmt::Display for Hint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::DidYouMean(name) => write!(f, "did you mean `{name}`?"),
-            Self::OneOf(names) if names.is_empty() => f.write_str("there are none"),
-            Self::OneOf(names) => write!(f, "there are {}", names.join(", ")),
-            Self::SeeHelp => f.write_str("`meshd --help` lists them all"),
-        }
-    }
-}
-
-/// A name as a message carries it: without control characters and not endless.
-pub(super) fn shown(name: &str) -> String {
-    const SHOWN: usize = 80;
-    let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
-    name.chars().take(SHOWN).map(escaped).collect()
+/// All right names.
+pub(super) fn list(names: &[&str]) -> String {
+    if names.is_empty() { "there are none".to_owned() } else { format!("there are {}", names.join(", ")) }
 }
 
 /// The known name closest to the given one, if it is close enough to be a typing error.
@@ -99,28 +125,15 @@ fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     }
     let given = given.to_lowercase().replace('_', "-");
     let allowed = (given.chars().count() / 3).clamp(1, 3);
-    let near = known.iter().map(|name| (distance(&given, name), *name));
+    let near = known.iter().map(|name| (strsim::osa_distance(&given, name), *name));
     near.filter(|(distance, _)| *distance <= allowed).min().map(|(_, name)| name)
 }
 
-/// The number of letters to insert, delete, replace or swap with the next that lead from one name to the other.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    // rows[i][j] is the distance between the first i letters of one and the first j of the other.
-    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                least = least.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
+/// A name as a message shows it: shortened, and without control characters.
+pub(super) fn shown(name: &str) -> String {
+    const SHOWN: usize = 80;
+    let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
+    name.chars().take(SHOWN).map(escaped).collect()
 }
 
 /// One thing that is wrong, and where.
@@ -134,13 +147,6 @@ pub struct ConfigError {
     pub parameter: Option<&'static str>,
     /// What is wrong, and what is allowed instead.
     pub fault: String,
-}
-
-impl ConfigError {
-    /// An error that concerns no directive in particular.
-    pub fn general(at: Location, fault: impl Into<String>) -> Self {
-        Self { at, directive: None, parameter: None, fault: fault.into() }
-    }
 }
 
 impl fmt::Display for ConfigError {

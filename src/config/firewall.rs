@@ -8,7 +8,7 @@ use regex::Regex;
 use regex_syntax::ast::Ast;
 use regex_syntax::ast::parse::Parser;
 
-use super::declare::{Problems, Single};
+use super::declare::{Reader, Single};
 use super::error::{invalid, shown, unknown_parameter, wrong_type};
 use super::schema::Kind;
 use super::value::{Located, Value, quoted};
@@ -24,22 +24,18 @@ impl Single for Rules {
     type Value = Vec<Rule>;
     const KIND: Kind = Kind::FirewallRules;
 
-    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<Vec<Rule>> {
-        let Value::List(nodes) = &given.value else { return None };
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Vec<Rule>> {
+        let nodes = given.map_or(&[][..], Located::items);
         let mut rules = Vec::new();
         for node in nodes {
             let mut ambiguous = Vec::new();
             match rule(node, &mut ambiguous) {
                 Ok(rule) => rules.push(rule),
-                Err(faults) => faults.into_iter().for_each(|fault| problems.fail_at(&node.at, fault)),
+                Err(faults) => faults.into_iter().for_each(|fault| reader.fail_at(node.position, fault)),
             }
-            ambiguous.into_iter().for_each(|text| problems.warn_at(&node.at, &text));
+            ambiguous.iter().for_each(|text| reader.warn_at(node.position, text));
         }
         (rules.len() == nodes.len()).then_some(rules)
-    }
-
-    fn absent(_problems: &mut Problems<'_>) -> Option<Vec<Rule>> {
-        Some(Vec::new())
     }
 }
 
@@ -52,8 +48,9 @@ fn rule(node: &Located, ambiguous: &mut Vec<String>) -> Result<Rule, Vec<String>
     let mut action = None;
     let mut names: [Option<Pattern>; 4] = [const { None }; 4];
     for (key, value) in entries {
+        let key = key.name();
         let outcome = match KEYS.iter().position(|known| known.eq_ignore_ascii_case(key)) {
-            None => Err(unknown_parameter(key, KEYS)),
+            None => Err(unknown_parameter(key, &KEYS)),
             Some(0) => parse_action(value).map(|parsed| action = Some(parsed)),
             Some(index) => {
                 ambiguous.extend(two_readings(key, value));

@@ -10,7 +10,6 @@
 //! configuration files alone: no sockets, no keys, no clock; machine and caller are described by an [`Environment`].
 
 mod address;
-mod check;
 mod cmdline;
 pub mod components;
 mod declare;
@@ -18,14 +17,11 @@ pub mod directives;
 pub mod error;
 mod firewall;
 mod help;
+mod item;
 mod parameters;
-mod raw;
 pub mod reload;
 pub mod schema;
-mod sources;
-mod support;
 mod value;
-mod version2;
 mod yaml;
 
 use std::path::{Path, PathBuf};
@@ -33,14 +29,15 @@ use std::path::{Path, PathBuf};
 pub use address::{HostPort, WsUrl};
 pub use components::ControlListener;
 pub use directives::{Component, Config, DIRECTIVES, Link};
-pub use error::{ConfigError, ConfigErrors, Location, Warning};
+pub use error::{ConfigError, ConfigErrors, Location, Source, Warning};
 pub use help::{help, reference};
 pub use reload::{NotReloadable, ReloadPlan, plan};
 
-use cmdline::{Part, Request};
+use cmdline::Reading;
 use declare::Declared;
 use directives::node::Node;
-use raw::{RawItem, Report};
+use error::Report;
+use item::Item;
 use schema::Directive;
 
 /// Everything outside the configuration that its defaults may depend on.
@@ -116,18 +113,19 @@ pub struct Loaded {
 pub struct Sources {
     args: Vec<String>,
     environment: Environment,
-    files: sources::Files,
+    files: Vec<PathBuf>,
+    watched: Vec<PathBuf>,
 }
 
 impl Sources {
     /// The files that were read, in their order.
     pub fn files(&self) -> &[PathBuf] {
-        &self.files.read
+        &self.files
     }
 
     /// Those of them in version 2: a change of one is followed without a request.
     pub fn watched(&self) -> &[PathBuf] {
-        &self.files.watched
+        &self.watched
     }
 
     /// Reads the same sources again. Files in a directory may have come or gone.
@@ -135,15 +133,7 @@ impl Sources {
     /// # Errors
     /// Everything that is wrong with them now.
     pub fn load_again(&self) -> Result<Loaded, ConfigErrors> {
-        let mut report = Report::default();
-        match cmdline::read(&self.args, &mut report) {
-            Request::Run(parts) => load_parts(parts, &self.args, &self.environment, report),
-            // These arguments have been a configuration before.
-            Request::Help | Request::Version => {
-                report.general(&Location::Implicit, "the command line names none");
-                Err(ConfigErrors(report.errors))
-            }
-        }
+        read(&self.args, &self.environment)
     }
 }
 
@@ -156,64 +146,38 @@ pub fn load(
     environment: &Environment,
 ) -> Result<Invocation, ConfigErrors> {
     let args: Vec<String> = args.into_iter().collect();
+    let options = args.iter().filter_map(|arg| cmdline::option(arg));
+    let asked = options.map(str::to_ascii_lowercase).find_map(|option| match option.as_str() {
+        "help" | "h" => Some(Invocation::Help),
+        "version" => Some(Invocation::Version),
+        _ => None,
+    });
+    match asked {
+        Some(asked) => Ok(asked),
+        None if args.is_empty() => Ok(Invocation::Help),
+        None => read(&args, environment).map(|loaded| Invocation::Run(Box::new(loaded))),
+    }
+}
+
+fn read(args: &[String], environment: &Environment) -> Result<Loaded, ConfigErrors> {
     let mut report = Report::default();
-    match cmdline::read(&args, &mut report) {
-        Request::Help => Ok(Invocation::Help),
-        Request::Version => Ok(Invocation::Version),
-        Request::Run(parts) => {
-            load_parts(parts, &args, environment, report).map(|loaded| Invocation::Run(Box::new(loaded)))
-        }
-    }
+    let Reading { items, files, watched } = cmdline::read(args, &mut report);
+    let config = assemble(items, environment, &mut report);
+    let warnings = report.finish()?;
+    let sources = Sources { args: args.to_vec(), environment: environment.clone(), files, watched };
+    Ok(Loaded { config, warnings, sources })
 }
 
-fn load_parts(
-    parts: Vec<Part>,
-    args: &[String],
-    environment: &Environment,
-    mut report: Report,
-) -> Result<Loaded, ConfigErrors> {
-    let mut files = sources::Files::default();
-    let raw = sources::items(parts, &mut files, &mut report);
-    let config = assemble(raw, environment, &mut report);
-    if !report.errors.is_empty() {
-        return Err(sorted(report.errors));
-    }
-    let sources = Sources { args: args.to_vec(), environment: environment.clone(), files };
-    Ok(Loaded { config, warnings: report.warnings, sources })
-}
-
-/// From directives as written to the configuration, which is complete unless there is an error in the report.
-fn assemble(raw: Vec<RawItem>, environment: &Environment, report: &mut Report) -> Config {
-    let mut items = check::check(raw, report);
+/// From directives to the configuration, which is complete unless there is an error in the report.
+fn assemble(mut items: Vec<Item>, environment: &Environment, report: &mut Report) -> Config {
+    item::check(&items, report);
     let given = |directive: &Directive| items.iter().any(|item| item.directive.name == directive.name);
     // A certificate command needs no node: neither its name nor its directory.
     if !DIRECTIVES.iter().any(|directive| directive.exclusive && given(directive)) {
         let implicit = DIRECTIVES.iter().find(|directive| directive.name == Node::NAME && !given(directive));
-        items.extend(implicit.map(check::Item::implicit));
+        items.extend(implicit.map(Item::implicit));
     }
-    let config = directives::build(&items, environment, report);
-    report.warnings.extend(support::warnings(&items));
-    config
-}
-
-/// In the order a person reads: file by file as first mentioned, then by line.
-fn sorted(mut errors: Vec<ConfigError>) -> ConfigErrors {
-    let mut files: Vec<std::sync::Arc<Path>> = Vec::new();
-    for error in &errors {
-        if let Location::File { path, .. } = &error.at
-            && !files.contains(path)
-        {
-            files.push(path.clone());
-        }
-    }
-    errors.sort_by_key(|error| match &error.at {
-        Location::Argument(position) => (0, 0, *position as u64),
-        Location::File { path, line } => {
-            (1, files.iter().position(|file| file == path).unwrap_or_default(), *line)
-        }
-        Location::Implicit => (2, 0, 0),
-    });
-    ConfigErrors(errors)
+    directives::build(&items, environment, report)
 }
 
 #[cfg(test)]

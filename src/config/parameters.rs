@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use super::address::{HostPort, bind_host};
 use super::components::{Claim, Facts, Profile};
-use super::declare::{Problems, Reader, Refusal, Settings, Single, Text, settings};
+use super::declare::{Reader, Refusal, Settings, Single, settings};
 use super::schema::{Kind, Parameter, Role};
 use super::value::{Located, Value};
 use crate::mesh::LinkPolicy;
@@ -30,12 +30,15 @@ macro_rules! text {
         $crate::config::parameters::text! { impl $name => $value = $parse $(, role $role)? $(, tell $tell)?; }
     )+};
     ($(impl $name:ty => $value:ty = $parse:expr $(, role $role:expr)? $(, tell $tell:expr)?;)+) => {$(
-        impl $crate::config::declare::Text for $name {
+        impl $crate::config::declare::Single for $name {
             type Value = $value;
             $(const ROLE: $crate::config::schema::Role = $role;)?
 
-            fn parse(text: &str) -> Result<$value, $crate::config::declare::Refusal> {
-                $crate::config::parameters::refused(($parse)(text))
+            fn read(
+                given: Option<&$crate::config::value::Located>,
+                reader: &mut $crate::config::declare::Reader<'_>,
+            ) -> Option<$value> {
+                reader.parse(given?.name(), $parse)
             }
 
             $(fn tell(value: &$value, facts: &mut $crate::config::components::Facts) {
@@ -68,13 +71,13 @@ macro_rules! number {
             const KIND: $crate::config::schema::Kind = $crate::config::schema::Kind::Int;
 
             fn read(
-                given: &$crate::config::value::Located,
-                problems: &mut $crate::config::declare::Problems<'_>,
+                given: Option<&$crate::config::value::Located>,
+                reader: &mut $crate::config::declare::Reader<'_>,
             ) -> Option<$value> {
-                let $crate::config::value::Value::Int(number) = given.value else { return None };
+                let $crate::config::value::Value::Int(number) = given?.value else { return None };
                 let value = <$value>::try_from(number).ok().filter(|value| ($range).contains(value));
                 if value.is_none() {
-                    problems.refuse(&number.to_string(), $wanted);
+                    reader.refuse(&number.to_string(), $wanted);
                 }
                 value
             }
@@ -83,10 +86,6 @@ macro_rules! number {
 }
 
 pub(super) use {choice, number, text};
-
-pub(super) fn refused<T>(parsed: Result<T, impl Into<Refusal>>) -> Result<T, Refusal> {
-    parsed.map_err(Into::into)
-}
 
 number! {
     /// A TCP or UDP port; 0 lets the system choose.
@@ -98,17 +97,26 @@ number! {
 }
 
 text! {
-    impl String => String = |text: &str| Ok::<_, Refusal>(text.to_owned());
-    impl PathBuf => PathBuf = |text: &str| Ok::<_, Refusal>(PathBuf::from(text));
+    impl String => String = any;
+    impl PathBuf => PathBuf = any;
     impl NodeId => NodeId = str::parse::<NodeId>;
     impl ServiceName => ServiceName = ServiceName::new;
     impl Fingerprint => Fingerprint = str::parse::<Fingerprint>;
-    impl IpAddr => IpAddr = |text: &str| text.parse().map_err(|_| "an IP address is needed");
+    impl IpAddr => IpAddr = |text| text.parse().map_err(|_| "an IP address is needed");
     impl Timestamp => Timestamp =
-        |text: &str| text.parse().map_err(|_| "a time is RFC 3339, such as 2030-01-31T12:00:00Z");
-    // The message alone: the value stands before it already.
-    impl Duration => Duration =
-        |text: &str| crate::duration::parse(text).map_err(|_| "write for example 1.5h, 30m or 30m10s");
+        |text| text.parse().map_err(|_| "a time is RFC 3339, such as 2030-01-31T12:00:00Z");
+    impl Duration => Duration = duration;
+}
+
+/// Any text.
+pub(super) fn any<T: for<'a> From<&'a str>>(text: &str) -> Result<T, Refusal> {
+    Ok(T::from(text))
+}
+
+/// A duration in Go's notation.
+pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
+    // The library's message would repeat the value.
+    crate::duration::parse(text).map_err(|_| "write for example 1.5h, 30m or 30m10s")
 }
 
 text! {
@@ -129,15 +137,15 @@ text! {
         facts.claims.push(Claim::Service(*service));
     };
     /// A Unix socket to listen on.
-    struct SocketFile => PathBuf = <PathBuf as Text>::parse, role Role::Defines("socket file"), tell |path, facts| {
+    struct SocketFile => PathBuf = any, role Role::Defines("socket file"), tell |path, facts| {
         facts.label(path.display());
         facts.claims.push(Claim::File(path.clone()));
     };
     /// The name of a `tls-server`.
-    struct TlsServerName => String = <String as Text>::parse, role Role::Refers("tls-server"),
+    struct TlsServerName => String = any, role Role::Refers("tls-server"),
         tell |name, facts| facts.profiles.push(Profile::Server(name.clone()));
     /// The name of a `tls-client`.
-    struct TlsClientName => String = <String as Text>::parse, role Role::Refers("tls-client"),
+    struct TlsClientName => String = any, role Role::Refers("tls-client"),
         tell |name, facts| facts.profiles.push(Profile::Client(name.clone()));
 }
 
@@ -164,9 +172,9 @@ impl<const UDP: bool> Settings for Bind<UDP> {
         [<Port as Settings>::parameters(port), <BindHost as Settings>::parameters(host)].concat()
     }
 
-    fn read(port: &'static str, reader: &mut Reader<'_>) -> Option<HostPort> {
-        let host = <BindHost as Settings>::read("bindaddr", reader);
-        let port = <Port as Settings>::read(port, reader);
+    fn read(reader: &mut Reader<'_>) -> Option<HostPort> {
+        let port = <Port as Settings>::read(reader);
+        let host = <BindHost as Settings>::read(&mut reader.at("bindaddr"));
         Some(HostPort { host: host?, port: port? })
     }
 
@@ -180,10 +188,13 @@ impl Single for Cost {
     type Value = Self;
     const KIND: Kind = Kind::Float;
 
-    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<Self> {
-        let Value::Float(number) = given.value else { return None };
-        let cost = Self::new(number).map_err(|_| "a cost is a number above zero");
-        cost.map_err(|reason| problems.refuse(&number.to_string(), reason)).ok()
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Self> {
+        let Value::Float(number) = given?.value else { return None };
+        let cost = Self::new(number).ok();
+        if cost.is_none() {
+            reader.refuse(&number.to_string(), "a cost is a number above zero");
+        }
+        cost
     }
 }
 
@@ -192,18 +203,14 @@ impl Single for BTreeMap<NodeId, Cost> {
     type Value = Self;
     const KIND: Kind = Kind::NodeCosts;
 
-    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<Self> {
-        let Value::Map(entries) = &given.value else { return None };
-        let entry = |(name, cost): &(String, Located)| {
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Self> {
+        let entries = given.map_or(&[][..], Located::entries);
+        let entry = |(name, cost): &(Located, Located)| {
             let Value::Float(number) = cost.value else { return None };
-            problems.accept(name, node_cost(name, number))
+            reader.parse(name.name(), |name| node_cost(name, number))
         };
         let costs: Self = entries.iter().filter_map(entry).collect();
         (costs.len() == entries.len()).then_some(costs)
-    }
-
-    fn absent(_problems: &mut Problems<'_>) -> Option<Self> {
-        Some(Self::new())
     }
 }
 
@@ -253,13 +260,9 @@ impl Single for serde_json::Map<String, serde_json::Value> {
     type Value = Self;
     const KIND: Kind = Kind::FreeMap;
 
-    fn read(given: &Located, _problems: &mut Problems<'_>) -> Option<Self> {
-        let Value::Map(entries) = &given.value else { return None };
-        Some(entries.iter().map(|(key, value)| (key.clone(), value.to_json())).collect())
-    }
-
-    fn absent(_problems: &mut Problems<'_>) -> Option<Self> {
-        Some(Self::new())
+    fn read(given: Option<&Located>, _reader: &mut Reader<'_>) -> Option<Self> {
+        let entries = given.map_or(&[][..], Located::entries);
+        Some(entries.iter().map(|(key, value)| (key.name().to_owned(), value.to_json())).collect())
     }
 }
 
@@ -271,29 +274,27 @@ impl Single for Variables {
     type Value = BTreeMap<String, String>;
     const KIND: Kind = Kind::FreeMap;
 
-    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<BTreeMap<String, String>> {
-        let given = <serde_json::Map<_, _> as Single>::read(given, problems)?;
-        let count = given.len();
-        let variable = |(name, value): (String, serde_json::Value)| {
-            let value = match value {
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<BTreeMap<String, String>> {
+        let entries = given.map_or(&[][..], Located::entries);
+        let variable = |(name, value): &(Located, Located)| {
+            let name = name.name();
+            let value = match value.to_json() {
                 serde_json::Value::String(text) => Some(text),
-                serde_json::Value::Number(_) | serde_json::Value::Bool(_) => Some(value.to_string()),
+                value @ (serde_json::Value::Number(_) | serde_json::Value::Bool(_)) => {
+                    Some(value.to_string())
+                }
                 serde_json::Value::Null => Some(String::new()),
                 serde_json::Value::Array(_) | serde_json::Value::Object(_) => None,
             };
             let named = !name.is_empty() && !name.contains(['=', '\0']);
             let value = value.filter(|value| named && !value.contains('\0'));
             if value.is_none() {
-                problems.refuse(&name, "a variable has a name without `=` and a single value");
+                reader.refuse(name, "a variable has a name without `=` and a single value");
             }
-            Some((name, value?))
+            Some((name.to_owned(), value?))
         };
-        let variables: BTreeMap<_, _> = given.into_iter().filter_map(variable).collect();
-        (variables.len() == count).then_some(variables)
-    }
-
-    fn absent(_problems: &mut Problems<'_>) -> Option<BTreeMap<String, String>> {
-        Some(BTreeMap::new())
+        let variables: BTreeMap<_, _> = entries.iter().filter_map(variable).collect();
+        (variables.len() == entries.len()).then_some(variables)
     }
 }
 
@@ -305,13 +306,13 @@ impl Single for Processors {
     type Value = u32;
     const KIND: Kind = Kind::Float;
 
-    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<u32> {
-        let Value::Float(number) = given.value else { return None };
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<u32> {
+        let Value::Float(number) = given?.value else { return None };
         let millis = (number * 1000.0).round();
         if (10.0..=1_000_000.0).contains(&millis) {
             return Some(millis as u32);
         }
-        problems.refuse(&number.to_string(), "a number of processors is 0.01 to 1000");
+        reader.refuse(&number.to_string(), "a number of processors is 0.01 to 1000");
         None
     }
 }

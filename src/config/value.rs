@@ -4,13 +4,14 @@
 //! taken for numbers and booleans, numbers and booleans for text, JSON text for lists and maps. It refuses to
 //! know which values a parameter allows beyond its kind.
 
-use super::error::{Location, invalid, wrong_type};
+use super::error::{invalid, wrong_type};
 use super::schema::Kind;
 
 /// A value and where it was written.
 #[derive(Debug, Clone)]
 pub struct Located {
-    pub(super) at: Location,
+    /// The line of the file, or the argument of the command line.
+    pub(super) position: u64,
     pub(super) value: Value,
 }
 
@@ -23,11 +24,15 @@ pub enum Value {
     Float(f64),
     Text(String),
     List(Vec<Located>),
-    /// Keys are unique; their order is that of the file.
-    Map(Vec<(String, Located)>),
+    /// In the order of the file. Once a file is read, keys are texts and unique.
+    Map(Vec<(Located, Located)>),
 }
 
 impl Located {
+    pub(super) fn text(position: u64, text: impl Into<String>) -> Self {
+        Self { position, value: Value::Text(text.into()) }
+    }
+
     /// The value as an error message shows it.
     pub(super) fn show(&self) -> String {
         match &self.value {
@@ -41,32 +46,62 @@ impl Located {
         }
     }
 
+    /// The text of a key, or of a value shaped as one.
+    pub(super) fn name(&self) -> &str {
+        if let Value::Text(text) = &self.value { text } else { "" }
+    }
+
+    /// The items of a list.
+    pub(super) fn items(&self) -> &[Self] {
+        if let Value::List(items) = &self.value { items } else { &[] }
+    }
+
+    /// The entries of a map.
+    pub(super) fn entries(&self) -> &[(Self, Self)] {
+        if let Value::Map(entries) = &self.value { entries } else { &[] }
+    }
+
     /// The same value in the shape of a kind: texts as numbers and booleans, these as texts, JSON text as what it
     /// stands for.
-    pub(super) fn shaped(&self, kind: Kind) -> Result<Self, String> {
-        let value = match kind {
-            Kind::Text => self.as_text().map(Value::Text),
-            Kind::Int => self.as_int().map(Value::Int),
-            Kind::Float => self.as_float().map(Value::Float),
-            Kind::Flag => self.as_flag().map(Value::Flag),
-            Kind::TextList => self.as_texts()?.map(Value::List),
-            Kind::NodeCosts => self.as_costs()?.map(Value::Map),
-            Kind::FirewallRules => self.as_list()?.map(Value::List),
-            Kind::FreeMap => self.as_map()?.map(Value::Map),
+    pub(super) fn shaped(self, kind: Kind) -> Result<Self, String> {
+        let given = self.unpacked(kind)?;
+        let value = match (kind, &given.value) {
+            (Kind::Text, _) => given.as_text().map(Value::Text),
+            (Kind::Int, _) => given.as_int().map(Value::Int),
+            (Kind::Float, _) => given.as_float().map(Value::Float),
+            (Kind::Flag, _) => given.as_flag().map(Value::Flag),
+            (Kind::TextList | Kind::FirewallRules, Value::Null) => Some(Value::List(Vec::new())),
+            (Kind::NodeCosts | Kind::FreeMap, Value::Null) => Some(Value::Map(Vec::new())),
+            (Kind::TextList, Value::List(items)) => {
+                let texts = items.iter().map(|item| item.clone().shaped(Kind::Text));
+                Some(Value::List(texts.collect::<Result<_, _>>()?))
+            }
+            (Kind::TextList, _) => {
+                let text = given.as_text();
+                text.map(|text| Value::List(vec![Self::text(given.position, text)]))
+            }
+            (Kind::NodeCosts, Value::Map(entries)) => {
+                let cost =
+                    |(node, cost): &(Self, Self)| Ok((node.clone(), cost.clone().shaped(Kind::Float)?));
+                Some(Value::Map(entries.iter().map(cost).collect::<Result<_, String>>()?))
+            }
+            (Kind::FirewallRules, Value::List(_)) | (Kind::FreeMap, Value::Map(_)) => return Ok(given),
+            (Kind::NodeCosts | Kind::FirewallRules | Kind::FreeMap, _) => None,
         };
-        value.map(|value| self.with(value)).ok_or_else(|| self.not(kind.wanted()))
+        let wrong = || wrong_type(&given.show(), kind.wanted());
+        Ok(Self { value: value.ok_or_else(wrong)?, ..given })
     }
 
     /// Adds a repeated list or map to this one, if its kind grows by repetition. False if the new one replaces it.
     pub(super) fn grow(&mut self, kind: Kind, more: &Self) -> bool {
-        match (kind, &mut self.value, &more.value) {
-            (Kind::TextList | Kind::FirewallRules, Value::List(list), Value::List(more)) => {
-                list.extend_from_slice(more);
+        match (kind, &mut self.value) {
+            (Kind::TextList | Kind::FirewallRules, Value::List(list)) => {
+                list.extend_from_slice(more.items());
                 true
             }
-            (Kind::NodeCosts, Value::Map(map), Value::Map(more)) => {
-                map.retain(|(key, _)| more.iter().all(|(other, _)| other != key));
-                map.extend_from_slice(more);
+            (Kind::NodeCosts, Value::Map(map)) => {
+                map.retain(|(key, _)| more.entries().iter().all(|(other, _)| other.name() != key.name()));
+                map.extend_from_slice(more.entries());
                 true
             }
             _ => false,
@@ -88,10 +123,6 @@ impl Located {
     /// True for a text without characters.
     pub(super) fn is_empty_text(&self) -> bool {
         matches!(&self.value, Value::Text(text) if text.is_empty())
-    }
-
-    fn with(&self, value: Value) -> Self {
-        Self { at: self.at.clone(), value }
     }
 
     /// The value as text, if it is a single one. A fraction prints as Go prints it.
@@ -136,61 +167,26 @@ impl Located {
         }
     }
 
-    fn as_texts(&self) -> Result<Option<Vec<Self>>, String> {
-        let text = |item: &Self| item.as_text().map(|text| item.with(Value::Text(text)));
-        match self.as_list()? {
-            Some(items) => {
-                let texts = items.iter().map(|item| text(item).ok_or_else(|| item.not("text")));
-                texts.collect::<Result<_, _>>().map(Some)
-            }
-            None => Ok(text(self).map(|text| vec![text])),
-        }
-    }
-
-    fn as_costs(&self) -> Result<Option<Vec<(String, Self)>>, String> {
-        let Some(map) = self.as_map()? else { return Ok(None) };
-        let number = |cost: Self| match cost.as_float() {
-            Some(number) => Ok(cost.with(Value::Float(number))),
-            None => Err(cost.not("a number")),
+    /// The tree in JSON text that begins with the bracket of the kind; other values as they are.
+    fn unpacked(self, kind: Kind) -> Result<Self, String> {
+        let bracket = match kind {
+            Kind::TextList | Kind::FirewallRules => '[',
+            Kind::NodeCosts | Kind::FreeMap => '{',
+            Kind::Text | Kind::Int | Kind::Float | Kind::Flag => return Ok(self),
         };
-        map.into_iter().map(|(node, cost)| Ok((node, number(cost)?))).collect::<Result<_, _>>().map(Some)
-    }
-
-    fn not(&self, wanted: &str) -> String {
-        wrong_type(&self.show(), wanted)
-    }
-
-    fn as_list(&self) -> Result<Option<Vec<Self>>, String> {
-        let json = self.unpacked('[')?;
-        Ok(match json.unwrap_or_else(|| self.clone()).value {
-            Value::List(items) => Some(items),
-            Value::Null => Some(Vec::new()),
-            Value::Map(_) | Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => None,
-        })
-    }
-
-    fn as_map(&self) -> Result<Option<Vec<(String, Self)>>, String> {
-        let json = self.unpacked('{')?;
-        Ok(match json.unwrap_or_else(|| self.clone()).value {
-            Value::Map(map) => Some(map),
-            Value::Null => Some(Vec::new()),
-            Value::List(_) | Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => None,
-        })
-    }
-
-    /// The tree in JSON text that begins with this bracket; nothing for other values.
-    fn unpacked(&self, bracket: char) -> Result<Option<Self>, String> {
-        let Value::Text(text) = &self.value else { return Ok(None) };
-        if !text.starts_with(bracket) {
-            return Ok(None);
+        match &self.value {
+            Value::Text(text) if text.starts_with(bracket) => {
+                let json = serde_json::from_str(text)
+                    .map_err(|error| invalid(&quoted(text), &format!("not valid JSON: {error}")))?;
+                Ok(Self::from_json(self.position, json))
+            }
+            _ => Ok(self),
         }
-        let json = serde_json::from_str(text)
-            .map_err(|error| invalid(&quoted(text), &format!("not valid JSON: {error}")))?;
-        Ok(Some(Self::from_json(&self.at, json)))
     }
 
-    fn from_json(at: &Location, json: serde_json::Value) -> Self {
+    fn from_json(position: u64, json: serde_json::Value) -> Self {
         use serde_json::Value as Json;
+        let nested = |json| Self::from_json(position, json);
         let value = match json {
             Json::Null => Value::Null,
             Json::Bool(flag) => Value::Flag(flag),
@@ -199,14 +195,13 @@ impl Located {
                 None => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
             },
             Json::String(text) => Value::Text(text),
-            Json::Array(items) => {
-                Value::List(items.into_iter().map(|item| Self::from_json(at, item)).collect())
-            }
+            Json::Array(items) => Value::List(items.into_iter().map(nested).collect()),
             Json::Object(map) => {
-                Value::Map(map.into_iter().map(|(key, value)| (key, Self::from_json(at, value))).collect())
+                let entry = |(key, value)| (Self::text(position, key), nested(value));
+                Value::Map(map.into_iter().map(entry).collect())
             }
         };
-        Self { at: at.clone(), value }
+        Self { position, value }
     }
 
     pub(super) fn to_json(&self) -> serde_json::Value {
@@ -218,7 +213,9 @@ impl Located {
             Value::Float(number) => Json::from(*number),
             Value::Text(text) => Json::from(text.as_str()),
             Value::List(items) => items.iter().map(Self::to_json).collect(),
-            Value::Map(map) => map.iter().map(|(key, value)| (key.clone(), value.to_json())).collect(),
+            Value::Map(map) => {
+                map.iter().map(|(key, value)| (key.name().to_owned(), value.to_json())).collect()
+            }
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Reads a YAML file into directives as written.
+//! Reads a YAML file into directives.
 //!
-//! Owns the notation: YAML 1.1 scalars as go-yaml reads them, places, duplicate keys (the last one counts,
-//! with a warning) and the forms an item can take. The reader's budget bounds what a hostile file can cost.
-//! It refuses to know which directives exist.
+//! Owns the notation: YAML 1.1 scalars as go-yaml reads them, locations, duplicate keys (the last one counts, with a
+//! warning), and the two forms of a file. In version 1 it is a list of directives; in version 2 a map, where a kind of
+//! directive that may occur many times stands under its plural name with a list, any other under its own. The reader's
+//! budget bounds what a hostile file can cost. It refuses to know what a directive means.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,37 +14,22 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
-use super::error::{Location, shown};
-use super::raw::{RawItem, RawParam, Report};
+use super::error::{Report, Source, shown};
+use super::item::Item;
+use super::schema::Directive;
 use super::value::{Located, Value};
-use super::version2;
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Debug, Default)]
 pub(super) struct Document {
-    pub(super) items: Vec<RawItem>,
-    /// True if it is in the second notation.
+    pub(super) items: Vec<Item>,
+    /// True if it is in version 2.
     pub(super) version2: bool,
 }
 
 /// Reads the text of a file; errors and warnings go to the report.
-pub(super) fn read(path: &Arc<Path>, text: &str, report: &mut Report) -> Document {
-    let mut reader = Reader { path, report };
-    match parse(text) {
-        Ok(tree) => {
-            let root = reader.node(tree);
-            reader.document(root)
-        }
-        Err(error) => {
-            let line = error.location().map_or(0, |location| location.line());
-            let fault = format!("not valid YAML: {}", explain(&error));
-            reader.report.general(&reader.place(line), fault);
-            Document::default()
-        }
-    }
-}
-
-fn parse(text: &str) -> Result<Spanned<Tree>, serde_saphyr::Error> {
+pub(super) fn read(path: &Path, text: &str, report: &mut Report) -> Document {
+    let mut reader = Reader { source: Source::File(Arc::from(path)), items: Vec::new(), report };
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
         // Both of two equal keys reach the visitor, so that the reader can warn.
@@ -51,10 +37,21 @@ fn parse(text: &str) -> Result<Spanned<Tree>, serde_saphyr::Error> {
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options(text, options)
+    match serde_saphyr::from_str_with_options::<Located>(text, options) {
+        Ok(mut root) => {
+            reader.check_keys(&mut root);
+            let version2 = reader.document(root);
+            Document { items: reader.items, version2 }
+        }
+        Err(error) => {
+            let line = error.location().map_or(0, |location| location.line());
+            reader.error(line, format!("not valid YAML: {}", explain(&error)));
+            Document::default()
+        }
+    }
 }
 
-/// The parser's words without the position, which the place already says.
+/// The parser's words without the position, which the location already says.
 fn explain(error: &serde_saphyr::Error) -> String {
     let text = error.to_string();
     if text.contains("multiple YAML documents") {
@@ -63,205 +60,231 @@ fn explain(error: &serde_saphyr::Error) -> String {
     text.split(" at line ").next().unwrap_or(&text).to_owned()
 }
 
+/// The key that only version 2 has.
+const VERSION: &str = "version";
+
 struct Reader<'a> {
-    path: &'a Arc<Path>,
+    source: Source,
+    items: Vec<Item>,
     report: &'a mut Report,
 }
 
 impl Reader<'_> {
-    fn place(&self, line: u64) -> Location {
-        Location::File { path: Arc::clone(self.path), line }
+    fn error(&mut self, line: u64, fault: impl Into<String>) {
+        self.report.error(self.source.at(line), fault);
     }
 
-    /// The configuration is a list, or a map with a version; an empty file is an empty list.
-    fn document(&mut self, root: Located) -> Document {
-        match root.value {
-            Value::List(items) => {
-                let items = items.into_iter().filter_map(|item| self.item(item)).collect();
-                Document { items, version2: false }
-            }
-            Value::Null => Document::default(),
-            Value::Map(map) if version2::is_meant(&map) => {
-                Document { items: version2::items(map, self.report), version2: true }
-            }
-            Value::Map(_) | Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => {
-                let problem = "a configuration is a list of directives, such as `- node: foo`";
-                self.report.general(&root.at, problem);
-                Document::default()
+    /// Leaves the last of equal keys, and only those that are names.
+    fn check_keys(&mut self, node: &mut Located) {
+        if let Value::List(items) = &mut node.value {
+            items.iter_mut().for_each(|item| self.check_keys(item));
+        }
+        let Value::Map(entries) = &mut node.value else { return };
+        let mut known = BTreeMap::new();
+        for (key, mut value) in std::mem::take(entries) {
+            let Some(name) = self.key(&key) else { continue };
+            self.check_keys(&mut value);
+            // A value's own line may be that of an anchor; the key's is where a person looks.
+            value.position = key.position;
+            let entry = (Located::text(key.position, name.clone()), value);
+            if let Some(&index) = known.get(&name) {
+                let text = format!("`{}` is given more than once, the last one counts", shown(&name));
+                self.report.warn(self.source.at(key.position), text);
+                entries[index] = entry;
+            } else {
+                known.insert(name, entries.len());
+                entries.push(entry);
             }
         }
     }
 
-    /// One item: a name, or a map of one name to its parameters.
-    fn item(&mut self, item: Located) -> Option<RawItem> {
-        let (at, given) = (item.at.clone(), item.show());
-        let problem = match item.value {
-            Value::Text(name) => return Some(RawItem { at, name, params: Vec::new() }),
-            Value::Map(map) => match <[_; 1]>::try_from(map) {
-                Ok([(name, params)]) => {
-                    return self.params(&name, params).map(|params| RawItem { at, name, params });
+    fn key(&mut self, key: &Located) -> Option<String> {
+        let fault = match &key.value {
+            Value::Text(name) => return Some(name.clone()),
+            Value::Int(number) => return Some(number.to_string()),
+            Value::Flag(_) => {
+                "a name reads as true or false, as y, n, yes, no, on and off do in YAML: quote it".to_owned()
+            }
+            Value::Null | Value::Float(_) | Value::List(_) | Value::Map(_) => {
+                format!("a name must be text, not {}", key.show())
+            }
+        };
+        self.error(key.position, fault);
+        None
+    }
+
+    /// A list, or a map with a version; an empty file is an empty list. True if it is in version 2.
+    fn document(&mut self, root: Located) -> bool {
+        match root.value {
+            Value::List(items) => items.into_iter().for_each(|item| self.item(item)),
+            Value::Null => {}
+            Value::Map(map) if map.iter().any(|(key, _)| key.name().eq_ignore_ascii_case(VERSION)) => {
+                map.into_iter().for_each(|(key, value)| self.entry(key.name(), value));
+                return true;
+            }
+            Value::Map(_) | Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => {
+                self.error(root.position, "a configuration is a list of directives, such as `- node: foo`");
+            }
+        }
+        false
+    }
+
+    /// One item of version 1: a name, or a map of one name to its parameters.
+    fn item(&mut self, item: Located) {
+        let fault = match &item.value {
+            Value::Text(name) => return self.directive(name, item.position, None),
+            Value::Map(map) => match map.as_slice() {
+                [(name, Located { value: Value::List(_), position })] => {
+                    return self.not_parameters(name.name(), *position, ", such as `{name: value}`");
                 }
-                Err(map) if map.is_empty() => "an item is empty".to_owned(),
-                Err(map) => {
-                    let names: Vec<_> = map.iter().take(4).map(|(name, _)| shown(name)).collect();
+                [(name, given)] => {
+                    return self.directive(name.name(), item.position, Some(given));
+                }
+                [] => "an item is empty".to_owned(),
+                map => {
+                    let names: Vec<_> = map.iter().take(4).map(|(name, _)| shown(name.name())).collect();
                     format!("an item holds one directive, this one holds {}: {}", map.len(), names.join(", "))
                 }
             },
             Value::Null => "an item is empty".to_owned(),
             Value::List(_) => "an item is a directive, this one is a list".to_owned(),
-            Value::Int(_) | Value::Float(_) | Value::Flag(_) => format!("{given} is no directive"),
+            Value::Int(_) | Value::Float(_) | Value::Flag(_) => format!("{} is no directive", item.show()),
         };
-        self.report.general(&at, problem);
-        None
+        self.error(item.position, fault);
     }
 
-    fn params(&mut self, directive: &str, node: Located) -> Option<Vec<RawParam>> {
-        let at = node.at.clone();
-        match node.value {
-            Value::Null => Some(Vec::new()),
-            Value::Map(map) => {
-                let named = |(name, value): (String, Located)| RawParam {
-                    name: Some(name),
-                    at: value.at.clone(),
-                    value,
-                };
-                Some(map.into_iter().map(named).collect())
-            }
-            Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => {
-                Some(vec![RawParam { name: None, at, value: node }])
-            }
-            Value::List(_) => {
-                let problem = format!(
-                    "{}: parameters are a map, such as `{{name: value}}`, not a list",
-                    shown(directive)
-                );
-                self.report.general(&at, problem);
-                None
+    /// One key of version 2: a list has an item for each directive, anything else is one directive.
+    fn entry(&mut self, key: &str, value: Located) {
+        if key.eq_ignore_ascii_case(VERSION) {
+            return self.check_version(&value);
+        }
+        let name = singular(key);
+        let directives = match value.value {
+            Value::List(items) => items,
+            _ => vec![value],
+        };
+        for given in directives {
+            match (&given.value, switch(name, &given)) {
+                (_, Some(false)) => {}
+                (_, Some(true)) => self.directive(name, given.position, None),
+                (Value::List(_), None) => self.not_parameters(name, given.position, ""),
+                (_, None) => self.directive(name, given.position, Some(&given)),
             }
         }
     }
 
-    fn node(&mut self, tree: Spanned<Tree>) -> Located {
-        let at = self.place(tree.referenced.line());
-        let value = match tree.value {
-            Tree::Null => Value::Null,
-            Tree::Flag(flag) => Value::Flag(flag),
-            Tree::Int(number) => Value::Int(number),
-            Tree::Float(number) => Value::Float(number),
-            Tree::Text(text) => Value::Text(text),
-            Tree::List(items) => Value::List(items.into_iter().map(|item| self.node(item)).collect()),
-            Tree::Map(entries) => Value::Map(self.map(entries)),
-        };
-        Located { at, value }
-    }
-
-    /// Of equal keys the last one counts.
-    fn map(&mut self, entries: Vec<(Spanned<Tree>, Spanned<Tree>)>) -> Vec<(String, Located)> {
-        let mut map: Vec<(String, Located)> = Vec::with_capacity(entries.len());
-        let mut known = BTreeMap::new();
-        for (key, value) in entries {
-            let Some((at, key)) = self.key(key) else { continue };
-            // A value's own place may be an anchor's; the key's line is where a person looks.
-            let value = Located { at: at.clone(), ..self.node(value) };
-            match known.get(&key) {
-                Some(&index) => {
-                    self.report
-                        .warn(&at, format!("`{}` is given more than once, the last one counts", shown(&key)));
-                    map[index] = (key, value);
-                }
-                None => {
-                    known.insert(key.clone(), map.len());
-                    map.push((key, value));
-                }
-            }
+    fn check_version(&mut self, version: &Located) {
+        if version.as_text().as_deref() != Some("2") {
+            let shown = version.show();
+            let fault = format!(
+                "{shown} is no version of the configuration: write `version: 2`, or a list of directives"
+            );
+            self.error(version.position, fault);
         }
-        map
     }
 
-    fn key(&mut self, key: Spanned<Tree>) -> Option<(Location, String)> {
-        let node = self.node(key);
-        let problem = match &node.value {
-            Value::Text(key) => return Some((node.at.clone(), key.clone())),
-            Value::Int(number) => return Some((node.at.clone(), number.to_string())),
-            Value::Flag(_) => {
-                "a name reads as true or false, as y, n, yes, no, on and off do in YAML: quote it".to_owned()
+    fn not_parameters(&mut self, name: &str, line: u64, example: &str) {
+        self.error(line, format!("{}: parameters are a map{example}, not a list", shown(name)));
+    }
+
+    /// A directive with a map of parameters, or the value of the one whose name may be left out.
+    fn directive(&mut self, name: &str, line: u64, given: Option<&Located>) {
+        let Some(mut item) = Item::begin(name, self.source.at(line), self.report) else { return };
+        match given.map(|given| &given.value) {
+            None | Some(Value::Null) => {}
+            Some(Value::Map(map)) => {
+                for (name, value) in map {
+                    item.put(Some(name.name()), value.clone(), self.report);
+                }
             }
-            Value::Null | Value::Float(_) | Value::List(_) | Value::Map(_) => {
-                format!("a name must be text, not {}", node.show())
-            }
-        };
-        self.report.general(&node.at, problem);
-        None
+            Some(_) => given.into_iter().for_each(|given| item.put(None, given.clone(), self.report)),
+        }
+        self.items.push(item.complete(self.report));
     }
 }
 
-/// What the parser yields, before keys are unique.
-enum Tree {
-    Null,
-    Flag(bool),
-    Int(i64),
-    Float(f64),
-    Text(String),
-    List(Vec<Spanned<Tree>>),
-    Map(Vec<(Spanned<Tree>, Spanned<Tree>)>),
+/// The directive's own name. An unknown one stays as it is, so that the error names it as written.
+fn singular(key: &str) -> &str {
+    let stem = key.strip_suffix(['s', 'S']);
+    stem.filter(|stem| Directive::find(key).is_none() && Directive::find(stem).is_some()).unwrap_or(key)
 }
 
-impl<'de> Deserialize<'de> for Tree {
+/// Whether a directive without parameters is switched on, as `true`, or as `local: true` in the words of receptor's own
+/// examples.
+fn switch(name: &str, given: &Located) -> Option<bool> {
+    Directive::find(name).filter(|directive| directive.parameters.is_empty())?;
+    match (&given.value, given.entries()) {
+        (Value::Flag(on), _) => Some(*on),
+        (_, [(name, Located { value: Value::Flag(on), .. })]) => {
+            name.name().eq_ignore_ascii_case("local").then_some(*on)
+        }
+        _ => None,
+    }
+}
+
+impl<'de> Deserialize<'de> for Located {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TreeVisitor)
+        let node = Spanned::<Value>::deserialize(deserializer)?;
+        Ok(Self { position: node.referenced.line(), value: node.value })
     }
 }
 
-struct TreeVisitor;
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor)
+    }
+}
 
-impl<'de> Visitor<'de> for TreeVisitor {
-    type Value = Tree;
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_unit<E>(self) -> Result<Tree, E> {
-        Ok(Tree::Null)
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
     }
 
-    fn visit_none<E>(self) -> Result<Tree, E> {
-        Ok(Tree::Null)
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
     }
 
-    fn visit_bool<E>(self, flag: bool) -> Result<Tree, E> {
-        Ok(Tree::Flag(flag))
+    fn visit_bool<E>(self, flag: bool) -> Result<Value, E> {
+        Ok(Value::Flag(flag))
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<Tree, E> {
-        Ok(Tree::Int(number))
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(Value::Int(number))
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<Tree, E> {
-        Ok(i64::try_from(number).map_or(Tree::Float(number as f64), Tree::Int))
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(i64::try_from(number).map_or(Value::Float(number as f64), Value::Int))
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<Tree, E> {
-        Ok(Tree::Float(number))
+    fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+        Ok(Value::Float(number))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Tree, E> {
-        Ok(Tree::Text(text.to_owned()))
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::Text(text.to_owned()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Tree, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = seq.next_element()? {
             items.push(item);
         }
-        Ok(Tree::List(items))
+        Ok(Value::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tree, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut entries = Vec::new();
         while let Some(entry) = map.next_entry()? {
             entries.push(entry);
         }
-        Ok(Tree::Map(entries))
+        Ok(Value::Map(entries))
     }
 }

@@ -4,11 +4,11 @@
 
 use super::super::address::WsUrl;
 use super::super::components::{Claim, Facts};
-use super::super::declare::{Reader, Refusal, Settings, directive};
+use super::super::declare::{Reader, Single, directive};
 use super::super::parameters::{
     DialPolicy, ListenPolicy, PeerAddress, TcpBind, TlsClientName, TlsServerName, UdpBind, text,
 };
-use super::super::schema::Parameter;
+use super::super::value::Located;
 
 directive! {
     /// Accepts neighbours over TCP
@@ -145,17 +145,12 @@ fn header(text: &str) -> Result<(String, String), &'static str> {
 }
 
 /// The URL of a neighbour. Without a scheme it is the TLS profile that decides which one is meant.
-impl Settings for WsUrl {
+impl Single for WsUrl {
     type Value = Self;
 
-    fn parameters(declared: Parameter) -> Vec<Parameter> {
-        <String as Settings>::parameters(declared)
-    }
-
-    fn read(name: &'static str, reader: &mut Reader<'_>) -> Option<Self> {
-        let text = <String as Settings>::read(name, reader)?;
-        let url = Self::parse(&text, reader.is_given("tls")).map_err(Refusal::from);
-        reader.parameter(name).1.accept(&text, url)
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Self> {
+        let has_tls = reader.is_given("tls");
+        reader.parse(given?.name(), |text| Self::parse(text, has_tls))
     }
 
     fn tell(url: &Self, facts: &mut Facts) {

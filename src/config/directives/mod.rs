@@ -13,10 +13,11 @@ pub mod work;
 use std::sync::LazyLock;
 
 use super::Environment;
-use super::check::Item;
+
 use super::components::{ControlListener, Facts};
 use super::declare::{Declared, Reader, Settings};
-use super::raw::Report;
+use super::error::Report;
+use super::item::Item;
 use super::schema::Directive;
 use crate::service::IpRouterOptions;
 use crate::telemetry::LogLevel;
@@ -130,7 +131,7 @@ impl Config {
 
 fn read_all<D: Declared>(items: &[Item], environment: &Environment, report: &mut Report) -> Vec<D::Value> {
     let items = items.iter().filter(|item| item.directive.name == D::NAME);
-    items.filter_map(|item| D::read(D::NAME, &mut Reader::new(item, environment, report))).collect()
+    items.filter_map(|item| D::read(&mut Reader::new(item, environment, report))).collect()
 }
 
 /// What a [`Config`] has of a directive.

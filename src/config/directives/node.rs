@@ -6,10 +6,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::declare::{Problems, Refusal, Text, directive, settings};
+use super::super::declare::{Reader, Refusal, Single, directive, settings};
 use super::super::error::invalid;
 use super::super::firewall::Rules;
-use super::super::parameters::{Bytes, number, text};
+use super::super::parameters::{self, Bytes, number, text};
+use super::super::value::Located;
 use crate::duration;
 use crate::telemetry::LogLevel;
 use crate::wire::{NodeId, is_localhost};
@@ -154,50 +155,47 @@ const OWN_ID_CLASS: &str = "node id can only contain a-z, A-Z, 0-9 or special ch
 #[derive(Debug, Clone, Copy)]
 pub enum OwnId {}
 
-impl Text for OwnId {
+impl Single for OwnId {
     type Value = NodeId;
     const EMPTY_IS_ABSENT: bool = true;
 
-    fn parse(text: &str) -> Result<NodeId, Refusal> {
-        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_@:".contains(&byte);
-        if !text.bytes().all(is_allowed) {
-            return Err(Refusal::Fault(format!("{OWN_ID_CLASS} but received: {text}")));
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<NodeId> {
+        if let Some(given) = given {
+            return reader.parse(given.name(), own_id);
         }
-        Ok(NodeId::new(text)?)
+        let host = reader.environment.host_name.as_deref().unwrap_or_default();
+        let id = NodeId::new(host).ok().filter(|_| !host.split('.').next().is_some_and(is_localhost));
+        if id.is_none() {
+            let host = if host.is_empty() { "unknown".to_owned() } else { format!("{host:?}") };
+            reader.fail(format!(
+                "no node ID given and the host name is {host}: set one, as in `- node: {{id: my-name}}`"
+            ));
+        }
+        id
     }
+}
 
-    fn absent(problems: &mut Problems<'_>) -> Option<NodeId> {
-        let host = problems.environment.host_name.as_deref().unwrap_or_default();
-        let local = host.split('.').next().is_some_and(is_localhost);
-        match NodeId::new(host) {
-            Ok(id) if !local => Some(id),
-            Ok(_) | Err(_) => {
-                let host = if host.is_empty() { "unknown".to_owned() } else { format!("{host:?}") };
-                problems.fail(format!(
-                    "no node ID given and the host name is {host}: set one, as in `- node: {{id: my-name}}`"
-                ));
-                None
-            }
-        }
+fn own_id(text: &str) -> Result<NodeId, Refusal> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_@:".contains(&byte);
+    if !text.bytes().all(is_allowed) {
+        return Err(Refusal::Fault(format!("{OWN_ID_CLASS} but received: {text}")));
     }
+    Ok(NodeId::new(text)?)
 }
 
 /// The directory given, else the one that depends on the machine.
 #[derive(Debug, Clone, Copy)]
 pub enum DataDir {}
 
-impl Text for DataDir {
+impl Single for DataDir {
     type Value = PathBuf;
     const EMPTY_IS_ABSENT: bool = true;
 
-    fn parse(text: &str) -> Result<PathBuf, Refusal> {
-        Ok(PathBuf::from(text))
-    }
-
-    fn absent(problems: &mut Problems<'_>) -> Option<PathBuf> {
-        let directory = problems.environment.default_data_dir();
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<PathBuf> {
+        let given = given.map(|given| PathBuf::from(given.name()));
+        let directory = given.or_else(|| reader.environment.default_data_dir());
         if directory.is_none() {
-            problems.fail("no data directory: neither HOME nor XDG_STATE_HOME is set; set `datadir`");
+            reader.fail("no data directory: neither HOME nor XDG_STATE_HOME is set; set `datadir`");
         }
         directory
     }
@@ -207,18 +205,15 @@ impl Text for DataDir {
 #[derive(Debug, Clone, Copy)]
 pub enum MaxIdle {}
 
-impl Text for MaxIdle {
+impl Single for MaxIdle {
     type Value = Duration;
     const EMPTY_IS_ABSENT: bool = true;
 
-    fn parse(text: &str) -> Result<Duration, Refusal> {
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Duration> {
+        let Some(given) = given else { return Some(DEFAULT_MAX_IDLE) };
         let least = duration::print(DEFAULT_MAX_IDLE);
         let reason = format!("it may only be raised above the default of {least}");
-        at_least(DEFAULT_MAX_IDLE, text, reason)
-    }
-
-    fn absent(_problems: &mut Problems<'_>) -> Option<Duration> {
-        Some(DEFAULT_MAX_IDLE)
+        reader.parse(given.name(), |text| at_least(DEFAULT_MAX_IDLE, text, reason))
     }
 }
 
@@ -232,6 +227,6 @@ text! {
 }
 
 fn at_least(least: Duration, text: &str, reason: String) -> Result<Duration, Refusal> {
-    let given = <Duration as Text>::parse(text)?;
+    let given = parameters::duration(text)?;
     if given < least { Err(Refusal::Fault(invalid(&duration::print(given), &reason))) } else { Ok(given) }
 }

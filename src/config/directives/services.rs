@@ -9,11 +9,12 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::super::address::network;
 use super::super::components::Claim;
-use super::super::declare::{Problems, Refusal, Text, directive, settings};
+use super::super::declare::{Reader, Single, directive, settings};
 use super::super::parameters::{
     Address, ListenAddress, Mode, OwnService, SocketFile, TcpBind, TlsClientName, TlsServerName, UdpBind,
     choice, text,
 };
+use super::super::value::Located;
 use crate::service::IpRouterOptions;
 use crate::wire::{NodeId, ServiceName, is_localhost};
 
@@ -228,16 +229,14 @@ fn local_net(text: &str) -> Result<Ipv4Net, &'static str> {
 #[derive(Debug, Clone, Copy)]
 pub enum Routes {}
 
-impl Text for Routes {
+impl Single for Routes {
     type Value = Vec<IpNet>;
     const EMPTY_IS_ABSENT: bool = true;
 
-    fn parse(text: &str) -> Result<Vec<IpNet>, Refusal> {
-        let networks = text.split(',').map(str::trim).filter(|network| !network.is_empty());
-        Ok(networks.map(network).collect::<Result<_, _>>()?)
-    }
-
-    fn absent(_problems: &mut Problems<'_>) -> Option<Vec<IpNet>> {
-        Some(Vec::new())
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Vec<IpNet>> {
+        reader.parse(given.map_or("", Located::name), |text| {
+            let networks = text.split(',').map(str::trim).filter(|network| !network.is_empty());
+            networks.map(network).collect::<Result<Vec<_>, _>>()
+        })
     }
 }

@@ -6,9 +6,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::declare::{Problems, Refusal, Single, Text, directive, settings};
+use super::super::declare::{Reader, Refusal, Single, directive, settings};
 use super::super::error::invalid;
-use super::super::parameters::{Bytes, Processors, Variables, choice, number, text};
+use super::super::parameters::{self, Bytes, Processors, Variables, choice, number, text};
 use super::super::schema::{Kind, Role};
 use super::super::value::Located;
 use crate::work::limits::{Limits, MaxStdout, WhenFull};
@@ -240,7 +240,7 @@ fn work_type(text: &str) -> Result<String, &'static str> {
 }
 
 fn some_time(text: &str) -> Result<Duration, Refusal> {
-    let given = <Duration as Text>::parse(text)?;
+    let given = parameters::duration(text)?;
     if given.is_zero() {
         return Err(Refusal::Fault(invalid("0", "leave it out for no limit")));
     }
@@ -251,17 +251,15 @@ fn some_time(text: &str) -> Result<Duration, Refusal> {
 #[derive(Debug, Clone, Copy)]
 pub enum KeyFile {}
 
-impl Text for KeyFile {
+impl Single for KeyFile {
     type Value = PathBuf;
     const EMPTY_IS_ABSENT: bool = true;
 
-    fn parse(text: &str) -> Result<PathBuf, Refusal> {
-        Ok(PathBuf::from(text))
-    }
-
-    fn absent(problems: &mut Problems<'_>) -> Option<PathBuf> {
-        problems.lacking("the name of a file");
-        None
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<PathBuf> {
+        if given.is_none() {
+            reader.lacking("the name of a file");
+        }
+        given.map(|given| PathBuf::from(given.name()))
     }
 }
 
@@ -274,11 +272,7 @@ impl Single for SignedOnly {
     const KIND: Kind = Kind::Flag;
     const ROLE: Role = Role::Needs("work-verification");
 
-    fn read(given: &Located, problems: &mut Problems<'_>) -> Option<bool> {
-        <bool as Single>::read(given, problems)
-    }
-
-    fn absent(_problems: &mut Problems<'_>) -> Option<bool> {
-        Some(false)
+    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<bool> {
+        <bool as Single>::read(given, reader)
     }
 }

@@ -27,7 +27,7 @@ fn every_default_has_its_parameters_type() {
         for parameter in &directive.parameters {
             assert_eq!(
                 parameter.default.is_some(),
-                check::default_of(parameter).is_some(),
+                item::default_of(parameter).is_some(),
                 "{}",
                 parameter.name
             );

@@ -6,9 +6,7 @@ mod reading;
 mod reloading;
 
 use std::path::Path;
-use std::sync::Arc;
 
-use super::raw::Report;
 use super::*;
 
 /// A machine of which nothing is read.
@@ -25,18 +23,14 @@ fn environment() -> Environment {
 /// Reads the text of a file, with the warnings.
 fn load_text(text: &str) -> Result<(Config, Vec<Warning>), ConfigErrors> {
     let mut report = Report::default();
-    let raw = yaml::read(&Arc::from(Path::new("x.yml")), text, &mut report).items;
-    let config = assemble(raw, &environment(), &mut report);
-    if report.errors.is_empty() { Ok((config, report.warnings)) } else { Err(sorted(report.errors)) }
+    let items = yaml::read(Path::new("x.yml"), text, &mut report).items;
+    let config = assemble(items, &environment(), &mut report);
+    report.finish().map(|warnings| (config, warnings))
 }
 
 /// Reads the text of a file that holds no error.
 fn parse_text(text: &str) -> Config {
-    let mut report = Report::default();
-    let raw = yaml::read(&Arc::from(Path::new("x.yml")), text, &mut report).items;
-    let config = assemble(raw, &environment(), &mut report);
-    assert!(report.errors.is_empty(), "{}", ConfigErrors(report.errors));
-    config
+    load_text(text).unwrap_or_else(|errors| panic!("{errors}")).0
 }
 
 fn load_args(line: &str) -> Result<Loaded, ConfigErrors> {
