@@ -31,7 +31,7 @@ use super::components::Facts;
 use super::error::{Report, invalid};
 use super::item::Item;
 use super::schema::{Directive, Group, Kind, Parameter, Role};
-use super::value::{Located, Value, quoted};
+use super::value::{Located, quoted};
 
 /// One parameter or several, read as one value.
 pub trait Settings {
@@ -128,30 +128,6 @@ impl<T: Single> Single for Vec<T> {
     }
 }
 
-impl Single for bool {
-    type Value = Self;
-    const KIND: Kind = Kind::Flag;
-
-    fn read(given: Option<&Located>, _reader: &mut Reader<'_>) -> Option<Self> {
-        Some(given.is_some_and(|given| matches!(given.value, Value::Flag(true))))
-    }
-}
-
-/// Why a text is rejected.
-#[derive(Debug)]
-pub enum Refusal {
-    /// For this reason.
-    Because(String),
-    /// In words that say everything.
-    Fault(String),
-}
-
-impl<E: Display> From<E> for Refusal {
-    fn from(reason: E) -> Self {
-        Self::Because(reason.to_string())
-    }
-}
-
 /// Reads the values of one directive, and notes what is wrong with the parameter at hand.
 pub struct Reader<'a> {
     item: &'a Item,
@@ -176,19 +152,13 @@ impl<'a> Reader<'a> {
         self.item.is_given(parameter)
     }
 
-    /// The value of a text, or the note why it is none.
-    pub(super) fn parse<T, E: Into<Refusal>>(
+    /// The value of a text. `None` after an error, which has been noted.
+    pub(super) fn parse<T, E: Display>(
         &mut self,
         text: &str,
         parse: impl FnOnce(&str) -> Result<T, E>,
     ) -> Option<T> {
-        let fault = match parse(text).map_err(Into::into) {
-            Ok(value) => return Some(value),
-            Err(Refusal::Because(reason)) => invalid(&quoted(text), &reason),
-            Err(Refusal::Fault(fault)) => fault,
-        };
-        self.fail(fault);
-        None
+        parse(text).map_err(|reason| self.refuse(&quoted(text), &reason.to_string())).ok()
     }
 
     /// Notes an error.
@@ -214,12 +184,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes that the directive lacks this parameter.
-    pub(super) fn lacking(&mut self, what: &str) {
-        let fault = format!("`{}` is needed: {what}", self.parameter);
-        self.report.errors.push(self.item.error(None, fault));
+    pub(super) fn lacks(&mut self, what: &str) {
+        self.conflict(&format!("`{}` is needed: {what}", self.parameter));
     }
 
-    /// Notes an error about several parameters.
+    /// Notes an error about the directive as a whole.
     pub(super) fn conflict(&mut self, fault: &str) {
         self.report.errors.push(self.item.error(None, fault));
     }

@@ -8,35 +8,31 @@ use regex::Regex;
 use regex_syntax::ast::Ast;
 use regex_syntax::ast::parse::Parser;
 
-use super::declare::{Reader, Single};
+use super::declare::Reader;
 use super::error::{invalid, shown, unknown_parameter, wrong_type};
-use super::schema::Kind;
+use super::parameters::grammar;
 use super::value::{Located, Value, quoted};
 use crate::mesh::firewall::{Action, Pattern, Rule};
 
 const KEYS: [&str; 5] = ["action", "fromnode", "tonode", "fromservice", "toservice"];
 
-/// The rules of a node; all errors are noted.
-#[derive(Debug, Clone, Copy)]
-pub enum Rules {}
+grammar! {
+    /// The rules of a node; all errors are noted.
+    struct Rules => Vec<Rule> = FirewallRules rules;
+}
 
-impl Single for Rules {
-    type Value = Vec<Rule>;
-    const KIND: Kind = Kind::FirewallRules;
-
-    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Vec<Rule>> {
-        let nodes = given.map_or(&[][..], Located::items);
-        let mut rules = Vec::new();
-        for node in nodes {
-            let mut ambiguous = Vec::new();
-            match rule(node, &mut ambiguous) {
-                Ok(rule) => rules.push(rule),
-                Err(faults) => faults.into_iter().for_each(|fault| reader.fail_at(node.position, fault)),
-            }
-            ambiguous.iter().for_each(|text| reader.warn_at(node.position, text));
+fn rules(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Vec<Rule>> {
+    let nodes = given.map_or(&[][..], Located::items);
+    let mut rules = Vec::new();
+    for node in nodes {
+        let mut ambiguous = Vec::new();
+        match rule(node, &mut ambiguous) {
+            Ok(rule) => rules.push(rule),
+            Err(faults) => faults.into_iter().for_each(|fault| reader.fail_at(node.position, fault)),
         }
-        (rules.len() == nodes.len()).then_some(rules)
+        ambiguous.iter().for_each(|text| reader.warn_at(node.position, text));
     }
+    (rules.len() == nodes.len()).then_some(rules)
 }
 
 /// Reads one rule, and says which of its expressions a receptor node would read in another way.

@@ -5,40 +5,52 @@
 //! that it yields, it is a type of its own without values ([`Port`] yields a `u16`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::net::IpAddr;
+use std::ops::RangeBounds;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::{Map, Value as Json};
 
 use super::address::{HostPort, bind_host};
 use super::components::{Claim, Facts, Profile};
-use super::declare::{Reader, Refusal, Settings, Single, settings};
-use super::schema::{Kind, Parameter, Role};
+use super::declare::{Reader, Settings, settings};
+use super::schema::{Parameter, Role};
 use super::value::{Located, Value};
 use crate::mesh::LinkPolicy;
 use crate::tls::Fingerprint;
 use crate::wire::{Cost, NodeId, ServiceName};
 
-/// Declares values that are written as text: how each is parsed, what role it has, and what it tells.
-macro_rules! text {
-    ($($(#[doc = $doc:literal])+ struct $name:ident => $value:ty = $parse:expr
-        $(, role $role:expr)? $(, tell $tell:expr)?;)+) => {$(
+/// Declares how parameters are written: the value, the kind, the function that reads it, and where there is more to
+/// say, what it means for other directives, that an empty text is the same as none, and what it says of a component.
+macro_rules! grammar {
+    // By a type without values.
+    ($($(#[doc = $doc:literal])+ struct $name:ident => $value:ty = $kind:ident $read:expr
+        $(, role $role:expr)? $(, empty_is_absent $empty:literal)? $(, tell $tell:expr)?;)+) => {$(
         $(#[doc = $doc])+
         #[derive(Debug, Clone, Copy)]
         pub enum $name {}
-        $crate::config::parameters::text! { impl $name => $value = $parse $(, role $role)? $(, tell $tell)?; }
+        $crate::config::parameters::grammar! {
+            impl $name => $value = $kind $read
+                $(, role $role)? $(, empty_is_absent $empty)? $(, tell $tell)?;
+        }
     )+};
-    ($(impl $name:ty => $value:ty = $parse:expr $(, role $role:expr)? $(, tell $tell:expr)?;)+) => {$(
+    // By the type of the value itself, or another that has no other grammar.
+    ($(impl $name:ty => $value:ty = $kind:ident $read:expr
+        $(, role $role:expr)? $(, empty_is_absent $empty:literal)? $(, tell $tell:expr)?;)+) => {$(
         impl $crate::config::declare::Single for $name {
             type Value = $value;
+            const KIND: $crate::config::schema::Kind = $crate::config::schema::Kind::$kind;
             $(const ROLE: $crate::config::schema::Role = $role;)?
+            $(const EMPTY_IS_ABSENT: bool = $empty;)?
 
             fn read(
                 given: Option<&$crate::config::value::Located>,
                 reader: &mut $crate::config::declare::Reader<'_>,
             ) -> Option<$value> {
-                reader.parse(given?.name(), $parse)
+                ($read)(given, reader)
             }
 
             $(fn tell(value: &$value, facts: &mut $crate::config::components::Facts) {
@@ -49,68 +61,101 @@ macro_rules! text {
     )+};
 }
 
-/// Declares values that are one of several words, in any case.
-macro_rules! choice {
-    ($value:ty, $wanted:literal: $($word:literal => $variant:ident),+) => {
-        $crate::config::parameters::text! { impl $value => $value = |text: &str| match text.to_ascii_lowercase().as_str() {
-            $($word => Ok(<$value>::$variant),)+
-            _ => Err($wanted),
-        }; }
-    };
+pub(super) use grammar;
+
+/// Reads a text by a function that says why it is none.
+pub(super) fn parsed<T, E: Display>(
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> impl Fn(Option<&Located>, &mut Reader<'_>) -> Option<T> {
+    move |given, reader| reader.parse(given?.name(), &parse)
 }
 
-/// Declares whole numbers in a range, with the words for those outside.
-macro_rules! number {
-    ($($(#[doc = $doc:literal])+ $name:ident => $value:ty = $range:expr, $wanted:literal;)+) => {$(
-        $(#[doc = $doc])+
-        #[derive(Debug, Clone, Copy)]
-        pub enum $name {}
+/// Reads one of several words, in any case.
+pub(super) fn choice<T: Copy>(
+    words: &[(&str, T)],
+    wanted: &str,
+) -> impl Fn(Option<&Located>, &mut Reader<'_>) -> Option<T> {
+    parsed(move |text| {
+        let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
+        found.map(|(_, value)| *value).ok_or(wanted)
+    })
+}
 
-        impl $crate::config::declare::Single for $name {
-            type Value = $value;
-            const KIND: $crate::config::schema::Kind = $crate::config::schema::Kind::Int;
-
-            fn read(
-                given: Option<&$crate::config::value::Located>,
-                reader: &mut $crate::config::declare::Reader<'_>,
-            ) -> Option<$value> {
-                let $crate::config::value::Value::Int(number) = given?.value else { return None };
-                let value = <$value>::try_from(number).ok().filter(|value| ($range).contains(value));
-                if value.is_none() {
-                    reader.refuse(&number.to_string(), $wanted);
-                }
-                value
-            }
+/// Reads a whole number in a range.
+pub(super) fn number<T: TryFrom<i64> + PartialOrd>(
+    range: impl RangeBounds<T>,
+    wanted: &str,
+) -> impl Fn(Option<&Located>, &mut Reader<'_>) -> Option<T> {
+    move |given, reader| {
+        let Value::Int(number) = given?.value else { return None };
+        let value = T::try_from(number).ok().filter(|value| range.contains(value));
+        if value.is_none() {
+            reader.refuse(&number.to_string(), wanted);
         }
-    )+};
-}
-
-pub(super) use {choice, number, text};
-
-number! {
-    /// A TCP or UDP port; 0 lets the system choose.
-    Port => u16 = 0..=u16::MAX, "a port is 0 to 65535";
-    /// A number of bytes.
-    Bytes => u64 = 0.., "a number of bytes is 0 or more";
-    /// The mode of a file, as in `0o600`.
-    Mode => u32 = 0..=0o777, "a file mode is 0 to 0777, such as 0600";
-}
-
-text! {
-    impl String => String = any;
-    impl PathBuf => PathBuf = any;
-    impl NodeId => NodeId = str::parse::<NodeId>;
-    impl ServiceName => ServiceName = ServiceName::new;
-    impl Fingerprint => Fingerprint = str::parse::<Fingerprint>;
-    impl IpAddr => IpAddr = |text| text.parse().map_err(|_| "an IP address is needed");
-    impl Timestamp => Timestamp =
-        |text| text.parse().map_err(|_| "a time is RFC 3339, such as 2030-01-31T12:00:00Z");
-    impl Duration => Duration = duration;
+        value
+    }
 }
 
 /// Any text.
-pub(super) fn any<T: for<'a> From<&'a str>>(text: &str) -> Result<T, Refusal> {
-    Ok(T::from(text))
+pub(super) fn any<T: for<'a> From<&'a str>>(given: Option<&Located>, _: &mut Reader<'_>) -> Option<T> {
+    given.map(|given| T::from(given.name()))
+}
+
+grammar! {
+    impl bool => bool = Flag |given: Option<&Located>, _: &mut Reader<'_>| Some(given.is_some_and(Located::is_true));
+    impl String => String = Text any;
+    impl PathBuf => PathBuf = Text any;
+    impl NodeId => NodeId = Text parsed(str::parse::<NodeId>);
+    impl ServiceName => ServiceName = Text parsed(ServiceName::new);
+    impl Fingerprint => Fingerprint = Text parsed(str::parse::<Fingerprint>);
+    impl IpAddr => IpAddr = Text parsed(|text| text.parse().map_err(|_| "an IP address is needed"));
+    impl Timestamp => Timestamp =
+        Text parsed(|text| text.parse().map_err(|_| "a time is RFC 3339, such as 2030-01-31T12:00:00Z"));
+    impl Duration => Duration = Text parsed(duration);
+    impl Cost => Cost = Float cost;
+    // Costs by neighbour.
+    impl BTreeMap<NodeId, Cost> => BTreeMap<NodeId, Cost> = NodeCosts node_costs;
+    impl Map<String, Json> => Map<String, Json> = FreeMap free_map;
+}
+
+grammar! {
+    /// A TCP or UDP port; 0 lets the system choose.
+    struct Port => u16 = Int number(0..=u16::MAX, "a port is 0 to 65535");
+    /// A number of bytes.
+    struct Bytes => u64 = Int number(0.., "a number of bytes is 0 or more");
+    /// The mode of a file, as in `0o600`.
+    struct Mode => u32 = Int number(0..=0o777, "a file mode is 0 to 0777, such as 0600");
+    /// A node or service to connect to.
+    struct Address => HostPort = Text parsed(HostPort::to_dial);
+    /// A neighbour to connect to: any two peers may turn out to be the same node.
+    struct PeerAddress => HostPort = Text parsed(HostPort::to_dial), tell |address, facts| {
+        facts.label(address);
+        facts.claims.push(Claim::Neighbour);
+    };
+    /// An address to listen on, of which the port alone is enough.
+    struct ListenAddress => HostPort = Text parsed(HostPort::to_listen);
+    /// A host to listen on.
+    struct BindHost => String = Text parsed(bind_host);
+    /// The name of a service that this node offers; reserved ones are refused.
+    struct OwnService => ServiceName = Text parsed(own_service), role Role::Defines("service"), tell |service, facts| {
+        facts.label(service);
+        facts.claims.push(Claim::Service(*service));
+    };
+    /// A Unix socket to listen on.
+    struct SocketFile => PathBuf = Text any, role Role::Defines("socket file"), tell |path, facts| {
+        facts.label(path.display());
+        facts.claims.push(Claim::File(path.clone()));
+    };
+    /// The name of a `tls-server`.
+    struct TlsServerName => String = Text any, role Role::Refers("tls-server"),
+        tell |name, facts| facts.profiles.push(Profile::Server(name.clone()));
+    /// The name of a `tls-client`.
+    struct TlsClientName => String = Text any, role Role::Refers("tls-client"),
+        tell |name, facts| facts.profiles.push(Profile::Client(name.clone()));
+    /// Variables of a command's environment, whose values are texts, numbers or booleans.
+    struct Variables => BTreeMap<String, String> = FreeMap variables;
+    /// A number of processors, as thousandths.
+    struct Processors => u32 = Float processors;
 }
 
 /// A duration in Go's notation.
@@ -119,39 +164,72 @@ pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
     crate::duration::parse(text).map_err(|_| "write for example 1.5h, 30m or 30m10s")
 }
 
-text! {
-    /// A node or service to connect to.
-    struct Address => HostPort = HostPort::to_dial;
-    /// A neighbour to connect to: any two peers may turn out to be the same node.
-    struct PeerAddress => HostPort = HostPort::to_dial, tell |address, facts| {
-        facts.label(address);
-        facts.claims.push(Claim::Neighbour);
-    };
-    /// An address to listen on, of which the port alone is enough.
-    struct ListenAddress => HostPort = HostPort::to_listen;
-    /// A host to listen on.
-    struct BindHost => String = bind_host;
-    /// The name of a service that this node offers; reserved ones are refused.
-    struct OwnService => ServiceName = own_service, role Role::Defines("service"), tell |service, facts| {
-        facts.label(service);
-        facts.claims.push(Claim::Service(*service));
-    };
-    /// A Unix socket to listen on.
-    struct SocketFile => PathBuf = any, role Role::Defines("socket file"), tell |path, facts| {
-        facts.label(path.display());
-        facts.claims.push(Claim::File(path.clone()));
-    };
-    /// The name of a `tls-server`.
-    struct TlsServerName => String = any, role Role::Refers("tls-server"),
-        tell |name, facts| facts.profiles.push(Profile::Server(name.clone()));
-    /// The name of a `tls-client`.
-    struct TlsClientName => String = any, role Role::Refers("tls-client"),
-        tell |name, facts| facts.profiles.push(Profile::Client(name.clone()));
+fn own_service(text: &str) -> Result<ServiceName, String> {
+    match ServiceName::new(text) {
+        Ok(service) if service.is_reserved() => Err(format!("the service {text:?} is reserved")),
+        parsed => parsed.map_err(|error| error.to_string()),
+    }
 }
 
-fn own_service(text: &str) -> Result<ServiceName, Refusal> {
-    let service = ServiceName::new(text)?;
-    if service.is_reserved() { Err(format!("the service {text:?} is reserved").into()) } else { Ok(service) }
+fn cost(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Cost> {
+    let Value::Float(number) = given?.value else { return None };
+    let cost = Cost::new(number).ok();
+    if cost.is_none() {
+        reader.refuse(&number.to_string(), "a cost is a number above zero");
+    }
+    cost
+}
+
+fn node_costs(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<BTreeMap<NodeId, Cost>> {
+    let entries = given.map_or(&[][..], Located::entries);
+    let entry = |(name, cost): &(Located, Located)| {
+        let Value::Float(number) = cost.value else { return None };
+        reader.parse(name.name(), |name| node_cost(name, number))
+    };
+    let costs: BTreeMap<_, _> = entries.iter().filter_map(entry).collect();
+    (costs.len() == entries.len()).then_some(costs)
+}
+
+fn node_cost(name: &str, number: f64) -> Result<(NodeId, Cost), String> {
+    let node = NodeId::new(name).map_err(|error| error.to_string())?;
+    let cost = Cost::new(number).map_err(|_| format!("a cost is a number above zero, not {number}"))?;
+    Ok((node, cost))
+}
+
+fn free_map(given: Option<&Located>, _: &mut Reader<'_>) -> Option<Map<String, Json>> {
+    let entries = given.map_or(&[][..], Located::entries);
+    Some(entries.iter().map(|(key, value)| (key.name().to_owned(), value.to_json())).collect())
+}
+
+fn variables(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<BTreeMap<String, String>> {
+    let entries = given.map_or(&[][..], Located::entries);
+    let variable = |(name, value): &(Located, Located)| {
+        let name = name.name();
+        let value = match value.to_json() {
+            Json::String(text) => Some(text),
+            value @ (Json::Number(_) | Json::Bool(_)) => Some(value.to_string()),
+            Json::Null => Some(String::new()),
+            Json::Array(_) | Json::Object(_) => None,
+        };
+        let named = !name.is_empty() && !name.contains(['=', '\0']);
+        let value = value.filter(|value| named && !value.contains('\0'));
+        if value.is_none() {
+            reader.refuse(name, "a variable has a name without `=` and a single value");
+        }
+        Some((name.to_owned(), value?))
+    };
+    let variables: BTreeMap<_, _> = entries.iter().filter_map(variable).collect();
+    (variables.len() == entries.len()).then_some(variables)
+}
+
+fn processors(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<u32> {
+    let Value::Float(number) = given?.value else { return None };
+    let millis = (number * 1000.0).round();
+    if (10.0..=1_000_000.0).contains(&millis) {
+        return Some(millis as u32);
+    }
+    reader.refuse(&number.to_string(), "a number of processors is 0.01 to 1000");
+    None
 }
 
 /// An address to listen on, as `port` and `bindaddr`: of UDP or TCP.
@@ -182,42 +260,6 @@ impl<const UDP: bool> Settings for Bind<UDP> {
         facts.label(format_args!("on {bind}"));
         facts.listens(bind, UDP);
     }
-}
-
-impl Single for Cost {
-    type Value = Self;
-    const KIND: Kind = Kind::Float;
-
-    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Self> {
-        let Value::Float(number) = given?.value else { return None };
-        let cost = Self::new(number).ok();
-        if cost.is_none() {
-            reader.refuse(&number.to_string(), "a cost is a number above zero");
-        }
-        cost
-    }
-}
-
-/// Costs by neighbour.
-impl Single for BTreeMap<NodeId, Cost> {
-    type Value = Self;
-    const KIND: Kind = Kind::NodeCosts;
-
-    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Self> {
-        let entries = given.map_or(&[][..], Located::entries);
-        let entry = |(name, cost): &(Located, Located)| {
-            let Value::Float(number) = cost.value else { return None };
-            reader.parse(name.name(), |name| node_cost(name, number))
-        };
-        let costs: Self = entries.iter().filter_map(entry).collect();
-        (costs.len() == entries.len()).then_some(costs)
-    }
-}
-
-fn node_cost(name: &str, number: f64) -> Result<(NodeId, Cost), Refusal> {
-    let node = NodeId::new(name)?;
-    let cost = Cost::new(number).map_err(|_| format!("a cost is a number above zero, not {number}"))?;
-    Ok((node, cost))
 }
 
 /// What holds for the links of a listener.
@@ -253,66 +295,4 @@ settings! {
 /// The only neighbours that are let in; `None`, which lets everybody in, for an empty list.
 fn only(peers: Vec<NodeId>) -> Option<BTreeSet<NodeId>> {
     Some(BTreeSet::from_iter(peers)).filter(|peers| !peers.is_empty())
-}
-
-/// A map of anything.
-impl Single for serde_json::Map<String, serde_json::Value> {
-    type Value = Self;
-    const KIND: Kind = Kind::FreeMap;
-
-    fn read(given: Option<&Located>, _reader: &mut Reader<'_>) -> Option<Self> {
-        let entries = given.map_or(&[][..], Located::entries);
-        Some(entries.iter().map(|(key, value)| (key.name().to_owned(), value.to_json())).collect())
-    }
-}
-
-/// Variables of a command's environment, whose values are texts, numbers or booleans.
-#[derive(Debug, Clone, Copy)]
-pub enum Variables {}
-
-impl Single for Variables {
-    type Value = BTreeMap<String, String>;
-    const KIND: Kind = Kind::FreeMap;
-
-    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<BTreeMap<String, String>> {
-        let entries = given.map_or(&[][..], Located::entries);
-        let variable = |(name, value): &(Located, Located)| {
-            let name = name.name();
-            let value = match value.to_json() {
-                serde_json::Value::String(text) => Some(text),
-                value @ (serde_json::Value::Number(_) | serde_json::Value::Bool(_)) => {
-                    Some(value.to_string())
-                }
-                serde_json::Value::Null => Some(String::new()),
-                serde_json::Value::Array(_) | serde_json::Value::Object(_) => None,
-            };
-            let named = !name.is_empty() && !name.contains(['=', '\0']);
-            let value = value.filter(|value| named && !value.contains('\0'));
-            if value.is_none() {
-                reader.refuse(name, "a variable has a name without `=` and a single value");
-            }
-            Some((name.to_owned(), value?))
-        };
-        let variables: BTreeMap<_, _> = entries.iter().filter_map(variable).collect();
-        (variables.len() == entries.len()).then_some(variables)
-    }
-}
-
-/// A number of processors, as thousandths.
-#[derive(Debug, Clone, Copy)]
-pub enum Processors {}
-
-impl Single for Processors {
-    type Value = u32;
-    const KIND: Kind = Kind::Float;
-
-    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<u32> {
-        let Value::Float(number) = given?.value else { return None };
-        let millis = (number * 1000.0).round();
-        if (10.0..=1_000_000.0).contains(&millis) {
-            return Some(millis as u32);
-        }
-        reader.refuse(&number.to_string(), "a number of processors is 0.01 to 1000");
-        None
-    }
 }

@@ -15,7 +15,7 @@ use crate::telemetry::LogLevel;
 use crate::work::Quota;
 
 /// What a running node must do to follow a new configuration.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReloadPlan {
     /// Links and services to start, in the new configuration's order.
     pub added: Vec<Component>,
@@ -48,30 +48,7 @@ pub struct ReloadPlan {
 impl ReloadPlan {
     /// True if there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        let Self {
-            added,
-            removed,
-            unchanged: _,
-            firewall,
-            log,
-            max_idle,
-            forget_after,
-            quota,
-            stream_buffers,
-            work_types,
-            tls,
-            signing,
-            verification,
-        } = self;
-        added.is_empty()
-            && removed.is_empty()
-            && firewall.is_none()
-            && log.is_none()
-            && max_idle.is_none()
-            && forget_after.is_none()
-            && quota.is_none()
-            && stream_buffers.is_none()
-            && !(*work_types || *tls || *signing || *verification)
+        *self == Self { unchanged: self.unchanged.clone(), ..Self::default() }
     }
 }
 
@@ -96,9 +73,9 @@ pub enum NotReloadable {
 /// [`NotReloadable`] names the first directive that differs and cannot change; the node must then go on unchanged.
 pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
     check_fixed(old, new)?;
-    let changed = changed_profiles(old, new);
+    let profiles = changed_profiles(old, new);
     let same_profiles =
-        |component: &Component| !component.profiles().iter().any(|profile| changed.contains(profile));
+        |component: &Component| !component.profiles().iter().any(|profile| profiles.contains(profile));
     let mut before = old.components();
     let (mut added, mut unchanged) = (Vec::new(), Vec::new());
     for component in new.components() {
@@ -107,20 +84,31 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
             None => added.push(component),
         }
     }
-    let firewall =
-        (old.node.firewall_rules != new.node.firewall_rules).then(|| new.node.firewall_rules.clone());
-    let logs = (old.log_level, old.trace) != (new.log_level, new.trace);
+    // Each setting is named, so that a new one cannot be forgotten.
+    let Node {
+        id: _,
+        data_dir: _,
+        firewall_rules,
+        max_idle,
+        forget_after,
+        quota,
+        stream_buffers,
+        // These have no effect yet.
+        kube_support_reconnect: _,
+        kube_qps: _,
+        kube_burst: _,
+        kube_rate_limiter: _,
+    } = &new.node;
     Ok(ReloadPlan {
         added,
         removed: before,
         unchanged,
-        firewall,
-        log: logs.then_some((new.log_level, new.trace)),
-        max_idle: (old.node.max_idle != new.node.max_idle).then_some(new.node.max_idle),
-        forget_after: (old.node.forget_after != new.node.forget_after).then_some(new.node.forget_after),
-        quota: (old.node.quota != new.node.quota).then_some(new.node.quota),
-        stream_buffers: (old.node.stream_buffers != new.node.stream_buffers)
-            .then_some(new.node.stream_buffers),
+        firewall: changed(&old.node.firewall_rules, firewall_rules),
+        log: changed(&(old.log_level, old.trace), &(new.log_level, new.trace)),
+        max_idle: changed(&old.node.max_idle, max_idle),
+        forget_after: changed(&old.node.forget_after, forget_after),
+        quota: changed(&old.node.quota, quota),
+        stream_buffers: changed(&old.node.stream_buffers, stream_buffers),
         work_types: !same(&old.work_commands, &new.work_commands)
             || !same(&old.work_kubernetes, &new.work_kubernetes)
             || !same(&old.work_python, &new.work_python),
@@ -128,6 +116,11 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
         signing: old.work_signing != new.work_signing,
         verification: old.work_verification != new.work_verification,
     })
+}
+
+/// The new value, if it is another one.
+fn changed<T: PartialEq + Clone>(old: &T, new: &T) -> Option<T> {
+    (old != new).then(|| new.clone())
 }
 
 /// The profiles that are new, gone, or have other settings. What is in their files is not looked at: that is
@@ -145,32 +138,17 @@ fn differing<'a, T: PartialEq>(old: &'a [T], new: &'a [T]) -> impl Iterator<Item
     only(old, new).chain(only(new, old))
 }
 
-/// Compares what cannot change. The pattern names each setting of the node, so that a new one cannot be forgotten.
+/// Compares what cannot change.
 fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
-    let Node {
-        id,
-        data_dir,
-        firewall_rules: _,
-        max_idle: _,
-        forget_after: _,
-        quota: _,
-        stream_buffers: _,
-        // These have no effect yet.
-        kube_support_reconnect: _,
-        kube_qps: _,
-        kube_burst: _,
-        kube_rate_limiter: _,
-    } = &new.node;
     if new.is_for_certificates() {
-        return Err(NotReloadable::ModifiedOrAdded("cert-init"));
+        Err(NotReloadable::ModifiedOrAdded("cert-init"))
+    } else if old.node.id != new.node.id {
+        Err(NotReloadable::Node("id"))
+    } else if old.node.data_dir != new.node.data_dir {
+        Err(NotReloadable::Node("datadir"))
+    } else {
+        Ok(())
     }
-    if old.node.id != *id {
-        return Err(NotReloadable::Node("id"));
-    }
-    if old.node.data_dir != *data_dir {
-        return Err(NotReloadable::Node("datadir"));
-    }
-    Ok(())
 }
 
 /// True if each value occurs as often on both sides, in whatever order.

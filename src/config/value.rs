@@ -51,6 +51,10 @@ impl Located {
         if let Value::Text(text) = &self.value { text } else { "" }
     }
 
+    pub(super) fn is_true(&self) -> bool {
+        matches!(self.value, Value::Flag(true))
+    }
+
     /// The items of a list.
     pub(super) fn items(&self) -> &[Self] {
         if let Value::List(items) = &self.value { items } else { &[] }

@@ -142,7 +142,7 @@ const NO_KUBERNETES: &str = "this version of meshd does not run Kubernetes work"
 pub(super) fn work_types(config: &Config) -> Vec<CommandType> {
     let kubernetes = config.work_kubernetes.iter().map(|configured| CommandType {
         verify_signature: configured.verify_signature,
-        ..CommandType::unavailable(&configured.work_type, NO_KUBERNETES)
+        ..CommandType::unavailable(&configured.name, NO_KUBERNETES)
     });
     let commands = config.work_commands.iter().chain(&config.work_python).cloned();
     commands.chain(kubernetes).collect()

@@ -19,7 +19,6 @@ mod command;
 mod error;
 pub mod follow;
 mod group_sync;
-#[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod limits;
 mod registry;

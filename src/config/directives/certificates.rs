@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use super::super::declare::directive;
-use super::super::parameters::number;
+use super::super::parameters::{grammar, number};
 use crate::tls::commands::RequestKey;
 use crate::tls::make::{KeyKind, Subject};
 use crate::wire::NodeId;
@@ -95,9 +95,9 @@ directive! {
     check ends_first(not_before, not_after);
 }
 
-number! {
+grammar! {
     /// The length of an RSA key: shorter ones are broken, longer ones take minutes to make.
-    RsaBits => u32 = 1024..=16_384, "an RSA key has 1024 to 16384 bits";
+    struct RsaBits => u32 = Int number(1024..=16_384, "an RSA key has 1024 to 16384 bits");
 }
 
 fn ends_first(not_before: &Option<Timestamp>, not_after: &Option<Timestamp>) -> Option<&'static str> {

@@ -3,10 +3,10 @@
 //! Owns their declarations. It refuses to know sockets: addresses are checked for their form and not looked up.
 
 use super::super::address::WsUrl;
-use super::super::components::{Claim, Facts};
-use super::super::declare::{Reader, Single, directive};
+use super::super::components::Claim;
+use super::super::declare::{Reader, directive};
 use super::super::parameters::{
-    DialPolicy, ListenPolicy, PeerAddress, TcpBind, TlsClientName, TlsServerName, UdpBind, text,
+    DialPolicy, ListenPolicy, PeerAddress, TcpBind, TlsClientName, TlsServerName, UdpBind, grammar, parsed,
 };
 use super::super::value::Located;
 
@@ -122,11 +122,24 @@ directive! {
     }
 }
 
-text! {
+grammar! {
     /// The path of a WebSocket, beginning with a slash.
-    struct UrlPath => String = url_path;
+    struct UrlPath => String = Text parsed(url_path);
     /// A header to add to a request: name and value.
-    struct Header => (String, String) = header;
+    struct Header => (String, String) = Text parsed(header);
+}
+
+grammar! {
+    impl WsUrl => WsUrl = Text ws_url, tell |url, facts| {
+        facts.label(url);
+        facts.claims.push(Claim::Neighbour);
+    };
+}
+
+/// The URL of a neighbour. Without a scheme it is the TLS profile that decides which one is meant.
+fn ws_url(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<WsUrl> {
+    let has_tls = reader.is_given("tls");
+    reader.parse(given?.name(), |text| WsUrl::parse(text, has_tls))
 }
 
 fn url_path(text: &str) -> Result<String, &'static str> {
@@ -142,19 +155,4 @@ fn header(text: &str) -> Result<(String, String), &'static str> {
         return Err(WANTED);
     }
     Ok((name.to_owned(), value.trim().to_owned()))
-}
-
-/// The URL of a neighbour. Without a scheme it is the TLS profile that decides which one is meant.
-impl Single for WsUrl {
-    type Value = Self;
-
-    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Self> {
-        let has_tls = reader.is_given("tls");
-        reader.parse(given?.name(), |text| Self::parse(text, has_tls))
-    }
-
-    fn tell(url: &Self, facts: &mut Facts) {
-        facts.label(url);
-        facts.claims.push(Claim::Neighbour);
-    }
 }

@@ -23,6 +23,7 @@ use crate::service::IpRouterOptions;
 use crate::telemetry::LogLevel;
 use crate::tls::{ClientOptions, ServerOptions};
 use crate::work::CommandType;
+use crate::work::kubernetes::options::KubernetesType;
 
 /// Makes the table, the configuration and its components from the list of directives. What is a component of its own
 /// has its name there, as a link or otherwise.
@@ -111,7 +112,7 @@ configuration! {
     services::UnixSocketClient => unix_socket_clients: Vec<services::UnixSocketClient>, component UnixSocketClient;
     services::IpRouter => ip_routers: Vec<IpRouterOptions>, component IpRouter;
     work::WorkCommand => work_commands: Vec<CommandType>;
-    work::WorkKubernetes => work_kubernetes: Vec<work::WorkKubernetes>;
+    work::WorkKubernetes => work_kubernetes: Vec<KubernetesType>;
     work::WorkPython => work_python: Vec<CommandType>;
     work::WorkSigning => work_signing: Option<work::WorkSigning>;
     work::WorkVerification => work_verification: Option<work::WorkVerification>;

@@ -6,10 +6,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::declare::{Reader, Refusal, Single, directive, settings};
-use super::super::error::invalid;
+use super::super::declare::{Reader, directive, settings};
 use super::super::firewall::Rules;
-use super::super::parameters::{self, Bytes, number, text};
+use super::super::parameters::{self, Bytes, grammar, number, parsed};
 use super::super::value::Located;
 use crate::duration;
 use crate::telemetry::LogLevel;
@@ -116,16 +115,24 @@ settings! {
     }
 }
 
-number! {
-    /// A number of units.
-    Count => u64 = 0.., "a number of units is 0 or more";
-    /// Bytes for buffers; with less, a few connections have all of them.
-    StreamBuffers => u64 = 16 << 20.., "the streams of a node need at least 16777216 bytes";
+grammar! {
+    impl LogLevel => LogLevel =
+        Text parsed(|text| LogLevel::named(text).ok_or("a level is error, warning, info or debug"));
 }
 
-text! {
-    impl LogLevel => LogLevel =
-        |text: &str| LogLevel::named(text).ok_or("a level is error, warning, info or debug");
+grammar! {
+    /// A number of units.
+    struct Count => u64 = Int number(0.., "a number of units is 0 or more");
+    /// Bytes for buffers; with less, a few connections have all of them.
+    struct StreamBuffers => u64 = Int number(16 << 20.., "the streams of a node need at least 16777216 bytes");
+    /// The name given, else the host's, unless that is the one name no node may have.
+    struct OwnId => NodeId = Text own_id, empty_is_absent true;
+    /// The directory given, else the one that depends on the machine.
+    struct DataDir => PathBuf = Text data_dir, empty_is_absent true;
+    /// How long a link may be silent.
+    struct MaxIdle => Duration = Text max_idle, empty_is_absent true;
+    /// How long an unreachable node stays listed.
+    struct ForgetAfter => Duration = Text forget_after;
 }
 
 impl Node {
@@ -151,82 +158,53 @@ impl Node {
 /// What receptor allows in the ID that a node is given, in its words. Other nodes' IDs are taken as they come.
 const OWN_ID_CLASS: &str = "node id can only contain a-z, A-Z, 0-9 or special characters . - _ @ :";
 
-/// The name given, else the host's, unless that is the one name no node may have.
-#[derive(Debug, Clone, Copy)]
-pub enum OwnId {}
-
-impl Single for OwnId {
-    type Value = NodeId;
-    const EMPTY_IS_ABSENT: bool = true;
-
-    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<NodeId> {
-        if let Some(given) = given {
-            return reader.parse(given.name(), own_id);
-        }
-        let host = reader.environment.host_name.as_deref().unwrap_or_default();
-        let id = NodeId::new(host).ok().filter(|_| !host.split('.').next().is_some_and(is_localhost));
-        if id.is_none() {
-            let host = if host.is_empty() { "unknown".to_owned() } else { format!("{host:?}") };
-            reader.fail(format!(
-                "no node ID given and the host name is {host}: set one, as in `- node: {{id: my-name}}`"
-            ));
-        }
-        id
-    }
-}
-
-fn own_id(text: &str) -> Result<NodeId, Refusal> {
+fn own_id(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<NodeId> {
+    let Some(given) = given else { return host_id(reader) };
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_@:".contains(&byte);
-    if !text.bytes().all(is_allowed) {
-        return Err(Refusal::Fault(format!("{OWN_ID_CLASS} but received: {text}")));
+    if !given.name().bytes().all(is_allowed) {
+        reader.fail(format!("{OWN_ID_CLASS} but received: {}", given.name()));
+        return None;
     }
-    Ok(NodeId::new(text)?)
+    reader.parse(given.name(), str::parse::<NodeId>)
 }
 
-/// The directory given, else the one that depends on the machine.
-#[derive(Debug, Clone, Copy)]
-pub enum DataDir {}
-
-impl Single for DataDir {
-    type Value = PathBuf;
-    const EMPTY_IS_ABSENT: bool = true;
-
-    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<PathBuf> {
-        let given = given.map(|given| PathBuf::from(given.name()));
-        let directory = given.or_else(|| reader.environment.default_data_dir());
-        if directory.is_none() {
-            reader.fail("no data directory: neither HOME nor XDG_STATE_HOME is set; set `datadir`");
-        }
-        directory
+fn host_id(reader: &mut Reader<'_>) -> Option<NodeId> {
+    let host = reader.environment.host_name.as_deref().unwrap_or_default();
+    let id = NodeId::new(host).ok().filter(|_| !host.split('.').next().is_some_and(is_localhost));
+    if id.is_none() {
+        let host = if host.is_empty() { "unknown".to_owned() } else { format!("{host:?}") };
+        reader.fail(format!(
+            "no node ID given and the host name is {host}: set one, as in `- node: {{id: my-name}}`"
+        ));
     }
+    id
 }
 
-/// How long a link may be silent.
-#[derive(Debug, Clone, Copy)]
-pub enum MaxIdle {}
-
-impl Single for MaxIdle {
-    type Value = Duration;
-    const EMPTY_IS_ABSENT: bool = true;
-
-    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Duration> {
-        let Some(given) = given else { return Some(DEFAULT_MAX_IDLE) };
-        let least = duration::print(DEFAULT_MAX_IDLE);
-        let reason = format!("it may only be raised above the default of {least}");
-        reader.parse(given.name(), |text| at_least(DEFAULT_MAX_IDLE, text, reason))
+fn data_dir(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<PathBuf> {
+    let given = given.map(|given| PathBuf::from(given.name()));
+    let directory = given.or_else(|| reader.environment.default_data_dir());
+    if directory.is_none() {
+        reader.fail("no data directory: neither HOME nor XDG_STATE_HOME is set; set `datadir`");
     }
+    directory
 }
 
-text! {
-    /// How long an unreachable node stays listed.
-    struct ForgetAfter => Duration = |text| {
-        let least = duration::print(LEAST_FORGET_AFTER);
-        let reason = format!("a node that restarts must stay listed meanwhile: give {least} or more");
-        at_least(LEAST_FORGET_AFTER, text, reason)
-    };
+fn max_idle(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Duration> {
+    let least = duration::print(DEFAULT_MAX_IDLE);
+    let reason = format!("it may only be raised above the default of {least}");
+    given.map_or(Some(DEFAULT_MAX_IDLE), |given| at_least(DEFAULT_MAX_IDLE, given, &reason, reader))
 }
 
-fn at_least(least: Duration, text: &str, reason: String) -> Result<Duration, Refusal> {
-    let given = parameters::duration(text)?;
-    if given < least { Err(Refusal::Fault(invalid(&duration::print(given), &reason))) } else { Ok(given) }
+fn forget_after(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Duration> {
+    let least = duration::print(LEAST_FORGET_AFTER);
+    let reason = format!("a node that restarts must stay listed meanwhile: give {least} or more");
+    at_least(LEAST_FORGET_AFTER, given?, &reason, reader)
+}
+
+fn at_least(least: Duration, given: &Located, reason: &str, reader: &mut Reader<'_>) -> Option<Duration> {
+    let given = reader.parse(given.name(), parameters::duration)?;
+    if given < least {
+        reader.refuse(&duration::print(given), reason);
+    }
+    (given >= least).then_some(given)
 }

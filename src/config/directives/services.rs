@@ -9,10 +9,10 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::super::address::network;
 use super::super::components::Claim;
-use super::super::declare::{Reader, Single, directive, settings};
+use super::super::declare::{Reader, directive, settings};
 use super::super::parameters::{
     Address, ListenAddress, Mode, OwnService, SocketFile, TcpBind, TlsClientName, TlsServerName, UdpBind,
-    choice, text,
+    choice, grammar, parsed,
 };
 use super::super::value::Located;
 use crate::service::IpRouterOptions;
@@ -57,7 +57,11 @@ pub enum Forward {
     All,
 }
 
-choice! { Forward, "it is none, tcp or all": "none" => None, "tcp" => Tcp, "all" => All }
+grammar! {
+    impl Forward => Forward = Text choice(
+        &[("none", Forward::None), ("tcp", Forward::Tcp), ("all", Forward::All)], "it is none, tcp or all",
+    );
+}
 
 directive! {
     /// Offers a command on a terminal
@@ -194,19 +198,22 @@ directive! {
     }
 }
 
-text! {
-    impl RemoteNode => RemoteNode = |text: &str| if is_localhost(text) {
+grammar! {
+    impl RemoteNode => RemoteNode = Text parsed(|text| if is_localhost(text) {
         Ok(RemoteNode::Local)
     } else {
         NodeId::new(text).map(RemoteNode::Named)
-    };
+    });
 }
 
-text! {
+grammar! {
     /// The name of a network interface; the kernel takes 15 bytes.
-    struct InterfaceName => String = interface_name, tell |name, facts| facts.claims.push(Claim::Interface(name.clone()));
+    struct InterfaceName => String = Text parsed(interface_name),
+        tell |name, facts| facts.claims.push(Claim::Interface(name.clone()));
     /// A local network of 4 addresses.
-    struct LocalNet => Ipv4Net = local_net;
+    struct LocalNet => Ipv4Net = Text parsed(local_net);
+    /// Networks, separated by commas.
+    struct Routes => Vec<IpNet> = Text routes, empty_is_absent true;
 }
 
 fn interface_name(text: &str) -> Result<String, &'static str> {
@@ -225,18 +232,9 @@ fn local_net(text: &str) -> Result<Ipv4Net, &'static str> {
     }
 }
 
-/// Networks, separated by commas.
-#[derive(Debug, Clone, Copy)]
-pub enum Routes {}
-
-impl Single for Routes {
-    type Value = Vec<IpNet>;
-    const EMPTY_IS_ABSENT: bool = true;
-
-    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Vec<IpNet>> {
-        reader.parse(given.map_or("", Located::name), |text| {
-            let networks = text.split(',').map(str::trim).filter(|network| !network.is_empty());
-            networks.map(network).collect::<Result<Vec<_>, _>>()
-        })
-    }
+fn routes(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Vec<IpNet>> {
+    reader.parse(given.map_or("", Located::name), |text| {
+        let networks = text.split(',').map(str::trim).filter(|network| !network.is_empty());
+        networks.map(network).collect::<Result<Vec<_>, _>>()
+    })
 }

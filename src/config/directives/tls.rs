@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use super::super::declare::directive;
-use super::super::parameters::{any, text};
+use super::super::parameters::{any, grammar};
 use super::super::schema::Role;
 use crate::tls::{ClientOptions, Files, Fingerprint, ServerOptions};
 
@@ -95,9 +95,9 @@ fn half_an_identity(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> Option<&'s
     (cert.is_some() != key.is_some()).then_some("`cert` and `key` go together: give both or neither")
 }
 
-text! {
+grammar! {
     /// The name of a `tls-server`.
-    struct ServerName => String = any, role Role::Defines("tls-server");
+    struct ServerName => String = Text any, role Role::Defines("tls-server");
     /// The name of a `tls-client`.
-    struct ClientName => String = any, role Role::Defines("tls-client");
+    struct ClientName => String = Text any, role Role::Defines("tls-client");
 }

@@ -1,16 +1,16 @@
 //! Work types, and the keys that sign and verify submissions.
 //!
-//! Owns their declarations; types that run a command are read into the types of [`crate::work`]. It refuses to open key
+//! Owns their declarations; work types are read into the types of [`crate::work`]. It refuses to open key
 //! files and pods' definitions, and to run anything.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::declare::{Reader, Refusal, Single, directive, settings};
-use super::super::error::invalid;
-use super::super::parameters::{self, Bytes, Processors, Variables, choice, number, text};
-use super::super::schema::{Kind, Role};
+use super::super::declare::{Reader, Single, directive, settings};
+use super::super::parameters::{self, Bytes, Processors, Variables, choice, grammar, number, parsed};
+use super::super::schema::Role;
 use super::super::value::Located;
+use crate::work::kubernetes::options::{AuthMethod, KubernetesType, StreamMethod};
 use crate::work::limits::{Limits, MaxStdout, WhenFull};
 use crate::work::{CommandType, PythonPlugin};
 
@@ -59,11 +59,11 @@ settings! {
         /// most units running at once; others wait in order
         max_units "maxunits": Option<Units>,
         /// longest run, as in 3h30m
-        timeout: Option<SomeTime>,
+        timeout: Option<Limit>,
         /// time between SIGINT and harder signals; 10s if not given
         cancel_grace "cancelgrace": Option<Duration>,
         /// how long finished units are kept, as in 72h
-        release_after "releaseafter": Option<SomeTime>,
+        release_after "releaseafter": Option<Limit>,
         /// processors that a unit may use, as in 1.5
         cpu_millis "cpu": Option<Processors>,
         /// bytes of memory that a unit may use
@@ -85,34 +85,14 @@ settings! {
     }
 }
 
-/// Where the credentials for Kubernetes come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuthMethod {
-    /// A kubeconfig file.
-    KubeConfig,
-    /// The pod that this node runs in.
-    InCluster,
-    /// Each submission.
-    Runtime,
-}
-
-/// How a work pod is talked to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StreamMethod {
-    /// Attach for input, the log for output.
-    Logger,
-    /// A TCP connection from the pod.
-    Tcp,
-}
-
 directive! {
     /// Runs work in Kubernetes pods
     "work-kubernetes" in Work [without_effect(
         "this version of meshd does not run such work; the types are not advertised, and submissions to them are refused"
     )];
-    struct WorkKubernetes {
+    WorkKubernetes => KubernetesType {
         /// name of the work type
-        work_type "worktype": WorkType [required],
+        name "worktype": WorkType [required],
         /// namespace of the pods
         namespace: Option<String>,
         /// container image
@@ -124,7 +104,7 @@ directive! {
         /// kubeconfig, incluster or runtime
         auth_method "authmethod": AuthMethod = "incluster",
         /// kubeconfig file, for authmethod kubeconfig
-        kube_config "kubeconfig": Option<PathBuf>,
+        kubeconfig: Option<PathBuf>,
         /// pod definition file, JSON or YAML
         pod: Option<PathBuf>,
         /// let submissions bring credentials
@@ -143,9 +123,26 @@ directive! {
         verify_signature "verifysignature": SignedOnly,
     }
     check namespace_missing(namespace, auth_method, allow_runtime_auth);
-    check kubeconfig_unused(kube_config, auth_method);
+    check kubeconfig_unused(kubeconfig, auth_method);
     check pod_and_container(pod, image, command, params);
     check nothing_to_run(pod, image, allow_runtime_command, allow_runtime_pod);
+    make KubernetesType {
+        namespace: namespace.unwrap_or_default(),
+        image: image.unwrap_or_default(),
+        command: command.unwrap_or_default(),
+        params: params.unwrap_or_default(),
+        auth_method,
+        kubeconfig,
+        pod,
+        allow_runtime_auth,
+        allow_runtime_command,
+        allow_runtime_params,
+        allow_runtime_pod,
+        delete_pod_on_restart,
+        stream_method,
+        verify_signature,
+        ..KubernetesType::new(name)
+    }
 }
 
 type Problem = Option<&'static str>;
@@ -212,26 +209,39 @@ directive! {
     }
 }
 
-choice! { WhenFull, "use fail, stop or truncate-head":
-"fail" => Fail, "stop" => Stop, "truncate-head" => TruncateHead }
-choice! { AuthMethod, "a method is kubeconfig, incluster or runtime":
-"kubeconfig" => KubeConfig, "incluster" => InCluster, "runtime" => Runtime }
-choice! { StreamMethod, "a method is logger or tcp": "logger" => Logger, "tcp" => Tcp }
-
-number! {
-    /// A number of units that may run.
-    Units => u32 = 1.., "at least one unit must be able to run";
-    /// Bytes of memory that are enough for a process.
-    Memory => u64 = 1 << 20.., "a unit needs at least 1048576 bytes of memory";
-    /// A number of processes.
-    Processes => u64 = 1..=u64::from(u32::MAX), "a unit is at least one process";
+grammar! {
+    impl WhenFull => WhenFull = Text choice(
+        &[("fail", WhenFull::Fail), ("stop", WhenFull::Stop), ("truncate-head", WhenFull::TruncateHead)],
+        "use fail, stop or truncate-head",
+    );
+    impl AuthMethod => AuthMethod = Text choice(
+        &[
+            ("kubeconfig", AuthMethod::KubeConfig),
+            ("incluster", AuthMethod::InCluster),
+            ("runtime", AuthMethod::Runtime),
+        ],
+        "a method is kubeconfig, incluster or runtime",
+    );
+    impl StreamMethod => StreamMethod = Text choice(
+        &[("logger", StreamMethod::Logger), ("tcp", StreamMethod::Tcp)], "a method is logger or tcp",
+    );
 }
 
-text! {
+grammar! {
+    /// A number of units that may run.
+    struct Units => u32 = Int number(1.., "at least one unit must be able to run");
+    /// Bytes of memory that are enough for a process.
+    struct Memory => u64 = Int number(1 << 20.., "a unit needs at least 1048576 bytes of memory");
+    /// A number of processes.
+    struct Processes => u64 = Int number(1..=u64::from(u32::MAX), "a unit is at least one process");
     /// The name of a work type, which travels in words of the line protocol.
-    struct WorkType => String = work_type, role Role::Defines("work type");
-    /// A duration that is longer than none.
-    struct SomeTime => Duration = some_time;
+    struct WorkType => String = Text parsed(work_type), role Role::Defines("work type");
+    /// A duration above zero.
+    struct Limit => Duration = Text limit;
+    /// The file of a key. The grammar does not require its name, but nothing works without it.
+    struct KeyFile => PathBuf = Text key_file, empty_is_absent true;
+    /// Whether submissions must be signed, which needs a key to verify them.
+    struct SignedOnly => bool = Flag <bool as Single>::read, role Role::Needs("work-verification");
 }
 
 fn work_type(text: &str) -> Result<String, &'static str> {
@@ -239,40 +249,17 @@ fn work_type(text: &str) -> Result<String, &'static str> {
     if fits { Ok(text.to_owned()) } else { Err("a work type holds no blanks and no control characters") }
 }
 
-fn some_time(text: &str) -> Result<Duration, Refusal> {
-    let given = parameters::duration(text)?;
+fn limit(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Duration> {
+    let given = reader.parse(given?.name(), parameters::duration)?;
     if given.is_zero() {
-        return Err(Refusal::Fault(invalid("0", "leave it out for no limit")));
+        reader.refuse("0", "leave it out for no limit");
     }
-    Ok(given)
+    (!given.is_zero()).then_some(given)
 }
 
-/// The file of a key. The grammar does not require its name, but nothing works without it.
-#[derive(Debug, Clone, Copy)]
-pub enum KeyFile {}
-
-impl Single for KeyFile {
-    type Value = PathBuf;
-    const EMPTY_IS_ABSENT: bool = true;
-
-    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<PathBuf> {
-        if given.is_none() {
-            reader.lacking("the name of a file");
-        }
-        given.map(|given| PathBuf::from(given.name()))
+fn key_file(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<PathBuf> {
+    if given.is_none() {
+        reader.lacks("the name of a file");
     }
-}
-
-/// Whether submissions must be signed, which needs a key to verify them.
-#[derive(Debug, Clone, Copy)]
-pub enum SignedOnly {}
-
-impl Single for SignedOnly {
-    type Value = bool;
-    const KIND: Kind = Kind::Flag;
-    const ROLE: Role = Role::Needs("work-verification");
-
-    fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<bool> {
-        <bool as Single>::read(given, reader)
-    }
+    given.map(|given| PathBuf::from(given.name()))
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::super::directives::node::DEFAULT_MAX_IDLE;
 use super::super::directives::services::{Forward, RemoteNode};
-use super::super::directives::work::{AuthMethod, StreamMethod};
 use super::*;
 use crate::mesh::firewall::{Action, Pattern};
 use crate::telemetry::LogLevel;
 use crate::wire::{Cost, NodeId, ServiceName};
 use crate::work::Quota;
+use crate::work::kubernetes::options::{AuthMethod, StreamMethod};
 use crate::work::limits::{Limits, MaxStdout, WhenFull};
 
 fn node(name: &str) -> NodeId {

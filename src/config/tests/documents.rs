@@ -30,7 +30,7 @@ fn the_reference_page_is_what_the_declarations_say() {
 }
 
 /// What `config` may name of the rooms: their options and the values in them.
-const OPTIONS: [&str; 21] = [
+const OPTIONS: [&str; 22] = [
     "duration",
     "mesh::LinkPolicy",
     "mesh::firewall::Action",
@@ -49,6 +49,7 @@ const OPTIONS: [&str; 21] = [
     "work::CommandType",
     "work::PythonPlugin",
     "work::Quota",
+    "work::kubernetes::options",
     "work::limits::Limits",
     "work::limits::MaxStdout",
     "work::limits::WhenFull",

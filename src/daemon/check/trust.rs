@@ -47,8 +47,8 @@ impl Findings {
             self.add("work-verification", error);
         }
         for kubernetes in &config.work_kubernetes {
-            let files = [kubernetes.kube_config.as_ref(), kubernetes.pod.as_ref()];
-            self.readable(&format!("work-kubernetes {}", kubernetes.work_type), files);
+            let files = [kubernetes.kubeconfig.as_ref(), kubernetes.pod.as_ref()];
+            self.readable(&format!("work-kubernetes {}", kubernetes.name), files);
         }
     }
 
