@@ -15,7 +15,7 @@ pub enum Backing {
 
 /// Why an instance is a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Origin {
+pub enum MemberOrigin {
     /// An operator listed it.
     List,
     /// `policy_instance_minimum`.
@@ -30,7 +30,7 @@ pub struct Member {
     /// The instance.
     pub name: InstanceName,
     /// Why it is a member.
-    pub origin: Origin,
+    pub origin: MemberOrigin,
 }
 
 /// The policy that selects a group's members.

@@ -36,7 +36,7 @@ pub use self::capacity::{Adjustment, Capacities, Cpus, MEMORY_RESERVE, Rates, me
 pub use self::driven::Driven;
 pub use self::explain::{Check, Explanation, GroupAnswer, InstanceAnswer, explain};
 pub use self::fit::{Why, unusable};
-pub use self::group::{Backing, Group, LaunchGroups, Level, Member, Origin, Policy};
+pub use self::group::{Backing, Group, LaunchGroups, Level, Member, MemberOrigin, Policy};
 pub use self::impact::{CONTROL_IMPACT, Class, JobKind, Size, Slice};
 pub use self::instance::{
     CLOCK_TOLERANCE, HEALTH_BACK_OFF, HealthReport, Instance, NodeState, NodeType, Offer, SIGHTING_LIFE,

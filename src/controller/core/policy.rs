@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::group::{Group, Member, Origin};
+use super::group::{Group, Member, MemberOrigin};
 use super::instance::{Instance, NodeType};
 use super::names::{GroupName, InstanceName};
 
@@ -42,8 +42,8 @@ pub fn member_changes(instances: &[Instance], groups: &[Group]) -> Vec<MemberCha
 /// The members of each group, in the order of the groups. A container group has none.
 fn compute_members(instances: &[Instance], groups: &[Group]) -> Vec<Vec<Member>> {
     let mut draft = Draft::from_lists(instances, groups);
-    draft.fill(Origin::Minimum, |group, size, _pool| size >= group.policy.minimum);
-    draft.fill(Origin::Percentage, |group, size, pool| {
+    draft.fill(MemberOrigin::Minimum, |group, size, _pool| size >= group.policy.minimum);
+    draft.fill(MemberOrigin::Percentage, |group, size, pool| {
         100 * size as u64 >= u64::from(group.policy.percentage) * pool as u64
     });
     draft.members
@@ -73,7 +73,7 @@ impl<'a> Draft<'a> {
                 let mut members: Vec<Member> = Vec::new();
                 for name in listed(group).iter().filter(|name| known.contains_key(name)) {
                     if !members.iter().any(|member| member.name == *name) {
-                        members.push(Member { name: name.clone(), origin: Origin::List });
+                        members.push(Member { name: name.clone(), origin: MemberOrigin::List });
                     }
                 }
                 members
@@ -88,7 +88,7 @@ impl<'a> Draft<'a> {
 
     /// Adds candidates to each group until it is full. Smaller groups come first, by their size before this
     /// step; within a group, candidates in the fewest groups come first.
-    fn fill(&mut self, origin: Origin, is_full: impl Fn(&Group, usize, usize) -> bool) {
+    fn fill(&mut self, origin: MemberOrigin, is_full: impl Fn(&Group, usize, usize) -> bool) {
         let mut order: Vec<usize> = (0..self.groups.len()).collect();
         order.sort_by_key(|&at| self.members[at].len());
         for at in order {

@@ -57,7 +57,7 @@ fn execution(name: &str, capacity: u32) -> Instance {
 /// A group with these members.
 fn group(name: &str, members: &[&str]) -> Group {
     let list: Vec<InstanceName> = members.iter().map(|name| named(name)).collect();
-    let members = list.iter().map(|name| Member { name: name.clone(), origin: Origin::List }).collect();
+    let members = list.iter().map(|name| Member { name: name.clone(), origin: MemberOrigin::List }).collect();
     let mut group = Group::new(name.into(), Policy { list, ..Policy::default() });
     group.backing = Backing::Instances(members);
     group

@@ -93,7 +93,7 @@ fn a_change_names_what_is_added_and_what_is_gone() {
     apply(&nodes("e1 e2"), &mut groups);
     groups[0].policy = policy(0, 0, &["e2"]);
     let changes = member_changes(&nodes("e1 e2"), &groups);
-    let added = [Member { name: "e2".into(), origin: Origin::List }];
+    let added = [Member { name: "e2".into(), origin: MemberOrigin::List }];
     assert_eq!((&changes[0].added[..], &changes[0].removed[..]), (&added[..], &[named("e1")][..]));
 }
 
@@ -162,7 +162,7 @@ proptest! {
             for member in group.members() {
                 let node = now.iter().find(|node| node.name == member.name).unwrap();
                 prop_assert!(node.node_type != NodeType::Hop);
-                prop_assert!(member.origin == Origin::List || fits(&node));
+                prop_assert!(member.origin == MemberOrigin::List || fits(&node));
             }
         }
     }
