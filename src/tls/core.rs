@@ -15,9 +15,9 @@ use rustls::{SupportedProtocolVersion, version};
 use tracing::{info, warn};
 
 use super::error::{ProfileError, Rejection};
-use super::live::{Admitted, Guard, Live};
 use super::material::{Files, Material, Stamp, Wanted};
 use super::names::Names;
+use super::revocation::{Admitted, Guard, Live};
 use super::verify::{self, Demands, Expected, Role};
 use crate::wire::NodeId;
 

@@ -17,8 +17,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use super::ahead::Ahead;
 use super::core::Core;
 use super::error::HandshakeError;
-use super::live::Cuttable;
 use super::profile::{ClientProfile, ServerProfile};
+use super::revocation::Cuttable;
 use super::verify::{Expected, Verdict};
 
 /// How long a handshake may take.

@@ -1,9 +1,9 @@
 //! Trust between nodes: TLS profiles and certificates.
 //!
-//! - [`profile`]: a `tls-server` or `tls-client`; `profiles` has them all and watches their files.
+//! - [`profile`]: a `tls-server` or `tls-client`; `profile_set` has them all and watches their files.
 //! - `core`: what both kinds have in common; when files are read again, and connections judged again.
 //! - `material`: what a profile's files hold, read by `files`. `names` and `fingerprint` read certificates.
-//! - `verify`: whether a peer's certificate is accepted, as one function. `live`: who was let in.
+//! - `verify`: whether a peer's certificate is accepted, as one function. `revocation`: who was let in.
 //! - [`make`]: keys, authorities, requests, certificates; [`commands`] does so from files to files.
 //! - [`inspect`]: what is in certificate files, and whether a node would accept it.
 //! - [`handshake`]: TLS over any byte stream; `handshakes`: many of them, on a listener; `ahead`: few system
@@ -22,23 +22,23 @@ mod fingerprint;
 pub mod handshake;
 mod handshakes;
 pub mod inspect;
-mod live;
 pub mod make;
 mod material;
 mod names;
 pub mod profile;
-mod profiles;
+mod profile_set;
+mod revocation;
 mod verify;
 
 pub use error::{HandshakeError, ProfileError, Rejection};
 pub use fingerprint::Fingerprint;
 pub use handshake::Secured;
 pub use handshakes::Handshakes;
-pub use live::Guard;
 pub use material::Files;
 pub use names::{Facts, NODE_ID_OID, Names};
 pub use profile::{ClientOptions, ClientProfile, ServerOptions, ServerProfile};
-pub use profiles::{ProfileSet, Profiles, UnknownProfile};
+pub use profile_set::{ProfileSet, Profiles, UnknownProfile};
+pub use revocation::Guard;
 pub use verify::{Expected, Verdict};
 
 #[cfg(test)]

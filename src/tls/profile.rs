@@ -15,8 +15,8 @@ use rustls::{ClientConfig, ServerConfig, SignatureScheme, SupportedProtocolVersi
 use super::core::{Core, Settings};
 use super::error::{ProfileError, Rejection};
 use super::fingerprint::Fingerprint;
-use super::live::Guard;
 use super::material::Files;
+use super::revocation::Guard;
 use super::verify::{Demands, Expected, PeerVerifier, Role, Verdict};
 use crate::wire::NodeId;
 
