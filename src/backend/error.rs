@@ -67,6 +67,15 @@ pub enum AcceptError {
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(500);
 
 impl AcceptError {
+    /// How long to wait before the next attempt; `None` after the last one.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        match self {
+            Self::Transient { pause, .. } => Some(*pause),
+            Self::Tls { .. } => Some(Duration::ZERO),
+            Self::Fatal { .. } => None,
+        }
+    }
+
     /// Sorts an error of `accept(2)`. Unknown ones are transient: a listener that gives up takes the node
     /// off the mesh, one that tries twice a second costs a line in the log.
     pub(super) fn sort(address: String, source: io::Error) -> Self {

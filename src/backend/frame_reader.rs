@@ -28,22 +28,17 @@ pub(super) struct FrameReader<R> {
     buffer: ReadBuffer,
     /// Since when nothing has come; kept here so that dropped `read_batch` futures do not restart it.
     silent_since: Option<Instant>,
-    over: bool,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(super) fn new(io: R) -> Self {
-        Self { io, buffer: ReadBuffer::new(), silent_since: None, over: false }
+        Self { io, buffer: ReadBuffer::new(), silent_since: None }
     }
 
     /// See [`super::Reader::read_batch`].
     pub(super) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
-        if self.over {
-            return Err(SessionEnd::AlreadyOver);
-        }
         while !self.take_packets(out) {
             if let Err(end) = self.receive().await {
-                self.over = true;
                 self.buffer.on_end();
                 return Err(end);
             }

@@ -12,7 +12,6 @@ use bytes::Bytes;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tracing::error;
 
-use super::SessionEnd;
 use crate::wire::{MAX_MESSAGE, frame};
 
 /// Frames handed over with one write; each takes two of the kernel's 1,024 slices.
@@ -26,7 +25,6 @@ pub(super) struct FrameWriter<W> {
     begun: VecDeque<Frame>,
     /// Bytes of the first frame that are written already, prefix included.
     written: usize,
-    over: bool,
 }
 
 #[derive(Debug)]
@@ -43,42 +41,17 @@ impl Frame {
 
 impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     pub(super) fn new(io: W) -> Self {
-        Self { io, begun: VecDeque::new(), written: 0, over: false }
+        Self { io, begun: VecDeque::new(), written: 0 }
     }
 
     /// The stream below.
+    #[cfg(test)]
     pub(super) fn io(&self) -> &W {
         &self.io
     }
 
     /// See [`super::Writer::write_batch`].
-    pub(super) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> Result<(), SessionEnd> {
-        if self.over {
-            return Err(SessionEnd::AlreadyOver);
-        }
-        let written = self.write_all(batch).await;
-        if written.is_err() {
-            self.over = true;
-            self.begun.clear();
-        }
-        written.map_err(SessionEnd::Broken)
-    }
-
-    /// Bytes of the frames begun that are not written yet.
-    pub(super) fn unsent(&self) -> usize {
-        self.begun.iter().map(Frame::len).sum::<usize>() - self.written
-    }
-
-    /// Sends what was begun, then ends the stream in order. May wait for a slow peer for ever.
-    pub(super) async fn finish(&mut self) -> io::Result<()> {
-        if self.over {
-            return Ok(());
-        }
-        self.write_all(&mut VecDeque::new()).await?;
-        self.io.shutdown().await
-    }
-
-    async fn write_all(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
+    pub(super) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
         loop {
             self.begin(batch);
             if self.begun.is_empty() {
@@ -86,6 +59,17 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
             }
             self.write_some().await?;
         }
+    }
+
+    /// Bytes of the frames begun that are not written yet.
+    pub(super) fn unsent(&self) -> usize {
+        self.begun.iter().map(Frame::len).sum::<usize>() - self.written
+    }
+
+    /// Sends what was begun, then ends the stream in order. Waits for a slow peer without a limit.
+    pub(super) async fn finish(&mut self) -> io::Result<()> {
+        self.write_batch(&mut VecDeque::new()).await?;
+        self.io.shutdown().await
     }
 
     /// Moves as many packets as one write takes from the batch to the frames begun.

@@ -17,7 +17,9 @@ use tokio::sync::mpsc;
 use self::pipe::{Pipe, PipeReader, PipeWriter};
 use super::frame_reader::FrameReader;
 use super::frame_writer::FrameWriter;
-use super::{AcceptError, DialFailure, Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
+use super::listener::{Accepted, Listener};
+use super::session::{TransportReader, TransportWriter};
+use super::{DialFailure, Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
 
 const TRANSPORT: &str = "memory";
 
@@ -33,7 +35,7 @@ pub struct MemoryNet {
 
 #[derive(Default)]
 struct State {
-    listeners: BTreeMap<String, mpsc::Sender<Session>>,
+    listeners: BTreeMap<String, mpsc::Sender<Accepted>>,
     links: Vec<Link>,
     faults: BTreeMap<Direct, Arc<Mutex<Fault>>>,
 }
@@ -149,43 +151,28 @@ pub struct MemoryDialOptions {
     pub to: String,
 }
 
-/// A name on a switchboard.
+/// A name on a switchboard, held by its listener.
 #[derive(Debug)]
-pub struct MemoryListener {
+struct MemoryName {
     net: MemoryNet,
     name: String,
-    incoming: mpsc::Receiver<Session>,
 }
 
-impl MemoryListener {
-    pub(super) fn bind(options: &MemoryListenOptions) -> io::Result<Self> {
-        let MemoryListenOptions { net, name } = options.clone();
-        let (sender, incoming) = mpsc::channel(BACKLOG);
-        match net.lock().listeners.entry(name.clone()) {
-            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(sender),
-            std::collections::btree_map::Entry::Occupied(_) => {
-                let text =
-                    format!("cannot listen on {TRANSPORT} {name}: address in use; drop the other listener");
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
-            }
-        };
-        Ok(Self { net, name, incoming })
-    }
-
-    pub(super) fn local_addr(&self) -> String {
-        self.name.clone()
-    }
-
-    pub(super) async fn accept(&mut self) -> Result<Session, AcceptError> {
-        // The sender leaves the switchboard only with the listener itself.
-        self.incoming.recv().await.ok_or_else(|| AcceptError::Fatal {
-            address: format!("{TRANSPORT} {}", self.name),
-            source: io::ErrorKind::NotConnected.into(),
-        })
-    }
+pub(super) fn listen(options: &MemoryListenOptions) -> io::Result<Listener> {
+    let MemoryListenOptions { net, name } = options.clone();
+    let (sender, incoming) = mpsc::channel(BACKLOG);
+    match net.lock().listeners.entry(name.clone()) {
+        std::collections::btree_map::Entry::Vacant(entry) => entry.insert(sender),
+        std::collections::btree_map::Entry::Occupied(_) => {
+            let text =
+                format!("cannot listen on {TRANSPORT} {name}: address in use; drop the other listener");
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+        }
+    };
+    Ok(Listener::new(TRANSPORT, name.clone(), incoming, MemoryName { net, name }))
 }
 
-impl Drop for MemoryListener {
+impl Drop for MemoryName {
     fn drop(&mut self) {
         self.net.lock().listeners.remove(&self.name);
     }
@@ -207,16 +194,14 @@ fn connect(options: &MemoryDialOptions) -> Result<[Arc<Pipe>; 2], DialFailure> {
     let listener = net.lock().listeners.get(to).cloned().ok_or_else(|| refused("nobody listens there"))?;
     let [there, back] = [Pipe::new(), Pipe::new()];
     let inbound = session(&there, &back, net.fault(to, from), from, Direction::Inbound);
-    listener.try_send(inbound).map_err(|_| refused("the listener does not accept"))?;
+    listener.try_send(Ok(inbound)).map_err(|_| refused("the listener does not accept"))?;
     net.remember(from, to, &[&there, &back]);
     Ok([there, back])
 }
 
 /// The bytes of a link without frames, for tests of what a broken peer may send.
-#[cfg(test)]
 pub(super) type RawLink = tokio::io::Join<PipeReader, PipeWriter>;
 
-#[cfg(test)]
 pub(super) fn dial_raw(options: &MemoryDialOptions) -> RawLink {
     let [there, back] = connect(options).expect("somebody listens");
     tokio::io::join(PipeReader::new(&back), PipeWriter::new(&there))
@@ -230,8 +215,13 @@ fn session(
     direction: Direction,
 ) -> Session {
     Session {
-        reader: Reader::Memory(MemoryReader { frames: FrameReader::new(PipeReader::new(receiving)) }),
-        writer: Writer::Memory(MemoryWriter { frames: FrameWriter::new(PipeWriter::new(sending)), fault }),
+        reader: Reader::new(TransportReader::Memory(MemoryReader {
+            frames: FrameReader::new(PipeReader::new(receiving)),
+        })),
+        writer: Writer::new(TransportWriter::Memory(MemoryWriter {
+            frames: FrameWriter::new(PipeWriter::new(sending)),
+            fault,
+        })),
         info: SessionInfo { transport: TRANSPORT, peer: peer.to_owned(), direction, certified_nodes: None },
     }
 }
@@ -256,7 +246,7 @@ pub struct MemoryWriter {
 }
 
 impl MemoryWriter {
-    pub(super) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> Result<(), SessionEnd> {
+    pub(super) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
         self.apply_faults(batch);
         self.frames.write_batch(batch).await
     }
@@ -271,10 +261,10 @@ impl MemoryWriter {
         batch.retain(|_| !fault.swallows());
     }
 
-    pub(super) async fn close(mut self) {
-        // The pipe outlives this half, so the reader finds there what was written. A reader that takes
-        // nothing for so long gets a truncated stream, as on a socket.
-        let _ = tokio::time::timeout(super::tcp::CLOSE_LIMIT, self.frames.finish()).await;
+    /// The pipe outlives this half, so the reader finds there what was written. A reader that takes nothing until the
+    /// limit gets a truncated stream, as on a socket.
+    pub(super) async fn close(mut self) -> io::Result<()> {
+        self.frames.finish().await
     }
 }
 

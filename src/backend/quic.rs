@@ -18,12 +18,12 @@ use quinn::{
 };
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-pub use self::half::{QuicReader, QuicWriter};
-use super::tcp::{bind_first, cannot_listen, join, resolve};
-use super::udp::{bind_again, enlarge_buffers};
+pub(super) use self::half::{QuicReader, QuicWriter};
+use super::listener::{self, Accepted, Listener};
+use super::tcp::{join, resolve};
+use super::udp::enlarge_buffers;
 use super::{AcceptError, DIAL_LIMIT, DialFailure, Direction, Session, SessionInfo};
 use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, Handshakes, ServerProfile, Verdict};
 
@@ -37,9 +37,6 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long one address has to answer: a host that is up and does not listen says nothing that QUIC hears.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-
-/// Sessions that wait to be accepted.
-const BACKLOG: usize = 64;
 
 /// How long a bind waits for an address in use: connections that have just been closed keep it for some
 /// round trips, in case their last words have to be repeated.
@@ -87,56 +84,19 @@ pub struct QuicDialOptions {
     pub tls: ClientProfile,
 }
 
-/// A bound UDP port that speaks QUIC; handshakes run beside each other in a task of its own.
-#[derive(Debug)]
-pub struct QuicListener {
-    local: SocketAddr,
-    accepted: mpsc::Receiver<Result<Session, AcceptError>>,
-    task: AbortHandle,
-}
-
-impl QuicListener {
-    pub(super) async fn bind(options: &QuicListenOptions) -> io::Result<Self> {
-        let address = &options.bind;
-        let failed =
-            |source: io::Error| io::Error::new(source.kind(), cannot_listen(TRANSPORT, address, &source));
-        let candidates = resolve(address).await.map_err(failed)?;
-        let binding = bind_again(REBIND_LIMIT, || bind_first(candidates.clone(), std::net::UdpSocket::bind));
-        let socket = binding.await.map_err(failed)?;
-        let endpoint = endpoint(socket).map_err(failed)?;
+pub(super) async fn listen(options: &QuicListenOptions) -> io::Result<Listener> {
+    let endpoint = listener::bind(TRANSPORT, &options.bind, REBIND_LIMIT, |address| {
+        let endpoint = endpoint(std::net::UdpSocket::bind(address)?)?;
         // One for all handshakes is enough to find out whether the profile can be used at all.
-        endpoint.set_server_config(Some(server_config(&options.tls).map_err(failed)?.0));
-        let local = endpoint.local_addr().map_err(failed)?;
-        let (sessions, accepted) = mpsc::channel(BACKLOG);
-        let task = tokio::spawn(serve(endpoint, options.tls.clone(), sessions)).abort_handle();
-        Ok(Self { local, accepted, task })
-    }
-
-    pub(super) fn local_addr(&self) -> String {
-        self.local.to_string()
-    }
-
-    pub(super) async fn accept(&mut self) -> Result<Session, AcceptError> {
-        self.accepted.recv().await.unwrap_or_else(|| {
-            let address = format!("{TRANSPORT} {}", self.local);
-            Err(AcceptError::Fatal { address, source: io::ErrorKind::NotConnected.into() })
-        })
-    }
+        endpoint.set_server_config(Some(server_config(&options.tls)?.0));
+        Ok(endpoint)
+    });
+    let endpoint = endpoint.await?;
+    let (local, tls) = (endpoint.local_addr()?, options.tls.clone());
+    Ok(Listener::serve(TRANSPORT, local, |name, sessions| serve(endpoint, tls, name, sessions)))
 }
 
-impl Drop for QuicListener {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-async fn serve(
-    endpoint: Endpoint,
-    profile: ServerProfile,
-    sessions: mpsc::Sender<Result<Session, AcceptError>>,
-) {
-    let local = endpoint.local_addr().map_or_else(|error| error.to_string(), |local| local.to_string());
-    let name = format!("{TRANSPORT} {local}");
+async fn serve(endpoint: Endpoint, profile: ServerProfile, name: String, sessions: mpsc::Sender<Accepted>) {
     let mut handshakes = Handshakes::default();
     loop {
         let incoming = tokio::select! {

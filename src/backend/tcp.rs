@@ -1,34 +1,29 @@
-//! Sessions over TCP connections.
+//! Sessions over TCP connections, with or without TLS.
 //!
-//! It owns addresses, sockets and their options, and an end of the connection that loses nothing. Frames
-//! are cut and joined by `frame_reader` and `frame_writer`, of which this is the thin edge to the kernel.
+//! It owns addresses, and sockets with their options. Handshakes are in `tls`, the halves of a session in `framed`.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
-use super::frame_reader::FrameReader;
-use super::frame_writer::FrameWriter;
-use super::{AcceptError, DialFailure, Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
+use super::framed::framed;
+use super::listener::{self, Listener, REBIND_LIMIT, accept_tcp};
+use super::session::{TransportReader, TransportWriter};
+use super::tls::{self, Connected, Io};
+use super::{AcceptError, DialFailure, Direction, Reader, Session, SessionInfo, Writer};
 use crate::os;
-use crate::tls::{ClientProfile, Handshakes, ServerProfile};
+use crate::tls::{ClientProfile, ServerProfile};
 
 const TRANSPORT: &str = "tcp";
+const TLS_TRANSPORT: &str = "tls";
 
 /// How long one dial may take, all addresses of the host together.
 pub const DIAL_LIMIT: Duration = Duration::from_secs(15);
-
-/// How long a close waits for a peer that does not take the last packets.
-pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(3);
 
 /// A dead host is noticed after 15 + 3 * 5 s, even if nothing above asks.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
@@ -64,7 +59,7 @@ impl TcpListenOptions {
     }
 
     pub(super) fn transport(&self) -> &'static str {
-        if self.tls.is_some() { super::tls::TRANSPORT } else { TRANSPORT }
+        if self.tls.is_some() { TLS_TRANSPORT } else { TRANSPORT }
     }
 }
 
@@ -79,7 +74,7 @@ pub struct TcpDialOptions {
 
 impl TcpDialOptions {
     pub(super) fn transport(&self) -> &'static str {
-        if self.tls.is_some() { super::tls::TRANSPORT } else { TRANSPORT }
+        if self.tls.is_some() { TLS_TRANSPORT } else { TRANSPORT }
     }
 }
 
@@ -91,85 +86,24 @@ pub(super) fn join(host: &str, port: u16) -> String {
     }
 }
 
-/// A bound TCP port.
-#[derive(Debug)]
-pub struct TcpListener {
-    socket: tokio::net::TcpListener,
-    local: SocketAddr,
-    tls: Option<ServerProfile>,
-    handshakes: Handshakes<Result<Session, AcceptError>>,
-}
-
-impl TcpListener {
-    pub(super) async fn bind(options: &TcpListenOptions) -> io::Result<Self> {
-        let address = &options.bind;
-        let failed =
-            |source: io::Error| io::Error::new(source.kind(), cannot_listen(TRANSPORT, address, &source));
-        let socket = bind_first(resolve(address).await.map_err(failed)?, os::tcp::listen).map_err(failed)?;
-        let local = socket.local_addr().map_err(failed)?;
-        Ok(Self { socket, local, tls: options.tls.clone(), handshakes: Handshakes::default() })
-    }
-
-    pub(super) fn local_addr(&self) -> String {
-        self.local.to_string()
-    }
-
-    pub(super) async fn accept(&mut self) -> Result<Session, AcceptError> {
-        loop {
-            let (stream, peer) = tokio::select! {
-                accepted = self.socket.accept() => accepted
-                    .map_err(|source| AcceptError::sort(format!("{TRANSPORT} {}", self.local), source))?,
-                ended = self.handshakes.next() => return ended,
-            };
-            let peer = peer.to_string();
-            match &self.tls {
-                None => return Ok(session(stream, peer, Direction::Inbound)),
-                Some(profile) => {
-                    tune(&stream);
-                    let (profile, local) = (profile.clone(), self.local);
-                    self.handshakes.begin(async move {
-                        let accepting = super::tls::accept(profile, stream, peer.clone());
-                        let address = || format!("{} {local}", super::tls::TRANSPORT);
-                        accepting.await.map_err(|source| AcceptError::Tls {
-                            address: address(),
-                            peer,
-                            source,
-                        })
-                    });
-                }
+pub(super) async fn listen(options: &TcpListenOptions) -> io::Result<Listener> {
+    let socket = listener::bind(TRANSPORT, &options.bind, REBIND_LIMIT, os::tcp::listen).await?;
+    let (local, tls) = (socket.local_addr()?, options.tls.clone());
+    let transport = options.transport();
+    Ok(Listener::serve(transport, local, |name, sessions| {
+        let address = name.clone();
+        let open = move |stream, peer: String| {
+            let (tls, address) = (tls.clone(), address.clone());
+            async move {
+                let opened = match tls::accept(stream, tls.as_ref()).await {
+                    Ok(connected) => Ok(session(connected, peer, Direction::Inbound)),
+                    Err(source) => Err(AcceptError::Tls { address, peer, source }),
+                };
+                Some(opened)
             }
-        }
-    }
-}
-
-/// Binds the first of a name's addresses, IPv4 before IPv6, that this host has. An address in use is
-/// final: half the clients of a name would not find a listener on its other address.
-pub(super) fn bind_first<T>(
-    mut candidates: Vec<SocketAddr>,
-    bind: impl Fn(SocketAddr) -> io::Result<T>,
-) -> io::Result<T> {
-    candidates.sort_by_key(SocketAddr::is_ipv6);
-    let mut last = io::ErrorKind::AddrNotAvailable.into();
-    for candidate in candidates {
-        match bind(candidate) {
-            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => last = error,
-            outcome => return outcome,
-        }
-    }
-    Err(last)
-}
-
-/// What to tell the operator whose listener has not started.
-pub(super) fn cannot_listen(transport: &str, address: &str, source: &io::Error) -> String {
-    let advice = match source.kind() {
-        io::ErrorKind::AddrInUse => {
-            "; stop the program that holds the port (`ss -ltunp` names it) or choose another port"
-        }
-        io::ErrorKind::AddrNotAvailable => "; this host has no such address (`ip address` lists its own)",
-        io::ErrorKind::PermissionDenied => "; ports below 1024 need CAP_NET_BIND_SERVICE",
-        _ => "",
-    };
-    format!("cannot listen on {transport} {address}: {source}{advice}")
+        };
+        accept_tcp(socket, name, sessions, open)
+    }))
 }
 
 pub(super) async fn dial(options: &TcpDialOptions) -> Result<Session, DialFailure> {
@@ -178,13 +112,9 @@ pub(super) async fn dial(options: &TcpDialOptions) -> Result<Session, DialFailur
         Ok(connected) => connected?,
         Err(_elapsed) => return Err(DialFailure::TimedOut { address: address.clone(), limit: DIAL_LIMIT }),
     };
-    match &options.tls {
-        None => Ok(session(stream, address.clone(), Direction::Outbound)),
-        Some(profile) => {
-            tune(&stream);
-            super::tls::connect(profile, stream, address).await
-        }
-    }
+    let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+    let connected = tls::connect(stream, options.tls.as_ref(), host, address).await?;
+    Ok(session(connected, address.clone(), Direction::Outbound))
 }
 
 pub(super) async fn connect(address: &str) -> Result<TcpStream, DialFailure> {
@@ -238,17 +168,22 @@ fn not_itself(stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn session(stream: TcpStream, peer: String, direction: Direction) -> Session {
-    tune(&stream);
-    let (receiving, sending) = stream.into_split();
-    let presence = Arc::new(());
-    let writer = TcpWriter { frames: FrameWriter::new(sending), reader: Arc::downgrade(&presence) };
-    let reader = TcpReader { frames: FrameReader::new(receiving), _presence: presence };
-    Session {
-        reader: Reader::Tcp(reader),
-        writer: Writer::Tcp(writer),
-        info: SessionInfo { transport: TRANSPORT, peer, direction, certified_nodes: None },
-    }
+fn session(connected: Connected, peer: String, direction: Direction) -> Session {
+    let Connected { io, certified_nodes } = connected;
+    let (reader, writer, transport) = match io {
+        Io::Plain(stream) => {
+            let (receiving, sending) = stream.into_split();
+            let (reader, writer) = framed(receiving, sending);
+            (TransportReader::Tcp(reader), TransportWriter::Tcp(writer), TRANSPORT)
+        }
+        Io::Secured(secured) => {
+            let (receiving, sending) = tokio::io::split(*secured);
+            let (reader, writer) = framed(receiving, sending);
+            (TransportReader::Tls(reader), TransportWriter::Tls(writer), TLS_TRANSPORT)
+        }
+    };
+    let info = SessionInfo { transport, peer, direction, certified_nodes };
+    Session { reader: Reader::new(reader), writer: Writer::new(writer), info }
 }
 
 /// Sets the socket's options. None of them is necessary for a session.
@@ -256,65 +191,6 @@ pub(super) fn tune(stream: &TcpStream) {
     os::tcp::tune(stream, &KEEPALIVE);
     if let Err(error) = SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_LIMIT) {
         debug!(%error, "failed to limit the unsent bytes of a TCP connection");
-    }
-}
-
-/// The receiving half of a TCP session.
-#[derive(Debug)]
-pub struct TcpReader {
-    frames: FrameReader<OwnedReadHalf>,
-    /// Tells the writer whether somebody still reads.
-    _presence: Arc<()>,
-}
-
-impl TcpReader {
-    pub(super) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
-        self.frames.read_batch(out).await
-    }
-}
-
-/// The sending half of a TCP session.
-#[derive(Debug)]
-pub struct TcpWriter {
-    frames: FrameWriter<OwnedWriteHalf>,
-    reader: Weak<()>,
-}
-
-impl TcpWriter {
-    pub(super) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> Result<(), SessionEnd> {
-        self.frames.write_batch(batch).await
-    }
-
-    pub(super) fn unsent(&self) -> usize {
-        self.frames.unsent()
-    }
-
-    pub(super) async fn close(mut self) {
-        let closing = async {
-            self.frames.finish().await?;
-            // Closing a socket with unread bytes in it resets the connection, and the kernel then throws
-            // away what it has not sent yet. So they are read, up to the peer's own end.
-            while self.reader.strong_count() == 0 && self.discard().await? > 0 {}
-            io::Result::Ok(())
-        };
-        match timeout(CLOSE_LIMIT, closing).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(%error, "the connection broke while it was closed"),
-            Err(_elapsed) => debug!("the peer did not follow the close in time"),
-        }
-    }
-
-    /// Reads and forgets what the peer sends; 0 at its end.
-    async fn discard(&self) -> io::Result<usize> {
-        let stream: &TcpStream = self.frames.io().as_ref();
-        loop {
-            stream.readable().await?;
-            // Not kept across the wait: every session's task would be that much larger.
-            match stream.try_read(&mut [0; 4096]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return read,
-            }
-        }
     }
 }
 

@@ -1,123 +1,96 @@
-//! Sessions over TLS connections over TCP.
+//! A TCP connection with or without TLS, as sessions over TCP and WebSockets use it.
 //!
-//! It owns the handshake's place in dialing and accepting, and an end of the connection that loses nothing.
-//! Addresses and sockets are `tcp`'s, certificates and trust the room `tls`'s business.
+//! It owns the handshake's place in accepting and dialing. Certificates and trust are the room `tls`'s.
 
-use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
-use parking_lot::Mutex;
-use tokio::io::{ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
-use tracing::debug;
 
-use super::frame_reader::FrameReader;
-use super::frame_writer::FrameWriter;
-use super::tcp::CLOSE_LIMIT;
-use super::{DialFailure, Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
+use super::DialFailure;
+use super::tcp::tune;
 use crate::tls::{ClientProfile, HandshakeError, Secured, ServerProfile};
 
-pub(super) const TRANSPORT: &str = "tls";
-
-/// The server's side of a handshake.
-pub(super) async fn accept(
-    profile: ServerProfile,
-    stream: TcpStream,
-    peer: String,
-) -> Result<Session, HandshakeError> {
-    profile.accept_neighbour(stream).await.map(|secured| session(secured, peer, Direction::Inbound))
-}
-
-/// The client's side of a handshake with the host in `address`.
-pub(super) async fn connect(
-    profile: &ClientProfile,
-    stream: TcpStream,
-    address: &str,
-) -> Result<Session, DialFailure> {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    match profile.connect(stream, host).await {
-        Ok(secured) => Ok(session(secured, address.to_owned(), Direction::Outbound)),
-        Err(source) => Err(DialFailure::Tls { address: address.to_owned(), source }),
-    }
-}
-
-fn session(secured: Secured<TcpStream>, peer: String, direction: Direction) -> Session {
-    let certified_nodes = secured.certified_nodes().map(<[String]>::to_vec);
-    let (receiving, sending) = tokio::io::split(secured);
-    let returned = Returned::default();
-    let writer = TlsWriter { frames: FrameWriter::new(sending), returned: returned.clone() };
-    let reader = TlsReader { frames: Some(FrameReader::new(receiving)), returned };
-    Session {
-        reader: Reader::Tls(reader),
-        writer: Writer::Tls(writer),
-        info: SessionInfo { transport: TRANSPORT, peer, direction, certified_nodes },
-    }
-}
-
-type Frames = FrameReader<ReadHalf<Secured<TcpStream>>>;
-
-/// The reading half of a session whose reader was dropped: the writer needs it to close well.
-type Returned = Arc<Mutex<Option<Frames>>>;
-
-/// The receiving half of a TLS session.
+/// A connection.
 #[derive(Debug)]
-pub struct TlsReader {
-    /// Taken when this is dropped.
-    frames: Option<Frames>,
-    returned: Returned,
+pub(super) enum Io {
+    Plain(TcpStream),
+    Secured(Box<Secured<TcpStream>>),
 }
 
-impl TlsReader {
-    pub(super) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
-        match &mut self.frames {
-            Some(frames) => frames.read_batch(out).await,
-            None => Err(SessionEnd::AlreadyOver),
+/// A connection after its handshake, if there is one.
+pub(super) struct Connected {
+    pub(super) io: Io,
+    /// The node IDs that the peer's certificate names.
+    pub(super) certified_nodes: Option<Vec<String>>,
+}
+
+impl Connected {
+    fn plain(stream: TcpStream) -> Self {
+        Self { io: Io::Plain(stream), certified_nodes: None }
+    }
+
+    fn secured(secured: Secured<TcpStream>) -> Self {
+        let certified_nodes = secured.certified_nodes().map(<[String]>::to_vec);
+        Self { io: Io::Secured(Box::new(secured)), certified_nodes }
+    }
+}
+
+/// The server's side.
+pub(super) async fn accept(
+    stream: TcpStream,
+    profile: Option<&ServerProfile>,
+) -> Result<Connected, HandshakeError> {
+    tune(&stream);
+    match profile {
+        None => Ok(Connected::plain(stream)),
+        Some(profile) => profile.accept_neighbour(stream).await.map(Connected::secured),
+    }
+}
+
+/// The client's side; the server's certificate must name `host`.
+pub(super) async fn connect(
+    stream: TcpStream,
+    profile: Option<&ClientProfile>,
+    host: &str,
+    address: &str,
+) -> Result<Connected, DialFailure> {
+    tune(&stream);
+    let Some(profile) = profile else { return Ok(Connected::plain(stream)) };
+    let secured = profile.connect(stream, host).await.map(Connected::secured);
+    secured.map_err(|source| DialFailure::Tls { address: address.to_owned(), source })
+}
+
+impl AsyncRead for Io {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Secured(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
 
-impl Drop for TlsReader {
-    fn drop(&mut self) {
-        *self.returned.lock() = self.frames.take();
-    }
-}
-
-/// The sending half of a TLS session.
-#[derive(Debug)]
-pub struct TlsWriter {
-    frames: FrameWriter<WriteHalf<Secured<TcpStream>>>,
-    returned: Returned,
-}
-
-impl TlsWriter {
-    pub(super) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> Result<(), SessionEnd> {
-        self.frames.write_batch(batch).await
+impl AsyncWrite for Io {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Secured(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
     }
 
-    pub(super) fn unsent(&self) -> usize {
-        self.frames.unsent()
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Secured(stream) => Pin::new(stream).poll_flush(cx),
+        }
     }
 
-    pub(super) async fn close(mut self) {
-        let closing = async {
-            self.frames.finish().await?;
-            let returned = self.returned.lock().take();
-            // As with TCP: unread bytes at the close would take our last ones with them.
-            if let Some(mut reader) = returned {
-                let mut waste = Vec::new();
-                while reader.read_batch(&mut waste).await.is_ok() {
-                    waste.clear();
-                }
-            }
-            io::Result::Ok(())
-        };
-        match timeout(CLOSE_LIMIT, closing).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(%error, "the connection broke while it was closed"),
-            Err(_elapsed) => debug!("the peer did not follow the close in time"),
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Secured(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

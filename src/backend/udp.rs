@@ -4,8 +4,8 @@
 //! one port. Nothing on the wire says that a session begins or ends: a dialed one exists at once, an accepted
 //! one from the first routing update of its source, and either ends by silence, which is noticed elsewhere.
 
+mod hub;
 mod inbox;
-mod listener;
 mod socket;
 mod table;
 
@@ -13,28 +13,23 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
-use self::listener::{Hub, Member};
+use self::hub::{Hub, Member};
 pub(super) use self::socket::enlarge_buffers;
 use self::socket::{DatagramSocket, Route, Slots};
+use super::listener::{self, Listener, REBIND_LIMIT};
 use super::packet_pool::PacketPool;
-use super::tcp::{bind_first, cannot_listen, join, resolve};
+use super::session::{TransportReader, TransportWriter};
+use super::tcp::{join, resolve};
 use super::{
-    AcceptError, DIAL_LIMIT, DialFailure, Direction, MAX_BATCH_BYTES, MAX_BATCH_PACKETS, Reader, Session,
-    SessionEnd, SessionInfo, Writer,
+    DIAL_LIMIT, DialFailure, Direction, MAX_BATCH_BYTES, MAX_BATCH_PACKETS, Reader, Session, SessionEnd,
+    SessionInfo, Writer,
 };
 
 const TRANSPORT: &str = "udp";
-
-/// How long a bind waits for an address in use: the tasks of a listener that has just been closed need a
-/// moment to let go of it.
-const REBIND_LIMIT: Duration = Duration::from_millis(300);
-const REBIND_PAUSE: Duration = Duration::from_millis(20);
 
 /// Where to listen for UDP datagrams.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,52 +52,11 @@ pub struct UdpDialOptions {
     pub address: String,
 }
 
-/// A bound UDP port.
-#[derive(Debug)]
-pub struct UdpListener {
-    hub: Arc<Hub>,
-    accepted: mpsc::Receiver<Member>,
-    local: SocketAddr,
-}
-
-impl UdpListener {
-    pub(super) async fn bind(options: &UdpListenOptions) -> io::Result<Self> {
-        let address = &options.bind;
-        let failed =
-            |source: io::Error| io::Error::new(source.kind(), cannot_listen(TRANSPORT, address, &source));
-        let candidates = resolve(address).await.map_err(failed)?;
-        let socket =
-            bind_again(REBIND_LIMIT, || bind_first(candidates.clone(), open)).await.map_err(failed)?;
-        let local = socket.local_addr().map_err(failed)?;
-        let (hub, accepted) = Hub::start(socket);
-        Ok(Self { hub, accepted, local })
-    }
-
-    pub(super) fn local_addr(&self) -> String {
-        self.local.to_string()
-    }
-
-    pub(super) async fn accept(&mut self) -> Result<Session, AcceptError> {
-        // The task that sends them lives as long as the hub.
-        let member = self.accepted.recv().await.ok_or_else(|| AcceptError::Fatal {
-            address: format!("{TRANSPORT} {}", self.hub.socket.local_addr().unwrap_or(self.local)),
-            source: io::ErrorKind::NotConnected.into(),
-        })?;
-        Ok(accepted_session(member))
-    }
-}
-
-/// Binds, and tries for a while again if the address is in use.
-pub(super) async fn bind_again<T>(limit: Duration, bind: impl Fn() -> io::Result<T>) -> io::Result<T> {
-    let deadline = Instant::now() + limit;
-    loop {
-        match bind() {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
-                tokio::time::sleep(REBIND_PAUSE).await;
-            }
-            outcome => return outcome,
-        }
-    }
+pub(super) async fn listen(options: &UdpListenOptions) -> io::Result<Listener> {
+    let socket = listener::bind(TRANSPORT, &options.bind, REBIND_LIMIT, open).await?;
+    let local = socket.local_addr()?.to_string();
+    let (hub, accepted) = Hub::start(socket);
+    Ok(Listener::new(TRANSPORT, local, accepted, hub))
 }
 
 fn open(address: SocketAddr) -> io::Result<DatagramSocket> {
@@ -153,8 +107,8 @@ fn accepted_session(member: Member) -> Session {
 
 fn session(source: Source, sink: Sink, peer: String, direction: Direction) -> Session {
     Session {
-        reader: Reader::Udp(UdpReader { source, over: false }),
-        writer: Writer::Udp(UdpWriter { sink, over: false }),
+        reader: Reader::new(TransportReader::Udp(UdpReader { source })),
+        writer: Writer::new(TransportWriter::Udp(UdpWriter { sink })),
         info: SessionInfo { transport: TRANSPORT, peer, direction, certified_nodes: None },
     }
 }
@@ -163,7 +117,6 @@ fn session(source: Source, sink: Sink, peer: String, direction: Direction) -> Se
 #[derive(Debug)]
 pub struct UdpReader {
     source: Source,
-    over: bool,
 }
 
 #[derive(Debug)]
@@ -174,14 +127,10 @@ enum Source {
 
 impl UdpReader {
     pub(super) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
-        if self.over {
-            return Err(SessionEnd::AlreadyOver);
-        }
         let read = match &mut self.source {
             Source::Own { socket, slots, pool } => receive(socket, slots, pool, out).await,
             Source::Shared(member) => member.inbox.take(out).await.map_err(|_closed| displaced()),
         };
-        self.over = read.is_err();
         read.map_err(SessionEnd::Broken)
     }
 }
@@ -222,7 +171,6 @@ async fn receive(
 #[derive(Debug)]
 pub struct UdpWriter {
     sink: Sink,
-    over: bool,
 }
 
 #[derive(Debug)]
@@ -232,16 +180,7 @@ enum Sink {
 }
 
 impl UdpWriter {
-    pub(super) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> Result<(), SessionEnd> {
-        if self.over {
-            return Err(SessionEnd::AlreadyOver);
-        }
-        let written = self.write_all(batch).await;
-        self.over = written.is_err();
-        written.map_err(SessionEnd::Broken)
-    }
-
-    async fn write_all(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
+    pub(super) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
         let (socket, route) = match &self.sink {
             Sink::Own { socket, route } => (&**socket, *route),
             Sink::Shared(member) => (&member.hub.socket, member.route),
@@ -259,9 +198,6 @@ impl UdpWriter {
         }
         Ok(())
     }
-
-    /// All that was written has left already, and there is no way to say that no more will come.
-    pub(super) fn close(self) {}
 }
 
 #[cfg(test)]

@@ -6,17 +6,15 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Weak};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, VarInt, WriteError};
-use tokio::time::timeout;
-use tracing::{debug, error};
+use tracing::error;
 
 use crate::backend::frame_reader::FrameReader;
 use crate::backend::packet_pool::PacketPool;
-use crate::backend::tcp::CLOSE_LIMIT;
+use crate::backend::session::{TransportReader, TransportWriter};
 use crate::backend::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS, Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::tls::Guard;
 use crate::wire::{MAX_MESSAGE, MessageType, frame};
@@ -30,14 +28,11 @@ const DONE: VarInt = VarInt::from_u32(0);
 const REVOKED: VarInt = VarInt::from_u32(1);
 
 pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -> Session {
-    let presence = Arc::new(());
     let writer = QuicWriter {
         connection: connection.clone(),
         stream: None,
         begun: Vec::new(),
         prefixes: BytesMut::new(),
-        reader: Arc::downgrade(&presence),
-        over: false,
     };
     let reader = QuicReader {
         connection,
@@ -45,11 +40,10 @@ pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -
         datagrams_over: false,
         streams_turn: false,
         pool: PacketPool::default(),
-        over: false,
         guard,
-        _presence: presence,
     };
-    Session { reader: Reader::Quic(reader), writer: Writer::Quic(writer), info }
+    let (reader, writer) = (TransportReader::Quic(reader), TransportWriter::Quic(writer));
+    Session { reader: Reader::new(reader), writer: Writer::new(writer), info }
 }
 
 /// The receiving half of a QUIC session. Once both halves are gone, the other side is told.
@@ -62,23 +56,11 @@ pub struct QuicReader {
     /// The last batch was all datagrams.
     streams_turn: bool,
     pool: PacketPool,
-    over: bool,
     guard: Guard,
-    /// Tells the writer whether somebody still reads.
-    _presence: Arc<()>,
 }
 
 impl QuicReader {
     pub(in crate::backend) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
-        if self.over {
-            return Err(SessionEnd::AlreadyOver);
-        }
-        let read = self.read(out).await;
-        self.over = read.is_err();
-        read
-    }
-
-    async fn read(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
         // However many datagrams come: a cut holds, and the stream has its turn.
         if self.guard.cut().is_cancelled() {
             return Err(self.refuse());
@@ -172,31 +154,10 @@ pub struct QuicWriter {
     /// What was taken from batches and is not yet the stream's.
     begun: Vec<Bytes>,
     prefixes: BytesMut,
-    reader: Weak<()>,
-    over: bool,
 }
 
 impl QuicWriter {
-    pub(in crate::backend) async fn write_batch(
-        &mut self,
-        batch: &mut VecDeque<Bytes>,
-    ) -> Result<(), SessionEnd> {
-        if self.over {
-            return Err(SessionEnd::AlreadyOver);
-        }
-        let written = self.write_all(batch).await;
-        if written.is_err() {
-            self.over = true;
-            self.begun.clear();
-        }
-        written.map_err(SessionEnd::Broken)
-    }
-
-    pub(in crate::backend) fn unsent(&self) -> usize {
-        self.begun.iter().map(Bytes::len).sum()
-    }
-
-    async fn write_all(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
+    pub(in crate::backend) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
         loop {
             self.write_begun().await?;
             let Some(first) = batch.front().cloned() else { return Ok(()) };
@@ -206,6 +167,10 @@ impl QuicWriter {
                 self.begin(batch);
             }
         }
+    }
+
+    pub(in crate::backend) fn unsent(&self) -> usize {
+        self.begun.iter().map(Bytes::len).sum()
     }
 
     fn goes_as_datagram(&self, packet: &Bytes) -> bool {
@@ -255,23 +220,9 @@ impl QuicWriter {
         Ok(())
     }
 
-    pub(in crate::backend) async fn close(mut self) {
-        if self.over {
-            return;
-        }
-        match timeout(CLOSE_LIMIT, self.finish()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(%error, "the connection broke while it was closed"),
-            Err(_elapsed) => debug!("the peer did not take the last packets in time"),
-        }
-        if self.reader.strong_count() == 0 {
-            self.connection.close(DONE, b"");
-        }
-    }
-
     /// Ends the stream and waits until the other side has all of it, and so the datagrams from before it are
-    /// under way at least.
-    async fn finish(&mut self) -> io::Result<()> {
+    /// under way at least. Once both halves are gone, the connection is closed.
+    pub(in crate::backend) async fn close(mut self) -> io::Result<()> {
         self.write_begun().await?;
         let stream = match &mut self.stream {
             Some(stream) => stream,

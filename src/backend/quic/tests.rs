@@ -7,7 +7,8 @@ use bytes::Bytes;
 use tokio::net::UdpSocket;
 
 use super::*;
-use crate::backend::{ListenSpec, Listener, MAX_BATCH_PACKETS, Reader, SessionEnd};
+use crate::backend::session::TransportReader;
+use crate::backend::{ListenSpec, Listener, MAX_BATCH_PACKETS, SessionEnd};
 use crate::tls::tests::pki::Pki;
 
 /// Whatever a test waits for comes within this time.
@@ -38,7 +39,7 @@ async fn receive(session: &mut Session, count: usize) -> Vec<Bytes> {
 }
 
 fn datagrams_received(session: &Session) -> u64 {
-    let Reader::Quic(reader) = &session.reader else { panic!("not QUIC") };
+    let TransportReader::Quic(reader) = &session.reader.transport else { panic!("not QUIC") };
     reader.datagrams_received()
 }
 
@@ -83,7 +84,7 @@ struct Nat {
     front: SocketAddr,
     moved: Arc<AtomicBool>,
     after_the_move: Arc<AtomicU64>,
-    task: AbortHandle,
+    task: tokio::task::AbortHandle,
 }
 
 impl Drop for Nat {
@@ -149,7 +150,7 @@ async fn a_revoked_certificate_ends_the_session() {
     let options = QuicDialOptions { address: listener.local_addr(), tls: pki.client("n") };
     let mut dialed = dial(&options).await.unwrap();
     let mut accepted = listener.accept().await.unwrap();
-    let Reader::Quic(reader) = &accepted.reader else { panic!("not QUIC") };
+    let TransportReader::Quic(reader) = &accepted.reader.transport else { panic!("not QUIC") };
     reader.revoke();
     let end = accepted.reader.read_batch(&mut Vec::new()).await.expect_err("cut");
     assert!(end.to_string().contains("no longer accepted"), "{end}");
@@ -191,7 +192,7 @@ async fn datagrams_do_not_keep_a_revoked_session_alive() {
     let pki = pki();
     let mut listener = listener(&pki).await;
     let (_dialed, mut accepted) = flooded(&mut listener, &pki).await;
-    let Reader::Quic(reader) = &accepted.reader else { panic!("not QUIC") };
+    let TransportReader::Quic(reader) = &accepted.reader.transport else { panic!("not QUIC") };
     reader.revoke();
     let end = accepted.reader.read_batch(&mut Vec::new()).await.expect_err("cut");
     assert!(end.to_string().contains("no longer accepted"), "{end}");

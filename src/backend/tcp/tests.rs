@@ -117,7 +117,9 @@ async fn sockets_send_at_once_and_notice_dead_hosts() {
     let dialed = dial_text(&listener.local_addr()).await.expect("dial");
     let accepted = listener.accept().await.expect("accept");
     for session in [dialed, accepted] {
-        let Writer::Tcp(writer) = &session.writer else { panic!("not TCP: {:?}", session.info) };
+        let TransportWriter::Tcp(writer) = &session.writer.transport else {
+            panic!("not TCP: {:?}", session.info)
+        };
         let stream: &TcpStream = writer.frames.io().as_ref();
         assert!(stream.nodelay().unwrap());
         assert!(SockRef::from(stream).keepalive().unwrap());

@@ -1,6 +1,7 @@
 //! What only UDP has: sources, spoofed and real, errors that come back by ICMP, and joined datagrams.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::*;
 use crate::backend::{ListenSpec, Listener, dial as dial_spec};
@@ -49,7 +50,8 @@ async fn a_source_without_a_routing_update_leaves_no_trace() {
     send(&mut neighbour, [update("real")]).await;
     let mut accepted = listener.accept().await.unwrap();
     assert_eq!(receive(&mut accepted, 1).await, [update("real")]);
-    let Reader::Udp(UdpReader { source: Source::Shared(member), .. }) = &accepted.reader else {
+    let TransportReader::Udp(UdpReader { source: Source::Shared(member) }) = &accepted.reader.transport
+    else {
         panic!("not an accepted UDP session");
     };
     assert_eq!(member.hub.sessions(), 1);
@@ -84,7 +86,8 @@ async fn many_invented_sources_make_few_sessions() {
         accepted.push(listener.accept().await.unwrap());
         sockets.push(session);
     }
-    let Reader::Udp(UdpReader { source: Source::Shared(member), .. }) = &accepted[0].reader else {
+    let TransportReader::Udp(UdpReader { source: Source::Shared(member) }) = &accepted[0].reader.transport
+    else {
         panic!("not an accepted UDP session");
     };
     let hub = member.hub.clone();

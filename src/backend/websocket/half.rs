@@ -12,13 +12,12 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use parking_lot::Mutex;
-use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::{Error, Message};
-use tracing::{debug, error};
+use tracing::error;
 
 use super::upgrade::Socket;
 use crate::backend::packet_pool::PacketPool;
-use crate::backend::tcp::CLOSE_LIMIT;
+use crate::backend::session::{TransportReader, TransportWriter};
 use crate::backend::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS, Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::wire::MAX_MESSAGE;
 
@@ -26,9 +25,10 @@ type Shared = Arc<Mutex<Socket>>;
 
 pub(super) fn session(socket: Socket, info: SessionInfo) -> Session {
     let socket = Arc::new(Mutex::new(socket));
-    let reader = WsReader { socket: socket.clone(), pool: PacketPool::default(), end: None, over: false };
-    let writer = WsWriter { socket, over: false };
-    Session { reader: Reader::WebSocket(reader), writer: Writer::WebSocket(writer), info }
+    let reader = WsReader { socket: socket.clone(), pool: PacketPool::default(), end: None };
+    let writer = WsWriter { socket };
+    let (reader, writer) = (TransportReader::WebSocket(reader), TransportWriter::WebSocket(writer));
+    Session { reader: Reader::new(reader), writer: Writer::new(writer), info }
 }
 
 /// The receiving half of a WebSocket session.
@@ -38,21 +38,14 @@ pub struct WsReader {
     pool: PacketPool,
     /// An end that was found behind packets; it is told once they have been taken.
     end: Option<SessionEnd>,
-    over: bool,
 }
 
 impl WsReader {
     pub(in crate::backend) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
-        if self.over {
-            return Err(SessionEnd::AlreadyOver);
-        }
         if let Some(end) = self.end.take() {
-            self.over = true;
             return Err(end);
         }
-        let read = poll_fn(|cx| self.poll_batch(cx, out)).await;
-        self.over = read.is_err();
-        read
+        poll_fn(|cx| self.poll_batch(cx, out)).await
     }
 
     fn poll_batch(&mut self, cx: &mut Context<'_>, out: &mut Vec<BytesMut>) -> Poll<Result<(), SessionEnd>> {
@@ -112,20 +105,11 @@ fn broken(error: Error) -> io::Error {
 #[derive(Debug)]
 pub struct WsWriter {
     socket: Shared,
-    over: bool,
 }
 
 impl WsWriter {
-    pub(in crate::backend) async fn write_batch(
-        &mut self,
-        batch: &mut VecDeque<Bytes>,
-    ) -> Result<(), SessionEnd> {
-        if self.over {
-            return Err(SessionEnd::AlreadyOver);
-        }
-        let written = poll_fn(|cx| self.poll_batch(cx, batch)).await;
-        self.over = written.is_err();
-        written.map_err(|error| SessionEnd::Broken(broken(error)))
+    pub(in crate::backend) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
+        poll_fn(|cx| self.poll_batch(cx, batch)).await.map_err(broken)
     }
 
     /// A packet that was taken out of the batch is in the library's buffer, which the next call flushes.
@@ -143,24 +127,16 @@ impl WsWriter {
         socket.poll_flush_unpin(cx)
     }
 
-    pub(in crate::backend) async fn close(self) {
-        let closing = async {
-            poll_fn(|cx| self.socket.lock().poll_close_unpin(cx)).await?;
-            // As with TCP: unread bytes at the close would take our last ones with them, so what nobody reads
-            // any more is read here, up to the peer's own end.
-            while Arc::strong_count(&self.socket) == 1 {
-                match poll_fn(|cx| self.socket.lock().poll_next_unpin(cx)).await {
-                    Some(Ok(_waste)) => {}
-                    Some(Err(Error::ConnectionClosed | Error::AlreadyClosed)) | None => break,
-                    Some(Err(error)) => return Err(error),
-                }
+    pub(in crate::backend) async fn close(self) -> io::Result<()> {
+        poll_fn(|cx| self.socket.lock().poll_close_unpin(cx)).await.map_err(broken)?;
+        // As in `framed`: what nobody reads any more is read here, up to the peer's own end.
+        while Arc::strong_count(&self.socket) == 1 {
+            match poll_fn(|cx| self.socket.lock().poll_next_unpin(cx)).await {
+                Some(Ok(_waste)) => {}
+                Some(Err(Error::ConnectionClosed | Error::AlreadyClosed)) | None => break,
+                Some(Err(error)) => return Err(broken(error)),
             }
-            Ok(())
-        };
-        match timeout(CLOSE_LIMIT, closing).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(%error, "the WebSocket broke while it was closed"),
-            Err(_elapsed) => debug!("the peer did not follow the close in time"),
         }
+        Ok(())
     }
 }

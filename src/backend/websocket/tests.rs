@@ -2,6 +2,7 @@
 
 use futures_util::{SinkExt, StreamExt};
 use hyper_util::client::proxy::matcher::Matcher;
+use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::HeaderValue;

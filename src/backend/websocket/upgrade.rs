@@ -3,10 +3,7 @@
 //! It owns paths, origins and headers, and the words for what goes wrong. Limits of time are its callers'.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::tungstenite::http::header::{HOST, HeaderName, HeaderValue, ORIGIN};
@@ -17,22 +14,16 @@ use tokio_tungstenite::{WebSocketStream, accept_hdr_async_with_config, client_as
 
 use super::half::session;
 use super::{Proxy, WsDialOptions, WsListenOptions, proxy, transport};
-use crate::backend::tcp::{self, join, tune};
+use crate::backend::tcp::{self, join};
+use crate::backend::tls::{self, Connected, Io};
 use crate::backend::{DialFailure, Direction, Session, SessionInfo};
-use crate::tls::{HandshakeError, Secured};
+use crate::tls::HandshakeError;
 use crate::wire::MAX_MESSAGE;
 
 /// Bytes read at once.
 const READ_BUFFER: usize = 64 * 1024;
 /// Bytes gathered before they are written, unless a batch ends before.
 const WRITE_BUFFER: usize = 128 * 1024;
-
-/// The connection below a WebSocket.
-#[derive(Debug)]
-pub(super) enum Io {
-    Plain(TcpStream),
-    Secured(Box<Secured<TcpStream>>),
-}
 
 /// How both sides speak: no message may be longer than a packet.
 fn settings() -> WebSocketConfig {
@@ -57,16 +48,8 @@ pub(super) async fn accept(
     options: &WsListenOptions,
     peer: &str,
 ) -> Result<Session, Refused> {
-    tune(&stream);
-    let mut certified_nodes = None;
-    let io = match &options.tls {
-        None => Io::Plain(stream),
-        Some(profile) => {
-            let secured = profile.accept_neighbour(stream).await.map_err(Refused::Tls)?;
-            certified_nodes = secured.certified_nodes().map(<[String]>::to_vec);
-            Io::Secured(Box::new(secured))
-        }
-    };
+    let accepted = tls::accept(stream, options.tls.as_ref()).await.map_err(Refused::Tls)?;
+    let Connected { io, certified_nodes } = accepted;
     let path = options.path.clone();
     #[expect(clippy::result_large_err, reason = "the library wants it so")]
     let check = move |request: &Request, response: Response| check_request(request, &path).map(|()| response);
@@ -112,19 +95,8 @@ pub(super) async fn connect(options: &WsDialOptions) -> Result<Session, DialFail
     let failed = |source: io::Error| DialFailure::Connect { address: address.clone(), source };
     let request = request(options).map_err(failed)?;
     let stream = open(&address, options.proxy.as_ref()).await?;
-    tune(&stream);
-    let mut certified_nodes = None;
-    let io = match &options.tls {
-        None => Io::Plain(stream),
-        Some(profile) => {
-            let secured = profile
-                .connect(stream, &options.host)
-                .await
-                .map_err(|source| DialFailure::Tls { address: address.clone(), source })?;
-            certified_nodes = secured.certified_nodes().map(<[String]>::to_vec);
-            Io::Secured(Box::new(secured))
-        }
-    };
+    let Connected { io, certified_nodes } =
+        tls::connect(stream, options.tls.as_ref(), &options.host, &address).await?;
     let (socket, _response) = client_async_with_config(request, io, Some(settings()))
         .await
         .map_err(|error| failed(explain(error, &options.path)))?;
@@ -188,35 +160,3 @@ fn explain(error: tungstenite::Error, path: &str) -> io::Error {
 }
 
 pub(super) type Socket = WebSocketStream<Io>;
-
-impl AsyncRead for Io {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Secured(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Io {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Secured(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Secured(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Secured(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
-}

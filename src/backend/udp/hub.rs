@@ -15,14 +15,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use super::accepted_session;
 use super::inbox::Inbox;
 use super::socket::{DatagramSocket, Route, Slots};
 use super::table::{MAX_NEW, Table};
+use crate::backend::listener::{Accepted, BACKLOG};
 use crate::os::log_limiter::LogLimiter;
 use crate::wire::{MessageType, RoutingUpdate};
-
-/// Sessions that wait to be accepted; beyond that, sources have to try again.
-const BACKLOG: usize = 64;
 
 /// The pause after an error of the socket, which nobody but the host can resolve.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
@@ -50,7 +49,7 @@ impl Drop for Hub {
 
 impl Hub {
     /// Starts to sort the socket's datagrams; sessions come out of the channel.
-    pub(super) fn start(socket: DatagramSocket) -> (Arc<Self>, mpsc::Receiver<Member>) {
+    pub(super) fn start(socket: DatagramSocket) -> (Arc<Self>, mpsc::Receiver<Accepted>) {
         let gone = CancellationToken::new();
         let refusals = Mutex::new(LogLimiter::new(1, REFUSALS));
         let hub = Arc::new(Self { socket, table: Mutex::default(), refusals, gone: gone.clone() });
@@ -69,7 +68,7 @@ impl Hub {
         self.table.lock()
     }
 
-    fn receive(self: &Arc<Self>, slots: &mut Slots, newcomers: &mpsc::Sender<Member>) -> io::Result<()> {
+    fn receive(self: &Arc<Self>, slots: &mut Slots, newcomers: &mpsc::Sender<Accepted>) -> io::Result<()> {
         let now = Instant::now();
         self.socket.try_receive(slots, |route, datagram| {
             if !self.table().deliver(route.to, datagram, now) && is_introduction(datagram) {
@@ -82,9 +81,10 @@ impl Hub {
         self: &Arc<Self>,
         route: Route,
         datagram: &[u8],
-        newcomers: &mpsc::Sender<Member>,
+        newcomers: &mpsc::Sender<Accepted>,
         now: Instant,
     ) {
+        // Without room, the source has to try again.
         let Ok(permit) = newcomers.try_reserve() else { return };
         // Every session holds this. Those that were displaced and have not ended yet are to be few as well.
         if Arc::strong_count(self) > self.table().len() + 2 * MAX_NEW {
@@ -101,7 +101,8 @@ impl Hub {
             }
         };
         place.inbox.push(datagram);
-        permit.send(Member { hub: self.clone(), route, serial: place.serial, inbox: place.inbox });
+        let member = Member { hub: self.clone(), route, serial: place.serial, inbox: place.inbox };
+        permit.send(Ok(accepted_session(member)));
     }
 }
 
@@ -112,7 +113,7 @@ fn is_introduction(datagram: &[u8]) -> bool {
 }
 
 /// Sorts datagrams until the hub is gone.
-async fn sort(hub: Weak<Hub>, newcomers: mpsc::Sender<Member>) {
+async fn sort(hub: Weak<Hub>, newcomers: mpsc::Sender<Accepted>) {
     let mut slots = Slots::new();
     loop {
         // While it waits, the task holds nothing: the last session's end closes the socket.

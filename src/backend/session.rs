@@ -1,0 +1,204 @@
+//! A session: a pair of halves that carry whole packets, over any transport.
+//!
+//! It owns what all transports share: a half that has failed stays over, and a close takes no longer than its limit.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::SessionEnd;
+use super::framed::{FramedReader, FramedWriter};
+use super::quic::{QuicReader, QuicWriter};
+use super::udp::{UdpReader, UdpWriter};
+use super::websocket::{WsReader, WsWriter};
+use crate::tls::Secured;
+
+/// How long a close waits for a peer that does not take the last packets.
+const CLOSE_LIMIT: Duration = Duration::from_secs(3);
+
+/// A link to one neighbour that carries whole packets both ways.
+///
+/// The halves are independent: each may be moved to a task of its own. The peer sees an orderly end through
+/// [`Writer::close`], and an end of some sort once both halves are dropped.
+#[derive(Debug)]
+pub struct Session {
+    /// What the neighbour sends.
+    pub reader: Reader,
+    /// What the neighbour shall receive.
+    pub writer: Writer,
+    /// Where the session came from, for logs and status.
+    pub info: SessionInfo,
+}
+
+/// Where a session came from; meant for people, but for the certified nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// The transport's name: `tcp`, `tls`, `udp`, `ws`, `wss`, `quic`, `memory`.
+    pub transport: &'static str,
+    /// The other end's address, as text: numeric for accepted sessions, as configured for dialed ones.
+    pub peer: String,
+    /// Who opened the session.
+    pub direction: Direction,
+    /// The node IDs that the neighbour's certificate names: it must be one of them. `None` where there is no
+    /// certificate, or it names none, or its profile says not to look.
+    pub certified_nodes: Option<Vec<String>>,
+}
+
+/// Who opened a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// The neighbour dialed one of our listeners.
+    Inbound,
+    /// We dialed the neighbour.
+    Outbound,
+}
+
+/// The receiving half of a session.
+#[derive(Debug)]
+pub struct Reader {
+    pub(super) transport: TransportReader,
+    over: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum TransportReader {
+    Tcp(FramedReader<OwnedReadHalf>),
+    Tls(FramedReader<ReadHalf<Secured<TcpStream>>>),
+    Udp(UdpReader),
+    WebSocket(WsReader),
+    Quic(QuicReader),
+    #[cfg(test)]
+    Memory(super::memory::MemoryReader),
+}
+
+impl Reader {
+    pub(super) fn new(transport: TransportReader) -> Self {
+        Self { transport, over: false }
+    }
+
+    /// Waits for at least one whole packet, then appends every packet that is already at hand to `out`, up
+    /// to [`super::MAX_BATCH_PACKETS`] or about [`super::MAX_BATCH_BYTES`].
+    ///
+    /// Packets share the session's read buffer: a kept packet keeps up to 320 KiB alive, so whoever stores
+    /// packets for long (rather than queueing them for a while) copies them. A frame of length zero is
+    /// delivered as an empty packet. Cancel safe: no byte is lost when the future is dropped.
+    ///
+    /// # Errors
+    /// The session is over for good. The first error says why; every later call gives
+    /// [`SessionEnd::AlreadyOver`] at once.
+    pub async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
+        if self.over {
+            return Err(SessionEnd::AlreadyOver);
+        }
+        let read = match &mut self.transport {
+            TransportReader::Tcp(reader) => reader.read_batch(out).await,
+            TransportReader::Tls(reader) => reader.read_batch(out).await,
+            TransportReader::Udp(reader) => reader.read_batch(out).await,
+            TransportReader::WebSocket(reader) => reader.read_batch(out).await,
+            TransportReader::Quic(reader) => reader.read_batch(out).await,
+            #[cfg(test)]
+            TransportReader::Memory(reader) => reader.read_batch(out).await,
+        };
+        self.over = read.is_err();
+        read
+    }
+}
+
+/// The sending half of a session. Dropped without [`Writer::close`], it may lose what was written last.
+#[derive(Debug)]
+pub struct Writer {
+    pub(super) transport: TransportWriter,
+    over: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum TransportWriter {
+    Tcp(FramedWriter<OwnedReadHalf, OwnedWriteHalf>),
+    Tls(FramedWriter<ReadHalf<Secured<TcpStream>>, WriteHalf<Secured<TcpStream>>>),
+    Udp(UdpWriter),
+    WebSocket(WsWriter),
+    Quic(QuicWriter),
+    #[cfg(test)]
+    Memory(super::memory::MemoryWriter),
+}
+
+impl Writer {
+    pub(super) fn new(transport: TransportWriter) -> Self {
+        Self { transport, over: false }
+    }
+
+    /// Hands all packets of the batch to the transport, in order, and drains `batch`; waits while the peer
+    /// is slow.
+    ///
+    /// A packet beyond [`crate::wire::MAX_MESSAGE`] is the caller's mistake: it is dropped with an error in
+    /// the log and the packets around it are sent. Cancel safe: packets that were taken out of `batch` are
+    /// sent by the next call or by [`Writer::close`], the others are still in `batch`.
+    ///
+    /// # Errors
+    /// The session is over for good; what was left in `batch` has not been sent.
+    pub async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> Result<(), SessionEnd> {
+        if self.over {
+            return Err(SessionEnd::AlreadyOver);
+        }
+        let written = match &mut self.transport {
+            TransportWriter::Tcp(writer) => writer.frames.write_batch(batch).await,
+            TransportWriter::Tls(writer) => writer.frames.write_batch(batch).await,
+            TransportWriter::Udp(writer) => writer.write_batch(batch).await,
+            TransportWriter::WebSocket(writer) => writer.write_batch(batch).await,
+            TransportWriter::Quic(writer) => writer.write_batch(batch).await,
+            #[cfg(test)]
+            TransportWriter::Memory(writer) => writer.write_batch(batch).await,
+        };
+        self.over = written.is_err();
+        written.map_err(SessionEnd::Broken)
+    }
+
+    /// Bytes that were taken out of a batch and that the transport has not taken yet, as far as it tells: between
+    /// two looks, less of them or of the batch means that the link moves.
+    pub fn unsent(&self) -> usize {
+        match &self.transport {
+            TransportWriter::Tcp(writer) => writer.frames.unsent(),
+            TransportWriter::Tls(writer) => writer.frames.unsent(),
+            TransportWriter::Quic(writer) => writer.unsent(),
+            // They keep no more than the packet at hand.
+            TransportWriter::Udp(_) | TransportWriter::WebSocket(_) => 0,
+            #[cfg(test)]
+            TransportWriter::Memory(writer) => writer.unsent(),
+        }
+    }
+
+    /// Ends the sending direction in order: what was written arrives, then the peer reads
+    /// [`SessionEnd::Closed`]. Takes a few seconds at most, however slow the peer is.
+    ///
+    /// Drop the [`Reader`] first when nothing more shall be read: the close can then also swallow what the
+    /// peer still sends, which would otherwise make the kernel discard our last packets.
+    pub async fn close(self) {
+        if self.over {
+            return;
+        }
+        let closing = async {
+            match self.transport {
+                TransportWriter::Tcp(writer) => writer.close().await,
+                TransportWriter::Tls(writer) => writer.close().await,
+                TransportWriter::WebSocket(writer) => writer.close().await,
+                TransportWriter::Quic(writer) => writer.close().await,
+                // All that was written has left already, and UDP has no way to say that no more will come.
+                TransportWriter::Udp(_) => io::Result::Ok(()),
+                #[cfg(test)]
+                TransportWriter::Memory(writer) => writer.close().await,
+            }
+        };
+        match timeout(CLOSE_LIMIT, closing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(%error, "the connection broke while it was closed"),
+            Err(_elapsed) => debug!("the peer did not follow the close in time"),
+        }
+    }
+}
