@@ -1,0 +1,214 @@
+//! The rooms of `src`: which may import which. Reads the source
+//! text; knows nothing of what the code does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Every room with the rooms that it may import. `program` and the binaries stand above all.
+const ARROWS: [(&str, &[&str]); 17] = [
+    ("wire", &[]),
+    ("duration", &[]),
+    ("os", &[]),
+    ("mesh", &["wire"]),
+    ("tls", &["os", "wire"]),
+    ("backend", &["os", "tls", "wire"]),
+    ("node", &["backend", "mesh", "os", "wire"]),
+    ("stream", &["mesh", "node", "os", "tls", "wire"]),
+    ("service", &["mesh", "node", "os", "stream", "tls", "wire"]),
+    ("rpc", &["duration", "os", "tls", "wire"]),
+    ("work", &["duration", "os", "rpc", "stream", "wire"]),
+    ("control", &["duration", "mesh", "node", "os", "rpc", "stream", "tls", "wire", "work"]),
+    ("controller", &[]),
+    ("telemetry", &[]),
+    ("config", &["duration", "mesh", "service", "telemetry", "tls", "wire", "work"]),
+    (
+        "daemon",
+        &[
+            "backend",
+            "config",
+            "control",
+            "mesh",
+            "node",
+            "os",
+            "rpc",
+            "service",
+            "stream",
+            "telemetry",
+            "tls",
+            "wire",
+            "work",
+        ],
+    ),
+    ("cli", &["control", "duration", "rpc", "tls", "wire", "work"]),
+];
+
+/// What `config` may name of the rooms: their options and the values in them.
+const OPTIONS: [&str; 22] = [
+    "duration",
+    "mesh::LinkPolicy",
+    "mesh::firewall::Action",
+    "mesh::firewall::Pattern",
+    "mesh::firewall::Rule",
+    "service::IpRouterOptions",
+    "telemetry::LogLevel",
+    "tls::ClientOptions",
+    "tls::Files",
+    "tls::Fingerprint",
+    "tls::ServerOptions",
+    "tls::commands::RequestKey",
+    "tls::make::KeyKind",
+    "tls::make::Subject",
+    "wire",
+    "work::CommandType",
+    "work::PythonPlugin",
+    "work::Quota",
+    "work::kubernetes::options",
+    "work::limits::Limits",
+    "work::limits::MaxStdout",
+    "work::limits::WhenFull",
+];
+
+/// A file of the product, without its tests and comments.
+struct Source {
+    room: String,
+    name: String,
+    lines: Vec<String>,
+}
+
+/// All files of the product, but not those that stand in for the world in tests.
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    let mut left = vec![root.clone()];
+    while let Some(path) = left.pop() {
+        let below = path.strip_prefix(&root).unwrap().to_owned();
+        let name = below.to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !matches!(below.file_name().and_then(|name| name.to_str()), Some("tests" | "contract")) {
+                left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+            continue;
+        }
+        let stem = |path: &Path| path.with_extension("").to_string_lossy().into_owned();
+        let words: Vec<String> = below.iter().map(|word| stem(Path::new(word))).collect();
+        let support = ["tests", "contract", "memory", "model", "on_disk"];
+        if name.ends_with(".rs") && !words.iter().any(|word| support.contains(&word.as_str())) {
+            let lines = product(&fs::read_to_string(&path).unwrap());
+            found.push(Source { room: words[0].clone(), name, lines });
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    assert!(found.len() > 100, "only {} files were found", found.len());
+    found
+}
+
+/// The lines of a file without comments and what `#[cfg(test)]` stands before.
+fn product(text: &str) -> Vec<String> {
+    let mut kept = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let code = line.trim_start();
+        if code.starts_with("#[cfg(test)]") {
+            let end = format!("{}}}", &line[..line.len() - code.len()]);
+            let _last = lines.find(|line| line.ends_with(';') || line.starts_with(&end));
+        } else if !code.starts_with("//") {
+            kept.push(line.to_owned());
+        }
+    }
+    kept
+}
+
+/// The paths that a file names below `crate::`, one for each name in braces.
+fn imports(source: &Source) -> Vec<String> {
+    let code: String = source.lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+    let code = code.replace("$crate::", "");
+    let mut paths = Vec::new();
+    for named in code.split("crate::").skip(1) {
+        let end = named.find([';', '(', '<', ')']).unwrap_or(named.len());
+        expand("", &named[..end], &mut paths);
+    }
+    paths
+}
+
+/// Spells out `a::{b, c::{d, e}}`.
+fn expand(before: &str, named: &str, paths: &mut Vec<String>) {
+    let Some((path, inner)) = named.split_once('{') else {
+        let path = named.split([' ', ',', '}']).next().unwrap_or_default();
+        paths.push(format!("{before}{path}"));
+        return;
+    };
+    let before = format!("{before}{}", path.trim());
+    let (mut depth, mut start) = (0, 0);
+    for (at, letter) in inner.char_indices() {
+        match letter {
+            '{' => depth += 1,
+            ',' | '}' if depth == 0 => {
+                let one = inner[start..at].trim();
+                if !one.is_empty() {
+                    expand(&before, one, paths);
+                }
+                start = at + 1;
+                if letter == '}' {
+                    break;
+                }
+            }
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn rooms_import_only_what_stands_below_them() {
+    let arrows: BTreeMap<&str, &[&str]> = ARROWS.into();
+    let mut count = 0;
+    for source in sources().iter().filter(|source| !["bin", "lib", "program"].contains(&source.room.as_str()))
+    {
+        let allowed = arrows.get(source.room.as_str());
+        let allowed = allowed.unwrap_or_else(|| panic!("the room {} has no place here", source.room));
+        for import in imports(source) {
+            let room = import.split("::").next().unwrap();
+            assert!(
+                room == source.room || allowed.contains(&room),
+                "src/{} imports crate::{import}: {} may import {allowed:?}",
+                source.name,
+                source.room
+            );
+            count += 1;
+        }
+    }
+    assert!(count >= 300, "only {count} imports were found");
+}
+
+#[test]
+fn no_two_rooms_import_each_other() {
+    for (room, below) in ARROWS {
+        for other in below {
+            let back = ARROWS.iter().find(|(name, _)| name == other).map(|(_, below)| *below);
+            assert!(back.is_some_and(|back| !back.contains(&room)), "{room} and {other}");
+        }
+    }
+}
+
+#[test]
+fn configuration_names_options_of_the_rooms_and_nothing_else() {
+    let mut count = 0;
+    for source in sources().iter().filter(|source| source.room == "config") {
+        for import in imports(source) {
+            let named = |option: &str| import == option || import.starts_with(&format!("{option}::"));
+            let known = import.starts_with("config::") || OPTIONS.iter().any(|option| named(option));
+            assert!(known, "src/{}: crate::{import} is no option of a room", source.name);
+            count += 1;
+        }
+    }
+    assert!(count >= 10, "only {count} imports were found");
+}
+
+#[test]
+fn the_reading_of_source_is_right() {
+    let text = "use crate::{a::{B, c::D}, e};\n// use crate::no;\n#[cfg(test)]\nuse crate::x::Y;\n\
+                #[cfg(test)]\nmod t {\n    struct Hidden;\n}\npub(super) struct Shown<T>(T);\n    type Inner = u8;\n";
+    let source = Source { room: String::new(), name: String::new(), lines: product(text) };
+    assert_eq!(imports(&source), ["a::B", "a::c::D", "e"]);
+}
