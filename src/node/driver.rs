@@ -16,13 +16,13 @@ use tracing::{debug, error, warn};
 
 use super::budget::Budget;
 use super::clock::Clock;
-use super::comings::Comings;
+use super::forwarding::{Forwarding, Switch};
 use super::handle::StopCause;
+use super::link_log::Comings;
 use super::port::{Notice, Port};
 use super::queue::IfFull;
 use super::session::{Channel, Surroundings};
-use super::switch::{Forwarding, Switch};
-use super::traffic::LinkStatus;
+use super::stats::LinkStatus;
 use crate::backend;
 use crate::mesh::firewall::Rule;
 use crate::mesh::{

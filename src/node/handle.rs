@@ -12,11 +12,11 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
-use super::comings::Comings;
 use super::driver::{Ask, Driver, Input, SendAsk};
+use super::forwarding::Switch;
+use super::link_log::Comings;
 use super::socket::{BindError, OverlaySocket};
-use super::switch::Switch;
-use super::traffic::LinkStatus;
+use super::stats::LinkStatus;
 use crate::mesh::firewall::Rule;
 use crate::mesh::{ForgetError, Mesh, Offer, Options, SendError, Status};
 use crate::os::log_limiter::LogLimiter;

@@ -11,7 +11,7 @@ use tracing::{debug, error, info, warn};
 
 use super::driver::{Input, NewSession};
 use super::handle::NodeHandle;
-use super::newcomers::Newcomers;
+use super::pending_sessions::Newcomers;
 use crate::backend::{self, AcceptError, DialSpec, Direction, ListenSpec, Listener, Redial, Session};
 use crate::mesh::LinkPolicy;
 use crate::os::log_limiter::LogLimiter;

@@ -11,25 +11,25 @@
 
 mod budget;
 mod clock;
-mod comings;
 mod driver;
-mod flows;
+mod fair_queue;
+mod forwarding;
 mod handle;
 mod link;
-mod newcomers;
+mod link_log;
+mod pending_sessions;
 mod ping;
 mod port;
 mod queue;
 mod session;
 mod socket;
-mod switch;
-mod traffic;
+mod stats;
 
 pub use handle::{Changes, NodeHandle, NodeOptions, Queues, StopCause, epoch};
 pub use link::{LinkHandle, LinkSpec};
 pub use ping::{PingError, PingReply};
 pub use socket::{BindError, Blocked, OverlaySocket, Received};
-pub use traffic::LinkStatus;
+pub use stats::LinkStatus;
 
 #[cfg(test)]
 pub(crate) mod tests;

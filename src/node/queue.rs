@@ -15,7 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::budget::Budget;
-use super::flows::{Flows, NoRoom};
+use super::fair_queue::{Flows, NoRoom};
 use crate::wire::{DataHeader, ServiceName};
 
 /// Bytes of protocol messages written before the lanes are looked at again.

@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::driver::Input;
+use super::forwarding::{Outlet, outgoing};
 use super::handle::NodeHandle;
 use super::port::{Notice, Port};
 use super::queue::{IfFull, Queue};
-use super::switch::{Outlet, outgoing};
 use crate::mesh::{Datagram, SendError};
 use crate::wire::{DataHeader, MAX_HOPS, NameHash, NodeId, ServiceName, Unreachable};
 
