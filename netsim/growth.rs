@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use meshd::mesh::{Options, Pool};
+use meshd::mesh::Options;
 use meshd::wire::Cost;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -25,7 +25,7 @@ pub struct Part {
     name: &'static str,
     /// Until no forwarding table changed any more.
     time: Duration,
-    /// How often the whole mesh was told something, advertisements aside.
+    /// Floods through the whole mesh, advertisements aside.
     floods: f64,
     /// Routing updates for each node.
     updates_per_node: f64,
@@ -50,7 +50,6 @@ impl Growth {
         let memory_before = resident();
         let mut rng = SmallRng::seed_from_u64(nodes as u64);
         let mut world = World::new(nodes as u64);
-        world.pool = Some(Pool::default());
         for i in 0..nodes {
             let id = topology::name(i, &mut rng);
             world.add_node(id, i % 10 == 0);
@@ -80,7 +79,7 @@ impl Growth {
         });
         let hop = self.tiers.core - 1;
         let links = self.world.links.iter().filter(|link| link.nodes.contains(&hop)).count() as f64;
-        // Each end tells that it is gone, that it is back, and, the other ones being faster, once more.
+        // Each end announces that it is gone, that it is back, and, the other ones being faster, once more.
         self.part("a hop node restarts", 3.0 * (2.0 * links + 2.0), |growth| {
             growth.world.kill(hop, false);
             growth.run(2)?;
@@ -93,7 +92,7 @@ impl Growth {
             region.iter().for_each(|&link| growth.world.set_link(link, State::Down));
             growth.run(10)
         });
-        // Each of its links also tells of what has moved meanwhile on the other side.
+        // Each of its links also carries what has changed meanwhile on the other side.
         self.part("... and comes back", 4.0 * ends + 30.0, |growth| {
             region.iter().for_each(|&link| growth.world.set_link(link, State::Up));
             growth.settle(30)
@@ -104,7 +103,7 @@ impl Growth {
         if self.complaints.is_empty() { Ok(()) } else { Err(self.complaints.join("\n")) }
     }
 
-    /// Plays a part that may cost so many floods beyond those of rest, and asks the oracle afterwards.
+    /// Plays a part that may cost `most` floods beyond those of rest, and asks the oracle afterwards.
     fn part(&mut self, name: &'static str, most: f64, play: impl FnOnce(&mut Self) -> Result<(), String>) {
         let (start, before, began) = (self.world.now, self.world.counts, Instant::now());
         let played = play(self);
@@ -148,13 +147,13 @@ impl Growth {
         self.settle(30)
     }
 
-    /// Runs for so many seconds.
+    /// Runs for that many seconds.
     fn run(&mut self, seconds: u64) -> Result<(), String> {
         self.world.run(Duration::from_secs(seconds));
         Ok(())
     }
 
-    /// Runs until no forwarding table has changed for three seconds, within so many.
+    /// Runs until no forwarding table has changed for three seconds, within `seconds`.
     fn settle(&mut self, seconds: u64) -> Result<(), String> {
         let start = self.world.now;
         while self.world.now < self.world.last_change.0.max(start) + Duration::from_secs(3) {
@@ -166,7 +165,7 @@ impl Growth {
         Ok(())
     }
 
-    /// Each node answers newcomers by telling of its links once more; those of a large mesh take their time.
+    /// Each node answers newcomers by announcing its links once more; those of a large mesh take their time.
     fn await_answers(&mut self) -> Result<(), String> {
         let options = Options::default();
         let until = self.world.now + options.answer_hold + options.answer_per_node * self.nodes as u32;
@@ -191,7 +190,7 @@ impl Growth {
         }
     }
 
-    /// At rest a node tells of its links that rarely, in seconds.
+    /// Seconds between two announcements of a node's links at rest.
     fn round(&self) -> f64 {
         let options = Options::default();
         (options.relaxed_interval + options.relaxed_per_node * self.nodes as u32).as_secs_f64() * 0.9

@@ -10,7 +10,7 @@ use meshd::wire::{DATA_HEADER_LEN, DataHeader, MessageType, Problem, ServiceName
 pub enum Fate {
     /// It came where it should.
     Delivered,
-    /// Its sender was told why it did not.
+    /// Its sender got a notice why it did not.
     Unreachable(Problem),
     /// A node counted it as undeliverable and said nothing, as the protocol has it.
     Counted,

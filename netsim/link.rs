@@ -1,4 +1,4 @@
-//! A link between two nodes and how it treats what it carries. Which session runs over it, and who is told
+//! A link between two nodes and how it treats what it carries. Which session runs over it, and which end notices
 //! when it breaks, is the world's business.
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Up,
-    /// Whatever is sent vanishes, and nobody is told.
+    /// Whatever is sent vanishes, and nobody notices.
     Silent,
     /// Streams over it are reset at both ends, and dialling fails.
     Down,

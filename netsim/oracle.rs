@@ -2,21 +2,19 @@
 //! nodes say about it. Of very large meshes a sample of the nodes is asked.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use meshd::mesh::Mesh;
 use meshd::wire::{Cost, NodeId};
-use petgraph::algo::bellman_ford;
-use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::link::{Link, State};
 use crate::world::{World, service};
 
-/// Beyond this many nodes, so many of them are asked.
+/// Beyond this many nodes, a sample of them is asked.
 const ALL: usize = 2_000;
 const SAMPLE: usize = 100;
-/// ... and so many where it counts what asking itself costs.
+/// The sample where it counts what asking itself costs.
 const FEW: usize = 30;
 
 /// The true mesh: living nodes by index.
@@ -25,7 +23,6 @@ pub struct Truth<'a> {
     /// How many nodes are asked, at most twice that.
     sample: usize,
     adjacent: BTreeMap<usize, BTreeMap<usize, Cost>>,
-    graph: DiGraph<(), f64>,
     /// Which nodes are connected: those with the same number.
     island: Vec<usize>,
     /// Shortest distances from a node, once somebody has asked for them.
@@ -37,22 +34,16 @@ impl<'a> Truth<'a> {
         let alive = |node: usize| world.nodes[node].mesh.is_some();
         let mut adjacent: BTreeMap<usize, BTreeMap<usize, Cost>> =
             (0..world.nodes.len()).filter(|&node| alive(node)).map(|node| (node, BTreeMap::new())).collect();
-        let mut graph = DiGraph::new();
-        for _ in &world.nodes {
-            graph.add_node(());
-        }
         for link in world.links.iter().filter(|link| link.state == State::Up) {
             let [a, b] = link.nodes;
             if alive(a) && alive(b) {
                 adjacent.entry(a).or_default().insert(b, link.cost);
                 adjacent.entry(b).or_default().insert(a, link.cost);
-                graph.add_edge(NodeIndex::new(a), NodeIndex::new(b), link.cost.get());
-                graph.add_edge(NodeIndex::new(b), NodeIndex::new(a), link.cost.get());
             }
         }
         let island = islands(world.nodes.len(), &adjacent);
         let sample = if adjacent.len() > ALL { SAMPLE } else { ALL };
-        Self { world, sample, adjacent, graph, island, distance: RefCell::default() }
+        Self { world, sample, adjacent, island, distance: RefCell::default() }
     }
 
     /// The same, but few nodes are asked: each of them remembers its answers.
@@ -93,11 +84,25 @@ impl<'a> Truth<'a> {
 
     fn distances(&self, from: usize) -> Rc<Vec<f64>> {
         let mut known = self.distance.borrow_mut();
-        let compute = || {
-            let paths = bellman_ford(&self.graph, NodeIndex::new(from)).expect("no negative cost");
-            Rc::new(paths.distances)
-        };
-        known.entry(from).or_insert_with(compute).clone()
+        known.entry(from).or_insert_with(|| Rc::new(self.bellman_ford(from))).clone()
+    }
+
+    /// What the shortest paths from a node cost, by Bellman and Ford: each node whose cost has fallen lowers those of its
+    /// neighbours, until none falls any more. The product has another algorithm.
+    fn bellman_ford(&self, from: usize) -> Vec<f64> {
+        let mut best = vec![f64::INFINITY; self.world.nodes.len()];
+        best[from] = 0.0;
+        let mut fallen = VecDeque::from([from]);
+        while let Some(node) = fallen.pop_front() {
+            for (&to, cost) in self.adjacent.get(&node).into_iter().flatten() {
+                let cost = best[node] + cost.get();
+                if cost < best[to] {
+                    best[to] = cost;
+                    fallen.push_back(to);
+                }
+            }
+        }
+        best
     }
 
     /// Where a node's table leads, and what the link there costs.
@@ -141,10 +146,10 @@ impl<'a> Truth<'a> {
         for node in self.asked() {
             let status = self.mesh(node).status(self.world.clock());
             for (&of, links) in links.iter().filter(|(of, _)| self.reaches(node, **of)) {
-                let told = status.known_connection_costs.get(self.name(of)).cloned().unwrap_or_default();
-                if *told != *links {
+                let known = status.known_connection_costs.get(self.name(of)).cloned().unwrap_or_default();
+                if *known != *links {
                     let (node, of) = (self.name(node), self.name(of));
-                    return Err(format!("{node} knows of {of}: {told:?}, true is {links:?}"));
+                    return Err(format!("{node} knows of {of}: {known:?}, true is {links:?}"));
                 }
             }
             if status.connections.len() != self.adjacent[&node].len() {
@@ -154,12 +159,12 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
-    /// Every node lists the service of every reachable node that tells of one.
+    /// Every node lists the service of every reachable node that announces one.
     pub fn services_are_known(&self) -> Result<(), String> {
         for node in self.asked() {
             let ads = self.mesh(node).status(self.world.clock()).advertisements;
             let known: BTreeSet<&NodeId> =
-                ads.values().filter(|ad| ad.service == service()).map(|ad| &ad.node_id).collect();
+                ads.iter().filter(|ad| ad.service == service()).map(|ad| &ad.node_id).collect();
             for &of in self.adjacent.keys().filter(|&&of| self.reaches(node, of)) {
                 if self.world.nodes[of].advertises && !known.contains(self.name(of)) {
                     return Err(format!(
@@ -190,7 +195,7 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
-    /// Routing and advertisement messages that floods need at most in `seconds` at rest, if each node tells of
+    /// Routing and advertisement messages that floods need at most in `seconds` at rest, if each node announces
     /// its links once in `round` seconds.
     pub fn most_messages_at_rest(&self, seconds: u64, round: u64) -> u64 {
         let nodes = self.adjacent.len() as u64;

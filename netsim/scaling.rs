@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use meshd::mesh::{Options, Pool};
+use meshd::mesh::Options;
 use meshd::wire::{Cost, NodeId, RoutingUpdate};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -44,7 +44,6 @@ pub struct Row {
 pub fn measure(nodes: usize) -> Result<Row, String> {
     let began = Instant::now();
     let mut world = World::new(nodes as u64);
-    world.pool = Some(Pool::default());
     let mut rng = SmallRng::seed_from_u64(nodes as u64);
     for i in 0..nodes {
         let id = topology::name(i, &mut rng);
@@ -162,9 +161,8 @@ fn status(world: &World) -> (Duration, Duration) {
     let status = mesh.status(now);
     let taken = start.elapsed();
     let (start, mut text) = (Instant::now(), Vec::new());
-    status.routing_table.print(&mut text);
-    status.advertisements.print(&mut text);
-    status.known_connection_costs.print(&mut text);
+    let parts = (&status.routing_table, &status.advertisements, &status.known_connection_costs);
+    serde_json::to_writer(&mut text, &parts).expect("memory takes it");
     assert!(!text.is_empty());
     (taken, start.elapsed())
 }

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use meshd::mesh::Pool;
 use meshd::wire::{Problem, ServiceName};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -25,7 +24,7 @@ pub enum Scenario {
     /// Both ends of every link dial at the same moment.
     Crossing,
     LinkReset,
-    /// A link swallows everything, and nobody is told.
+    /// A link swallows everything, and nobody notices.
     LinkSilent,
     LinkRestored,
     NodeKilled,
@@ -111,16 +110,7 @@ impl Case {
     /// # Errors
     /// What was wrong, in words.
     pub fn run(&self) -> Result<Report, String> {
-        self.run_with((self.nodes >= 1_000).then(Pool::default))
-    }
-
-    /// The same, with what the nodes know alike kept in a pool, or by each of them.
-    ///
-    /// # Errors
-    /// What was wrong, in words.
-    pub fn run_with(&self, pool: Option<Pool>) -> Result<Report, String> {
         let mut world = self.build();
-        world.pool = pool;
         (0..self.nodes).for_each(|node| world.start(node, 0));
         let mut before = (world.now, world.counts);
         if !matches!(self.scenario, Scenario::ColdStart | Scenario::Crossing | Scenario::Lossy) {
@@ -130,7 +120,7 @@ impl Case {
             self.change(&mut world, &mut before);
         }
         self.chatter(&mut world);
-        // Receptor nodes tell a new neighbour nothing: it hears of everybody by the rounds.
+        // Receptor nodes send a new neighbour nothing: it hears of everybody by the rounds.
         let rounds = if self.is_mixed() && self.scenario != Scenario::Everything { 75 } else { 0 };
         world.run(self.scenario.patience() + Duration::from_secs(rounds));
         self.judge(&mut world, before)
@@ -342,7 +332,7 @@ impl Case {
         Ok(Report { convergence, messages_per_node, trace: world.trace() })
     }
 
-    /// An advertisement is told once a minute, and has to survive each link on its way: over a long line of
+    /// An advertisement is sent once a minute, and has to survive each link on its way: over a long line of
     /// links that lose messages this takes many rounds, but it comes to an end.
     fn await_lost_services(&self, world: &mut World) {
         for _ in 0..60 {
@@ -353,7 +343,7 @@ impl Case {
         }
     }
 
-    /// The reset of a link is told by both of its ends, once over each link: twice, if it took two steps.
+    /// The reset of a link is announced by both of its ends, once over each link: twice, if it took two steps.
     fn one_change_costs_little(&self, world: &World, before: Counts) -> Result<(), String> {
         let sent = world.last_change.1.control.saturating_sub(before.control);
         let most = 2 * 2 * 2 * world.links.len() as u64 + Truth::of(world).most_messages_at_rest(10, 54);
@@ -379,7 +369,7 @@ impl Case {
         Ok(())
     }
 
-    /// How often a node tells of its links at rest, in seconds.
+    /// How often a node announces its links at rest, in seconds.
     fn round(&self) -> u64 {
         if self.is_mixed() || self.scenario == Scenario::Twin { 9 } else { 54 }
     }

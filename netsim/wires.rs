@@ -1,5 +1,5 @@
 //! Connections as backends make them: dialled with back-off, accepted, broken, closed at both ends. Over
-//! datagrams nobody is told of an end, and a listener opens a session at the first message from a new
+//! datagrams nobody notices an end, and a listener opens a session at the first message from a new
 //! address.
 
 use std::time::Duration;

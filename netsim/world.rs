@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use meshd::mesh::{Class, Event, Mesh, Now, Offer, Options, Pool, SessionId, Tick, Transmit};
+use meshd::mesh::{Class, Event, LocalService, Mesh, Now, SessionId, Tick, Transmit};
 use meshd::wire::{ConnType, MessageType, NodeId, ServiceName};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -16,6 +16,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use crate::agenda::Agenda;
 use crate::ledger::{Fate, Ledger};
 use crate::link::{Kind, Link, State};
+use crate::peer::Peer;
 use crate::wires::Wire;
 
 const START: i64 = 1_800_000_000;
@@ -29,8 +30,8 @@ pub fn service() -> ServiceName {
 pub struct Node {
     pub id: NodeId,
     /// Boxed, since it is taken out and put back with each message.
-    pub mesh: Option<Box<Mesh>>,
-    /// Whether it tells the mesh of its service.
+    pub mesh: Option<Box<Peer>>,
+    /// Whether it advertises its service.
     pub advertises: bool,
     /// It does what receptor nodes do, and no more.
     pub receptor_like: bool,
@@ -38,7 +39,7 @@ pub struct Node {
     pub skew: i64,
     wake: Option<Duration>,
     told_to_stop: bool,
-    /// When it stopped because it was told to.
+    /// When it stopped because it was a duplicate.
     pub stopped: Option<Duration>,
 }
 
@@ -97,8 +98,6 @@ pub struct World {
     pub links: Vec<Link>,
     pub ledger: Ledger,
     pub counts: Counts,
-    /// What the nodes know alike, in meshes that would not fit into memory otherwise.
-    pub pool: Option<Pool>,
     /// When a forwarding table changed last, and what had been counted by then.
     pub last_change: (Duration, Counts),
     queue: Agenda<Happening>,
@@ -118,7 +117,6 @@ impl World {
             links: Vec::new(),
             ledger: Ledger::default(),
             counts: Counts::default(),
-            pool: None,
             last_change: Default::default(),
             queue: Agenda::new(),
             wires: Vec::new(),
@@ -180,11 +178,10 @@ impl World {
         let rng = SmallRng::seed_from_u64(self.rng.next_u64());
         let now = self.clock_of(node);
         let receptor_like = self.nodes[node].receptor_like;
-        let options = Options { receptor_like, pool: self.pool.clone(), ..Options::default() };
-        let mut mesh = Mesh::new(self.nodes[node].id.clone(), epoch, options, rng, now);
+        let mut mesh = Peer::new(self.nodes[node].id.clone(), epoch, receptor_like, rng, now);
         assert!(mesh.bind(service()));
         if self.nodes[node].advertises {
-            let offer = Offer { conn_type: ConnType::DATAGRAM, tags: BTreeMap::new() };
+            let offer = LocalService { conn_type: ConnType::DATAGRAM, tags: BTreeMap::new() };
             mesh.advertise(service(), offer, now);
         }
         self.nodes[node].mesh = Some(mesh.into());
@@ -313,9 +310,7 @@ impl World {
             while let Some(transmit) = mesh.poll_transmit() {
                 self.transmit(transmit);
             }
-            match mesh.poll_event() {
-                // Links have room for everything here.
-                Some(Event::Behind { session }) => mesh.handle_room(session, usize::MAX, now),
+            match mesh.poll_event(now) {
                 Some(event) => self.on_event(node, event),
                 None => break,
             }
@@ -394,14 +389,15 @@ impl World {
             Event::RoutesChanged(_) => self.last_change = (self.now, self.counts),
             Event::WeAreDuplicate => self.nodes[node].told_to_stop = true,
             Event::Malformed { error, .. } => panic!("a node sent what is no message: {error}"),
-            Event::Refused { node, .. } => panic!("no room for {node}"),
+            Event::TableFull { node, .. } => panic!("no room for {node}"),
             // In very large meshes their start alone is loud.
-            Event::Loud { .. } => assert!(self.nodes.len() >= 1_000, "a node floods its neighbour"),
-            Event::CannotTell(error) => panic!("a node has too much to tell: {error}"),
+            Event::FloodDetected { .. } => assert!(self.nodes.len() >= 1_000, "a node floods its neighbour"),
+            Event::UpdateTooLarge(error) => panic!("an own update does not fit: {error}"),
             Event::DuplicateNode { .. }
             | Event::Suspected { .. }
             | Event::NodeRestarted(_)
             | Event::OffersChanged
+            | Event::ComputeRoutes(_)
             | Event::Behind { .. } => {}
         }
     }

@@ -1,16 +1,17 @@
 //! `status`: what the node knows of itself, its machine and the mesh, in the keys that AWX and clients read.
 //!
-//! Lists and maps are never null: clients iterate them unguarded. `Links`, `Counters` and `Tables` are told only
-//! to those who ask for them: other clients would show them as something unknown. The large tables are printed only
-//! if they are asked for, and anew only where they have changed: a mesh of a thousand nodes has a megabyte of them.
+//! Lists and maps are never null: clients iterate them unguarded. `Links`, `Counters` and `Tables` are sent only to
+//! clients that ask for them: others would show them as something unknown. The core gives a snapshot; it is printed
+//! here, on the client's own task.
 
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::Context;
-use crate::mesh::{Entry, Listing, Status};
+use crate::mesh::Status;
+use crate::node::LinkStatus;
 use crate::wire::{Cost, NodeId};
 
-/// All there are, in the order in which everybody is told the first [`USUAL`] of them.
+/// All fields; a request without a list of fields gets the first [`USUAL`] of them, in this order.
 const FIELDS: [&str; 11] = [
     "Version",
     "NodeID",
@@ -26,7 +27,7 @@ const FIELDS: [&str; 11] = [
 ];
 const USUAL: usize = 8;
 
-#[derive(Serialize)]
+#[derive(serde::Serialize)]
 struct Connection<'a> {
     #[serde(rename = "NodeID")]
     node_id: &'a NodeId,
@@ -34,20 +35,22 @@ struct Connection<'a> {
     cost: Cost,
 }
 
-/// The answer's line: all that is usual, or the given fields as far as there are such.
+/// What the answer is made of.
+struct Answer<'a> {
+    fields: Vec<&'static str>,
+    context: &'a Context,
+    mesh: Status,
+    links: Vec<LinkStatus>,
+}
+
+/// The answer's line: the usual fields, or those of the given ones that exist.
 pub(super) async fn answer(context: &Context, fields: Option<Vec<String>>) -> Vec<u8> {
     let fields = fields.map_or_else(|| FIELDS[..USUAL].to_vec(), known);
     let mesh = context.node.status().await;
-    let mut line = b"{".to_vec();
-    for field in fields {
-        if line.len() > 1 {
-            line.push(b',');
-        }
-        print(field, &mut line);
-        line.push(b':');
-        print_value(context, &mesh, field, &mut line).await;
-    }
-    line.extend_from_slice(b"}\n");
+    let links = if fields.contains(&"Links") { context.node.links().await } else { Vec::new() };
+    // None of these types can fail to be printed.
+    let mut line = serde_json::to_vec(&Answer { fields, context, mesh, links }).unwrap_or_default();
+    line.push(b'\n');
     line
 }
 
@@ -63,32 +66,28 @@ fn known(asked: Vec<String>) -> Vec<&'static str> {
     wanted
 }
 
-async fn print_value(context: &Context, mesh: &Status, field: &str, line: &mut Vec<u8>) {
-    match field {
-        "Version" => print(context.version, line),
-        "NodeID" => print(context.node.id(), line),
-        "SystemCPUCount" => print(&cpus(), line),
-        "SystemMemoryMiB" => print(&memory_mib(), line),
-        "Connections" => print(&connections(mesh), line),
-        "RoutingTable" => print_listing(*b"{}", &mesh.routing_table, line),
-        "Advertisements" => print_listing(*b"[]", &mesh.advertisements, line),
-        "KnownConnectionCosts" => print_listing(*b"{}", &mesh.known_connection_costs, line),
-        "Counters" => print(&mesh.counters, line),
-        "Tables" => print(&mesh.tables, line),
-        "Links" => print(&context.node.links().await, line),
-        _unknown => {}
+impl Serialize for Answer<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let mut map = s.serialize_map(Some(self.fields.len()))?;
+        let mesh = &self.mesh;
+        for field in &self.fields {
+            match *field {
+                "Version" => map.serialize_entry(field, self.context.version)?,
+                "NodeID" => map.serialize_entry(field, self.context.node.id())?,
+                "SystemCPUCount" => map.serialize_entry(field, &cpus())?,
+                "SystemMemoryMiB" => map.serialize_entry(field, &memory_mib())?,
+                "Connections" => map.serialize_entry(field, &connections(mesh))?,
+                "RoutingTable" => map.serialize_entry(field, &mesh.routing_table)?,
+                "Advertisements" => map.serialize_entry(field, &mesh.advertisements)?,
+                "KnownConnectionCosts" => map.serialize_entry(field, &mesh.known_connection_costs)?,
+                "Counters" => map.serialize_entry(field, &mesh.counters)?,
+                "Tables" => map.serialize_entry(field, &mesh.tables)?,
+                "Links" => map.serialize_entry(field, &self.links)?,
+                _unknown => {}
+            }
+        }
+        map.end()
     }
-}
-
-fn print(value: &(impl Serialize + ?Sized), line: &mut Vec<u8>) {
-    // Writing to memory cannot fail, and none of these types can fail to be printed.
-    let _written = serde_json::to_writer(line, value);
-}
-
-fn print_listing<K: Ord, V: Entry<K>>([open, close]: [u8; 2], listing: &Listing<K, V>, line: &mut Vec<u8>) {
-    line.push(open);
-    listing.print(line);
-    line.push(close);
 }
 
 fn connections(mesh: &Status) -> Vec<Connection<'_>> {

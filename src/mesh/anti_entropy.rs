@@ -1,24 +1,22 @@
-//! Neighbours that know different things, and how they notice: a digest of all that a node knows of the
-//! nodes it can reach travels with every probe.
+//! What floods have missed: a digest of all that a node knows of the nodes it can reach travels with every probe.
 //!
-//! A flood is sent once, and a link may lose it. Where two neighbours' digests differ and neither changes
-//! any more, each tells the other what it knows in the parts that differ, ever more rarely while that does
-//! not help. This is what makes rounds of updates unnecessary between nodes of our kind.
+//! A flood is sent once, and a link may lose it. Where two neighbours' digests differ and neither changes any more, each
+//! sends the other what it knows in the parts that differ, and does so less often while that does not help. This makes
+//! regular rounds of updates unnecessary between meshd nodes.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::core::{Class, Mesh};
-use super::{Now, SessionId, Tick};
+use super::{Class, Mesh, Now, SessionId, Tick};
 use crate::wire::{NameHash, NodeId, ServiceName};
 
 /// Parts of a digest.
 const PARTS: usize = 16;
 /// Bytes of a digest.
 pub(super) const DIGEST_LEN: usize = PARTS * 4;
-/// Digests are compared that far apart, so that floods on their way are not taken for losses.
+/// Digests are compared that far apart, so that floods on their way do not count as lost.
 const APART: Duration = Duration::from_millis(300);
 /// Between the first two repairs of a session; twice that between the next ones, and so on.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -29,8 +27,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(128);
 pub(super) struct Digest([u32; PARTS]);
 
 impl Digest {
-    /// Takes a fact in, or, if it is in, out again.
-    fn toggle(&mut self, node: NameHash, facts: [u64; 2]) {
+    /// Adds a fact, or removes it if it is in.
+    pub(super) fn toggle(&mut self, node: NameHash, facts: [u64; 2]) {
         // Mixed as splitmix64 does, so that the order of additions does not matter and none cancels another.
         let mix = |x: u64| {
             let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -39,6 +37,11 @@ impl Digest {
         };
         let sum = facts.into_iter().fold(mix(node.0), |sum, fact| mix(sum.wrapping_add(mix(fact))));
         self.0[part(node)] ^= (sum >> 16) as u32;
+    }
+
+    /// The digest of what is in either of them.
+    fn with(self, other: Self) -> Self {
+        Self(std::array::from_fn(|part| self.0[part] ^ other.0[part]))
     }
 
     pub(super) fn to_bytes(self) -> [u8; DIGEST_LEN] {
@@ -59,7 +62,7 @@ impl Digest {
 }
 
 /// A service and its date, as facts.
-fn dated(service: ServiceName, time: Timestamp) -> [u64; 2] {
+pub(super) fn dated(service: ServiceName, time: Timestamp) -> [u64; 2] {
     [u64::from_be_bytes(service.to_wire()), time.as_nanosecond() as u64]
 }
 
@@ -76,7 +79,7 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// Takes both digests; says which parts are to be told, if any.
+    /// Takes both digests; returns the parts that are to be sent, if any.
     fn take(&mut self, ours: &Digest, theirs: &Digest, now: Tick) -> Vec<usize> {
         if ours == theirs {
             *self = Self::default();
@@ -106,85 +109,40 @@ impl Comparison {
 
 impl Mesh {
     /// The digest of what is known at the moment of this node and of those that it can reach.
-    pub(super) fn digest(&mut self) -> Digest {
-        if let Some(digest) = self.digest {
-            return digest;
-        }
-        let mut digest = Digest::default();
-        digest.toggle(self.own, [self.epoch, self.told_sequence]);
-        for (service, time) in self.adverts.own_dates() {
-            digest.toggle(self.own, dated(service, time));
-        }
-        self.links.versions().for_each(|(hash, version)| digest.toggle(hash, version));
-        let paths = self.links.paths();
-        for ((node, service), time) in
-            self.adverts.dates().filter(|((node, _), _)| paths.reaches(node.as_str()))
-        {
-            digest.toggle(node.hash(), dated(*service, time));
-        }
-        self.digest = Some(digest);
+    pub(super) fn digest(&self) -> Digest {
+        let mut digest = self.lsdb.digest().with(self.services.digest());
+        digest.toggle(self.hash, [self.epoch, self.own_update.sequence()]);
         digest
     }
 
-    /// Another version of what a node says is known: the digest follows, if there is one.
-    pub(super) fn on_version(&mut self, node: &NodeId, before: Option<[u64; 2]>, now: [u64; 2]) {
-        let Some(digest) = &mut self.digest else { return };
-        if self.links.paths().reaches(node.as_str()) {
-            let hash = node.hash();
-            before.into_iter().chain([now]).for_each(|version| digest.toggle(hash, version));
-        }
-    }
-
-    /// The same for a service: `None` stands for one that is not on offer.
-    pub(super) fn on_date(
-        &mut self,
-        node: &NodeId,
-        service: ServiceName,
-        before: Option<Timestamp>,
-        now: Option<Timestamp>,
-    ) {
-        let Some(digest) = &mut self.digest else { return };
-        if self.links.paths().reaches(node.as_str()) {
-            let hash = node.hash();
-            before.into_iter().chain(now).for_each(|time| digest.toggle(hash, dated(service, time)));
-        }
-    }
-
-    /// The own update was told anew.
-    pub(super) fn on_own_sequence(&mut self, before: u64) {
-        if let Some(digest) = &mut self.digest {
-            digest.toggle(self.own, [self.epoch, before]);
-            digest.toggle(self.own, [self.epoch, self.told_sequence]);
-        }
-    }
-
-    /// Compares digests with a neighbour, and tells it what it seems to lack.
+    /// Compares digests with a neighbour, and sends it what it seems to lack.
     pub(super) fn compare(&mut self, session: SessionId, ours: &Digest, theirs: &Digest, now: Now) {
-        let Some(e) = self.established_mut(session) else { return };
-        let peer = e.peer.clone();
-        let parts = e.comparison.take(ours, theirs, now.tick);
+        let Some(established) = self.established_mut(session) else { return };
+        let peer = established.peer.clone();
+        let parts = established.comparison.take(ours, theirs, now.tick);
         if parts.is_empty() {
             return;
         }
         self.counters.repairs += 1;
         for message in self.known_in(&parts, &peer, now) {
-            self.transmit(session, message, Class::Control);
+            self.outbox.send(session, message, Class::Control);
         }
     }
 
-    /// All that is known of the nodes in these parts, `peer` aside: of itself it is told the services alone. After
-    /// its clock was set back nobody believes it until it has heard which dates it has given in the past. One of our
-    /// kind then corrects them, while a receptor node would believe them.
+    /// All that is known of the nodes in these parts. Of itself, `peer` is sent the services alone. After its clock was
+    /// set back nobody believes it until it has heard which dates it has given in the past. A meshd node then corrects
+    /// them, while a receptor node would believe them.
     fn known_in(&mut self, parts: &[usize], peer: &NodeId, now: Now) -> Vec<Bytes> {
         let mut messages = Vec::new();
-        if parts.contains(&part(self.own)) {
-            messages.push(self.told_message.clone());
-            messages.extend(self.standing_services(now));
+        if parts.contains(&part(self.hash)) {
+            messages.push(self.own_update.message());
+            messages.extend(self.services.announced_messages(now.wall));
         }
-        let wanted =
-            |node: &NodeId| parts.contains(&part(node.hash())) && self.links.paths().reaches(node.as_str());
-        messages.extend(self.links.messages(|node| node != peer && wanted(node)));
-        messages.extend(self.adverts.messages(wanted));
+        let wanted = |node: &NodeId| parts.contains(&part(node.hash())) && self.lsdb.reaches(node);
+        let links = self.lsdb.messages_after(None).filter(|(node, _)| *node != peer && wanted(node));
+        messages.extend(links.map(|(_, message)| message));
+        let services = self.services.messages_after(None).filter(|((node, _), _)| wanted(node));
+        messages.extend(services.map(|(_, message)| message));
         messages
     }
 }
@@ -212,16 +170,16 @@ mod tests {
     }
 
     #[test]
-    fn only_what_stays_different_is_told_and_ever_more_rarely() {
+    fn only_what_stays_different_is_sent_and_ever_more_rarely() {
         let mut memory = Comparison::default();
         let (ours, theirs) = (digest(&[(1, 5), (2, 9)]), digest(&[(1, 6), (2, 9)]));
         assert_eq!(memory.take(&digest(&[(1, 4)]), &theirs, at(0)), [] as [usize; 0]);
         assert_eq!(memory.take(&ours, &theirs, at(1_000)), [] as [usize; 0], "still moving");
-        let told: Vec<u64> =
+        let sent: Vec<u64> =
             (2..200).filter(|&s| memory.take(&ours, &theirs, at(s * 1_000)) == [1]).collect();
-        assert_eq!(told, [2, 3, 5, 9, 17, 33, 65, 129]);
+        assert_eq!(sent, [2, 3, 5, 9, 17, 33, 65, 129]);
         assert_eq!(memory.take(&ours, &ours, at(201_000)), [] as [usize; 0]);
         assert_eq!(memory.take(&ours, &theirs, at(202_000)), [] as [usize; 0]);
-        assert_eq!(memory.take(&ours, &theirs, at(203_000)), [1], "a new difference is told at once");
+        assert_eq!(memory.take(&ours, &theirs, at(203_000)), [1], "a new difference is repaired at once");
     }
 }

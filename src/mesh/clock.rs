@@ -1,4 +1,4 @@
-//! Points in time as the core is told them: a monotonic tick for every timer, and wall-clock time for
+//! Points in time as the core gets them: a monotonic tick for every timer, and wall-clock time for
 //! the few fields on the wire that carry dates. Nothing here reads a clock.
 
 use std::ops::{Add, Sub};

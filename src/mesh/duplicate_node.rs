@@ -1,15 +1,13 @@
 //! Two nodes with one ID: the one that started first stays.
 //!
-//! It tells the mesh of the other one each time that it hears it (docs/protocol.md#duplicates). The other
-//! one, which is this file's second half, ends only when such notices persist, since anybody in the mesh can
-//! make up a few: meanwhile it tells its own update often, so that a node that is really there has something
-//! to answer.
+//! It floods a notice each time that it hears the other one (docs/protocol.md#duplicates). The other one, which is this
+//! file's second half, stops only when such notices persist, since anybody in the mesh can make up a few: meanwhile it
+//! floods its own update often, so that a node that is really there has something to answer.
 
 use std::time::Duration;
 
-use super::core::{Event, Mesh};
-use super::throttle::Pace;
-use super::{Now, Tick};
+use super::throttle::Throttle;
+use super::{Event, Mesh, Now, Tick};
 use crate::wire::RoutingUpdate;
 
 /// Between two notices to a node that uses our ID.
@@ -26,9 +24,9 @@ const PERSISTENT: Duration = Duration::from_secs(25);
 
 /// What is known of other nodes with our ID.
 #[derive(Debug)]
-pub(super) struct Duplicates {
-    notice_pace: Pace,
-    /// The epoch of a node that started after us, if it has to be told so.
+pub(super) struct DuplicateNodes {
+    notices: Throttle,
+    /// The epoch of a node that started after us, if it has to be sent a notice.
     newer: Option<u64>,
     accuser: Option<Accuser>,
     warned_of_newer: Option<Tick>,
@@ -48,10 +46,10 @@ struct Accuser {
     latest: Tick,
 }
 
-impl Duplicates {
+impl DuplicateNodes {
     pub(super) fn new() -> Self {
         Self {
-            notice_pace: Pace::new(NOTICE_INTERVAL),
+            notices: Throttle::new(NOTICE_INTERVAL),
             newer: None,
             accuser: None,
             warned_of_newer: None,
@@ -61,7 +59,7 @@ impl Duplicates {
 
     /// When the next notice is due.
     pub(super) fn due(&self) -> Option<Tick> {
-        self.notice_pace.due()
+        self.notices.due()
     }
 
     /// The longest time between own updates, if this node is suspected.
@@ -70,8 +68,8 @@ impl Duplicates {
         suspected.then_some(SUSPECTED_ROUND)
     }
 
-    /// A notice says that this node is the newer one, whose latest update had the sequence `own`. True if that has been
-    /// said often and long enough.
+    /// A notice claims that this node is the newer one, whose latest update had the sequence `own`. True if such notices
+    /// persist.
     fn accuse(&mut self, notice: &RoutingUpdate, own: u64, now: Tick) -> bool {
         let (epoch, sequence) = (notice.epoch, notice.sequence);
         match &mut self.accuser {
@@ -99,45 +97,45 @@ impl Accuser {
 }
 
 impl Mesh {
-    /// Somebody speaks in our name: an echo, our own past, or a node with the same ID.
-    pub(super) fn take_update_in_our_name(&mut self, update: &RoutingUpdate, now: Now) {
+    /// An update in our name: an echo, our own past, or a node with the same ID.
+    pub(super) fn handle_update_in_our_name(&mut self, update: &RoutingUpdate, now: Now) {
         if update.epoch > self.epoch {
             self.duplicates.newer = Some(update.epoch);
-            self.duplicates.notice_pace.request(now.tick);
+            self.duplicates.notices.request(now.tick);
         } else if update.epoch < self.epoch && update.suspected_duplicate == self.epoch {
-            self.take_accusation(update, now.tick);
+            self.handle_accusation(update, now.tick);
         }
     }
 
-    fn take_accusation(&mut self, notice: &RoutingUpdate, now: Tick) {
-        if self.duplicates.accuse(notice, self.told_sequence, now) {
-            return self.events.push_back(Event::WeAreDuplicate);
+    fn handle_accusation(&mut self, notice: &RoutingUpdate, now: Tick) {
+        if self.duplicates.accuse(notice, self.own_update.sequence(), now) {
+            return self.outbox.report(Event::WeAreDuplicate);
         }
         let round = self.update_round(now);
-        self.next_update = self.next_update.min(now + round);
+        self.own_update.bring_forward(now + round);
         if take_warning(&mut self.duplicates.warned_of_accuser, now) {
-            self.events.push_back(Event::Suspected { epoch: notice.epoch });
+            self.outbox.report(Event::Suspected { epoch: notice.epoch });
         }
     }
 
-    /// Tells the mesh that another node uses our name, if that is due. The answer to a flood in our name must not be a
-    /// flood of its own, so this is paced; but each time that the other one was heard is followed by a notice, since
-    /// whoever has heard it believes it.
+    /// Floods a notice that another node uses our name, if that is due. The answer to a flood in our name must not be a
+    /// flood of its own, so this is throttled; but each update of the other node is followed by a notice, since the
+    /// nodes that have heard it believe it.
     pub(super) fn give_duplicate_notice(&mut self, now: Tick) {
-        if !self.duplicates.notice_pace.take(now) {
+        if !self.duplicates.notices.take(now) {
             return;
         }
         let Some(epoch) = self.duplicates.newer.take() else { return };
         if take_warning(&mut self.duplicates.warned_of_newer, now) {
-            self.events.push_back(Event::DuplicateNode { epoch });
+            self.outbox.report(Event::DuplicateNode { epoch });
         }
         self.flood_own_update(epoch, now);
-        // The notice only sets the others right about who speaks; what is said comes with the next update.
-        self.update_pace.request(now);
+        // The notice only corrects who is believed; our links come with the next update.
+        self.own_update.request(now);
     }
 }
 
-/// True once in each [`WARNING_INTERVAL`]; the warning then counts as given.
+/// True once in each [`WARNING_INTERVAL`].
 fn take_warning(warned: &mut Option<Tick>, now: Tick) -> bool {
     let due = warned.is_none_or(|warned| now.since(warned) >= WARNING_INTERVAL);
     if due {

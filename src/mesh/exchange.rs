@@ -1,156 +1,150 @@
-//! Neighbours that have not been told all that this node knows, and how they catch up: piece by piece, as their links
-//! have room.
+//! New and slow neighbours are sent everything that this node knows, piece by piece, as their links have room.
 //!
-//! A new neighbour begins at the start. One whose link had no room for a message goes through everything once more:
-//! what it missed is not remembered, only that it missed something. How much room there is, is the outside's to say.
+//! A new neighbour begins at the start. One whose link had no room for a message goes through everything once more: it is
+//! not remembered what it missed, only that it missed something. The outside says how much room there is.
 
 use bytes::Bytes;
 
-use super::core::{Class, Event, Mesh};
 use super::service_table::Key;
-use super::{Now, SessionId};
+use super::{Class, Event, Mesh, Now, SessionId};
 use crate::wire::NodeId;
 
-/// How far somebody has come in a table.
+/// How far a neighbour has come in a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) enum Place<K> {
+enum Position<K> {
     Start,
     After(K),
     #[default]
     End,
 }
 
-/// How far a neighbour has been told what this node knows.
+impl<K> Position<K> {
+    fn last(&self) -> Option<&K> {
+        match self {
+            Self::After(last) => Some(last),
+            Self::Start | Self::End => None,
+        }
+    }
+}
+
+/// How much of what this node knows a neighbour has been sent.
 #[derive(Debug, Default)]
-pub(super) struct Catchup {
-    links: Place<NodeId>,
-    services: Place<Key>,
+pub(super) struct Exchange {
+    links: Position<NodeId>,
+    services: Position<Key>,
     /// It has missed something meanwhile.
     again: bool,
 }
 
-impl Catchup {
-    fn is_through(&self) -> bool {
-        self.links == Place::End && self.services == Place::End && !self.again
+impl Exchange {
+    fn is_complete(&self) -> bool {
+        self.links == Position::End && self.services == Position::End && !self.again
     }
 }
 
 impl Mesh {
-    /// A new neighbour hears at once which links are known, as ordinary updates, rather than waiting for the
+    /// Sends a new neighbour all known links at once, as ordinary updates, rather than letting it wait for the
     /// next round of each node. What is known of itself is included: it may have come back with its clock
-    /// set back, and only it can correct what its past has told.
-    pub(super) fn tell_links(&mut self, session: SessionId) {
-        self.catch_up(session, |catchup| catchup.links = Place::Start);
+    /// set back, and only it can correct its past.
+    pub(super) fn send_all_links(&mut self, session: SessionId) {
+        self.begin_exchange(session, |exchange| exchange.links = Position::Start);
     }
 
-    /// A new neighbour hears of all services once it has got to know us: before, it would not listen. Never
-    /// of its own ones: a receptor node would believe what it said in an earlier life, and flood it.
-    pub(super) fn tell_services(&mut self, session: SessionId) {
-        self.catch_up(session, |catchup| catchup.services = Place::Start);
+    /// Sends a new neighbour all services once it has got to know us: before, it would ignore them. Never
+    /// its own ones: a receptor node would believe what it said before its restart, and flood it.
+    pub(super) fn send_all_services(&mut self, session: SessionId) {
+        self.begin_exchange(session, |exchange| exchange.services = Position::Start);
     }
 
     /// A protocol message that was polled for a session found no room on its link, and is lost.
     pub fn handle_no_room(&mut self, session: SessionId) {
-        self.catch_up(session, |catchup| catchup.again = true);
+        self.begin_exchange(session, |exchange| exchange.again = true);
     }
 
-    fn catch_up(&mut self, session: SessionId, change: impl FnOnce(&mut Catchup)) {
-        if self.options.receptor_like {
-            return;
-        }
-        let Some(e) = self.established_mut(session) else { return };
-        change(&mut e.catchup);
-        if self.behind.insert(session) {
-            self.events.push_back(Event::Behind { session });
+    fn begin_exchange(&mut self, session: SessionId, change: impl FnOnce(&mut Exchange)) {
+        let Some(established) = self.established_mut(session) else { return };
+        change(&mut established.exchange);
+        if self.sessions.set_behind(session) {
+            self.outbox.report(Event::Behind { session });
         }
     }
 
     /// The sessions for which [`Mesh::handle_room`] has more.
     pub fn behind(&self) -> impl Iterator<Item = SessionId> {
-        self.behind.iter().copied()
+        self.sessions.behind().iter().copied()
     }
 
     /// True if the session is one of those.
     pub fn is_behind(&self, session: SessionId) -> bool {
-        self.behind.contains(&session)
+        self.sessions.behind().contains(&session)
     }
 
-    /// About so many bytes of protocol messages have room on a session's link: tells its neighbour what is next. That
-    /// is one message at least.
+    /// About that many bytes of protocol messages have room on a session's link: sends its neighbour the next piece, at
+    /// least one message.
     pub fn handle_room(&mut self, session: SessionId, bytes: usize, now: Now) {
-        let Some(e) = self.established_mut(session) else { return };
-        let (peer, listed) = (e.peer.clone(), e.listed.is_some());
-        let mut catchup = std::mem::take(&mut e.catchup);
+        let Some(established) = self.established_mut(session) else { return };
+        let (peer, listed) = (established.peer.clone(), established.listed.is_some());
+        let mut exchange = std::mem::take(&mut established.exchange);
         let mut left = bytes.max(1);
-        while left > 0 && !catchup.is_through() {
-            let told = if catchup.links != Place::End {
-                self.links_after(&mut catchup.links, left, now)
-            } else if catchup.services != Place::End {
-                self.services_after(&mut catchup.services, left, &peer, now)
+        while left > 0 && !exchange.is_complete() {
+            let piece = if exchange.links != Position::End {
+                self.links_after(&mut exchange.links, left, now)
+            } else if exchange.services != Position::End {
+                self.services_after(&mut exchange.services, left, &peer, now)
             } else {
-                let services = if listed { Place::Start } else { Place::End };
-                catchup = Catchup { links: Place::Start, services, again: false };
-                Vec::from([self.told_message.clone()])
+                let services = if listed { Position::Start } else { Position::End };
+                exchange = Exchange { links: Position::Start, services, again: false };
+                Vec::from([self.own_update.message()])
             };
-            left = left.saturating_sub(told.iter().map(Bytes::len).sum());
-            told.into_iter().for_each(|message| self.transmit(session, message, Class::Control));
+            left = left.saturating_sub(piece.iter().map(Bytes::len).sum());
+            piece.into_iter().for_each(|message| self.outbox.send(session, message, Class::Control));
         }
-        if catchup.is_through() {
-            self.behind.remove(&session);
+        if exchange.is_complete() {
+            self.sessions.clear_behind(session);
         }
-        if let Some(e) = self.established_mut(session) {
-            e.catchup = catchup;
+        if let Some(established) = self.established_mut(session) {
+            established.exchange = exchange;
         }
     }
 
-    fn links_after(&self, place: &mut Place<NodeId>, bytes: usize, now: Now) -> Vec<Bytes> {
-        let names = self.links.names_in_order();
-        let first = match &*place {
-            Place::Start => 0,
-            Place::After(last) => names.partition_point(|node| node <= last),
-            Place::End => names.len(),
-        };
-        let worth = names[first..].iter().filter(|node| self.is_worth_telling(node, now.tick));
-        let told = worth.filter_map(|node| Some((node.clone(), self.links.message(node)?)));
-        take_piece(told, place, bytes)
+    fn links_after(&self, position: &mut Position<NodeId>, bytes: usize, now: Now) -> Vec<Bytes> {
+        let known = self.lsdb.messages_after(position.last());
+        let fresh = known.filter(|(node, _)| self.is_fresh(node, now.tick));
+        let (piece, next) = take_piece(fresh, bytes);
+        *position = next;
+        piece
     }
 
     fn services_after(
         &mut self,
-        place: &mut Place<Key>,
+        position: &mut Position<Key>,
         bytes: usize,
         peer: &NodeId,
         now: Now,
     ) -> Vec<Bytes> {
-        let last = match &*place {
-            Place::After(last) => Some(last.clone()),
-            Place::Start | Place::End => None,
-        };
-        let others = self.adverts.messages_after(last.as_ref());
-        let worth = others.filter(|((node, _), _)| node != peer && self.is_worth_telling(node, now.tick));
-        let mut told = take_piece(worth.map(|(key, message)| (key.clone(), message)), place, bytes);
-        if *place == Place::End {
-            told.extend(self.standing_services(now));
+        let others = self.services.messages_after(position.last());
+        let fresh = others.filter(|((node, _), _)| node != peer && self.is_fresh(node, now.tick));
+        let (mut piece, next) = take_piece(fresh, bytes);
+        *position = next;
+        if *position == Position::End {
+            piece.extend(self.services.announced_messages(now.wall));
         }
-        told
+        piece
     }
 }
 
-/// Messages of about so many bytes, at least one, and where the next piece begins.
-fn take_piece<K>(
-    messages: impl Iterator<Item = (K, Bytes)>,
-    place: &mut Place<K>,
+/// Messages of about that many bytes, at least one, and where the next piece begins.
+fn take_piece<'a, K: Clone + 'a>(
+    messages: impl Iterator<Item = (&'a K, Bytes)>,
     bytes: usize,
-) -> Vec<Bytes> {
-    let (mut left, mut told) = (bytes, Vec::new());
-    *place = Place::End;
+) -> (Vec<Bytes>, Position<K>) {
+    let (mut left, mut piece) = (bytes, Vec::new());
     for (key, message) in messages {
         left = left.saturating_sub(message.len());
-        told.push(message);
+        piece.push(message);
         if left == 0 {
-            *place = Place::After(key);
-            break;
+            return (piece, Position::After(key.clone()));
         }
     }
-    told
+    (piece, Position::End)
 }

@@ -10,9 +10,9 @@ use regex::Regex;
 pub enum Action {
     /// Let it pass.
     Accept,
-    /// Give it up and tell the sender.
+    /// Discard it, and send the sender a notice.
     Reject,
-    /// Give it up silently.
+    /// Discard it silently.
     Drop,
 }
 

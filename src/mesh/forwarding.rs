@@ -1,19 +1,53 @@
-//! The forwarding table: an immutable snapshot that says what becomes of a data message.
+//! What becomes of a data message, sent here or received: firewall first, then local delivery or the next
+//! hop, else a notice to its sender (docs/protocol.md#forwarding).
 //!
-//! It looks at two fields of the header and nothing else, so a link's reader can forward a frame without
-//! asking the core. Whatever needs names or an answer is handed to the core, which is also told here when to make
-//! another snapshot: what did not move is taken over as it is.
+//! The forwarding table is an immutable snapshot. It looks at two fields of the header and nothing else, so a link's
+//! reader can forward a frame without the core; what needs names or an answer it leaves to the core.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
-use super::core::{Event, Mesh};
-use super::pool::Pool;
-use super::spf::{Paths, Rerouted};
+use bytes::{Bytes, BytesMut};
+
+use super::duplicate_session::PROBE;
+use super::firewall::{self, Action, Names, Rule};
+use super::lsdb::IdentityHasher;
+use super::spf::ComputedRoutes;
 use super::status::Hops;
-use super::{SessionId, Tick};
-use crate::wire::{DataHeader, NameHash, NodeId};
+use super::throttle::BackOff;
+use super::{Class, Event, Mesh, Now, Options, SessionId, Tick};
+use crate::wire::data::HOPS_OFFSET;
+use crate::wire::{
+    DATA_HEADER_LEN, DataHeader, MAX_HOPS, MAX_PAYLOAD, NameHash, NodeId, Problem, ServiceName, Unreachable,
+    WireError,
+};
+
+/// Routes of a mesh of up to that many nodes are computed in place: that takes a millisecond or two.
+const SMALL_MESH: usize = 2_000;
+
+/// A datagram for a service of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Datagram {
+    /// Whose, from where, and to what.
+    pub header: DataHeader,
+    /// What it carries.
+    pub payload: Bytes,
+}
+
+/// Why a datagram of this node was not even sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// No path to the node is known.
+    #[error("no route to node")]
+    NoRoute,
+    /// It is for this node itself, where nobody listens on that service.
+    #[error("service unknown")]
+    ServiceUnknown,
+    /// More than [`MAX_PAYLOAD`] bytes.
+    #[error("datagram of {0} bytes exceeds the {MAX_PAYLOAD} bytes that the mesh carries")]
+    TooLarge(usize),
+}
 
 /// What becomes of a data message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,78 +60,19 @@ pub enum Decision {
     Core,
 }
 
-/// Node hashes are uniform already: they are their own hash.
-#[derive(Debug, Default, Clone)]
-pub(super) struct HashIsKey(u64);
-
-impl Hasher for HashIsKey {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
-        }
-    }
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-}
-
 /// Next hops, by the hash that stands in a header.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Routes {
     own: Option<NameHash>,
     firewall: bool,
-    next: Next,
+    next: HashMap<NameHash, SessionId, BuildHasherDefault<IdentityHasher>>,
 }
-
-/// Where the next hops stand.
-#[derive(Debug, Clone)]
-enum Next {
-    ByHash(HashMap<NameHash, SessionId, BuildHasherDefault<HashIsKey>>),
-    /// By the numbers that all meshes of a pool give to names: two bytes for each, where a map takes thirty.
-    ByNumber {
-        pool: Pool,
-        sessions: Vec<SessionId>,
-        next: Vec<u16>,
-    },
-}
-
-/// No session.
-const NOWHERE: u16 = u16::MAX;
 
 impl Routes {
-    /// A table for the node with hash `own`: where the paths lead, and the sessions to the neighbours. With
-    /// `firewall`, every message is the core's.
-    pub(super) fn new(
-        own: NameHash,
-        firewall: bool,
-        paths: &Paths,
-        sessions: &BTreeMap<NodeId, SessionId>,
-        pool: Option<&Pool>,
-    ) -> Self {
-        let next = match pool {
-            Some(pool) => by_number(paths, sessions, pool),
-            None => {
-                let hop = |(dest, hop): (_, NodeId)| Some((dest, *sessions.get(&hop)?));
-                Next::ByHash(paths.hops().filter_map(hop).collect())
-            }
-        };
-        Self { own: Some(own), firewall, next }
-    }
-
-    /// The same table where nothing but that has moved; `None` if that is not worth the trouble.
-    fn after(&self, moved: &[Rerouted], sessions: &BTreeMap<NodeId, SessionId>) -> Option<Self> {
-        let Next::ByHash(next) = &self.next else { return None };
-        let mut next = next.clone();
-        for Rerouted { hash, hop, .. } in moved {
-            match hop.as_ref().and_then(|hop| sessions.get(hop)) {
-                Some(session) => next.insert(*hash, *session),
-                None => next.remove(hash),
-            };
-        }
-        Some(Self { next: Next::ByHash(next), ..*self })
+    /// A table for the node with hash `own`. With `firewall`, every message is the core's.
+    fn new(own: NameHash, firewall: bool, hops: &Hops, sessions: &BTreeMap<NodeId, SessionId>) -> Self {
+        let next = |(to, hop): (&NodeId, &NodeId)| Some((to.hash(), *sessions.get(hop)?));
+        Self { own: Some(own), firewall, next: hops.iter().filter_map(next).collect() }
     }
 
     /// What becomes of a message with this header.
@@ -116,81 +91,289 @@ impl Routes {
 
     /// The session towards a node.
     pub fn next_hop(&self, to: NameHash) -> Option<SessionId> {
-        match &self.next {
-            Next::ByHash(next) => next.get(&to).copied(),
-            Next::ByNumber { pool, sessions, next } => {
-                let slot = pool.roster(|names| names.find_hash(to))?;
-                sessions.get(usize::from(*next.get(slot as usize)?)).copied()
-            }
-        }
+        self.next.get(&to).copied()
     }
 }
 
-fn by_number(paths: &Paths, sessions: &BTreeMap<NodeId, SessionId>, pool: &Pool) -> Next {
-    let slots = sessions.keys().map(|peer| paths.slot(peer.as_str()));
-    // A simulated node has few neighbours.
-    let places: HashMap<_, u16> = slots.zip(0..NOWHERE).filter_map(|(slot, at)| Some((slot?, at))).collect();
-    let place = |hop: Option<_>| hop.and_then(|hop| places.get(&hop)).copied().unwrap_or(NOWHERE);
-    let next = paths.numbered_hops().map(place).collect();
-    Next::ByNumber { pool: pool.clone(), sessions: sessions.values().copied().collect(), next }
+/// The forwarding table, and when the next one is due.
+#[derive(Debug)]
+pub(super) struct Forwarding {
+    routes: Arc<Routes>,
+    firewall: Vec<Rule>,
+    ports: BTreeSet<ServiceName>,
+    /// The destination of the datagram that is being sent: its name may be known to nobody but the sender.
+    called: Option<(NameHash, NodeId)>,
+    throttle: BackOff,
+    /// A computation runs outside.
+    computing: bool,
 }
 
-impl Default for Next {
-    fn default() -> Self {
-        Self::ByHash(HashMap::default())
-    }
-}
-
-impl PartialEq for Next {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::ByHash(one), Self::ByHash(other)) => one == other,
-            (Self::ByNumber { pool: p, sessions: s, next: n }, Self::ByNumber { pool, sessions, next }) => {
-                p.is(pool) && s == sessions && n == next
-            }
-            (Self::ByHash(_), Self::ByNumber { .. }) | (Self::ByNumber { .. }, Self::ByHash(_)) => false,
+impl Forwarding {
+    pub(super) fn new(own: NameHash, options: &Options) -> Self {
+        Self {
+            routes: Arc::new(Routes { own: Some(own), ..Routes::default() }),
+            firewall: Vec::new(),
+            ports: BTreeSet::new(),
+            called: None,
+            throttle: BackOff::new(options.route_hold, options.route_hold_long),
+            computing: false,
         }
+    }
+
+    /// Links or sessions have changed.
+    pub(super) fn request(&mut self, now: Tick) {
+        self.throttle.request(now);
+    }
+
+    /// When the routes are to be computed next.
+    pub(super) fn due(&self) -> Option<Tick> {
+        self.throttle.due().filter(|_| !self.computing)
+    }
+
+    /// True if that is now.
+    pub(super) fn take_due(&mut self, now: Tick) -> bool {
+        !self.computing && self.throttle.take(now)
     }
 }
 
 impl Mesh {
-    /// Brings the forwarding table up to date with the links and the sessions.
-    pub(super) fn recompute_routes(&mut self, now: Tick) {
-        let moved = self.links.recompute_paths();
-        let nodes = self.reachable();
-        self.route_pace.set_long(self.options.route_hold_long + self.options.route_hold_per_node * nodes);
-        self.counters.route_computations += 1;
-        let firewall = !self.firewall.is_empty();
-        let same_sessions = self.routed_by == self.by_peer && self.routes.firewall == firewall;
-        if moved.is_empty() && same_sessions {
-            return;
-        }
-        let kept = same_sessions.then(|| self.routes.after(&moved, &self.by_peer)).flatten();
-        let routes = kept.unwrap_or_else(|| {
-            self.routed_by = self.by_peer.clone();
-            Routes::new(self.own, firewall, self.links.paths(), &self.by_peer, self.options.pool.as_ref())
-        });
-        if !moved.is_empty() || routes != *self.routes {
-            self.counters.route_changes += 1;
-            self.routes = Arc::new(routes);
-            self.events.push_back(Event::RoutesChanged(self.routes.clone()));
-        }
-        if let Some(table) = self.routing_table.get_mut() {
-            for Rerouted { node, hop, .. } in &moved {
-                match hop {
-                    Some(hop) => table.set(node.clone(), hop.clone()),
-                    None => table.remove(node),
-                }
-            }
-        }
-        if moved.iter().any(|moved| moved.was_reachable != moved.hop.is_some()) {
-            self.digest = None;
-        }
-        self.note_absences(&moved, now);
+    /// The forwarding table as it stands.
+    pub fn routes(&self) -> &Arc<Routes> {
+        &self.forwarding.routes
     }
 
-    /// The forwarding table by names, for people: each reachable node with the neighbour towards it.
-    pub fn routing_table(&self) -> &Hops {
-        self.routing_table.get_or_init(|| self.links.paths().named_hops().collect())
+    /// The name behind a hash, if this node has learned it.
+    pub fn name_of(&self, hash: NameHash) -> Option<NodeId> {
+        let called = self.forwarding.called.as_ref().filter(|(called, _)| *called == hash);
+        let own = (hash == self.hash).then_some(&self.id);
+        called.map(|(_, name)| name).or(own).or_else(|| self.lsdb.name_of(hash)).cloned()
+    }
+
+    /// Opens a service for datagrams; false if it is open or reserved.
+    pub fn bind(&mut self, service: ServiceName) -> bool {
+        !service.is_reserved() && self.forwarding.ports.insert(service)
+    }
+
+    /// Closes a service, and withdraws it if it was on offer.
+    pub fn unbind(&mut self, service: ServiceName, now: Now) {
+        self.forwarding.ports.remove(&service);
+        self.withdraw(service, now);
+    }
+
+    /// Replaces the firewall's rules.
+    pub fn set_firewall(&mut self, rules: Vec<Rule>) {
+        self.forwarding.firewall = rules;
+        self.replace_routes(false);
+    }
+
+    /// Computes the routes here, or has them computed where that takes long.
+    pub(super) fn compute_routes(&mut self, now: Tick) {
+        let computation = self.lsdb.route_computation();
+        if computation.nodes() > SMALL_MESH {
+            self.forwarding.computing = true;
+            self.outbox.report(Event::ComputeRoutes(computation));
+        } else {
+            self.handle_routes(&computation.run(), now);
+        }
+    }
+
+    /// The routes have been computed: brings the forwarding table up to date with them and with the sessions.
+    pub fn handle_routes(&mut self, computed: &ComputedRoutes, now: Tick) {
+        self.forwarding.computing = false;
+        self.counters.route_computations += 1;
+        self.lsdb.set_routes(computed);
+        self.services.set_reachable(&computed.gained, true);
+        self.services.set_reachable(&computed.lost, false);
+        let hold = self.options.route_hold_long + self.options.route_hold_per_node * self.lsdb.reachable();
+        self.forwarding.throttle.set_long(hold);
+        self.replace_routes(computed.changed);
+        self.aging.remove(&computed.gained);
+        for node in &computed.lost {
+            if self.lsdb.knows(node) || self.services.knows(node) {
+                self.note_if_absent(node, now);
+            }
+        }
+    }
+
+    /// Makes another forwarding table, if the routes have changed or the table would be another one.
+    fn replace_routes(&mut self, changed: bool) {
+        let firewall = !self.forwarding.firewall.is_empty();
+        let routes = Routes::new(self.hash, firewall, self.lsdb.hops(), self.sessions.by_peer());
+        if changed || routes != *self.forwarding.routes {
+            self.counters.route_changes += 1;
+            self.forwarding.routes = Arc::new(routes);
+            self.outbox.report(Event::RoutesChanged(self.forwarding.routes.clone()));
+        }
+    }
+
+    /// Sends a datagram from a service of this node. With `hops` 0 it goes nowhere, and the notice that it
+    /// expired comes from this node: so a traceroute begins.
+    ///
+    /// # Errors
+    /// [`SendError`]; what goes wrong later comes as [`Event::Unreachable`].
+    pub fn send(
+        &mut self,
+        from_service: ServiceName,
+        to_node: &NodeId,
+        to_service: ServiceName,
+        payload: &[u8],
+        hops: u8,
+        now: Now,
+    ) -> Result<(), SendError> {
+        let to = to_node.hash();
+        // For the firewall and for notices; a name that nobody but a user knows is not kept.
+        self.forwarding.called = Some((to, to_node.clone()));
+        let header = DataHeader { hops, from_node: self.hash, to_node: to, from_service, to_service };
+        let sent = self.originate(header, payload, now);
+        self.forwarding.called = None;
+        sent
+    }
+
+    /// The same by hashes: `header` names this node as the sender.
+    ///
+    /// # Errors
+    /// As [`Mesh::send`].
+    pub fn originate(&mut self, header: DataHeader, payload: &[u8], now: Now) -> Result<(), SendError> {
+        if payload.len() > MAX_PAYLOAD {
+            return Err(SendError::TooLarge(payload.len()));
+        }
+        let to = header.to_service;
+        if header.to_node == self.hash && !to.is_reserved() && !self.forwarding.ports.contains(&to) {
+            return Err(SendError::ServiceUnknown);
+        }
+        self.route(header, header.message(payload), now)
+    }
+
+    /// A data message on an established session.
+    pub(super) fn handle_datagram(
+        &mut self,
+        session: SessionId,
+        message: Bytes,
+        now: Now,
+    ) -> Result<(), WireError> {
+        let header = DataHeader::parse(&message)?;
+        self.confirm_alive(session);
+        if self.handle_link_datagram(session, &header, &message, now) {
+            return Ok(());
+        }
+        // Where there is no route, the sender is not told: receptor nodes stay silent as well.
+        let _counted = self.route(header, message, now);
+        Ok(())
+    }
+
+    fn route(&mut self, header: DataHeader, message: Bytes, now: Now) -> Result<(), SendError> {
+        match self.judge(&header) {
+            Action::Accept => {}
+            Action::Drop => {
+                self.counters.blocked += 1;
+                return Ok(());
+            }
+            Action::Reject => {
+                self.counters.blocked += 1;
+                self.give_up(&header, Problem::BlockedByFirewall, now);
+                return Ok(());
+            }
+        }
+        if header.to_node == self.hash {
+            self.deliver(header, message.slice(DATA_HEADER_LEN..), now);
+            return Ok(());
+        }
+        if header.hops == 0 {
+            self.counters.expired += 1;
+            self.give_up(&header, Problem::MessageExpired, now);
+            return Ok(());
+        }
+        let Some(session) = self.forwarding.routes.next_hop(header.to_node) else {
+            self.counters.no_route += 1;
+            return Err(SendError::NoRoute);
+        };
+        // In place if nobody else holds the buffer, which is so for all that came from a link.
+        let mut message = message.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        message[HOPS_OFFSET] = header.hops - 1;
+        self.outbox.send(session, message.freeze(), Class::Data);
+        Ok(())
+    }
+
+    /// Rules speak of names; a message of which one is unknown cannot be judged and does not pass.
+    fn judge(&mut self, header: &DataHeader) -> Action {
+        if self.forwarding.firewall.is_empty() {
+            return Action::Accept;
+        }
+        let (from, to) = (self.name_of(header.from_node), self.name_of(header.to_node));
+        let (Some(from_node), Some(to_node)) = (from, to) else {
+            self.counters.unknown_name += 1;
+            return Action::Drop;
+        };
+        let (from_service, to_service) = (header.from_service.to_text(), header.to_service.to_text());
+        let names = Names {
+            from_node: from_node.as_str(),
+            to_node: to_node.as_str(),
+            from_service: &from_service,
+            to_service: &to_service,
+        };
+        firewall::decide(&self.forwarding.firewall, names)
+    }
+
+    fn deliver(&mut self, header: DataHeader, payload: Bytes, now: Now) {
+        match header.to_service {
+            ServiceName::PING => self.answer_ping(&header, now),
+            ServiceName::UNREACH => self.handle_notice(&header, &payload),
+            // That it came is all that a probe's answer has to say.
+            PROBE => {}
+            service if self.forwarding.ports.contains(&service) => {
+                self.outbox.report(Event::Deliver(Datagram { header, payload }));
+            }
+            _unknown => self.give_up(&header, Problem::ServiceUnknown, now),
+        }
+    }
+
+    fn answer_ping(&mut self, ping: &DataHeader, now: Now) {
+        // An answer to `ping` would be a ping again, and two nodes would never stop.
+        if ping.from_service == ServiceName::PING {
+            return;
+        }
+        let answer = DataHeader {
+            hops: MAX_HOPS,
+            from_node: self.hash,
+            to_node: ping.from_node,
+            from_service: ServiceName::PING,
+            to_service: ping.from_service,
+        };
+        let _no_route = self.route(answer, answer.message(&[]), now);
+    }
+
+    fn handle_notice(&mut self, header: &DataHeader, payload: &[u8]) {
+        let Ok(notice) = Unreachable::parse(payload) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let Some(reported_by) = self.name_of(header.from_node) else {
+            self.counters.unknown_name += 1;
+            return;
+        };
+        self.outbox.report(Event::Unreachable { notice, reported_by });
+    }
+
+    /// Sends the sender of a datagram a notice why it goes no further; never about such a notice itself.
+    fn give_up(&mut self, header: &DataHeader, problem: Problem, now: Now) {
+        if header.from_service == ServiceName::UNREACH {
+            return;
+        }
+        let (from, to) = (self.name_of(header.from_node), self.name_of(header.to_node));
+        let (Some(from_node), Some(to_node)) = (from, to) else {
+            self.counters.unknown_name += 1;
+            return;
+        };
+        let (from_service, to_service) = (header.from_service, header.to_service);
+        let notice = Unreachable { from_node, to_node, from_service, to_service, problem };
+        let Ok(payload) = notice.payload() else { return };
+        let answer = DataHeader {
+            hops: MAX_HOPS,
+            from_node: self.hash,
+            to_node: header.from_node,
+            from_service: ServiceName::UNREACH,
+            to_service: ServiceName::UNREACH,
+        };
+        let _no_route = self.route(answer, answer.message(&payload), now);
     }
 }

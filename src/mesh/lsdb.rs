@@ -1,42 +1,59 @@
-//! The link-state table: which node has links to which, as routing updates tell it.
+//! The link-state database: what each node has said last of its links, which of them count, and the routes that were
+//! computed from them.
 //!
-//! Decides which update is news; keeps what each node has said last, so that a new neighbour can be told
-//! all at once; remembers for a while what it was told to forget, so that a late echo does not bring it
-//! back. Knows nothing of sessions.
+//! Decides which update is news; keeps what each node has said last, so that a new neighbour can be sent all at
+//! once; remembers for a while what it was asked to forget, so that a late echo does not bring it back. Its digest
+//! follows each change. Knows nothing of sessions.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::pool::Pool;
-use super::quota::Shares;
-use super::rows::{Known, Rows};
-use super::saying::{Pooled, Saying};
-use super::spf::{Linked, Links, Paths, Rerouted};
-use super::status::LinkCosts;
+use super::anti_entropy::Digest;
+use super::quota::Quota;
+use super::spf::{ComputedRoutes, RouteComputation};
+use super::status::{Hops, LinkCosts, Links, Tables};
 use super::{Options, Tick};
 use crate::wire::{Cost, NameHash, NodeId, RoutingUpdate};
 
-/// What a link counts beyond its bytes in an update: the name at its end has a number, a hash, and places in several
-/// tables.
+/// What a link counts beyond its bytes in an update: the name at its end stands in several tables.
 const PER_LINK: usize = 100;
 /// Forgotten nodes that are remembered: at most this many.
 const MOST_FORGOTTEN: usize = 16_384;
 
-/// The last that was known of a node before it was forgotten, and when that was.
-#[derive(Debug)]
-struct Forgotten {
-    epoch: u64,
-    sequence: u64,
-    since: Tick,
-}
-
 /// How long a correction holds: a node that is really there gives the next one before. One that was made up must not
 /// keep its victim from being believed.
 const DISTRUST: Duration = Duration::from_secs(30);
+
+/// Epoch and sequence of an update.
+type Version = (u64, u64);
+
+/// A link-state advertisement: what a node has said last.
+#[derive(Debug)]
+struct Lsa {
+    version: Version,
+    /// Its links as the node listed them; those that count lack some whose other ends deny them.
+    links: Arc<Links>,
+    /// The update as this node passes it on; `None` if it does not fit under this node's name, or while it is in
+    /// doubt who said it.
+    message: Option<Bytes>,
+    /// Bytes that it takes of the quotas.
+    size: usize,
+    /// The neighbour that passed it on.
+    heard_from: NodeId,
+}
+
+/// The last version that was known of a node before it was forgotten, and when that was.
+#[derive(Debug)]
+struct Forgotten {
+    version: Version,
+    since: Tick,
+}
 
 /// An epoch that is not believed.
 #[derive(Debug)]
@@ -45,93 +62,119 @@ struct Distrust {
     since: Tick,
 }
 
-/// What an update told.
+/// What an update brought.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
     /// Older than, or the same as, what is known.
     Nothing,
     /// Of another node with the same name: for that name's owner to hear, not for us to believe.
     Distrusted,
-    /// There is no room for it, or none for what this neighbour tells.
+    /// There is no room for it, or none for what this neighbour passes on.
     NoRoom,
     /// Accepted.
     Update {
         /// The node was unknown before.
         new_node: bool,
-        /// It has begun a new life, or its first one that we hear of.
-        new_life: bool,
+        /// It has restarted, or is heard of for the first time.
+        new_epoch: bool,
         /// Links were added, removed or changed their cost.
         links_changed: bool,
     },
 }
 
-/// The table.
+/// The database.
 #[derive(Debug)]
-pub(super) struct LinkTable {
+pub(super) struct Lsdb {
     own: NodeId,
     remember: Duration,
-    rows: Rows,
-    /// Who has told of how many of them, and the size of those updates.
-    nodes: Shares,
-    bytes: Shares,
+    lsas: BTreeMap<NodeId, Lsa>,
+    /// The links that count. Shared with snapshots and computations; a change while one is held copies the table.
+    links: Arc<LinkCosts>,
+    /// The names in `links` by hash. Of two names with one hash the first one keeps it.
+    by_hash: HashMap<NameHash, NodeId, BuildHasherDefault<IdentityHasher>>,
+    /// The first hop towards each reachable node, as it was computed last.
+    hops: Arc<Hops>,
+    /// The versions of the reachable nodes.
+    digest: Digest,
+    /// Who has passed on how many updates, and their size.
+    nodes: Quota,
+    bytes: Quota,
     /// Of known nodes, those whose names another one uses: what that one said may still be on its way, and would be
     /// believed again.
     distrusted: BTreeMap<NodeId, Distrust>,
-    pool: Option<Pool>,
     forgotten: BTreeMap<NodeId, Forgotten>,
-    /// The names of all known nodes in order, once somebody has asked since the last one came or went.
-    order: OnceLock<Arc<[NodeId]>>,
 }
 
-impl LinkTable {
+impl Lsdb {
     pub(super) fn new(own: NodeId, options: &Options) -> Self {
         Self {
-            rows: Rows::new(&own, options.pool.clone()),
             own,
             remember: options.withdrawn_time,
-            nodes: Shares::new(options.max_nodes),
-            bytes: Shares::new(options.max_table_bytes),
+            lsas: BTreeMap::new(),
+            links: Arc::default(),
+            by_hash: HashMap::default(),
+            hops: Arc::default(),
+            digest: Digest::default(),
+            nodes: Quota::new(options.max_nodes),
+            bytes: Quota::new(options.max_table_bytes),
             distrusted: BTreeMap::new(),
-            pool: options.pool.clone(),
             forgotten: BTreeMap::new(),
-            order: OnceLock::new(),
         }
     }
 
-    /// Known links: from, to, cost.
-    pub(super) fn costs(&self) -> &LinkCosts {
-        self.rows.costs()
-    }
-
-    /// The name behind a hash, if it is listed.
-    pub(super) fn name_of(&self, hash: NameHash) -> Option<NodeId> {
-        self.paths().name_of(hash)
-    }
-
-    /// How many names are listed, the own one included.
-    pub(super) fn names(&self) -> usize {
-        self.paths().names()
+    /// The links that count: from, to, cost.
+    pub(super) fn links(&self) -> &Arc<LinkCosts> {
+        &self.links
     }
 
     /// The links of this node.
     pub(super) fn own_links(&self) -> Option<&Arc<Links>> {
-        self.rows.links(&self.own)
+        self.links.get(&self.own)
     }
 
-    /// The first hops, as they were computed last.
-    pub(super) fn paths(&self) -> &Paths {
-        self.rows.paths()
+    /// The name behind a hash, if it is listed.
+    pub(super) fn name_of(&self, hash: NameHash) -> Option<&NodeId> {
+        self.by_hash.get(&hash)
     }
 
-    /// Computes the paths anew where the links have changed; says which lead elsewhere now.
-    pub(super) fn recompute_paths(&mut self) -> Vec<Rerouted> {
-        self.rows.recompute_paths()
+    /// Each reachable node with the neighbour towards it.
+    pub(super) fn hops(&self) -> &Arc<Hops> {
+        &self.hops
     }
 
-    /// True if an update of that version tells nothing: the table has it, or a newer one.
-    pub(super) fn is_stale(&self, node: &str, version: (u64, u64), now: Tick) -> bool {
+    /// How many nodes can be reached.
+    pub(super) fn reachable(&self) -> u32 {
+        u32::try_from(self.hops.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn reaches(&self, node: &NodeId) -> bool {
+        self.hops.contains_key(node)
+    }
+
+    /// The computation of the routes over the links as they stand.
+    pub(super) fn route_computation(&self) -> RouteComputation {
+        RouteComputation { origin: self.own.clone(), links: self.links.clone(), before: self.hops.clone() }
+    }
+
+    /// Takes what a computation found.
+    pub(super) fn set_routes(&mut self, computed: &ComputedRoutes) {
+        self.hops = computed.hops.clone();
+        for node in computed.gained.iter().chain(&computed.lost) {
+            if let Some(lsa) = self.lsas.get(node) {
+                self.digest.toggle(node.hash(), lsa.version.into());
+            }
+        }
+    }
+
+    /// What the reachable nodes have said last.
+    pub(super) fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// True if an update of that version says nothing: the table has it, or a newer one.
+    pub(super) fn is_stale(&self, node: &str, version: Version, now: Tick) -> bool {
         !self.distrusts(node, version.0, now)
-            && self.rows.known(node).is_some_and(|known| version <= known.version())
+            && self.lsas.get(node).is_some_and(|known| version <= known.version)
     }
 
     fn distrusts(&self, node: &str, epoch: u64, now: Tick) -> bool {
@@ -140,245 +183,227 @@ impl LinkTable {
     }
 
     /// Takes another node's update of `size` bytes, by the rules of docs/protocol.md#flooding.
-    pub(super) fn apply(
-        &mut self,
-        node: &NodeId,
-        update: &RoutingUpdate,
-        size: usize,
-        teller: &NodeId,
-        now: Tick,
-    ) -> News {
-        let before = self.rows.known(node.as_str());
+    pub(super) fn apply(&mut self, node: &NodeId, update: &RoutingUpdate, size: usize, now: Tick) -> News {
+        let before = self.lsas.get(node);
+        let from = &update.forwarding_node;
         let version = (update.epoch, update.sequence);
         let size = size + update.connections.len() * PER_LINK;
-        let size_before = before.map_or(0, |known| known.size);
-        let full = !self.bytes.admits(teller, size, size_before)
-            || !self.nodes.admits(teller, 1, usize::from(before.is_some()));
+        let full = !self.bytes.admits(from, size, before.map_or(0, |known| known.size))
+            || !self.nodes.admits(from, 1, usize::from(before.is_some()));
         match before {
             Some(_) if self.distrusts(node.as_str(), update.epoch, now) => return News::Distrusted,
-            Some(known) if version <= known.version() => return News::Nothing,
+            Some(known) if version <= known.version => return News::Nothing,
             None if self.is_echo(node, version) => return News::Nothing,
             Some(_) | None if full => return News::NoRoom,
             Some(_) | None => {}
         }
-        let (new_node, new_life) = (before.is_none(), before.is_none_or(|known| known.epoch != update.epoch));
-        let saying = self.saying(node, update, size);
-        let node = saying.node.clone();
-        let links_changed = self.set_links(&saying);
+        let (new_node, new_epoch) =
+            (before.is_none(), before.is_none_or(|known| known.version.0 != update.epoch));
+        let links = match before {
+            Some(known) if *known.links == *update.connections => known.links.clone(),
+            _ => Arc::new(update.connections.iter().map(|(to, cost)| (self.intern(to), *cost)).collect()),
+        };
+        let node = self.intern(node);
+        let forwarded = RoutingUpdate { forwarding_node: self.own.clone(), ..update.clone() };
+        let lsa = Lsa {
+            version,
+            links: links.clone(),
+            message: forwarded.message().ok(),
+            size,
+            heard_from: self.intern(from),
+        };
+        let links_changed = self.set_links(&node, &links);
         self.remove(&node);
-        self.nodes.add(teller, 1);
-        self.bytes.add(teller, saying.size);
         self.forgotten.remove(&node);
-        if new_node {
-            self.order.take();
-        }
-        let told_by = self.known_name(teller);
-        self.rows.put_known(&node, Known { saying, told_by, printed: OnceLock::new() });
-        News::Update { new_node, new_life, links_changed }
+        self.put(node, lsa);
+        News::Update { new_node, new_epoch, links_changed }
     }
 
-    fn remove(&mut self, node: &NodeId) -> Option<Known> {
-        let gone = self.rows.take_known(node)?;
-        self.nodes.remove(&gone.told_by, 1);
-        self.bytes.remove(&gone.told_by, gone.size);
+    fn put(&mut self, node: NodeId, lsa: Lsa) {
+        self.nodes.add(&lsa.heard_from, 1);
+        self.bytes.add(&lsa.heard_from, lsa.size);
+        self.toggle(&node, lsa.version);
+        self.lsas.insert(node, lsa);
+    }
+
+    fn remove(&mut self, node: &NodeId) -> Option<Lsa> {
+        let gone = self.lsas.remove(node)?;
+        self.toggle(node, gone.version);
+        self.nodes.remove(&gone.heard_from, 1);
+        self.bytes.remove(&gone.heard_from, gone.size);
         Some(gone)
     }
 
-    /// What an update says, in few copies: most name what is known already.
-    fn saying(&self, node: &NodeId, update: &RoutingUpdate, size: usize) -> Arc<Saying> {
-        let make = || self.new_saying(node, update, size);
-        match &self.pool {
-            Some(pool) => pool.saying(node, |kept| kept.is_of(update), make),
-            None => Arc::new(make()),
-        }
-    }
-
-    fn new_saying(&self, node: &NodeId, update: &RoutingUpdate, size: usize) -> Saying {
-        let before = self.rows.known(node.as_str());
-        let same = before.filter(|known| *known.links == *update.connections);
-        let links = match (same, &self.pool) {
-            // Others take the update as read, with these very links.
-            (_, Some(_)) => update.connections.clone(),
-            (Some(known), None) => known.links.clone(),
-            (None, None) => {
-                let links = update.connections.iter().map(|(to, cost)| (self.known_name(to), *cost));
-                Arc::new(links.collect())
-            }
-        };
-        let pooled = self.pool.as_ref().map(|pool| {
-            let number = || pool.roster(|names| Linked::new(&links, |to| names.find_or_add(to)));
-            let linked = same.and_then(|known| Some(known.pooled.as_ref()?.linked.clone()));
-            Pooled::new(linked.unwrap_or_else(number))
-        });
-        Saying {
-            node: before.map_or_else(|| self.known_name(node), |known| known.node.clone()),
-            hash: before.map_or_else(|| node.hash(), |known| known.hash),
-            epoch: update.epoch,
-            sequence: update.sequence,
-            update_id: Some(update.update_id.as_str().into()),
-            links,
-            pooled,
-            size,
+    /// A version comes or goes.
+    fn toggle(&mut self, node: &NodeId, version: Version) {
+        if self.hops.contains_key(node) {
+            self.digest.toggle(node.hash(), version.into());
         }
     }
 
     /// A name in the memory that holds it already, if one does.
-    pub(super) fn known_name(&self, name: &NodeId) -> NodeId {
-        let listed = self.paths().slot(name.as_str()).and_then(|slot| self.paths().name(slot));
-        match (listed, &self.pool) {
-            (Some(listed), _) => listed,
-            (None, Some(pool)) => pool.name(name),
-            (None, None) => name.clone(),
-        }
+    fn intern(&self, name: &NodeId) -> NodeId {
+        self.links.get_key_value(name).map_or_else(|| name.clone(), |(listed, _)| listed.clone())
     }
 
-    /// The links that a node tells count from now on; false if they did before.
-    fn set_links(&mut self, saying: &Saying) -> bool {
-        let (node, said) = (&saying.node, &saying.links);
-        let before = self.rows.links(node).cloned();
-        let alike =
-            |pooled: &Pooled| before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &pooled.linked.names));
-        if saying.pooled.as_deref().is_some_and(alike) {
-            return false;
-        }
+    /// The links that a node lists count from now on; false if they did before.
+    fn set_links(&mut self, node: &NodeId, said: &Arc<Links>) -> bool {
+        let before = self.links.get(node).cloned();
         if before.as_ref() == Some(said) {
-            if let Some(pooled) = &saying.pooled {
-                // Of lists that say the same, the one that all meshes have is kept.
-                self.rows.list_alike(node, &pooled.linked);
-            }
             return false;
         }
         let before = before.unwrap_or_default();
-        match &saying.pooled {
-            Some(pooled) => self.rows.list_numbered(node, Some(pooled.linked.clone())),
-            None => self.rows.list(node, Some(said.clone())),
-        }
+        self.list(node, said.clone());
         // A link that one end no longer lists is gone, whatever the other end last said. A link that it
         // does not list yet stays: the other end was faster. Links of this node are its own to judge.
         let own = self.own.clone();
         for end in before.keys().filter(|to| !said.contains_key(*to) && **to != own) {
-            if self.rows.links(end).is_some_and(|links| links.contains_key(node)) {
-                self.rows.relist(end, |links| links.remove(node));
+            if self.links.get(end).is_some_and(|links| links.contains_key(node)) {
+                self.relist(end, |links| links.remove(node));
             }
         }
         // One that comes back is what its other end has gone on saying, and need not say again.
         for end in said.keys().filter(|to| !before.contains_key(*to)) {
-            let cost = self.rows.known(end.as_str()).and_then(|known| known.links.get(node)).copied();
+            let cost = self.lsas.get(end).and_then(|known| known.links.get(node)).copied();
             if let Some(cost) = cost
-                && self.rows.links(end).is_none_or(|links| !links.contains_key(node))
+                && self.links.get(end).is_none_or(|links| !links.contains_key(node))
             {
-                self.rows.relist(end, |links| links.insert(node.clone(), cost));
+                self.relist(end, |links| links.insert(node.clone(), cost));
             }
         }
         true
     }
 
-    /// The newest updates of all nodes by name, as messages that this node passes on. Those that would not fit under
-    /// its name are left out.
-    pub(super) fn messages(&self, wanted: impl Fn(&NodeId) -> bool) -> impl Iterator<Item = Bytes> {
-        let known = self.rows.iter().map(|(known, _)| known);
-        let mut known: Vec<&Known> = known.filter(|known| wanted(&known.node)).collect();
-        known.sort_unstable_by(|a, b| a.node.cmp(&b.node));
-        known.into_iter().filter_map(|known| known.message(&self.own))
+    /// These links of a node count from now on.
+    fn list(&mut self, node: &NodeId, links: Arc<Links>) {
+        if let Some(listed) = Arc::make_mut(&mut self.links).get_mut(node) {
+            *listed = links;
+            return;
+        }
+        self.by_hash.entry(node.hash()).or_insert_with(|| node.clone());
+        Arc::make_mut(&mut self.links).insert(node.clone(), links);
     }
 
-    /// The newest update of a node, as a message that this node passes on; `None` if it is not told any further, or
-    /// would not fit under this node's name.
+    /// Lists a node's links with a change.
+    fn relist<T>(&mut self, node: &NodeId, change: impl FnOnce(&mut Links) -> T) {
+        let mut links = self.links.get(node).cloned().unwrap_or_default();
+        change(Arc::make_mut(&mut links));
+        self.list(node, links);
+    }
+
+    /// The node is no longer listed.
+    fn unlist(&mut self, node: &NodeId) {
+        Arc::make_mut(&mut self.links).remove(node);
+        if self.name_of(node.hash()) == Some(node) {
+            self.by_hash.remove(&node.hash());
+        }
+    }
+
+    /// The newest updates of all nodes by name, after that one or from the first one on, as messages that this node
+    /// passes on.
+    pub(super) fn messages_after(&self, last: Option<&NodeId>) -> impl Iterator<Item = (&NodeId, Bytes)> {
+        let after = (last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let known = self.lsas.range::<NodeId, _>(after);
+        known.filter_map(|(node, lsa)| Some((node, lsa.message.clone()?)))
+    }
+
+    /// The newest update of a node, as a message that this node passes on.
     pub(super) fn message(&self, node: &NodeId) -> Option<Bytes> {
-        self.rows.known(node.as_str())?.message(&self.own)
+        self.lsas.get(node)?.message.clone()
     }
 
-    /// All known nodes, by name.
-    pub(super) fn names_in_order(&self) -> Arc<[NodeId]> {
-        let sorted = || {
-            let mut names: Vec<NodeId> = self.rows.iter().map(|(known, _)| known.node.clone()).collect();
-            names.sort_unstable();
-            names.into()
-        };
-        // A process of many meshes has no memory for as many lists.
-        if self.pool.is_some() { sorted() } else { self.order.get_or_init(sorted).clone() }
-    }
-
-    /// The nodes that can be reached: hash, and epoch and sequence.
-    pub(super) fn versions(&self) -> impl Iterator<Item = (NameHash, [u64; 2])> {
-        let reachable = self.rows.iter().filter(|(_, reachable)| *reachable);
-        reachable.map(|(known, _)| (known.hash, [known.epoch, known.sequence]))
-    }
-
-    /// Epoch and sequence of a node.
-    pub(super) fn version_of(&self, node: &NodeId) -> Option<[u64; 2]> {
-        self.rows.known(node.as_str()).map(|known| [known.epoch, known.sequence])
-    }
-
-    /// When the present life of a node began, by its own clock.
-    pub(super) fn born(&self, node: &NodeId) -> Option<Timestamp> {
-        let seconds = self.rows.known(node.as_str())?.epoch >> 24;
+    /// When a node started, by its own clock.
+    pub(super) fn start_of(&self, node: &NodeId) -> Option<Timestamp> {
+        let seconds = self.lsas.get(node)?.version.0 >> 24;
         Timestamp::from_second(i64::try_from(seconds).ok()?).ok()
     }
 
     /// A node says that what is known of it stems from another one with its name: if so, it is believed.
     pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate, now: Tick) {
-        let Some(known) = self.rows.known_mut(node.as_str()) else { return };
-        if known.epoch == update.suspected_duplicate {
-            known.printed.take();
-            let known = Arc::make_mut(&mut known.saying);
-            (known.epoch, known.sequence) = (update.epoch, update.sequence);
+        let Some(mut lsa) = self.remove(node) else { return };
+        if lsa.version.0 == update.suspected_duplicate {
+            lsa.version = (update.epoch, update.sequence);
             // The links are the other one's.
-            (known.update_id, known.pooled) = (None, None);
+            lsa.message = None;
         }
-        if known.epoch == update.epoch {
+        if lsa.version.0 == update.epoch {
             let distrust = Distrust { epoch: update.suspected_duplicate, since: now };
             self.distrusted.insert(node.clone(), distrust);
         }
+        self.put(node.clone(), lsa);
     }
 
     /// A session with `peer` stands: links both ways.
     pub(super) fn connect(&mut self, peer: &NodeId, cost: Cost) {
         let own = self.own.clone();
-        self.rows.relist(&own, |links| links.insert(peer.clone(), cost));
-        self.rows.relist(peer, |links| links.insert(own.clone(), cost));
+        self.relist(&own, |links| links.insert(peer.clone(), cost));
+        self.relist(peer, |links| links.insert(own.clone(), cost));
     }
 
     /// The session with `peer` is gone: no link either way. If nothing else is known of the peer, it is
     /// forgotten: it may have made its name up.
     pub(super) fn disconnect(&mut self, peer: &NodeId) {
         let own = self.own.clone();
-        self.rows.relist(&own, |links| links.remove(peer));
+        self.relist(&own, |links| links.remove(peer));
         if self.knows(peer) {
-            self.rows.relist(peer, |links| links.remove(&own));
+            self.relist(peer, |links| links.remove(&own));
         } else {
-            self.rows.list(peer, None);
+            self.unlist(peer);
         }
     }
 
-    /// Nodes known, bytes of their updates, nodes remembered as forgotten.
-    pub(super) fn sizes(&self) -> (usize, usize, usize) {
-        (self.rows.len(), self.bytes.total(), self.forgotten.len())
+    /// How many nodes have said something of themselves.
+    pub(super) fn len(&self) -> usize {
+        self.lsas.len()
+    }
+
+    /// Notes how much is remembered.
+    pub(super) fn measure(&self, tables: &mut Tables) {
+        tables.nodes = self.lsas.len() as u64;
+        tables.node_bytes = self.bytes.total() as u64;
+        tables.forgotten = self.forgotten.len() as u64;
+        tables.names = (self.links.len() + usize::from(self.own_links().is_none())) as u64;
     }
 
     /// True if another node has said something of itself.
     pub(super) fn knows(&self, node: &NodeId) -> bool {
-        self.rows.known(node.as_str()).is_some()
+        self.lsas.contains_key(node)
     }
 
     /// Forgets a node; what it has said so far is not believed again when somebody repeats it.
     pub(super) fn forget(&mut self, node: &NodeId, now: Tick) {
-        let Some(known) = self.remove(node) else { return };
-        let (epoch, sequence) = (known.epoch, known.sequence);
+        let Some(gone) = self.remove(node) else { return };
         self.distrusted.remove(node);
-        self.order.take();
-        self.rows.list(node, None);
+        self.unlist(node);
         if self.forgotten.len() >= MOST_FORGOTTEN {
             self.forgotten.retain(|_, gone| now.since(gone.since) < self.remember);
             if self.forgotten.len() >= MOST_FORGOTTEN {
                 self.forgotten.pop_first();
             }
         }
-        self.forgotten.insert(node.clone(), Forgotten { epoch, sequence, since: now });
+        self.forgotten.insert(node.clone(), Forgotten { version: gone.version, since: now });
     }
 
     /// A node that comes back says something newer, or, with its clock set back, begins another epoch.
-    fn is_echo(&self, node: &NodeId, (epoch, sequence): (u64, u64)) -> bool {
-        self.forgotten.get(node).is_some_and(|gone| gone.epoch == epoch && sequence <= gone.sequence)
+    fn is_echo(&self, node: &NodeId, (epoch, sequence): Version) -> bool {
+        self.forgotten.get(node).is_some_and(|gone| gone.version.0 == epoch && sequence <= gone.version.1)
+    }
+}
+
+/// Node hashes are uniform already: they are their own hash.
+#[derive(Debug, Default, Clone)]
+pub(super) struct IdentityHasher(u64);
+
+impl Hasher for IdentityHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
     }
 }

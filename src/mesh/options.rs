@@ -2,33 +2,32 @@
 
 use std::time::Duration;
 
-use super::Pool;
 use crate::wire::MAX_MESSAGE;
 
-/// What a [`super::Mesh`] may be told at birth about its timing and its bounds.
+/// Timers and bounds of a [`super::Mesh`].
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Between own routing updates when nothing changes (docs/protocol.md#own-updates), at most: each is up
     /// to a tenth earlier, so that the nodes' rounds do not meet.
     pub update_interval: Duration,
-    /// The same where all neighbours are of our kind and find out by themselves what they have missed.
+    /// The same where all neighbours are meshd nodes, which find out by themselves what they have missed.
     pub relaxed_interval: Duration,
-    /// ... and so much more for each node of the mesh, so that a large one is no louder.
+    /// Added to it per known node, so flood traffic stays constant.
     pub relaxed_per_node: Duration,
-    /// Between two own updates when much changes: the first change is told at once, the next wait this long.
+    /// Between two own updates when much changes: the first change is announced at once, the next wait this long.
     pub update_hold: Duration,
     /// Between two own updates once changes go on.
     pub update_hold_long: Duration,
-    /// Until a newcomer that was heard of through a neighbour of our kind is answered.
+    /// Until a newcomer that was heard of through a meshd neighbour is answered.
     pub answer_hold: Duration,
-    /// ... and so much later for each node of the mesh: while newcomers go on coming, each of the nodes answers,
-    /// and all others hear of it.
+    /// Added to it per known node: while newcomers go on coming, each of the nodes answers, and all others hear
+    /// of it.
     pub answer_per_node: Duration,
     /// Between two computations of the routes, likewise.
     pub route_hold: Duration,
     /// Between two computations of the routes once changes go on.
     pub route_hold_long: Duration,
-    /// ... and so much more for each node of the mesh.
+    /// Added to it per known node.
     pub route_hold_per_node: Duration,
     /// Between advertisements of the own services when nothing changes, up to a tenth earlier.
     pub advertise_interval: Duration,
@@ -40,25 +39,20 @@ pub struct Options {
     pub greeting_interval: Duration,
     /// Greetings sent before such a session is given up.
     pub max_greetings: u32,
-    /// How long a contested session has to show that it lives.
+    /// How long a contested session has to prove that it is alive.
     pub probe_time: Duration,
-    /// Between probes of a neighbour of our kind.
+    /// Between probes of a meshd neighbour.
     pub probe_interval: Duration,
     /// Between probes of one that does not answer.
     pub probe_retry: Duration,
-    /// Silence after which a neighbour of our kind is gone, on a link that is short and loses nothing.
+    /// Silence after which a meshd neighbour is gone, on a link that is short and loses nothing.
     pub peer_silence: Duration,
-    /// Do nothing beyond receptor's protocol: no probes, nothing told to new neighbours. For simulations of
-    /// mixed meshes.
-    pub receptor_like: bool,
-    /// Where the meshes of one process keep what they know alike. For simulations of large meshes.
-    pub pool: Option<Pool>,
     /// How long an unreachable node and its services are remembered.
     pub forget_time: Duration,
-    /// How long an advertisement from an earlier life of its node holds unless it is renewed.
+    /// How long an advertisement from before its node's restart holds unless it is renewed.
     pub unrenewed_time: Duration,
-    /// How long the ID of an update is remembered that is passed on without being believed. Epoch and
-    /// sequence tell all others from older ones.
+    /// How long the ID of an update is remembered that is passed on without being believed. All others are known
+    /// by epoch and sequence.
     pub seen_time: Duration,
     /// How long a withdrawn service is remembered, so that its withdrawal is flooded once only.
     pub withdrawn_time: Duration,
@@ -95,8 +89,6 @@ impl Default for Options {
             probe_interval: Duration::from_millis(1_300),
             probe_retry: Duration::from_millis(350),
             peer_silence: Duration::from_millis(2_750),
-            receptor_like: false,
-            pool: None,
             forget_time: Duration::from_secs(600),
             unrenewed_time: Duration::from_secs(180),
             seen_time: Duration::from_secs(3600),

@@ -1,20 +1,19 @@
-//! Whether neighbours live: probes between nodes of our kind, answered link by link.
+//! Whether neighbours are alive: probes between meshd nodes, answered link by link.
 //!
-//! A probe is a datagram to a service that no user can have. A node of our kind answers it; a receptor node
-//! says once that it knows no such service, and is left to its own timers. Both carry a digest of what
-//! their sender knows of the mesh, which `anti_entropy` compares. They stand before the firewall: they are part
-//! of the link, as greetings are.
+//! A probe is a datagram to a service that no user can have. A meshd node answers it; a receptor node reports once that
+//! it knows no such service, and receptor's own timers apply to it. Both carry a digest of what their sender knows of
+//! the mesh, which `anti_entropy` compares. They stand before the firewall: they are part of the link, as greetings
+//! are.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::anti_entropy::{DIGEST_LEN, Digest};
-use super::core::{Class, Mesh};
 use super::duplicate_session::PROBE;
-use super::life::Kind;
-use super::session::{Established, Phase, Session};
-use super::{CloseReason, Now, SessionId, Tick};
+use super::session::{Established, Session};
+use super::{Class, CloseReason, Mesh, Now, Options, SessionId, Tick};
 use crate::wire::{DATA_HEADER_LEN, DataHeader, MAX_HOPS, ServiceName, Unreachable};
 
 /// Where probes go: beginning with a control character, no user's service has that name.
@@ -27,62 +26,217 @@ const LEN: usize = 4 + DIGEST_LEN;
 /// other's silence is filled by its answers.
 const STAGGER: Duration = Duration::from_millis(200);
 
-/// Being woken later than this is noticed, and forgiven to all neighbours.
+/// Being woken later than this is noticed, and extends the deadlines of all neighbours.
 const LATE: Duration = Duration::from_millis(100);
 
-impl Mesh {
-    /// When the session's peer is to be asked, or given up.
-    pub(super) fn liveness_due(&self, state: &Session, established: &Established) -> Option<Tick> {
-        // Before the peer has established the session, too, it would not answer.
-        established.listed?;
-        if self.options.receptor_like {
-            return None;
+/// How many times a neighbour of unknown kind is asked.
+const ASK_UNKNOWN: u32 = 3;
+/// Probes by which a new link is got to know, sent faster than later ones.
+const LEARNING: u32 = 8;
+/// Unanswered probes that end a session over a link that loses nothing.
+const FEW: u32 = 4;
+/// ... and over one that loses nearly all.
+const MANY: u32 = 50;
+/// The chance that a link which is only unlucky is taken for dead.
+const MISJUDGED: f64 = 1e-8;
+/// Probes whose answers are waited for.
+const OUTSTANDING: usize = 64;
+
+/// What kind of node a neighbour is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PeerKind {
+    /// It has not answered yet.
+    Unknown,
+    /// It answers probes.
+    Meshd,
+    /// It knows no probes: receptor's own timers apply.
+    Other,
+}
+
+/// One neighbour's probes, and what they say: what it is, how far away, how much its link loses, and when its silence
+/// means that it is gone.
+#[derive(Debug)]
+pub(super) struct Liveness {
+    kind: PeerKind,
+    /// Number of the newest probe.
+    sent: u32,
+    /// Number of the newest probe that was answered.
+    answered: u32,
+    /// Probes since anything was heard.
+    unanswered: u32,
+    last_probe: Tick,
+    /// When the neighbour was last sent a probe or an answer.
+    last_sent: Tick,
+    waiting: VecDeque<(u32, Tick)>,
+    /// Fates of the last probes, newest in the lowest bit: 1 is lost.
+    fates: u32,
+    known_fates: u32,
+    rtt: Option<Duration>,
+}
+
+impl Liveness {
+    pub(super) fn new(now: Tick) -> Self {
+        Self {
+            kind: PeerKind::Unknown,
+            sent: 0,
+            answered: 0,
+            unanswered: 0,
+            last_probe: now,
+            last_sent: now,
+            waiting: VecDeque::new(),
+            fates: 0,
+            known_fates: 0,
+            rtt: None,
         }
-        let stagger = if established.is_first { STAGGER } else { Duration::ZERO };
-        let life = &established.life;
-        let probe = life.next_probe(&self.options, stagger);
-        [probe, life.ends(state.last_heard, &self.options)].into_iter().flatten().min()
     }
 
-    /// Asks the session's peer, or gives it up, if that is due.
-    pub(super) fn check_life(&mut self, session: SessionId, now: Now) {
-        let Some(state @ Session { phase: Phase::Established(e), .. }) = self.sessions.get(&session) else {
-            return;
-        };
-        if e.life.ends(state.last_heard, &self.options).is_some_and(|end| end <= now.tick) {
-            let silence = now.tick.since(state.last_heard);
+    pub(super) fn kind(&self) -> PeerKind {
+        self.kind
+    }
+
+    /// Smoothed time from probe to answer.
+    pub(super) fn rtt(&self) -> Option<Duration> {
+        self.rtt
+    }
+
+    /// Share of the last probes that stayed without an answer, from 0 to 1.
+    pub(super) fn loss(&self) -> f64 {
+        f64::from(self.fates.count_ones()) / f64::from(self.known_fates.max(1))
+    }
+
+    pub(super) fn set_kind(&mut self, kind: PeerKind) {
+        self.kind = kind;
+    }
+
+    /// When the next probe is due, `stagger` later than the neighbour's own.
+    pub(super) fn next_probe(&self, options: &Options, stagger: Duration) -> Option<Tick> {
+        let hurried = self.last_probe + options.probe_retry.max(self.rtt.unwrap_or_default() * 3 / 2);
+        match self.kind {
+            PeerKind::Other => None,
+            PeerKind::Unknown if self.sent >= ASK_UNKNOWN => None,
+            PeerKind::Unknown if self.sent == 0 => Some(self.last_probe),
+            PeerKind::Unknown => Some(self.last_probe + options.probe_interval),
+            PeerKind::Meshd if self.unanswered > 0 || self.sent < LEARNING => Some(hurried),
+            PeerKind::Meshd => Some(self.last_sent + options.probe_interval + stagger),
+        }
+    }
+
+    /// When silence means that the neighbour is gone; `None` while it means nothing yet.
+    pub(super) fn dead_at(&self, last_heard: Tick, options: &Options) -> Option<Tick> {
+        if self.kind != PeerKind::Meshd || self.unanswered < self.unanswered_limit() {
+            return None;
+        }
+        let rtt = self.rtt.unwrap_or_default();
+        let margin = options.probe_retry * 3 / 4;
+        let silent = last_heard + options.peer_silence - margin + margin.max(rtt * 2);
+        Some(silent.max(self.last_probe + margin))
+    }
+
+    /// Unanswered probes that no living neighbour would leave behind, as its link was so far.
+    fn unanswered_limit(&self) -> u32 {
+        if self.known_fates < LEARNING {
+            return MANY / 2;
+        }
+        let lost = self.fates.count_ones();
+        if lost == 0 {
+            return FEW;
+        }
+        let loss = (f64::from(lost) + 1.0) / (f64::from(self.known_fates) + 2.0);
+        let needed = MISJUDGED.ln() / loss.ln();
+        (needed.ceil() as u32).clamp(FEW, MANY)
+    }
+
+    /// A probe goes out; its number.
+    pub(super) fn count_probe(&mut self, now: Tick) -> u32 {
+        self.sent = self.sent.wrapping_add(1);
+        self.unanswered += 1;
+        (self.last_probe, self.last_sent) = (now, now);
+        if self.waiting.len() >= OUTSTANDING {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back((self.sent, now));
+        self.sent
+    }
+
+    /// An answer to the neighbour's probe goes out.
+    pub(super) fn note_answered(&mut self, now: Tick) {
+        self.last_sent = now;
+    }
+
+    /// Anything at all was heard.
+    pub(super) fn note_heard(&mut self) {
+        self.unanswered = 0;
+    }
+
+    /// The answer to probe `number` has come. One without a probe, or that comes twice, is ignored.
+    pub(super) fn take_answer(&mut self, number: u32, now: Tick) {
+        while let Some(&(asked, when)) = self.waiting.front()
+            && asked <= number
+        {
+            self.waiting.pop_front();
+            self.kind = PeerKind::Meshd;
+            self.note_fate(asked != number);
+            if asked == number {
+                self.answered = number;
+                self.note_rtt(now.since(when));
+            }
+        }
+    }
+
+    fn note_fate(&mut self, lost: bool) {
+        self.fates = self.fates << 1 | u32::from(lost);
+        self.known_fates = (self.known_fates + 1).min(u32::BITS);
+    }
+
+    /// As TCP smooths it: an eighth of the new one.
+    fn note_rtt(&mut self, sample: Duration) {
+        self.rtt = Some(self.rtt.map_or(sample, |rtt| rtt * 7 / 8 + sample / 8));
+    }
+}
+
+impl Mesh {
+    /// When the session's peer is to be probed, or given up.
+    pub(super) fn probe_due(&self, session: &Session, established: &Established) -> Option<Tick> {
+        // Before the peer has established the session, too, it would not answer.
+        established.listed?;
+        let stagger = if established.is_first { STAGGER } else { Duration::ZERO };
+        let liveness = &established.liveness;
+        let probe = liveness.next_probe(&self.options, stagger);
+        [probe, liveness.dead_at(session.last_heard(), &self.options)].into_iter().flatten().min()
+    }
+
+    /// Probes the session's peer, or closes the session if the peer's silence has lasted too long.
+    pub(super) fn probe_or_close(&mut self, session: SessionId, now: Now) {
+        let Some(state) = self.sessions.get(session) else { return };
+        let Some(established) = state.established() else { return };
+        let dead_at = established.liveness.dead_at(state.last_heard(), &self.options);
+        if dead_at.is_some_and(|dead_at| dead_at <= now.tick) {
+            let silence = now.tick.since(state.last_heard());
             self.counters.silent_neighbours += 1;
             return self.close(session, CloseReason::Silent(silence), now);
         }
         let digest = self.digest();
-        if let Some(e) = self.established_mut(session) {
-            let number = e.life.probe(now.tick);
-            let (to, message) = (e.peer.hash(), payload(number, &digest));
+        if let Some(established) = self.established_mut(session) {
+            let number = established.liveness.count_probe(now.tick);
             self.counters.probes += 1;
-            self.say(session, to, PROBE, ALIVE, &message);
+            self.send_to_peer(session, PROBE, ALIVE, &payload(number, &digest));
         }
     }
 
-    fn say(
-        &mut self,
-        to: SessionId,
-        node: crate::wire::NameHash,
-        from: ServiceName,
-        service: ServiceName,
-        payload: &[u8],
-    ) {
+    fn send_to_peer(&mut self, session: SessionId, from: ServiceName, service: ServiceName, payload: &[u8]) {
+        let Some(peer) = self.sessions.peer(session) else { return };
         let header = DataHeader {
             hops: MAX_HOPS,
-            from_node: self.own,
-            to_node: node,
+            from_node: self.hash,
+            to_node: peer.hash(),
             from_service: from,
             to_service: service,
         };
-        self.transmit(to, header.message(payload), Class::Control);
+        self.outbox.send(session, header.message(payload), Class::Control);
     }
 
-    /// Takes a datagram that is about the link itself; false if it is none.
-    pub(super) fn take_link_datagram(
+    /// Handles a datagram that is about the link itself; false if it is none.
+    pub(super) fn handle_link_datagram(
         &mut self,
         session: SessionId,
         header: &DataHeader,
@@ -90,84 +244,64 @@ impl Mesh {
         now: Now,
     ) -> bool {
         let about_link = matches!(header.to_service, ALIVE | PROBE | ServiceName::UNREACH);
-        if !about_link || header.to_node != self.own || self.options.receptor_like {
+        if !about_link || header.to_node != self.hash {
             return false;
         }
         let payload = message.slice(DATA_HEADER_LEN..);
-        let Some(e) = self.established_mut(session) else { return false };
-        if header.from_node != e.peer.hash() {
+        if self.sessions.peer(session).is_none_or(|peer| header.from_node != peer.hash()) {
             return false;
         }
         match header.to_service {
             ALIVE => self.answer_probe(session, &payload, now),
-            PROBE => self.take_answer(session, &payload, now),
-            _unreach => return self.take_refusal(session, &payload, now.tick),
+            PROBE => self.handle_answer(session, &payload, now),
+            _unreach => return self.handle_probe_refusal(session, &payload, now.tick),
         }
         true
     }
 
-    fn answer_probe(&mut self, session: SessionId, asked: &[u8], now: Now) {
-        let Some((number, theirs)) = parse(asked) else { return };
+    fn answer_probe(&mut self, session: SessionId, probe: &[u8], now: Now) {
+        let Some((number, theirs)) = parse(probe) else { return };
         let ours = self.digest();
-        let Some(e) = self.established_mut(session) else { return };
-        // Whoever asks is of our kind.
-        e.life.is_a(Kind::Ours);
-        e.life.answers(now.tick);
-        let to = e.peer.hash();
-        self.say(session, to, ALIVE, PROBE, &payload(number, &ours));
+        let Some(established) = self.established_mut(session) else { return };
+        // Only meshd nodes send probes.
+        established.liveness.set_kind(PeerKind::Meshd);
+        established.liveness.note_answered(now.tick);
+        self.send_to_peer(session, ALIVE, PROBE, &payload(number, &ours));
         self.compare(session, &ours, &theirs, now);
     }
 
-    fn take_answer(&mut self, session: SessionId, answer: &[u8], now: Now) {
-        // The empty one is a receptor node's answer to a ping: that it came is all it says.
+    fn handle_answer(&mut self, session: SessionId, answer: &[u8], now: Now) {
+        // An empty one is a receptor node's answer to a ping, and says no more than that it came.
         let Some((number, theirs)) = parse(answer) else { return };
         let ours = self.digest();
-        let Some(e) = self.established_mut(session) else { return };
-        e.life.take_answer(number, now.tick);
+        let Some(established) = self.established_mut(session) else { return };
+        established.liveness.take_answer(number, now.tick);
         self.compare(session, &ours, &theirs, now);
     }
 
-    /// A notice about a probe of ours: the neighbour is not of our kind.
-    fn take_refusal(&mut self, session: SessionId, notice: &[u8], now: Tick) -> bool {
+    /// A notice about a probe of ours: the neighbour is no meshd node. False if the notice is about something else.
+    fn handle_probe_refusal(&mut self, session: SessionId, notice: &[u8], now: Tick) -> bool {
         let about_probe = |notice: Unreachable| notice.from_service == PROBE;
         if !Unreachable::parse(notice).is_ok_and(about_probe) {
             return false;
         }
         let update_interval = self.options.update_interval;
-        if let Some(e) = self.established_mut(session)
-            && e.life.kind() == Kind::Unknown
+        if let Some(established) = self.established_mut(session)
+            && established.liveness.kind() == PeerKind::Unknown
         {
-            e.life.is_a(Kind::Other);
+            established.liveness.set_kind(PeerKind::Other);
             // It counts on receptor's rounds.
-            self.next_update = self.next_update.min(now + update_interval);
+            self.own_update.bring_forward(now + update_interval);
         }
         true
     }
 
-    /// This node was woken later than it asked for: it was busy, so nobody is blamed for that time.
+    /// This node was woken later than it asked for: it was busy, so its neighbours get that time in addition.
     pub(super) fn forgive_lateness(&mut self, due: Tick, now: Tick) {
         let late = now.since(due);
-        if late < LATE {
-            return;
-        }
-        self.counters.late_wakeups += 1;
-        let most = self.options.max_idle / 2;
-        self.sessions.values_mut().for_each(|state| state.forgive(late, most, now));
-    }
-
-    /// True if nobody but nodes of our kind is linked to this one.
-    pub(super) fn is_among_its_kind(&self) -> bool {
-        if self.options.receptor_like {
-            return false;
-        }
-        let kind = |session| Some(self.sessions.get(session)?.established()?.life.kind());
-        self.by_peer.values().all(|session| kind(session) == Some(Kind::Ours))
-    }
-
-    pub(super) fn established_mut(&mut self, session: SessionId) -> Option<&mut Established> {
-        match &mut self.sessions.get_mut(&session)?.phase {
-            Phase::Established(established) => Some(established),
-            Phase::Greeting { .. } => None,
+        if late >= LATE {
+            self.counters.late_wakeups += 1;
+            self.sessions.forgive(late, self.options.max_idle / 2, now);
         }
     }
 }

@@ -1,82 +1,79 @@
-//! The services that other nodes offer, as their advertisements said it last.
+//! The services of other nodes, as their advertisements said it last.
 //!
-//! Owns the table and its size; which advertisement is believed, and what becomes of one that is dropped, is
-//! decided in `services`.
+//! Owns the table, its size and its digest; which advertisement is believed, and what becomes of one that is
+//! dropped, is decided in `services`.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeInclusive};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::pool::Pool;
-use super::quota::Shares;
-use super::status::Offers;
-use super::{Options, Tick, services};
+use super::anti_entropy::{Digest, dated};
+use super::quota::Quota;
+use super::{Options, Tick};
 use crate::wire::{Advertisement, NodeId, ServiceName};
 
 /// A service of a node.
 pub(super) type Key = (NodeId, ServiceName);
 
-/// What another node offers.
+/// A service of another node.
 #[derive(Debug)]
-pub(super) struct Offered {
-    pub(super) advertisement: Arc<Advertisement>,
-    /// As it came, in memory of its own: what it was read into may be much larger.
-    pub(super) message: Bytes,
-}
-
-impl Offered {
-    fn new(advertisement: Advertisement, message: &[u8]) -> Self {
-        Self { advertisement: advertisement.into(), message: Bytes::copy_from_slice(message) }
-    }
-}
-
-#[derive(Debug)]
-struct Heard {
-    offered: Arc<Offered>,
-    told_by: NodeId,
-    /// It is dated before its node's present life, and is dropped then unless it is renewed.
+struct RemoteService {
+    advertisement: Arc<Advertisement>,
+    /// As it came, in memory of its own: the buffer that it was read into may be much larger.
+    message: Bytes,
+    heard_from: NodeId,
+    /// It is dated before its node's last restart, and is dropped then unless it is renewed.
     expires: Option<Tick>,
+    /// Its node can be reached, so it counts in the digest.
+    reachable: bool,
+}
+
+/// An advertisement to be put into the table.
+#[derive(Debug)]
+pub(super) struct NewService<'a> {
+    pub(super) advertisement: Advertisement,
+    pub(super) message: &'a [u8],
+    pub(super) heard_from: &'a NodeId,
+    pub(super) expires: Option<Tick>,
+    pub(super) reachable: bool,
 }
 
 /// The table.
 #[derive(Debug)]
-pub(super) struct HeardTable {
-    pool: Option<Pool>,
-    services: BTreeMap<Key, Heard>,
+pub(super) struct ServiceTable {
+    services: BTreeMap<Key, RemoteService>,
     /// How many services of each node there are.
     counts: BTreeMap<NodeId, usize>,
     max_per_node: usize,
-    /// Which neighbour has told of how many services, and the length of those advertisements.
-    shares: Shares,
-    bytes: Shares,
-    /// The advertisements for clients, once somebody has asked. It follows each change from then on.
-    listed: OnceLock<Offers>,
+    /// Which neighbour has passed on how many services, and the length of those advertisements.
+    entries: Quota,
+    bytes: Quota,
+    digest: Digest,
 }
 
-impl HeardTable {
+impl ServiceTable {
     pub(super) fn new(options: &Options) -> Self {
         Self {
-            pool: options.pool.clone(),
             services: BTreeMap::new(),
             counts: BTreeMap::new(),
             max_per_node: options.max_services_per_node,
-            shares: Shares::new(options.max_nodes),
-            bytes: Shares::new(options.max_table_bytes),
-            listed: OnceLock::new(),
+            entries: Quota::new(options.max_nodes),
+            bytes: Quota::new(options.max_table_bytes),
+            digest: Digest::default(),
         }
     }
 
-    /// True if `teller` may put an advertisement of `len` bytes in.
-    pub(super) fn admits(&self, key: &Key, len: usize, teller: &NodeId) -> bool {
-        let before = self.services.get(key).map_or(0, |heard| heard.offered.message.len());
+    /// True if the neighbour may put an advertisement of `len` bytes in.
+    pub(super) fn admits(&self, key: &Key, len: usize, from: &NodeId) -> bool {
+        let before = self.services.get(key).map_or(0, |known| known.message.len());
         let new = before == 0;
         let count = self.counts.get(&key.0).copied().unwrap_or(0);
         (!new || count < self.max_per_node)
-            && self.shares.admits(teller, 1, usize::from(!new))
-            && self.bytes.admits(teller, len, before)
+            && self.entries.admits(from, 1, usize::from(!new))
+            && self.bytes.admits(from, len, before)
     }
 
     /// Services in the table.
@@ -94,25 +91,24 @@ impl HeardTable {
         self.counts.contains_key(node)
     }
 
-    pub(super) fn get(&self, key: &Key) -> Option<&Arc<Offered>> {
-        self.services.get(key).map(|heard| &heard.offered)
+    /// The dates of the services of reachable nodes.
+    pub(super) fn digest(&self) -> Digest {
+        self.digest
     }
 
-    /// All services, by node.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &Offered)> {
-        self.services.iter().map(|(key, heard)| (key, &*heard.offered))
+    pub(super) fn get(&self, key: &Key) -> Option<&Arc<Advertisement>> {
+        self.services.get(key).map(|known| &known.advertisement)
     }
 
-    /// The services after that one, or from the first one on.
-    pub(super) fn after(&self, last: Option<&Key>) -> impl Iterator<Item = (&Key, &Offered)> {
-        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.services.range((from, Bound::Unbounded)).map(|(key, heard)| (key, &*heard.offered))
+    /// All advertisements, by node.
+    pub(super) fn advertisements(&self) -> impl Iterator<Item = &Arc<Advertisement>> {
+        self.services.values().map(|known| &known.advertisement)
     }
 
-    /// The advertisements as clients see them.
-    pub(super) fn listed(&self) -> &Offers {
-        let ads = || self.services.values().map(|heard| &heard.offered.advertisement);
-        self.listed.get_or_init(|| ads().map(|ad| (services::place(ad), ad.clone())).collect())
+    /// The messages of the services after that one, or from the first one on.
+    pub(super) fn messages_after(&self, last: Option<&Key>) -> impl Iterator<Item = (&Key, Bytes)> {
+        let after = (last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        self.services.range(after).map(|(key, known)| (key, known.message.clone()))
     }
 
     /// The services of one node.
@@ -120,60 +116,67 @@ impl HeardTable {
         self.services.range(services_of(node)).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Puts an advertisement in, with the message in which `teller` told it, in place of an older one.
-    pub(super) fn put(
-        &mut self,
-        key: &Key,
-        ad: Advertisement,
-        message: &[u8],
-        teller: &NodeId,
-        expires: Option<Tick>,
-    ) {
+    /// Puts an advertisement in, in place of an older one.
+    pub(super) fn put(&mut self, key: &Key, new: NewService<'_>) {
         self.remove(key);
-        let offered = match &self.pool {
-            None => Arc::new(Offered::new(ad, message)),
-            Some(pool) => pool.offered(key, |kept| kept.message == message, || Offered::new(ad, message)),
-        };
         // The name that the advertisement holds anyway.
-        let node = offered.advertisement.node_id.clone();
-        self.shares.add(teller, 1);
-        self.bytes.add(teller, offered.message.len());
+        let node = new.advertisement.node_id.clone();
+        self.entries.add(new.heard_from, 1);
+        self.bytes.add(new.heard_from, new.message.len());
         *self.counts.entry(node.clone()).or_default() += 1;
-        if let Some(listed) = self.listed.get_mut() {
-            listed.set(services::place(&offered.advertisement), offered.advertisement.clone());
-        }
-        self.services.insert((node, key.1), Heard { offered, told_by: teller.clone(), expires });
+        let service = RemoteService {
+            advertisement: new.advertisement.into(),
+            message: Bytes::copy_from_slice(new.message),
+            heard_from: new.heard_from.clone(),
+            expires: new.expires,
+            reachable: new.reachable,
+        };
+        toggle_if_reachable(&mut self.digest, &service);
+        self.services.insert((node, key.1), service);
     }
 
-    pub(super) fn remove(&mut self, key: &Key) -> Option<Arc<Offered>> {
-        let Heard { offered, told_by, .. } = self.services.remove(key)?;
-        if let Some(listed) = self.listed.get_mut() {
-            listed.remove(&services::place(&offered.advertisement));
-        }
-        self.shares.remove(&told_by, 1);
-        self.bytes.remove(&told_by, offered.message.len());
+    pub(super) fn remove(&mut self, key: &Key) -> Option<Arc<Advertisement>> {
+        let gone = self.services.remove(key)?;
+        toggle_if_reachable(&mut self.digest, &gone);
+        self.entries.remove(&gone.heard_from, 1);
+        self.bytes.remove(&gone.heard_from, gone.message.len());
         if let Some(count) = self.counts.get_mut(&key.0) {
             *count -= 1;
             if *count == 0 {
                 self.counts.remove(&key.0);
             }
         }
-        Some(offered)
+        Some(gone.advertisement)
     }
 
-    /// What `node` dated before `born` is to be dropped at `due`.
-    pub(super) fn outdate(&mut self, node: &NodeId, born: Timestamp, due: Tick) {
-        let services = self.services.range_mut(services_of(node)).map(|(_, heard)| heard);
-        for heard in services.filter(|heard| heard.offered.advertisement.time < born) {
-            heard.expires.get_or_insert(due);
+    /// A node can be reached from now on, or no longer.
+    pub(super) fn set_reachable(&mut self, node: &NodeId, reachable: bool) {
+        for (_, known) in self.services.range_mut(services_of(node)) {
+            toggle_if_reachable(&mut self.digest, known);
+            known.reachable = reachable;
+            toggle_if_reachable(&mut self.digest, known);
+        }
+    }
+
+    /// What `node` dated before `start` is to be dropped at `due`.
+    pub(super) fn outdate(&mut self, node: &NodeId, start: Timestamp, due: Tick) {
+        let services = self.services.range_mut(services_of(node)).map(|(_, known)| known);
+        for known in services.filter(|known| known.advertisement.time < start) {
+            known.expires.get_or_insert(due);
         }
     }
 
     /// What is to be dropped by now, and when the next one is due.
     pub(super) fn due(&self, now: Tick) -> (Vec<Key>, Option<Tick>) {
-        let dated = || self.services.iter().filter_map(|(key, heard)| Some((heard.expires?, key)));
-        let next = dated().map(|(due, _)| due).filter(|due| *due > now).min();
-        (dated().filter(|(due, _)| *due <= now).map(|(_, key)| key.clone()).collect(), next)
+        let expiring = || self.services.iter().filter_map(|(key, known)| Some((known.expires?, key)));
+        let next = expiring().map(|(due, _)| due).filter(|due| *due > now).min();
+        (expiring().filter(|(due, _)| *due <= now).map(|(_, key)| key.clone()).collect(), next)
+    }
+}
+
+fn toggle_if_reachable(digest: &mut Digest, RemoteService { advertisement, reachable, .. }: &RemoteService) {
+    if *reachable {
+        digest.toggle(advertisement.node_id.hash(), dated(advertisement.service, advertisement.time));
     }
 }
 

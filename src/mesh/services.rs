@@ -1,17 +1,20 @@
-//! Services on offer: which advertisements of other nodes are believed, and the own ones.
+//! Services: which advertisements of other nodes are believed, and the own ones.
 //!
 //! Of two advertisements of a service the later one counts, by the date in it. A withdrawal is remembered
-//! for a while: without that, a ring of nodes would pass it round for ever.
+//! for a while: without that, a ring of nodes would pass it round forever.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 
-use super::service_table::{HeardTable, Key};
-use super::status::Offers;
-use super::{Now, Options, Tick};
+use super::anti_entropy::{Digest, dated};
+use super::service_table::{Key, NewService, ServiceTable};
+use super::status::Tables;
+use super::throttle::Throttle;
+use super::{Event, Mesh, Now, Options, SessionId, Tick};
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::{Advertisement, ConnType, NodeId, ServiceName, WireError, WorkCommand};
 
@@ -20,7 +23,7 @@ const CONTROL_SERVICE: &str = "Control Service";
 
 /// An own service, as it is advertised.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
+pub struct LocalService {
     /// How it is spoken to.
     pub conn_type: ConnType,
     /// Its description.
@@ -36,22 +39,25 @@ const MOST_WITHDRAWN: usize = 16_384;
 
 /// All that is on offer.
 #[derive(Debug)]
-pub(super) struct Adverts {
+pub(super) struct Services {
     own: NodeId,
     withdrawn_time: Duration,
     max_per_node: usize,
     max_own: usize,
     unrenewed_time: Duration,
-    heard: HeardTable,
+    remote: ServiceTable,
     withdrawn: BTreeMap<Key, (Timestamp, Tick)>,
-    offers: BTreeMap<ServiceName, Offer>,
-    /// What was last told of each own service, as long as it still holds.
-    standing: BTreeMap<ServiceName, AdvertisementMessage>,
+    local: BTreeMap<ServiceName, LocalService>,
+    /// The latest announcement of each own service, as long as it still holds.
+    announced: BTreeMap<ServiceName, AdvertisementMessage>,
     /// Services of ours that somebody still believes in and that are to be withdrawn once more.
     phantoms: BTreeSet<ServiceName>,
     work_commands: Vec<WorkCommand>,
     /// The latest date that an own advertisement carried: they only grow, whatever the clock does.
     last_date: Timestamp,
+    throttle: Throttle,
+    /// The next regular round of announcements.
+    next: Tick,
 }
 
 /// What a received advertisement asks of this node.
@@ -69,39 +75,46 @@ pub(super) enum Reception {
         news: bool,
     },
     /// Somebody still believes in a service of ours that we do not offer, or not like that: all own
-    /// services are to be told soon.
+    /// services are to be announced soon.
     Correct,
 }
 
-impl Adverts {
-    pub(super) fn new(own: NodeId, options: &Options) -> Self {
+/// Where an advertisement came from.
+#[derive(Debug)]
+pub(super) struct Origin<'a> {
+    /// The message in which it came.
+    pub(super) message: &'a [u8],
+    /// The neighbour that passed it on.
+    pub(super) neighbour: &'a NodeId,
+    /// When its node started, if that is known.
+    pub(super) start: Option<Timestamp>,
+    /// Its node can be reached.
+    pub(super) reachable: bool,
+}
+
+impl Services {
+    pub(super) fn new(own: NodeId, options: &Options, now: Tick) -> Self {
         Self {
             own,
             withdrawn_time: options.withdrawn_time,
             max_per_node: options.max_services_per_node,
             max_own: options.max_own_message,
             unrenewed_time: options.unrenewed_time,
-            heard: HeardTable::new(options),
+            remote: ServiceTable::new(options),
             withdrawn: BTreeMap::new(),
-            offers: BTreeMap::new(),
-            standing: BTreeMap::new(),
+            local: BTreeMap::new(),
+            announced: BTreeMap::new(),
             phantoms: BTreeSet::new(),
             work_commands: Vec::new(),
             last_date: Timestamp::UNIX_EPOCH,
+            throttle: Throttle::new(options.advertise_hold),
+            next: now + options.advertise_interval,
         }
     }
 
-    /// Takes an advertisement heard from the neighbour `teller`, with the message in which it came. `born` is when the
-    /// present life of its node began, if that is known.
-    pub(super) fn receive(
-        &mut self,
-        heard: AdvertisementMessage,
-        message: &[u8],
-        teller: &NodeId,
-        born: Option<Timestamp>,
-        now: Now,
-    ) -> Reception {
-        let AdvertisementMessage { advertisement, cancel } = heard;
+    /// Takes an advertisement that came from a neighbour.
+    pub(super) fn receive(&mut self, ad: AdvertisementMessage, from: Origin<'_>, now: Now) -> Reception {
+        let AdvertisementMessage { advertisement, cancel } = ad;
         if advertisement.time.duration_since(now.wall) > MOST_AHEAD {
             return Reception::Incredible;
         }
@@ -109,33 +122,32 @@ impl Adverts {
             return self.receive_own(&advertisement, cancel);
         }
         let key = (advertisement.node_id.clone(), advertisement.service);
-        let current = self.heard.get(&key).cloned();
-        let date = current.as_ref().map(|current| current.advertisement.time);
+        let current = self.remote.get(&key).cloned();
+        let date = current.as_ref().map(|current| current.time);
         let withdrawn = self.withdrawn.get(&key).map(|(date, _)| *date);
         if date.max(withdrawn).is_some_and(|known| advertisement.time <= known) {
             return Reception::Ignore;
         }
         if cancel {
-            self.heard.remove(&key);
+            self.remote.remove(&key);
             self.remember_withdrawal(key, advertisement.time, now.tick);
             return Reception::PassOn { news: current.is_some() };
         }
-        if !self.heard.admits(&key, message.len(), teller) {
+        if !self.remote.admits(&key, from.message.len(), from.neighbour) {
             return Reception::NoRoom;
         }
         self.withdrawn.remove(&key);
-        let of_the_past = born.is_some_and(|born| advertisement.time < born);
-        let expires = of_the_past.then(|| now.tick + self.unrenewed_time);
-        let same = current.is_some_and(|old| {
-            let old = &old.advertisement;
-            old.conn_type == advertisement.conn_type && old.tags == advertisement.tags
-        });
-        self.heard.put(&key, advertisement, message, teller, expires);
+        let outdated = from.start.is_some_and(|start| advertisement.time < start);
+        let expires = outdated.then(|| now.tick + self.unrenewed_time);
+        let same = current
+            .is_some_and(|old| old.conn_type == advertisement.conn_type && old.tags == advertisement.tags);
+        let Origin { message, neighbour: heard_from, reachable, .. } = from;
+        self.remote.put(&key, NewService { advertisement, message, heard_from, expires, reachable });
         Reception::PassOn { news: !same }
     }
 
     fn receive_own(&mut self, heard: &Advertisement, cancel: bool) -> Reception {
-        let offered = self.offers.contains_key(&heard.service);
+        let offered = self.local.contains_key(&heard.service);
         let settled = if offered { heard.time <= self.last_date } else { cancel };
         if settled || self.phantoms.len() >= self.max_per_node {
             return Reception::Ignore;
@@ -158,14 +170,29 @@ impl Adverts {
         self.withdrawn.insert(key, (date, tick));
     }
 
-    /// A new life of `node` began at `born`: what it said in an earlier one holds only if it is renewed.
-    pub(super) fn outlive(&mut self, node: &NodeId, born: Timestamp, now: Tick) {
-        self.heard.outdate(node, born, now + self.unrenewed_time);
+    /// `node` restarted at `start`: what it said before holds only if it is renewed.
+    pub(super) fn outdate(&mut self, node: &NodeId, start: Timestamp, now: Tick) {
+        self.remote.outdate(node, start, now + self.unrenewed_time);
+    }
+
+    /// Nodes can be reached from now on, or no longer.
+    pub(super) fn set_reachable(&mut self, nodes: &[NodeId], reachable: bool) {
+        nodes.iter().for_each(|node| self.remote.set_reachable(node, reachable));
+    }
+
+    /// The dates of the services of reachable nodes, and of the own ones as they were last announced.
+    pub(super) fn digest(&self) -> Digest {
+        let mut digest = self.remote.digest();
+        let own = self.own.hash();
+        self.announced
+            .iter()
+            .for_each(|(service, ad)| digest.toggle(own, dated(*service, ad.advertisement.time)));
+        digest
     }
 
     /// Drops what has not been renewed in time; whether anything was, and when the next one is due.
     pub(super) fn expire(&mut self, now: Tick) -> (bool, Option<Tick>) {
-        let (due, next) = self.heard.due(now);
+        let (due, next) = self.remote.due(now);
         let any = !due.is_empty();
         due.into_iter().for_each(|key| self.drop_heard(key, now));
         (any, next)
@@ -173,39 +200,26 @@ impl Adverts {
 
     /// Drops all services of a node that is gone for good.
     pub(super) fn forget_node(&mut self, node: &NodeId, now: Tick) {
-        self.heard.of(node).into_iter().for_each(|key| self.drop_heard(key, now));
+        self.remote.of(node).into_iter().for_each(|key| self.drop_heard(key, now));
     }
 
-    /// As if it had been withdrawn: whoever tells of it once more is not believed.
+    /// As if it had been withdrawn: a neighbour that repeats it is not believed.
     fn drop_heard(&mut self, key: Key, now: Tick) {
-        if let Some(gone) = self.heard.remove(&key) {
-            self.remember_withdrawal(key, gone.advertisement.time, now);
+        if let Some(gone) = self.remote.remove(&key) {
+            self.remember_withdrawal(key, gone.time, now);
         }
     }
 
-    /// Services known of others, bytes of their advertisements, withdrawals remembered.
-    pub(super) fn sizes(&self) -> (usize, usize, usize) {
-        (self.heard.len(), self.heard.bytes(), self.withdrawn.len())
+    /// Notes how much is remembered.
+    pub(super) fn measure(&self, tables: &mut Tables) {
+        tables.services = self.remote.len() as u64;
+        tables.service_bytes = self.remote.bytes() as u64;
+        tables.withdrawn = self.withdrawn.len() as u64;
     }
 
     /// True if another node has offered something.
     pub(super) fn knows(&self, node: &NodeId) -> bool {
-        self.heard.knows(node)
-    }
-
-    /// When each service of other nodes was dated last.
-    pub(super) fn dates(&self) -> impl Iterator<Item = (&Key, Timestamp)> {
-        self.heard.iter().map(|(key, offered)| (key, offered.advertisement.time))
-    }
-
-    /// The date of one of them.
-    pub(super) fn date_of(&self, key: &Key) -> Option<Timestamp> {
-        self.heard.get(key).map(|offered| offered.advertisement.time)
-    }
-
-    /// The own services as they were last told, with their dates.
-    pub(super) fn own_dates(&self) -> impl Iterator<Item = (ServiceName, Timestamp)> {
-        self.standing.iter().map(|(service, ad)| (*service, ad.advertisement.time))
+        self.remote.knows(node)
     }
 
     /// Offers an own service from now on.
@@ -215,12 +229,12 @@ impl Adverts {
     pub(super) fn offer(
         &mut self,
         service: ServiceName,
-        offer: Offer,
+        offer: LocalService,
         now: Timestamp,
     ) -> Result<(), WireError> {
         self.check_size(self.own_advertisement(service, &offer, now))?;
-        self.standing.remove(&service);
-        self.offers.insert(service, offer);
+        self.announced.remove(&service);
+        self.local.insert(service, offer);
         Ok(())
     }
 
@@ -234,11 +248,11 @@ impl Adverts {
 
     /// Stops offering a service; false if it was not on offer.
     pub(super) fn stop_offering(&mut self, service: ServiceName) -> bool {
-        self.standing.remove(&service);
-        self.offers.remove(&service).is_some()
+        self.announced.remove(&service);
+        self.local.remove(&service).is_some()
     }
 
-    /// The work types that the own control service tells of.
+    /// Sets the work types in the own control service's advertisement.
     ///
     /// # Errors
     /// If the advertisement would be too large with them; nothing changes then.
@@ -248,31 +262,46 @@ impl Adverts {
         now: Timestamp,
     ) -> Result<(), WireError> {
         let before = std::mem::replace(&mut self.work_commands, commands);
-        let plain = Offer { conn_type: ConnType::STREAM_TLS, tags: control_tags() };
-        let control = self.offers.iter().find(|(_, offer)| offer.tags.get("type") == plain.tags.get("type"));
+        let plain = LocalService { conn_type: ConnType::STREAM_TLS, tags: control_tags() };
+        let control = self.local.iter().find(|(_, offer)| offer.tags.get("type") == plain.tags.get("type"));
         let (service, offer) = control.map_or((ServiceName::CONTROL, &plain), |(s, offer)| (*s, offer));
         if let Err(error) = self.check_size(self.own_advertisement(service, offer, now)) {
             self.work_commands = before;
             return Err(error);
         }
-        self.standing.clear();
+        self.announced.clear();
         Ok(())
     }
 
-    /// One message for each own service, as it was last told: those who know it need not hear of it again.
-    pub(super) fn standing_messages(&mut self, now: Timestamp) -> Vec<AdvertisementMessage> {
-        let services: Vec<ServiceName> = self.offers.keys().copied().collect();
-        let message = |service| match self.standing.get(&service) {
-            Some(standing) => standing.clone(),
+    /// One message for each own service, as it was last announced: nodes that know it need not hear of it again.
+    pub(super) fn announced_messages(&mut self, now: Timestamp) -> Vec<Bytes> {
+        let services: Vec<ServiceName> = self.local.keys().copied().collect();
+        let message = |service| match self.announced.get(&service) {
+            Some(announced) => announced.clone(),
             None => self.own_message(service, now),
         };
-        services.into_iter().map(message).collect()
+        services.into_iter().map(message).filter_map(|ad| ad.message().ok()).collect()
+    }
+
+    /// The own services are to be announced soon.
+    pub(super) fn request_announcement(&mut self, now: Tick) {
+        self.throttle.request(now);
+    }
+
+    /// When they are to be announced next.
+    pub(super) fn due(&self) -> Tick {
+        self.throttle.due().map_or(self.next, |due| due.min(self.next))
+    }
+
+    /// True if that is now.
+    pub(super) fn take_due(&mut self, now: Tick) -> bool {
+        self.throttle.take(now) || self.next <= now
     }
 
     /// One message for each own service, dated now, and one for each that has to be withdrawn again.
     pub(super) fn own_messages(&mut self, now: Timestamp) -> Vec<AdvertisementMessage> {
         let phantoms = std::mem::take(&mut self.phantoms);
-        let services: BTreeSet<ServiceName> = self.offers.keys().copied().chain(phantoms).collect();
+        let services: BTreeSet<ServiceName> = self.local.keys().copied().chain(phantoms).collect();
         services.into_iter().map(|service| self.own_message(service, now)).collect()
     }
 
@@ -280,11 +309,11 @@ impl Adverts {
     pub(super) fn own_message(&mut self, service: ServiceName, now: Timestamp) -> AdvertisementMessage {
         let tick = SignedDuration::from_nanos(1);
         self.last_date = now.max(self.last_date.checked_add(tick).unwrap_or(now));
-        match self.offers.get(&service) {
+        match self.local.get(&service) {
             Some(offer) => {
                 let advertisement = self.own_advertisement(service, offer, self.last_date);
                 let message = AdvertisementMessage { advertisement, cancel: false };
-                self.standing.insert(service, message.clone());
+                self.announced.insert(service, message.clone());
                 message
             }
             None => AdvertisementMessage {
@@ -301,7 +330,12 @@ impl Adverts {
         }
     }
 
-    fn own_advertisement(&self, service: ServiceName, offer: &Offer, time: Timestamp) -> Advertisement {
+    fn own_advertisement(
+        &self,
+        service: ServiceName,
+        offer: &LocalService,
+        time: Timestamp,
+    ) -> Advertisement {
         let control = offer.tags.get("type").is_some_and(|kind| kind == CONTROL_SERVICE);
         let work_commands = (control && !self.work_commands.is_empty()).then(|| self.work_commands.clone());
         Advertisement {
@@ -314,35 +348,115 @@ impl Adverts {
         }
     }
 
-    /// What others offer after that one, or from the first one on, as messages to pass on.
+    /// What other nodes offer after that service, or from the first one on, as messages to pass on.
     pub(super) fn messages_after(&self, last: Option<&Key>) -> impl Iterator<Item = (&Key, Bytes)> {
-        self.heard.after(last).map(|(key, offered)| (key, offered.message.clone()))
+        self.remote.messages_after(last)
     }
 
-    /// What others offer, as messages to pass on.
-    pub(super) fn messages(&self, wanted: impl Fn(&NodeId) -> bool) -> impl Iterator<Item = Bytes> {
-        let heard = self.heard.iter().filter(move |((node, _), _)| wanted(node));
-        heard.map(|(_, offered)| offered.message.clone())
-    }
-
-    /// All that is on offer, by node, control services first; the own ones dated now.
-    pub(super) fn list(&self, now: Timestamp) -> Offers {
-        let mut all = self.heard.listed().clone();
-        for (service, offer) in &self.offers {
-            let own = self.own_advertisement(*service, offer, now);
-            all.set(place(&own), own.into());
-        }
+    /// All that is on offer, by node, a node's control service before its others; the own services are dated now.
+    pub(super) fn list(&self, now: Timestamp) -> Vec<Arc<Advertisement>> {
+        let own =
+            self.local.iter().map(|(service, offer)| self.own_advertisement(*service, offer, now).into());
+        let mut all: Vec<Arc<Advertisement>> = self.remote.advertisements().cloned().chain(own).collect();
+        let place = |ad: &Advertisement| (!is_control(ad), ad.service);
+        all.sort_by(|a, b| a.node_id.cmp(&b.node_id).then_with(|| place(a).cmp(&place(b))));
         all
+    }
+}
+
+impl Mesh {
+    /// Announces a service of this node. One whose description no link could carry is refused, with
+    /// an [`Event::UpdateTooLarge`].
+    pub fn advertise(&mut self, service: ServiceName, offer: LocalService, now: Now) {
+        let offered = self.services.offer(service, offer, now.wall);
+        self.announce_or_refuse(offered, now);
+    }
+
+    /// Replaces the work types in the control service's advertisement; refused, with an
+    /// [`Event::UpdateTooLarge`], if no link could carry them.
+    pub fn set_work_commands(&mut self, commands: Vec<WorkCommand>, now: Now) {
+        let set = self.services.set_work_commands(commands, now.wall);
+        self.announce_or_refuse(set, now);
+    }
+
+    fn announce_or_refuse(&mut self, changed: Result<(), WireError>, now: Now) {
+        match changed {
+            Ok(()) => self.services.request_announcement(now.tick),
+            Err(error) => self.outbox.report(Event::UpdateTooLarge(error.into())),
+        }
+    }
+
+    /// An advertisement on an established session, or on one that contests another.
+    pub(super) fn handle_advertisement(
+        &mut self,
+        session: SessionId,
+        message: Bytes,
+        now: Now,
+    ) -> Result<(), WireError> {
+        let ad = AdvertisementMessage::parse(&message)?;
+        self.confirm_alive(session);
+        let node = ad.advertisement.node_id.clone();
+        self.counters.advertisements_heard += 1;
+        self.sessions.count(session, |stats| stats.advertisements += 1);
+        self.report_flood(session, now.tick);
+        let Some(neighbour) = self.sessions.peer(session).or_else(|| self.sessions.contested_peer(session))
+        else {
+            return Ok(());
+        };
+        let (start, reachable) = (self.lsdb.start_of(&node), self.lsdb.reaches(&node));
+        match self.services.receive(ad, Origin { message: &message, neighbour, start, reachable }, now) {
+            Reception::Ignore => {}
+            Reception::Incredible => {
+                self.counters.malformed += 1;
+                self.sessions.count(session, |stats| stats.malformed += 1);
+            }
+            Reception::NoRoom => {
+                self.counters.no_room_for_services += 1;
+                self.report_full_table(session, node);
+            }
+            Reception::PassOn { news } => {
+                self.counters.advertisements_accepted += 1;
+                self.note_if_absent(&node, now.tick);
+                if news {
+                    self.outbox.report(Event::OffersChanged);
+                }
+                if start.is_some() {
+                    self.aging.sweep_by(Some(now.tick + self.options.unrenewed_time));
+                }
+                self.flood(&message, Some(session));
+            }
+            // Not at once: of two nodes with our ID each would go on correcting the other.
+            Reception::Correct => self.services.request_announcement(now.tick),
+        }
+        Ok(())
+    }
+
+    pub(super) fn flood_own_advertisements(&mut self, now: Now) {
+        self.services.throttle.note_done(now.tick);
+        self.services.next = now.tick + self.jittered(self.options.advertise_interval);
+        for ad in self.services.own_messages(now.wall) {
+            self.flood_own_advertisement(&ad);
+        }
+    }
+
+    /// Withdraws a service, if it was on offer.
+    pub(super) fn withdraw(&mut self, service: ServiceName, now: Now) {
+        if self.services.stop_offering(service) {
+            let withdrawal = self.services.own_message(service, now.wall);
+            self.flood_own_advertisement(&withdrawal);
+        }
+    }
+
+    fn flood_own_advertisement(&mut self, ad: &AdvertisementMessage) {
+        // The size of own services was checked when they were offered.
+        if let Ok(message) = ad.message() {
+            self.flood(&message, None);
+        }
     }
 }
 
 fn control_tags() -> BTreeMap<String, String> {
     BTreeMap::from([("type".to_owned(), CONTROL_SERVICE.to_owned())])
-}
-
-/// Where an advertisement stands in a list.
-pub(super) fn place(ad: &Advertisement) -> (NodeId, bool, ServiceName) {
-    (ad.node_id.clone(), !is_control(ad), ad.service)
 }
 
 fn is_control(ad: &Advertisement) -> bool {

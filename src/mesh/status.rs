@@ -1,16 +1,92 @@
-//! What a node knows of its mesh, as its clients ask for it.
+//! What a node knows of its mesh, as plain data: a snapshot, a node's counters, and how much it remembers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use super::probe::PeerKind;
+use super::{Mesh, Now, SessionId, spf};
+use crate::wire::{Advertisement, Cost, NodeId};
 
-use super::core::Mesh;
-use super::life::Kind;
-use super::listing::{Entry, Listing};
-use super::{Counters, Now, SessionId, Told, spf};
-use crate::wire::{Advertisement, Cost, NodeId, ServiceName};
+/// One node's links: to whom, and the cost.
+pub type Links = BTreeMap<NodeId, Cost>;
+
+/// Known links: from, to, cost.
+pub type LinkCosts = BTreeMap<NodeId, Arc<Links>>;
+
+/// Each reachable node with the neighbour towards it.
+pub type Hops = BTreeMap<NodeId, NodeId>;
+
+/// What was counted since the start. Nothing is decided by these numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Counters {
+    /// Messages that could not be read.
+    pub malformed: u64,
+    /// Datagrams for which there was no route.
+    pub no_route: u64,
+    /// Datagrams whose hops ran out here.
+    pub expired: u64,
+    /// Datagrams that the firewall dropped or rejected.
+    pub blocked: u64,
+    /// Datagrams from or to nodes whose names are unknown.
+    pub unknown_name: u64,
+    /// Datagrams on sessions whose peers had not introduced themselves, or whose other session stands.
+    pub unintroduced: u64,
+    /// Routing updates of nodes for which there was no room.
+    pub no_room: u64,
+    /// Advertisements for which there was no room.
+    pub no_room_for_services: u64,
+    /// Routing updates that came in.
+    pub updates_heard: u64,
+    /// Of those, the ones that were news.
+    pub updates_accepted: u64,
+    /// Advertisements that came in.
+    pub advertisements_heard: u64,
+    /// Of those, the ones that were news.
+    pub advertisements_accepted: u64,
+    /// Messages flooded, own ones and others', each counted once.
+    pub floods: u64,
+    /// Copies of them that were sent.
+    pub flood_copies: u64,
+    /// Own routing updates flooded.
+    pub own_updates: u64,
+    /// Computations of the routes.
+    pub route_computations: u64,
+    /// Computations that changed them.
+    pub route_changes: u64,
+    /// Sessions established.
+    pub sessions_established: u64,
+    /// Established sessions that ended.
+    pub sessions_ended: u64,
+    /// Of those, the ones whose meshd peers fell silent.
+    pub silent_neighbours: u64,
+    /// Probes sent to neighbours.
+    pub probes: u64,
+    /// Times that a neighbour was sent what floods had missed.
+    pub repairs: u64,
+    /// Times that this node woke up late, and extended its neighbours' deadlines.
+    pub late_wakeups: u64,
+    /// Nodes forgotten.
+    pub forgotten: u64,
+}
+
+/// What one neighbour has sent since its session began, and how much of that was of no use: it shows where a flood
+/// comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct NeighborStats {
+    /// Routing updates.
+    pub updates: u64,
+    /// Nodes of which nothing was known before.
+    pub new_nodes: u64,
+    /// Advertisements.
+    pub advertisements: u64,
+    /// Updates and advertisements for which there was no room.
+    pub refused: u64,
+    /// Messages that could not be read.
+    pub malformed: u64,
+}
 
 /// An established session, as its probes show it.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,17 +95,17 @@ pub struct Neighbour {
     pub session: SessionId,
     /// Cost of the link.
     pub cost: Cost,
-    /// It answers our probes: liveness and repair go by them.
-    pub ours: bool,
+    /// It answers our probes, which decide whether it is alive and what it lacks.
+    pub is_meshd: bool,
     /// Smoothed time from a probe to its answer.
     pub rtt: Option<Duration>,
     /// Share of the last 32 probes that stayed without an answer, from 0 to 1.
     pub loss: f64,
-    /// What it has told so far.
-    pub told: Told,
+    /// What it has sent so far.
+    pub stats: NeighborStats,
 }
 
-/// How much is remembered at the moment. Each of these is bounded, whatever neighbours tell.
+/// How much is remembered at the moment. Each of these is bounded, whatever neighbours send.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Tables {
@@ -53,44 +129,6 @@ pub struct Tables {
     pub seen: u64,
 }
 
-/// Known links: from, to, cost.
-pub type LinkCosts = Listing<NodeId, Arc<BTreeMap<NodeId, Cost>>>;
-
-/// Each reachable node with the neighbour towards it.
-pub type Hops = Listing<NodeId, NodeId>;
-
-/// Services on offer: by node, a node's control service before its others (`false` sorts first).
-pub type Offers = Listing<(NodeId, bool, ServiceName), Arc<Advertisement>>;
-
-impl Entry<NodeId> for Arc<BTreeMap<NodeId, Cost>> {
-    fn print(&self, node: &NodeId, text: &mut Vec<u8>) {
-        print_pair(node, &**self, text);
-    }
-}
-
-impl Entry<NodeId> for NodeId {
-    fn print(&self, node: &NodeId, text: &mut Vec<u8>) {
-        print_pair(node, self, text);
-    }
-}
-
-impl Entry<(NodeId, bool, ServiceName)> for Arc<Advertisement> {
-    fn print(&self, _key: &(NodeId, bool, ServiceName), text: &mut Vec<u8>) {
-        print_json(self, text);
-    }
-}
-
-fn print_pair(key: &NodeId, value: &impl Serialize, text: &mut Vec<u8>) {
-    print_json(key, text);
-    text.push(b':');
-    print_json(value, text);
-}
-
-fn print_json(value: &impl Serialize, text: &mut Vec<u8>) {
-    // Writing to memory cannot fail, and none of these types can fail to be printed.
-    let _written = serde_json::to_writer(text, value);
-}
-
 /// One consistent view. Its large parts are shared with the core, so taking it costs little.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Status {
@@ -98,71 +136,66 @@ pub struct Status {
     pub connections: BTreeMap<NodeId, Cost>,
     /// The same sessions in more detail.
     pub neighbours: BTreeMap<NodeId, Neighbour>,
-    /// What was counted since birth.
+    /// What was counted since the start.
     pub counters: Counters,
     /// How much is remembered.
     pub tables: Tables,
     /// Each reachable node with the neighbour towards it.
-    pub routing_table: Hops,
+    pub routing_table: Arc<Hops>,
     /// Services on offer, by node; a node's control service stands before its others.
-    pub advertisements: Offers,
+    pub advertisements: Vec<Arc<Advertisement>>,
     /// Known links: from, to, cost.
-    pub known_connection_costs: LinkCosts,
+    pub known_connection_costs: Arc<LinkCosts>,
 }
 
 impl Status {
     /// What the shortest path from that node to each other one costs, over the known links.
     pub fn path_costs(&self, from: &NodeId) -> BTreeMap<NodeId, f64> {
-        spf::costs(from, self.known_connection_costs.iter())
+        spf::costs(from, &self.known_connection_costs)
     }
 }
 
 impl Mesh {
-    /// What a client is told of the mesh.
+    /// What is known of the mesh.
     pub fn status(&self, now: Now) -> Status {
-        let cost = |session: &SessionId| self.sessions.get(session)?.established().map(|e| e.cost);
+        let neighbours = self.neighbours();
         Status {
-            connections: self
-                .by_peer
-                .iter()
-                .filter_map(|(peer, session)| Some((peer.clone(), cost(session)?)))
-                .collect(),
-            neighbours: self.neighbours(),
+            connections: neighbours.iter().map(|(peer, neighbour)| (peer.clone(), neighbour.cost)).collect(),
+            neighbours,
             counters: self.counters,
             tables: self.tables(),
-            routing_table: self.routing_table().clone(),
-            advertisements: self.adverts.list(now.wall),
-            known_connection_costs: self.links.costs().clone(),
+            routing_table: self.lsdb.hops().clone(),
+            advertisements: self.services.list(now.wall),
+            known_connection_costs: self.lsdb.links().clone(),
         }
     }
 
     /// How much is remembered at the moment.
     pub fn tables(&self) -> Tables {
-        let (nodes, node_bytes, forgotten) = self.links.sizes();
-        let (services, service_bytes, withdrawn) = self.adverts.sizes();
-        Tables {
-            nodes: nodes as u64,
-            node_bytes: node_bytes as u64,
-            absent: self.absent.len() as u64,
-            forgotten: forgotten as u64,
-            services: services as u64,
-            service_bytes: service_bytes as u64,
-            withdrawn: withdrawn as u64,
-            names: self.links.names() as u64,
-            seen: self.seen.len() as u64,
-        }
+        let (absent, seen) = (self.aging.len() as u64, self.update_ids.len() as u64);
+        let mut tables = Tables { absent, seen, ..Tables::default() };
+        self.lsdb.measure(&mut tables);
+        self.services.measure(&mut tables);
+        tables
+    }
+
+    /// The forwarding table by names: each reachable node with the neighbour towards it.
+    pub fn routing_table(&self) -> &Hops {
+        self.lsdb.hops()
     }
 
     /// The established sessions in detail.
     pub fn neighbours(&self) -> BTreeMap<NodeId, Neighbour> {
         let neighbour = |(peer, &session): (&NodeId, &SessionId)| {
-            let state = self.sessions.get(&session)?;
-            let (e, told) = (state.established()?, state.told);
-            let life = &e.life;
-            let (rtt, loss, kind) = (life.rtt(), life.loss(), life.kind());
-            let ours = kind == Kind::Ours;
-            Some((peer.clone(), Neighbour { session, cost: e.cost, ours, rtt, loss, told }))
+            let state = self.sessions.get(session)?;
+            let e = state.established()?;
+            let (rtt, loss, is_meshd) =
+                (e.liveness.rtt(), e.liveness.loss(), e.liveness.kind() == PeerKind::Meshd);
+            Some((
+                peer.clone(),
+                Neighbour { session, cost: e.cost, is_meshd, rtt, loss, stats: state.stats() },
+            ))
         };
-        self.by_peer.iter().filter_map(neighbour).collect()
+        self.sessions.by_peer().iter().filter_map(neighbour).collect()
     }
 }

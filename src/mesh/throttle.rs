@@ -1,22 +1,22 @@
-//! "Soon, but not too often": the first request is served at once, those that follow closely are gathered.
+//! "Soon, but not too often": the first request is granted at once, those that follow closely are combined.
 //!
-//! [`Pace`] keeps a fixed distance; [`BackOff`] waits longer the longer it goes on, on the model of
-//! RFC 8405, so that one change is acted on at once and a storm of them costs little.
+//! [`Throttle`] keeps a fixed distance; [`BackOff`] waits longer while requests go on, on the model of RFC 8405, so that
+//! one change takes effect at once and a storm of them costs little.
 
 use std::time::Duration;
 
 use super::Tick;
 
-/// Paces one recurring action.
+/// Limits how often one action is done.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct Throttle {
     hold: Duration,
     last: Option<Tick>,
     due: Option<Tick>,
 }
 
-impl Pace {
-    /// At least `hold` between two servings.
+impl Throttle {
+    /// At least `hold` between two of them.
     pub(super) fn new(hold: Duration) -> Self {
         Self { hold, last: None, due: None }
     }
@@ -32,17 +32,17 @@ impl Pace {
         self.due
     }
 
-    /// True once for each time that the action is due; it then counts as done at `now`.
+    /// True if the action is due; it then counts as done at `now`.
     pub(super) fn take(&mut self, now: Tick) -> bool {
         let due = self.due.is_some_and(|due| due <= now);
         if due {
-            self.served(now);
+            self.note_done(now);
         }
         due
     }
 
-    /// Notes that the action has just been done, for whatever cause.
-    pub(super) fn served(&mut self, now: Tick) {
+    /// The action has just been done, whatever the cause.
+    pub(super) fn note_done(&mut self, now: Tick) {
         self.due = None;
         self.last = Some(now);
     }
@@ -53,10 +53,10 @@ const TIME_TO_LEARN: Duration = Duration::from_millis(500);
 /// After this long without requests the next one is a first one again.
 const HOLD_DOWN: Duration = Duration::from_secs(5);
 
-/// Paces one recurring action, more slowly while requests go on.
+/// The same, more slowly while requests go on.
 #[derive(Debug)]
 pub(super) struct BackOff {
-    pace: Pace,
+    throttle: Throttle,
     short: Duration,
     long: Duration,
     /// When the present series of requests began, and its latest one.
@@ -64,12 +64,12 @@ pub(super) struct BackOff {
 }
 
 impl BackOff {
-    /// At least `short` between two servings at first, `long` once requests go on.
+    /// At least `short` between two of them at first, `long` once requests go on.
     pub(super) fn new(short: Duration, long: Duration) -> Self {
-        Self { pace: Pace::new(short), short, long, series: None }
+        Self { throttle: Throttle::new(short), short, long, series: None }
     }
 
-    /// Makes the long distance longer: the action has become dearer.
+    /// Makes the long distance longer: the action has become more expensive.
     pub(super) fn set_long(&mut self, long: Duration) {
         self.long = long;
     }
@@ -80,23 +80,23 @@ impl BackOff {
             Some(_) | None => now,
         };
         self.series = Some((began, now));
-        self.pace.hold = if now.since(began) < TIME_TO_LEARN { self.short } else { self.long };
+        self.throttle.hold = if now.since(began) < TIME_TO_LEARN { self.short } else { self.long };
         // What is waited for already is not put off.
-        if self.pace.due.is_none() {
-            self.pace.request(now);
+        if self.throttle.due.is_none() {
+            self.throttle.request(now);
         }
     }
 
     pub(super) fn due(&self) -> Option<Tick> {
-        self.pace.due()
+        self.throttle.due()
     }
 
     pub(super) fn take(&mut self, now: Tick) -> bool {
-        self.pace.take(now)
+        self.throttle.take(now)
     }
 
-    pub(super) fn served(&mut self, now: Tick) {
-        self.pace.served(now);
+    pub(super) fn note_done(&mut self, now: Tick) {
+        self.throttle.note_done(now);
     }
 }
 
@@ -109,21 +109,21 @@ mod tests {
     }
 
     #[test]
-    fn one_change_is_served_at_once_and_a_storm_rarely() {
-        let mut pace = BackOff::new(Duration::from_millis(20), Duration::from_millis(250));
-        pace.request(at(10_000));
-        assert!(pace.take(at(10_000)), "at once");
-        let mut served = Vec::new();
+    fn one_change_is_done_at_once_and_a_storm_rarely() {
+        let mut throttle = BackOff::new(Duration::from_millis(20), Duration::from_millis(250));
+        throttle.request(at(10_000));
+        assert!(throttle.take(at(10_000)), "at once");
+        let mut done = Vec::new();
         for millis in 10_001..12_000 {
-            pace.request(at(millis));
-            if pace.take(at(millis)) {
-                served.push(millis);
+            throttle.request(at(millis));
+            if throttle.take(at(millis)) {
+                done.push(millis);
             }
         }
-        let (early, late): (Vec<u64>, Vec<u64>) = served.iter().partition(|&&millis| millis < 10_500);
+        let (early, late): (Vec<u64>, Vec<u64>) = done.iter().partition(|&&millis| millis < 10_500);
         assert_eq!(early.len(), 24, "every 20 ms: {early:?}");
         assert!((5..=6).contains(&late.len()), "every 250 ms: {late:?}");
-        pace.request(at(20_000));
-        assert!(pace.take(at(20_000)), "at once again after a rest");
+        throttle.request(at(20_000));
+        assert!(throttle.take(at(20_000)), "at once again after a rest");
     }
 }

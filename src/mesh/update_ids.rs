@@ -1,7 +1,7 @@
 //! The IDs of routing updates that are passed on without being believed: each is passed on once.
 //!
-//! All others are told from older ones by epoch and sequence, so nothing need be remembered of them. Bounded
-//! twice, by age and by number: forgetting one early costs one more round of a flood.
+//! All others are known by epoch and sequence, so nothing need be remembered of them. Bounded twice, by age and by
+//! number: forgetting one early costs one more round of a flood.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -14,13 +14,13 @@ const MOST: usize = 65_536;
 
 /// A memory of update IDs.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct UpdateIds {
     keep: Duration,
     ids: HashSet<u64>,
     order: VecDeque<(Tick, u64)>,
 }
 
-impl Seen {
+impl UpdateIds {
     /// Remembers each ID for `keep`.
     pub(super) fn new(keep: Duration) -> Self {
         Self { keep, ids: HashSet::new(), order: VecDeque::new() }
@@ -49,7 +49,7 @@ impl Seen {
     }
 }
 
-/// IDs have 8 bytes, which are their own key; whatever else a peer makes up is hashed.
+/// IDs have 8 bytes, which are their own key; other lengths, which a peer may make up, are hashed.
 fn key(id: &str) -> u64 {
     <[u8; 8]>::try_from(id.as_bytes()).map_or_else(|_| NameHash::of(id).0, u64::from_le_bytes)
 }
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn an_id_counts_once_until_it_is_old() {
-        let mut seen = Seen::new(Duration::from_secs(10));
+        let mut seen = UpdateIds::new(Duration::from_secs(10));
         assert!(seen.insert("abcdefgh", Tick::default()));
         assert!(!seen.insert("abcdefgh", Tick::at(Duration::from_secs(9))));
         assert!(seen.insert("a longer one", Tick::at(Duration::from_secs(9))));
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_ids_does_not_grow_it_without_bound() {
-        let mut seen = Seen::new(Duration::from_secs(3600));
+        let mut seen = UpdateIds::new(Duration::from_secs(3600));
         for i in 0..3 * MOST {
             seen.insert(&format!("{i:08}"), Tick::default());
         }

@@ -26,7 +26,8 @@ use super::stats::LinkStatus;
 use crate::backend;
 use crate::mesh::firewall::Rule;
 use crate::mesh::{
-    Class, CloseReason, Event, ForgetError, LinkPolicy, Mesh, Neighbour, Offer, SendError, SessionId, Status,
+    Class, CloseReason, ComputedRoutes, Event, ForgetError, LinkPolicy, LocalService, Mesh, Neighbour,
+    RouteComputation, SendError, SessionId, Status,
 };
 use crate::os::log_limiter::LogLimiter;
 use crate::wire::{DataHeader, NameHash, NodeId, Problem, ServiceName, Unreachable, WorkCommand};
@@ -45,6 +46,8 @@ pub(super) enum Input {
     Ended(SessionId, String),
     /// A datagram of this node that needs the core's judgement.
     Originate(DataHeader, Bytes),
+    /// The routes of a large mesh have been computed.
+    Routes(ComputedRoutes),
 }
 
 /// A link that has come up.
@@ -62,7 +65,7 @@ pub(super) struct NewSession {
 pub(super) enum Ask {
     Bind(ServiceName, Arc<Port>, oneshot::Sender<bool>),
     Unbind(ServiceName),
-    Advertise(ServiceName, Offer),
+    Advertise(ServiceName, LocalService),
     WorkCommands(Vec<WorkCommand>),
     Firewall(Vec<Rule>, oneshot::Sender<()>),
     MaxIdle(Duration),
@@ -164,6 +167,7 @@ impl Driver {
                 }
                 self.mesh.handle_session_closed(session, now);
             }
+            Input::Routes(computed) => self.mesh.handle_routes(&computed, now.tick),
             Input::Originate(header, payload) => {
                 // As with any datagram network, its sender finds out by silence or by a notice.
                 if self.mesh.originate(header, &payload, now) == Err(SendError::ServiceUnknown) {
@@ -225,7 +229,7 @@ impl Driver {
             Ask::Advertise(service, offer) => self.mesh.advertise(service, offer, now),
             Ask::WorkCommands(commands) => self.mesh.set_work_commands(commands, now),
             Ask::Firewall(rules, reply) => {
-                self.mesh.set_firewall(rules, now);
+                self.mesh.set_firewall(rules);
                 self.flush();
                 let _gone = reply.send(());
             }
@@ -323,6 +327,7 @@ impl Driver {
             }
             Event::Behind { session } => self.tell_more(session),
             Event::CloseSession { session, peer, reason } => self.on_close(session, peer.as_ref(), &reason),
+            Event::ComputeRoutes(computation) => self.compute_routes(computation),
             Event::RoutesChanged(_) => self.publish(),
             Event::Deliver(datagram) => {
                 if let Some(port) = self.switch.port(datagram.header.to_service) {
@@ -336,8 +341,8 @@ impl Driver {
                 }
             }
             Event::Malformed { session, error } => self.on_malformed(session, &error),
-            Event::Refused { session, node } => self.on_refused(session, &node),
-            Event::Loud { session, messages } => {
+            Event::TableFull { session, node } => self.on_table_full(session, &node),
+            Event::FloodDetected { session, messages } => {
                 let peer = self.peer(session);
                 warn!(%session, peer, messages, "flooded with updates and advertisements: see status --links");
             }
@@ -357,8 +362,15 @@ impl Driver {
                 error!(node = %self.switch.id, "another node was here first under our ID: stopping");
                 self.stop_for(StopCause::Duplicate);
             }
-            Event::CannotTell(error) => error!(%error, "too much to tell the mesh"),
+            Event::UpdateTooLarge(error) => error!(%error, "too much to tell the mesh"),
         }
+    }
+
+    /// Runs a long computation on another thread; its result comes back through the inbox.
+    fn compute_routes(&self, computation: RouteComputation) {
+        let inbox = self.inbox_sender.clone();
+        // A node that has stopped needs no routes.
+        tokio::task::spawn_blocking(move || drop(inbox.blocking_send(Input::Routes(computation.run()))));
     }
 
     fn on_close(&mut self, session: SessionId, peer: Option<&NodeId>, reason: &CloseReason) {
@@ -377,7 +389,7 @@ impl Driver {
         }
     }
 
-    fn on_refused(&mut self, session: SessionId, node: &NodeId) {
+    fn on_table_full(&mut self, session: SessionId, node: &NodeId) {
         if let Some(unsaid) = self.complaints.take(Instant::now()) {
             let peer = self.peer(session);
             warn!(%session, peer, %node, unsaid, "no room for what a neighbour tells of");

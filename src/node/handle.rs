@@ -18,7 +18,7 @@ use super::link_log::Comings;
 use super::socket::{BindError, OverlaySocket};
 use super::stats::LinkStatus;
 use crate::mesh::firewall::Rule;
-use crate::mesh::{ForgetError, Mesh, Offer, Options, SendError, Status};
+use crate::mesh::{ForgetError, Mesh, LocalService, Options, SendError, Status};
 use crate::os::log_limiter::LogLimiter;
 use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand, is_localhost};
 
@@ -88,7 +88,7 @@ impl NodeHandle {
         let epoch = options.epoch.unwrap_or_else(|| epoch(now.wall));
         let max_idle = options.mesh.max_idle;
         let mut mesh = Mesh::new(options.id.clone(), epoch, options.mesh, rng, now);
-        mesh.set_firewall(options.firewall, now);
+        mesh.set_firewall(options.firewall);
         let switch = Arc::new(Switch::new(options.id));
         let (inbox, inbox_receiver) = mpsc::channel(INBOX);
         let (asks, asks_receiver) = mpsc::unbounded_channel();
@@ -226,7 +226,7 @@ impl NodeHandle {
     }
 
     /// Tells the mesh of a bound service, until it is closed.
-    pub fn advertise(&self, service: ServiceName, offer: Offer) {
+    pub fn advertise(&self, service: ServiceName, offer: LocalService) {
         self.tell(Ask::Advertise(service, offer));
     }
 

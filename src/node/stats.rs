@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::session::Channel;
-use crate::mesh::{Neighbour, Told};
+use crate::mesh::{NeighborStats, Neighbour};
 use crate::wire::{Cost, NodeId};
 
 /// Counts of messages in both directions.
@@ -67,7 +67,7 @@ pub struct LinkStatus {
     /// Bytes sent, without framing.
     pub bytes_out: u64,
     /// What the neighbour has told of the mesh, and how much of that was of no use.
-    pub told: Told,
+    pub told: NeighborStats,
 }
 
 fn nanoseconds<S: serde::Serializer>(time: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
@@ -84,7 +84,7 @@ impl LinkStatus {
             transport: channel.transport,
             address: channel.address.clone(),
             cost: neighbour.cost,
-            probed: neighbour.ours,
+            probed: neighbour.is_meshd,
             rtt: neighbour.rtt,
             probe_loss: neighbour.loss,
             queued_bytes: queued as u64,
@@ -93,7 +93,7 @@ impl LinkStatus {
             bytes_in: read(&channel.traffic.bytes_in),
             packets_out: read(&channel.traffic.packets_out),
             bytes_out: read(&channel.traffic.bytes_out),
-            told: neighbour.told,
+            told: neighbour.stats,
         }
     }
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::flows::{FlowLimits, Flows, Inbox};
-use crate::mesh::Offer;
+use crate::mesh::LocalService;
 use crate::node::{BindError, NodeHandle, OverlaySocket};
 use crate::wire::{ConnType, MAX_PAYLOAD, NameHash, NodeId, ServiceName};
 
@@ -144,7 +144,7 @@ impl UdpClient {
             ("type".to_owned(), "UDP Proxy".to_owned()),
             ("address".to_owned(), address.clone()),
         ]);
-        node.advertise(service, Offer { conn_type: ConnType::DATAGRAM, tags });
+        node.advertise(service, LocalService { conn_type: ConnType::DATAGRAM, tags });
         info!(%service, %address, "proxy service open");
         Ok(Self { socket, address, limits })
     }

@@ -21,7 +21,7 @@ use super::settings;
 use super::socket::{MeshSocket, service_at};
 use super::tls::{self, Peer, TrustError};
 use super::windows::{Budget, Windows};
-use crate::mesh::Offer;
+use crate::mesh::LocalService;
 use crate::tls::{Expected, Handshakes, Rejection, ServerProfile, Verdict};
 use crate::wire::{ConnType, ServiceName};
 
@@ -83,7 +83,7 @@ impl Streams {
             Endpoint::new_with_abstract_socket(settings::endpoint(), Some(config), socket.clone(), runtime)?;
         if let Some(tags) = tags {
             let conn_type = if tls.is_some() { ConnType::STREAM_TLS } else { ConnType::STREAM };
-            self.node().advertise(service, Offer { conn_type, tags });
+            self.node().advertise(service, LocalService { conn_type, tags });
         }
         let released = socket.released();
         let far_ends = Arc::new(FarEnds::default());

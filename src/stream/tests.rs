@@ -526,7 +526,7 @@ async fn an_advertised_service_is_seen_everywhere_until_it_is_closed() {
     let tags = BTreeMap::from([("type".to_owned(), "test".to_owned())]);
     let listener = Streams::new(nodes[2].clone()).listen(service("seen"), Some(tags)).await.unwrap();
     eventually("the offer is known", || async {
-        nodes[0].status().await.advertisements.values().any(|ad| ad.service == service("seen"))
+        nodes[0].status().await.advertisements.iter().any(|ad| ad.service == service("seen"))
     })
     .await;
     drop(listener);

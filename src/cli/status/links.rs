@@ -1,4 +1,4 @@
-//! `meshctl status --links`: every link to a neighbour, with what it carries. Receptor nodes do not tell this.
+//! `meshctl status --links`: every link to a neighbour, with what it carries. Receptor nodes do not report this.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::cli::exit::{Exit, Failure};
 use crate::cli::{Context, table};
 use crate::control::client::{Command, ControlError};
 
-/// A link as a node tells of it; what it leaves out counts as nothing.
+/// A link as a node reports it; missing fields count as nothing.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Link {
@@ -27,13 +27,14 @@ struct Link {
     bytes_in: u64,
     packets_out: u64,
     bytes_out: u64,
-    told: Told,
+    #[serde(rename = "Told")]
+    stats: NeighborStats,
 }
 
-/// What the neighbour has told of the mesh.
+/// What the neighbour has sent about the mesh.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Told {
+struct NeighborStats {
     updates: u64,
     advertisements: u64,
     refused: u64,
@@ -68,8 +69,8 @@ fn render(links: &[Link]) -> String {
             link.dropped.to_string(),
             format!("{} ({})", table::size(link.bytes_in), link.packets_in),
             format!("{} ({})", table::size(link.bytes_out), link.packets_out),
-            (link.told.updates + link.told.advertisements).to_string(),
-            (link.told.refused + link.told.malformed).to_string(),
+            (link.stats.updates + link.stats.advertisements).to_string(),
+            (link.stats.refused + link.stats.malformed).to_string(),
         ]
     });
     table::render(

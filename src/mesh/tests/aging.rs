@@ -4,7 +4,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 
 use super::solo::{Solo, as_advert, as_update, millis, node, secs, service, update};
-use crate::mesh::{CloseReason, Event, ForgetError, LinkPolicy, Offer, Options, SessionId};
+use crate::mesh::{CloseReason, Event, ForgetError, LinkPolicy, LocalService, Options, SessionId};
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::{Advertisement, ConnType, RoutingUpdate, WorkCommand};
 
@@ -45,7 +45,7 @@ fn knows_x(solo: &Solo) -> [bool; 3] {
     let status = solo.mesh.status(solo.now());
     [
         status.known_connection_costs.contains_key("x"),
-        status.advertisements.values().any(|ad| ad.node_id == node("x")),
+        status.advertisements.iter().any(|ad| ad.node_id == node("x")),
         solo.mesh.name_of(node("x").hash()).is_some(),
     ]
 }
@@ -130,7 +130,7 @@ fn ten_thousand_names_that_come_and_go_leave_nothing_behind() {
         solo.events();
         // Ten minutes are 1,200 of them.
         assert!(solo.mesh.tables().names <= 1_220, "{} names", solo.mesh.tables().names);
-        assert!(solo.mesh.absent.len() <= 1_220);
+        assert!(solo.mesh.aging.len() <= 1_220);
     }
     let status = solo.mesh.status(solo.now());
     assert!(status.known_connection_costs.len() <= 1_220 && status.advertisements.len() <= 1_220);
@@ -164,12 +164,12 @@ fn what_found_no_room_is_put_down_to_who_told_it() {
         solo.say(b, &via_b(update(&name, &format!("u{i:07}"), 5, 1, &[])));
         solo.packet(b, Bytes::from_static(b"\x01{"));
     }
-    let told = |peer: &str| solo.mesh.neighbours()[&node(peer)].told;
+    let told = |peer: &str| solo.mesh.neighbours()[&node(peer)].stats;
     let [by_b, by_c] = ["b", "c"].map(told);
     assert_eq!((by_b.updates - by_c.updates, by_b.malformed, by_c.malformed), (20, 20, 0));
     assert_eq!((by_b.new_nodes - by_c.new_nodes, by_b.refused, by_c.refused), (7, 13, 0));
     let refused =
-        solo.events().into_iter().filter(|e| matches!(e, Event::Refused { session, .. } if *session == b));
+        solo.events().into_iter().filter(|e| matches!(e, Event::TableFull { session, .. } if *session == b));
     assert_eq!(refused.count(), 13);
     assert!(solo.mesh.peer(c).is_some_and(|peer| *peer == node("c")));
 }
@@ -186,7 +186,7 @@ fn a_flood_is_told_of_once_in_each_of_its_windows() {
             loud += solo
                 .events()
                 .iter()
-                .filter(|event| matches!(event, Event::Loud { session, .. } if *session == b))
+                .filter(|event| matches!(event, Event::FloodDetected { session, .. } if *session == b))
                 .count();
             assert_eq!(loud, sequence / 40_000 + 1);
             solo.advance(secs(11));
@@ -254,12 +254,12 @@ fn a_service_with_too_long_a_description_is_refused() {
     let b = solo.neighbour("b");
     let now = solo.now();
     let tags = [("type".to_owned(), "Control Service".to_owned()), ("k".to_owned(), "v".repeat(60_000))];
-    let long = Offer { conn_type: ConnType::STREAM, tags: tags.into() };
+    let long = LocalService { conn_type: ConnType::STREAM, tags: tags.into() };
     solo.mesh.advertise(service("long"), long, now);
-    assert!(matches!(&solo.events()[..], [Event::CannotTell(_)]));
+    assert!(matches!(&solo.events()[..], [Event::UpdateTooLarge(_)]));
     let commands = (0..2_000).map(|i| WorkCommand { work_type: format!("a-kind-of-work-{i}"), secure: true });
     solo.mesh.set_work_commands(commands.collect(), now);
-    assert!(matches!(&solo.events()[..], [Event::CannotTell(_)]));
+    assert!(matches!(&solo.events()[..], [Event::UpdateTooLarge(_)]));
     solo.advance(secs(1));
     assert_eq!(solo.sent_to(b).iter().filter_map(as_advert).count(), 0);
 }

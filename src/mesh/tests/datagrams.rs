@@ -83,8 +83,7 @@ fn the_firewall_comes_first() {
         let (mut solo, b, c) = between();
         let to_node = Some(Pattern::Exact("c".into()));
         let rule = Rule { action, from_node: None, to_node, from_service: None, to_service: None };
-        let now = solo.now();
-        solo.mesh.set_firewall(vec![rule], now);
+        solo.mesh.set_firewall(vec![rule]);
         solo.packet(b, header("b", "c", service("there"), 0).message(b""));
         assert_eq!(solo.mesh.counters().blocked, counted);
         match action {
@@ -100,14 +99,12 @@ fn the_firewall_comes_first() {
 #[test]
 fn with_a_firewall_unknown_names_do_not_pass() {
     let (mut solo, b, _c) = between();
-    let now = solo.now();
-    solo.mesh.set_firewall(vec![], now);
+    solo.mesh.set_firewall(vec![]);
     solo.packet(b, header("stranger", "c", service("there"), 4).message(b""));
     assert_eq!(solo.sent().len(), 1);
     let from_node = Some(Pattern::Exact("nobody".into()));
     let rule = Rule { action: Action::Drop, from_node, to_node: None, from_service: None, to_service: None };
-    let now = solo.now();
-    solo.mesh.set_firewall(vec![rule], now);
+    solo.mesh.set_firewall(vec![rule]);
     solo.packet(b, header("stranger", "c", service("there"), 4).message(b""));
     assert_eq!(solo.sent(), []);
     assert_eq!(solo.mesh.counters().unknown_name, 1);

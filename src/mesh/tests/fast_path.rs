@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 
-use super::solo::{Solo, node, service};
-use crate::mesh::Decision;
+use super::solo::{Solo, node, secs, service, update};
 use crate::mesh::firewall::{Action, Rule};
-use crate::wire::{DataHeader, NameHash, ServiceName};
+use crate::mesh::{Decision, Event};
+use crate::wire::{DataHeader, NameHash, RoutingUpdate, ServiceName};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "far", "unheard-of"];
 
@@ -49,8 +49,7 @@ proptest! {
             let rule = Rule {
                 action: Action::Drop, from_node: None, to_node: None, from_service: None, to_service: None,
             };
-            let now = solo.now();
-            solo.mesh.set_firewall(vec![rule], now);
+            solo.mesh.set_firewall(vec![rule]);
         }
         solo.sent();
         solo.events();
@@ -74,4 +73,35 @@ proptest! {
             }
         }
     }
+}
+
+/// In a large mesh the core goes on with the routes that it has until others have been computed outside.
+#[test]
+fn a_large_mesh_has_its_routes_computed_outside() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    let names: Vec<String> = (0..2_100).map(|i| format!("n{i:04}")).collect();
+    for name in &names {
+        let said = update(name, &format!("u{name}___"), 1, 1, &[("b", 1.0)]);
+        solo.say(b, &RoutingUpdate { forwarding_node: node("b"), ..said });
+    }
+    solo.advance(secs(1));
+    solo.events();
+    let links: Vec<(&str, f64)> = names.iter().map(|name| (name.as_str(), 1.0)).chain([("a", 1.0)]).collect();
+    solo.say(b, &update("b", "b_to_all", 1, 3, &links));
+    solo.advance(secs(1));
+    let asked = solo.events().into_iter().filter_map(|event| match event {
+        Event::ComputeRoutes(computation) => Some(computation),
+        _ => None,
+    });
+    let [computation] = asked.collect::<Vec<_>>().try_into().expect("asked for once");
+    assert!(solo.mesh.routing_table().len() < 10, "not in place");
+    // What changes meanwhile waits for its turn.
+    solo.say(b, &update("b", "all_gone", 1, 4, &[("a", 1.0)]));
+    solo.advance(secs(1));
+    let now = solo.now();
+    solo.mesh.handle_routes(&computation.run(), now.tick);
+    assert_eq!(solo.mesh.routing_table().len(), 2_101);
+    solo.advance(secs(1));
+    assert!(solo.events().iter().any(|event| matches!(event, Event::ComputeRoutes(_))));
 }

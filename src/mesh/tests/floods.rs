@@ -46,7 +46,7 @@ fn advert(of: &str, name: &str, second: u64, size: usize) -> Bytes {
 /// Whether links and services of the node are known.
 fn knows(solo: &Solo, name: &str) -> [bool; 2] {
     let status = solo.mesh.status(solo.now());
-    let ad = |name: &str| status.advertisements.values().any(|ad| ad.node_id == node(name));
+    let ad = |name: &str| status.advertisements.iter().any(|ad| ad.node_id == node(name));
     [status.known_connection_costs.contains_key(name), ad(name)]
 }
 
@@ -67,7 +67,7 @@ fn a_flood_of_names_and_services_leaves_room_for_others() {
     for i in 0..2 * MOST {
         tell(&mut solo, greedy, "greedy", &format!("made-up-{i}"), 1, 1);
     }
-    let told = solo.mesh.neighbours()[&node("greedy")].told;
+    let told = solo.mesh.neighbours()[&node("greedy")].stats;
     assert!(told.refused as usize > 2 * MOST, "{told:?}");
     honest_nodes_find_room(&mut solo, honest);
 }

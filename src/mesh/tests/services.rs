@@ -7,12 +7,12 @@ use jiff::Timestamp;
 
 use super::net::Net;
 use super::solo::{Solo, as_advert, at, millis, node, secs, service, update};
-use crate::mesh::{LinkPolicy, Offer, Options};
+use crate::mesh::{LinkPolicy, LocalService, Options};
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::{Advertisement, ConnType};
 
-fn offer() -> Offer {
-    Offer { conn_type: ConnType::STREAM, tags: BTreeMap::from([("k".into(), "v".into())]) }
+fn offer() -> LocalService {
+    LocalService { conn_type: ConnType::STREAM, tags: BTreeMap::from([("k".into(), "v".into())]) }
 }
 
 pub(super) fn ad(of: &str, name: &str, second: i64, cancel: bool) -> Bytes {
@@ -30,7 +30,7 @@ pub(super) fn ad(of: &str, name: &str, second: i64, cancel: bool) -> Bytes {
 /// What a node lists, as `node:service`.
 fn listed(solo: &Solo) -> Vec<String> {
     let ads = solo.mesh.status(solo.now()).advertisements;
-    ads.values().map(|ad| format!("{}:{}", ad.node_id, ad.service)).collect()
+    ads.iter().map(|ad| format!("{}:{}", ad.node_id, ad.service)).collect()
 }
 
 /// The latest date that can be written, and one that a forger may hope to get away with.
@@ -166,26 +166,28 @@ fn life(since_start: std::time::Duration) -> u64 {
 
 #[test]
 fn a_service_that_a_node_does_not_renew_in_its_new_life_is_dropped() {
-    let mut net = Net::of(&["a", "b", "c"], &[("a", "b"), ("b", "c")]);
-    let now = net.now();
-    net.mesh("c").advertise(service("svc"), offer(), now);
-    net.run(secs(1));
-    net.remove("c");
-    net.run(secs(30));
-    let now = net.now();
-    assert_eq!(net.mesh("a").status(now).advertisements.len(), 1, "absent nodes stay listed");
-    net.log.clear();
-    let receptor = Options { receptor_like: true, ..Options::default() };
-    net.add_with("c", life(now.tick.since_origin()), receptor);
-    net.join("b", "c");
-    net.run(secs(170));
-    let to_c = net.log.iter().filter(|sent| sent.from == "b");
-    let told = to_c.filter_map(|sent| as_advert(&sent.message)).count();
-    assert_eq!(told, 0, "a receptor node would believe what it is told of itself");
-    net.run(secs(20));
-    let now = net.now();
-    assert_eq!(net.mesh("a").status(now).advertisements.len(), 0);
-    assert_eq!(net.mesh("b").status(now).advertisements.len(), 0);
+    let mut solo = Solo::new("b");
+    let c = solo.neighbour("c");
+    let wall = solo.now().wall.as_second();
+    solo.packet(c, ad("c", "svc", wall, false));
+    solo.mesh.handle_session_closed(c, at(solo.time));
+    solo.advance(secs(30));
+    assert_eq!(listed(&solo), ["c:svc"], "absent nodes stay listed");
+    let (epoch, links) = (life(solo.time), [("b", 1.0)]);
+    let c = solo.open_with(LinkPolicy::default());
+    solo.say(c, &update("c", "new_life", epoch, 1, &links));
+    solo.refuse_probe(c, "c");
+    solo.sent();
+    for sequence in 2..21 {
+        assert_eq!(listed(&solo), ["c:svc"]);
+        solo.say(c, &update("c", &format!("{sequence:08}"), epoch, sequence, &links));
+        solo.advance(secs(9));
+    }
+    let to_c = solo.sent_to(c).iter().filter(|message| as_advert(message).is_some()).count();
+    assert_eq!(to_c, 0, "a receptor node would believe what it hears of itself");
+    solo.say(c, &update("c", "the_last", epoch, 21, &links));
+    solo.advance(secs(20));
+    assert_eq!(listed(&solo), [] as [String; 0]);
 }
 
 #[test]
@@ -220,18 +222,14 @@ fn a_node_whose_clock_was_set_back_hears_of_its_past_and_is_believed_again() {
     let mut net = Net::of(&["a", "b", "c"], &[("a", "b"), ("b", "c")]);
     let now = net.now();
     // In its last life its clock was years ahead.
-    let link = net.mesh("b").by_peer[&node("a")];
+    let link = net.mesh("b").sessions.by_peer()[&node("a")];
     net.mesh("b").handle_packet(link, ad("a", "svc", 2_000_000_000, false), now);
     net.mesh("a").advertise(service("svc"), offer(), now);
     net.run(secs(10));
     for name in ["b", "c"] {
         let now = net.now();
         let ads = net.mesh(name).status(now).advertisements;
-        assert_eq!(
-            ads.values().next().unwrap().tags,
-            Some(offer().tags),
-            "{name} still believes in the past"
-        );
+        assert_eq!(ads.iter().next().unwrap().tags, Some(offer().tags), "{name} still believes in the past");
     }
 }
 

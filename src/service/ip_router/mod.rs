@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use tun_rs::{AsyncDevice, DeviceBuilder};
 
-use crate::mesh::Offer;
+use crate::mesh::LocalService;
 use crate::node::{BindError, NodeHandle, OverlaySocket};
 use crate::wire::{ConnType, MAX_PAYLOAD, ServiceName};
 
@@ -99,7 +99,7 @@ impl IpRouter {
     pub async fn open(node: &NodeHandle, options: IpRouterOptions) -> Result<Self, IpRouterError> {
         let overlay = node.bind(options.network).await?;
         let tunnel = Tunnel::open(&options)?;
-        node.advertise(options.network, Offer { conn_type: ConnType::DATAGRAM, tags: tags(&options) });
+        node.advertise(options.network, LocalService { conn_type: ConnType::DATAGRAM, tags: tags(&options) });
         Ok(Self { options, node: node.clone(), overlay, tunnel })
     }
 

@@ -71,7 +71,7 @@ fn offered<'a>(status: &'a Status, network: &'a str) -> impl Iterator<Item = (&'
         let is = |name: &str, value: &str| tags.get(name).is_some_and(|tag| tag == value);
         is("type", TYPE) && is("network", network)
     };
-    status.advertisements.values().flat_map(move |ad| {
+    status.advertisements.iter().flat_map(move |ad| {
         let tags = ad.tags.as_ref().filter(of_network).into_iter().flatten();
         let nets = tags.filter(|(name, _)| name.starts_with(ROUTE)).filter_map(|(_, net)| net.parse().ok());
         nets.map(|net: IpNet| (&ad.node_id, net.trunc()))
@@ -130,12 +130,9 @@ mod tests {
         let hops = neighbours.iter().map(|(name, _)| (node(name), node(name)));
         let links = links.into_iter().map(|(from, to)| (from, Arc::new(to)));
         Status {
-            routing_table: hops.collect(),
-            advertisements: advertisements
-                .into_iter()
-                .map(|ad| ((ad.node_id.clone(), true, ad.service), Arc::new(ad)))
-                .collect(),
-            known_connection_costs: links.collect(),
+            routing_table: Arc::new(hops.collect()),
+            advertisements: advertisements.into_iter().map(Arc::new).collect(),
+            known_connection_costs: Arc::new(links.collect()),
             ..Status::default()
         }
     }

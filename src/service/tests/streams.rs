@@ -286,7 +286,7 @@ async fn a_service_says_what_is_behind_it() {
     let _unix = UnixSocketClient::listen(&far, service("u"), "/run/x".into()).await.unwrap();
     crate::node::tests::eventually("both are known", || async {
         let mut tags: Vec<String> = Vec::new();
-        for advertisement in near.node().status().await.advertisements.values() {
+        for advertisement in near.node().status().await.advertisements.iter() {
             tags.push(format!("{:?}", advertisement.tags.clone().unwrap_or_default()));
         }
         tags.sort();

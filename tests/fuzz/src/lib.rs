@@ -14,7 +14,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use meshd::control::request::Request;
-use meshd::mesh::{LinkPolicy, Mesh, Now, Offer, Options, SessionId, Tick};
+use meshd::mesh::{LinkPolicy, LocalService, Mesh, Now, Options, SessionId, Tick};
 use meshd::tls::{Facts, Names};
 use meshd::wire::advertisement::AdvertisementMessage;
 use meshd::wire::frame;
@@ -191,7 +191,7 @@ pub fn operations(data: &[u8]) {
             }
             _ => {
                 let service = ServiceName::from_wire([argument; 8]);
-                let offer = Offer { conn_type: ConnType::DATAGRAM, tags: Default::default() };
+                let offer = LocalService { conn_type: ConnType::DATAGRAM, tags: Default::default() };
                 mesh.advertise(service, offer, now(time));
                 mesh.unbind(service, now(time));
             }
