@@ -14,7 +14,8 @@
 //! - [`service`] owns proxies between services of the mesh and sockets outside it, and the IP router.
 //! - [`tls`] owns trust: profiles, whose certificate is accepted, and making certificates.
 //! - [`work`] owns units of work: their life, their directories, their processes, their results.
-//! - [`control`] owns the line protocol that clients speak: the service, and its client's half.
+//! - [`control`] owns the control service, which answers the line protocol that clients speak.
+//! - [`rpc`] owns that protocol: its requests, answers and errors, and the client of it; below `work` and `control`.
 //! - [`controller`] owns jobs that find their node by themselves: which one, when, and what follows its loss.
 //!   So far it is the decisions alone: no directive reaches them.
 //! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
@@ -44,6 +45,7 @@ pub mod mesh;
 pub mod node;
 pub mod os;
 mod program;
+pub mod rpc;
 pub mod service;
 pub mod stream;
 pub mod telemetry;

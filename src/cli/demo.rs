@@ -19,7 +19,7 @@ use super::DAEMON_ARGUMENT;
 use super::exit::{Exit, Failure};
 use super::output::{Output, interrupted};
 use super::work::units;
-use crate::control::client::{Client, Command, ControlError, Deadlines, Endpoint, UnitReport, UnitState};
+use crate::rpc::client::{Client, Command, ControlError, Deadlines, Endpoint, UnitReport, UnitState};
 use crate::tls::commands::{self, CommandError, RequestKey};
 use crate::tls::make::{Dates, KeyKind, Subject};
 

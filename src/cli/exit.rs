@@ -3,7 +3,7 @@
 
 use std::io;
 
-use crate::control::client::ControlError;
+use crate::rpc::client::ControlError;
 
 /// How a command ended, as the shell sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::control::client::Command;
+use crate::rpc::client::Command;
 
 /// Arguments of `meshctl loglevel`.
 #[derive(Debug, Args)]

@@ -1,5 +1,5 @@
 //! `meshctl`, the command line. Owns arguments, exit codes and what is printed; everything it knows about a node it
-//! asks through [`crate::control::client`]. One file per command; options and environment variables that
+//! asks through [`crate::rpc::client`]. One file per command; options and environment variables that
 //! receptorctl's users know keep their names and meaning.
 
 mod cert;
@@ -22,7 +22,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
-use crate::control::client::Client;
+use crate::rpc::client::Client;
 use exit::{Exit, Failure};
 use output::Output;
 

@@ -10,7 +10,7 @@ use super::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::control::client::Command;
+use crate::rpc::client::Command;
 
 /// Arguments of `meshctl ping`.
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use super::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::control::client::Command;
+use crate::rpc::client::Command;
 
 /// Arguments of `meshctl reload`.
 #[derive(Debug, Args)]

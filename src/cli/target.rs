@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use clap::{ArgAction, Args, builder::BoolishValueParser};
 
 use super::exit::{Exit, Failure};
-use crate::control::client::{Client, ControlError, DEFAULT_SOCKETS, Deadlines, Endpoint};
+use crate::rpc::client::{Client, ControlError, DEFAULT_SOCKETS, Deadlines, Endpoint};
 use crate::tls::{ClientOptions, ClientProfile, Files};
 
 /// Options about the node's control socket.

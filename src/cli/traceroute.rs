@@ -7,7 +7,7 @@ use super::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::control::client::{Command, ControlError};
+use crate::rpc::client::{Command, ControlError};
 
 /// Arguments of `meshctl traceroute`.
 #[derive(Debug, Args)]

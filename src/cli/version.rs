@@ -7,7 +7,7 @@ use super::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::control::client::Command;
+use crate::rpc::client::Command;
 
 const OURS: &str = env!("CARGO_PKG_VERSION");
 

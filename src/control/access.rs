@@ -1,9 +1,9 @@
 //! What only trusted callers may ask for. Owns the one rule about that, which every command passes before it is carried
 //! out. It does not know what makes a caller trusted, which `listen` decides, nor signatures, which `work` checks.
 
-use super::request::{Request, SubmitRequest, WorkRequest};
 use super::session::Peer;
 use super::{Context, Refusal};
+use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
 
 /// Refuses a request with which the node would act for somebody it does not know: towards other nodes, with its own
 /// signature, or on itself.

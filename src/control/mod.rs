@@ -6,7 +6,6 @@
 
 mod access;
 mod channel;
-pub mod client;
 mod connect;
 mod lines;
 pub mod listen;
@@ -15,7 +14,6 @@ mod node;
 mod payload_trace;
 mod ping;
 pub mod reload;
-pub mod request;
 pub mod server;
 mod session;
 mod status;
@@ -72,7 +70,7 @@ impl Context {
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
-    Request(#[from] request::RequestError),
+    Request(#[from] crate::rpc::request::RequestError),
     #[error(transparent)]
     Work(#[from] WorkError),
     #[error(transparent)]

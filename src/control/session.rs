@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::channel::{Channel, Line, Link, MAX_LINE};
-use super::request::Request;
 use super::server::Limits;
 use super::{Context, access, connect, loglevel, node, ping, reload, status, traceroute, work};
+use crate::rpc::request::Request;
 use crate::work::{Caller, Origin};
 
 /// What follows a command on its connection.

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::channel::Channel;
-use super::request::{AdoptRequest, Follow, SubmitRequest, WorkRequest};
 use super::session::{Next, Peer};
 use super::{Context, Refusal, payload_trace};
+use crate::rpc::request::{AdoptRequest, Follow, SubmitRequest, WorkRequest};
 use crate::work::{
     self, Adopt, Listing, Origin, Outcome, ResultStream, Started, Submission, Submit, WorkError,
 };

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::{Context, table};
-use crate::control::client::{Command, ControlError};
+use crate::rpc::client::{Command, ControlError};
 
 /// A link as a node reports it; missing fields count as nothing.
 #[derive(Debug, Default, Deserialize)]

@@ -12,7 +12,7 @@ use super::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::control::client::{Command, ControlError};
+use crate::rpc::client::{Command, ControlError};
 
 pub use report::{Report, without_nulls};
 pub use tables::render;

@@ -7,7 +7,7 @@ use crate::cli::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::control::client::Command;
+use crate::rpc::client::Command;
 
 /// Arguments of `meshctl work adopt`.
 #[derive(Debug, Args)]

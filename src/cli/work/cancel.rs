@@ -7,7 +7,7 @@ use crate::cli::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::control::client::ControlError;
+use crate::rpc::client::ControlError;
 
 /// Arguments of `meshctl work cancel`.
 #[derive(Debug, Args)]

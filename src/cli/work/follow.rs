@@ -8,7 +8,7 @@ use crate::cli::{
     exit::{Exit, Failure},
     output::interrupted,
 };
-use crate::control::client::{ControlError, ResultEvent, ResultStream, UnitReport, UnitState};
+use crate::rpc::client::{ControlError, ResultEvent, ResultStream, UnitReport, UnitState};
 
 /// Follows `unit` from byte `start` of its output to its end. With `--json` the final status goes to standard
 /// error, since standard output is the job's own.

@@ -9,7 +9,7 @@ use crate::cli::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::control::client::Command;
+use crate::rpc::client::Command;
 
 /// Arguments of `meshctl work list`.
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use crate::cli::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::control::client::{ControlError, work_command};
+use crate::rpc::client::{ControlError, work_command};
 
 /// Arguments of `meshctl work status`.
 #[derive(Debug, Args)]

@@ -12,7 +12,7 @@ use crate::cli::{
     exit::{Exit, Failure},
     output::interrupted,
 };
-use crate::control::client::{ControlError, Submission, SubmitRequest, Submitted};
+use crate::rpc::client::{ControlError, Submission, SubmitRequest, Submitted};
 
 /// Arguments of `meshctl work submit`.
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use crate::cli::{
     exit::{Exit, Failure},
     table,
 };
-use crate::control::client::{Client, ControlError, UnitReport};
+use crate::rpc::client::{Client, ControlError, UnitReport};
 
 /// The unit IDs of a `work list` answer, sorted.
 pub fn ids(answer: &Value) -> Vec<String> {

@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use meshd::control::request::Request;
 use meshd::mesh::{LinkPolicy, LocalService, Mesh, Now, Options, SessionId, Tick};
+use meshd::rpc::request::Request;
 use meshd::tls::{Facts, Names};
 use meshd::wire::advertisement::AdvertisementMessage;
 use meshd::wire::frame;
