@@ -37,9 +37,10 @@ pub struct Connect {
 
 impl Connect {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let profile = self.tls_client.as_deref().filter(|name| !name.is_empty());
+        let profile = self.tls_client.filter(|name| !name.is_empty());
         let connection = context.client.connect().await?;
-        let (reader, writer) = connection.connect_to(&self.node, &self.service, profile).await?.split();
+        let tunnel = connection.connect_to(self.node.clone(), self.service.clone(), profile).await?;
+        let (reader, writer) = tunnel.split();
         let raw = self.raw && io::stdin().is_terminal();
         if raw {
             context.output.note(&format!("Connected to {} of {}. Ctrl-] leaves.", self.service, self.node));

@@ -16,10 +16,12 @@ use tokio::process::{Child, Command as Process};
 use tokio::time::{sleep, timeout};
 
 use super::DAEMON_ARGUMENT;
+use super::endpoint::{Dialer, Endpoint};
 use super::exit::{Exit, Failure};
 use super::output::{Output, interrupted};
 use super::work::units;
-use crate::rpc::client::{Client, Command, ControlError, Deadlines, Endpoint, UnitReport, UnitState};
+use crate::rpc::request::{Request, WorkRequest};
+use crate::rpc::{CallError, Client, Deadlines, UnitReport, UnitState};
 use crate::tls::commands::{self, CommandError, RequestKey};
 use crate::tls::make::{Dates, KeyKind, Subject};
 
@@ -107,7 +109,7 @@ impl Demo {
         }
         say(output, &format!("  all three answer after {:.2} s", begun.elapsed().as_secs_f64()))?;
         let control = mesh.client("control");
-        let ping = Command::json(&json!({"command": "ping", "target": "execution"}));
+        let ping = Request::Ping { target: "execution".to_owned() };
         let reached =
             async || control.command(&ping).await.is_ok_and(|answer| answer["Success"] == json!(true));
         mesh.until("a route from control to execution", reached).await?;
@@ -121,7 +123,7 @@ impl Demo {
         )?;
         let begun = Instant::now();
         mesh.run_script(output).await?;
-        let units = control.command(&Command::words("work list")?).await?;
+        let units = control.command(&Request::Work(WorkRequest::List { unit: None })).await?;
         let Some(unit) = units::ids(&units).into_iter().next() else {
             return Err(Failure::new(Exit::SubmitFailed, "the job was not accepted"));
         };
@@ -308,7 +310,7 @@ impl DemoMesh {
     }
 
     fn client(&self, node: &str) -> Client {
-        Client::new(Endpoint::Unix(self.socket(node)), Deadlines::default())
+        Client::new(Dialer::new(Endpoint::Unix(self.socket(node)), None), Deadlines::default())
     }
 }
 
@@ -332,9 +334,9 @@ fn make_certificates(dir: &Path) -> Result<(), CommandError> {
     commands::generate_key(KeyKind::Rsa(2048), &dir.join("work.key"), &dir.join("work.pub"))
 }
 
-async fn release_all(client: &Client) -> Result<(), ControlError> {
-    for unit in units::ids(&client.command(&Command::words("work list")?).await?) {
-        units::operate(client, "release", &unit).await?;
+async fn release_all(client: &Client) -> Result<(), CallError> {
+    for unit in units::ids(&client.command(&Request::Work(WorkRequest::List { unit: None })).await?) {
+        units::operate(client, units::release(&unit, false)).await?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use crate::rpc::client::ControlError;
+use crate::rpc::CallError;
 
 /// How a command ended, as the shell sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,20 +118,19 @@ impl Failure {
     }
 }
 
-impl From<ControlError> for Failure {
-    fn from(error: ControlError) -> Self {
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
         let exit = match &error {
-            ControlError::Endpoint(_) | ControlError::NotOneLine(_) => Exit::Usage,
-            ControlError::Unreachable { .. }
-            | ControlError::NotControl { .. }
-            | ControlError::TimedOut { .. }
-            | ControlError::Closed(_)
-            | ControlError::Io { .. }
-            | ControlError::Absent { .. } => Exit::Unreachable,
-            ControlError::Refused(_)
-            | ControlError::Protocol { .. }
-            | ControlError::Payload(_)
-            | ControlError::Truncated { .. } => Exit::Failed,
+            CallError::Unreachable(_)
+            | CallError::NotControl { .. }
+            | CallError::TimedOut { .. }
+            | CallError::Closed(_)
+            | CallError::Io { .. }
+            | CallError::Absent { .. } => Exit::Unreachable,
+            CallError::Refused(_)
+            | CallError::Protocol { .. }
+            | CallError::Payload(_)
+            | CallError::Truncated { .. } => Exit::Failed,
         };
         Self::new(exit, error.to_string())
     }

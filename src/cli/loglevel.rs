@@ -6,7 +6,7 @@ use super::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::rpc::client::Command;
+use crate::rpc::request::Request;
 
 /// Arguments of `meshctl loglevel`.
 #[derive(Debug, Args)]
@@ -18,8 +18,7 @@ pub struct LogLevel {
 
 impl LogLevel {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let line = self.level.map_or_else(|| "loglevel".to_owned(), |level| format!("loglevel {level}"));
-        let answer = context.client.command(&Command::words(&line)?).await?;
+        let answer = context.client.command(&Request::LogLevel { level: self.level }).await?;
         if context.output.json {
             context.output.value(&answer)?;
         } else {

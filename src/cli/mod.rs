@@ -1,10 +1,11 @@
 //! `meshctl`, the command line. Owns arguments, exit codes and what is printed; everything it knows about a node it
-//! asks through [`crate::rpc::client`]. One file per command; options and environment variables that
+//! asks through [`crate::rpc`]. One file per command; options and environment variables that
 //! receptorctl's users know keep their names and meaning.
 
 mod cert;
 mod connect;
 mod demo;
+mod endpoint;
 pub mod exit;
 mod loglevel;
 mod node;
@@ -22,7 +23,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
-use crate::rpc::client::Client;
+use crate::rpc::Client;
 use exit::{Exit, Failure};
 use output::Output;
 

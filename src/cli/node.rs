@@ -1,13 +1,12 @@
 //! `meshctl node`: what one node remembers of others.
 
 use clap::{Args, Subcommand};
-use serde_json::json;
 
 use super::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::rpc::client::Command;
+use crate::rpc::request::Request;
 
 /// Subcommands of `meshctl node`.
 #[derive(Debug, Subcommand)]
@@ -26,8 +25,7 @@ pub struct Forget {
 impl Node {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let Self::Forget(Forget { node }) = self;
-        let command = json!({"command": "node", "subcommand": "forget", "node": node});
-        let answer = context.client.command(&Command::json(&command)).await?;
+        let answer = context.client.command(&Request::NodeForget { node: node.clone() }).await?;
         if context.output.json {
             context.output.value(&answer)?;
         } else {

@@ -10,7 +10,7 @@ use super::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::rpc::client::Command;
+use crate::rpc::request::Request;
 
 /// Arguments of `meshctl ping`.
 #[derive(Debug, Args)]
@@ -27,14 +27,14 @@ pub struct Ping {
 
 impl Ping {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let command = Command::json(&json!({"command": "ping", "target": self.node}));
+        let ping = Request::Ping { target: self.node.clone() };
         let mut connection = context.client.connect().await?;
         let mut exit = Exit::Success;
         for number in 0..self.count {
             if number > 0 {
                 sleep(self.delay).await;
             }
-            let answer = connection.command(&command).await?;
+            let answer = connection.command(&ping).await?;
             if answer["Success"] != json!(true) {
                 exit = Exit::NoReply;
             }

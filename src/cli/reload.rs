@@ -7,7 +7,8 @@ use super::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::rpc::client::Command;
+use crate::rpc::request::Request;
+use crate::rpc::{ErrorCode, ErrorLine};
 
 /// Arguments of `meshctl reload`.
 #[derive(Debug, Args)]
@@ -15,7 +16,7 @@ pub struct Reload {}
 
 impl Reload {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let answer = context.client.command(&Command::words("reload")?).await?;
+        let answer = context.client.command(&Request::Reload).await?;
         let succeeded = answer["Success"] == json!(true);
         if context.output.json {
             context.output.value(&answer)?;
@@ -26,18 +27,13 @@ impl Reload {
             return Ok(Exit::Success);
         }
         let text = answer["Error"].as_str().unwrap_or("the node gave no reason");
-        let failure = Failure::new(exit_of(text), format!("reload failed: {text}"));
+        let exit = match ErrorLine::new(text).code() {
+            ErrorCode::NeedsRestart => Exit::ReloadNeedsRestart,
+            ErrorCode::BadConfiguration => Exit::ReloadUnreadable,
+            _ => Exit::ReloadFailed,
+        };
+        let failure = Failure::new(exit, format!("reload failed: {text}"));
         // With --json the answer itself has said so.
         if context.output.json { Ok(failure.exit) } else { Err(failure) }
-    }
-}
-
-fn exit_of(error: &str) -> Exit {
-    if error.contains("ERRORCODE 3") {
-        Exit::ReloadNeedsRestart
-    } else if error.contains("ERRORCODE 4") {
-        Exit::ReloadUnreadable
-    } else {
-        Exit::ReloadFailed
     }
 }

@@ -11,8 +11,9 @@ use serde_json::{Map, Value};
 
 use clap::{ArgAction, Args, builder::BoolishValueParser};
 
+use super::endpoint::{DEFAULT_SOCKETS, Dialer, Endpoint};
 use super::exit::{Exit, Failure};
-use crate::rpc::client::{Client, ControlError, DEFAULT_SOCKETS, Deadlines, Endpoint};
+use crate::rpc::{Client, Deadlines};
 use crate::tls::{ClientOptions, ClientProfile, Files};
 
 /// Options about the node's control socket.
@@ -60,7 +61,7 @@ impl Target {
     pub fn client(&self) -> Result<Client, Failure> {
         self.check_tls()?;
         let endpoint = match &self.socket {
-            Some(text) => text.parse::<Endpoint>().map_err(ControlError::from)?,
+            Some(text) => text.parse::<Endpoint>().map_err(|error| Failure::usage(error.to_string()))?,
             None => usual_socket(&DEFAULT_SOCKETS)?,
         };
         let usual = Deadlines::default();
@@ -70,14 +71,14 @@ impl Target {
             }
             None => usual,
         };
-        let is_tls = matches!(endpoint, Endpoint::Tls { .. });
-        let client = Client::new(endpoint, deadlines);
-        if !is_tls {
-            return Ok(client);
-        }
-        let options = self.tls_options()?;
-        let profile = ClientProfile::open(options, None);
-        Ok(client.with_tls(profile.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?))
+        let profile = match endpoint {
+            Endpoint::Unix(_) | Endpoint::Tcp { .. } => None,
+            Endpoint::Tls { .. } => {
+                let profile = ClientProfile::open(self.tls_options()?, None);
+                Some(profile.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?)
+            }
+        };
+        Ok(Client::new(Dialer::new(endpoint, profile), deadlines))
     }
 
     /// The TLS settings: from the configuration file if one is given, else from the options.

@@ -1,13 +1,14 @@
 //! `meshctl traceroute`: the nodes on the way to another, as pings of growing reach.
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::rpc::client::{Command, ControlError};
+use crate::rpc::CallError;
+use crate::rpc::request::Request;
 
 /// Arguments of `meshctl traceroute`.
 #[derive(Debug, Args)]
@@ -18,10 +19,7 @@ pub struct Traceroute {
 
 impl Traceroute {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let answer = context
-            .client
-            .command(&Command::json(&json!({"command": "traceroute", "target": self.node})))
-            .await?;
+        let answer = context.client.command(&Request::Traceroute { target: self.node }).await?;
         let hops = hops(&answer)?;
         if context.output.json {
             context.output.value(&answer)?;
@@ -36,13 +34,13 @@ impl Traceroute {
 }
 
 /// The answer's members, in the order of their numbers.
-pub(super) fn hops(answer: &Value) -> Result<Vec<(u32, &Value)>, ControlError> {
-    let unexpected = |answer: String| ControlError::Protocol { question: "traceroute", answer };
+pub(super) fn hops(answer: &Value) -> Result<Vec<(u32, &Value)>, CallError> {
+    let unexpected = |answer: String| CallError::Protocol { question: "traceroute", answer };
     let members = answer.as_object().ok_or_else(|| unexpected("not an object".to_owned()))?;
     let mut hops = members
         .iter()
         .map(|(key, hop)| Ok((key.parse().map_err(|_| unexpected(format!("hop {key:?}")))?, hop)))
-        .collect::<Result<Vec<(u32, &Value)>, ControlError>>()?;
+        .collect::<Result<Vec<(u32, &Value)>, CallError>>()?;
     hops.sort_by_key(|(number, _)| *number);
     Ok(hops)
 }
@@ -64,6 +62,8 @@ fn print(context: &Context, number: u32, hop: &Value) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -7,7 +7,7 @@ use super::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::rpc::client::Command;
+use crate::rpc::request::Request;
 
 const OURS: &str = env!("CARGO_PKG_VERSION");
 
@@ -18,8 +18,8 @@ pub struct Version {}
 impl Version {
     /// Prints our version even when there is no node, and then fails for the node's sake.
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let asked = json!({"command": "status", "requested_fields": ["Version"]});
-        let answer = context.client.command(&Command::json(&asked)).await;
+        let asked = Request::Status { fields: Some(vec!["Version".to_owned()]) };
+        let answer = context.client.command(&asked).await;
         let node = answer.as_ref().ok().and_then(|answer| answer["Version"].as_str());
         if context.output.json {
             context.output.value(&json!({"meshctl": OURS, "node": node}))?;

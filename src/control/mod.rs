@@ -26,7 +26,7 @@ use crate::mesh::ForgetError;
 use crate::node::NodeHandle;
 use crate::stream::{DialError, Streams};
 use crate::tls::{Profiles, UnknownProfile};
-use crate::wire::{InvalidServiceName, NodeId, is_localhost};
+use crate::wire::{InvalidServiceName, NodeId};
 use crate::work::{Registry, WorkError};
 
 pub use lines::LineBudget;
@@ -59,10 +59,7 @@ pub struct Context {
 impl Context {
     /// The node that a client means: `localhost` is the own one. `None` for a name that no node can have.
     fn node_named(&self, name: &str) -> Option<NodeId> {
-        if is_localhost(name) {
-            return Some(self.node.id().clone());
-        }
-        NodeId::new(name).ok()
+        NodeId::resolve(name, self.node.id()).ok()
     }
 }
 

@@ -14,9 +14,7 @@ use super::channel::Channel;
 use super::session::{Next, Peer};
 use super::{Context, Refusal, payload_trace};
 use crate::rpc::request::{AdoptRequest, Follow, SubmitRequest, WorkRequest};
-use crate::work::{
-    self, Adopt, Listing, Origin, Outcome, ResultStream, Started, Submission, Submit, WorkError,
-};
+use crate::work::{self, Listing, Origin, Outcome, ResultStream, Started, Submission, WorkError};
 
 /// Payload bytes handed on at a time.
 const CHUNK: usize = 64 * 1024;
@@ -81,10 +79,9 @@ async fn status(context: &Context, unit: &str) -> Result<Value, Refusal> {
     Ok(serde_json::to_value(context.work.status(unit).await?)?)
 }
 
-async fn adopt(context: &Context, peer: &Peer, what: AdoptRequest) -> Result<Value, Refusal> {
-    let AdoptRequest { node, unit, tls_client, sign_work, signature } = what;
-    let caller = peer.caller(signature);
-    let id = context.work.adopt(Adopt { node, unit_id: unit, tls_client, sign_work, caller }).await?;
+async fn adopt(context: &Context, peer: &Peer, mut what: AdoptRequest) -> Result<Value, Refusal> {
+    let caller = peer.caller(what.signature.take());
+    let id = context.work.adopt(what, caller).await?;
     Ok(json!({"unitid": id, "result": "Adopted"}))
 }
 
@@ -112,22 +109,10 @@ async fn submit(
     context: &Context,
     channel: &mut Channel,
     peer: &Peer,
-    request: SubmitRequest,
+    mut request: SubmitRequest,
 ) -> io::Result<Next> {
-    let SubmitRequest {
-        node,
-        work_type,
-        params,
-        tls_client,
-        ttl,
-        sign_work,
-        signature,
-        payload_length,
-        unit_id,
-    } = request;
-    let caller = peer.caller(signature);
-    let submit = Submit { node, work_type, params, tls_client, ttl, sign_work, unit_id, caller };
-    let mut submission = match context.work.submit(submit).await {
+    let (payload_length, caller) = (request.payload_length, peer.caller(request.signature.take()));
+    let mut submission = match context.work.submit(request, caller).await {
         Ok(submission) => submission,
         Err(error) => return refuse(channel, &error).await,
     };

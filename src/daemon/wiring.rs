@@ -20,7 +20,7 @@ use crate::tls::{
 };
 use crate::wire::{NameHash, NodeId, ServiceName};
 use crate::work::signing::{KeyError, Signer, Verifier};
-use crate::work::{CommandType, Dialed, Dialer, Dialing};
+use crate::work::{CommandType, DialFailure, Dialed, Dialer, Dialing};
 
 pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
@@ -190,8 +190,12 @@ impl Dialer for MeshDialer {
     fn dial(&self, node: NodeId, service: ServiceName, tls: Option<String>) -> Dialing {
         let (streams, profiles) = (self.streams.clone(), self.tls.clone());
         Box::pin(async move {
-            let tls = client_profile(&profiles, &tls).map_err(std::io::Error::other)?;
-            let stream = streams.dial_shared(&node, service, tls.as_ref()).await?;
+            let tls = client_profile(&profiles, &tls).map_err(|error| DialFailure::Tls(error.to_string()))?;
+            let dialed = streams.dial_shared(&node, service, tls.as_ref()).await;
+            let stream = dialed.map_err(|error| match error.is_tls() {
+                true => DialFailure::Tls(error.to_string()),
+                false => DialFailure::Unreachable(error.to_string()),
+            })?;
             Ok(Dialed { peer: stream.peer(), stream: Box::new(stream) })
         })
     }

@@ -20,7 +20,7 @@ use super::stats::LinkStatus;
 use crate::mesh::firewall::Rule;
 use crate::mesh::{ForgetError, Mesh, LocalService, Options, SendError, Status};
 use crate::os::log_limiter::LogLimiter;
-use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand, is_localhost};
+use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand};
 
 /// Messages that may wait for the driver; beyond that, links are read more slowly.
 const INBOX: usize = 1024;
@@ -116,17 +116,6 @@ impl NodeHandle {
     /// The node's ID.
     pub fn id(&self) -> &NodeId {
         &self.inner.switch.id
-    }
-
-    /// A name as a client gave it: `localhost` in any case is this node.
-    ///
-    /// # Errors
-    /// If it is no node ID.
-    pub fn resolve(&self, name: &str) -> Result<NodeId, crate::wire::InvalidNodeId> {
-        if is_localhost(name) {
-            return Ok(self.id().clone());
-        }
-        NodeId::new(name)
     }
 
     /// What the node knows of its mesh. Empty once it has stopped.

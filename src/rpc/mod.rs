@@ -2,7 +2,22 @@
 //!
 //! Owns the grammar of requests in both directions, the reports in the answers, the meaning of `ERROR:` lines, and the
 //! client's half of a connection. `work` (towards other nodes) and `cli` are its clients, `control` its server. It does
-//! not know what a command does, nor how a connection is made.
+//! not know what a command does, nor how a connection is made: that is a [`Dial`].
 
-pub mod client;
+mod call_error;
+mod client;
+mod connection;
+mod error_line;
+pub mod follow;
 pub mod request;
+mod results;
+mod submission;
+mod unit;
+
+pub use call_error::CallError;
+pub use client::{Client, Deadlines, Dial, Dialing};
+pub use connection::{Connection, Duplex, Limits, Tunnel};
+pub use error_line::{ErrorCode, ErrorLine};
+pub use results::{FollowEvent, FollowedOutput};
+pub use submission::{PendingUnit, Submitted};
+pub use unit::{UnitReport, UnitState};

@@ -9,6 +9,22 @@ mod words;
 use std::collections::BTreeMap;
 use std::fmt;
 
+/// The key under which the ID travels that a submitter chose for its unit.
+pub const CHOSEN_ID: &str = "workUnitID";
+
+/// The keys of a submission that are no parameters of the work type, [`CHOSEN_ID`] aside.
+pub const SUBMIT_KEYS: [&str; 9] = [
+    "command",
+    "subcommand",
+    "node",
+    "worktype",
+    "tlsclient",
+    "ttl",
+    "signwork",
+    "signature",
+    "payloadlength",
+];
+
 /// A command line that can be carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
@@ -118,7 +134,7 @@ pub struct Follow {
 }
 
 /// What a client wants done. Empty options count as absent.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct SubmitRequest {
     /// Where it shall run, as the client wrote it.
     pub node: String,
@@ -231,7 +247,27 @@ impl Request {
         if line.starts_with('{') { json::parse(&line) } else { words::parse(&line) }
     }
 
-    /// The command's name, for logs.
+    /// The line that asks for it, its newline included. Words where they say it all, else JSON: no name, however odd,
+    /// can then change the meaning.
+    pub fn to_line(&self) -> String {
+        let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        match self {
+            Self::Status { fields: None } | Self::Reload | Self::LogLevel { level: None } => {
+                format!("{}\n", self.name())
+            }
+            Self::Work(WorkRequest::List { unit: None }) => format!("{}\n", self.name()),
+            Self::Work(WorkRequest::Status { unit }) if is_word(unit) => format!("work status {unit}\n"),
+            Self::Status { .. }
+            | Self::Ping { .. }
+            | Self::Traceroute { .. }
+            | Self::Connect { .. }
+            | Self::NodeForget { .. }
+            | Self::LogLevel { .. }
+            | Self::Work(_) => format!("{}\n", json::print(self)),
+        }
+    }
+
+    /// The command's name, for logs and errors.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Status { .. } => "status",

@@ -121,6 +121,29 @@ pub enum SetupError {
     Quic(#[from] io::Error),
 }
 
+impl DialError {
+    /// Whether the certificates do not fit: the dialler's or the listener's.
+    pub fn is_tls(&self) -> bool {
+        // Alerts of TLS are numbers of their own in QUIC (RFC 9001, section 4.8).
+        let is_alert = |code: TransportErrorCode| (0x100..0x200).contains(&u64::from(code));
+        match self {
+            Self::Rejected { .. } => true,
+            Self::Handshake { source: ConnectionError::TransportError(error), .. } => is_alert(error.code),
+            Self::Handshake { source: ConnectionError::ConnectionClosed(close), .. } => {
+                is_alert(close.error_code)
+            }
+            Self::Handshake { .. }
+            | Self::NoRoute(_)
+            | Self::ServiceUnknown { .. }
+            | Self::Blocked { .. }
+            | Self::Timeout { .. }
+            | Self::TooLarge { .. }
+            | Self::ListenerFailed { .. }
+            | Self::Setup(_) => false,
+        }
+    }
+}
+
 impl From<DialError> for io::Error {
     fn from(error: DialError) -> Self {
         let kind = match &error {

@@ -42,6 +42,14 @@ pub fn is_localhost(name: &str) -> bool {
 }
 
 impl NodeId {
+    /// The node that a client on node `own` means by a name: `localhost` in any case is `own` itself.
+    ///
+    /// # Errors
+    /// [`InvalidNodeId`] says which rule the name breaks.
+    pub fn resolve(name: &str, own: &Self) -> Result<Self, InvalidNodeId> {
+        if is_localhost(name) { Ok(own.clone()) } else { Self::new(name) }
+    }
+
     /// Checks a name.
     ///
     /// # Errors

@@ -33,9 +33,8 @@ pub mod unit;
 pub use caller::{Caller, Origin, Submitter, UnknownSubmitter};
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin};
 pub use error::{OpenError, WorkError};
-pub use registry::{Adopt, Listing, Options, Outcome, Quota, Registry, Started, Submission, Submit};
+pub use registry::{Listing, Options, Outcome, Quota, Registry, Started, Submission};
 pub use results::ResultStream;
-pub use status::UnitReport;
 pub use store::NodeDirectory;
 pub use unit::{State, UnitId};
 
@@ -43,18 +42,11 @@ pub use unit::{State, UnitId};
 pub(crate) use runner::kill_all_units;
 
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 
-use tokio::io::{AsyncRead, AsyncWrite};
-
+pub use crate::rpc::{Duplex, UnitReport};
 use crate::stream::Peer;
 use crate::wire::{NameHash, NodeId, ServiceName};
-
-/// A stream in both directions; shutting its write side down lets the other side go on sending.
-pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 
 /// A stream to a service of another node.
 pub struct Dialed {
@@ -65,7 +57,18 @@ pub struct Dialed {
 }
 
 /// A stream that is being opened.
-pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Dialed>> + Send>>;
+pub type Dialing = Pin<Box<dyn Future<Output = Result<Dialed, DialFailure>> + Send>>;
+
+/// Why no stream was opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DialFailure {
+    /// The node cannot be reached now.
+    #[error("{0}")]
+    Unreachable(String),
+    /// There is no TLS profile of that name, or the certificates do not fit.
+    #[error("{0}")]
+    Tls(String),
+}
 
 /// Opens streams to services of other nodes.
 pub trait Dialer: Send + Sync + 'static {

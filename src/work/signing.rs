@@ -23,27 +23,13 @@ use serde::{Deserialize, Serialize};
 
 use self::keys::{KeyFile, PrivateKey, PublicKey};
 use self::replay::Seen;
+use crate::rpc::request::{CHOSEN_ID, SUBMIT_KEYS};
 use crate::wire::NodeId;
 
 pub use keys::KeyError;
 
 /// How far the clocks of two nodes may be apart, in seconds.
 const LEEWAY: u64 = 60;
-/// Names in a submission that are no parameters of the work type.
-const NO_PARAMETERS: [&str; 9] = [
-    "command",
-    "subcommand",
-    "node",
-    "worktype",
-    "tlsclient",
-    "ttl",
-    "signwork",
-    "signature",
-    "payloadlength",
-];
-
-/// The key of a submission under which the ID travels that its submitter chose for the unit.
-pub const CHOSEN_ID: &str = "workUnitID";
 
 /// The SHA-256 of a payload.
 pub type PayloadHash = [u8; 32];
@@ -95,14 +81,6 @@ pub enum Refusal {
     /// It was made for other work.
     #[error("the token was made for another {0}")]
     OtherWork(&'static str),
-}
-
-impl Refusal {
-    /// Whether the text of another node's answer tells of a refusal that another token, made a little later, does not
-    /// meet.
-    pub(crate) fn passes(text: &str) -> bool {
-        [Self::Busy, Self::Earlier].iter().any(|passing| text.contains(&passing.to_string()))
-    }
 }
 
 /// What a signed request asks for.
@@ -217,7 +195,7 @@ impl Bound {
 
 /// The unit's ID is no parameter, and yet among them here: nodes from before it existed count it as one.
 fn params_hash(params: &BTreeMap<String, String>, chosen_id: Option<&str>) -> String {
-    let own = params.iter().filter(|(name, _)| !NO_PARAMETERS.contains(&name.as_str()));
+    let own = params.iter().filter(|(name, _)| !SUBMIT_KEYS.contains(&name.as_str()));
     let mut own: BTreeMap<&str, &str> = own.map(|(name, value)| (name.as_str(), value.as_str())).collect();
     own.extend(chosen_id.map(|id| (CHOSEN_ID, id)));
     let mut text = Vec::new();

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::asked::{self, Asked};
 use super::caller::{self, Submitter};
 use super::unit::{Life, State};
+use crate::rpc::UnitReport;
 
 /// The work type of a unit that runs on another node.
 pub const REMOTE: &str = "remote";
@@ -285,31 +286,29 @@ impl Status {
 
     /// The answer for clients; `known` says whether the work type is configured here.
     pub fn report(&self, known: bool) -> UnitReport {
-        UnitReport {
-            state: self.life.state,
-            detail: self.life.detail.clone(),
-            stdout_size: self.life.stdout_size,
-            work_type: self.work_type.clone(),
-            extra_data: serde_json::to_value(ToldExtra(known.then_some(&self.extra))).unwrap_or_default(),
-            state_name: self.life.state.name(),
-            exit_code: self.exit_code,
-        }
+        let UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code } =
+            self.report_of(known, self.life.stdout_size);
+        let extra_data = serde_json::to_value(extra_data).unwrap_or_default();
+        UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code }
     }
 
-    /// The same as JSON, with another size of stdout, and made without copies: lists are long.
+    /// The same as JSON, with another size of stdout.
     ///
     /// # Errors
     /// None that is known: a report is made of texts, numbers and JSON.
     pub(super) fn report_json(&self, known: bool, stdout_size: u64) -> serde_json::Result<String> {
-        serde_json::to_string(&Told {
+        serde_json::to_string(&self.report_of(known, stdout_size))
+    }
+
+    fn report_of(&self, known: bool, stdout_size: u64) -> UnitReport<ToldExtra<'_>> {
+        UnitReport {
             state: self.life.state,
-            detail: &self.life.detail,
+            detail: self.life.detail.clone(),
             stdout_size,
-            work_type: &self.work_type,
+            work_type: self.work_type.clone(),
             extra_data: ToldExtra(known.then_some(&self.extra)),
-            state_name: self.life.state.name(),
             exit_code: self.exit_code,
-        })
+        }
     }
 }
 
@@ -343,48 +342,6 @@ pub fn is_secret(name: &str) -> bool {
     name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("secret_"))
 }
 
-/// A unit as clients see it: the status without secrets, and the state's name.
-#[derive(Debug, Clone, PartialEq)]
-pub struct UnitReport {
-    /// Where the unit stands, a number in JSON.
-    pub state: State,
-    /// Phase and cause.
-    pub detail: String,
-    /// Bytes of stdout so far.
-    pub stdout_size: u64,
-    /// The work type.
-    pub work_type: String,
-    /// What only units of that type have.
-    pub extra_data: Value,
-    /// The state's name.
-    pub state_name: &'static str,
-    /// How its process ended, if that is known.
-    pub exit_code: Option<i32>,
-}
-
-impl Serialize for UnitReport {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let Self { state, detail, stdout_size, work_type, extra_data, state_name, exit_code } = self;
-        let (state, stdout_size, exit_code) = (*state, *stdout_size, *exit_code);
-        Told { state, detail, stdout_size, work_type, extra_data, state_name, exit_code }.serialize(s)
-    }
-}
-
-/// The shape of a [`UnitReport`] in JSON.
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Told<'a, E> {
-    #[serde(serialize_with = "as_number")]
-    state: State,
-    detail: &'a str,
-    stdout_size: u64,
-    work_type: &'a str,
-    extra_data: E,
-    state_name: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
-}
-
 /// ExtraData without secrets; none of a type that is unknown here.
 struct ToldExtra<'a>(Option<&'a Extra>);
 
@@ -404,10 +361,6 @@ impl Serialize for ToldExtra<'_> {
 
 /// ExtraData of a unit whose work type is not configured here.
 const UNKNOWN_TYPE: &str = "Unknown WorkType";
-
-fn as_number<S: Serializer>(state: &State, s: S) -> Result<S::Ok, S::Error> {
-    s.serialize_u8(*state as u8)
-}
 
 #[cfg(test)]
 mod tests {

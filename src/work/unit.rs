@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rand::RngExt as _;
 use serde::{Serialize, Serializer};
 
+pub use crate::rpc::UnitState as State;
 use crate::wire::NodeId;
 
 /// How the Detail of a unit begins that its daemon's end kept from being started (docs/protocol.md#details).
@@ -103,49 +104,6 @@ impl fmt::Debug for UnitId {
 impl Serialize for UnitId {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_str(&self.0)
-    }
-}
-
-/// Where a unit stands. The numbers are those of the status file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
-    /// Accepted, not running yet.
-    Pending = 0,
-    /// Its command runs.
-    Running = 1,
-    /// Ended well.
-    Succeeded = 2,
-    /// Ended badly, or never started.
-    Failed = 3,
-    /// Ended because a client asked for it.
-    Canceled = 4,
-}
-
-impl State {
-    /// The state of that number in a status file.
-    pub fn from_number(number: u64) -> Option<Self> {
-        [Self::Pending, Self::Running, Self::Succeeded, Self::Failed, Self::Canceled]
-            .get(number as usize)
-            .copied()
-    }
-
-    /// The name that clients see.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Running => "Running",
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-            Self::Canceled => "Canceled",
-        }
-    }
-
-    /// Whether nothing can follow.
-    pub const fn is_final(self) -> bool {
-        match self {
-            Self::Pending | Self::Running => false,
-            Self::Succeeded | Self::Failed | Self::Canceled => true,
-        }
     }
 }
 

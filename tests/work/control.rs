@@ -7,10 +7,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use meshd::rpc::request::SubmitRequest;
 use meshd::stream::Peer;
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::{
-    Caller, Dialed, Dialer, Dialing, Origin, Outcome, Registry, Started, Submit, WorkError, follow,
+    Caller, DialFailure, Dialed, Dialer, Dialing, Origin, Outcome, Registry, Started, WorkError, follow,
 };
 use serde_json::Value;
 use tokio::io::{
@@ -109,7 +110,7 @@ impl Dialer for Mesh {
         assert_eq!(service, ServiceName::CONTROL);
         let mut state = self.state.lock().unwrap();
         let Some(registry) = state.nodes.get(node.as_str()).cloned() else {
-            return Box::pin(async move { Err(io::Error::other(format!("no route to {node}"))) });
+            return Box::pin(async move { Err(DialFailure::Unreachable(format!("no route to {node}"))) });
         };
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         if self.lost.borrow().0 {
@@ -250,7 +251,7 @@ async fn answer(
         "release" => {
             registry.release(id, false, &caller).await.map(|o| Some(told(o, "released", "release pending")))
         }
-        follow::SUBCOMMAND if !mode.go => {
+        "follow" if !mode.go => {
             follow::serve(registry, id, start, &caller, reader, writer).await.map(|()| None)
         }
         "results" => {
@@ -283,8 +284,8 @@ async fn submit(
     let unit_id = params.remove("workUnitID").filter(|_| !mode.go);
     let origin = Origin::Mesh { node: mode.caller.hash(), certified: false };
     let caller = Caller { origin, ..Caller::default() };
-    let submit = Submit { node, work_type, params, unit_id, caller, ..Submit::default() };
-    let mut submission = registry.submit(submit).await?;
+    let submit = SubmitRequest { node, work_type, params, unit_id, ..SubmitRequest::default() };
+    let mut submission = registry.submit(submit, caller).await?;
     let id = submission.id().to_string();
     drop(mode.slow.wait_for(|slow| !slow).await);
     let line = format!("Work unit created with ID {id}. Send stdin data and EOF.\n");

@@ -3,8 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use meshd::rpc::request::SubmitRequest;
 use meshd::work::limits::{Limits, MaxStdout, WhenFull};
-use meshd::work::{CommandType, Registry, State, Submit};
+use meshd::work::{CommandType, Registry, State};
 use rustix::process::Signal;
 
 use crate::harness::*;
@@ -33,8 +34,8 @@ async fn engine() -> Engine {
 }
 
 /// Submits a request and returns the final Detail of the unit.
-async fn detail_of(registry: &Registry, request: Submit) -> String {
-    let submission = registry.submit(request).await.unwrap();
+async fn detail_of(registry: &Registry, request: SubmitRequest) -> String {
+    let submission = registry.submit(request, me()).await.unwrap();
     let id = submission.id().to_string();
     let _refused = within(submission.finish()).await;
     failed(registry, &id).await
@@ -74,7 +75,7 @@ async fn units_that_do_not_start_are_explained() {
     ] {
         assert_names(&detail_of(&engine.registry, request("n1", work_type, params)).await, &parts);
     }
-    let submission = engine.registry.submit(request("n1", "cat", "")).await.unwrap();
+    let submission = engine.registry.submit(request("n1", "cat", ""), me()).await.unwrap();
     let id = submission.id().to_string();
     drop(submission);
     let detail = failed(&engine.registry, &id).await;
@@ -106,7 +107,7 @@ async fn units_that_fail_are_explained() {
 #[tokio::test]
 async fn units_ended_by_a_restart_are_explained() {
     let engine = Engine::new().await;
-    let submission = engine.registry.submit(request("n1", "cat", "")).await.unwrap();
+    let submission = engine.registry.submit(request("n1", "cat", ""), me()).await.unwrap();
     let pending = submission.id().to_string();
     std::mem::forget(submission);
     std::fs::create_dir(engine.dir("damaged0")).unwrap();
@@ -129,7 +130,7 @@ async fn failures_on_the_way_to_another_node_are_explained() {
     let detail = detail_of(registry, request("n2", "fixed", "x")).await;
     assert_names(&detail, &["Error starting worker", "extra params", "node n2 refused the job"]);
     let detail =
-        detail_of(registry, Submit { ttl: Some("50ms".into()), ..request("n3", "sh", "true") }).await;
+        detail_of(registry, SubmitRequest { ttl: Some("50ms".into()), ..request("n3", "sh", "true") }).await;
     // The obstacle is kept together with the final error.
     assert_names(&detail, &["Work unit expired on ", "Waiting for node n3", "no route to n3", "longer ttl"]);
     let (away, _) = starts(registry, request("n3", "sh", "true")).await;

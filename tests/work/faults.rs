@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meshd::work::{CommandType, Outcome, Registry, State, Submit, signing::Signer};
+use meshd::rpc::request::SubmitRequest;
+use meshd::work::{CommandType, Outcome, Registry, State, signing::Signer};
 use rustix::process::Signal;
 
 use crate::control::Mesh;
@@ -46,7 +47,7 @@ async fn a_runner_that_dies_before_it_answers_ends_its_unit() {
     assert!(std::process::Command::new("cp").arg("/bin/cat").arg(&program).status().unwrap().success());
     let held = CommandType::new("held", program.display().to_string());
     let engine = Engine::with(|options| options.work_types.push(held)).await;
-    let submission = engine.registry.submit(request("localhost", "held", "")).await.unwrap();
+    let submission = engine.registry.submit(request("localhost", "held", ""), me()).await.unwrap();
     let id = submission.id().to_string();
     let dir = engine.dir(&id);
     // The runner claims its unit, starts the command, and gets no further.
@@ -125,7 +126,7 @@ async fn a_payload_is_hashed_before_the_node_is_dialled() {
     options.signer = Some(Arc::new(Signer::open(&key, Duration::from_secs(60)).unwrap()));
     let near = Registry::open(options, mesh.clone()).await.unwrap();
     // There is no route, so a start that begins by dialling would fail.
-    let submission = near.submit(Submit { sign_work: true, ..request("n2", "cat", "") }).await.unwrap();
+    let submission = near.submit(SubmitRequest { sign_work: true, ..request("n2", "cat", "") }, me()).await.unwrap();
     let id = submission.id().to_string();
     std::fs::remove_file(temp.path().join("near/n1").join(&id).join("stdin")).unwrap();
     within(submission.finish()).await.unwrap();

@@ -6,10 +6,11 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use meshd::rpc::request::SubmitRequest;
 use meshd::stream::Peer;
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::signing::Signer;
-use meshd::work::{Dialed, Dialer, Dialing, Outcome, Registry, State, Submit};
+use meshd::work::{Dialed, Dialer, Dialing, Outcome, Registry, State};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 
@@ -138,7 +139,8 @@ async fn every_field_is_stored_used_and_reported() {
 async fn ids_of_old_and_new_nodes_work_in_every_request() {
     for id in ["abcdEFGH", "n2-abcdEFGH", "10.0.0.1-abcdEFGH", "n2.example.com:abcdEFGH"] {
         let (registry, _temp, heard) = open_towards(id, 0).await;
-        let unit = run_as(&registry, Submit { sign_work: true, ..request("n2", "type", "") }, b"").await;
+        let unit =
+            run_as(&registry, SubmitRequest { sign_work: true, ..request("n2", "type", "") }, b"").await;
         assert_eq!(finished(&registry, &unit).await.extra_data["RemoteUnitID"], id);
         assert_eq!(within(registry.release(&unit, false, &me())).await.unwrap(), Outcome::Done);
         let heard = heard.lock().unwrap();

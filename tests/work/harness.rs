@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meshd::rpc::request::SubmitRequest;
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::{
-    Caller, CommandType, Dialer, Dialing, Options, Registry, State, Submission, Submit, UnitReport,
+    Caller, CommandType, DialFailure, Dialer, Dialing, Options, Registry, State, Submission, UnitReport,
 };
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
@@ -22,7 +23,7 @@ pub struct Nowhere(pub NodeId);
 
 impl Dialer for Nowhere {
     fn dial(&self, node: NodeId, _: ServiceName, _: Option<String>) -> Dialing {
-        Box::pin(async move { Err(io::Error::other(format!("no route to {node}"))) })
+        Box::pin(async move { Err(DialFailure::Unreachable(format!("no route to {node}"))) })
     }
 
     fn knows_profile(&self, _name: &str) -> bool {
@@ -221,12 +222,12 @@ pub async fn open(options: Options) -> Registry {
     Registry::open(options, dialer).await.unwrap()
 }
 
-pub fn request(node: &str, work_type: &str, params: &str) -> Submit {
+pub fn request(node: &str, work_type: &str, params: &str) -> SubmitRequest {
     let params = match params {
         "" => BTreeMap::new(),
         params => BTreeMap::from([("params".to_owned(), params.to_owned())]),
     };
-    Submit { node: node.into(), work_type: work_type.into(), params, caller: me(), ..Submit::default() }
+    SubmitRequest { node: node.into(), work_type: work_type.into(), params, ..SubmitRequest::default() }
 }
 
 /// Submits a shell script with its payload, and returns the unit's ID.
@@ -235,8 +236,8 @@ pub async fn run(registry: &Registry, script: &str) -> String {
     run_as(registry, request("localhost", "sh", &quoted), b"").await
 }
 
-pub async fn run_as(registry: &Registry, request: Submit, payload: &[u8]) -> String {
-    let mut submission: Submission = registry.submit(request).await.unwrap();
+pub async fn run_as(registry: &Registry, request: SubmitRequest, payload: &[u8]) -> String {
+    let mut submission: Submission = registry.submit(request, me()).await.unwrap();
     let id = submission.id().to_string();
     submission.write(payload).await.unwrap();
     submission.finish().await.unwrap();

@@ -170,7 +170,7 @@ async fn a_unit_keeps_requiring_signatures_without_its_type() {
 #[tokio::test]
 async fn a_type_removed_during_a_payload_fails_its_unit() {
     let engine = Engine::new().await;
-    let submission = engine.registry.submit(request("n1", "sh", "true")).await.unwrap();
+    let submission = engine.registry.submit(request("n1", "sh", "true"), me()).await.unwrap();
     let id = submission.id().to_string();
     engine.registry.set_work_types(types(None)).unwrap();
     assert!(matches!(submission.finish().await, Err(WorkError::UnknownType(_))));

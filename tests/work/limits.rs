@@ -156,7 +156,7 @@ async fn environment_directory_and_user_are_those_of_the_type() {
         ),
     ] {
         let engine = bounded(change).await;
-        let submission = engine.registry.submit(request("n1", "sh", "true")).await.unwrap();
+        let submission = engine.registry.submit(request("n1", "sh", "true"), me()).await.unwrap();
         assert_eq!(submission.finish().await.unwrap_err().to_string(), cause);
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use meshd::work::{Caller, OpenError, Outcome, State, Submit, WorkError};
+use meshd::rpc::request::SubmitRequest;
+use meshd::work::{Caller, OpenError, Outcome, State, WorkError};
 use rustix::process::{Pid, Signal};
 
 use crate::harness::*;
@@ -207,7 +208,7 @@ async fn release_deletes_and_is_remembered() {
 #[tokio::test]
 async fn a_command_that_cannot_start_says_why() {
     let engine = Engine::new().await;
-    let submission = engine.registry.submit(request("localhost", "nothing", "")).await.unwrap();
+    let submission = engine.registry.submit(request("localhost", "nothing", ""), me()).await.unwrap();
     let id = submission.id().to_string();
     let error = submission.finish().await.unwrap_err();
     assert!(
@@ -223,7 +224,7 @@ async fn a_command_that_cannot_start_says_why() {
 #[tokio::test]
 async fn impossible_requests_are_refused_and_leave_nothing() {
     let engine = Engine::new().await;
-    let with = |change: fn(&mut Submit), work_type: &str, params: &str| {
+    let with = |change: fn(&mut SubmitRequest), work_type: &str, params: &str| {
         let mut request = request("n1", work_type, params);
         change(&mut request);
         request
@@ -233,11 +234,6 @@ async fn impossible_requests_are_refused_and_leave_nothing() {
         (with(|_| {}, "remote", ""), "unknown work type remote"),
         (with(|_| {}, "fixed", "x"), "extra params provided but not allowed"),
         (with(|r| r.ttl = Some("1h".into()), "cat", ""), "ttl option is intended for remote work only"),
-        (with(|r| r.caller.signature = Some("x".into()), "cat", ""), "work type did not expect a signature"),
-        (
-            with(|r| r.caller = Caller::default(), "signed", ""),
-            "could not verify signature: signature is empty",
-        ),
         (
             with(
                 |r| {
@@ -272,9 +268,20 @@ async fn impossible_requests_are_refused_and_leave_nothing() {
             "ttl \"soon\" is not a duration: write for example 1.5h, 30m or 30m10s",
         ),
     ] {
-        assert_eq!(engine.registry.submit(request).await.unwrap_err().to_string(), text);
+        assert_eq!(engine.registry.submit(request, me()).await.unwrap_err().to_string(), text);
     }
-    assert!(matches!(engine.registry.submit(request("n1", "sh", "'")).await, Err(WorkError::BadQuoting(_))));
+    let signed = Caller { signature: Some("x".into()), ..me() };
+    for (work_type, caller, text) in [
+        ("cat", signed, "work type did not expect a signature"),
+        ("signed", Caller::default(), "could not verify signature: signature is empty"),
+    ] {
+        let refused = engine.registry.submit(request("n1", work_type, ""), caller).await;
+        assert_eq!(refused.unwrap_err().to_string(), text);
+    }
+    assert!(matches!(
+        engine.registry.submit(request("n1", "sh", "'"), me()).await,
+        Err(WorkError::BadQuoting(_))
+    ));
     assert!(engine.registry.list(None).await.unwrap().is_empty());
     assert_eq!(directories_in(&engine.dir("")), 0);
 }
@@ -282,7 +289,7 @@ async fn impossible_requests_are_refused_and_leave_nothing() {
 #[tokio::test]
 async fn a_payload_that_stops_half_way_fails_the_unit() {
     let engine = Engine::new().await;
-    let mut submission = engine.registry.submit(request("n1", "cat", "")).await.unwrap();
+    let mut submission = engine.registry.submit(request("n1", "cat", ""), me()).await.unwrap();
     let id = submission.id().to_string();
     assert_eq!(engine.registry.status(&id).await.unwrap().detail, "Waiting for Input Data");
     submission.write(b"half").await.unwrap();
@@ -292,14 +299,14 @@ async fn a_payload_that_stops_half_way_fails_the_unit() {
         (report.state, report.detail.as_str()),
         (State::Failed, "Error reading input data: connection reset; submit the job again")
     );
-    let submission = engine.registry.submit(request("n1", "cat", "")).await.unwrap();
+    let submission = engine.registry.submit(request("n1", "cat", ""), me()).await.unwrap();
     let id = submission.id().to_string();
     drop(submission);
     assert_eq!(
         finished(&engine.registry, &id).await.detail,
         "Error reading input data: the client went away; submit the job again"
     );
-    let submission = engine.registry.submit(request("n1", "cat", "")).await.unwrap();
+    let submission = engine.registry.submit(request("n1", "cat", ""), me()).await.unwrap();
     let id = submission.id().to_string();
     engine.registry.cancel(&id, &me()).await.unwrap();
     assert!(matches!(submission.finish().await, Err(WorkError::EndedEarly(_))));
@@ -349,7 +356,7 @@ async fn a_full_disk_is_reported_and_recovers() {
     let registry = open(options(small.join("data"), "n1")).await;
     let before = run(&registry, "echo before").await;
     finished(&registry, &before).await;
-    let mut submission = registry.submit(request("n1", "cat", "")).await.unwrap();
+    let mut submission = registry.submit(request("n1", "cat", ""), me()).await.unwrap();
     let full = submission.id().to_string();
     let chunk = vec![7; 256 * 1024];
     let error = loop {
@@ -362,7 +369,7 @@ async fn a_full_disk_is_reported_and_recovers() {
     submission.abort(error.to_string()).await;
     let report = registry.status(&full).await.unwrap();
     assert!(report.detail.contains("no space left under the data directory"), "{}", report.detail);
-    assert!(matches!(registry.submit(request("n1", "cat", "")).await, Err(WorkError::NoSpace { .. })));
+    assert!(matches!(registry.submit(request("n1", "cat", ""), me()).await, Err(WorkError::NoSpace { .. })));
     assert_eq!(collect(&registry, &before, 0).await, b"before\n");
     registry.release(&full, false, &me()).await.unwrap();
     let after = run(&registry, "echo after").await;

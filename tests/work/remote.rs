@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use meshd::work::{Options, Outcome, Registry, Started, State, Submit};
+use meshd::rpc::request::SubmitRequest;
+use meshd::work::{Options, Outcome, Registry, Started, State};
 
 use crate::control::Mesh;
 use crate::harness::*;
@@ -52,12 +53,12 @@ impl Pair {
     }
 }
 
-pub fn sh(script: &str) -> Submit {
+pub fn sh(script: &str) -> SubmitRequest {
     request("n2", "sh", &shlex::try_quote(script).unwrap())
 }
 
-pub async fn starts(registry: &Registry, request: Submit) -> (String, Started) {
-    let submission = registry.submit(request).await.unwrap();
+pub async fn starts(registry: &Registry, request: SubmitRequest) -> (String, Started) {
+    let submission = registry.submit(request, me()).await.unwrap();
     let id = submission.id().to_string();
     (id, within(submission.finish()).await.unwrap())
 }
@@ -232,7 +233,7 @@ async fn force_frees_the_unit_here_in_any_case() {
 async fn a_half_submitted_unit_is_cleaned_up_on_the_far_node() {
     let pair = Pair::new().await;
     pair.mesh.stall(true);
-    let submission = pair.near.submit(sh("echo x")).await.unwrap();
+    let submission = pair.near.submit(sh("echo x"), me()).await.unwrap();
     let id = submission.id().to_string();
     let finish = tokio::spawn(submission.finish());
     until(&pair.near, &id, |report| report.extra_data["RemoteUnitID"] == id.as_str()).await;
@@ -314,7 +315,7 @@ async fn a_unit_that_vanished_on_the_far_node_fails_here() {
 #[tokio::test]
 async fn a_refusal_ends_the_unit_and_is_reported() {
     let pair = Pair::new().await;
-    let submission = pair.near.submit(request("n2", "none", "")).await.unwrap();
+    let submission = pair.near.submit(request("n2", "none", ""), me()).await.unwrap();
     let id = submission.id().to_string();
     let error = within(submission.finish()).await.unwrap_err();
     assert_eq!(error.to_string(), "error from remote: unknown work type none");
@@ -331,7 +332,7 @@ async fn a_refusal_ends_the_unit_and_is_reported() {
 async fn a_ttl_bounds_the_wait_for_the_start() {
     let pair = Pair::new().await;
     pair.mesh.take_down("n2");
-    let (id, started) = starts(&pair.near, Submit { ttl: Some("50ms".into()), ..sh("echo x") }).await;
+    let (id, started) = starts(&pair.near, SubmitRequest { ttl: Some("50ms".into()), ..sh("echo x") }).await;
     assert_eq!(started, Started::Submitted);
     let report = finished(&pair.near, &id).await;
     assert_eq!(report.state, State::Failed);

@@ -39,7 +39,7 @@ async fn a_job_taken_up_again_can_be_cancelled() {
 #[tokio::test]
 async fn units_that_had_not_started_fail_at_a_restart() {
     let engine = Engine::new().await;
-    let submission = engine.registry.submit(request("n1", "cat", "")).await.unwrap();
+    let submission = engine.registry.submit(request("n1", "cat", ""), me()).await.unwrap();
     let id = submission.id().to_string();
     std::mem::forget(submission);
     let engine = engine.restart().await;

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meshd::rpc::request::SubmitRequest;
 use meshd::work::signing::Signer;
-use meshd::work::{Outcome, Registry, Started, State, Submission, Submit, WorkError};
+use meshd::work::{Outcome, Registry, Started, State, Submission, WorkError};
 
 use crate::control::Mesh;
 use crate::harness::*;
@@ -18,7 +19,7 @@ const PART: usize = 500_000;
 
 /// Begins a unit whose command copies its payload.
 async fn begin(pair: &Pair, payload: &[u8]) -> (String, Submission) {
-    let mut submission = pair.near.submit(request("n2", "cat", "")).await.unwrap();
+    let mut submission = pair.near.submit(request("n2", "cat", ""), me()).await.unwrap();
     submission.write(payload).await.unwrap();
     (submission.id().to_string(), submission)
 }
@@ -88,7 +89,7 @@ async fn a_payload_that_breaks_off_runs_nowhere_and_leaves_nothing() {
         let pair = Pair::new().await;
         pair.mesh.pretend_go(go);
         let ran = pair.temp.path().join("ran");
-        let mut submission = pair.near.submit(sh(&format!("touch {}", ran.display()))).await.unwrap();
+        let mut submission = pair.near.submit(sh(&format!("touch {}", ran.display())), me()).await.unwrap();
         let id = submission.id().to_string();
         submission.write(&bytes(PART)).await.unwrap();
         arrives(&pair, PART).await;
@@ -170,7 +171,8 @@ async fn a_daemon_that_ends_during_a_payload_fails_the_unit_on_both_nodes() {
 async fn a_unit_starts_only_after_its_payload_is_durable_here() {
     let pair = Pair::new().await;
     let units: PathBuf = pair.temp.path().join("near/n1");
-    let mut submission = pair.near.submit(sh(&format!("cat {}/*/status", units.display()))).await.unwrap();
+    let mut submission =
+        pair.near.submit(sh(&format!("cat {}/*/status", units.display())), me()).await.unwrap();
     let id = submission.id().to_string();
     submission.write(&bytes(PART)).await.unwrap();
     arrives(&pair, PART).await;
@@ -184,7 +186,7 @@ async fn a_unit_starts_only_after_its_payload_is_durable_here() {
 #[tokio::test]
 async fn a_refusal_is_reported_when_the_payload_has_ended() {
     let pair = Pair::new().await;
-    let mut submission = pair.near.submit(request("n2", "none", "")).await.unwrap();
+    let mut submission = pair.near.submit(request("n2", "none", ""), me()).await.unwrap();
     let id = submission.id().to_string();
     submission.write(&bytes(PART)).await.unwrap();
     let report = finished(&pair.near, &id).await;
@@ -199,7 +201,8 @@ async fn a_unit_can_be_cancelled_released_or_expire_during_its_payload() {
     for way in 0..4 {
         let pair = Pair::new().await;
         let ttl = (way == 3).then(|| "300ms".to_owned());
-        let mut submission = pair.near.submit(Submit { ttl, ..request("n2", "cat", "") }).await.unwrap();
+        let mut submission =
+            pair.near.submit(SubmitRequest { ttl, ..request("n2", "cat", "") }, me()).await.unwrap();
         let id = submission.id().to_string();
         submission.write(&bytes(PART)).await.unwrap();
         if way < 3 {
@@ -229,7 +232,7 @@ async fn a_signed_payload_is_sent_when_it_is_complete() {
     let signer = Arc::new(Signer::open(&key, Duration::from_secs(60)).unwrap());
     let pair = Pair::with(|options| options.signer = Some(signer.clone())).await;
     // No node answers: an attempt leaves its mark.
-    let mut signed = pair.near.submit(Submit { sign_work: true, ..request("n3", "cat", "") }).await.unwrap();
+    let mut signed = pair.near.submit(SubmitRequest { sign_work: true, ..request("n3", "cat", "") }, me()).await.unwrap();
     let id = signed.id().to_string();
     signed.write(&bytes(PART)).await.unwrap();
     let (_, other) = begin(&pair, &bytes(PART)).await;
@@ -275,7 +278,7 @@ async fn a_full_disk_on_the_far_node_ends_the_unit_and_is_reported() {
     let near = Registry::open(options(temp.path().join("near"), "n1"), mesh.clone()).await.unwrap();
     let far = Registry::open(options(small.join("far"), "n2"), mesh.clone()).await.unwrap();
     mesh.set("n2", far.clone());
-    let mut submission = near.submit(request("n2", "cat", "")).await.unwrap();
+    let mut submission = near.submit(request("n2", "cat", ""), me()).await.unwrap();
     let id = submission.id().to_string();
     submission.write(&bytes(8 * PART)).await.unwrap();
     // Its client is still sending.

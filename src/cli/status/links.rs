@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::json;
 
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::{Context, table};
-use crate::rpc::client::{Command, ControlError};
+use crate::rpc::CallError;
+use crate::rpc::request::Request;
 
 /// A link as a node reports it; missing fields count as nothing.
 #[derive(Debug, Default, Deserialize)]
@@ -42,8 +42,8 @@ struct NeighborStats {
 }
 
 pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
-    let question = json!({"command": "status", "requested_fields": ["Links", "Counters"]});
-    let answer = context.client.command(&Command::json(&question)).await?;
+    let fields = ["Links", "Counters"].map(str::to_owned).to_vec();
+    let answer = context.client.command(&Request::Status { fields: Some(fields) }).await?;
     let Some(links) = answer.get("Links") else {
         return Err(Failure::new(Exit::Failed, "this node does not tell of its links: it is no meshd"));
     };
@@ -52,7 +52,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
         return Ok(Exit::Success);
     }
     let links = Vec::<Link>::deserialize(links)
-        .map_err(|error| ControlError::Protocol { question: "status", answer: error.to_string() })?;
+        .map_err(|error| CallError::Protocol { question: "status", answer: error.to_string() })?;
     context.output.line(&render(&links))?;
     Ok(Exit::Success)
 }
@@ -93,6 +93,8 @@ fn render(links: &[Link]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -12,7 +12,8 @@ use super::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::rpc::client::{Command, ControlError};
+use crate::rpc::CallError;
+use crate::rpc::request::Request;
 
 pub use report::{Report, without_nulls};
 pub use tables::render;
@@ -30,12 +31,12 @@ impl Status {
         if self.links {
             return links::run(context).await;
         }
-        let answer = context.client.command(&Command::words("status")?).await?;
+        let answer = context.client.command(&Request::Status { fields: None }).await?;
         if context.output.json {
             context.output.value(&answer)?;
         } else {
             let report = Report::deserialize(without_nulls(answer))
-                .map_err(|error| ControlError::Protocol { question: "status", answer: error.to_string() })?;
+                .map_err(|error| CallError::Protocol { question: "status", answer: error.to_string() })?;
             context.output.line(&render(&report, Timestamp::now()))?;
         }
         Ok(Exit::Success)

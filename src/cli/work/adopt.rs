@@ -1,13 +1,13 @@
 //! `meshctl work adopt`: takes over a unit that another node submitted, by the ID that it has on the node that runs it.
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::cli::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::rpc::client::Command;
+use crate::rpc::request::{AdoptRequest, Request, WorkRequest};
 
 /// Arguments of `meshctl work adopt`.
 #[derive(Debug, Args)]
@@ -26,15 +26,14 @@ pub struct Adopt {
 
 impl Adopt {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let mut command =
-            json!({"command": "work", "subcommand": "adopt", "node": self.node, "unitid": self.unit_id});
-        if let Some(profile) = self.tls_client.filter(|profile| !profile.is_empty()) {
-            command["tlsclient"] = profile.into();
-        }
-        if self.signwork {
-            command["signwork"] = "true".into();
-        }
-        let answer = context.client.command(&Command::json(&command)).await?;
+        let adopt = AdoptRequest {
+            node: self.node,
+            unit: self.unit_id.clone(),
+            tls_client: self.tls_client.filter(|profile| !profile.is_empty()),
+            sign_work: self.signwork,
+            signature: None,
+        };
+        let answer = context.client.command(&Request::Work(WorkRequest::Adopt(adopt))).await?;
         if context.output.json {
             context.output.value(&answer)?;
         } else {

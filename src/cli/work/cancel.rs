@@ -7,7 +7,8 @@ use crate::cli::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::rpc::client::ControlError;
+use crate::rpc::CallError;
+use crate::rpc::request::WorkRequest;
 
 /// Arguments of `meshctl work cancel`.
 #[derive(Debug, Args)]
@@ -29,10 +30,11 @@ impl Cancel {
 }
 
 /// Nodes answer "cancelled" for units that ended long ago, which would be a lie to pass on.
-async fn cancel(context: &Context, unit: &str) -> Result<String, ControlError> {
+async fn cancel(context: &Context, unit: &str) -> Result<String, CallError> {
     let state = context.client.unit_status(unit).await?.state;
     if state.is_final() {
         return Ok(format!("nothing to cancel, it had ended already ({})", state.name()));
     }
-    operate(&context.client, "cancel", unit).await
+    let cancel = WorkRequest::Cancel { unit: unit.to_owned(), signature: None };
+    operate(&context.client, cancel).await
 }

@@ -3,12 +3,14 @@
 
 use std::pin::pin;
 
+use serde_json::Value;
+
 use crate::cli::{
     Context,
     exit::{Exit, Failure},
     output::interrupted,
 };
-use crate::rpc::client::{ControlError, ResultEvent, ResultStream, UnitReport, UnitState};
+use crate::rpc::{CallError, ErrorCode, FollowEvent, FollowedOutput, UnitReport, UnitState};
 
 /// Follows `unit` from byte `start` of its output to its end. With `--json` the final status goes to standard
 /// error, since standard output is the job's own.
@@ -26,39 +28,34 @@ pub async fn follow(context: &Context, unit: &str, start: u64) -> Result<Exit, F
         }
     };
     match copied {
-        Ok(report) => Ok(ended(context, unit, &report)),
+        Ok((report, answer)) => Ok(ended(context, unit, &report, answer)),
         Err(failure) => Err(left_early(context, unit, stream.position(), failure)),
     }
 }
 
-async fn copy(context: &Context, stream: &mut ResultStream) -> Result<UnitReport, Failure> {
+async fn copy(context: &Context, stream: &mut FollowedOutput) -> Result<(UnitReport, Value), Failure> {
     loop {
         match stream.next().await.map_err(|error| of_unit(error, context))? {
-            ResultEvent::Data(bytes) => context.output.bytes(&bytes).await?,
-            ResultEvent::Lost(error) => {
+            FollowEvent::Data(bytes) => context.output.bytes(&bytes).await?,
+            FollowEvent::Lost(error) => {
                 context.output.note(&format!("meshctl: {error}; waiting for the node ..."))
             }
-            ResultEvent::Resumed => {
+            FollowEvent::Resumed => {
                 context.output.note("meshctl: the node is back; going on where it stopped")
             }
-            ResultEvent::End(report) => return Ok(report),
+            FollowEvent::End { report, answer } => return Ok((report, answer)),
         }
     }
 }
 
-fn ended(context: &Context, unit: &str, report: &UnitReport) -> Exit {
+fn ended(context: &Context, unit: &str, report: &UnitReport, mut answer: Value) -> Exit {
     if context.output.json {
-        let mut status = report.raw.clone();
-        status["unitid"] = unit.into();
-        context.output.note(&status.to_string());
+        answer["unitid"] = unit.into();
+        context.output.note(&answer.to_string());
     }
     match report.state {
         UnitState::Succeeded => return Exit::Success,
-        UnitState::Pending
-        | UnitState::Running
-        | UnitState::Failed
-        | UnitState::Canceled
-        | UnitState::Unknown(_) => {}
+        UnitState::Pending | UnitState::Running | UnitState::Failed | UnitState::Canceled => {}
     }
     if !context.output.json {
         let state = report.state.name().to_lowercase();
@@ -80,7 +77,7 @@ fn left_early(context: &Context, unit: &str, position: u64, failure: Failure) ->
         | Exit::SubmitFailed
         | Exit::BrokenPipe => return failure,
     }
-    let meshctl = format!("meshctl --socket {}", context.client.endpoint());
+    let meshctl = format!("meshctl --socket {}", context.client.address());
     let advice = format!(
         "unit {unit} goes on without us\n  follow it:  {meshctl} work results {unit} --start {position}\n  stop it:    {meshctl} work cancel {unit}"
     );
@@ -91,15 +88,12 @@ fn left_early(context: &Context, unit: &str, position: u64, failure: Failure) ->
 }
 
 /// A refusal to do something with a unit, with a way on.
-pub fn of_unit(error: ControlError, context: &Context) -> Failure {
-    let unknown = match &error {
-        ControlError::Refused(text) => text.contains("unknown work unit"),
-        _ => false,
-    };
+pub fn of_unit(error: CallError, context: &Context) -> Failure {
+    let unknown = matches!(&error, CallError::Refused(line) if line.code() == ErrorCode::UnknownUnit);
     let failure = Failure::from(error);
     if !unknown {
         return failure;
     }
-    let list = format!("meshctl --socket {} work list", context.client.endpoint());
+    let list = format!("meshctl --socket {} work list", context.client.address());
     Failure::new(failure.exit, format!("{}; the node's units: {list}", failure.message))
 }

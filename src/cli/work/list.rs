@@ -9,7 +9,7 @@ use crate::cli::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::rpc::client::Command;
+use crate::rpc::request::{Request, WorkRequest};
 
 /// Arguments of `meshctl work list`.
 #[derive(Debug, Args)]
@@ -50,14 +50,10 @@ impl List {
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         let mut connection = context.client.connect().await?;
         if let Some(node) = given(&self.node) {
-            let profile = given(&self.tls_client);
-            connection =
-                connection.connect_to(&node, "control", profile.as_deref()).await?.into_connection().await?;
+            let tunnel = connection.connect_to(node, "control".to_owned(), given(&self.tls_client)).await?;
+            connection = tunnel.into_connection().await?;
         }
-        let mut command = json!({"command": "work", "subcommand": "list"});
-        if let Some(id) = given(&self.unit_id) {
-            command["unitid"] = id.into();
-        }
-        connection.command(&Command::json(&command)).await.map_err(|error| of_unit(error, context))
+        let list = Request::Work(WorkRequest::List { unit: given(&self.unit_id) });
+        connection.command(&list).await.map_err(|error| of_unit(error, context))
     }
 }

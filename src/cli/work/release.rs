@@ -2,12 +2,12 @@
 
 use clap::Args;
 
-use super::units::{Outcomes, ids, operate};
+use super::units::{Outcomes, ids, operate, release};
 use crate::cli::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::rpc::client::Command;
+use crate::rpc::request::{Request, WorkRequest};
 
 /// Arguments of `meshctl work release`.
 #[derive(Debug, Args)]
@@ -25,15 +25,14 @@ pub struct Release {
 
 impl Release {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let verb = if self.force { "force-release" } else { "release" };
         let units = if self.all {
-            ids(&context.client.command(&Command::words("work list")?).await?)
+            ids(&context.client.command(&Request::Work(WorkRequest::List { unit: None })).await?)
         } else {
             self.unit_ids
         };
         let mut outcomes = Outcomes::new();
         for unit in units {
-            let outcome = operate(&context.client, verb, &unit).await;
+            let outcome = operate(&context.client, release(&unit, self.force)).await;
             outcomes.add(unit, outcome);
         }
         outcomes.print(context)

@@ -8,7 +8,8 @@ use crate::cli::{
     Context,
     exit::{Exit, Failure},
 };
-use crate::rpc::client::{ControlError, work_command};
+use crate::rpc::CallError;
+use crate::rpc::request::{Request, WorkRequest};
 
 /// Arguments of `meshctl work status`.
 #[derive(Debug, Args)]
@@ -23,10 +24,11 @@ impl Status {
         let mut answers = Map::new();
         let mut exit = Exit::Success;
         for id in self.unit_ids {
-            match context.client.command(&work_command("status", &id)).await {
+            let status = Request::Work(WorkRequest::Status { unit: id.clone() });
+            match context.client.command(&status).await {
                 Ok(answer) => drop(answers.insert(id, answer)),
                 // One unit that is gone says nothing about the others.
-                Err(error @ ControlError::Refused(_)) => {
+                Err(error @ CallError::Refused(_)) => {
                     let failure = of_unit(error, context);
                     context.output.failure(&failure);
                     exit = failure.exit;

@@ -12,7 +12,8 @@ use crate::cli::{
     exit::{Exit, Failure},
     output::interrupted,
 };
-use crate::rpc::client::{ControlError, Submission, SubmitRequest, Submitted};
+use crate::rpc::request::SubmitRequest;
+use crate::rpc::{CallError, PendingUnit, Submitted};
 
 /// Arguments of `meshctl work submit`.
 #[derive(Debug, Args)]
@@ -60,7 +61,7 @@ impl Submit {
         let mut request = self.request()?;
         let payload = self.open_payload(context).await?;
         request.payload_length = payload.size;
-        let submission = context.client.submit(&request).await.map_err(not_accepted)?;
+        let submission = context.client.submit(request).await.map_err(not_accepted)?;
         let unit = submission.unit().to_owned();
         let submitted = match send(submission, payload).await {
             Ok(submitted) => submitted,
@@ -96,7 +97,7 @@ impl Submit {
             tls_client,
             ttl,
             sign_work: self.signwork,
-            payload_length: None,
+            ..SubmitRequest::default()
         })
     }
 
@@ -117,9 +118,9 @@ fn ttl(text: &str) -> Result<String, String> {
     crate::duration::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-fn not_accepted(error: ControlError) -> Failure {
+fn not_accepted(error: CallError) -> Failure {
     match error {
-        ControlError::Refused(text) => {
+        CallError::Refused(text) => {
             Failure::new(Exit::SubmitFailed, format!("the node does not accept the job: {text}"))
         }
         other => other.into(),
@@ -131,11 +132,11 @@ enum Unsent {
     /// We gave the unit up.
     GivenUp(Failure),
     /// The node refused it, or is gone.
-    ByNode(ControlError),
+    ByNode(CallError),
 }
 
 /// Sends the payload; if that is interrupted, or the payload cannot be read, the unit is given up.
-async fn send(mut submission: Submission, payload: Payload) -> Result<Submitted, Unsent> {
+async fn send(mut submission: PendingUnit, payload: Payload) -> Result<Submitted, Unsent> {
     let progress = Progress::new(payload.size);
     let sent = {
         let mut stop = pin!(interrupted());
@@ -147,7 +148,7 @@ async fn send(mut submission: Submission, payload: Payload) -> Result<Submitted,
     drop(progress);
     let (exit, cause) = match sent {
         Some(Ok(submitted)) => return Ok(submitted),
-        Some(Err(error @ ControlError::Payload(_))) => (Exit::SubmitFailed, error.to_string()),
+        Some(Err(error @ CallError::Payload(_))) => (Exit::SubmitFailed, error.to_string()),
         Some(Err(error)) => return Err(Unsent::ByNode(error)),
         None => (Exit::Interrupted, "interrupted while the payload was sent".to_owned()),
     };
@@ -165,8 +166,8 @@ async fn send(mut submission: Submission, payload: Payload) -> Result<Submitted,
 }
 
 /// After a failed start the unit is still there, with its reason in its status. After a lost connection nobody knows yet.
-async fn unaccepted(context: &Context, unit: &str, rm: bool, error: ControlError) -> Failure {
-    let refused = matches!(error, ControlError::Refused(_));
+async fn unaccepted(context: &Context, unit: &str, rm: bool, error: CallError) -> Failure {
+    let refused = matches!(error, CallError::Refused(_));
     let failure = not_accepted(error);
     // The failure that led here says more than one of the clean-up.
     if refused && rm && release(context, unit).await.is_ok() {
@@ -180,7 +181,7 @@ async fn unaccepted(context: &Context, unit: &str, rm: bool, error: ControlError
 }
 
 async fn release(context: &Context, unit: &str) -> Result<(), Failure> {
-    units::operate(&context.client, "release", unit)
+    units::operate(&context.client, units::release(unit, false))
         .await
         .map(|_| ())
         .map_err(|error| Failure::new(Exit::Failed, format!("unit {unit} could not be released: {error}")))

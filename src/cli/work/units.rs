@@ -7,7 +7,8 @@ use crate::cli::{
     exit::{Exit, Failure},
     table,
 };
-use crate::rpc::client::{Client, ControlError, UnitReport};
+use crate::rpc::request::WorkRequest;
+use crate::rpc::{CallError, Client, UnitReport};
 
 /// The unit IDs of a `work list` answer, sorted.
 pub fn ids(answer: &Value) -> Vec<String> {
@@ -19,15 +20,23 @@ pub fn ids(answer: &Value) -> Vec<String> {
 /// Units by ID as a table.
 ///
 /// # Errors
-/// [`ControlError::Protocol`] if a status is none.
-pub fn table(answer: &Value) -> Result<String, ControlError> {
+/// [`CallError::Protocol`] if a status is none.
+pub fn table(answer: &Value) -> Result<String, CallError> {
     let mut rows = Vec::new();
     for id in ids(answer) {
-        let report = UnitReport::from_answer(answer[&id].clone())?;
-        let (node, work_type) = report.remote.unwrap_or_else(|| ("-".to_owned(), report.work_type));
+        let report = UnitReport::from_answer(&answer[&id])?;
+        let (node, work_type) = report.remote().unwrap_or(("-", &report.work_type));
+        let (node, work_type) = (node.to_owned(), work_type.to_owned());
         // A detail may be several lines of a runner's last words; a table has room for the first.
         let detail = report.detail.lines().next().unwrap_or_default().to_owned();
-        rows.push([id, report.state.name(), work_type, node, table::size(report.stdout_size), detail]);
+        rows.push([
+            id,
+            report.state.name().to_owned(),
+            work_type,
+            node,
+            table::size(report.stdout_size),
+            detail,
+        ]);
     }
     if rows.is_empty() {
         return Ok("No units.".to_owned());
@@ -39,18 +48,21 @@ pub fn table(answer: &Value) -> Result<String, ControlError> {
 ///
 /// # Errors
 /// As [`Client::end_unit`].
-pub async fn operate(client: &Client, verb: &str, unit: &str) -> Result<String, ControlError> {
-    let answer = client.end_unit(verb, unit).await?;
+pub async fn operate(client: &Client, request: WorkRequest) -> Result<String, CallError> {
+    let answer = client.end_unit(request).await?;
     let done = answer.as_object().and_then(|members| members.keys().next());
-    done.cloned().ok_or_else(|| ControlError::Protocol {
-        question: "an operation on a unit",
-        answer: answer.to_string(),
-    })
+    done.cloned()
+        .ok_or_else(|| CallError::Protocol { question: "an operation on a unit", answer: answer.to_string() })
+}
+
+/// The request that releases a unit.
+pub fn release(unit: &str, force: bool) -> WorkRequest {
+    WorkRequest::Release { unit: unit.to_owned(), force, signature: None }
 }
 
 /// What became of each unit. One that fails does not keep the others from their turn.
 pub struct Outcomes {
-    rows: Vec<(String, Result<String, ControlError>)>,
+    rows: Vec<(String, Result<String, CallError>)>,
 }
 
 impl Outcomes {
@@ -60,7 +72,7 @@ impl Outcomes {
     }
 
     /// Adds a unit's outcome.
-    pub fn add(&mut self, unit: String, outcome: Result<String, ControlError>) {
+    pub fn add(&mut self, unit: String, outcome: Result<String, CallError>) {
         self.rows.push((unit, outcome));
     }
 

@@ -22,7 +22,7 @@ use crate::control::{Context, Limits, LineBudget, LogLevels, Reload, ReloadError
 use crate::node::{NodeHandle, NodeOptions};
 use crate::stream::Streams;
 use crate::wire::{NodeId, ServiceName};
-use crate::work::{CommandType, Dialer, Dialing, Options, Origin, Registry};
+use crate::work::{CommandType, DialFailure, Dialer, Dialing, Options, Origin, Registry};
 
 /// Nothing here takes this long unless it hangs.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
@@ -109,7 +109,7 @@ struct Alone(NodeId);
 
 impl Dialer for Alone {
     fn dial(&self, node: NodeId, _service: ServiceName, _tls: Option<String>) -> Dialing {
-        Box::pin(async move { Err(std::io::Error::other(format!("no route to node {node}"))) })
+        Box::pin(async move { Err(DialFailure::Unreachable(format!("no route to node {node}"))) })
     }
     fn knows_profile(&self, _name: &str) -> bool {
         false

@@ -9,9 +9,9 @@ use serde_json::error::Category;
 use serde_json::{Map, Value};
 
 use super::{
-    AdoptRequest, Follow, Request, RequestError, SubmitRequest, WorkRequest, given, integer, position,
+    AdoptRequest, CHOSEN_ID, Follow, Request, RequestError, SubmitRequest, WorkRequest, given, integer,
+    position,
 };
-use crate::work::signing::CHOSEN_ID;
 
 type Object = Map<String, Value>;
 
@@ -154,5 +154,97 @@ fn start(object: &Object) -> Result<u64, RequestError> {
         Value::Bool(flag) => refused(format!("%!s(bool={flag})")),
         Value::Null => refused("%!s(<nil>)".to_owned()),
         Value::Array(_) | Value::Object(_) => refused(value.to_string()),
+    }
+}
+
+/// The request as an object from which [`parse`] makes the same one again.
+pub(super) fn print(request: &Request) -> Value {
+    let mut line = Line::default();
+    match request {
+        Request::Status { fields } => {
+            line.0.insert("command".to_owned(), "status".into());
+            line.0
+                .extend(fields.as_ref().map(|fields| ("requested_fields".to_owned(), fields.clone().into())));
+        }
+        Request::Ping { target } => line.add([("command", "ping"), ("target", target)]),
+        Request::Traceroute { target } => line.add([("command", "traceroute"), ("target", target)]),
+        Request::Connect { node, service, tls } => {
+            line.add([("command", "connect"), ("node", node), ("service", service)]);
+            line.add_given("tls", tls.as_deref());
+        }
+        Request::Reload => line.add([("command", "reload")]),
+        Request::NodeForget { node } => {
+            line.add([("command", "node"), ("subcommand", "forget"), ("node", node)]);
+        }
+        Request::LogLevel { level } => {
+            line.add([("command", "loglevel")]);
+            line.add_given("level", level.as_deref());
+        }
+        Request::Work(request) => print_work(request, &mut line),
+    }
+    Value::Object(line.0)
+}
+
+fn print_work(request: &WorkRequest, line: &mut Line) {
+    let name = match request {
+        WorkRequest::Submit(_) => "submit",
+        WorkRequest::Adopt(_) => "adopt",
+        WorkRequest::List { .. } => "list",
+        WorkRequest::Status { .. } => "status",
+        WorkRequest::Cancel { .. } => "cancel",
+        WorkRequest::Release { force: false, .. } => "release",
+        WorkRequest::Release { force: true, .. } => "force-release",
+        WorkRequest::Results(_) => "results",
+        WorkRequest::Follow(_) => "follow",
+    };
+    line.add([("command", "work"), ("subcommand", name)]);
+    match request {
+        WorkRequest::Submit(submit) => print_submit(submit, line),
+        WorkRequest::Adopt(AdoptRequest { node, unit, tls_client, sign_work, signature }) => {
+            line.add([("node", node), ("unitid", unit)]);
+            line.add_given("tlsclient", tls_client.as_deref());
+            line.add_given("signwork", sign_work.then_some("true"));
+            line.add_given("signature", signature.as_deref());
+        }
+        WorkRequest::List { unit } => line.add_given("unitid", unit.as_deref()),
+        WorkRequest::Status { unit } => line.add([("unitid", unit)]),
+        WorkRequest::Cancel { unit, signature } | WorkRequest::Release { unit, signature, .. } => {
+            line.add([("unitid", unit)]);
+            line.add_given("signature", signature.as_deref());
+        }
+        WorkRequest::Results(Follow { unit, start, signature })
+        | WorkRequest::Follow(Follow { unit, start, signature }) => {
+            line.add([("unitid", unit)]);
+            line.0.insert("startpos".to_owned(), (*start).into());
+            line.add_given("signature", signature.as_deref());
+        }
+    }
+}
+
+/// All values are strings, as nodes demand. The request's own fields come first: no parameter replaces one.
+fn print_submit(submit: &SubmitRequest, line: &mut Line) {
+    line.add([("node", &submit.node), ("worktype", &submit.work_type)]);
+    line.add_given("tlsclient", submit.tls_client.as_deref());
+    line.add_given("ttl", submit.ttl.as_deref());
+    line.add_given("signwork", submit.sign_work.then_some("true"));
+    line.add_given("signature", submit.signature.as_deref());
+    line.add_given("payloadlength", submit.payload_length.map(|length| length.to_string()).as_deref());
+    line.add_given(CHOSEN_ID, submit.unit_id.as_deref());
+    for (name, value) in &submit.params {
+        line.0.entry(name).or_insert_with(|| value.as_str().into());
+    }
+}
+
+/// A line that is being put together.
+#[derive(Default)]
+struct Line(Object);
+
+impl Line {
+    fn add<const N: usize>(&mut self, members: [(&str, &str); N]) {
+        self.0.extend(members.map(|(key, value)| (key.to_owned(), value.into())));
+    }
+
+    fn add_given(&mut self, key: &str, value: Option<&str>) {
+        self.0.extend(value.map(|value| (key.to_owned(), value.into())));
     }
 }

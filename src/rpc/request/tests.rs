@@ -181,7 +181,104 @@ fn positions_in_json_are_numbers_of_any_kind() {
     assert_eq!(signed, Request::Work(WorkRequest::Follow(follow)));
 }
 
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof!["[a-z0-9.]{1,9}", "\\PC{1,9}", Just("two words\n".to_owned())]
+}
+
+fn option() -> impl Strategy<Value = Option<String>> {
+    proptest::option::of(name())
+}
+
+fn follow() -> impl Strategy<Value = Follow> {
+    (name(), 0..u64::MAX, option()).prop_map(|(unit, start, signature)| Follow { unit, start, signature })
+}
+
+fn submit() -> impl Strategy<Value = SubmitRequest> {
+    let parameter = "p[a-z_]{0,6}".prop_filter("a key of the request", |key| key != "payloadlength");
+    let params = proptest::collection::btree_map(parameter, ".{0,9}", 0..4);
+    let options = (option(), option(), option(), option(), proptest::option::of(any::<u64>()));
+    (name(), name(), params, any::<bool>(), options).prop_map(
+        |(node, work_type, params, sign_work, options)| {
+            let (tls_client, ttl, signature, unit_id, payload_length) = options;
+            SubmitRequest {
+                node,
+                work_type,
+                params,
+                tls_client,
+                ttl,
+                sign_work,
+                signature,
+                payload_length,
+                unit_id,
+            }
+        },
+    )
+}
+
+fn work() -> impl Strategy<Value = WorkRequest> {
+    prop_oneof![
+        submit().prop_map(WorkRequest::Submit),
+        (name(), name(), option(), any::<bool>(), option()).prop_map(
+            |(node, unit, tls_client, sign_work, signature)| {
+                WorkRequest::Adopt(AdoptRequest { node, unit, tls_client, sign_work, signature })
+            }
+        ),
+        option().prop_map(|unit| WorkRequest::List { unit }),
+        name().prop_map(|unit| WorkRequest::Status { unit }),
+        (name(), option()).prop_map(|(unit, signature)| WorkRequest::Cancel { unit, signature }),
+        (name(), any::<bool>(), option()).prop_map(|(unit, force, signature)| WorkRequest::Release {
+            unit,
+            force,
+            signature
+        }),
+        follow().prop_map(WorkRequest::Results),
+        follow().prop_map(WorkRequest::Follow),
+    ]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let fields = proptest::option::of(proptest::collection::vec(name(), 0..3));
+    prop_oneof![
+        fields.prop_map(|fields| Request::Status { fields }),
+        name().prop_map(|target| Request::Ping { target }),
+        name().prop_map(|target| Request::Traceroute { target }),
+        (name(), name(), option()).prop_map(|(node, service, tls)| Request::Connect { node, service, tls }),
+        Just(Request::Reload),
+        name().prop_map(|node| Request::NodeForget { node }),
+        option().prop_map(|level| Request::LogLevel { level }),
+        work().prop_map(Request::Work),
+    ]
+}
+
+#[test]
+fn what_go_nodes_are_asked_stands_in_the_line() {
+    let line = |request: Request| request.to_line();
+    assert_eq!(line(Request::Status { fields: None }), "status\n");
+    assert_eq!(line(Request::Work(WorkRequest::List { unit: None })), "work list\n");
+    let status = |unit: &str| line(Request::Work(WorkRequest::Status { unit: unit.to_owned() }));
+    assert_eq!(status("abcd"), "work status abcd\n");
+    assert_eq!(status("a b"), "{\"command\":\"work\",\"subcommand\":\"status\",\"unitid\":\"a b\"}\n");
+    let submit = SubmitRequest {
+        node: "n".to_owned(),
+        work_type: "t".to_owned(),
+        params: BTreeMap::from(["node", "ttl", "x"].map(|name| (name.to_owned(), "p".to_owned()))),
+        sign_work: true,
+        payload_length: Some(7),
+        ..SubmitRequest::default()
+    };
+    let wanted = r#"{"command":"work","subcommand":"submit","node":"n","worktype":"t","signwork":"true","payloadlength":"7","ttl":"p","x":"p"}"#;
+    assert_eq!(line(Request::Work(WorkRequest::Submit(submit))), format!("{wanted}\n"));
+}
+
 proptest! {
+    #[test]
+    fn a_printed_request_is_one_line_and_reads_back(request in request()) {
+        let line = request.to_line();
+        let line = line.strip_suffix('\n').unwrap();
+        prop_assert!(!line.contains(['\n', '\r']));
+        prop_assert_eq!(Request::parse(line.as_bytes()), Ok(request));
+    }
+
     #[test]
     fn no_bytes_panic(line in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Request::parse(&line);

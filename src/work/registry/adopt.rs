@@ -4,45 +4,35 @@
 use std::sync::Arc;
 
 use super::{Inner, Registry, detached};
+use crate::rpc::request::AdoptRequest;
 use crate::wire::NodeId;
 use crate::work::signing::{Subject, Verb};
 use crate::work::status::{Extra, REMOTE, RemoteExtra, Status};
 use crate::work::unit::{Life, State, UnitId};
-use crate::work::{Caller, WorkError};
+use crate::work::{Caller, Submitter, WorkError};
 
 /// The Detail of a unit that has just been adopted.
 const ADOPTING: &str = "Adopting Remote Work";
-
-/// What a client wants adopted.
-#[derive(Debug, Clone, Default)]
-pub struct Adopt {
-    /// The node that runs it.
-    pub node: String,
-    /// Its ID there, and here.
-    pub unit_id: String,
-    /// TLS profile for the way to the node.
-    pub tls_client: Option<String>,
-    /// Whether requests to the node are to be signed.
-    pub sign_work: bool,
-    /// Who asks.
-    pub caller: Caller,
-}
 
 impl Registry {
     /// Takes a unit over. Once this returns, it survives a crash.
     ///
     /// # Errors
     /// Whatever speaks against it here; nothing is left behind then.
-    pub async fn adopt(&self, request: Adopt) -> Result<UnitId, WorkError> {
-        let about = Subject { verb: Verb::Adopt, unit: Some(&request.unit_id), ..Subject::default() };
-        self.inner.check_signature(REMOTE, request.sign_work, &request.caller, &about)?;
-        detached(self.inner.clone().adopt(request)).await
+    pub async fn adopt(&self, request: AdoptRequest, caller: Caller) -> Result<UnitId, WorkError> {
+        let about = Subject { verb: Verb::Adopt, unit: Some(&request.unit), ..Subject::default() };
+        self.inner.check_signature(REMOTE, request.sign_work, &caller, &about)?;
+        detached(self.inner.clone().adopt(request, caller.submitter())).await
     }
 }
 
 impl Inner {
-    async fn adopt(self: Arc<Self>, request: Adopt) -> Result<UnitId, WorkError> {
-        let id: UnitId = request.unit_id.parse()?;
+    async fn adopt(
+        self: Arc<Self>,
+        request: AdoptRequest,
+        submitter: Submitter,
+    ) -> Result<UnitId, WorkError> {
+        let id: UnitId = request.unit.parse()?;
         let node = NodeId::new(&request.node)
             .map_err(WorkError::from)
             .and_then(|node| if node == self.node_id { Err(WorkError::AdoptHere) } else { Ok(node) })?;
@@ -68,7 +58,7 @@ impl Inner {
         };
         let mut status = Status::new(REMOTE, Extra::Remote(Box::new(remote)));
         status.life = Life::told(State::Pending, ADOPTING.into(), 0);
-        status.submitter = Some(request.caller.submitter());
+        status.submitter = Some(submitter);
         let entry = self.allocate(Some(id.clone()), status).await?;
         self.resume_remote(&entry).await;
         Ok(id)

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::entry::Entry;
-use super::submit::Submit;
 use super::{Durability, Inner, Outcome};
-use crate::wire::is_localhost;
+use crate::rpc::request::SubmitRequest;
+use crate::wire::NodeId;
 use crate::work::asked::Asked;
 use crate::work::status::Status;
 use crate::work::unit::{Event, UnitId};
@@ -16,11 +16,11 @@ impl Inner {
     /// The unit of a submission, and whether that had its payload before.
     pub(super) async fn unit_for(
         self: Arc<Self>,
-        request: Submit,
+        request: SubmitRequest,
+        submitter: Submitter,
         chosen: Option<UnitId>,
     ) -> Result<(Arc<Entry>, bool), WorkError> {
-        let submitter = request.caller.submitter();
-        let here = request.node == self.node_id.as_str() || is_localhost(&request.node);
+        let here = NodeId::resolve(&request.node, &self.node_id).is_ok_and(|node| node == self.node_id);
         let asked = Asked::of(if here { "" } else { &request.node }, &request.work_type, &request.params);
         let _turn = match &chosen {
             Some(id) => Some(self.names.turn(id).await),

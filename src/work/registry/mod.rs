@@ -16,11 +16,10 @@ mod settle;
 mod submit;
 mod writer;
 
-pub use adopt::Adopt;
 pub(crate) use entry::{Entry, Follower, LinkHandle};
 pub use listing::Listing;
 pub use quota::Quota;
-pub use submit::{Started, Submission, Submit};
+pub use submit::{Started, Submission};
 pub(crate) use writer::Durability;
 
 use std::collections::BTreeMap;
@@ -41,11 +40,12 @@ use super::cgroup::{Cgroup, Cgroups};
 use super::results::ResultStream;
 use super::runner::{SpawnerHandle, kill_survivors};
 use super::signing::{PayloadHash, Refusal, Signer, Subject, Verb, Verifier};
-use super::status::{REMOTE, Status, UnitReport};
+use super::status::{REMOTE, Status};
 use super::store::Store;
 use super::unit::{State, UnitId};
 use super::{Caller, CommandType, Dialer, OpenError, Submitter, WorkError};
 use crate::os::watch::{WatchFlags, Watcher};
+use crate::rpc::UnitReport;
 use crate::wire::{NodeId, WorkCommand};
 
 /// How long a unit's removal waits for a write that is under way.

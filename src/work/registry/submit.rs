@@ -2,7 +2,6 @@
 //! one whose start was told has its payload on disk. A submission dropped half way fails its unit. A long payload for
 //! another node is on its way there while it comes (`remote`), and complete there only after it is durable here.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use super::quota::Exceeded;
 use super::writer::Writer;
 use super::{Inner, Registry, detached};
 use crate::duration;
+use crate::rpc::request::SubmitRequest;
 use crate::wire::NodeId;
 use crate::work::remote::OnItsWay;
 use crate::work::signing::{PayloadHash, Subject};
@@ -24,27 +24,6 @@ use crate::work::{Caller, Submitter, WorkError};
 
 /// Bytes of payload that are written at a time.
 const AHEAD: usize = 128 * 1024;
-
-/// What a client wants done.
-#[derive(Debug, Clone, Default)]
-pub struct Submit {
-    /// The node to run it: our own ID or `localhost` for here.
-    pub node: String,
-    /// The work type over there.
-    pub work_type: String,
-    /// Its parameters.
-    pub params: BTreeMap<String, String>,
-    /// TLS profile for the way to the node.
-    pub tls_client: Option<String>,
-    /// Longest time until the start, in Go's notation; for other nodes only.
-    pub ttl: Option<String>,
-    /// Whether requests to the node are to be signed.
-    pub sign_work: bool,
-    /// The ID that the unit shall have; without, one is made.
-    pub unit_id: Option<String>,
-    /// Who asks.
-    pub caller: Caller,
-}
 
 /// What a client learns when its payload is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +77,7 @@ impl Registry {
     ///
     /// # Errors
     /// Whatever speaks against it; nothing is left behind then.
-    pub async fn submit(&self, request: Submit) -> Result<Submission, WorkError> {
+    pub async fn submit(&self, request: SubmitRequest, caller: Caller) -> Result<Submission, WorkError> {
         let inner = &self.inner;
         let chosen = request.unit_id.as_deref().map(UnitId::chosen).transpose()?;
         let about = Subject {
@@ -107,9 +86,8 @@ impl Registry {
             chosen_id: request.unit_id.as_deref(),
             ..Subject::default()
         };
-        let promised =
-            inner.check_signature(&request.work_type, request.sign_work, &request.caller, &about)?;
-        let (entry, is_whole) = detached(inner.clone().unit_for(request, chosen)).await?;
+        let promised = inner.check_signature(&request.work_type, request.sign_work, &caller, &about)?;
+        let (entry, is_whole) = detached(inner.clone().unit_for(request, caller.submitter(), chosen)).await?;
         Ok(Submission {
             inner: inner.clone(),
             entry,
@@ -125,7 +103,7 @@ impl Registry {
 }
 
 impl Inner {
-    pub(super) fn local_status(&self, request: &Submit) -> Result<Status, WorkError> {
+    pub(super) fn local_status(&self, request: &SubmitRequest) -> Result<Status, WorkError> {
         if request.ttl.as_ref().is_some_and(|ttl| !ttl.is_empty()) {
             return Err(WorkError::TtlIsForRemoteWork);
         }
@@ -140,7 +118,7 @@ impl Inner {
         Ok(Status { verify_signature: kind.verify_signature, ..status })
     }
 
-    pub(super) fn remote_status(&self, request: Submit) -> Result<Status, WorkError> {
+    pub(super) fn remote_status(&self, request: SubmitRequest) -> Result<Status, WorkError> {
         let node = NodeId::new(&request.node)?;
         let tls_client = request.tls_client.unwrap_or_default();
         if !tls_client.is_empty() && !self.dialer.knows_profile(&tls_client) {

@@ -9,6 +9,7 @@ use jiff::tz::TimeZone;
 
 use super::driver::Step;
 use super::session::StepError;
+use crate::rpc::ErrorCode;
 use crate::work::registry::{Durability, Entry, Inner};
 use crate::work::unit::Event;
 
@@ -57,7 +58,7 @@ impl Inner {
     ) {
         tracing::info!(unit = %entry.id, ?step, %error, "remote work unit: attempt failed");
         let final_here = match error {
-            StepError::Refused(_) | StepError::Tls(_) => step == Step::Start && !error.passes(),
+            StepError::Refused(_) | StepError::Tls(_) => step == Step::Start && !is_temporary(error),
             StepError::Connection(_) | StepError::Local(_) => false,
         };
         if entry.dir.is_hidden() && entry.dir.age() > FORGET {
@@ -101,22 +102,27 @@ impl Inner {
     }
 }
 
+/// Whether the node refused for a reason that will be gone in a while.
+fn is_temporary(error: &StepError) -> bool {
+    error.code().is_some_and(ErrorCode::is_temporary)
+}
+
 /// What to do about a start that a node refused.
 fn advice(error: &StepError, node: &str) -> String {
     match error {
         StepError::Tls(_) => format!(
             "see that the TLS profile named at submission fits the one of the control service on node {node}"
         ),
-        StepError::Refused(text) if text.contains("unknown work type") => {
-            format!("add it on node {node}, or name one that node advertises")
-        }
-        StepError::Refused(text) if text.contains("signature") => format!(
-            "see that work-signing here and work-verification on node {node} name keys of one pair, and that the work \
-             type verifies signatures if and only if the unit is signed"
-        ),
-        StepError::Refused(_) | StepError::Connection(_) | StepError::Local(_) => {
-            format!("node {node} refused the job: put that right there, then submit it again")
-        }
+        StepError::Refused(_) | StepError::Connection(_) | StepError::Local(_) => match error.code() {
+            Some(ErrorCode::UnknownWorkType) => {
+                format!("add it on node {node}, or name one that node advertises")
+            }
+            Some(ErrorCode::Signature) => format!(
+                "see that work-signing here and work-verification on node {node} name keys of one pair, and that the \
+                 work type verifies signatures if and only if the unit is signed"
+            ),
+            _ => format!("node {node} refused the job: put that right there, then submit it again"),
+        },
     }
 }
 
@@ -142,11 +148,11 @@ mod tests {
     fn a_refusal_that_passes_is_no_end() {
         use crate::work::WorkError;
         use crate::work::signing::Refusal;
-        let refused = |refusal: Refusal| StepError::Refused(WorkError::from(refusal).to_string());
-        assert!(refused(Refusal::Busy).passes());
-        assert!(refused(Refusal::Earlier).passes(), "the next try is signed later");
+        let refused = |refusal: Refusal| StepError::refused(WorkError::from(refusal).to_string());
+        assert!(is_temporary(&refused(Refusal::Busy)));
+        assert!(is_temporary(&refused(Refusal::Earlier)), "the next try is signed later");
         let again = WorkError::SubmittedAgain("x".into());
-        assert!(StepError::Refused(again.to_string()).passes());
-        assert!(!refused(Refusal::Replayed).passes());
+        assert!(is_temporary(&StepError::refused(again.to_string())));
+        assert!(!is_temporary(&refused(Refusal::Replayed)));
     }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::session::StepError;
+use crate::rpc::UnitReport;
 use crate::work::WorkError;
-use crate::work::follow::RemoteReport;
 use crate::work::registry::{Entry, Inner};
 use crate::work::unit::Life;
 
@@ -91,10 +91,10 @@ impl Owed {
     }
 }
 
-pub(super) fn without_the_rest(report: RemoteReport, have: u64) -> RemoteReport {
+pub(super) fn without_the_rest(report: UnitReport, have: u64) -> UnitReport {
     let mut life = Life::told(report.state, report.detail.clone(), report.stdout_size);
     life.lose_output(have);
-    RemoteReport { state: life.state, detail: life.detail, stdout_size: life.stdout_size, ..report }
+    UnitReport { state: life.state, detail: life.detail, stdout_size: life.stdout_size, ..report }
 }
 
 #[cfg(test)]

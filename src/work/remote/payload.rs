@@ -70,9 +70,7 @@ impl Inner {
             let chunk;
             (file, chunk) = self.store.blocking(read).await.map_err(|e| failed(&path, e))?;
             if !chunk.is_empty() {
-                if let Err(error) = session.send(&chunk).await {
-                    return Err(session.refusal().await.unwrap_or(error));
-                }
+                session.connection.send(&chunk).await?;
                 link.note_progress();
             }
             if chunk.len() < CHUNK {
@@ -83,7 +81,9 @@ impl Inner {
                 tokio::select! {
                     _ = growth.changed() => {}
                     _ = status.changed() => {}
-                    error = session.speaks() => return Err(error),
+                    () = session.connection.interrupted() => {
+                        return Err(session.connection.interruption().await.into());
+                    }
                     // It is the client that is waited for.
                     () = tokio::time::sleep(BREATH) => link.note_progress(),
                 }

@@ -9,11 +9,13 @@ use tokio::time::MissedTickBehavior;
 
 use super::driver;
 use super::output::{Debt, Output, Owed, without_the_rest};
-use super::session::{Session, StepError, parse_created, submit_line, unit_line};
+use super::session::{LIMITS, Session, StepError, submission};
+use crate::rpc::follow::Frame;
+use crate::rpc::request::{Follow, Request, SubmitRequest, WorkRequest};
+use crate::rpc::{CallError, ErrorCode, UnitReport};
 use crate::stream::Peer;
 use crate::wire::NodeId;
 use crate::work::WorkError;
-use crate::work::follow::{self, Frame, RemoteReport};
 use crate::work::registry::{Durability, Entry, Inner, detached};
 use crate::work::signing::{PayloadHash, Subject, Verb};
 use crate::work::status::RemoteExtra;
@@ -53,18 +55,17 @@ impl Inner {
             self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = id.as_str().into())
                 .await?;
         }
-        let line = submit_line(&remote, chosen, self.sign_submission(&remote, chosen, payload)?.as_deref());
+        let request = submission(&remote, chosen, self.sign_submission(&remote, chosen, payload)?);
         let try_it = Try { attempt, is_first: fresh.is_some() };
         let (inner, unit) = (self.clone(), entry.clone());
         link.set_half_there(true);
         let mut session =
-            detached(async move { inner.create_there(&unit, session, &line, try_it).await }).await?;
+            detached(async move { inner.create_there(&unit, session, request, try_it).await }).await?;
         self.send_payload(entry, &mut session).await?;
         // A restart must not find a unit that has started there with a payload that still comes.
         entry.save(&self.store).await?;
         link.set_half_there(false);
-        session.shut_down().await?;
-        session.answer().await?;
+        session.connection.finish(LIMITS.answer).await?;
         // Whoever finds the ID alone asks over there what has become of it.
         self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await
     }
@@ -76,20 +77,23 @@ impl Inner {
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         mut session: Session,
-        line: &str,
+        request: SubmitRequest,
         Try { attempt, is_first }: Try,
     ) -> Result<Session, StepError> {
-        let answer = match session.ask(line).await {
-            Err(refused @ StepError::Refused(_)) if is_first || refused.is_taken_id() => {
-                // What has that ID there, if anything, is not this unit.
-                self.note(entry, Durability::Deferred, |remote| remote.remote_unit_id = Box::default())
-                    .await?;
-                return Err(refused);
+        let bad = |answer: &str| StepError::refused(format!("could not parse response: {answer}"));
+        let id = match session.connection.submit(request).await {
+            Err(CallError::Refused(line)) => {
+                if is_first || line.code() == ErrorCode::UnitIdInUse {
+                    // What has that ID there, if anything, is not this unit.
+                    self.note(entry, Durability::Deferred, |remote| remote.remote_unit_id = Box::default())
+                        .await?;
+                }
+                return Err(StepError::Refused(line));
             }
-            answer => answer?,
+            Err(CallError::Protocol { answer, .. }) => return Err(bad(&answer)),
+            Ok(id) if id.parse::<UnitId>().is_err() => return Err(bad(&id)),
+            id => id?,
         };
-        let bad = || StepError::Refused(format!("could not parse response: {answer}"));
-        let id = parse_created(&answer).ok_or_else(bad)?;
         let link = entry.link();
         let mut writer = entry.writer(&self.store).await;
         let is_known = writer.status().remote().is_some_and(|remote| *remote.remote_unit_id == *id);
@@ -131,10 +135,10 @@ impl Inner {
     ) -> Result<bool, StepError> {
         if !entry.link().is_half_there() {
             let told = match ask_status(session, &remote.remote_unit_id).await {
-                Err(error) if error.is_unknown_unit() => return Ok(false),
+                Err(error) if error.code() == Some(ErrorCode::UnknownUnit) => return Ok(false),
                 told => told?,
             };
-            let life = Life::told(told.report.state, told.report.detail, 0);
+            let life = Life::told(told.state, told.detail.clone(), 0);
             // The end of its payload may be on its way there.
             if life.awaits_payload && entry.link().look_at_half() < PATIENT_LOOKS {
                 return Err(StepError::Connection(
@@ -143,7 +147,7 @@ impl Inner {
             }
             // A Go node says of a unit that it was pending at a restart though its command may have been started.
             let was_pending = life.detail.starts_with(PENDING_AT_RESTART)
-                && (session.peer != Peer::Receptor || told.runner.is_none());
+                && (session.peer != Peer::Receptor || told.runner().is_none());
             let was_cut = life.state == State::Failed && life.detail.starts_with(INPUT_CUT);
             if !(life.awaits_payload || was_cut || life.state == State::Failed && was_pending) {
                 return Ok(true);
@@ -184,7 +188,7 @@ impl Inner {
             return Ok(None);
         }
         let signer = self.signer.load_full().ok_or(StepError::Local(WorkError::NoSigningKey))?;
-        let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::Refused(e.to_string()))?;
+        let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::refused(e.to_string()))?;
         signer.sign(&node, about).map(Some).map_err(StepError::Connection)
     }
 
@@ -202,9 +206,14 @@ impl Inner {
         verb: Verb,
     ) -> Result<(), StepError> {
         let signature = self.sign_request(remote, verb)?;
-        match session.ask(&unit_line(verb.name(), &remote.remote_unit_id, signature.as_deref())).await {
-            Err(error) if error.is_unknown_unit() => Ok(()),
-            answered => answered.map(drop),
+        let unit = remote.remote_unit_id.to_string();
+        let request = match verb {
+            Verb::Cancel => WorkRequest::Cancel { unit, signature },
+            _ => WorkRequest::Release { unit, force: false, signature },
+        };
+        match session.connection.command(&Request::Work(request)).await {
+            Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownUnit => Ok(()),
+            answered => Ok(answered.map(drop)?),
         }
     }
 
@@ -214,14 +223,13 @@ impl Inner {
         let mut output = Output::open(self, entry).await?;
         let mut session = Session::connect(&*self.dialer, &remote).await?;
         let signature = self.sign_request(&remote, Verb::Results)?;
-        let request = follow::request(&remote.remote_unit_id, output.length, signature.as_deref());
-        match session.ask(&request).await {
-            Ok(line) if line.starts_with(follow::ANSWER) => {
-                self.receive(entry, &mut session, &mut output).await
+        let what = Follow { unit: remote.remote_unit_id.to_string(), start: output.length, signature };
+        match session.connection.follow(what).await {
+            Ok(()) => self.receive(entry, &mut session, &mut output).await,
+            Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownCommand => {
+                self.poll(entry, &remote, session, &mut output).await
             }
-            Ok(line) => Err(StepError::Connection(format!("unexpected answer: {line}"))),
-            Err(error) if error.is_unknown_command() => self.poll(entry, &remote, session, &mut output).await,
-            Err(error) => self.gone_or(entry, error, output.length).await,
+            Err(error) => self.gone_or(entry, error.into(), output.length).await,
         }
     }
 
@@ -232,10 +240,10 @@ impl Inner {
         output: &mut Output,
     ) -> Result<(), StepError> {
         loop {
-            let frame = Frame::read(session.stream()).await?;
+            let frame = Frame::read(session.connection.reader()).await?;
             entry.link().note_progress();
             match frame {
-                Frame::Output(bytes) => output.append(self, bytes).await?,
+                Frame::Output(bytes) => output.append(self, bytes.into()).await?,
                 Frame::Status(report) if report.state.is_final() && report.stdout_size > output.length => {
                     return Err(StepError::Connection("the output ended before the unit did".into()));
                 }
@@ -262,7 +270,7 @@ impl Inner {
         let mut looks = tokio::time::interval(POLL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut buffer = vec![0; CHUNK];
-        let mut last: Option<RemoteReport> = None;
+        let mut last: Option<UnitReport> = None;
         let mut owed = Owed::default();
         loop {
             if let Some(report) = last.take_if(|r| r.state.is_final() && r.stdout_size <= output.length) {
@@ -277,7 +285,7 @@ impl Inner {
                 _ = looks.tick() => {
                     let report = match ask_status(&mut session, id).await {
                         Err(error) => return self.gone_or(entry, error, output.length).await,
-                        Ok(told) => told.report,
+                        Ok(report) => report,
                     };
                     entry.link().note_progress();
                     if !report.state.is_final() {
@@ -303,21 +311,16 @@ impl Inner {
 
     async fn open_results(&self, remote: &RemoteExtra, start: u64) -> Result<Session, StepError> {
         let mut session = Session::connect(&*self.dialer, remote).await?;
-        let mut line = serde_json::json!({
-            "command": "work", "subcommand": "results", "unitid": remote.remote_unit_id, "startpos": start,
-        });
-        if let Some(signature) = self.sign_request(remote, Verb::Results)? {
-            line["signature"] = signature.into();
-        }
-        let answer = session.ask(&format!("{line}\n")).await?;
-        if !answer.contains("Streaming results") {
-            return Err(StepError::Connection(format!("unexpected answer: {answer}")));
-        }
+        let signature = self.sign_request(remote, Verb::Results)?;
+        session
+            .connection
+            .results(Follow { unit: remote.remote_unit_id.to_string(), start, signature })
+            .await?;
         Ok(session)
     }
 
     async fn gone_or(&self, entry: &Arc<Entry>, error: StepError, have: u64) -> Result<(), StepError> {
-        if !error.is_unknown_unit() {
+        if error.code() != Some(ErrorCode::UnknownUnit) {
             return Err(error);
         }
         let node = extra(entry).remote_node.into();
@@ -326,7 +329,7 @@ impl Inner {
     }
 
     /// Shows how the unit stands over there; says whether that is its end.
-    async fn report_here(&self, entry: &Arc<Entry>, report: RemoteReport, have: u64) -> bool {
+    async fn report_here(&self, entry: &Arc<Entry>, report: UnitReport, have: u64) -> bool {
         let end = report.state.is_final();
         let how = if end { Durability::Durable } else { Durability::Deferred };
         let mut writer = entry.writer(&self.store).await;
@@ -367,23 +370,12 @@ struct Try {
     is_first: bool,
 }
 
-/// How a unit stands, and what has been started for it.
-struct Told {
-    report: RemoteReport,
-    /// The process ID of its runner, where the node tells of one.
-    runner: Option<u64>,
-}
-
-async fn ask_status(session: &mut Session, id: &str) -> Result<Told, StepError> {
-    let line = session.ask(&format!("work status {id}\n")).await?;
-    let unexpected = |e| StepError::Connection(format!("unexpected answer: {e}: {line}"));
-    let answer: serde_json::Value = serde_json::from_str(&line).map_err(unexpected)?;
-    let runner = answer["ExtraData"]["Pid"].as_u64().filter(|pid| *pid > 0);
-    let mut report: RemoteReport = serde_json::from_value(answer).map_err(unexpected)?;
+async fn ask_status(session: &mut Session, id: &str) -> Result<UnitReport, StepError> {
+    let mut report = session.connection.unit_status(id).await?;
     if report.state.is_final() && session.peer == Peer::Receptor {
         report.exit_code = exit_code_in(&report.detail);
     }
-    Ok(Told { report, runner })
+    Ok(report)
 }
 
 /// A Go node tells how a process ended in Detail alone.
@@ -404,7 +396,7 @@ fn chosen_id(id: &UnitId, peer: Peer) -> Option<&UnitId> {
 /// Reads from a stream of results; waits for ever when there is none.
 async fn read_some(stream: &mut Option<Session>, buffer: &mut [u8]) -> std::io::Result<usize> {
     match stream {
-        Some(session) => session.stream().read(buffer).await,
+        Some(session) => session.connection.reader().read(buffer).await,
         None => std::future::pending().await,
     }
 }

@@ -5,14 +5,14 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use serde_json::json;
+use serde_json::Value;
 use tokio::{
     io::AsyncReadExt,
     time::{Instant, sleep, timeout_at},
 };
 
-use super::connection::{Stream, excerpt};
-use super::{Client, Command, ControlError, UnitReport};
+use super::request::{Request, WorkRequest};
+use super::{CallError, Client, Connection, UnitReport};
 
 const CHUNK: usize = 256 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -24,23 +24,28 @@ const BARREN_ATTEMPTS: u32 = 5;
 
 /// What happened to a followed unit.
 #[derive(Debug)]
-pub enum ResultEvent {
+pub enum FollowEvent {
     /// More output.
     Data(Bytes),
     /// The connection broke, for this reason; the next call tries to continue.
-    Lost(ControlError),
+    Lost(CallError),
     /// Connected again, at the byte where it stopped.
     Resumed,
     /// The unit is final and all its output has arrived. Nothing follows.
-    End(UnitReport),
+    End {
+        /// How it ended.
+        report: UnitReport,
+        /// The same as the node put it: a newer one may say more.
+        answer: Value,
+    },
 }
 
 /// A unit's output, from a position on.
-pub struct ResultStream {
+pub struct FollowedOutput {
     client: Client,
     unit: String,
     position: u64,
-    stream: Option<Stream>,
+    connection: Option<Connection>,
     pause: Duration,
     /// When patience ends; set from the first loss on, until output arrives or a connection proves stable.
     gone_until: Option<Instant>,
@@ -48,15 +53,15 @@ pub struct ResultStream {
     barren: u32,
 }
 
-impl ResultStream {
-    pub(super) async fn open(client: Client, unit: &str, start: u64) -> Result<Self, ControlError> {
-        let stream = Some(stream_from(&client, unit, start).await?);
+impl FollowedOutput {
+    pub(super) async fn open(client: Client, unit: &str, start: u64) -> Result<Self, CallError> {
+        let connection = Some(client.output(unit, start).await?);
         let unit = unit.to_owned();
         Ok(Self {
             client,
             unit,
             position: start,
-            stream,
+            connection,
             pause: FIRST_PAUSE,
             gone_until: None,
             connected: Instant::now(),
@@ -72,50 +77,52 @@ impl ResultStream {
     /// Waits for the next event. Not to be dropped half way: after a timeout, go on only by a new stream.
     ///
     /// # Errors
-    /// [`ControlError::Absent`] if the node stayed away too long, [`ControlError::Refused`] if the unit is gone
-    /// (released, most likely), [`ControlError::Truncated`] if output is missing.
-    pub async fn next(&mut self) -> Result<ResultEvent, ControlError> {
-        let Some(stream) = &mut self.stream else { return self.resume().await };
+    /// [`CallError::Absent`] if the node stayed away too long, [`CallError::Refused`] if the unit is gone
+    /// (released, most likely), [`CallError::Truncated`] if output is missing.
+    pub async fn next(&mut self) -> Result<FollowEvent, CallError> {
+        let Some(connection) = &mut self.connection else { return self.resume().await };
         let mut buffer = BytesMut::with_capacity(CHUNK);
-        match stream.read_buf(&mut buffer).await {
+        match connection.reader().read_buf(&mut buffer).await {
             Ok(0) => self.ended().await,
             Ok(count) => {
                 self.position += count as u64;
                 self.forgive();
-                Ok(ResultEvent::Data(buffer.freeze()))
+                Ok(FollowEvent::Data(buffer.freeze()))
             }
-            Err(error) => Ok(self.lost(ControlError::io("reading results")(error))),
+            Err(error) => Ok(self.lost(CallError::io("reading results")(error))),
         }
     }
 
     /// The stream ended: is the unit done, or did the node go away?
-    async fn ended(&mut self) -> Result<ResultEvent, ControlError> {
-        let report = match self.client.unit_status(&self.unit).await {
-            Ok(report) => report,
+    async fn ended(&mut self) -> Result<FollowEvent, CallError> {
+        let status = Request::Work(WorkRequest::Status { unit: self.unit.clone() });
+        let answer = match self.client.command(&status).await {
+            Ok(answer) => answer,
             Err(error) if error.is_absence() => return Ok(self.lost(error)),
             Err(error) => return Err(error),
         };
+        let report = UnitReport::from_answer(&answer)?;
         if !report.state.is_final() {
-            return Ok(self.lost(ControlError::Closed("last result")));
+            return Ok(self.lost(CallError::Closed("last result")));
         }
         if self.position >= report.stdout_size {
-            return Ok(ResultEvent::End(report));
+            return Ok(FollowEvent::End { report, answer });
         }
         self.barren += 1;
         if self.barren > BARREN_ATTEMPTS {
             let (unit, size) = (self.unit.clone(), report.stdout_size);
-            return Err(ControlError::Truncated { unit, position: self.position, size });
+            return Err(CallError::Truncated { unit, position: self.position, size });
         }
-        Ok(self.lost(ControlError::Closed("last result")))
+        Ok(self.lost(CallError::Closed("last result")))
     }
 
-    fn lost(&mut self, cause: ControlError) -> ResultEvent {
-        self.stream = None;
+    fn lost(&mut self, cause: CallError) -> FollowEvent {
+        self.connection = None;
         if self.connected.elapsed() > STABLE {
             self.forgive();
         }
         self.gone_until.get_or_insert_with(|| Instant::now() + self.client.deadlines.absence);
-        ResultEvent::Lost(cause)
+        FollowEvent::Lost(cause)
     }
 
     /// Earlier losses no longer count.
@@ -123,17 +130,17 @@ impl ResultStream {
         (self.barren, self.pause, self.gone_until) = (0, FIRST_PAUSE, None);
     }
 
-    async fn resume(&mut self) -> Result<ResultEvent, ControlError> {
+    async fn resume(&mut self) -> Result<FollowEvent, CallError> {
         let after = self.client.deadlines.absence;
         let until = *self.gone_until.get_or_insert_with(|| Instant::now() + after);
-        let mut cause = ControlError::Closed("last result");
+        let mut cause = CallError::Closed("last result");
         while Instant::now() < until {
             sleep(self.pause).await;
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-            match timeout_at(until, stream_from(&self.client, &self.unit, self.position)).await {
-                Ok(Ok(stream)) => {
-                    (self.stream, self.connected) = (Some(stream), Instant::now());
-                    return Ok(ResultEvent::Resumed);
+            match timeout_at(until, self.client.output(&self.unit, self.position)).await {
+                Ok(Ok(connection)) => {
+                    (self.connection, self.connected) = (Some(connection), Instant::now());
+                    return Ok(FollowEvent::Resumed);
                 }
                 Ok(Err(error)) if error.is_absence() => cause = error,
                 Ok(Err(error)) => return Err(error),
@@ -141,16 +148,6 @@ impl ResultStream {
             }
         }
         let (unit, position) = (self.unit.clone(), self.position);
-        Err(ControlError::Absent { unit, position, after, cause: Box::new(cause) })
+        Err(CallError::Absent { unit, position, after, cause: Box::new(cause) })
     }
-}
-
-async fn stream_from(client: &Client, unit: &str, start: u64) -> Result<Stream, ControlError> {
-    let request = json!({"command": "work", "subcommand": "results", "unitid": unit, "startpos": start});
-    let mut connection = client.connect().await?;
-    let answer = connection.ask(&Command::json(&request)).await?;
-    if !answer.starts_with("Streaming results for work unit ") {
-        return Err(ControlError::Protocol { question: "work results", answer: excerpt(&answer) });
-    }
-    Ok(connection.into_stream())
 }

@@ -1,6 +1,11 @@
-//! Addresses of control services as users write them. Owns their syntax; never dials.
+//! Addresses of control services: how users write them, how they are dialled, and what to do where nobody listens.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{fmt, io, path::PathBuf, str::FromStr, time::Duration};
+
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::rpc::{CallError, Dial, Dialing, Duplex};
+use crate::tls::{ClientOptions, ClientProfile};
 
 /// Where a node's control socket usually is, most likely place first.
 pub const DEFAULT_SOCKETS: [&str; 3] =
@@ -68,6 +73,94 @@ impl fmt::Display for Endpoint {
             Self::Tls { host, port } => write!(f, "tls://{}:{port}", bracketed(host)),
         }
     }
+}
+
+/// A control service by its address.
+pub struct Dialer {
+    endpoint: Endpoint,
+    tls: Option<ClientProfile>,
+}
+
+impl Dialer {
+    /// With a profile for `tls://` endpoints; without one the system's authorities are trusted.
+    pub fn new(endpoint: Endpoint, tls: Option<ClientProfile>) -> Self {
+        Self { endpoint, tls }
+    }
+
+    async fn open(&self) -> io::Result<Box<dyn Duplex>> {
+        match &self.endpoint {
+            Endpoint::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            Endpoint::Tcp { host, port } => Ok(Box::new(dial_tcp(host, *port).await?)),
+            Endpoint::Tls { host, port } => {
+                let profile = match &self.tls {
+                    Some(profile) => profile.clone(),
+                    None => {
+                        let options = ClientOptions { name: "(none)".to_owned(), ..ClientOptions::default() };
+                        ClientProfile::open(options, None).map_err(io::Error::other)?
+                    }
+                };
+                let stream = dial_tcp(host, *port).await?;
+                Ok(Box::new(profile.connect(stream, host).await?.ending_like_tcp()))
+            }
+        }
+    }
+}
+
+impl Dial for Dialer {
+    fn dial(&self) -> Dialing<'_> {
+        Box::pin(async {
+            self.open().await.map_err(|error| CallError::Unreachable(unreachable(&self.endpoint, &error)))
+        })
+    }
+
+    fn address(&self) -> String {
+        self.endpoint.to_string()
+    }
+
+    fn ends_are_reliable(&self) -> bool {
+        match self.endpoint {
+            Endpoint::Unix(_) => true,
+            Endpoint::Tcp { .. } | Endpoint::Tls { .. } => false,
+        }
+    }
+}
+
+/// Results may be silent for hours: only probes can tell a vanished host from a quiet job.
+const KEEPALIVE: socket2::TcpKeepalive =
+    socket2::TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
+
+async fn dial_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect((host, port)).await?;
+    crate::os::tcp::tune(&stream, &KEEPALIVE);
+    Ok(stream)
+}
+
+fn unreachable(endpoint: &Endpoint, source: &io::Error) -> String {
+    let advice = match (endpoint, source.kind()) {
+        (Endpoint::Unix(path), io::ErrorKind::NotFound) => {
+            return format!(
+                "no socket at {}: is meshd running? give --socket or set RECEPTORCTL_SOCKET",
+                path.display()
+            );
+        }
+        (Endpoint::Unix(_), io::ErrorKind::ConnectionRefused) => {
+            "the socket file is there, but nobody listens: the node was killed or is starting; start meshd"
+        }
+        (Endpoint::Unix(_), io::ErrorKind::PermissionDenied) => {
+            "run as the node's user or root, or set `permissions` and the group of its control-service"
+        }
+        (Endpoint::Tcp { .. }, io::ErrorKind::ConnectionRefused) => {
+            "is meshd running, with `tcplisten` in its control-service?"
+        }
+        (Endpoint::Tls { .. }, io::ErrorKind::ConnectionRefused) => {
+            "is meshd running, with `tcplisten` and `tcptls` in its control-service?"
+        }
+        (Endpoint::Tls { .. }, io::ErrorKind::InvalidData) => {
+            "give --rootcas, and --cert and --key where the node wants them"
+        }
+        (Endpoint::Unix(_) | Endpoint::Tcp { .. } | Endpoint::Tls { .. }, _) => "is meshd running there?",
+    };
+    format!("cannot connect to {endpoint}: {source}; {advice}")
 }
 
 fn bracketed(host: &str) -> std::borrow::Cow<'_, str> {

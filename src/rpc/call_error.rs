@@ -2,27 +2,19 @@
 
 use std::{io, time::Duration};
 
-use super::{Endpoint, InvalidEndpoint};
+use super::ErrorLine;
 
 /// A request that did not get its answer.
 #[derive(Debug, thiserror::Error)]
-pub enum ControlError {
-    /// The address cannot be understood.
-    #[error(transparent)]
-    Endpoint(#[from] InvalidEndpoint),
-    /// Nobody listens at the address.
-    #[error("{}", unreachable(.endpoint, .source))]
-    Unreachable {
-        /// What was dialled.
-        endpoint: Endpoint,
-        /// The system's reason.
-        source: io::Error,
-    },
+pub enum CallError {
+    /// No connection: the text of who dialled.
+    #[error("{0}")]
+    Unreachable(String),
     /// Something listens, but its first line is not a control service's.
-    #[error("{endpoint} is not a node's control service: it greeted with {greeting:?}")]
+    #[error("{address} is not a node's control service: it greeted with {greeting:?}")]
     NotControl {
         /// What was dialled.
-        endpoint: Endpoint,
+        address: String,
         /// The line it sent, cut short.
         greeting: String,
     },
@@ -36,7 +28,7 @@ pub enum ControlError {
     },
     /// The node understood and said no: its own words.
     #[error("{0}")]
-    Refused(String),
+    Refused(ErrorLine),
     /// The connection ended in the middle of something.
     #[error("the node closed the connection before its {0} came: it may have been stopped or restarted")]
     Closed(&'static str),
@@ -48,9 +40,6 @@ pub enum ControlError {
         /// The answer, cut short, or what is wrong with it.
         answer: String,
     },
-    /// A command in words that contains a line break would be two commands.
-    #[error("a command must be one line: {0:?}")]
-    NotOneLine(String),
     /// The payload could not be read: nothing is wrong with the node.
     #[error("cannot read the payload: {0}")]
     Payload(#[source] io::Error),
@@ -72,7 +61,7 @@ pub enum ControlError {
         /// How long it was waited for.
         after: Duration,
         /// The last attempt's outcome.
-        cause: Box<ControlError>,
+        cause: Box<CallError>,
     },
     /// The unit is final, but the node hands out fewer bytes than it says there are.
     #[error("results of unit {unit} end at byte {position} of {size}: its stdout file was cut or removed")]
@@ -86,16 +75,14 @@ pub enum ControlError {
     },
 }
 
-impl ControlError {
+impl CallError {
     /// True if the node, or the way to it, is gone: a later attempt may succeed.
     pub fn is_absence(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Closed(_) | Self::Io { .. } => true,
-            Self::Endpoint(_)
-            | Self::NotControl { .. }
+            Self::Unreachable(_) | Self::TimedOut { .. } | Self::Closed(_) | Self::Io { .. } => true,
+            Self::NotControl { .. }
             | Self::Refused(_)
             | Self::Protocol { .. }
-            | Self::NotOneLine(_)
             | Self::Payload(_)
             | Self::Absent { .. }
             | Self::Truncated { .. } => false,
@@ -106,32 +93,4 @@ impl ControlError {
     pub(super) fn io(doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { doing, source }
     }
-}
-
-fn unreachable(endpoint: &Endpoint, source: &io::Error) -> String {
-    let advice = match (endpoint, source.kind()) {
-        (Endpoint::Unix(path), io::ErrorKind::NotFound) => {
-            return format!(
-                "no socket at {}: is meshd running? give --socket or set RECEPTORCTL_SOCKET",
-                path.display()
-            );
-        }
-        (Endpoint::Unix(_), io::ErrorKind::ConnectionRefused) => {
-            "the socket file is there, but nobody listens: the node was killed or is starting; start meshd"
-        }
-        (Endpoint::Unix(_), io::ErrorKind::PermissionDenied) => {
-            "run as the node's user or root, or set `permissions` and the group of its control-service"
-        }
-        (Endpoint::Tcp { .. }, io::ErrorKind::ConnectionRefused) => {
-            "is meshd running, with `tcplisten` in its control-service?"
-        }
-        (Endpoint::Tls { .. }, io::ErrorKind::ConnectionRefused) => {
-            "is meshd running, with `tcplisten` and `tcptls` in its control-service?"
-        }
-        (Endpoint::Tls { .. }, io::ErrorKind::InvalidData) => {
-            "give --rootcas, and --cert and --key where the node wants them"
-        }
-        (Endpoint::Unix(_) | Endpoint::Tcp { .. } | Endpoint::Tls { .. }, _) => "is meshd running there?",
-    };
-    format!("cannot connect to {endpoint}: {source}; {advice}")
 }

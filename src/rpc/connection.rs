@@ -1,0 +1,311 @@
+//! One connection to a control service, as its client: the greeting, a line out, a line back, and the bytes behind a
+//! line. Owns limits of time and size. It does not know who is at the other end, nor what an answer means.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf,
+};
+use tokio::time::timeout;
+
+use super::request::{Follow, Request, SubmitRequest, WorkRequest};
+use super::{CallError, ErrorLine, UnitReport, follow};
+
+/// The longest greeting accepted: another service may talk without end.
+const GREETING_LIMIT: usize = 4096;
+/// How long a node that reads no more of a payload may take to say why: its words are on their way by then.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
+/// How the greeting begins; the node's ID follows.
+const GREETING: &str = "Receptor Control, node ";
+/// The answer to a submission, around the unit's ID.
+const CREATED: [&str; 2] = ["Work unit created with ID ", ". Send stdin data and EOF."];
+/// How the line begins that precedes results; the unit's ID follows.
+const STREAMING: &str = "Streaming results for work unit ";
+
+/// A stream in both directions; shutting its write side down lets the other side go on sending.
+pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
+
+type Stream = Box<dyn Duplex>;
+
+/// What one connection may cost. Payloads, results and tunnels have no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// For the greeting.
+    pub greeting: Duration,
+    /// For one answer, once the request is written.
+    pub answer: Duration,
+    /// The longest answer, in bytes.
+    pub answer_size: usize,
+}
+
+/// An open connection whose greeting has been read.
+pub struct Connection {
+    reader: BufReader<ReadHalf<Stream>>,
+    writer: WriteHalf<Stream>,
+    node: String,
+    limits: Limits,
+}
+
+impl Connection {
+    /// Reads the greeting. The address is for error texts.
+    ///
+    /// # Errors
+    /// [`CallError::NotControl`] if something else listens there.
+    pub async fn open(stream: Stream, address: &str, limits: Limits) -> Result<Self, CallError> {
+        let (reader, writer) = tokio::io::split(stream);
+        Self::greeted(BufReader::new(reader), writer, address, limits).await
+    }
+
+    async fn greeted(
+        mut reader: BufReader<ReadHalf<Stream>>,
+        writer: WriteHalf<Stream>,
+        address: &str,
+        limits: Limits,
+    ) -> Result<Self, CallError> {
+        let line =
+            limited("greeting", limits.greeting, read_line(&mut reader, "greeting", GREETING_LIMIT)).await?;
+        match line.strip_prefix(GREETING) {
+            Some(node) => Ok(Self { node: node.to_owned(), reader, writer, limits }),
+            None => Err(CallError::NotControl { address: address.to_owned(), greeting: excerpt(&line) }),
+        }
+    }
+
+    /// The node's ID, as it introduced itself.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Sends a request and waits for its answer, a JSON value on one line.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] with the node's words; others if no proper answer came.
+    pub async fn command(&mut self, request: &Request) -> Result<Value, CallError> {
+        let answer = self.ask(request).await?;
+        parse_json(request.name(), &answer)
+    }
+
+    /// Asks how a unit stands.
+    ///
+    /// # Errors
+    /// As [`Self::command`].
+    pub async fn unit_status(&mut self, unit: &str) -> Result<UnitReport, CallError> {
+        let request = Request::Work(WorkRequest::Status { unit: unit.to_owned() });
+        UnitReport::from_answer(&self.command(&request).await?)
+    }
+
+    /// Asks for a unit and returns its ID. Its payload is to be sent next, see [`Self::send`].
+    ///
+    /// # Errors
+    /// As [`Self::command`].
+    pub async fn submit(&mut self, request: SubmitRequest) -> Result<String, CallError> {
+        let answer = self.ask(&Request::Work(WorkRequest::Submit(request))).await?;
+        let [before, after] = CREATED;
+        let id = answer.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+        id.map(str::to_owned).ok_or_else(|| unexpected("work submit", &answer))
+    }
+
+    /// Asks for a unit's output, which is all that follows, see [`Self::reader`].
+    ///
+    /// # Errors
+    /// As [`Self::command`].
+    pub async fn results(&mut self, what: Follow) -> Result<(), CallError> {
+        self.begins(WorkRequest::Results(what), STREAMING).await
+    }
+
+    /// Asks for a unit's output and states, as [`follow::Frame`]s.
+    ///
+    /// # Errors
+    /// As [`Self::command`].
+    pub async fn follow(&mut self, what: Follow) -> Result<(), CallError> {
+        self.begins(WorkRequest::Follow(what), follow::ANSWER).await
+    }
+
+    async fn begins(&mut self, request: WorkRequest, expected: &str) -> Result<(), CallError> {
+        let request = Request::Work(request);
+        let answer = self.ask(&request).await?;
+        if answer.starts_with(expected) { Ok(()) } else { Err(unexpected(request.name(), &answer)) }
+    }
+
+    /// Turns the connection into a tunnel to `service` of `node`.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] if the node cannot reach it.
+    pub async fn connect_to(
+        mut self,
+        node: String,
+        service: String,
+        tls: Option<String>,
+    ) -> Result<Tunnel, CallError> {
+        let answer = self.ask(&Request::Connect { node, service, tls }).await?;
+        if answer != "Connecting" {
+            return Err(unexpected("connect", &answer));
+        }
+        Ok(Tunnel(self))
+    }
+
+    /// Sends a request and waits for the line that answers it.
+    async fn ask(&mut self, request: &Request) -> Result<String, CallError> {
+        let line = request.to_line();
+        let write = async {
+            self.writer.write_all(line.as_bytes()).await?;
+            // TLS may have accepted the end of a long line without sending it.
+            self.writer.flush().await
+        };
+        let limits = self.limits;
+        let asked = async {
+            let written = write.await.map_err(CallError::io("sending a command"));
+            // A server that refuses may close while we still write: its words count more than our failure.
+            let answer = read_answer(&mut self.reader, "answer", limits.answer_size).await;
+            match (written, answer) {
+                (Err(failed), Err(CallError::Closed(_) | CallError::Io { .. })) => Err(failed),
+                (_, answer) => answer,
+            }
+        };
+        limited("answer", limits.answer, asked).await
+    }
+
+    /// Sends bytes of a payload. A refusal in the middle of it is reported at once.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] if the node explains why it accepts no more.
+    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), CallError> {
+        let write = async {
+            self.writer.write_all(bytes).await?;
+            self.writer.flush().await
+        };
+        let written = tokio::select! {
+            biased;
+            _ = self.reader.fill_buf() => None,
+            written = write => Some(written),
+        };
+        match written {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => match timeout(LAST_WORD, self.interruption()).await {
+                Ok(refused @ CallError::Refused(_)) => Err(refused),
+                Ok(_) | Err(_) => Err(CallError::io("sending the payload")(error)),
+            },
+            None => Err(self.interruption().await),
+        }
+    }
+
+    /// Ends once the node has something to say before the end of the payload, or is gone. May be dropped at any time.
+    pub async fn interrupted(&mut self) {
+        // An error shows again where the words are read.
+        let _ = self.reader.fill_buf().await;
+    }
+
+    /// What the node says before the end of the payload, an error as a rule.
+    pub async fn interruption(&mut self) -> CallError {
+        match self.answer("reason", self.limits.answer).await {
+            Ok(answer) => unexpected("work submit, in the middle of the payload", &answer),
+            Err(error) => error,
+        }
+    }
+
+    /// Ends the payload and waits for the node's answer to it, for as long as `limit`.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] if the node could not keep the payload or start the job.
+    pub async fn finish(&mut self, limit: Duration) -> Result<Value, CallError> {
+        self.writer.shutdown().await.map_err(CallError::io("ending the payload"))?;
+        let answer = self.answer("answer to the payload", limit).await?;
+        parse_json("work submit", &answer)
+    }
+
+    async fn answer(&mut self, what: &'static str, limit: Duration) -> Result<String, CallError> {
+        limited(what, limit, read_answer(&mut self.reader, what, self.limits.answer_size)).await
+    }
+
+    /// What comes behind an answer.
+    pub fn reader(&mut self) -> &mut BufReader<ReadHalf<Stream>> {
+        &mut self.reader
+    }
+}
+
+/// Raw bytes to and from a service somewhere in the mesh.
+pub struct Tunnel(Connection);
+
+impl Tunnel {
+    /// The two directions; shutting the writer down half-closes.
+    pub fn split(self) -> (impl AsyncRead, impl AsyncWrite) {
+        (self.0.reader, self.0.writer)
+    }
+
+    /// Talks to the control service at the tunnel's other end.
+    ///
+    /// # Errors
+    /// [`CallError::NotControl`] if it is none.
+    pub async fn into_connection(self) -> Result<Connection, CallError> {
+        let Connection { reader, writer, limits, .. } = self.0;
+        Connection::greeted(reader, writer, "the service", limits).await
+    }
+}
+
+/// Runs `work` with a limit of time.
+pub(super) async fn limited<T>(
+    what: &'static str,
+    after: Duration,
+    work: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    timeout(after, work).await.unwrap_or(Err(CallError::TimedOut { what, after }))
+}
+
+/// Reads an answer line; `ERROR:` becomes [`CallError::Refused`].
+async fn read_answer<R: AsyncBufRead + Unpin>(
+    reader: &mut R,
+    what: &'static str,
+    limit: usize,
+) -> Result<String, CallError> {
+    let line = read_line(reader, what, limit).await?;
+    match line.strip_prefix("ERROR:") {
+        Some(text) => Err(CallError::Refused(ErrorLine::new(text.trim()))),
+        None => Ok(line),
+    }
+}
+
+/// Reads an answer that must be JSON.
+fn parse_json(question: &'static str, line: &str) -> Result<Value, CallError> {
+    serde_json::from_str(line).map_err(|_| unexpected(question, line))
+}
+
+fn unexpected(question: &'static str, answer: &str) -> CallError {
+    CallError::Protocol { question, answer: excerpt(answer) }
+}
+
+/// At most 200 characters of what a stranger sent.
+fn excerpt(text: &str) -> String {
+    match text.char_indices().nth(200) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+async fn read_line<R: AsyncBufRead + Unpin>(
+    reader: &mut R,
+    what: &'static str,
+    limit: usize,
+) -> Result<String, CallError> {
+    let mut line = Vec::new();
+    loop {
+        let buffer = reader.fill_buf().await.map_err(CallError::io("waiting for an answer"))?;
+        if buffer.is_empty() {
+            return Err(CallError::Closed(what));
+        }
+        let end = buffer.iter().position(|byte| *byte == b'\n');
+        line.extend_from_slice(&buffer[..end.unwrap_or(buffer.len())]);
+        let used = end.map_or(buffer.len(), |end| end + 1);
+        reader.consume(used);
+        if line.len() > limit {
+            let answer = format!("a line of more than {limit} bytes");
+            return Err(CallError::Protocol { question: what, answer });
+        }
+        if end.is_some() {
+            let text = String::from_utf8_lossy(&line);
+            return Ok(text.trim_end_matches('\r').to_owned());
+        }
+    }
+}

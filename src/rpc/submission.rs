@@ -1,0 +1,88 @@
+//! Submitting a job: the payload as a stream, and the node's last word.
+//! Owns the rule that a payload which stops half way must never look like a whole one: a closed connection does
+//! look whole to a Go node, and over TCP to any, so the unit is released first.
+
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::request::{Request, WorkRequest};
+use super::{CallError, Client, Connection};
+
+const CHUNK: usize = 256 << 10;
+/// The last answer comes after the node has put the whole payload on disk, which large ones make slow.
+const DISK_FACTOR: u32 = 10;
+
+/// What the node said last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Submitted {
+    /// The unit's ID.
+    pub unit: String,
+    /// `Job Started`, or `Job Submitted` when it runs elsewhere.
+    pub result: String,
+}
+
+/// A unit that waits for its payload. Dropping it closes the connection, which a node may take for the payload's
+/// end and start the job: call [`Self::abandon`] instead.
+pub struct PendingUnit {
+    client: Client,
+    connection: Connection,
+    unit: String,
+}
+
+impl PendingUnit {
+    pub(super) fn new(client: Client, connection: Connection, unit: String) -> Self {
+        Self { client, connection, unit }
+    }
+
+    /// The unit's ID.
+    pub fn unit(&self) -> &str {
+        &self.unit
+    }
+
+    /// Sends the whole payload, calling `progress` with the bytes sent so far, and waits for the node's answer.
+    /// A refusal in the middle of the payload ends it at once.
+    ///
+    /// # Errors
+    /// [`CallError::Payload`] if `payload` fails (then [`Self::abandon`] the unit), [`CallError::Refused`]
+    /// if the node could not keep the payload or start the job.
+    pub async fn send(
+        &mut self,
+        mut payload: impl AsyncRead + Unpin,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Submitted, CallError> {
+        let mut buffer = vec![0; CHUNK];
+        let mut sent = 0_u64;
+        loop {
+            let count = tokio::select! {
+                biased;
+                () = self.connection.interrupted() => return Err(self.connection.interruption().await),
+                count = payload.read(&mut buffer) => count.map_err(CallError::Payload)?,
+            };
+            if count == 0 {
+                break;
+            }
+            self.connection.send(&buffer[..count]).await?;
+            sent += count as u64;
+            progress(sent);
+        }
+        let answer = self.connection.finish(self.client.deadlines.answer * DISK_FACTOR).await?;
+        let text = |key| answer.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        match (text("unitid"), text("result")) {
+            (Some(unit), Some(result)) => Ok(Submitted { unit: unit.to_owned(), result: result.to_owned() }),
+            _ => Err(CallError::Protocol { question: "work submit", answer: answer.to_string() }),
+        }
+    }
+
+    /// Gives the unit up: it is released before the connection closes, so that no job starts with part of its
+    /// payload. Returns the node's answer: `released` or `release pending`.
+    ///
+    /// # Errors
+    /// Those of [`Client::command`]; the unit may then start with what was sent.
+    pub async fn abandon(self) -> Result<Value, CallError> {
+        let Self { client, connection, unit } = self;
+        let request = WorkRequest::Release { unit, force: false, signature: None };
+        let answer = client.command(&Request::Work(request)).await;
+        drop(connection);
+        answer
+    }
+}
