@@ -127,7 +127,7 @@ impl Demo {
         let Some(unit) = units::ids(&units).into_iter().next() else {
             return Err(Failure::new(Exit::SubmitFailed, "the job was not accepted"));
         };
-        let report = UnitReport::from_answer(units[&unit].clone())?;
+        let report = UnitReport::from_answer(&units[&unit])?;
         let (state, seconds) = (report.state.name(), begun.elapsed().as_secs_f64());
         say(output, &format!("\nUnit {unit}: {state} after {seconds:.2} s ({})", report.detail))?;
         Ok((report, unit))

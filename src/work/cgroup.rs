@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_unit_s_limits_are_written_and_its_end_is_explained() {
         let temp = tempfile::tempdir().unwrap();
-        let dir = UnitDir::at(temp.path().to_owned());
+        let dir = UnitDir::at(temp.path());
         let path = temp.path().join(UNITS).join("n1.abcd");
         fs::create_dir(path.parent().unwrap()).unwrap();
         let limits =

@@ -18,7 +18,6 @@ mod cgroup;
 mod command;
 mod error;
 pub mod follow;
-mod group_sync;
 pub mod kubernetes;
 pub mod limits;
 mod registry;

@@ -73,6 +73,11 @@ impl UnitId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The text, shared.
+    pub(crate) fn to_shared(&self) -> Arc<str> {
+        self.0.clone()
+    }
 }
 
 impl FromStr for UnitId {

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use super::entry::Entry;
-use super::{Durability, Inner, Outcome};
+use super::{Inner, Outcome};
 use crate::rpc::request::SubmitRequest;
 use crate::wire::NodeId;
 use crate::work::asked::Asked;
 use crate::work::status::Status;
+use crate::work::store::Durability;
 use crate::work::unit::{Event, UnitId};
 use crate::work::{Submitter, WorkError};
 
@@ -65,7 +66,7 @@ impl Inner {
             return Ok(Some(entry));
         }
         entry.note_repeated();
-        writer.apply(Event::PayloadCut("it was submitted again".into()), Durability::Memory).await;
+        writer.apply(Event::PayloadCut("it was submitted again".into()), Durability::Volatile).await;
         drop(writer);
         match status.remote() {
             None => self.remove(&entry).await.map(|()| None),
@@ -107,11 +108,11 @@ impl Inner {
             }
         };
         if self.released.ago(id.as_str()).is_some() {
-            self.store.forget_removed().await?;
+            self.store.sync_removals().await?;
         }
         self.store.create(&id, &status).await?;
         let entry = Entry::new(id.clone(), self.store.unit(&id), status);
-        *entry.charge() = charge;
+        *entry.charge() = charge.map(Box::new);
         self.units_mut().insert(id, entry.clone());
         Ok(entry)
     }

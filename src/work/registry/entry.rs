@@ -1,22 +1,20 @@
-//! One unit in memory: its status as everybody sees it, and what those share who wait for it or work on it.
-//! A unit that is final and that nobody asks about is little more than its status: thousands may be kept. How a status
-//! is changed is `writer`'s business.
+//! One unit in memory: its status as everybody sees it, how far that is durable, and what its readers and its writer
+//! share. A final unit that nobody asks about is little more than its status: thousands may be kept. How a status is
+//! changed is `writer`'s business.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use super::quota::Charge;
-use super::writer::{Durability, Writer};
+use super::writer::Writer;
 use crate::work::WorkError;
 use crate::work::remote::Link;
 use crate::work::status::Status;
-use crate::work::store::{Store, UnitDir};
-use crate::work::unit::{Event, UnitId};
+use crate::work::store::{Durability, Store, UnitDir};
+use crate::work::unit::{Event, State, UnitId};
 
 /// A unit that exists.
 #[derive(Debug)]
@@ -25,24 +23,24 @@ pub(crate) struct Entry {
     pub(crate) dir: UnitDir,
     /// A plain lock, for reading and replacing alone.
     shown: Mutex<Shown>,
-    /// The status on disk is behind, and a task tries to bring it up.
-    pub(super) behind: AtomicBool,
-    /// The status is durable, or nobody is to see to that.
-    pub(super) is_saved: AtomicBool,
-    /// The number of the furthest state that a power loss would leave.
-    pub(super) reached: AtomicU8,
-    /// What the unit takes of its caller's quota, for as long as it is not deleted.
-    charge: Mutex<Option<Charge>>,
-    /// It is deleted, and its ID may be another unit's by now.
-    gone: AtomicBool,
-    /// Its submission was repeated before its payload was complete.
-    repeated: AtomicBool,
+    /// Its part of its caller's quota, until it is deleted.
+    charge: Mutex<Option<Box<Charge>>>,
 }
 
 #[derive(Debug)]
 struct Shown {
     status: Arc<Status>,
     live: Hold,
+    /// The furthest state that a power loss would leave.
+    durable: State,
+    /// The status is not on disk as it is shown, and has to be.
+    is_unsaved: bool,
+    /// A task sees to that.
+    has_saver: bool,
+    /// It is deleted, and its ID may be another unit's by now.
+    is_gone: bool,
+    /// Its submission was repeated before its payload was complete.
+    is_repeated: bool,
 }
 
 /// A unit that can still change holds what is needed for it; a final one only lends it.
@@ -61,24 +59,24 @@ impl Hold {
     }
 }
 
-/// What those share who wait for a unit, or work on it. There is never more than one of a unit.
+/// What the readers and the writer of a unit share. There is never more than one of a unit.
 #[derive(Debug)]
 pub(super) struct Live {
     changes: watch::Sender<Arc<Status>>,
-    /// Whoever changes the status or starts the unit holds this: a unit has one writer at a time. Held across
-    /// disk writes and the start of a runner, which is why it is an asynchronous lock.
-    pub(super) turn: Arc<tokio::sync::Mutex<()>>,
-    /// What a remote unit's driver and its callers tell each other; other units never have one.
+    /// Held by the one writer of the unit, also while it is started. Held across disk writes and the start of a runner,
+    /// which is why it is an asynchronous lock.
+    pub(super) write_lock: Arc<tokio::sync::Mutex<()>>,
+    /// Between a remote unit's driver and its callers; other units never have one.
     link: OnceLock<Arc<Link>>,
 }
 
 impl Live {
     fn new(status: Arc<Status>) -> Self {
-        Self { changes: watch::Sender::new(status), turn: Arc::default(), link: OnceLock::new() }
+        Self { changes: watch::Sender::new(status), write_lock: Arc::default(), link: OnceLock::new() }
     }
 }
 
-/// Somebody who follows a unit's status.
+/// A reader that follows a unit's status.
 #[derive(Debug)]
 pub(crate) struct Follower {
     status: watch::Receiver<Arc<Status>>,
@@ -98,7 +96,7 @@ impl DerefMut for Follower {
     }
 }
 
-/// The link to a remote unit's driver, there for as long as somebody holds this.
+/// The link to a remote unit's driver, which exists while somebody holds this.
 #[derive(Debug)]
 pub(crate) struct LinkHandle {
     link: Arc<Link>,
@@ -114,37 +112,31 @@ impl Deref for LinkHandle {
 
 impl Entry {
     pub(crate) fn new(id: UnitId, dir: UnitDir, status: Status) -> Arc<Self> {
-        let (reached, end) = (AtomicU8::new(status.life.state as u8), status.life.state.is_final());
+        let durable = status.life.state;
         let status = Arc::new(status);
-        let live = match end {
+        let live = match durable.is_final() {
             true => Hold::Lent(Weak::new()),
             false => Hold::Kept(Arc::new(Live::new(status.clone()))),
         };
-        Arc::new(Self {
-            id,
-            dir,
-            shown: Mutex::new(Shown { status, live }),
-            behind: AtomicBool::new(false),
-            is_saved: AtomicBool::new(true),
-            reached,
-            charge: Mutex::default(),
-            gone: AtomicBool::new(false),
-            repeated: AtomicBool::new(false),
-        })
+        let shown = Shown {
+            status,
+            live,
+            durable,
+            is_unsaved: false,
+            has_saver: false,
+            is_gone: false,
+            is_repeated: false,
+        };
+        Arc::new(Self { id, dir, shown: Mutex::new(shown), charge: Mutex::default() })
     }
 
-    /// What the unit takes of a quota, if its caller has one. A plain lock, for single operations.
-    pub(super) fn charge(&self) -> MutexGuard<'_, Option<Charge>> {
+    /// Its part of a quota, if its caller has one. A plain lock, for single operations.
+    pub(super) fn charge(&self) -> MutexGuard<'_, Option<Box<Charge>>> {
         self.charge.lock()
     }
 
-    fn shown(&self) -> MutexGuard<'_, Shown> {
-        self.shown.lock()
-    }
-
-    /// What is shared by those who wait for the unit or work on it.
     pub(super) fn live(&self) -> Arc<Live> {
-        let mut shown = self.shown();
+        let mut shown = self.shown.lock();
         shown.live.get().unwrap_or_else(|| {
             let live = Arc::new(Live::new(shown.status.clone()));
             shown.live = Hold::Lent(Arc::downgrade(&live));
@@ -158,9 +150,9 @@ impl Entry {
         LinkHandle { link: live.link.get_or_init(Arc::default).clone(), _live: live }
     }
 
-    /// The status as it stands.
+    /// The current status.
     pub(crate) fn status(&self) -> Arc<Status> {
-        self.shown().status.clone()
+        self.shown.lock().status.clone()
     }
 
     /// Follows the status.
@@ -169,96 +161,95 @@ impl Entry {
         Follower { status: live.changes.subscribe(), _live: live }
     }
 
-    /// Shows a status to everybody. Whoever calls this has the turn, or there is nobody else.
+    /// Shows a status to everybody. The caller has the write lock, or there is no other writer.
     pub(super) fn show(&self, status: Status) {
-        let mut shown = self.shown();
-        shown.status = Arc::new(status);
-        if let Some(live) = shown.live.get() {
-            live.changes.send_replace(shown.status.clone());
-            if shown.status.life.state.is_final() {
-                shown.live = Hold::Lent(Arc::downgrade(&live));
-            }
-        }
+        self.shown.lock().show(status);
+    }
+
+    /// Shows a status that is to be saved; says whether a task has to be started for that.
+    pub(super) fn show_unsaved(&self, status: Status) -> bool {
+        let mut shown = self.shown.lock();
+        shown.is_unsaved = true;
+        shown.show(status);
+        !std::mem::replace(&mut shown.has_saver, true)
+    }
+
+    /// Shows a status that is durable.
+    pub(super) fn show_saved(&self, status: Status) {
+        let mut shown = self.shown.lock();
+        (shown.durable, shown.is_unsaved) = (status.life.state, false);
+        shown.show(status);
+    }
+
+    /// What is unsaved stays so: the unit is deleted, or its files are a runner's from here on.
+    pub(crate) fn forget_unsaved(&self) {
+        self.shown.lock().is_unsaved = false;
+    }
+
+    pub(super) fn is_unsaved(&self) -> bool {
+        self.shown.lock().is_unsaved
+    }
+
+    /// The task that saves has nothing left to do, unless this says otherwise.
+    pub(super) fn end_saving(&self) -> bool {
+        let mut shown = self.shown.lock();
+        shown.has_saver = shown.is_unsaved;
+        !shown.has_saver
+    }
+
+    /// Whether a restart might find an earlier state than the one that is shown. For a unit that runs here the runner's
+    /// own files decide; its end is shown once it is durable.
+    pub(crate) fn is_ahead(&self) -> bool {
+        let shown = self.shown.lock();
+        let state = shown.status.life.state;
+        (shown.status.remote().is_some() || state.is_final()) && state > shown.durable
     }
 
     /// Whether the unit is deleted.
     pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
+        self.shown.lock().is_gone
     }
 
-    /// Notes that the unit's submission is repeated, and that this is the end of the first one.
+    /// Notes that the unit's submission is repeated, which ends the first one.
     pub(super) fn note_repeated(&self) {
-        self.repeated.store(true, Ordering::Relaxed);
+        self.shown.lock().is_repeated = true;
     }
 
     /// Whether the unit ended because its submission was repeated.
     pub(super) fn is_repeated(&self) -> bool {
-        self.repeated.load(Ordering::Relaxed)
+        self.shown.lock().is_repeated
     }
 
-    /// The unit is deleted: whoever still waits for its end waits no longer, and nothing is written any more.
+    /// Marks the unit as deleted: nobody waits for its end any longer, and nothing is written any more.
     pub(super) fn retire(&self) {
         drop(self.charge().take());
-        self.gone.store(true, Ordering::Relaxed);
-        self.forget_unsaved();
-        let mut status = Status::clone(&self.status());
+        let mut shown = self.shown.lock();
+        (shown.is_gone, shown.is_unsaved) = (true, false);
+        let mut status = Status::clone(&shown.status);
         if status.life.apply(&Event::CancelledLocally) {
-            self.show(status);
+            shown.show(status);
         }
     }
 
-    /// Waits for the turn to change the unit.
+    /// Waits for the right to change the unit.
     pub(crate) async fn writer(self: &Arc<Self>, store: &Store) -> Writer {
         Writer::new(self.clone(), self.live(), store.clone()).await
     }
 
-    /// Applies one event, durably. Says whether it changed anything.
+    /// Applies one event, durably; says whether it changed anything.
     pub(crate) async fn apply(self: &Arc<Self>, store: &Store, event: Event) -> bool {
         self.writer(store).await.apply(event, Durability::Durable).await
     }
 
-    /// Makes the status durable, if it is not.
+    /// Makes the status durable if it is unsaved.
     ///
     /// # Errors
     /// The failed write.
     pub(crate) async fn save(self: &Arc<Self>, store: &Store) -> Result<(), WorkError> {
-        if self.is_saved.load(Ordering::Relaxed) {
+        if !self.is_unsaved() {
             return Ok(());
         }
-        let mut writer = self.writer(store).await;
-        match self.is_saved.load(Ordering::Relaxed) {
-            true => Ok(()),
-            false => writer.put(Status::clone(&writer.status()), Durability::Durable).await,
-        }
-    }
-
-    /// Whether a restart might find an earlier state than the one that is shown. Of a unit that runs here the runner's
-    /// own files tell; its end is shown once it is durable.
-    pub(crate) fn is_ahead(&self) -> bool {
-        let status = self.status();
-        let may_be = status.remote().is_some() || status.life.state.is_final();
-        may_be && status.life.state as u8 > self.reached.load(Ordering::Relaxed)
-    }
-
-    /// The unit is deleted: nothing needs to be written any more.
-    pub(crate) fn forget_unsaved(&self) {
-        self.is_saved.store(true, Ordering::Relaxed);
-    }
-
-    /// Ready when a deferred change has waited for so long.
-    pub(crate) async fn unsaved_for(&self, pause: Duration) {
-        let mut status = self.subscribe();
-        loop {
-            if !self.is_saved.load(Ordering::Relaxed) {
-                tokio::time::sleep(pause).await;
-                if !self.is_saved.load(Ordering::Relaxed) {
-                    return;
-                }
-            } else {
-                // The follower keeps the sender, so this cannot fail.
-                let _ = status.changed().await;
-            }
-        }
+        self.writer(store).await.save().await
     }
 
     /// Waits until the unit is final.
@@ -269,15 +260,26 @@ impl Entry {
     }
 }
 
+impl Shown {
+    fn show(&mut self, status: Status) {
+        self.status = Arc::new(status);
+        if let Some(live) = self.live.get() {
+            live.changes.send_replace(self.status.clone());
+            if self.status.life.state.is_final() {
+                self.live = Hold::Lent(Arc::downgrade(&live));
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::work::status::Extra;
-    use crate::work::unit::State;
 
     #[tokio::test]
-    async fn who_waits_for_a_unit_and_who_changes_it_share_one_of_everything() {
-        let dir = UnitDir::at("/nonexistent".into());
+    async fn readers_and_writers_of_a_unit_share_one_of_everything() {
+        let dir = UnitDir::at("/nonexistent".as_ref());
         let entry = Entry::new("abcd1234".parse().unwrap(), dir, Status::new("t", Extra::None));
         let first = entry.live();
         assert!(Arc::ptr_eq(&first, &entry.live()));

@@ -12,13 +12,14 @@ use tokio::io::Interest;
 use tokio::time::Instant;
 
 use super::entry::Entry;
-use super::writer::{Durability, Writer};
+use super::writer::Writer;
 use super::{Inner, Outcome};
 use crate::os::readiness;
 use crate::work::cgroup::Cgroups;
 use crate::work::runner::identity::Identity;
 use crate::work::runner::{Job, Started};
 use crate::work::status::{Extra, Status};
+use crate::work::store::Durability;
 use crate::work::unit::{Event, RUNNING, State};
 use crate::work::{CommandType, WorkError};
 
@@ -44,13 +45,13 @@ impl Inner {
                 writer.apply(Event::StartFailed(error.to_string()), Durability::Durable).await;
                 return Err(error);
             }
-            writer.apply(Event::PayloadComplete, Durability::Memory).await;
+            writer.apply(Event::PayloadComplete, Durability::Volatile).await;
             writer.apply(Event::Queued(places), Durability::Durable).await;
             return Ok(());
         }
         let dir = entry.dir.clone();
         if self.store.blocking(move || dir.is_marked_queued()).await
-            && let Err(error) = self.store.mark_turn(&entry.dir).await
+            && let Err(error) = self.store.mark_slot(&entry.dir).await
         {
             writer.apply(Event::StartFailed(error.to_string()), Durability::Durable).await;
             drop(writer);
@@ -114,8 +115,8 @@ impl Inner {
                 return Err(error);
             }
         };
-        writer.apply(Event::PayloadComplete, Durability::Memory).await;
-        writer.hand_over();
+        writer.apply(Event::PayloadComplete, Durability::Volatile).await;
+        entry.forget_unsaved();
         let job = self.job(entry, &kind);
         match self.spawner.spawn(job).await {
             Started::Running(pid) => {
@@ -205,7 +206,7 @@ impl Inner {
         };
         self.queues.occupy(&entry.status().work_type, entry);
         if entry.status().life.state == State::Pending {
-            entry.writer(&self.store).await.apply(Event::Claimed, Durability::Memory).await;
+            entry.writer(&self.store).await.apply(Event::Claimed, Durability::Volatile).await;
         }
         if entry.status().life.detail == RUNNING {
             tokio::spawn(self.clone().learn_more(entry.clone()));
@@ -215,7 +216,7 @@ impl Inner {
 
     /// Shows what a runner writes about its command once that has run for a moment.
     async fn learn_more(self: Arc<Self>, entry: Arc<Entry>) {
-        let mut changes = self.watcher.subscribe(entry.dir.path()).await;
+        let mut changes = self.watcher.subscribe(&entry.dir.path()).await;
         loop {
             let dir = entry.dir.clone();
             let found = self.store.blocking(move || dir.read_status()).await;
@@ -353,7 +354,5 @@ async fn fail_start(writer: &mut Writer, cause: String) {
     let mut failed = writer.status().as_ref().clone();
     failed.extra = Extra::None;
     failed.life.apply(&Event::StartFailed(cause));
-    if let Err(error) = writer.put(failed, Durability::Durable).await {
-        tracing::error!(%error, "a failed start is known in memory only");
-    }
+    let _ = writer.put(failed, Durability::Durable).await;
 }

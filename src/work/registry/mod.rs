@@ -20,7 +20,6 @@ pub(crate) use entry::{Entry, Follower, LinkHandle};
 pub use listing::Listing;
 pub use quota::Quota;
 pub use submit::{Started, Submission};
-pub(crate) use writer::Durability;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -176,7 +175,7 @@ impl Registry {
     /// Leaves nothing in the journal, for whoever has the data directory next. For a daemon's end, which a disk that hangs
     /// does not hold up.
     pub async fn close(&self) {
-        match tokio::time::timeout(CLOSE_WITHIN, self.inner.store.settle()).await {
+        match tokio::time::timeout(CLOSE_WITHIN, self.inner.store.checkpoint()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "the journal of units is left as it is"),
             Err(_) => tracing::warn!("the journal of units is left as it is: its disk does not answer"),
@@ -308,7 +307,7 @@ impl Registry {
     pub async fn results(&self, id: &str, start: u64, caller: &Caller) -> Result<ResultStream, WorkError> {
         let entry = self.inner.find(id)?;
         self.inner.check_caller(&entry, caller, Verb::Results)?;
-        let changes = self.inner.watcher.subscribe(entry.dir.path()).await;
+        let changes = self.inner.watcher.subscribe(&entry.dir.path()).await;
         Ok(ResultStream {
             id: entry.id.clone(),
             dir: entry.dir.clone(),

@@ -92,7 +92,7 @@ mod tests {
     use crate::work::store::UnitDir;
 
     fn entry(id: &str) -> Arc<Entry> {
-        Entry::new(id.parse().unwrap(), UnitDir::at("/nonexistent".into()), Status::new("t", Extra::None))
+        Entry::new(id.parse().unwrap(), UnitDir::at("/nonexistent".as_ref()), Status::new("t", Extra::None))
     }
 
     #[test]

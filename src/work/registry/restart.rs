@@ -120,7 +120,8 @@ impl Inner {
         };
         let submitter = status.submitter;
         let entry = Entry::new(id.clone(), dir, status);
-        *entry.charge() = submitter.and_then(|by| self.accounts.readmit(by, entry.dir.payload_size()));
+        *entry.charge() =
+            submitter.and_then(|by| self.accounts.readmit(by, entry.dir.payload_size())).map(Box::new);
         Some(entry)
     }
 }
@@ -131,7 +132,7 @@ fn waits_for_its_turn(entry: &Arc<Entry>) -> bool {
     let dir = &entry.dir;
     entry.status().life.state == State::Pending
         && dir.is_marked_queued()
-        && !dir.had_its_turn_before_a_reboot()
+        && !dir.had_its_slot_before_a_reboot()
         && !is_claimed(dir)
 }
 
@@ -202,11 +203,11 @@ fn damaged(error: &ReadError, dir: &UnitDir) -> Status {
 mod tests {
     use super::*;
     use crate::work::status::{CommandExtra, REMOTE, RemoteExtra};
-    use crate::work::store::Sure;
+    use crate::work::store::Durability;
 
     fn unit(temp: &std::path::Path, status: &str) -> UnitDir {
         std::fs::write(temp.join("status"), status).unwrap();
-        UnitDir::at(temp.to_owned())
+        UnitDir::at(temp)
     }
 
     #[test]
@@ -231,7 +232,7 @@ mod tests {
         dir.append_stdout().unwrap();
         assert!(started());
         let unsent = Status::new(REMOTE, Extra::Remote(Box::default()));
-        dir.write_status(&unsent, Sure::Later).unwrap();
+        dir.write_status(&unsent, Durability::Volatile).unwrap();
         assert!(!started(), "nobody over there knows of it");
     }
 

@@ -8,12 +8,10 @@ use std::time::Duration;
 
 use super::Inner;
 use super::entry::Entry;
-use super::writer::Durability;
-use crate::work::WorkError;
 use crate::work::runner::identity::Identity;
 use crate::work::runner::kill_leftovers;
 use crate::work::status::{Extra, Status};
-use crate::work::store::{ReadError, UnitDir};
+use crate::work::store::{Durability, ReadError, UnitDir};
 use crate::work::unit::{Event, State};
 
 /// Between looks at a status that cannot be read.
@@ -30,14 +28,14 @@ impl Inner {
         let had_runner = runner.is_some();
         let Remains { cancelled, killed, stdout_size } = match self.left(entry, runner).await {
             Left::End(end) => {
-                note_unwritten(entry, writer.adopt_end(end).await);
+                let _ = writer.adopt_exit_record(end).await;
                 return true;
             }
             Left::Status(status) => {
                 // A plugin writes what it knows.
                 let verify_signature = writer.status().verify_signature;
                 let status = Status { verify_signature, ..status };
-                note_unwritten(entry, writer.put(status, Durability::Durable).await);
+                let _ = writer.put(status, Durability::Durable).await;
                 return true;
             }
             Left::Remains(remains) => remains,
@@ -58,7 +56,7 @@ impl Inner {
             Extra::Command(_) | Extra::None => Extra::None,
             kept @ (Extra::Remote(_) | Extra::Other(_)) => kept,
         };
-        note_unwritten(entry, writer.put(status, Durability::Durable).await);
+        let _ = writer.put(status, Durability::Durable).await;
         true
     }
 
@@ -87,12 +85,6 @@ impl Inner {
                 }
             }
         }
-    }
-}
-
-fn note_unwritten(entry: &Entry, put: Result<(), WorkError>) {
-    if let Err(error) = put {
-        tracing::error!(unit = %entry.id, %error, "the end of a unit is known in memory only");
     }
 }
 
@@ -138,5 +130,5 @@ impl Left {
 /// The last word of a runner. A power loss may have left it, and not the output that it tells of.
 fn end_of(dir: &UnitDir, runner: Option<&Identity>) -> io::Result<Option<Status>> {
     let is_of_this_boot = runner.is_some_and(Identity::is_of_this_boot);
-    Ok(dir.left_end()?.filter(|left| is_of_this_boot || left.life.stdout_size <= dir.stdout_size()))
+    Ok(dir.exit_record()?.filter(|left| is_of_this_boot || left.life.stdout_size <= dir.stdout_size()))
 }

@@ -1,21 +1,22 @@
-//! The one place through which a unit's status is changed: a change is judged by the pure state machine, written to
-//! disk as surely as asked, and only then shown. Owns the order of these, and what becomes of a status that cannot be
-//! written. Knows nothing of who asks and why.
+//! The one place through which a unit's status is changed: a change is judged by the pure state machine, written as
+//! durably as asked, and only then shown. Owns that order, and the one task that brings an unsaved status to the disk,
+//! however often that fails. Knows nothing of the reasons for a change.
 
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::{OwnedMutexGuard, oneshot};
+use tokio::sync::OwnedMutexGuard;
 
+use super::detached;
 use super::entry::{Entry, Live};
 use crate::work::WorkError;
 use crate::work::status::Status;
-use crate::work::store::{Store, UnitDir};
+use crate::work::store::{Durability, Store};
 use crate::work::unit::Event;
 
-/// Between attempts to write a status.
+/// How long a deferred change waits for another one to be written with: a short job's next one comes sooner.
+const SAVE_AFTER: Duration = Duration::from_millis(20);
+/// Between attempts to write a status: a full disk heals.
 const REWRITE: Duration = Duration::from_secs(1);
 
 /// The right to change a unit.
@@ -23,146 +24,125 @@ pub(crate) struct Writer {
     entry: Arc<Entry>,
     live: Arc<Live>,
     store: Store,
-    /// Away only while a write is under way, which takes it along: a caller that is dropped in the middle leaves
-    /// neither half a change nor a late one that overtakes the next.
-    turn: Option<OwnedMutexGuard<()>>,
-}
-
-/// Called when a status is durable, or cannot be.
-type Done = Box<dyn FnOnce(Result<(), WorkError>) + Send>;
-/// A way to make a status durable.
-type Put = fn(&Store, &UnitDir, &Status, Done);
-
-/// How sure a written change must be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Durability {
-    /// Survives a power loss once written.
-    Durable,
-    /// Is in memory at once, and on disk with the next write; the unit's driver sees to one.
-    Deferred,
-    /// Stays in memory.
-    Memory,
+    /// Absent only during a write, which takes it along: a caller that is dropped in the middle leaves neither half a
+    /// change nor a late one that overtakes the next.
+    lock: Option<OwnedMutexGuard<()>>,
 }
 
 impl Writer {
-    /// Waits for the turn.
+    /// Waits for the lock.
     pub(super) async fn new(entry: Arc<Entry>, live: Arc<Live>, store: Store) -> Self {
-        let turn = Some(live.turn.clone().lock_owned().await);
-        Self { entry, live, store, turn }
+        let lock = Some(live.write_lock.clone().lock_owned().await);
+        Self { entry, live, store, lock }
     }
 
-    /// Applies an event and shows the result. A failed write is logged, not returned: the event has happened.
-    pub(crate) async fn apply(&mut self, event: Event, how: Durability) -> bool {
+    /// Applies an event and shows the result; says whether it changed anything. A failed write is retried, not returned:
+    /// the event has happened.
+    pub(crate) async fn apply(&mut self, event: Event, durability: Durability) -> bool {
         let mut status = Status::clone(&self.entry.status());
-        if !status.life.apply(&event) {
-            return false;
+        let changes = status.life.apply(&event);
+        if changes {
+            let _ = self.put(status, durability).await;
         }
-        if let Err(error) = self.put(status, how).await {
-            tracing::error!(unit = %self.entry.id, %error, "a change of status is known in memory only");
-        }
-        true
+        changes
     }
 
-    /// Writes a changed status and shows it; it is shown even when it cannot be written.
+    /// Writes a changed status and shows it. One that cannot be written is shown too, and the write retried.
     ///
     /// # Errors
     /// The failed write.
-    pub(crate) async fn put(&mut self, status: Status, how: Durability) -> Result<(), WorkError> {
-        match how {
-            Durability::Durable => self.write(status, Store::put_status).await,
-            Durability::Deferred => {
-                // First, so that whoever sees the change sees that it is not saved.
-                self.entry.is_saved.store(false, Ordering::Relaxed);
-                self.show(status);
-                Ok(())
-            }
-            Durability::Memory => {
-                self.show(status);
-                Ok(())
-            }
+    pub(crate) async fn put(&mut self, status: Status, durability: Durability) -> Result<(), WorkError> {
+        match durability {
+            Durability::Volatile => self.entry.show(status),
+            Durability::Deferred => show_unsaved(&self.entry, &self.store, status, SAVE_AFTER),
+            Durability::Durable => return self.write(status, false).await,
         }
+        Ok(())
     }
 
-    /// The same for the final status that a runner has left.
+    /// Writes the final status that a runner has left in its exit record.
     ///
     /// # Errors
     /// The failed write.
-    pub(super) async fn adopt_end(&mut self, status: Status) -> Result<(), WorkError> {
-        self.write(status, Store::adopt_end).await
+    pub(super) async fn adopt_exit_record(&mut self, status: Status) -> Result<(), WorkError> {
+        self.write(status, true).await
     }
 
-    async fn write(&mut self, status: Status, put: Put) -> Result<(), WorkError> {
-        let written = self.write_once(status, put).await;
-        let was_behind = self.entry.behind.swap(written.is_err(), Ordering::Relaxed);
-        if written.is_err() && !was_behind {
-            tokio::spawn(bring_up(self.entry.clone(), self.store.clone()));
+    /// Writes the status if it is unsaved.
+    ///
+    /// # Errors
+    /// The failed write.
+    pub(super) async fn save(&mut self) -> Result<(), WorkError> {
+        match self.entry.is_unsaved() {
+            true => self.write(Status::clone(&self.status()), false).await,
+            false => Ok(()),
         }
-        written
     }
 
-    async fn write_once(&mut self, mut status: Status, put: Put) -> Result<(), WorkError> {
+    async fn write(&mut self, mut status: Status, from_exit_record: bool) -> Result<(), WorkError> {
         // What a runner or a plugin has written does not decide who submitted the unit.
         let shown = self.entry.status();
         (status.submitter, status.asked) = (shown.submitter, shown.asked);
         if self.entry.is_gone() {
             // The directory of that name, if there is one, is another unit's.
-            self.entry.forget_unsaved();
-            self.show(status);
+            self.entry.show(status);
             return Ok(());
         }
-        let (entry, live, turn) = (self.entry.clone(), self.live.clone(), self.turn.take());
-        let (answer, answered) = oneshot::channel();
-        let copy = status.clone();
-        let done = move |written: Result<(), WorkError>| {
-            if written.is_ok() {
-                entry.is_saved.store(true, Ordering::Relaxed);
-                entry.reached.store(status.life.state as u8, Ordering::Relaxed);
+        let (entry, store) = (self.entry.clone(), self.store.clone());
+        // The lock is nobody else's for as long as the mutex that it belongs to exists.
+        let (live, lock) = (self.live.clone(), self.lock.take());
+        let (lock, written) = detached(async move {
+            let written = match from_exit_record {
+                true => store.adopt_exit_record(&entry.dir, &status).await,
+                false => store.put_status(&entry.dir, &status).await,
+            };
+            match &written {
+                Ok(()) => entry.show_saved(status),
+                Err(error) => {
+                    if !entry.is_unsaved() {
+                        tracing::error!(unit = %entry.id, %error, "cannot write a unit's status, trying again");
+                    }
+                    show_unsaved(&entry, &store, status, REWRITE);
+                }
             }
-            entry.show(status);
-            // The turn is nobody else's for as long as what it belongs to is there.
             drop(live);
-            drop(answer.send((turn, written)));
-        };
-        put(&self.store, &self.entry.dir, &copy, Box::new(done));
-        let gone =
-            || WorkError::io("write", self.entry.dir.file("status"), io::Error::other("nobody answers"));
-        let (turn, written) = answered.await.map_err(|_| gone())?;
-        self.turn = turn;
+            (lock, written)
+        })
+        .await;
+        self.lock = lock;
         written
     }
 
-    /// The unit's files are a runner's from here on: what could not be written of the status must not overwrite what
-    /// that writes.
-    pub(super) fn hand_over(&self) {
-        self.entry.behind.store(false, Ordering::Relaxed);
-    }
-
-    /// Shows a status that somebody else has written.
+    /// Shows a status that was written by somebody else.
     pub(crate) fn show(&self, status: Status) {
         self.entry.show(status);
     }
 
-    /// The status as it stands, which nobody changes meanwhile.
+    /// The current status, which nobody else changes now.
     pub(crate) fn status(&self) -> Arc<Status> {
         self.entry.status()
     }
 }
 
-/// Writes a status until it is on disk or its unit is gone: a full disk heals.
-async fn bring_up(entry: Arc<Entry>, store: Store) {
-    loop {
-        tokio::time::sleep(REWRITE).await;
-        let mut writer = entry.writer(&store).await;
-        if !entry.behind.load(Ordering::Relaxed) || !entry.dir.path().exists() {
-            return;
-        }
-        let status = Status::clone(&writer.status());
-        if writer.write_once(status, Store::put_status).await.is_ok() {
-            entry.behind.store(false, Ordering::Relaxed);
-            tracing::info!(unit = %entry.id, "the status is on disk again");
-            return;
-        }
+/// Shows a status and sees to it that it is on disk soon.
+fn show_unsaved(entry: &Arc<Entry>, store: &Store, status: Status, mut pause: Duration) {
+    if !entry.show_unsaved(status) {
+        return;
     }
+    let (entry, store) = (entry.clone(), store.clone());
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(pause).await;
+            let saved = entry.save(&store).await;
+            if saved.is_ok() && pause == REWRITE {
+                tracing::info!(unit = %entry.id, "the unit's status is written again");
+            }
+            pause = if saved.is_ok() { SAVE_AFTER } else { REWRITE };
+            if entry.end_saving() {
+                return;
+            }
+        }
+    });
 }
 
 #[cfg(test)]
@@ -175,7 +155,7 @@ mod tests {
     use crate::work::unit::UnitId;
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_runner_writes_is_not_overwritten_by_what_could_not_be_written_before() {
+    async fn a_runner_s_status_is_not_overwritten_by_one_that_could_not_be_written_before() {
         let temp = tempfile::tempdir().unwrap();
         let store = Store::open(&temp.path().join("d"), &NodeId::new("n1").unwrap()).unwrap();
         let (id, status) = (
@@ -190,10 +170,10 @@ mod tests {
         let mut writer = entry.writer(&store).await;
         writer.apply(Event::Queued(1), Durability::Durable).await;
         fs::remove_dir(&in_the_way).unwrap();
-        writer.hand_over();
+        entry.forget_unsaved();
         fs::write(entry.dir.file("status"), "the runner's").unwrap();
         drop(writer);
-        // Whoever brings the status up has had its turn, twice.
+        // The task that saves has had its chance, twice.
         tokio::time::sleep(3 * REWRITE).await;
         drop(entry.writer(&store).await);
         assert_eq!(fs::read_to_string(entry.dir.file("status")).unwrap(), "the runner's");

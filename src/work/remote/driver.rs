@@ -13,9 +13,10 @@ use tokio::time::Instant;
 use super::failures::{Trouble, time_of_day};
 use super::session::StepError;
 use crate::wire::NodeId;
-use crate::work::registry::{Durability, Entry, Inner};
+use crate::work::registry::{Entry, Inner};
 use crate::work::signing::Verb;
 use crate::work::status::{RemoteExtra, Status};
+use crate::work::store::Durability;
 use crate::work::unit::Event;
 
 /// First and longest pause between attempts, and its growth.
@@ -29,8 +30,6 @@ const SHORT_PAUSES_APART: Duration = Duration::from_secs(5);
 /// and know nothing of it. Following begins anew at little cost, a submission has its payload to send again.
 const SILENCE: Duration = Duration::from_secs(1);
 const SILENCE_WHILE_FOLLOWING: Duration = Duration::from_millis(400);
-/// How long a deferred change waits for another one to be written with: a short job's next one comes sooner.
-const SAVE_AFTER: Duration = Duration::from_millis(20);
 
 /// What is to be done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,26 +89,8 @@ fn next_step(status: &Status, cancelled: bool) -> Step {
     }
 }
 
-/// Works on a unit until nothing is left to do.
-pub(super) async fn drive(inner: Arc<Inner>, entry: Arc<Entry>) {
-    // What has come to be known is written beside all else.
-    let saver = async {
-        loop {
-            entry.unsaved_for(SAVE_AFTER).await;
-            if let Err(error) = entry.save(&inner.store).await {
-                tracing::error!(unit = %entry.id, %error, "a change of status is known in memory only");
-                tokio::time::sleep(FIRST_PAUSE).await;
-            }
-        }
-    };
-    tokio::select! {
-        () = steps(&inner, &entry) => {}
-        () = saver => {}
-    }
-}
-
-/// Takes one step after the other.
-async fn steps(inner: &Arc<Inner>, entry: &Arc<Entry>) {
+/// Works on a unit, one step after the other, until nothing is left to do.
+pub(super) async fn drive(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let link = entry.link();
     let mut wishes = link.wishes.subscribe();
     let mut pauses = Pauses::new();
@@ -309,7 +290,7 @@ impl Inner {
 
     async fn delete(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
         // A reader of results shall see an end.
-        entry.writer(&self.store).await.apply(Event::CancelledLocally, Durability::Memory).await;
+        entry.writer(&self.store).await.apply(Event::CancelledLocally, Durability::Volatile).await;
         entry.forget_unsaved();
         self.remove(entry).await?;
         entry.link().news.send_modify(|news| news.released = true);
@@ -404,7 +385,7 @@ mod tests {
             let entry = Entry::new(id.clone(), store.unit(&id), status);
             let mut pause = std::pin::pin!(payload_ends(&entry));
             assert!(pause.as_mut().now_or_never().is_none());
-            entry.writer(&store).await.apply(event.clone(), Durability::Memory).await;
+            entry.writer(&store).await.apply(event.clone(), Durability::Volatile).await;
             assert_eq!(pause.as_mut().now_or_never().is_some(), ends, "{event:?}");
             assert!(payload_ends(&entry).now_or_never().is_none(), "only an end that is still to come");
         }

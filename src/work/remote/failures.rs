@@ -10,7 +10,8 @@ use jiff::tz::TimeZone;
 use super::driver::Step;
 use super::session::StepError;
 use crate::rpc::ErrorCode;
-use crate::work::registry::{Durability, Entry, Inner};
+use crate::work::registry::{Entry, Inner};
+use crate::work::store::Durability;
 use crate::work::unit::Event;
 
 /// How long the other node's part of a unit released by force is asked after.
@@ -85,18 +86,18 @@ impl Inner {
             entry
                 .writer(&self.store)
                 .await
-                .apply(Event::Hindered(error.to_string()), Durability::Memory)
+                .apply(Event::Hindered(error.to_string()), Durability::Volatile)
                 .await;
         } else if let StepError::Tls(_) = error {
             let detail = format!("{error} (node {node}, trying again)");
-            entry.writer(&self.store).await.apply(Event::Hindered(detail), Durability::Memory).await;
+            entry.writer(&self.store).await.apply(Event::Hindered(detail), Durability::Volatile).await;
         } else if step == Step::Start {
             let cause = format!("Waiting for node {node}, trying again: {error}");
-            entry.writer(&self.store).await.apply(Event::Waiting(cause), Durability::Memory).await;
+            entry.writer(&self.store).await.apply(Event::Waiting(cause), Durability::Volatile).await;
         } else if let Some(since) = trouble.goes_on() {
             let mut writer = entry.writer(&self.store).await;
             let detail = troubled(&writer.status().life.detail, &node, since, error);
-            writer.apply(Event::Hindered(detail), Durability::Memory).await;
+            writer.apply(Event::Hindered(detail), Durability::Volatile).await;
         }
         entry.link().news.send_modify(|news| news.failures += 1);
     }

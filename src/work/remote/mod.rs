@@ -19,9 +19,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::WorkError;
-use super::registry::{Durability, Entry, Inner, LinkHandle, Outcome, Started};
+use super::registry::{Entry, Inner, LinkHandle, Outcome, Started};
 use super::signing::PayloadHash;
 use super::status::{RemoteExtra, Status};
+use super::store::Durability;
 use super::unit::Event;
 
 /// How long a client waits for the other node before it is told that things go on without it.
@@ -244,7 +245,7 @@ impl Inner {
         drop(writer);
         entry.forget_unsaved();
         entry.link().news.send_modify(|news| news.released = true);
-        entry.writer(&self.store).await.apply(Event::CancelledLocally, Durability::Memory).await;
+        entry.writer(&self.store).await.apply(Event::CancelledLocally, Durability::Volatile).await;
         self.remove(entry).await?;
         entry.link().wishes.send_modify(|wish| *wish += 1);
         if let Some(dir) = kept {
@@ -322,7 +323,7 @@ impl Inner {
         if begins {
             let (inner, entry) = (self.clone(), entry.clone());
             tokio::spawn(async move {
-                driver::drive(inner, entry).await;
+                driver::drive(&inner, &entry).await;
                 // Until here, so that there is one driver for everybody who asks for one.
                 drop(link);
             });

@@ -16,9 +16,10 @@ use crate::rpc::{CallError, ErrorCode, UnitReport};
 use crate::stream::Peer;
 use crate::wire::NodeId;
 use crate::work::WorkError;
-use crate::work::registry::{Durability, Entry, Inner, detached};
+use crate::work::registry::{Entry, Inner, detached};
 use crate::work::signing::{PayloadHash, Subject, Verb};
 use crate::work::status::RemoteExtra;
+use crate::work::store::Durability;
 use crate::work::unit::{Event, INPUT_CUT, Life, PENDING_AT_RESTART, State, UnitId};
 
 /// Bytes moved at a time.
@@ -336,9 +337,7 @@ impl Inner {
         let mut status = writer.status().as_ref().clone();
         if status.life.apply(&Event::Reported(report.state, report.detail, have)) {
             status.exit_code = report.exit_code;
-            if let Err(error) = writer.put(status, how).await {
-                tracing::error!(unit = %entry.id, %error, "a change of status is known in memory only");
-            }
+            let _ = writer.put(status, how).await;
         }
         end
     }

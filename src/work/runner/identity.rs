@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn one_runner_only_claims_a_unit() {
         let temp = tempfile::tempdir().unwrap();
-        let dir = UnitDir::at(temp.path().to_owned());
+        let dir = UnitDir::at(temp.path());
         assert_eq!(Identity::load(&dir).unwrap(), None);
         let me = Identity::own().unwrap();
         assert!(me.claim(&dir).unwrap());

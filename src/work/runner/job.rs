@@ -21,7 +21,7 @@ use super::{Job, Outcome, Reply};
 use crate::duration;
 use crate::work::cgroup::Cgroup;
 use crate::work::status::{CommandExtra, Extra, Status};
-use crate::work::store::{Sure, UnitDir};
+use crate::work::store::{Durability, UnitDir};
 use crate::work::unit::{Event, State};
 
 /// How long processes get to end after SIGTERM.
@@ -50,7 +50,7 @@ pub(super) fn run(job: &Job, daemon: OwnedFd, spawner: Pid) -> ! {
     // A pipe that the daemon's messages go to must not stay open for as long as the job.
     let _ = File::open("/dev/null").map(nix::unistd::dup2_stderr);
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-    let dir = UnitDir::at(job.dir.clone());
+    let dir = UnitDir::at(&job.dir);
     let answer = |outcome| reply(&daemon, Reply { dir: job.dir.clone(), outcome });
     match Identity::own().and_then(|own| own.claim(&dir)) {
         Ok(true) => {}
@@ -74,7 +74,7 @@ pub(super) fn run(job: &Job, daemon: OwnedFd, spawner: Pid) -> ! {
             if let Some(mut status) = status {
                 status.life.apply(&Event::StartFailed(cause.clone()));
                 status.extra = Extra::None;
-                let _ = dir.write_status(&status, Sure::Durable);
+                let _ = dir.write_status(&status, Durability::Durable);
             }
             answer(Outcome::Failed(cause));
         }
@@ -120,7 +120,7 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
         if ended.is_none() && unwritten.is_some_and(|when| Instant::now() >= when) {
             unwritten = None;
             // After a power loss the unit counts as failed whatever stands here, so long as it is whole.
-            let _ = dir.write_status(&status, Sure::Whole);
+            let _ = dir.write_status(&status, Durability::Deferred);
         }
         let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let cause = match (asked, ears.must_end()) {
@@ -157,11 +157,11 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
     status.exit_code = ended.filter(|_| job.plugin.is_none()).and_then(exit_code);
     status.extra = Extra::None;
     // The daemon that is there makes it durable, with the ends of other units, before it tells anybody.
-    if rustix::process::getppid() == Some(spawner) && dir.leave_end(&status).is_ok() {
+    if rustix::process::getppid() == Some(spawner) && dir.leave_exit_record(&status).is_ok() {
         return;
     }
     // A full disk heals; a directory that is gone was released.
-    while dir.write_status(&status, Sure::Durable).is_err() && dir.path().is_dir() {
+    while dir.write_status(&status, Durability::Durable).is_err() && dir.path().is_dir() {
         std::thread::sleep(RETRY);
     }
 }

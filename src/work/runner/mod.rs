@@ -40,7 +40,7 @@ pub fn main_if_asked() {
 #[cfg(test)]
 pub(crate) fn kill_all_units(units: &std::path::Path) {
     for entry in std::fs::read_dir(units).into_iter().flatten().flatten() {
-        let dir = crate::work::store::UnitDir::at(entry.path());
+        let dir = crate::work::store::UnitDir::at(&entry.path());
         // A unit that was ended before its start is claimed by this very process.
         let other = |runner: &identity::Identity| runner.pid != std::process::id();
         if let Some(runner) = identity::Identity::load(&dir).ok().flatten().filter(other) {

@@ -187,7 +187,7 @@ mod tests {
 
     fn kept(when_full: WhenFull, bytes: u64, pieces: &[Vec<u8>]) -> (Vec<u8>, bool, Option<String>) {
         let temp = tempfile::tempdir().unwrap();
-        let dir = UnitDir::at(temp.path().to_owned());
+        let dir = UnitDir::at(temp.path());
         let file = dir.append_stdout().unwrap();
         let (mut pump, mut end) = Pump::new(&dir, file, MaxStdout { bytes, when_full }).unwrap();
         for piece in pieces {

@@ -107,7 +107,7 @@ fn next(daemon: &OwnedFd, signals: &SignalFd, runners: &mut Runners) -> Next {
 /// Answers for a runner that was killed. If it had answered itself, the daemon takes no notice; if it had not, nobody
 /// else would. Whether it came as far as to claim the unit, and perhaps to start the command, its directory says.
 fn answer_for(daemon: &OwnedFd, dir: PathBuf) {
-    let outcome = match Identity::load(&UnitDir::at(dir.clone())) {
+    let outcome = match Identity::load(&UnitDir::at(&dir)) {
         Ok(None) => {
             Outcome::Failed("its runner process was killed before the command could start".to_owned())
         }

@@ -1,7 +1,7 @@
 //! The steps by which a unit's files are made and replaced so that a crash at any moment leaves something whole, and
 //! the few operations on files that they consist of. Owns the order of writes, fsyncs and renames; the operations are
-//! an argument, so that tests can fail them one by one and ask what a power loss would have left.
-//! Knows nothing of what is in the files, and of the journal no more than that somebody may see to durability.
+//! an argument, so that tests can fail them one by one and check what a power loss would have left.
+//! Knows nothing of what is in the files, nor of the journal.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
-/// How sure what is written must be once it is.
+/// How durable a change is when the call that makes it returns: the one word for it, in memory and on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sure {
-    /// Somebody else sees to that.
-    Later,
-    /// A power loss leaves what was there before, or this, whole.
-    Whole,
-    /// A power loss leaves this.
+pub(crate) enum Durability {
+    /// Readers see it. Any crash may lose it, unless something else keeps it.
+    Volatile,
+    /// Readers see it, and it becomes durable soon. A power loss leaves the state before it or this one, whole.
+    Deferred,
+    /// A power loss leaves it.
     Durable,
 }
 
@@ -47,7 +47,7 @@ pub(super) trait Disk {
     fn make(&self, path: &Path, how: Make) -> io::Result<Self::File>;
     /// Opens a file that is there.
     fn open(&self, path: &Path) -> io::Result<Self::File>;
-    /// What is in a file, up to so many bytes.
+    /// The contents of a file, up to this many bytes.
     fn read(&self, path: &Path, most: u64) -> io::Result<Vec<u8>>;
     /// Writes some of the bytes; says how many.
     fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
@@ -55,14 +55,9 @@ pub(super) trait Disk {
     fn write_at(&self, file: &mut Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes the contents of a file durable.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
-    /// The same, without what is not needed for reading them.
+    /// The same, without metadata that reading does not need.
     fn sync_data(&self, file: &Self::File) -> io::Result<()> {
         self.sync(file)
-    }
-    /// Makes the contents of two files durable.
-    fn sync_both(&self, one: &Self::File, other: &Self::File) -> io::Result<()> {
-        self.sync(one)?;
-        self.sync(other)
     }
     /// Makes the names in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
@@ -84,7 +79,7 @@ pub(super) trait Disk {
     fn is_dir(&self, path: &Path) -> bool;
     /// Whether a file still has a name, as far as can be told.
     fn has_name(&self, file: &Self::File) -> bool;
-    /// Takes the lock that whoever writes a unit's status holds.
+    /// Takes the lock under which a unit's status is written.
     fn lock(&self, unit: &Path) -> io::Result<Self::Lock>;
 }
 
@@ -108,7 +103,7 @@ pub(super) fn write_file<D: Disk>(disk: &D, path: &Path, bytes: &[u8]) -> io::Re
     write_all(disk, &mut file, bytes)
 }
 
-/// Makes these files of a unit durable, with their names and the unit's own. What is gone was removed, and what its own
+/// Makes these files of a unit durable, with their names. A file that is gone was removed, and one that the unit's own
 /// command has put out of reach is that command's loss.
 pub(super) fn sync_files<'a, D: Disk>(
     disk: &D,
@@ -125,8 +120,8 @@ pub(super) fn sync_files<'a, D: Disk>(
     there(disk.sync_dir(unit))
 }
 
-/// Whether an operation failed for what somebody has put in a file's place, or taken away: of one unit alone then, where
-/// a disk that fails or is full concerns all.
+/// Whether an operation failed because a file was removed or something else put in its place. That concerns one unit
+/// alone; a disk that fails or is full concerns all.
 pub(super) fn is_about_what_is_there(error: &io::Error) -> bool {
     use io::ErrorKind;
     matches!(
@@ -140,51 +135,34 @@ pub(super) fn is_about_what_is_there(error: &io::Error) -> bool {
     )
 }
 
-/// The private file with a runner's last word.
-pub(super) const END: &str = "end";
-/// What is brought to the disk at a time while a payload comes in, in bytes.
+/// The private file with a runner's exit record: the final status, for the daemon to make durable.
+pub(super) const EXIT_RECORD: &str = "end";
+/// Bytes of a payload that are written back at a time while it arrives.
 const WRITE_BACK: u64 = 4 * 1024 * 1024;
 
-/// Of a file that is to be durable, what is written out before anything else, in bytes.
-const LITTLE: u64 = 64 * 1024;
-
-/// Has the disk begin with what a payload that goes on has so far, after `added` more bytes, so that little is left to
-/// wait for at its end. A mere hint: Linux begins to write out dirty pages that are said not to be needed soon, and
-/// keeps those that it is writing.
+/// Has the disk begin with what a payload has so far, after `added` more bytes, so that its end has little to wait for. A
+/// hint: Linux begins to write out dirty pages that are said not to be needed soon, and keeps those that it is writing.
 pub(super) fn write_back_ahead(mut stdin: &File, added: usize) {
     let Ok(end) = stdin.stream_position() else { return };
     let before = end.saturating_sub(added as u64);
     let (from, to) = (before / WRITE_BACK * WRITE_BACK, end / WRITE_BACK * WRITE_BACK);
     if let Some(length) = NonZeroU64::new(to - from) {
-        let _mere_hint = rustix::fs::fadvise(stdin, from, Some(length), rustix::fs::Advice::DontNeed);
+        let _ = rustix::fs::fadvise(stdin, from, Some(length), rustix::fs::Advice::DontNeed);
     }
 }
 
-/// Replaces `status` in one step, as sure as asked. The contents of `output`, of which the status tells, are as sure
-/// before it.
+/// Replaces `status` in one step, under its lock. Output that it counts must be as durable already.
 pub(super) fn replace_status<D: Disk>(
     disk: &D,
+    _lock: &D::Lock,
     unit: &Path,
     status: &[u8],
-    output: Option<&D::File>,
-    sure: Sure,
-) -> io::Result<()> {
-    let _lock = disk.lock(unit)?;
-    replace_locked_status(disk, unit, status, output, sure)
-}
-
-/// The same for who has the lock.
-pub(super) fn replace_locked_status<D: Disk>(
-    disk: &D,
-    unit: &Path,
-    status: &[u8],
-    output: Option<&D::File>,
-    sure: Sure,
+    durability: Durability,
 ) -> io::Result<()> {
     let (old, new) = (unit.join("status"), unit.join(".status.new"));
     let replace = || {
         let mut file = match disk.make(&new, Make::New) {
-            // What an end in the middle has left: emptied, it might come back after a power loss, under the new name.
+            // Left by a crash. Emptied, it might come back after a power loss, under the new name.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 disk.remove(&new)?;
                 disk.make(&new, Make::New)?
@@ -192,52 +170,35 @@ pub(super) fn replace_locked_status<D: Disk>(
             made => made?,
         };
         write_all(disk, &mut file, status)?;
-        match output {
-            _ if sure == Sure::Later => {}
-            Some(output) => disk.sync_both(&file, output)?,
-            None => disk.sync(&file)?,
+        if durability != Durability::Volatile {
+            disk.sync(&file)?;
         }
         disk.rename(&new, &old)
     };
     if let Err(error) = replace() {
         let _ = disk.remove(&new);
-        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        // For a disk without room for a second copy: what filled it may be the unit's own output, and a unit that
-        // has ended must not go on running in the books.
-        if !full {
-            return Err(error);
+        // On a disk without room for a second copy the old one is overwritten: the unit's own output may have filled it,
+        // and a unit that has ended must not be listed as running.
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => disk.overwrite(&old, status)?,
+            _ => return Err(error),
         }
-        if let Some(output) = output {
-            disk.sync(output)?;
-            disk.sync_dir(unit)?;
-        }
-        disk.overwrite(&old, status)?;
     }
-    // After an overwriting too: the name may be one that an earlier replacement left in memory alone.
-    if sure == Sure::Durable { disk.sync_dir(unit) } else { Ok(()) }
+    // After an overwriting too: an earlier replacement may have left the name in memory alone.
+    if durability == Durability::Durable { disk.sync_dir(unit) } else { Ok(()) }
 }
 
-/// Makes what a runner has left in [`END`] the unit's status, as [`replace_status`] would. It has no need of the lock: a
-/// runner that has left it is the only one who could have written.
+/// Makes a runner's exit record the unit's status. It needs no lock: the runner that has left it was the only writer.
 ///
 /// # Errors
-/// [`io::ErrorKind::NotFound`] if nothing was left.
-pub(super) fn adopt_end<D: Disk>(
-    disk: &D,
-    unit: &Path,
-    output: Option<&D::File>,
-    sure: Sure,
-) -> io::Result<()> {
-    let end = unit.join(END);
-    if sure != Sure::Later {
-        let file = disk.open(&end)?;
-        match output {
-            Some(output) => disk.sync_both(&file, output)?,
-            None => disk.sync(&file)?,
-        }
+/// [`io::ErrorKind::NotFound`] if there is none.
+pub(super) fn adopt_exit_record<D: Disk>(disk: &D, unit: &Path, durability: Durability) -> io::Result<()> {
+    let record = unit.join(EXIT_RECORD);
+    if durability != Durability::Volatile {
+        disk.sync(&disk.open(&record)?)?;
     }
-    disk.rename(&end, &unit.join("status"))?;
-    if sure == Sure::Durable { disk.sync_dir(unit) } else { Ok(()) }
+    disk.rename(&record, &unit.join("status"))?;
+    if durability == Durability::Durable { disk.sync_dir(unit) } else { Ok(()) }
 }
 
 pub(super) fn write_all<D: Disk>(disk: &D, file: &mut D::File, mut bytes: &[u8]) -> io::Result<()> {
@@ -299,17 +260,6 @@ impl Disk for System {
 
     fn sync_data(&self, file: &File) -> io::Result<()> {
         file.sync_data()
-    }
-
-    fn sync_both(&self, one: &File, other: &File) -> io::Result<()> {
-        // What is little is written out for both before either is waited for: the first wait is then all but the
-        // only one, as a journal commits both and a disk takes them beside each other.
-        for file in [one, other] {
-            let length = NonZeroU64::new(LITTLE);
-            let _mere_hint = rustix::fs::fadvise(file, 0, length, rustix::fs::Advice::DontNeed);
-        }
-        other.sync_all()?;
-        one.sync_all()
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {

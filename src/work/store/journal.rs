@@ -1,165 +1,117 @@
-//! The journal of units: small changes of many units become durable together, by one write and one flush of a log,
-//! where each would take several fsyncs by itself. What the log holds is in the units' own files at once, for everybody
-//! who looks, and durable there a little later; then the log is wiped and used again. A daemon that stops in order leaves
-//! none; after any other end the next one brings the files to where the log says.
+//! The journal of units: small changes of many units become durable together, by one write and one flush of a log, where
+//! each would take several flushes by itself. Readers find every change in the units' own files at once. A few seconds
+//! later those files are durable too (a checkpoint); then the log is emptied and used again. A daemon that stops in order
+//! leaves the log empty. After any other end the next start brings the files to where the log says.
 //!
-//! Owns the threads: one that commits, and one that lets logs settle, in their order. `record` is the notation, `log` a
-//! file of it, `commit` the order of steps, `replay` what follows a power loss.
+//! Owns the thread that commits, and when it makes a checkpoint. Knows directories, files and bytes: which names belong
+//! to units, and which of two statuses is the later one, its owner says by [`Rules`]. `record` is the notation, `log` the
+//! order of steps, `replay` what a start does. The design is in docs/journal.md.
 
-mod commit;
 mod log;
 mod record;
 mod replay;
+
+pub(super) use self::log::{Change, Log, NewStatus, Sizes, Update};
 #[cfg(test)]
-mod tests;
+pub(super) use self::replay::replay;
 
-/// What has no threads, for tests on a disk in memory.
-#[cfg(test)]
-pub(super) mod pure {
-    pub(in crate::work::store) use super::Sizes;
-    pub(in crate::work::store) use super::commit::{Ask, Committed, Committer};
-    pub(in crate::work::store) use super::log::{Log, PREFIX};
-    pub(in crate::work::store) use super::replay::{settle_again, take_up};
-}
-
-pub(crate) use commit::{Change, Tells};
-
-use std::fs;
+use std::cmp::Ordering;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::commit::{Ask, Committed, Committer};
-use self::log::{Log, PREFIX};
+use tokio::sync::oneshot;
+
 use super::UnitDir;
 use super::disk::System;
-use parking_lot::{Mutex, MutexGuard};
 
-/// Logs that settle, at most; more make their writers wait.
-const SETTLING: usize = 8;
-/// Changes, and about how many bytes of them, that are committed at a time.
+/// In front of a number: the name of a log in the directory of the units.
+pub(super) const PREFIX: &str = ".journal-";
+/// Most changes, and about how many bytes of them, in one batch.
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 1024 * 1024;
-
-/// How much of what.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Sizes {
-    /// A log grows by so many bytes at a time.
-    pub(super) grow: u64,
-    /// A log of so many bytes gives its place to another.
-    pub(super) limit: u64,
-    /// Up to so many units are made durable one by one; for more, all of the file system is.
-    pub(super) one_by_one: usize,
-}
-
 const SIZES: Sizes = Sizes { grow: 256 * 1024, limit: 4 * 1024 * 1024, one_by_one: 64 };
+/// A checkpoint is due when nothing has been written for this long, and at the latest when the oldest batch is this old:
+/// payloads must not outlive their units for long.
+const IDLE: Duration = Duration::from_secs(2);
+const OLD: Duration = Duration::from_secs(10);
 
-/// When a log settles that is not full: payloads shall not outlive their units for long.
+/// What the owner of the directories knows about them.
 #[derive(Debug, Clone, Copy)]
-struct Pace {
-    /// After nobody has written to it for so long.
-    idle: Duration,
-    /// At the latest with what is written after so long.
-    old: Duration,
+pub(super) struct Rules {
+    /// Whether a directory of this name is a unit's.
+    pub(super) is_unit: fn(&str) -> bool,
+    /// Compares how far two statuses have come; nothing when one of them is damaged.
+    pub(super) compare: fn(&[u8], &[u8]) -> Option<Ordering>,
 }
 
-const PACE: Pace = Pace { idle: Duration::from_secs(2), old: Duration::from_secs(10) };
-
-/// Told what has come of something, on the committing thread.
-type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
-
-/// For the committing thread.
-enum Message {
-    Change(Ask, Done),
-    /// All logs shall settle now.
-    Settle(Done),
-}
-
-/// Takes changes of the units in one directory. Clones share it.
+/// Commits changes of the units in one directory. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Journal {
-    inner: Arc<Inner>,
+    messages: Sender<Message>,
 }
 
-#[derive(Debug)]
-struct Inner {
-    root: PathBuf,
-    pace: Pace,
-    /// The highest generation of a log that was found.
-    generation: u64,
-    /// To the committing thread, once there is one.
-    messages: Mutex<Option<Sender<Message>>>,
+type Answer = oneshot::Sender<io::Result<()>>;
+
+enum Message {
+    Commit(Update, Answer),
+    /// All that is in the log is made durable elsewhere.
+    Checkpoint(Answer),
 }
 
 impl Journal {
-    /// Takes up what an earlier daemon left.
-    ///
-    /// # Errors
-    /// What kept units from being brought to where the journal says.
-    pub(super) fn open(root: &Path, boot: &str) -> io::Result<Self> {
-        Self::with_pace(root, boot, PACE)
+    /// A journal whose logs follow those of up to a generation, which [`recover`] gives.
+    pub(super) fn start(root: &Path, rules: Rules, generation: u64) -> io::Result<Self> {
+        Self::with_ages(root, rules, generation, IDLE, OLD)
     }
 
-    fn with_pace(root: &Path, boot: &str, pace: Pace) -> io::Result<Self> {
-        let generation = replay::take_up(&System, root, &logs(root)?, boot)?;
-        let inner = Inner { root: root.to_owned(), pace, generation, messages: Mutex::default() };
-        Ok(Self { inner: Arc::new(inner) })
+    fn with_ages(
+        root: &Path,
+        rules: Rules,
+        generation: u64,
+        idle: Duration,
+        old: Duration,
+    ) -> io::Result<Self> {
+        let log = Log::new(System, root.to_owned(), SIZES, rules, generation);
+        let (messages, queue) = mpsc::channel();
+        let committer = Committer { log, queue, idle, old, begun: None };
+        thread::Builder::new().name("journal".into()).spawn(move || committer.run())?;
+        Ok(Self { messages })
     }
 
-    /// Has a change made. `done` is called once it is durable and visible, or cannot be.
-    pub(super) fn commit(
-        &self,
-        unit: &UnitDir,
-        change: Change,
-        done: impl FnOnce(io::Result<()>) + Send + 'static,
-    ) {
-        match self.inner.sender() {
-            // Should the thread be gone, so is `done`, and who waits for it learns that.
-            Ok(messages) => {
-                let ask = Ask { unit: unit.path().to_owned(), change };
-                drop(messages.send(Message::Change(ask, Box::new(done))));
-            }
-            Err(error) => done(Err(error)),
-        }
+    /// Makes a change. It is durable and visible when this returns, and made even if nobody waits for that.
+    pub(super) async fn commit(&self, unit: &UnitDir, change: Change) -> io::Result<()> {
+        let update = Update { unit: unit.name().to_owned(), change };
+        self.send(|answer| Message::Commit(update, answer)).await
     }
 
-    /// Has all that is in logs made durable in the units' own files, and the logs emptied.
-    pub(super) fn settle(&self, done: impl FnOnce(io::Result<()>) + Send + 'static) {
-        match &*self.inner.messages() {
-            Some(messages) => drop(messages.send(Message::Settle(Box::new(done)))),
-            // Without a thread there is no log.
-            None => done(Ok(())),
-        }
+    /// Makes all changes durable in the units' own files, and empties the log.
+    pub(super) async fn checkpoint(&self) -> io::Result<()> {
+        self.send(Message::Checkpoint).await
+    }
+
+    async fn send(&self, message: impl FnOnce(Answer) -> Message) -> io::Result<()> {
+        let (answer, answered) = oneshot::channel();
+        // A thread that is gone drops the answer, which is noticed below.
+        let _ = self.messages.send(message(answer));
+        answered.await.unwrap_or_else(|_| Err(io::Error::other("the journal's thread is gone")))
     }
 }
 
-impl Inner {
-    fn messages(&self) -> MutexGuard<'_, Option<Sender<Message>>> {
-        self.messages.lock()
-    }
-
-    fn sender(&self) -> io::Result<Sender<Message>> {
-        let mut messages = self.messages();
-        if let Some(messages) = &*messages {
-            return Ok(messages.clone());
-        }
-        let (sender, queue) = mpsc::channel();
-        let settler = Settler::start(self.root.clone())?;
-        let committer = Committer::new(System, self.root.clone(), SIZES, self.generation);
-        let writer = Writer { committer, settler, pace: self.pace, begun: None, is_direct: false };
-        thread::Builder::new().name("journal".into()).spawn(move || writer.run(&queue))?;
-        Ok(messages.insert(sender).clone())
-    }
+/// Brings units to where the logs say that an earlier daemon has left. Gives the highest generation of those.
+///
+/// # Errors
+/// The disk's error, and which unit it was about.
+pub(super) fn recover(root: &Path, rules: &Rules) -> io::Result<u64> {
+    replay::replay(&System, root, &logs(root)?, rules)
 }
 
 /// The logs in a directory of units.
 fn logs(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(root)? {
+    for entry in std::fs::read_dir(root)? {
         let entry = entry?;
         let is_log = entry.file_name().to_string_lossy().starts_with(PREFIX);
         if is_log && entry.file_type()?.is_file() {
@@ -170,203 +122,61 @@ fn logs(root: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The committing thread.
-struct Writer {
-    committer: Committer<System>,
-    settler: Settler,
-    pace: Pace,
-    /// When the log was written to first.
+struct Committer {
+    log: Log<System>,
+    queue: Receiver<Message>,
+    idle: Duration,
+    old: Duration,
+    /// When the first batch since the last checkpoint was written.
     begun: Option<Instant>,
-    /// No log could be written last time.
-    is_direct: bool,
 }
 
-impl Writer {
-    fn run(mut self, queue: &Receiver<Message>) {
+impl Committer {
+    fn run(mut self) {
         loop {
-            let is_at_rest = self.committer.is_at_rest() && self.settler.is_at_rest();
-            let next = match is_at_rest {
-                true => queue.recv().map_err(RecvTimeoutError::from),
-                false => queue.recv_timeout(self.pace.idle),
+            let next = match self.log.is_used() {
+                true => self.queue.recv_timeout(self.idle),
+                false => self.queue.recv().map_err(RecvTimeoutError::from),
             };
             match next {
-                Ok(Message::Change(ask, done)) => self.commit(ask, done, queue),
-                Ok(Message::Settle(done)) => done(self.settle()),
-                Err(RecvTimeoutError::Timeout) => {
-                    let log = self.committer.used_log();
-                    self.retire(log);
-                    let _said_already = self.settler.catch_up(&mut self.committer);
-                }
+                Ok(Message::Commit(update, answer)) => self.commit(update, answer),
+                Ok(Message::Checkpoint(answer)) => drop(answer.send(self.checkpoint())),
+                // It is logged, and tried again.
+                Err(RecvTimeoutError::Timeout) => drop(self.checkpoint()),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    /// Commits the first change with all that have come meanwhile.
-    fn commit(&mut self, first: Ask, done: Done, queue: &Receiver<Message>) {
-        let mut bytes = first.change.size();
-        let (mut asks, mut waiting, mut last) = (vec![first], vec![done], None);
-        while waiting.len() < BATCH && bytes < BATCH_BYTES {
-            match queue.try_recv() {
-                Ok(Message::Change(ask, done)) => {
-                    bytes += ask.change.size();
-                    asks.push(ask);
-                    waiting.push(done);
+    /// Commits a change together with all that have arrived meanwhile.
+    fn commit(&mut self, first: Update, answer: Answer) {
+        let mut bytes = first.size();
+        let (mut updates, mut answers, mut last) = (vec![first], vec![answer], None);
+        while updates.len() < BATCH && bytes < BATCH_BYTES && last.is_none() {
+            match self.queue.try_recv() {
+                Ok(Message::Commit(update, answer)) => {
+                    bytes += update.size();
+                    updates.push(update);
+                    answers.push(answer);
                 }
-                Ok(Message::Settle(done)) => {
-                    last = Some(done);
-                    break;
-                }
+                Ok(Message::Checkpoint(answer)) => last = Some(answer),
                 Err(_) => break,
             }
         }
-        let outcomes = self.make_durable(&asks);
-        waiting.into_iter().zip(outcomes).for_each(|(done, outcome)| done(outcome));
-        let is_old = self.begun.get_or_insert_with(Instant::now).elapsed() >= self.pace.old;
-        let log = if is_old { self.committer.used_log() } else { self.committer.full_log() };
-        self.retire(log);
-        if let Some(done) = last {
-            done(self.settle());
+        let outcomes = self.log.commit(&updates);
+        answers.into_iter().zip(outcomes).for_each(|(answer, outcome)| drop(answer.send(outcome)));
+        let is_old = self.begun.get_or_insert_with(Instant::now).elapsed() >= self.old;
+        if is_old || self.log.is_full() || last.is_some() {
+            let outcome = self.checkpoint();
+            last.map(|answer| answer.send(outcome));
         }
     }
 
-    fn retire(&mut self, log: Option<Log<System>>) {
-        if let Some(log) = log {
-            self.begun = None;
-            self.settler.take(log);
-        }
-    }
-
-    fn settle(&mut self) -> io::Result<()> {
-        let log = self.committer.used_log();
-        self.retire(log);
-        self.settler.wait(&mut self.committer)
-    }
-
-    fn make_durable(&mut self, asks: &[Ask]) -> Vec<io::Result<()>> {
-        if let Err(error) = self.settler.catch_up(&mut self.committer) {
-            return asks.iter().map(|_| Err(same(&error))).collect();
-        }
-        let Committed { mut outcomes, broken } = self.committer.commit(asks, self.settler.spare.pop());
-        let was_direct = std::mem::replace(&mut self.is_direct, broken.is_some());
-        let Some((error, log)) = broken else { return outcomes };
-        if !was_direct {
-            tracing::warn!(%error, "the journal of units cannot be written, each is made durable by itself");
-        }
-        log.into_iter().for_each(|log| self.settler.take(log));
-        match self.settler.wait(&mut self.committer) {
-            Ok(()) => self.committer.commit_directly(asks, &mut outcomes),
-            Err(error) => self.committer.give_up(asks, &mut outcomes, &error),
-        }
-        outcomes
+    fn checkpoint(&mut self) -> io::Result<()> {
+        self.begun = None;
+        self.log.checkpoint()
     }
 }
 
-fn same(error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), error.to_string())
-}
-
-impl Change {
-    /// About how long it is, in bytes.
-    fn size(&self) -> usize {
-        match self {
-            Self::Make(bytes) | Self::File(_, bytes) | Self::Status(bytes, _) | Self::Left(bytes, _) => {
-                bytes.len()
-            }
-            Self::Gone => 0,
-        }
-    }
-}
-
-/// The thread that lets logs settle, one after the other: an earlier one must not outlive a later one, or a power loss
-/// would bring back what was true earlier. Once one has failed it hands all back as they are, until those are dealt with
-/// while nothing is committed.
-struct Settler {
-    root: PathBuf,
-    logs: Sender<Log<System>>,
-    /// Logs that are wiped, or why one is not.
-    back: Receiver<(Log<System>, io::Result<()>)>,
-    /// How many have not come back.
-    away: usize,
-    spare: Vec<Log<System>>,
-    /// Came back as they were, in order.
-    unsettled: Vec<Log<System>>,
-    has_failed: Arc<AtomicBool>,
-}
-
-impl Settler {
-    fn start(root: PathBuf) -> io::Result<Self> {
-        let ((logs, queue), (answer, back)) = (mpsc::channel::<Log<System>>(), mpsc::channel());
-        let has_failed = Arc::<AtomicBool>::default();
-        let (directory, failed) = (root.clone(), has_failed.clone());
-        let run = move || {
-            for mut log in queue {
-                let settled = match failed.load(Ordering::Relaxed) {
-                    true => Err(io::Error::other("an earlier one did not settle")),
-                    false => log.settle(&System, &directory, &SIZES).and_then(|()| log.wipe(&System)),
-                };
-                failed.fetch_or(settled.is_err(), Ordering::Relaxed);
-                if answer.send((log, settled)).is_err() {
-                    return;
-                }
-            }
-        };
-        thread::Builder::new().name("journal-settler".into()).spawn(run)?;
-        Ok(Self { root, logs, back, away: 0, spare: Vec::new(), unsettled: Vec::new(), has_failed })
-    }
-
-    fn is_at_rest(&self) -> bool {
-        self.away == 0 && self.unsettled.is_empty()
-    }
-
-    /// Lets a log settle. Waits when there are too many already.
-    fn take(&mut self, log: Log<System>) {
-        if self.logs.send(log).is_ok() {
-            self.away += 1;
-        }
-        while self.away >= SETTLING && self.note_next().is_ok() {}
-    }
-
-    /// Sees what has become of the logs; where one did not settle, has all of them do it now.
-    fn catch_up(&mut self, committer: &mut Committer<System>) -> io::Result<()> {
-        while let Ok(back) = self.back.try_recv() {
-            self.note(back);
-        }
-        if self.unsettled.is_empty() { Ok(()) } else { self.wait(committer) }
-    }
-
-    /// Returns when all logs have settled.
-    fn wait(&mut self, committer: &mut Committer<System>) -> io::Result<()> {
-        while self.away > 0 {
-            self.note_next()?;
-        }
-        if self.unsettled.is_empty() {
-            return Ok(());
-        }
-        self.unsettled.extend(committer.used_log());
-        replay::settle_again(&System, &self.root, &mut self.unsettled).inspect_err(
-            |error| tracing::error!(%error, "what is in the journal of units cannot be made durable elsewhere"),
-        )?;
-        self.spare.append(&mut self.unsettled);
-        self.has_failed.store(false, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn note_next(&mut self) -> io::Result<()> {
-        let back = self.back.recv().map_err(io::Error::other)?;
-        self.note(back);
-        Ok(())
-    }
-
-    fn note(&mut self, (log, settled): (Log<System>, io::Result<()>)) {
-        self.away -= 1;
-        match settled {
-            Ok(()) => self.spare.push(log),
-            Err(error) => {
-                if self.unsettled.is_empty() {
-                    tracing::error!(%error, "the journal of units does not settle, trying again");
-                }
-                self.unsettled.push(log);
-            }
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

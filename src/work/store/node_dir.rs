@@ -11,8 +11,8 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use tokio::time::Instant;
 
-use super::Store;
 use super::disk::open_file;
+use super::recover;
 use crate::wire::NodeId;
 use crate::work::OpenError;
 
@@ -39,7 +39,7 @@ impl NodeDirectory {
     pub async fn take(data_dir: &Path, node: &NodeId) -> Result<Self, OpenError> {
         let path = node_directory(data_dir, node)?;
         let lock = lock(&path).await?;
-        Store::open(data_dir, node)?;
+        recover(&path)?;
         Ok(Self { path, _lock: lock })
     }
 

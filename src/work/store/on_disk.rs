@@ -27,12 +27,12 @@ async fn a_unit_has_private_files_and_vanishes_at_once() {
     store.create(&id, &status).await.unwrap();
     assert!(store.create(&id, &status).await.is_err());
     let unit = store.unit(&id);
-    assert_eq!(mode(unit.path()), 0o700);
+    assert_eq!(mode(&unit.path()), 0o700);
     for name in ["status", "status.lock", "stdin"] {
         assert_eq!(mode(&unit.file(name)), 0o600, "{name}");
     }
     status.life.detail = "changed".into();
-    unit.write_status(&status, Sure::Durable).unwrap();
+    unit.write_status(&status, Durability::Durable).unwrap();
     assert_eq!(unit.read_status().unwrap(), status);
     assert_eq!(mode(&unit.file("status")), 0o600);
     assert_eq!(unit.stdout_size(), 0);
@@ -64,7 +64,7 @@ async fn units_that_wait_for_their_turn_are_told_apart_however_fast_they_came() 
     let status = Status::new("t", Extra::Command(CommandExtra::default()));
     for unit in &units {
         fs::create_dir(unit.path()).unwrap();
-        unit.write_status(&status, Sure::Later).unwrap();
+        unit.write_status(&status, Durability::Volatile).unwrap();
         store.mark_queued(unit).await.unwrap();
     }
     let times: Vec<_> = units.iter().map(UnitDir::queued_at).collect();
@@ -102,7 +102,7 @@ async fn the_lock_is_the_one_that_go_nodes_take() {
     let unit = store.unit(&id);
     let held = fs::File::open(unit.file("status.lock")).unwrap();
     rustix::fs::flock(&held, FlockOperation::LockExclusive).unwrap();
-    assert!(lock_status(unit.path(), Lock::Shared).unwrap().is_none(), "it is not waited for without end");
+    assert!(lock_status(&unit.path(), Lock::Shared).unwrap().is_none(), "it is not waited for without end");
     drop(held);
-    assert!(lock_status(unit.path(), Lock::Shared).unwrap().is_some());
+    assert!(lock_status(&unit.path(), Lock::Shared).unwrap().is_some());
 }

@@ -2,16 +2,16 @@
 //! events, with the journal and without: what was acknowledged survives a power loss at any moment, no status is ever
 //! half there, and none moves back. `STORE_SEEDS` says how many rows of events (400), `STORE_SEED` the first of them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::disk::{Disk, END, Make, Sure, replace_status, write_file};
-use super::journal::pure::{Ask, Committed, Committer, Log, PREFIX, Sizes, settle_again, take_up};
-use super::journal::{Change, Tells};
+use super::RULES;
+use super::disk::{Disk, Durability, EXIT_RECORD, Make, replace_status, write_file};
+use super::journal::{Change, Log, NewStatus, PREFIX, Sizes, Update, replay};
 use super::model::{Fault, Model, files, units};
 use crate::work::status::{CommandExtra, Extra, Status};
 use crate::work::unit::{Event, State};
@@ -57,6 +57,10 @@ impl Unit {
         }
     }
 
+    fn name(&self) -> String {
+        self.path.file_name().unwrap().to_str().unwrap().to_owned()
+    }
+
     fn now(&self) -> &Status {
         &self.written[self.written.len() - 1].0
     }
@@ -76,32 +80,26 @@ impl Unit {
     }
 }
 
-/// A daemon's journal on a disk, with what its threads would do.
+/// A daemon's journal on a disk.
 struct Node {
-    committer: Committer<Model>,
-    /// In order.
-    settling: VecDeque<Log<Model>>,
-    spare: Vec<Log<Model>>,
-    /// One of them could not be made to settle.
-    has_failed: bool,
+    log: Log<Model>,
 }
 
 impl Node {
     fn start(disk: Model) -> Self {
         let root = Path::new(ROOT);
         let logs = files(&disk, &root.join(PREFIX));
-        let generation = take_up(&disk, root, &logs, "boot").unwrap();
-        let committer = Committer::new(disk, root.to_owned(), SIZES, generation);
-        Self { committer, settling: VecDeque::new(), spare: Vec::new(), has_failed: false }
+        let generation = replay(&disk, root, &logs, &RULES).unwrap();
+        Self { log: Log::new(disk, root.to_owned(), SIZES, RULES, generation) }
     }
 
     fn disk(&self) -> &Model {
-        &self.committer.disk
+        &self.log.disk
     }
 
     /// The machine loses its power, or the daemon alone is killed; and starts again.
     fn restart(self, lost_power: bool) -> Self {
-        let mut disk = self.committer.disk;
+        let mut disk = self.log.disk;
         if lost_power {
             disk.power_loss()
         } else {
@@ -112,7 +110,7 @@ impl Node {
 
     /// The daemon is killed and another one, which knows of no journal, removes units; then perhaps the power is lost.
     fn lend(self, removed: &[PathBuf], lost_power: bool) -> Self {
-        let mut disk = self.committer.disk;
+        let mut disk = self.log.disk;
         disk.go_on();
         removed.iter().for_each(|unit| disk.remove_all(unit).unwrap());
         disk.sync_dir(Path::new(ROOT)).unwrap();
@@ -121,51 +119,12 @@ impl Node {
         }
         Self::start(disk)
     }
-
-    fn commit(&mut self, asks: &[Ask]) -> Vec<io::Result<()>> {
-        if self.has_failed && self.settle_all().is_err() {
-            return asks.iter().map(|_| Err(io::Error::other("logs do not settle"))).collect();
-        }
-        let spare = self.spare.pop();
-        let Committed { mut outcomes, broken } = self.committer.commit(asks, spare);
-        if let Some((_, log)) = broken {
-            self.settling.extend(log);
-            match self.settle_all() {
-                Ok(()) => self.committer.commit_directly(asks, &mut outcomes),
-                Err(error) => self.committer.give_up(asks, &mut outcomes, &error),
-            }
-        }
-        self.settling.extend(self.committer.full_log());
-        outcomes
-    }
-
-    fn settle_all(&mut self) -> io::Result<()> {
-        while !self.settling.is_empty() && !self.has_failed {
-            self.settle_one();
-        }
-        if self.has_failed {
-            self.settling.extend(self.committer.used_log());
-            settle_again(&self.committer.disk, Path::new(ROOT), self.settling.make_contiguous())?;
-            self.spare.extend(self.settling.drain(..));
-            self.has_failed = false;
-        }
-        Ok(())
-    }
-
-    fn settle_one(&mut self) {
-        let (disk, root) = (&self.committer.disk, Path::new(ROOT));
-        let Some(log) = self.settling.front_mut().filter(|_| !self.has_failed) else { return };
-        match log.settle(disk, root, &SIZES).and_then(|()| log.wipe(disk)) {
-            Ok(()) => self.spare.extend(self.settling.pop_front()),
-            Err(_) => self.has_failed = true,
-        }
-    }
 }
 
 /// What the engine does with a unit next, as far as the disk is concerned: the change to be committed, if there is one,
 /// is of the last status.
-fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) -> Option<Ask> {
-    let ask = |unit: &Unit, change| Some(Ask { unit: unit.path.clone(), change });
+fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) -> Option<Update> {
+    let ask = |unit: &Unit, change| Some(Update { unit: unit.name(), change });
     if !unit.payload_acknowledged {
         unit.payload = (0..rng.random_range(0..40)).map(|_| rng.random()).collect();
         return ask(unit, Change::File("stdin", unit.payload.clone()));
@@ -184,21 +143,21 @@ fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) -> Option<Ask> {
     };
     let mut next = unit.now().clone();
     if next.life.apply(&event) {
-        let tells = write_output(disk, unit, &next).ok()?;
+        let output = write_output(disk, unit, &next).ok()?;
         let (line, is_final) = (next.to_line(), next.life.state.is_final());
         let by_runner = !unit.is_remote && next.life.state > State::Pending;
         unit.written.push((next, false));
         if !by_runner {
-            return ask(unit, Change::Status(line, tells));
+            return ask(unit, Change::Status(NewStatus { line, output, from_exit_record: false }));
         }
         unit.handed_over = true;
         if !is_final {
-            let _ = replace_status(disk, &unit.path, &line, None, Sure::Whole);
+            let _ = replace_status(disk, &(), &unit.path, &line, Durability::Deferred);
             return None;
         }
         // Nobody is told of it before the daemon has taken it over.
-        write_file(disk, &unit.path.join(END), &line).ok()?;
-        return ask(unit, Change::Left(line, tells));
+        write_file(disk, &unit.path.join(EXIT_RECORD), &line).ok()?;
+        return ask(unit, Change::Status(NewStatus { line, output, from_exit_record: true }));
     }
     if rng.random_bool(0.3) {
         unit.removed = true;
@@ -209,16 +168,16 @@ fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) -> Option<Ask> {
 }
 
 /// The output that a final status tells of, as a command has written it.
-fn write_output(disk: &Model, unit: &Unit, status: &Status) -> io::Result<Tells> {
+fn write_output(disk: &Model, unit: &Unit, status: &Status) -> io::Result<u64> {
     if !status.life.state.is_final() || status.life.stdout_size == 0 {
-        return Ok(Tells::Nothing);
+        return Ok(0);
     }
     let mut file = disk.make(&unit.path.join("stdout"), Make::Emptied)?;
     let mut output = &*vec![1; status.life.stdout_size as usize];
     while !output.is_empty() {
         output = &output[disk.write(&mut file, output)?..];
     }
-    Ok(Tells::OfOutput(status.life.stdout_size))
+    Ok(status.life.stdout_size)
 }
 
 /// What a daemon that starts now finds is what its clients were told, or later.
@@ -264,7 +223,7 @@ fn turn(node: &mut Node, all: &mut Vec<Unit>, rng: &mut SmallRng) {
     for _ in 0..rng.random_range(1..4) {
         if rng.random_bool(0.25) || all.is_empty() {
             let unit = Unit::new(all.len() as u32, rng.random());
-            asks.push(Ask { unit: unit.path.clone(), change: Change::Make(unit.now().to_line()) });
+            asks.push(Update { unit: unit.name(), change: Change::Make(unit.now().to_line()) });
             of.push(all.len());
             all.push(unit);
             continue;
@@ -277,7 +236,7 @@ fn turn(node: &mut Node, all: &mut Vec<Unit>, rng: &mut SmallRng) {
             asks.extend(ask);
         }
     }
-    let outcomes = node.commit(&asks);
+    let outcomes = node.log.commit(&asks);
     for ((ask, chosen), outcome) in asks.iter().zip(of).zip(outcomes) {
         let unit = &mut all[chosen];
         match &ask.change {
@@ -286,16 +245,13 @@ fn turn(node: &mut Node, all: &mut Vec<Unit>, rng: &mut SmallRng) {
                 unit.note(outcome.is_ok());
             }
             Change::File(..) => unit.payload_acknowledged = outcome.is_ok(),
-            Change::Status(..) | Change::Left(..) => unit.note(outcome.is_ok()),
+            Change::Status(_) => unit.note(outcome.is_ok()),
             Change::Gone => unit.gone = outcome.is_ok(),
         }
     }
-    if rng.random_bool(0.1) {
-        let idle = node.committer.used_log();
-        node.settling.extend(idle);
-    }
-    if rng.random_bool(0.4) {
-        node.settle_one();
+    if node.log.is_full() || rng.random_bool(0.1) {
+        // It is tried again before the next change.
+        let _ = node.log.checkpoint();
     }
 }
 

@@ -1,87 +1,80 @@
-//! What logs of the journal say, brought into the units' own files: those may be missing, torn, or older where the power
-//! was lost or a disk has failed. Owns which of two statuses is the later one, and what is not the log's to say any more:
-//! another daemon may have had the units since. Every step can be repeated, should the power fail again.
+//! What a start does with logs of the journal: brings the units' own files to where the logs say, as those may be missing,
+//! torn or older after a power loss or a disk's failure. Owns what the log no longer decides, because another daemon may
+//! have had the units since. Every step can be repeated, should the power fail again.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::log::Log;
+use super::Rules;
 use super::record::{self, Contents, Record, What};
-use crate::work::status::Status;
-use crate::work::store::disk::{
-    Disk, Make, Sure, is_about_what_is_there, make_unit, replace_locked_status, write_file,
-};
+use crate::work::store::disk::{Disk, Make, is_about_what_is_there, make_unit, replace_status, write_file};
 use crate::work::store::unit_dir::{MOST, QUEUED};
-use crate::work::store::{HIDDEN, TRASH};
-use crate::work::unit::UnitId;
+use crate::work::store::{Durability, TRASH};
 
 /// The files of a unit that records may be about, besides its status.
 const FILES: [&str; 3] = ["stdin", "stdout", QUEUED];
 
-/// What the records say of one unit, all in all.
+/// What the records say about one unit, all in all.
 #[derive(Default)]
-struct Picture<'a> {
+struct Recorded<'a> {
     /// The status that it was made with.
     made: Option<&'a [u8]>,
     status: Option<&'a [u8]>,
     files: BTreeMap<&'a str, &'a [u8]>,
-    gone: bool,
+    is_gone: bool,
 }
 
-/// How far what the units' files say counts.
+/// How far the files that are there are trusted.
 #[derive(Debug, Clone, Copy)]
-struct Trust {
-    /// Which units there are: somebody has made or removed one since the logs were written.
-    names: bool,
-    /// A whole status that was written after this.
-    since: Option<u64>,
+pub(super) struct Trust {
+    /// Which units there are: another program has made or removed one since the logs were written.
+    pub(super) names: bool,
+    /// A whole status that was written after this time.
+    pub(super) since: Option<u64>,
 }
 
-/// Brings the units to where the logs at these paths say, which somebody has left who did not stop in order, and removes
+/// Brings the units to where the logs at these paths say, which a daemon has left that did not stop in order, and removes
 /// the logs. Gives the highest generation of them, 0 without any.
 ///
 /// # Errors
-/// What the disk said, and of which unit.
-pub(in crate::work::store) fn take_up<D: Disk>(
+/// The disk's error, and which unit it was about.
+pub(in crate::work::store) fn replay<D: Disk>(
     disk: &D,
     root: &Path,
     logs: &[PathBuf],
-    boot: &str,
+    rules: &Rules,
 ) -> io::Result<u64> {
     let texts = logs.iter().map(|path| read(disk, path)).collect::<io::Result<Vec<_>>>()?;
     let mut found = Vec::new();
-    let mut silent = Vec::new();
+    let mut empty = Vec::new();
     for (path, text) in logs.iter().zip(&texts) {
         match record::read(text) {
             Some(log) => found.push((path, log)),
-            None => silent.push(path),
+            None => empty.push(path),
         }
     }
     found.sort_by_key(|(_, log)| log.generation);
-    let generation = found.last().map_or(0, |(_, log)| log.generation);
     if let Some((path, last)) = found.last() {
+        tracing::info!("the node did not stop in order, bringing units to where the journal says");
         let records = found.iter().flat_map(|(_, log)| log.records.iter().copied());
         let written = records.clone().filter_map(|record| record.written()).max();
-        // An earlier release, which has no times in its logs, was right to leave them to the files in its own boot.
-        let is_settled = written.is_none() && records.clone().any(|record| record.what == What::Begins(boot));
-        if !is_settled {
-            tracing::info!("the node did not stop in order, units are brought to where the journal says");
-            let names = written.is_some_and(|written| disk.changed(root).is_ok_and(|at| at > written));
-            if !names {
-                // Units that are made from here on must not look like somebody else's.
-                note_repair(disk, path, last)?;
-            }
-            bring(disk, root, records, Trust { names, since: written })?;
+        let names = written.is_some_and(|written| disk.changed(root).is_ok_and(|at| at > written));
+        if !names {
+            // Units that are made from here on must not look like another program's.
+            note_repair(disk, path, last)?;
         }
+        restore_all(disk, root, rules, records, Trust { names, since: written })?;
         disk.sync_all(root)?;
     }
-    // What is silent may still say on the disk what was true earlier, and be of any generation.
-    discard(disk, silent.into_iter().chain(found.iter().map(|(path, _)| *path)))?;
+    let generation = found.last().map_or(0, |(_, log)| log.generation);
+    // One that looks empty may still hold an earlier state on the disk, of any generation.
+    discard(disk, empty.into_iter().chain(found.iter().map(|(path, _)| *path)))?;
     Ok(generation)
 }
 
-/// The time in a log that units are being brought to: nothing is later.
+/// The time in a log whose replay has begun: nothing is later.
 const REPAIR: u64 = u64::MAX;
 
 fn note_repair<D: Disk>(disk: &D, path: &Path, log: &Contents<'_>) -> io::Result<()> {
@@ -94,36 +87,19 @@ fn note_repair<D: Disk>(disk: &D, path: &Path, log: &Contents<'_>) -> io::Result
 
 fn read<D: Disk>(disk: &D, path: &Path) -> io::Result<Vec<u8>> {
     match disk.read(path, u64::MAX) {
-        // A predecessor in this process has removed it just now.
+        // A predecessor in this process has just removed it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         read => read,
     }
 }
 
-/// Has logs settle, in order, of which one could not: after a failed flush the system takes what it could not write for
-/// written, so that flushing again would prove nothing.
-///
-/// # Errors
-/// What the disk said; it may be tried again.
-pub(in crate::work::store) fn settle_again<D: Disk>(
-    disk: &D,
-    root: &Path,
-    logs: &mut [Log<D>],
-) -> io::Result<()> {
-    let texts = logs.iter().map(|log| log.read(disk)).collect::<io::Result<Vec<_>>>()?;
-    let records = texts.iter().filter_map(|text| record::read(text)).flat_map(|log| log.records);
-    bring(disk, root, records, Trust { names: true, since: None })?;
-    disk.sync_all(root)?;
-    logs.iter_mut().try_for_each(|log| log.wipe(disk))
-}
-
 /// Removes logs whose changes are durable in the units' own files.
 fn discard<'a, D: Disk>(disk: &D, logs: impl Iterator<Item = &'a PathBuf>) -> io::Result<()> {
     for path in logs {
-        // First, as a name may come back with the power.
+        // Emptied first, as the name may come back with the power.
         disk.sync(&disk.make(path, Make::Emptied)?)?;
         match disk.remove(path) {
-            // A predecessor in this process may be at it, too.
+            // A predecessor in this process may be doing the same.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             removed => removed?,
         }
@@ -131,26 +107,27 @@ fn discard<'a, D: Disk>(disk: &D, logs: impl Iterator<Item = &'a PathBuf>) -> io
     Ok(())
 }
 
-/// Brings all units to where the records, in order, say that they are; nothing is durable yet.
-fn bring<'a, D: Disk>(
+/// Brings all units to where the records, in order, say that they are. Nothing is durable yet.
+pub(super) fn restore_all<'a, D: Disk>(
     disk: &D,
     root: &Path,
+    rules: &Rules,
     records: impl Iterator<Item = Record<'a>>,
     trust: Trust,
 ) -> io::Result<()> {
-    let mut pictures: BTreeMap<&str, Picture<'_>> = BTreeMap::new();
-    for Record { unit, what } in records.filter(leads_to_a_unit) {
-        let picture = pictures.entry(unit).or_default();
+    let mut units: BTreeMap<&str, Recorded<'_>> = BTreeMap::new();
+    for Record { unit, what } in records.filter(|record| is_about_a_unit(rules, record)) {
+        let recorded = units.entry(unit).or_default();
         match what {
             What::Begins(_) => {}
-            What::Made(line) => *picture = Picture { made: Some(line), ..Picture::default() },
-            What::Status(line) => picture.status = Some(line),
-            What::File(name, bytes) => drop(picture.files.insert(name, bytes)),
-            What::Gone => *picture = Picture { gone: true, ..Picture::default() },
+            What::Made(line) => *recorded = Recorded { made: Some(line), ..Recorded::default() },
+            What::Status(line) => recorded.status = Some(line),
+            What::File(name, bytes) => drop(recorded.files.insert(name, bytes)),
+            What::Gone => *recorded = Recorded { is_gone: true, ..Recorded::default() },
         }
     }
-    for (unit, picture) in pictures {
-        match restore(disk, root, unit, &picture, trust) {
+    for (unit, recorded) in units {
+        match restore(disk, root, rules, unit, &recorded, trust) {
             Err(error) if is_about_what_is_there(&error) => {
                 tracing::error!(unit, %error, "the unit's files are not as they were left, and stay so");
             }
@@ -161,25 +138,25 @@ fn bring<'a, D: Disk>(
     Ok(())
 }
 
-/// A record must lead nowhere else.
-fn leads_to_a_unit(record: &Record<'_>) -> bool {
-    let unit = record.unit.strip_prefix(HIDDEN).unwrap_or(record.unit);
-    let is_of_a_unit = !matches!(record.what, What::File(name, _) if !FILES.contains(&name));
-    is_of_a_unit && unit.parse::<UnitId>().is_ok()
+/// A damaged record must not lead to any other file.
+fn is_about_a_unit(rules: &Rules, record: &Record<'_>) -> bool {
+    let is_known = !matches!(record.what, What::File(name, _) if !FILES.contains(&name));
+    is_known && (rules.is_unit)(record.unit)
 }
 
 fn restore<D: Disk>(
     disk: &D,
     root: &Path,
+    rules: &Rules,
     name: &str,
-    picture: &Picture<'_>,
+    recorded: &Recorded<'_>,
     trust: Trust,
 ) -> io::Result<()> {
     let unit = root.join(name);
     let mut since = trust.since;
-    match (disk.is_dir(&unit), picture.gone, picture.made) {
+    match (disk.is_dir(&unit), recorded.is_gone, recorded.made) {
         (true, false, _) => {}
-        // One that was made before the logs begin is durable; when it is not there, it was removed.
+        // A unit that was made before the logs begin is durable; when it is not there, it was removed.
         (false, false, Some(line)) if !trust.names => {
             make_unit(disk, &unit, line)?;
             since = None;
@@ -192,26 +169,29 @@ fn restore<D: Disk>(
         }
         (..) => return Ok(()),
     }
-    for (&file, &bytes) in &picture.files {
+    for (&file, &bytes) in &recorded.files {
         write_over(disk, &unit.join(file), bytes)?;
     }
-    if picture.made.is_some() && disk.read(&unit.join("stdin"), 0).is_err() {
+    if recorded.made.is_some() && disk.read(&unit.join("stdin"), 0).is_err() {
         write_file(disk, &unit.join("stdin"), b"")?;
     }
-    let Some(line) = picture.status.or(picture.made) else { return Ok(()) };
+    let Some(line) = recorded.status.or(recorded.made) else { return Ok(()) };
     let path = unit.join("status");
-    // A runner that ends just now writes its last word with it.
-    let _lock = disk.lock(&unit)?;
+    // A runner that ends just now writes its exit record under the same lock.
+    let lock = disk.lock(&unit)?;
     let found = disk.read(&path, MOST).ok().filter(|found| found != line);
     let is_newer = || since.is_some_and(|since| disk.changed(&path).is_ok_and(|at| at > since));
-    match found.is_some_and(|found| is_later(&found, line, is_newer)) {
-        true => Ok(()),
-        false => replace_locked_status(disk, &unit, line, None, Sure::Later),
-    }
+    // Runners write some that are in no record. Of two that have come as far, the one that was written later counts.
+    let stays = found.is_some_and(|found| match (rules.compare)(&found, line) {
+        Some(Ordering::Greater) => true,
+        Some(Ordering::Equal) => is_newer(),
+        Some(Ordering::Less) | None => false,
+    });
+    if stays { Ok(()) } else { replace_status(disk, &lock, &unit, line, Durability::Volatile) }
 }
 
-/// Gives a file these contents, in place: a command may be reading it, or go on writing to its output. Also one that seems
-/// to have them: after a failed flush they may be in memory alone.
+/// Gives a file these contents, in place: a command may be reading it, or go on writing to its output. A file that seems to
+/// have them is written too: after a failed flush they may be in memory alone.
 fn write_over<D: Disk>(disk: &D, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let there = disk.read(path, bytes.len() as u64 + 1).unwrap_or_default();
     if there.len() > bytes.len() && !path.ends_with("stdout") {
@@ -224,26 +204,14 @@ fn write_over<D: Disk>(disk: &D, path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Whether a status that was found is later than the last one in the records. Runners write some that are in no record,
-/// and state moves forward only; of as late a state it is one that was written later.
-fn is_later(found: &[u8], last: &[u8], is_newer: impl FnOnce() -> bool) -> bool {
-    let (Ok(found), Ok(last)) = (Status::parse(found), Status::parse(last)) else { return false };
-    reach(&found) > reach(&last) || reach(&found) == reach(&last) && is_newer()
-}
-
-/// How far a unit has come.
-fn reach(status: &Status) -> u8 {
-    let state = status.life.state;
-    if state.is_final() { 2 } else { state as u8 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::work::store::RULES;
 
     #[test]
     fn names_in_records_lead_to_units_alone() {
-        let leads = |unit, what| leads_to_a_unit(&Record { unit, what });
+        let leads = |unit, what| is_about_a_unit(&RULES, &Record { unit, what });
         for good in ["abcd1234", "node:abcd1234", ".release-abcd1234"] {
             assert!(leads(good, What::Gone) && leads(good, What::File("stdin", b"")), "{good}");
         }

@@ -1,11 +1,13 @@
 //! The journal on the real disk, with its threads: what comes back after a power loss, and what does not stay.
 
-use std::sync::mpsc::channel;
-
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use futures_util::future::join_all;
+
 use super::*;
-use crate::work::store::disk::{Sure, replace_status};
+use crate::work::store::RULES;
+use crate::work::store::disk::{Disk, Durability, replace_status};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -13,15 +15,22 @@ fn line(state: u8) -> Vec<u8> {
     format!(r#"{{"State":{state},"Detail":"x","StdoutSize":0,"WorkType":"t","ExtraData":null}}"#).into_bytes()
 }
 
-fn open(root: &Path, boot: &str) -> Journal {
-    Journal::open(root, boot).unwrap()
+fn open(root: &Path) -> Journal {
+    Journal::start(root, RULES, recover(root, &RULES).unwrap()).unwrap()
 }
 
 /// Has a change made, and waits for it.
 fn commit(journal: &Journal, unit: &UnitDir, change: Change) -> io::Result<()> {
-    let (sender, answer) = channel();
-    journal.commit(unit, change, move |done| sender.send(done).unwrap());
-    answer.recv_timeout(LIMIT).unwrap()
+    block_on(journal.commit(unit, change))
+}
+
+fn status(state: u8, output: u64) -> Change {
+    Change::Status(NewStatus { line: line(state), output, from_exit_record: false })
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(LIMIT, work).await.unwrap() })
 }
 
 fn contents(unit: &UnitDir, name: &str) -> String {
@@ -42,8 +51,8 @@ fn settled(root: &Path) {
 fn after_a_power_loss_units_are_where_the_journal_says() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path();
-    let unit = |name: &str| UnitDir::at(root.join(name));
-    let journal = open(root, "one");
+    let unit = |name: &str| UnitDir::at(&root.join(name));
+    let journal = open(root);
     let (lost, torn, ended, removed) =
         (unit("lost0000"), unit("torn0000"), unit("ended000"), unit("gone0000"));
     for made in [&lost, &torn, &ended, &removed] {
@@ -52,10 +61,11 @@ fn after_a_power_loss_units_are_where_the_journal_says() {
     }
     assert!(commit(&journal, &lost, Change::Make(line(0))).is_err(), "there is one already");
     fs::write(lost.file("stdout"), "out").unwrap();
-    commit(&journal, &lost, Change::Status(line(2), Tells::OfOutput(3))).unwrap();
-    commit(&journal, &torn, Change::Status(line(1), Tells::Nothing)).unwrap();
+    commit(&journal, &lost, status(2, 3)).unwrap();
+    commit(&journal, &torn, status(1, 0)).unwrap();
     // A runner's own last word, which is in no log.
-    replace_status(&System, ended.path(), &line(3), None, Sure::Whole).unwrap();
+    let lock = System.lock(&ended.path()).unwrap();
+    replace_status(&System, &lock, &ended.path(), &line(3), Durability::Deferred).unwrap();
     fs::rename(removed.path(), root.join(".trash-gone0000")).unwrap();
     commit(&journal, &removed, Change::Gone).unwrap();
     commit(&journal, &torn, Change::File("queued", b"7".to_vec())).unwrap();
@@ -67,7 +77,7 @@ fn after_a_power_loss_units_are_where_the_journal_says() {
     fs::write(torn.file("stdin"), "").unwrap();
     fs::rename(root.join(".trash-gone0000"), removed.path()).unwrap();
     fs::File::open(root).unwrap().set_modified(before).unwrap();
-    drop(open(root, "two"));
+    drop(open(root));
     assert_eq!(
         ["status", "stdin", "stdout"].map(|name| contents(&lost, name)),
         [String::from_utf8(line(2)).unwrap(), "payload".into(), "out".into()]
@@ -84,14 +94,14 @@ fn after_a_power_loss_units_are_where_the_journal_says() {
 fn a_daemon_that_starts_again_leaves_the_files_alone_and_lets_the_logs_settle() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path();
-    let unit = UnitDir::at(root.join("abcd1234"));
-    let journal = open(root, "one");
+    let unit = UnitDir::at(&root.join("abcd1234"));
+    let journal = open(root);
     commit(&journal, &unit, Change::Make(line(0))).unwrap();
     drop(journal);
     fs::write(unit.file("status"), line(1)).unwrap();
-    let journal = open(root, "one");
+    let journal = open(root);
     assert_eq!(contents(&unit, "status").as_bytes(), line(1));
-    commit(&journal, &unit, Change::Status(line(2), Tells::Nothing)).unwrap();
+    commit(&journal, &unit, status(2, 0)).unwrap();
     settled(root);
     assert_eq!(contents(&unit, "status").as_bytes(), line(2));
 }
@@ -100,8 +110,8 @@ fn a_daemon_that_starts_again_leaves_the_files_alone_and_lets_the_logs_settle() 
 fn payloads_do_not_stay_in_the_journal() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path();
-    let journal = open(root, "one");
-    let unit = UnitDir::at(root.join("abcd1234"));
+    let journal = open(root);
+    let unit = UnitDir::at(&root.join("abcd1234"));
     commit(&journal, &unit, Change::Make(line(0))).unwrap();
     commit(&journal, &unit, Change::File("stdin", b"a secret".to_vec())).unwrap();
     let holds = |path: &PathBuf| {
@@ -111,7 +121,7 @@ fn payloads_do_not_stay_in_the_journal() {
     assert!(logs(root).unwrap().iter().any(holds));
     settled(root);
     // A log is used again.
-    commit(&journal, &unit, Change::Status(line(1), Tells::Nothing)).unwrap();
+    commit(&journal, &unit, status(1, 0)).unwrap();
     let names: Vec<_> = logs(root).unwrap();
     assert_eq!(names, [root.join(".journal-1")]);
     assert!(!names.iter().any(holds));
@@ -121,9 +131,8 @@ fn payloads_do_not_stay_in_the_journal() {
 fn a_log_that_is_always_written_to_settles_too() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path();
-    let pace = Pace { idle: Duration::from_secs(3600), old: Duration::ZERO };
-    let journal = Journal::with_pace(root, "one", pace).unwrap();
-    let unit = UnitDir::at(root.join("abcd1234"));
+    let journal = Journal::with_ages(root, RULES, 0, Duration::from_secs(3600), Duration::ZERO).unwrap();
+    let unit = UnitDir::at(&root.join("abcd1234"));
     commit(&journal, &unit, Change::Make(line(0))).unwrap();
     commit(&journal, &unit, Change::File("stdin", b"a secret".to_vec())).unwrap();
     settled(root);
@@ -133,41 +142,36 @@ fn a_log_that_is_always_written_to_settles_too() {
 fn a_log_that_somebody_has_removed_is_not_used_again() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path();
-    let journal = open(root, "one");
-    let unit = UnitDir::at(root.join("abcd1234"));
+    let journal = open(root);
+    let unit = UnitDir::at(&root.join("abcd1234"));
     commit(&journal, &unit, Change::Make(line(0))).unwrap();
     settled(root);
     fs::remove_file(root.join(".journal-1")).unwrap();
-    commit(&journal, &unit, Change::Status(line(1), Tells::Nothing)).unwrap();
+    commit(&journal, &unit, status(1, 0)).unwrap();
     assert_eq!(logs(root).unwrap(), [root.join(".journal-2")]);
 }
 
 #[test]
-fn many_at_once_share_what_makes_them_durable_and_logs_follow_each_other() {
+fn many_at_once_share_one_flush_and_a_full_log_is_used_again() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path();
-    let journal = open(root, "one");
-    let (sender, answers) = channel();
+    let journal = open(root);
     let payload = vec![b'x'; 20_000];
-    for number in 0..600 {
-        let unit = UnitDir::at(root.join(format!("unit{number:04}")));
-        let done = |sender: &mpsc::Sender<_>| {
-            let sender = sender.clone();
-            move |done: io::Result<()>| sender.send(done).unwrap()
-        };
-        journal.commit(&unit, Change::Make(line(0)), done(&sender));
-        journal.commit(&unit, Change::File("stdin", payload.clone()), done(&sender));
-    }
-    for _ in 0..1200 {
-        answers.recv_timeout(LIMIT).unwrap().unwrap();
-    }
-    // 12 MB went through logs of 4 MiB.
-    assert!(logs(root).unwrap().len() > 1);
+    let units: Vec<_> = (0..600).map(|number| UnitDir::at(&root.join(format!("unit{number:04}")))).collect();
+    let changes = units.iter().flat_map(|unit| {
+        [Change::Make(line(0)), Change::File("stdin", payload.clone())]
+            .map(|change| journal.commit(unit, change))
+    });
+    let done = block_on(join_all(changes));
+    assert!(done.iter().all(Result::is_ok), "{done:?}");
+    // 12 MB went through a log of 4 MiB, which is emptied when it is full.
+    let size = |path: &PathBuf| fs::metadata(path).unwrap().len();
+    assert!(logs(root).unwrap().iter().map(size).sum::<u64>() < 6 * 1024 * 1024);
     drop(journal);
     let before = fs::metadata(root).unwrap().modified().unwrap();
     fs::remove_dir_all(root.join("unit0599")).unwrap();
     fs::File::open(root).unwrap().set_modified(before).unwrap();
-    drop(open(root, "two"));
+    drop(open(root));
     assert_eq!(fs::read(root.join("unit0599/stdin")).unwrap(), payload);
 }
 
@@ -175,12 +179,12 @@ fn many_at_once_share_what_makes_them_durable_and_logs_follow_each_other() {
 fn without_a_log_each_change_is_made_durable_by_itself() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path();
-    let journal = open(root, "one");
+    let journal = open(root);
     // Something has all the names that a log could have.
     (1..=32).for_each(|number| fs::create_dir(root.join(format!("{PREFIX}{number}"))).unwrap());
-    let unit = UnitDir::at(root.join("abcd1234"));
+    let unit = UnitDir::at(&root.join("abcd1234"));
     commit(&journal, &unit, Change::Make(line(0))).unwrap();
     commit(&journal, &unit, Change::File("stdin", b"payload".to_vec())).unwrap();
-    commit(&journal, &unit, Change::Status(line(1), Tells::Nothing)).unwrap();
+    commit(&journal, &unit, status(1, 0)).unwrap();
     assert_eq!((contents(&unit, "status").as_bytes(), &*contents(&unit, "stdin")), (&*line(1), "payload"));
 }
