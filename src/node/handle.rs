@@ -18,7 +18,7 @@ use super::link_log::Comings;
 use super::socket::{BindError, OverlaySocket};
 use super::stats::LinkStatus;
 use crate::mesh::firewall::Rule;
-use crate::mesh::{ForgetError, Mesh, LocalService, Options, SendError, Status};
+use crate::mesh::{ForgetError, LocalService, Mesh, Options, SendError, Status};
 use crate::os::log_limiter::LogLimiter;
 use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand};
 

@@ -20,6 +20,7 @@ mod error;
 pub mod follow;
 pub mod kubernetes;
 pub mod limits;
+mod local;
 mod registry;
 mod remote;
 mod results;
@@ -28,6 +29,7 @@ pub mod signing;
 pub mod status;
 mod store;
 pub mod unit;
+mod units;
 
 pub use caller::{Caller, Origin, Submitter, UnknownSubmitter};
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin};

@@ -126,7 +126,8 @@ async fn a_payload_is_hashed_before_the_node_is_dialled() {
     options.signer = Some(Arc::new(Signer::open(&key, Duration::from_secs(60)).unwrap()));
     let near = Registry::open(options, mesh.clone()).await.unwrap();
     // There is no route, so a start that begins by dialling would fail.
-    let submission = near.submit(SubmitRequest { sign_work: true, ..request("n2", "cat", "") }, me()).await.unwrap();
+    let submission =
+        near.submit(SubmitRequest { sign_work: true, ..request("n2", "cat", "") }, me()).await.unwrap();
     let id = submission.id().to_string();
     std::fs::remove_file(temp.path().join("near/n1").join(&id).join("stdin")).unwrap();
     within(submission.finish()).await.unwrap();

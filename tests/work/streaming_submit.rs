@@ -232,7 +232,8 @@ async fn a_signed_payload_is_sent_when_it_is_complete() {
     let signer = Arc::new(Signer::open(&key, Duration::from_secs(60)).unwrap());
     let pair = Pair::with(|options| options.signer = Some(signer.clone())).await;
     // No node answers: an attempt leaves its mark.
-    let mut signed = pair.near.submit(SubmitRequest { sign_work: true, ..request("n3", "cat", "") }, me()).await.unwrap();
+    let mut signed =
+        pair.near.submit(SubmitRequest { sign_work: true, ..request("n3", "cat", "") }, me()).await.unwrap();
     let id = signed.id().to_string();
     signed.write(&bytes(PART)).await.unwrap();
     let (_, other) = begin(&pair, &bytes(PART)).await;

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use super::entry::Entry;
 use super::{Inner, Outcome};
 use crate::rpc::request::SubmitRequest;
 use crate::wire::NodeId;
@@ -11,6 +10,7 @@ use crate::work::asked::Asked;
 use crate::work::status::Status;
 use crate::work::store::Durability;
 use crate::work::unit::{Event, UnitId};
+use crate::work::units::entry::Entry;
 use crate::work::{Submitter, WorkError};
 
 impl Inner {

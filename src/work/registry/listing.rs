@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::Inner;
-use super::entry::Entry;
+use crate::work::units::entry::Entry;
 
 /// Bytes in a piece, about.
 const PIECE: usize = 64 * 1024;

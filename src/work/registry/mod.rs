@@ -3,22 +3,14 @@
 
 mod adopt;
 mod allocate;
-mod entry;
 mod listing;
-mod local;
-mod names;
-mod queue;
-mod quota;
-mod released;
-mod restart;
-mod retention;
-mod settle;
-mod submit;
-mod writer;
 
-pub(crate) use entry::{Entry, Follower, LinkHandle};
+mod restart;
+mod submit;
+
+pub(crate) use super::units::entry::{Entry, Follower, LinkHandle};
+pub use super::units::quota::Quota;
 pub use listing::Listing;
-pub use quota::Quota;
 pub use submit::{Started, Submission};
 
 use std::collections::BTreeMap;
@@ -31,17 +23,17 @@ use futures_util::future::join_all;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Semaphore;
 
-use self::names::Names;
-use self::queue::Queues;
-use self::quota::Accounts;
-use self::released::Released;
 use super::cgroup::{Cgroup, Cgroups};
+use super::local::Queues;
 use super::results::ResultStream;
 use super::runner::{SpawnerHandle, kill_survivors};
 use super::signing::{PayloadHash, Refusal, Signer, Subject, Verb, Verifier};
 use super::status::{REMOTE, Status};
 use super::store::Store;
 use super::unit::{State, UnitId};
+use super::units::id_locks::Names;
+use super::units::quota::Accounts;
+use super::units::released::Released;
 use super::{Caller, CommandType, Dialer, OpenError, Submitter, WorkError};
 use crate::os::watch::{WatchFlags, Watcher};
 use crate::rpc::UnitReport;
@@ -112,24 +104,24 @@ pub struct Registry {
 
 pub(crate) struct Inner {
     pub(crate) store: Store,
-    node_id: NodeId,
-    types: ArcSwap<TypeTable>,
-    spawner: SpawnerHandle,
-    watcher: Watcher,
-    queues: Queues,
-    names: Names,
+    pub(crate) node_id: NodeId,
+    pub(crate) types: ArcSwap<TypeTable>,
+    pub(crate) spawner: SpawnerHandle,
+    pub(crate) watcher: Watcher,
+    pub(crate) queues: Queues,
+    pub(crate) names: Names,
     /// Descriptors for waiting for the ends of units.
-    watched: Semaphore,
+    pub(crate) watched: Semaphore,
     /// Looked for when the first unit needs one.
-    cgroups: OnceLock<Option<Cgroups>>,
+    pub(crate) cgroups: OnceLock<Option<Cgroups>>,
     pub(crate) dialer: Arc<dyn Dialer>,
-    grace: Duration,
+    pub(crate) grace: Duration,
     pub(crate) signer: ArcSwapOption<Signer>,
-    verifier: ArcSwapOption<Verifier>,
+    pub(crate) verifier: ArcSwapOption<Verifier>,
     /// A plain lock, held for single map operations and never across a wait.
-    units: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
-    released: Released,
-    accounts: Arc<Accounts>,
+    pub(crate) units: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
+    pub(crate) released: Released,
+    pub(crate) accounts: Arc<Accounts>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -321,11 +313,11 @@ impl Registry {
 }
 
 impl Inner {
-    fn units(&self) -> RwLockReadGuard<'_, BTreeMap<UnitId, Arc<Entry>>> {
+    pub(crate) fn units(&self) -> RwLockReadGuard<'_, BTreeMap<UnitId, Arc<Entry>>> {
         self.units.read()
     }
 
-    fn units_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<UnitId, Arc<Entry>>> {
+    pub(crate) fn units_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<UnitId, Arc<Entry>>> {
         self.units.write()
     }
 
@@ -340,7 +332,7 @@ impl Inner {
     }
 
     /// All units, in the order of their IDs, or the one asked for.
-    fn listed(&self, id: Option<&str>) -> Result<Vec<Arc<Entry>>, WorkError> {
+    pub(crate) fn listed(&self, id: Option<&str>) -> Result<Vec<Arc<Entry>>, WorkError> {
         Ok(match id {
             Some(id) => vec![self.find(id)?],
             None => self.units().values().cloned().collect(),
@@ -361,13 +353,13 @@ impl Inner {
     }
 
     /// The same as JSON.
-    fn report_json(&self, entry: &Entry) -> serde_json::Result<String> {
+    pub(crate) fn report_json(&self, entry: &Entry) -> serde_json::Result<String> {
         let status = entry.status();
         status.report_json(self.knows(&status), stdout_size(entry, &status))
     }
 
     /// Whether a unit is of a type that can be here.
-    fn knows(&self, status: &Status) -> bool {
+    pub(crate) fn knows(&self, status: &Status) -> bool {
         status.work_type == REMOTE || self.types.load().contains_key(&status.work_type)
     }
 
@@ -380,7 +372,12 @@ impl Inner {
     }
 
     /// Whether a caller may touch the unit.
-    fn check_caller(&self, entry: &Entry, caller: &Caller, verb: Verb) -> Result<Arc<Status>, WorkError> {
+    pub(crate) fn check_caller(
+        &self,
+        entry: &Entry,
+        caller: &Caller,
+        verb: Verb,
+    ) -> Result<Arc<Status>, WorkError> {
         let status = entry.status();
         let verify = match status.remote() {
             Some(remote) => remote.sign_work,
@@ -392,7 +389,7 @@ impl Inner {
     }
 
     /// Whether a caller may do what `about` says; gives the hash that the payload must have, if it must.
-    fn check_signature(
+    pub(crate) fn check_signature(
         &self,
         work_type: &str,
         signed: bool,
@@ -403,7 +400,7 @@ impl Inner {
         self.verify_if(verify, caller, about)
     }
 
-    fn verify_if(
+    pub(crate) fn verify_if(
         &self,
         verify: bool,
         caller: &Caller,
@@ -421,11 +418,11 @@ impl Inner {
         }
     }
 
-    fn verifies(&self, work_type: &str) -> bool {
+    pub(crate) fn verifies(&self, work_type: &str) -> bool {
         self.types.load().get(work_type).is_some_and(|kind| kind.verify_signature)
     }
 
-    async fn release_local(&self, entry: &Arc<Entry>, force: bool) -> Result<Outcome, WorkError> {
+    pub(crate) async fn release_local(&self, entry: &Arc<Entry>, force: bool) -> Result<Outcome, WorkError> {
         let cancelled = self.cancel_local(entry).await;
         if !force {
             cancelled?;

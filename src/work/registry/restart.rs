@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use super::entry::Entry;
 use super::{Inner, OpenError};
 use crate::work::remote::has_work;
 use crate::work::runner::identity::Identity;
 use crate::work::status::{Extra, Status};
 use crate::work::store::{ReadError, UnitDir};
 use crate::work::unit::{Event, Life, State, UnitId};
+use crate::work::units::entry::Entry;
 
 /// Threads that read status files.
 const READERS: usize = 8;

@@ -8,9 +8,6 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest;
 
-use super::entry::Entry;
-use super::quota::Exceeded;
-use super::writer::Writer;
 use super::{Inner, Registry, detached};
 use crate::duration;
 use crate::rpc::request::SubmitRequest;
@@ -20,6 +17,9 @@ use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{CommandExtra, Extra, REMOTE, RemoteExtra, Status, is_secret};
 use crate::work::store::{Store, is_short};
 use crate::work::unit::{Event, UnitId};
+use crate::work::units::entry::Entry;
+use crate::work::units::quota::Exceeded;
+use crate::work::units::writer::Writer;
 use crate::work::{Caller, Submitter, WorkError};
 
 /// Bytes of payload that are written at a time.

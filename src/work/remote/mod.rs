@@ -1,7 +1,7 @@
 //! Units that run on another node: each has a driver task here, which submits the unit there, follows its output
 //! and state, and passes cancellation and release on, reconnecting for as long as it takes. What clients want is
 //! written down first, so that a restart goes on where the last daemon stopped.
-//! `driver` decides and retries, `failures` says what clients are told meanwhile, `steps` does one thing over one
+//! `driver` decides and retries, `failures` says what clients are told meanwhile, `submit` does one thing over one
 //! connection, `session` speaks the lines, `payload` sends it, `output` keeps what has come.
 
 mod driver;
@@ -9,7 +9,7 @@ mod failures;
 mod output;
 mod payload;
 mod session;
-mod steps;
+mod submit;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

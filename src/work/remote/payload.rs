@@ -9,7 +9,7 @@ use std::time::Duration;
 use aws_lc_rs::digest;
 
 use super::session::{Session, StepError};
-use super::steps::CHUNK;
+use super::submit::CHUNK;
 use crate::work::WorkError;
 use crate::work::registry::{Entry, Inner};
 use crate::work::signing::PayloadHash;

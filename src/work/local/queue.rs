@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::entry::Entry;
 use crate::work::unit::UnitId;
+use crate::work::units::entry::Entry;
 
 /// The queues of all types.
 #[derive(Debug, Default)]
-pub(super) struct Queues {
+pub(crate) struct Queues {
     /// A plain lock, held for map operations alone and never across a wait.
     by_type: Mutex<BTreeMap<String, Queue>>,
 }
@@ -25,7 +25,7 @@ struct Queue {
 
 impl Queues {
     /// Asks for a place; without a free one the unit waits for [`Self::leave`] or [`Self::review`] to name it.
-    pub(super) fn enter(&self, work_type: &str, places: u32, entry: &Arc<Entry>) -> bool {
+    pub(crate) fn enter(&self, work_type: &str, places: u32, entry: &Arc<Entry>) -> bool {
         self.with(work_type, |queue| {
             let free = queue.running.len() < places as usize && queue.waiting.is_empty();
             match free || queue.has_place(entry) {
@@ -37,12 +37,12 @@ impl Queues {
     }
 
     /// A unit runs, whether there was a place or not.
-    pub(super) fn occupy(&self, work_type: &str, entry: &Arc<Entry>) {
+    pub(crate) fn occupy(&self, work_type: &str, entry: &Arc<Entry>) {
         self.with(work_type, |queue| queue.running.insert(entry.id.clone(), entry.clone()));
     }
 
     /// A unit needs no place any more; gives those that have one now.
-    pub(super) fn leave(&self, work_type: &str, places: u32, entry: &Arc<Entry>) -> Vec<Arc<Entry>> {
+    pub(crate) fn leave(&self, work_type: &str, places: u32, entry: &Arc<Entry>) -> Vec<Arc<Entry>> {
         self.with(work_type, |queue| {
             // Another unit may have its ID by now.
             if queue.has_place(entry) {
@@ -53,12 +53,12 @@ impl Queues {
     }
 
     /// A unit waits no more: it has ended. One that has a place keeps it until [`Self::leave`].
-    pub(super) fn forget(&self, work_type: &str, gone: &Arc<Entry>) {
+    pub(crate) fn forget(&self, work_type: &str, gone: &Arc<Entry>) {
         self.with(work_type, |queue| queue.waiting.retain(|entry| !Arc::ptr_eq(entry, gone)));
     }
 
     /// The types have other numbers of places now; gives those that have one.
-    pub(super) fn review(&self, places: impl Fn(&str) -> u32) -> Vec<Arc<Entry>> {
+    pub(crate) fn review(&self, places: impl Fn(&str) -> u32) -> Vec<Arc<Entry>> {
         let mut queues = self.by_type.lock();
         queues.iter_mut().flat_map(|(work_type, queue)| queue.fill(places(work_type))).collect()
     }

@@ -14,7 +14,7 @@ const REMEMBERED: usize = 65_536;
 
 /// IDs with the time of their release.
 #[derive(Debug)]
-pub(super) struct Released {
+pub(crate) struct Released {
     hasher: RandomState,
     began: Instant,
     /// Hash and milliseconds since `began`, oldest first. A plain lock, never held across a wait.
@@ -22,17 +22,17 @@ pub(super) struct Released {
 }
 
 impl Released {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { hasher: RandomState::new(), began: Instant::now(), ids: Mutex::default() }
     }
 
     /// Takes an ID in, and the oldest ones out.
-    pub(super) fn remember(&self, id: &str) {
+    pub(crate) fn remember(&self, id: &str) {
         self.remember_at(id, self.began.elapsed());
     }
 
     /// How long ago a unit of that ID was released, if that is remembered.
-    pub(super) fn ago(&self, id: &str) -> Option<Duration> {
+    pub(crate) fn ago(&self, id: &str) -> Option<Duration> {
         self.ago_at(id, self.began.elapsed())
     }
 

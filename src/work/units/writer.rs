@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
 
-use super::detached;
 use super::entry::{Entry, Live};
 use crate::work::WorkError;
+use crate::work::registry::detached;
 use crate::work::status::Status;
 use crate::work::store::{Durability, Store};
 use crate::work::unit::Event;
@@ -31,7 +31,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Waits for the lock.
-    pub(super) async fn new(entry: Arc<Entry>, live: Arc<Live>, store: Store) -> Self {
+    pub(crate) async fn new(entry: Arc<Entry>, live: Arc<Live>, store: Store) -> Self {
         let lock = Some(live.write_lock.clone().lock_owned().await);
         Self { entry, live, store, lock }
     }
@@ -64,7 +64,7 @@ impl Writer {
     ///
     /// # Errors
     /// The failed write.
-    pub(super) async fn adopt_exit_record(&mut self, status: Status) -> Result<(), WorkError> {
+    pub(crate) async fn adopt_exit_record(&mut self, status: Status) -> Result<(), WorkError> {
         self.write(status, true).await
     }
 
@@ -72,7 +72,7 @@ impl Writer {
     ///
     /// # Errors
     /// The failed write.
-    pub(super) async fn save(&mut self) -> Result<(), WorkError> {
+    pub(crate) async fn save(&mut self) -> Result<(), WorkError> {
         match self.entry.is_unsaved() {
             true => self.write(Status::clone(&self.status()), false).await,
             false => Ok(()),

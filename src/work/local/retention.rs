@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use super::entry::Entry;
-use super::{Inner, detached};
+use crate::work::registry::{Inner, detached};
 use crate::work::unit::UnitId;
+use crate::work::units::entry::Entry;
 
 /// Between looks: a part of the shortest time, within these bounds.
 const PART: u32 = 10;
@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 impl Inner {
     /// Starts the task. It ends with the registry.
-    pub(super) fn start_retention(self: &Arc<Self>) {
+    pub(crate) fn start_retention(self: &Arc<Self>) {
         tokio::spawn(watch_over(Arc::downgrade(self)));
     }
 

@@ -11,16 +11,16 @@ use rustix::process::Signal;
 use tokio::io::Interest;
 use tokio::time::Instant;
 
-use super::entry::Entry;
-use super::writer::Writer;
-use super::{Inner, Outcome};
 use crate::os::readiness;
 use crate::work::cgroup::Cgroups;
+use crate::work::registry::{Inner, Outcome};
 use crate::work::runner::identity::Identity;
 use crate::work::runner::{Job, Started};
 use crate::work::status::{Extra, Status};
 use crate::work::store::Durability;
 use crate::work::unit::{Event, RUNNING, State};
+use crate::work::units::entry::Entry;
+use crate::work::units::writer::Writer;
 use crate::work::{CommandType, WorkError};
 
 /// What a runner gets on top of the grace for harder signals and its last status.
@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 impl Inner {
     /// Starts a unit whose payload is complete, or has it wait for its turn.
-    pub(super) async fn start_local(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
+    pub(crate) async fn start_local(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
         let mut writer = entry.writer(&self.store).await;
         let status = writer.status();
         if status.life.state != State::Pending {
@@ -78,7 +78,7 @@ impl Inner {
     }
 
     /// The work types have changed: starts those whose turn has come by it, and ends those that can never start.
-    pub(super) fn review_queues(self: &Arc<Self>) {
+    pub(crate) fn review_queues(self: &Arc<Self>) {
         self.start_these(self.queues.review(|work_type| self.places(work_type)));
     }
 
@@ -90,7 +90,7 @@ impl Inner {
     }
 
     /// Starts a unit that has waited; boxed, as a failed start gives its place to the next.
-    pub(super) fn start_in_turn(
+    pub(crate) fn start_in_turn(
         self: Arc<Self>,
         entry: Arc<Entry>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
@@ -194,7 +194,7 @@ impl Inner {
     }
 
     /// Picks a unit up that an earlier daemon left unfinished.
-    pub(super) async fn resume_local(self: &Arc<Self>, entry: &Arc<Entry>) {
+    pub(crate) async fn resume_local(self: &Arc<Self>, entry: &Arc<Entry>) {
         let runner = loop {
             let runner = self.runner_of(entry).await;
             if runner.as_ref().is_some_and(Identity::is_alive) {
@@ -273,7 +273,7 @@ impl Inner {
     }
 
     /// Ends a unit's processes; returns when the unit is final.
-    pub(super) async fn cancel_local(&self, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
+    pub(crate) async fn cancel_local(&self, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
         let deadline = Instant::now() + self.grace_of(&entry.status().work_type) + RUNNER_MARGIN;
         let marked = {
             // Having the turn means that no start is under way, and no removal of the directory.

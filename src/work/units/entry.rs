@@ -61,11 +61,11 @@ impl Hold {
 
 /// What the readers and the writer of a unit share. There is never more than one of a unit.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(crate) struct Live {
     changes: watch::Sender<Arc<Status>>,
     /// Held by the one writer of the unit, also while it is started. Held across disk writes and the start of a runner,
     /// which is why it is an asynchronous lock.
-    pub(super) write_lock: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) write_lock: Arc<tokio::sync::Mutex<()>>,
     /// Between a remote unit's driver and its callers; other units never have one.
     link: OnceLock<Arc<Link>>,
 }
@@ -131,11 +131,11 @@ impl Entry {
     }
 
     /// Its part of a quota, if its caller has one. A plain lock, for single operations.
-    pub(super) fn charge(&self) -> MutexGuard<'_, Option<Box<Charge>>> {
+    pub(crate) fn charge(&self) -> MutexGuard<'_, Option<Box<Charge>>> {
         self.charge.lock()
     }
 
-    pub(super) fn live(&self) -> Arc<Live> {
+    pub(crate) fn live(&self) -> Arc<Live> {
         let mut shown = self.shown.lock();
         shown.live.get().unwrap_or_else(|| {
             let live = Arc::new(Live::new(shown.status.clone()));
@@ -162,12 +162,12 @@ impl Entry {
     }
 
     /// Shows a status to everybody. The caller has the write lock, or there is no other writer.
-    pub(super) fn show(&self, status: Status) {
+    pub(crate) fn show(&self, status: Status) {
         self.shown.lock().show(status);
     }
 
     /// Shows a status that is to be saved; says whether a task has to be started for that.
-    pub(super) fn show_unsaved(&self, status: Status) -> bool {
+    pub(crate) fn show_unsaved(&self, status: Status) -> bool {
         let mut shown = self.shown.lock();
         shown.is_unsaved = true;
         shown.show(status);
@@ -175,7 +175,7 @@ impl Entry {
     }
 
     /// Shows a status that is durable.
-    pub(super) fn show_saved(&self, status: Status) {
+    pub(crate) fn show_saved(&self, status: Status) {
         let mut shown = self.shown.lock();
         (shown.durable, shown.is_unsaved) = (status.life.state, false);
         shown.show(status);
@@ -186,12 +186,12 @@ impl Entry {
         self.shown.lock().is_unsaved = false;
     }
 
-    pub(super) fn is_unsaved(&self) -> bool {
+    pub(crate) fn is_unsaved(&self) -> bool {
         self.shown.lock().is_unsaved
     }
 
     /// The task that saves has nothing left to do, unless this says otherwise.
-    pub(super) fn end_saving(&self) -> bool {
+    pub(crate) fn end_saving(&self) -> bool {
         let mut shown = self.shown.lock();
         shown.has_saver = shown.is_unsaved;
         !shown.has_saver
@@ -211,17 +211,17 @@ impl Entry {
     }
 
     /// Notes that the unit's submission is repeated, which ends the first one.
-    pub(super) fn note_repeated(&self) {
+    pub(crate) fn note_repeated(&self) {
         self.shown.lock().is_repeated = true;
     }
 
     /// Whether the unit ended because its submission was repeated.
-    pub(super) fn is_repeated(&self) -> bool {
+    pub(crate) fn is_repeated(&self) -> bool {
         self.shown.lock().is_repeated
     }
 
     /// Marks the unit as deleted: nobody waits for its end any longer, and nothing is written any more.
-    pub(super) fn retire(&self) {
+    pub(crate) fn retire(&self) {
         drop(self.charge().take());
         let mut shown = self.shown.lock();
         (shown.is_gone, shown.is_unsaved) = (true, false);

@@ -6,13 +6,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Inner;
-use super::entry::Entry;
+use crate::work::registry::Inner;
 use crate::work::runner::identity::Identity;
 use crate::work::runner::kill_leftovers;
 use crate::work::status::{Extra, Status};
 use crate::work::store::{Durability, ReadError, UnitDir};
 use crate::work::unit::{Event, State};
+use crate::work::units::entry::Entry;
 
 /// Between looks at a status that cannot be read.
 const LOOK: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_secs(1);
 impl Inner {
     /// Shows the final status that a runner left, or gives the unit one, once nothing of it runs any more. Says no if a
     /// runner has the unit after all.
-    pub(super) async fn settle(&self, entry: &Arc<Entry>, runner: Option<Identity>) -> bool {
+    pub(crate) async fn settle(&self, entry: &Arc<Entry>, runner: Option<Identity>) -> bool {
         let mut writer = entry.writer(&self.store).await;
         if writer.status().life.state.is_final() {
             return true;

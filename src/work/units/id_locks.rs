@@ -11,13 +11,13 @@ use crate::work::unit::UnitId;
 
 /// The IDs.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(crate) struct Names {
     /// A plain lock, held for map operations alone and never across a wait.
     turns: Mutex<BTreeMap<UnitId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// The right to give one ID to a unit.
-pub(super) struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     names: &'a Names,
     id: UnitId,
     held: Option<OwnedMutexGuard<()>>,
@@ -25,7 +25,7 @@ pub(super) struct Turn<'a> {
 
 impl Names {
     /// Waits for the turn with an ID.
-    pub(super) async fn turn(&self, id: &UnitId) -> Turn<'_> {
+    pub(crate) async fn turn(&self, id: &UnitId) -> Turn<'_> {
         let mut turn = Turn { names: self, id: id.clone(), held: None };
         let lock = self.turns().entry(id.clone()).or_default().clone();
         turn.held = Some(lock.lock_owned().await);

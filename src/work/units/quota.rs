@@ -28,7 +28,7 @@ impl Default for Quota {
 
 /// Which bound was met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Exceeded {
+pub(crate) enum Exceeded {
     /// As many units as this.
     Units(u64),
     /// So many bytes.
@@ -59,7 +59,7 @@ struct Usage {
 
 /// All accounts.
 #[derive(Debug, Default)]
-pub(super) struct Accounts {
+pub(crate) struct Accounts {
     /// A plain lock, held for counting alone. Who has nothing is not in it.
     state: Mutex<State>,
 }
@@ -72,7 +72,7 @@ struct State {
 
 /// One unit on an account, for as long as this is held.
 #[derive(Debug)]
-pub(super) struct Charge {
+pub(crate) struct Charge {
     accounts: Arc<Accounts>,
     account: Account,
     payload: u64,
@@ -80,12 +80,12 @@ pub(super) struct Charge {
 
 impl Accounts {
     /// Other bounds from now on. Who has more than that keeps it.
-    pub(super) fn set_quota(&self, quota: Quota) {
+    pub(crate) fn set_quota(&self, quota: Quota) {
         self.state().quota = quota;
     }
 
     /// One more unit, if there may be one; nothing is held for a caller who is not counted.
-    pub(super) fn admit(self: &Arc<Self>, submitter: Submitter) -> Result<Option<Charge>, Exceeded> {
+    pub(crate) fn admit(self: &Arc<Self>, submitter: Submitter) -> Result<Option<Charge>, Exceeded> {
         let Some(account) = Account::of(submitter) else { return Ok(None) };
         let mut state = self.state();
         let most = state.quota.units;
@@ -98,7 +98,7 @@ impl Accounts {
     }
 
     /// A unit that was here before, with so much payload.
-    pub(super) fn readmit(self: &Arc<Self>, submitter: Submitter, payload: u64) -> Option<Charge> {
+    pub(crate) fn readmit(self: &Arc<Self>, submitter: Submitter, payload: u64) -> Option<Charge> {
         let account = Account::of(submitter)?;
         let mut state = self.state();
         let usage = state.usage.entry(account).or_default();
@@ -115,7 +115,7 @@ impl Accounts {
 
 impl Charge {
     /// The unit's payload grows.
-    pub(super) fn add_payload(&mut self, bytes: u64) -> Result<(), Exceeded> {
+    pub(crate) fn add_payload(&mut self, bytes: u64) -> Result<(), Exceeded> {
         let mut state = self.accounts.state();
         let most = state.quota.payload;
         let usage = state.usage.entry(self.account).or_default();
