@@ -46,7 +46,7 @@ async fn send_all(
     mut results: ResultStream,
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> Result<(), WorkError> {
-    let entry = registry.inner.find(unit)?;
+    let entry = registry.find(unit)?;
     let mut changes = entry.subscribe();
     let report = registry.status(unit).await?;
     if !report.state.is_final() {
@@ -57,18 +57,17 @@ async fn send_all(
             biased;
             chunk = results.next() => match chunk {
                 Ok(Some(chunk)) => send(Frame::Output(chunk), writer).await?,
-                Ok(None) => return send(Frame::Status(registry.inner.report(&entry)), writer).await,
+                Ok(None) => return send(Frame::Status(registry.report(&entry)), writer).await,
                 // No waiting brings the rest back, unless the unit is no more.
                 Err(WorkError::StdoutTruncated { found, .. }) => {
-                    registry.inner.find(unit)?;
-                    return send(Frame::Status(registry.inner.report_with(&entry, found)), writer).await;
+                    registry.find(unit)?;
+                    return send(Frame::Status(registry.report_with(&entry, found)), writer).await;
                 }
                 Err(error) => return Err(error),
             },
             _ = changes.changed() => {
                 changes.mark_unchanged();
-                registry.inner.make_sure(std::slice::from_ref(&entry)).await;
-                let report = registry.inner.report(&entry);
+                let report = registry.status_of(&entry).await;
                 // A final status has to wait for the output.
                 if !report.state.is_final() {
                     send(Frame::Status(report), writer).await?;

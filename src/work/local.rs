@@ -1,8 +1,177 @@
-//! Units that run here: starting them, the queue of those that wait, their end, and their release after a time.
+//! Units that run on this node: which types it can run, the processes that run them, the queue of those that wait, and
+//! what belongs to a finished one. Owns the spawner and every process started for a unit; the units themselves are
+//! `units`' business. Refuses to know clients and other nodes.
 
 mod queue;
 mod reconcile;
 mod retention;
 mod start;
 
-pub(crate) use self::queue::Queues;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::Semaphore;
+
+use self::queue::Queues;
+use super::cgroup::{Cgroup, Cgroups};
+use super::runner::{SpawnerHandle, kill_survivors};
+use super::status::{CommandExtra, Extra, REMOTE, Status};
+use super::units::{Entry, Units};
+use super::{CommandType, OpenError, WorkError};
+use crate::os::watch::{Subscription, WatchFlags, Watcher};
+use crate::wire::WorkCommand;
+
+/// What readers of a unit's stdout are woken by, and how often they look where there is no inotify.
+const OUTPUT_EVENTS: WatchFlags = WatchFlags::MODIFY.union(WatchFlags::CREATE).union(WatchFlags::MOVED_TO);
+const OUTPUT_POLL: Duration = Duration::from_millis(250);
+
+/// What runs units on this node.
+pub(crate) struct Local {
+    units: Arc<Units>,
+    types: ArcSwap<TypeTable>,
+    spawner: SpawnerHandle,
+    watcher: Watcher,
+    queues: Queues,
+    /// Descriptors for waiting for the ends of runners.
+    pidfds: Semaphore,
+    /// Looked for when the first unit needs one.
+    cgroups: OnceLock<Option<Cgroups>>,
+    cancel_grace: Duration,
+}
+
+impl Local {
+    /// Starts the spawner, and the task that releases what was kept for its time.
+    ///
+    /// # Errors
+    /// [`OpenError`] for two types of one name, and when no process can be started.
+    pub(crate) fn new(
+        units: Arc<Units>,
+        types: Vec<CommandType>,
+        runner_exe: PathBuf,
+        cancel_grace: Duration,
+    ) -> Result<Arc<Self>, OpenError> {
+        let types = ArcSwap::from_pointee(type_table(types)?);
+        let spawner = SpawnerHandle::start(runner_exe.clone())
+            .map_err(|source| OpenError::Spawner { path: runner_exe, source })?;
+        let local = Self {
+            units,
+            types,
+            spawner,
+            watcher: Watcher::new("following output", OUTPUT_EVENTS, OUTPUT_POLL),
+            queues: Queues::default(),
+            pidfds: Semaphore::new((crate::os::rlimit::open_files() / 2).min(Semaphore::MAX_PERMITS)),
+            cgroups: OnceLock::new(),
+            cancel_grace,
+        };
+        Ok(Arc::new(local))
+    }
+
+    /// The types that can run, as advertisements list them.
+    pub(crate) fn work_commands(&self) -> Vec<WorkCommand> {
+        let types = self.types.load();
+        let types = types.values().filter(|kind| kind.cannot_run.is_none());
+        types
+            .map(|kind| WorkCommand { work_type: kind.name.clone(), secure: kind.verify_signature })
+            .collect()
+    }
+
+    /// Replaces the types. Units that run go on; those that wait in the queue start by the new ones.
+    ///
+    /// # Errors
+    /// [`OpenError::DuplicateType`]; the old types stay then.
+    pub(crate) fn set_types(self: &Arc<Self>, types: Vec<CommandType>) -> Result<(), OpenError> {
+        self.types.store(Arc::new(type_table(types)?));
+        self.review_queues();
+        Ok(())
+    }
+
+    /// Whether a type of that name is configured.
+    pub(crate) fn has_type(&self, name: &str) -> bool {
+        self.types.load().contains_key(name)
+    }
+
+    /// Whether requests about units of a type need a signature.
+    pub(crate) fn verifies(&self, work_type: &str) -> bool {
+        self.types.load().get(work_type).is_some_and(|kind| kind.verify_signature)
+    }
+
+    /// The status of a new unit of a type.
+    ///
+    /// # Errors
+    /// A type that is unknown or cannot run, parameters that it does not take.
+    pub(crate) fn new_status(
+        &self,
+        work_type: &str,
+        params: &BTreeMap<String, String>,
+    ) -> Result<Status, WorkError> {
+        let kind = self.runnable(work_type)?;
+        let params = kind.arguments(params)?;
+        let status = Status::new(work_type, Extra::Command(CommandExtra { pid: 0, params }));
+        Ok(Status { verify_signature: kind.verify_signature, ..status })
+    }
+
+    fn runnable(&self, work_type: &str) -> Result<CommandType, WorkError> {
+        let types = self.types.load();
+        let kind = types.get(work_type).ok_or_else(|| WorkError::UnknownType(work_type.to_owned()))?;
+        match kind.cannot_run {
+            Some(why) => Err(WorkError::CannotRun { work_type: kind.name.clone(), why }),
+            None => Ok(kind.clone()),
+        }
+    }
+
+    /// Notices what happens to files in a unit's directory.
+    pub(crate) async fn watch(&self, dir: &Path) -> Subscription {
+        self.watcher.subscribe(dir).await
+    }
+
+    /// Cancels a unit and deletes it; with `force` it is deleted even if its processes do not end.
+    ///
+    /// # Errors
+    /// Processes that do not end, files that cannot be removed.
+    pub(crate) async fn release(&self, entry: &Arc<Entry>, force: bool) -> Result<(), WorkError> {
+        let cancelled = self.cancel(entry).await;
+        if !force {
+            cancelled?;
+        }
+        self.remove(entry).await
+    }
+
+    /// Deletes a unit for which nothing runs any more but what outlived its command.
+    ///
+    /// # Errors
+    /// Files that cannot be removed.
+    pub(crate) async fn remove(&self, entry: &Arc<Entry>) -> Result<(), WorkError> {
+        let end = |dir: &super::store::UnitDir| {
+            if let Some(group) = Cgroup::of(dir) {
+                group.end();
+            }
+            kill_survivors(dir);
+        };
+        self.units.remove(entry, end).await
+    }
+}
+
+/// The work types by name.
+type TypeTable = BTreeMap<String, CommandType>;
+
+/// Whether these types can be configured together.
+///
+/// # Errors
+/// [`OpenError::DuplicateType`].
+pub(crate) fn check_types(types: Vec<CommandType>) -> Result<(), OpenError> {
+    type_table(types).map(drop)
+}
+
+fn type_table(work_types: Vec<CommandType>) -> Result<TypeTable, OpenError> {
+    let mut types = TypeTable::new();
+    for kind in work_types {
+        if kind.name == REMOTE || types.contains_key(&kind.name) {
+            return Err(OpenError::DuplicateType(kind.name));
+        }
+        types.insert(kind.name.clone(), kind);
+    }
+    Ok(types)
+}

@@ -34,10 +34,11 @@ mod units;
 pub use caller::{Caller, Origin, Submitter, UnknownSubmitter};
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin};
 pub use error::{OpenError, WorkError};
-pub use registry::{Listing, Options, Outcome, Quota, Registry, Started, Submission};
+pub use registry::{Listing, Options, Registry, Submission};
 pub use results::ResultStream;
 pub use store::NodeDirectory;
 pub use unit::{State, UnitId};
+pub use units::{Outcome, Quota, Started};
 
 #[cfg(test)]
 pub(crate) use runner::kill_all_units;

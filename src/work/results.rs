@@ -3,17 +3,15 @@
 //! Knows a file, a status and a wake-up; not who writes the file.
 
 use std::fs::{File, OpenOptions};
-use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustix::io::ReadWriteFlags;
 
 use super::WorkError;
-use super::registry::Follower;
 use super::store::{Store, UnitDir};
 use super::unit::UnitId;
+use super::units::Follower;
 use crate::os::watch::Subscription;
 
 /// Most bytes in one chunk.
@@ -69,9 +67,6 @@ impl ResultStream {
     }
 
     async fn read(&mut self, limit: u64) -> Result<Bytes, WorkError> {
-        if let Some(bytes) = self.read_cached(limit) {
-            return Ok(bytes);
-        }
         let dir = self.dir.clone();
         let (file, position) = (self.file.clone(), self.position);
         let length = limit.min(CHUNK as u64) as usize;
@@ -94,18 +89,6 @@ impl ResultStream {
         let (file, bytes) = outcome.map_err(|e| WorkError::io("read", self.dir.file("stdout"), e))?;
         self.file = file;
         Ok(bytes)
-    }
-
-    /// What there is without waiting for a disk: output is mostly read soon after it was written. None when that
-    /// cannot be told.
-    fn read_cached(&self, limit: u64) -> Option<Bytes> {
-        let file = self.file.as_ref()?;
-        let there = file.metadata().ok()?.len().saturating_sub(self.position);
-        let mut buffer = vec![0; there.min(limit).min(CHUNK as u64) as usize];
-        let into = &mut [IoSliceMut::new(&mut buffer)];
-        let read = rustix::io::preadv2(file, into, self.position, ReadWriteFlags::NOWAIT).ok()?;
-        // Less may be all that was at hand, or all there is.
-        (read == buffer.len()).then(|| buffer.into())
     }
 
     fn truncated(&self, expected: u64) -> WorkError {

@@ -1,7 +1,232 @@
-//! The units of this node in memory: one entry each, its one writer, and what is remembered of units and their callers.
+//! The units of this node by ID: which there are, which ID a new one gets, what is remembered of released ones and what
+//! each caller may have. A unit's own state is its `entry`'s, and changes through its `writer` alone. Knows nothing of
+//! processes and of other nodes.
 
-pub(crate) mod entry;
-pub(crate) mod id_locks;
-pub(crate) mod quota;
-pub(crate) mod released;
-pub(crate) mod writer;
+mod entry;
+mod id_locks;
+mod quota;
+mod released;
+mod writer;
+
+pub(crate) use self::entry::{Entry, Follower, LinkHandle};
+pub(crate) use self::quota::Exceeded;
+pub use self::quota::Quota;
+pub(crate) use self::writer::Writer;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use parking_lot::RwLock;
+
+use self::id_locks::{IdLock, IdLocks};
+use self::quota::Accounts;
+use self::released::Released;
+use super::WorkError;
+use super::status::Status;
+use super::store::{Store, UnitDir};
+use super::unit::UnitId;
+use crate::wire::NodeId;
+
+/// How long a unit's removal waits for a write that is under way.
+const LAST_WRITE: Duration = Duration::from_secs(5);
+/// How long an answer waits for a disk to take the states in it.
+const SAVED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The units.
+pub(crate) struct Units {
+    store: Store,
+    node_id: NodeId,
+    /// A plain lock, held for single map operations and never across a wait.
+    by_id: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
+    id_locks: IdLocks,
+    released: Released,
+    accounts: Arc<Accounts>,
+}
+
+/// Why a unit was not made.
+#[derive(Debug)]
+pub(crate) enum CreateError {
+    /// Its caller has too many.
+    Exceeded(Exceeded),
+    /// Anything else.
+    Failed(WorkError),
+}
+
+impl From<WorkError> for CreateError {
+    fn from(error: WorkError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Units {
+    /// None yet, of the node whose store this is.
+    pub(crate) fn new(store: Store, node_id: NodeId) -> Self {
+        Self {
+            store,
+            node_id,
+            by_id: RwLock::default(),
+            id_locks: IdLocks::default(),
+            released: Released::new(),
+            accounts: Arc::default(),
+        }
+    }
+
+    /// Where they are on disk.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The node whose units they are.
+    pub(crate) fn node_id(&self) -> &NodeId {
+        &self.node_id
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.read().len()
+    }
+
+    /// All of them, in the order of their IDs.
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        self.by_id.read().values().cloned().collect()
+    }
+
+    /// All units, or the one that a client asks for.
+    ///
+    /// # Errors
+    /// Those of [`Self::find`].
+    pub(crate) fn listed(&self, id: Option<&str>) -> Result<Vec<Arc<Entry>>, WorkError> {
+        id.map_or_else(|| Ok(self.all()), |id| Ok(vec![self.find(id)?]))
+    }
+
+    /// The unit that a client asks for.
+    ///
+    /// # Errors
+    /// [`WorkError::UnknownUnit`], [`WorkError::Released`].
+    pub(crate) fn find(&self, id: &str) -> Result<Arc<Entry>, WorkError> {
+        let known: Option<UnitId> = id.parse().ok();
+        let found = known.and_then(|id| self.by_id.read().get(&id).cloned());
+        found.ok_or_else(|| match self.released.ago(id) {
+            Some(ago) => WorkError::Released { unit: id.to_owned(), seconds: ago.as_secs() },
+            None => WorkError::UnknownUnit(id.to_owned()),
+        })
+    }
+
+    /// The unit that has an ID, if one has.
+    ///
+    /// # Errors
+    /// [`WorkError::InUse`] for one that was released by force and may still be on its node.
+    pub(crate) fn get(&self, id: &UnitId) -> Result<Option<Arc<Entry>>, WorkError> {
+        let found = self.by_id.read().get(id).cloned();
+        match found.is_none() && self.store.hidden(id).path().exists() {
+            true => Err(WorkError::InUse(id.to_string())),
+            false => Ok(found),
+        }
+    }
+
+    /// Waits for the right to give an ID to a unit.
+    pub(crate) async fn lock_id(&self, id: &UnitId) -> IdLock<'_> {
+        self.id_locks.lock(id).await
+    }
+
+    /// Makes a unit, durably, under an ID that was chosen for it or a new one.
+    pub(crate) async fn create(
+        &self,
+        chosen: Option<UnitId>,
+        status: Status,
+    ) -> Result<Arc<Entry>, CreateError> {
+        let charge = match status.submitter {
+            Some(submitter) => self.accounts.admit(submitter).map_err(CreateError::Exceeded)?,
+            None => None,
+        };
+        let id = loop {
+            let id = chosen.clone().unwrap_or_else(|| UnitId::made_by(&self.node_id));
+            match (self.by_id.read().contains_key(&id), &chosen) {
+                (false, _) => break id,
+                (true, None) => {}
+                (true, Some(_)) => return Err(WorkError::InUse(id.to_string()).into()),
+            }
+        };
+        if self.released.ago(id.as_str()).is_some() {
+            self.store.sync_removals().await?;
+        }
+        self.store.create(&id, &status).await?;
+        let entry = Entry::new(id.clone(), self.store.unit(&id), status);
+        entry.set_charge(charge);
+        self.by_id.write().insert(id, entry.clone());
+        Ok(entry)
+    }
+
+    /// Takes in units that were found on disk.
+    pub(crate) fn load(&self, entries: Vec<Arc<Entry>>) {
+        for entry in &entries {
+            let payload = || entry.dir.payload_size();
+            entry.set_charge(entry.status().submitter.and_then(|by| self.accounts.readmit(by, payload)));
+        }
+        self.by_id.write().extend(entries.into_iter().map(|entry| (entry.id.clone(), entry)));
+    }
+
+    /// Deletes a unit. `end` ends what is left of its processes, and blocks.
+    pub(crate) async fn remove(
+        &self,
+        entry: &Arc<Entry>,
+        end: impl FnOnce(&UnitDir) + Send + 'static,
+    ) -> Result<(), WorkError> {
+        // Nobody writes to it meanwhile, or afterwards: the next unit of this ID has a directory of the same name. A
+        // write that hangs does not keep the unit.
+        let lock = tokio::time::timeout(LAST_WRITE, entry.writer(&self.store)).await;
+        if entry.is_gone() {
+            return Ok(());
+        }
+        let dir = entry.dir.clone();
+        self.store.blocking(move || end(&dir)).await;
+        self.store.remove(&entry.dir).await?;
+        entry.retire();
+        drop(lock);
+        if !entry.dir.is_hidden() && self.by_id.write().remove(&entry.id).is_some() {
+            self.released.remember(entry.id.as_str());
+        }
+        Ok(())
+    }
+
+    /// Brings states to disk before clients see them: none shall go back because the daemon ends now. A disk that hangs
+    /// holds up no answer.
+    pub(crate) async fn save_shown(&self, entries: &[Arc<Entry>]) {
+        let ahead = entries.iter().filter(|entry| entry.is_ahead());
+        let saves = ahead.map(|entry| entry.save(&self.store));
+        let _ = tokio::time::timeout(SAVED_WITHIN, join_all(saves)).await;
+    }
+
+    /// Replaces the bounds of what one calling node may have here. Units that exist stay.
+    pub(crate) fn set_quota(&self, quota: Quota) {
+        self.accounts.set_quota(quota);
+    }
+}
+
+/// Whether a cancel or release is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is.
+    Done,
+    /// It is durable and goes on as soon as the other node can be reached.
+    Pending,
+}
+
+/// What a client learns when its payload is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Started {
+    /// It runs.
+    Started,
+    /// It will run as soon as its node can be reached.
+    Submitted,
+}
+
+/// Runs something to its end even when its caller goes away in the middle, as a client's connection may.
+pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    match tokio::spawn(work).await {
+        Ok(value) => value,
+        Err(gone) => std::panic::resume_unwind(gone.into_panic()),
+    }
+}

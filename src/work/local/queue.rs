@@ -1,5 +1,5 @@
-//! Which units of a work type run, and which wait, in order, as only so many may run at once.
-//! Knows nothing of how a unit starts or ends; a unit that was cancelled just when its turn came is let through and
+//! Which units of a work type run and which wait, in order, where the number that may run at once is bounded (its slots).
+//! Knows nothing of how a unit starts or ends; a unit that was cancelled just when it got a slot is let through and
 //! found to have ended.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::work::unit::UnitId;
-use crate::work::units::entry::Entry;
+use crate::work::units::Entry;
 
 /// The queues of all types.
 #[derive(Debug, Default)]
@@ -24,43 +24,43 @@ struct Queue {
 }
 
 impl Queues {
-    /// Asks for a place; without a free one the unit waits for [`Self::leave`] or [`Self::review`] to name it.
-    pub(crate) fn enter(&self, work_type: &str, places: u32, entry: &Arc<Entry>) -> bool {
+    /// Asks for a slot; without a free one the unit waits for [`Self::leave`] or [`Self::review`] to name it.
+    pub(crate) fn enter(&self, work_type: &str, slots: u32, entry: &Arc<Entry>) -> bool {
         self.with(work_type, |queue| {
-            let free = queue.running.len() < places as usize && queue.waiting.is_empty();
-            match free || queue.has_place(entry) {
+            let free = queue.running.len() < slots as usize && queue.waiting.is_empty();
+            match free || queue.has_slot(entry) {
                 true => drop(queue.running.insert(entry.id.clone(), entry.clone())),
                 false => queue.waiting.push_back(entry.clone()),
             }
-            queue.has_place(entry)
+            queue.has_slot(entry)
         })
     }
 
-    /// A unit runs, whether there was a place or not.
+    /// A unit runs, whether there was a slot or not.
     pub(crate) fn occupy(&self, work_type: &str, entry: &Arc<Entry>) {
         self.with(work_type, |queue| queue.running.insert(entry.id.clone(), entry.clone()));
     }
 
-    /// A unit needs no place any more; gives those that have one now.
-    pub(crate) fn leave(&self, work_type: &str, places: u32, entry: &Arc<Entry>) -> Vec<Arc<Entry>> {
+    /// A unit needs no slot any more. Gives those that have got one by that.
+    pub(crate) fn leave(&self, work_type: &str, slots: u32, entry: &Arc<Entry>) -> Vec<Arc<Entry>> {
         self.with(work_type, |queue| {
             // Another unit may have its ID by now.
-            if queue.has_place(entry) {
+            if queue.has_slot(entry) {
                 queue.running.remove(&entry.id);
             }
-            queue.fill(places)
+            queue.fill(slots)
         })
     }
 
-    /// A unit waits no more: it has ended. One that has a place keeps it until [`Self::leave`].
+    /// A unit waits no more: it has ended. One that has a slot keeps it until [`Self::leave`].
     pub(crate) fn forget(&self, work_type: &str, gone: &Arc<Entry>) {
         self.with(work_type, |queue| queue.waiting.retain(|entry| !Arc::ptr_eq(entry, gone)));
     }
 
-    /// The types have other numbers of places now; gives those that have one.
-    pub(crate) fn review(&self, places: impl Fn(&str) -> u32) -> Vec<Arc<Entry>> {
+    /// The types have other numbers of slots now. Gives the units that have got one by that.
+    pub(crate) fn review(&self, slots: impl Fn(&str) -> u32) -> Vec<Arc<Entry>> {
         let mut queues = self.by_type.lock();
-        queues.iter_mut().flat_map(|(work_type, queue)| queue.fill(places(work_type))).collect()
+        queues.iter_mut().flat_map(|(work_type, queue)| queue.fill(slots(work_type))).collect()
     }
 
     fn with<T>(&self, work_type: &str, act: impl FnOnce(&mut Queue) -> T) -> T {
@@ -70,13 +70,13 @@ impl Queues {
 }
 
 impl Queue {
-    fn has_place(&self, entry: &Arc<Entry>) -> bool {
+    fn has_slot(&self, entry: &Arc<Entry>) -> bool {
         self.running.get(&entry.id).is_some_and(|running| Arc::ptr_eq(running, entry))
     }
 
-    fn fill(&mut self, places: u32) -> Vec<Arc<Entry>> {
+    fn fill(&mut self, slots: u32) -> Vec<Arc<Entry>> {
         let mut next = Vec::new();
-        while self.running.len() < places as usize {
+        while self.running.len() < slots as usize {
             let Some(entry) = self.waiting.pop_front() else { break };
             self.running.insert(entry.id.clone(), entry.clone());
             next.push(entry);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_given_in_order() {
+    fn slots_are_given_in_order() {
         let queues = Queues::default();
         let [a, b, c, d] = ["a", "b", "c", "d"].map(entry);
         assert!(queues.enter("t", 2, &a) && queues.enter("t", 2, &b));
@@ -108,7 +108,7 @@ mod tests {
         assert!(names(queues.leave("t", 2, &entry("c"))).is_empty(), "another unit that had the same ID");
         assert!(queues.enter("t", 2, &c), "who has a place keeps it");
         queues.occupy("t", &b);
-        assert!(names(queues.leave("t", 2, &a)).is_empty(), "more run than have places");
+        assert!(names(queues.leave("t", 2, &a)).is_empty(), "more run than have slots");
         assert_eq!(names(queues.leave("t", 2, &b)), ["d"]);
         let [e, f] = ["e", "f"].map(entry);
         assert!(!queues.enter("t", 2, &e) && !queues.enter("t", 2, &f));

@@ -1,44 +1,44 @@
-//! The end of a unit whose runner is gone, or never came: its own last word if it left one, and otherwise what can be
-//! found out. What cannot be known for a moment, for want of descriptors perhaps, is asked again: nothing that may be
-//! healthy is ended for that.
+//! The end of a unit whose runner is gone or never started: its exit record if it left one, otherwise what can be found
+//! out. Where that fails for the moment, for lack of descriptors perhaps, it is tried again: no unit that may be healthy
+//! is ended for that.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::work::registry::Inner;
+use super::Local;
 use crate::work::runner::identity::Identity;
 use crate::work::runner::kill_leftovers;
 use crate::work::status::{Extra, Status};
 use crate::work::store::{Durability, ReadError, UnitDir};
 use crate::work::unit::{Event, State};
-use crate::work::units::entry::Entry;
+use crate::work::units::Entry;
 
 /// Between looks at a status that cannot be read.
 const LOOK: Duration = Duration::from_secs(1);
 
-impl Inner {
+impl Local {
     /// Shows the final status that a runner left, or gives the unit one, once nothing of it runs any more. Says no if a
     /// runner has the unit after all.
-    pub(crate) async fn settle(&self, entry: &Arc<Entry>, runner: Option<Identity>) -> bool {
-        let mut writer = entry.writer(&self.store).await;
+    pub(crate) async fn reconcile(&self, entry: &Arc<Entry>, runner: Option<Identity>) -> bool {
+        let mut writer = entry.writer(&self.units.store()).await;
         if writer.status().life.state.is_final() {
             return true;
         }
         let had_runner = runner.is_some();
-        let Remains { cancelled, killed, stdout_size } = match self.left(entry, runner).await {
-            Left::End(end) => {
+        let Found { cancelled, killed, stdout_size } = match self.remains(entry, runner).await {
+            Remains::ExitRecord(end) => {
                 let _ = writer.adopt_exit_record(end).await;
                 return true;
             }
-            Left::Status(status) => {
+            Remains::Status(status) => {
                 // A plugin writes what it knows.
                 let verify_signature = writer.status().verify_signature;
                 let status = Status { verify_signature, ..status };
                 let _ = writer.put(status, Durability::Durable).await;
                 return true;
             }
-            Left::Remains(remains) => remains,
+            Remains::None(found) => found,
         };
         let mut status = writer.status().as_ref().clone();
         let event = match status.life.state {
@@ -66,7 +66,7 @@ impl Inner {
         let dir = entry.dir.clone();
         // A claim that a power loss has damaged keeps runners off, too.
         let claim = move || Ok(Identity::own()?.claim(&dir)? || Identity::load(&dir)?.is_none());
-        let claimed: io::Result<bool> = self.store.blocking(claim).await;
+        let claimed: io::Result<bool> = self.units.store().blocking(claim).await;
         claimed.unwrap_or_else(|error| {
             // A runner could not do so either.
             tracing::warn!(unit = %entry.id, %error, "cannot claim a unit that is to end");
@@ -74,10 +74,10 @@ impl Inner {
         })
     }
 
-    async fn left(&self, entry: &Entry, runner: Option<Identity>) -> Left {
+    async fn remains(&self, entry: &Entry, runner: Option<Identity>) -> Remains {
         loop {
             let (dir, runner) = (entry.dir.clone(), runner.clone());
-            match self.store.blocking(move || Left::find(&dir, runner.as_ref())).await {
+            match self.units.store().blocking(move || Remains::find(&dir, runner.as_ref())).await {
                 Ok(found) => return found,
                 Err(error) => {
                     tracing::warn!(unit = %entry.id, %error, "cannot tell how the unit ended, looking again");
@@ -89,29 +89,30 @@ impl Inner {
 }
 
 /// What a runner that is gone left.
-enum Left {
-    /// Its last word.
-    End(Status),
-    /// A final status, as runners do that have nobody to leave a word to.
+enum Remains {
+    /// Its exit record.
+    ExitRecord(Status),
+    /// A final status: no daemon was there to take an exit record.
     Status(Status),
     /// Neither.
-    Remains(Remains),
+    None(Found),
 }
 
-struct Remains {
+/// What can be found out about an end without either.
+struct Found {
     cancelled: bool,
     killed: usize,
     stdout_size: u64,
 }
 
-impl Left {
-    /// Finds out; where there is no last word, the unit's processes are ended. Blocks.
+impl Remains {
+    /// Finds out. Without either, the unit's processes are ended. Blocks.
     ///
     /// # Errors
     /// When the system does not tell.
     fn find(dir: &UnitDir, runner: Option<&Identity>) -> io::Result<Self> {
-        if let Some(end) = end_of(dir, runner)? {
-            return Ok(Self::End(end));
+        if let Some(end) = exit_record_of(dir, runner)? {
+            return Ok(Self::ExitRecord(end));
         }
         match dir.read_status() {
             Ok(left) if left.life.state.is_final() => return Ok(Self::Status(left)),
@@ -123,12 +124,12 @@ impl Left {
             Some(runner) if runner.is_of_this_boot() => kill_leftovers(dir),
             Some(_) | None => 0,
         };
-        Ok(Self::Remains(Remains { cancelled, killed, stdout_size: dir.stdout_size() }))
+        Ok(Self::None(Found { cancelled, killed, stdout_size: dir.stdout_size() }))
     }
 }
 
-/// The last word of a runner. A power loss may have left it, and not the output that it tells of.
-fn end_of(dir: &UnitDir, runner: Option<&Identity>) -> io::Result<Option<Status>> {
+/// The exit record of a runner. A power loss may have left it, and not the output that it counts.
+fn exit_record_of(dir: &UnitDir, runner: Option<&Identity>) -> io::Result<Option<Status>> {
     let is_of_this_boot = runner.is_some_and(Identity::is_of_this_boot);
     Ok(dir.exit_record()?.filter(|left| is_of_this_boot || left.life.stdout_size <= dir.stdout_size()))
 }

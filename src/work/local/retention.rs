@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use crate::work::registry::{Inner, detached};
+use super::Local;
 use crate::work::unit::UnitId;
-use crate::work::units::entry::Entry;
+use crate::work::units::{Entry, detached};
 
 /// Between looks: a part of the shortest time, within these bounds.
 const PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(60);
 
-impl Inner {
+impl Local {
     /// Starts the task. It ends with the registry.
     pub(crate) fn start_retention(self: &Arc<Self>) {
         tokio::spawn(watch_over(Arc::downgrade(self)));
@@ -29,46 +29,46 @@ impl Inner {
 
     /// The finished units that are kept for a limited time only, with that time.
     fn perishable(&self) -> Vec<(Arc<Entry>, Duration)> {
-        let limited = |entry: &Arc<Entry>| {
+        let limited = |entry: Arc<Entry>| {
             let status = entry.status();
             let types = self.types.load();
             let kind = types.get(&status.work_type)?;
             let kept = kind.limits.release_after.filter(|_| status.life.state.is_final())?;
-            Some((entry.clone(), kept))
+            Some((entry, kept))
         };
-        self.units().values().filter_map(limited).collect()
+        self.units.all().into_iter().filter_map(limited).collect()
     }
 }
 
-async fn watch_over(inner: Weak<Inner>) {
+async fn watch_over(local: Weak<Local>) {
     let mut ended: BTreeMap<UnitId, SystemTime> = BTreeMap::new();
     loop {
-        let pause = inner.upgrade().map(|inner| inner.retention_pause());
+        let pause = local.upgrade().map(|local| local.retention_pause());
         let Some(pause) = pause else { return };
         tokio::time::sleep(pause).await;
-        let Some(inner) = inner.upgrade() else { return };
-        let perishable = inner.perishable();
+        let Some(local) = local.upgrade() else { return };
+        let perishable = local.perishable();
         ended.retain(|id, _| perishable.binary_search_by(|(entry, _)| entry.id.cmp(id)).is_ok());
         for (entry, kept) in perishable {
             let end = match ended.get(&entry.id) {
                 Some(end) => Some(*end),
                 None => {
                     let dir = entry.dir.clone();
-                    inner.store.blocking(move || dir.status_time()).await
+                    local.units.store().blocking(move || dir.status_time()).await
                 }
             };
             let Some(end) = end else { continue };
             ended.insert(entry.id.clone(), end);
             if end.elapsed().is_ok_and(|age| age >= kept) {
-                release(&inner, &entry).await;
+                release(&local, &entry).await;
             }
         }
     }
 }
 
-async fn release(inner: &Arc<Inner>, entry: &Arc<Entry>) {
-    let (inner, unit) = (inner.clone(), entry.clone());
-    match detached(async move { inner.release_local(&unit, false).await }).await {
+async fn release(local: &Arc<Local>, entry: &Arc<Entry>) {
+    let (local, unit) = (local.clone(), entry.clone());
+    match detached(async move { local.release(&unit, false).await }).await {
         Ok(_) => tracing::info!(unit = %entry.id, "released: it was kept for its time (releaseafter)"),
         Err(error) => tracing::warn!(unit = %entry.id, %error, "cannot be released yet (releaseafter)"),
     }

@@ -1,5 +1,5 @@
-//! Units that run here: starting them through the spawner, noticing their end, cancelling them, and picking them
-//! up after a restart. While a runner lives the unit's files are its own; the daemon only watches it.
+//! Starting units through the spawner, noticing their end, cancelling them, and resuming them after a restart. While a
+//! runner lives the unit's files are its own; the daemon only watches it.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,16 +11,15 @@ use rustix::process::Signal;
 use tokio::io::Interest;
 use tokio::time::Instant;
 
+use super::Local;
 use crate::os::readiness;
 use crate::work::cgroup::Cgroups;
-use crate::work::registry::{Inner, Outcome};
 use crate::work::runner::identity::Identity;
 use crate::work::runner::{Job, Started};
 use crate::work::status::{Extra, Status};
 use crate::work::store::Durability;
 use crate::work::unit::{Event, RUNNING, State};
-use crate::work::units::entry::Entry;
-use crate::work::units::writer::Writer;
+use crate::work::units::{Entry, Writer};
 use crate::work::{CommandType, WorkError};
 
 /// What a runner gets on top of the grace for harder signals and its last status.
@@ -30,75 +29,75 @@ const LAST_MARGIN: Duration = Duration::from_secs(7);
 /// Between looks at a runner for which there is no descriptor left.
 const LOOK: Duration = Duration::from_secs(1);
 
-impl Inner {
-    /// Starts a unit whose payload is complete, or has it wait for its turn.
-    pub(crate) async fn start_local(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
-        let mut writer = entry.writer(&self.store).await;
+impl Local {
+    /// Starts a unit whose payload is complete, or puts it into the queue.
+    pub(crate) async fn start(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
+        let mut writer = entry.writer(&self.units.store()).await;
         let status = writer.status();
         if status.life.state != State::Pending {
             return Err(WorkError::EndedEarly(entry.id.to_string()));
         }
-        let places = self.places(&status.work_type);
-        // In the queue its turn may come at any moment after this one, and waits for the writer.
-        if !self.queues.enter(&status.work_type, places, entry) {
-            if let Err(error) = self.store.mark_queued(&entry.dir).await {
+        let slots = self.slots(&status.work_type);
+        // In the queue it may get a slot at any moment after this one, and waits for the write lock.
+        if !self.queues.enter(&status.work_type, slots, entry) {
+            if let Err(error) = self.units.store().mark_queued(&entry.dir).await {
                 writer.apply(Event::StartFailed(error.to_string()), Durability::Durable).await;
                 return Err(error);
             }
             writer.apply(Event::PayloadComplete, Durability::Volatile).await;
-            writer.apply(Event::Queued(places), Durability::Durable).await;
+            writer.apply(Event::Queued(slots), Durability::Durable).await;
             return Ok(());
         }
         let dir = entry.dir.clone();
-        if self.store.blocking(move || dir.is_marked_queued()).await
-            && let Err(error) = self.store.mark_slot(&entry.dir).await
+        if self.units.store().blocking(move || dir.is_marked_queued()).await
+            && let Err(error) = self.units.store().mark_slot(&entry.dir).await
         {
             writer.apply(Event::StartFailed(error.to_string()), Durability::Durable).await;
             drop(writer);
-            self.give_place_on(entry);
+            self.free_slot(entry);
             return Err(error);
         }
         let started = self.start_with(entry, writer).await;
         if started.is_err() {
-            self.give_place_on(entry);
+            self.free_slot(entry);
         }
         started
     }
 
     /// How many units of a type may run at once.
-    fn places(&self, work_type: &str) -> u32 {
+    fn slots(&self, work_type: &str) -> u32 {
         self.types.load().get(work_type).and_then(|kind| kind.limits.max_units).unwrap_or(u32::MAX)
     }
 
-    /// A unit runs no more, or not yet: starts those whose turn has come.
-    fn give_place_on(self: &Arc<Self>, entry: &Arc<Entry>) {
+    /// A unit does not run, or no longer: starts those that get its slot.
+    fn free_slot(self: &Arc<Self>, entry: &Arc<Entry>) {
         let status = entry.status();
-        let places = self.places(&status.work_type);
-        self.start_these(self.queues.leave(&status.work_type, places, entry));
+        let slots = self.slots(&status.work_type);
+        self.start_these(self.queues.leave(&status.work_type, slots, entry));
     }
 
-    /// The work types have changed: starts those whose turn has come by it, and ends those that can never start.
-    pub(crate) fn review_queues(self: &Arc<Self>) {
-        self.start_these(self.queues.review(|work_type| self.places(work_type)));
+    /// The work types have changed: starts units that get a slot by it, and ends those that can never start.
+    pub(super) fn review_queues(self: &Arc<Self>) {
+        self.start_these(self.queues.review(|work_type| self.slots(work_type)));
     }
 
     fn start_these(self: &Arc<Self>, entries: Vec<Arc<Entry>>) {
         for next in entries {
             let this = self.clone();
-            tokio::spawn(async move { this.start_in_turn(next).await });
+            tokio::spawn(async move { this.start_queued(next).await });
         }
     }
 
-    /// Starts a unit that has waited; boxed, as a failed start gives its place to the next.
-    pub(crate) fn start_in_turn(
+    /// Starts a unit from the queue; boxed, as a failed start gives its slot to the next.
+    pub(crate) fn start_queued(
         self: Arc<Self>,
         entry: Arc<Entry>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move {
-            match self.start_local(&entry).await {
+            match self.start(&entry).await {
                 Ok(()) => {}
                 // Cancelled while it waited.
-                Err(WorkError::EndedEarly(_)) => self.give_place_on(&entry),
+                Err(WorkError::EndedEarly(_)) => self.free_slot(&entry),
                 Err(error) => tracing::warn!(unit = %entry.id, %error, "a queued unit does not start"),
             }
         })
@@ -106,7 +105,7 @@ impl Inner {
 
     async fn start_with(self: &Arc<Self>, entry: &Arc<Entry>, mut writer: Writer) -> Result<(), WorkError> {
         let status = writer.status();
-        let kind = match self.kind(&status.work_type) {
+        let kind = match self.runnable(&status.work_type) {
             Ok(kind) => kind,
             // It was there when the unit was submitted.
             Err(error) => {
@@ -133,22 +132,13 @@ impl Inner {
             }
             Started::AlreadyTaken => {
                 drop(writer);
-                self.resume_local(entry).await;
+                self.resume(entry).await;
                 Ok(())
             }
             Started::Failed(cause) => {
                 fail_start(&mut writer, cause.clone()).await;
                 Err(WorkError::NotStarted(cause))
             }
-        }
-    }
-
-    fn kind(&self, work_type: &str) -> Result<CommandType, WorkError> {
-        let types = self.types.load();
-        let kind = types.get(work_type).ok_or_else(|| WorkError::UnknownType(work_type.to_owned()))?;
-        match kind.cannot_run {
-            Some(why) => Err(WorkError::CannotRun { work_type: kind.name.clone(), why }),
-            None => Ok(kind.clone()),
         }
     }
 
@@ -185,28 +175,32 @@ impl Inner {
             }
             found.ok()
         });
-        found.as_ref().map(|groups| groups.unit(&self.node_id, &entry.id))
+        found.as_ref().map(|groups| groups.unit(self.units.node_id(), &entry.id))
     }
 
     /// Time between SIGINT and SIGTERM for units of a type.
     fn grace_of(&self, work_type: &str) -> Duration {
-        self.types.load().get(work_type).and_then(|kind| kind.limits.cancel_grace).unwrap_or(self.grace)
+        self.types
+            .load()
+            .get(work_type)
+            .and_then(|kind| kind.limits.cancel_grace)
+            .unwrap_or(self.cancel_grace)
     }
 
-    /// Picks a unit up that an earlier daemon left unfinished.
-    pub(crate) async fn resume_local(self: &Arc<Self>, entry: &Arc<Entry>) {
+    /// Resumes a unit that an earlier daemon left unfinished.
+    pub(crate) async fn resume(self: &Arc<Self>, entry: &Arc<Entry>) {
         let runner = loop {
             let runner = self.runner_of(entry).await;
             if runner.as_ref().is_some_and(Identity::is_alive) {
                 break runner;
             }
-            if self.settle(entry, runner).await {
-                return self.give_place_on(entry);
+            if self.reconcile(entry, runner).await {
+                return self.free_slot(entry);
             }
         };
         self.queues.occupy(&entry.status().work_type, entry);
         if entry.status().life.state == State::Pending {
-            entry.writer(&self.store).await.apply(Event::Claimed, Durability::Volatile).await;
+            entry.writer(&self.units.store()).await.apply(Event::Claimed, Durability::Volatile).await;
         }
         if entry.status().life.detail == RUNNING {
             tokio::spawn(self.clone().learn_more(entry.clone()));
@@ -219,11 +213,11 @@ impl Inner {
         let mut changes = self.watcher.subscribe(&entry.dir.path()).await;
         loop {
             let dir = entry.dir.clone();
-            let found = self.store.blocking(move || dir.read_status()).await;
+            let found = self.units.store().blocking(move || dir.read_status()).await;
             if let Ok(found) = found.map_err(drop)
                 && found.life.state != State::Pending
             {
-                let writer = entry.writer(&self.store).await;
+                let writer = entry.writer(&self.units.store()).await;
                 if !writer.status().life.state.is_final() {
                     let verify_signature = writer.status().verify_signature;
                     writer.show(Status { verify_signature, ..found });
@@ -242,14 +236,14 @@ impl Inner {
         if let Some(runner) = &runner {
             self.wait_for_end(runner).await;
         }
-        self.settle(&entry, runner).await;
-        self.give_place_on(&entry);
+        self.reconcile(&entry, runner).await;
+        self.free_slot(&entry);
     }
 
     /// Returns when the process is gone.
     async fn wait_for_end(&self, runner: &Identity) {
         // Some descriptors are for those who ask about units, however many run.
-        let slot = self.watched.try_acquire().map_err(io::Error::other);
+        let slot = self.pidfds.try_acquire().map_err(io::Error::other);
         let descriptor = match slot.and_then(|slot| Ok((slot, runner.open()?))) {
             Ok((_, None)) => return,
             Ok((slot, Some(descriptor))) => {
@@ -273,42 +267,46 @@ impl Inner {
     }
 
     /// Ends a unit's processes; returns when the unit is final.
-    pub(crate) async fn cancel_local(&self, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
+    ///
+    /// # Errors
+    /// Processes that do not end.
+    pub(crate) async fn cancel(&self, entry: &Arc<Entry>) -> Result<(), WorkError> {
         let deadline = Instant::now() + self.grace_of(&entry.status().work_type) + RUNNER_MARGIN;
         let marked = {
-            // Having the turn means that no start is under way, and no removal of the directory.
-            let turn = tokio::time::timeout_at(deadline, entry.writer(&self.store)).await;
-            let mut writer = turn.map_err(|_| WorkError::StillRunning(entry.id.to_string()))?;
+            // With the write lock no start is under way, and no removal of the directory.
+            let lock = tokio::time::timeout_at(deadline, entry.writer(&self.units.store())).await;
+            let mut writer = lock.map_err(|_| WorkError::StillRunning(entry.id.to_string()))?;
             match writer.status().life.state {
                 State::Pending => {
                     writer.apply(Event::CancelledEarly, Durability::Durable).await;
                     self.queues.forget(&writer.status().work_type, entry);
-                    return Ok(Outcome::Done);
+                    return Ok(());
                 }
-                State::Succeeded | State::Failed | State::Canceled => return Ok(Outcome::Done),
+                State::Succeeded | State::Failed | State::Canceled => return Ok(()),
                 State::Running => {}
             }
             let dir = entry.dir.clone();
-            self.store.blocking(move || dir.mark_cancelled()).await
+            self.units.store().blocking(move || dir.mark_cancelled()).await
         };
         let ends = async {
             let runner = self.signal_runner(entry, Signal::INT).await;
             if !runner.as_ref().is_some_and(Identity::is_alive) {
-                // Nobody else may be waiting for an end.
-                self.settle(entry, runner).await;
+                // No other task may be waiting for its end.
+                self.reconcile(entry, runner).await;
             }
             entry.finished().await;
         };
         if tokio::time::timeout_at(deadline, ends).await.is_ok() {
-            return marked.map(|()| Outcome::Done);
+            return marked;
         }
         tracing::warn!(unit = %entry.id, "the runner does not end its command, killing it");
         let ends = async {
             self.signal_runner(entry, Signal::KILL).await;
             entry.finished().await;
         };
-        let ended = tokio::time::timeout(LAST_MARGIN, ends).await;
-        ended.map(|()| Outcome::Done).map_err(|_| WorkError::StillRunning(entry.id.to_string()))
+        tokio::time::timeout(LAST_MARGIN, ends)
+            .await
+            .map_err(|_| WorkError::StillRunning(entry.id.to_string()))
     }
 
     /// Sends a signal to the runner, if there is or was one, and gives it. Tries until the system lets it.
@@ -328,7 +326,7 @@ impl Inner {
     async fn runner_of(&self, entry: &Arc<Entry>) -> Option<Identity> {
         loop {
             let unit = entry.clone();
-            match self.store.blocking(move || find_runner(&unit)).await {
+            match self.units.store().blocking(move || find_runner(&unit)).await {
                 Ok(runner) => return runner,
                 Err(error) => {
                     tracing::warn!(unit = %entry.id, %error, "cannot tell who runs the unit, looking again")

@@ -1,9 +1,7 @@
 //! Taking over a unit that another node submitted to a third one: it gets a `remote` unit here, under its own ID, which
 //! follows it from its first byte on. The node that runs it is not asked first, and need not be there.
 
-use std::sync::Arc;
-
-use super::{Inner, Registry, detached};
+use super::{Registry, detached};
 use crate::rpc::request::AdoptRequest;
 use crate::wire::NodeId;
 use crate::work::signing::{Subject, Verb};
@@ -21,30 +19,19 @@ impl Registry {
     /// Whatever speaks against it here; nothing is left behind then.
     pub async fn adopt(&self, request: AdoptRequest, caller: Caller) -> Result<UnitId, WorkError> {
         let about = Subject { verb: Verb::Adopt, unit: Some(&request.unit), ..Subject::default() };
-        self.inner.check_signature(REMOTE, request.sign_work, &caller, &about)?;
-        detached(self.inner.clone().adopt(request, caller.submitter())).await
+        self.check_signature(REMOTE, request.sign_work, &caller, &about)?;
+        detached(self.clone().take_over(request, caller.submitter())).await
     }
-}
 
-impl Inner {
-    async fn adopt(
-        self: Arc<Self>,
-        request: AdoptRequest,
-        submitter: Submitter,
-    ) -> Result<UnitId, WorkError> {
+    async fn take_over(self, request: AdoptRequest, submitter: Submitter) -> Result<UnitId, WorkError> {
         let id: UnitId = request.unit.parse()?;
-        let node = NodeId::new(&request.node)
-            .map_err(WorkError::from)
-            .and_then(|node| if node == self.node_id { Err(WorkError::AdoptHere) } else { Ok(node) })?;
+        let node = NodeId::new(&request.node).map_err(WorkError::from).and_then(|node| {
+            if node == *self.units.node_id() { Err(WorkError::AdoptHere) } else { Ok(node) }
+        })?;
         let tls_client = request.tls_client.unwrap_or_default();
-        if !tls_client.is_empty() && !self.dialer.knows_profile(&tls_client) {
-            return Err(WorkError::UnknownProfile(tls_client));
-        }
-        if request.sign_work && self.signer.load().is_none() {
-            return Err(WorkError::NoSigningKey);
-        }
-        let _turn = self.names.turn(&id).await;
-        if self.find_unit(&id)?.is_some() {
+        self.remotes.check_request(&tls_client, request.sign_work)?;
+        let _lock = self.units.lock_id(&id).await;
+        if self.units.get(&id)?.is_some() {
             return Err(WorkError::InUse(id.to_string()));
         }
         let remote = RemoteExtra {
@@ -59,8 +46,8 @@ impl Inner {
         let mut status = Status::new(REMOTE, Extra::Remote(Box::new(remote)));
         status.life = Life::told(State::Pending, ADOPTING.into(), 0);
         status.submitter = Some(submitter);
-        let entry = self.allocate(Some(id.clone()), status).await?;
-        self.resume_remote(&entry).await;
+        let entry = self.create(Some(id.clone()), status).await?;
+        self.remotes.resume(&entry).await;
         Ok(id)
     }
 }

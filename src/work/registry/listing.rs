@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use super::Inner;
-use crate::work::units::entry::Entry;
+use super::Registry;
+use crate::work::units::Entry;
 
 /// Bytes in a piece, about.
 const PIECE: usize = 64 * 1024;
@@ -13,15 +13,15 @@ const PIECE: usize = 64 * 1024;
 /// A list that is being told.
 #[derive(Debug)]
 pub struct Listing {
-    inner: Arc<Inner>,
+    registry: Registry,
     entries: std::vec::IntoIter<Arc<Entry>>,
     begun: bool,
     ended: bool,
 }
 
 impl Listing {
-    pub(super) fn new(inner: Arc<Inner>, entries: Vec<Arc<Entry>>) -> Self {
-        Self { inner, entries: entries.into_iter(), begun: false, ended: false }
+    pub(super) fn new(registry: Registry, entries: Vec<Arc<Entry>>) -> Self {
+        Self { registry, entries: entries.into_iter(), begun: false, ended: false }
     }
 
     /// The next piece; after the last one, which ends the line, there is none.
@@ -43,7 +43,7 @@ impl Listing {
             self.begun = true;
             text.push_str(&serde_json::to_string(&entry.id)?);
             text.push(':');
-            text.push_str(&self.inner.report_json(&entry)?);
+            text.push_str(&self.registry.report_json(&entry)?);
         }
         Ok(Some(text))
     }

@@ -1,18 +1,18 @@
-//! Taking up the units that an earlier daemon left: all are known at once, those that were under way go on.
-//! Reading is spread over threads, as there may be thousands.
+//! Loading the units that an earlier daemon left: all are listed at once, the unfinished ones go on. Several threads read,
+//! as there may be thousands.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use super::{Inner, OpenError};
+use super::{OpenError, Registry};
 use crate::work::remote::has_work;
 use crate::work::runner::identity::Identity;
 use crate::work::status::{Extra, Status};
 use crate::work::store::{ReadError, UnitDir};
 use crate::work::unit::{Event, Life, State, UnitId};
-use crate::work::units::entry::Entry;
+use crate::work::units::Entry;
 
 /// Threads that read status files.
 const READERS: usize = 8;
@@ -29,20 +29,21 @@ struct Loaded {
     abandoned: Vec<Arc<Entry>>,
 }
 
-impl Inner {
+impl Registry {
     /// Loads every unit on disk and resumes the unfinished ones, those that take long in the background.
-    pub(super) async fn take_up_units(self: &Arc<Self>) -> Result<(), OpenError> {
+    pub(super) async fn resume_all(&self) -> Result<(), OpenError> {
         let this = self.clone();
-        let Loaded { units: loaded, abandoned } = self.store.blocking(move || this.load_all()).await?;
-        let unfinished: Vec<_> = loaded.iter().filter(|entry| needs_care(&entry.status())).cloned().collect();
-        self.units_mut().extend(loaded.into_iter().map(|entry| (entry.id.clone(), entry)));
+        let store = self.units.store();
+        let Loaded { units: loaded, abandoned } = store.blocking(move || this.load_all()).await?;
+        let unfinished: Vec<_> =
+            loaded.iter().filter(|entry| is_unfinished(&entry.status())).cloned().collect();
+        self.units.load(loaded);
         let in_order = move || {
-            let (mut queued, unfinished): (Vec<_>, Vec<_>) =
-                unfinished.into_iter().partition(waits_for_its_turn);
+            let (mut queued, unfinished): (Vec<_>, Vec<_>) = unfinished.into_iter().partition(is_queued);
             queued.sort_by_key(|entry| entry.dir.queued_at());
             (queued, unfinished)
         };
-        let (queued, unfinished) = self.store.blocking(in_order).await;
+        let (queued, unfinished) = store.blocking(in_order).await;
         let this = self.clone();
         let rest = tokio::spawn(async move {
             let mut resumed = JoinSet::new();
@@ -51,29 +52,27 @@ impl Inner {
                 resumed.spawn(async move { this.resume(&entry).await });
             }
             resumed.join_all().await;
-            // After those that run have taken their places.
+            // After those that run have taken their slots.
             for entry in queued {
-                this.clone().start_in_turn(entry).await;
+                this.local.clone().start_queued(entry).await;
             }
         });
         let _in_time = tokio::time::timeout(PATIENCE, rest).await;
-        abandoned.iter().for_each(|entry| self.resume_abandoned(entry));
+        abandoned.iter().for_each(|entry| self.remotes.resume_abandoned(entry));
         Ok(())
     }
 
-    async fn resume(self: &Arc<Self>, entry: &Arc<Entry>) {
+    async fn resume(&self, entry: &Arc<Entry>) {
         let status = entry.status();
         if status.remote().is_some() {
-            self.resume_remote(entry).await;
-        } else if self.types.load().contains_key(&status.work_type)
-            || matches!(status.extra, Extra::Command(_))
-        {
-            self.resume_local(entry).await;
+            self.remotes.resume(entry).await;
+        } else if self.local.has_type(&status.work_type) || matches!(status.extra, Extra::Command(_)) {
+            self.local.resume(entry).await;
         }
     }
 
     fn load_all(&self) -> Result<Loaded, OpenError> {
-        let (ids, hidden) = self.store.scan()?;
+        let (ids, hidden) = self.units.store().scan()?;
         let share = ids.len().div_ceil(READERS).max(64);
         let load = |ids: &[UnitId]| ids.iter().filter_map(|id| self.load(id)).collect::<Vec<_>>();
         let units = std::thread::scope(|scope| {
@@ -85,7 +84,7 @@ impl Inner {
     }
 
     fn load_abandoned(&self, id: UnitId) -> Option<Arc<Entry>> {
-        let dir = self.store.hidden(&id);
+        let dir = self.units.store().hidden(&id);
         let status = dir.read_status().ok().and_then(|mut status| {
             let remote = status.remote_mut()?;
             (remote.local_cancelled, remote.local_released) = (true, true);
@@ -93,13 +92,13 @@ impl Inner {
         });
         if status.is_none() {
             // Nothing in it says whom to tell what.
-            self.store.discard(&dir);
+            self.units.store().discard(&dir);
         }
         Some(Entry::new(id, dir, status?))
     }
 
     fn load(&self, id: &UnitId) -> Option<Arc<Entry>> {
-        let dir = self.store.unit(id);
+        let dir = self.units.store().unit(id);
         if let Err(error) = dir.check_owner() {
             tracing::error!(unit = %id, %error, "the unit is not taken up");
             return None;
@@ -110,7 +109,7 @@ impl Inner {
             Err(ReadError::Io(error))
                 if error.kind() == std::io::ErrorKind::NotFound && !dir.has("status") =>
             {
-                self.store.clear_half_made(&dir);
+                self.units.store().clear_half_made(&dir);
                 return None;
             }
             Err(error) => {
@@ -118,17 +117,13 @@ impl Inner {
                 damaged(&error, &dir)
             }
         };
-        let submitter = status.submitter;
-        let entry = Entry::new(id.clone(), dir, status);
-        *entry.charge() =
-            submitter.and_then(|by| self.accounts.readmit(by, entry.dir.payload_size())).map(Box::new);
-        Some(entry)
+        Some(Entry::new(id.clone(), dir, status))
     }
 }
 
 /// Whether a unit had its payload and waited for others of its type to end. One whose turn had come is started if
 /// nobody has claimed it, unless a power loss may have taken the claim, and the command with it.
-fn waits_for_its_turn(entry: &Arc<Entry>) -> bool {
+fn is_queued(entry: &Arc<Entry>) -> bool {
     let dir = &entry.dir;
     entry.status().life.state == State::Pending
         && dir.is_marked_queued()
@@ -137,7 +132,7 @@ fn waits_for_its_turn(entry: &Arc<Entry>) -> bool {
 }
 
 /// Whether a unit is still under way, or its release or cancellation on another node is.
-fn needs_care(status: &Status) -> bool {
+fn is_unfinished(status: &Status) -> bool {
     !status.life.state.is_final() || has_work(status)
 }
 

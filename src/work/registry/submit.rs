@@ -8,36 +8,25 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest;
 
-use super::{Inner, Registry, detached};
+use super::{Registry, detached};
 use crate::duration;
 use crate::rpc::request::SubmitRequest;
 use crate::wire::NodeId;
 use crate::work::remote::OnItsWay;
 use crate::work::signing::{PayloadHash, Subject};
-use crate::work::status::{CommandExtra, Extra, REMOTE, RemoteExtra, Status, is_secret};
+use crate::work::status::{Extra, REMOTE, RemoteExtra, Status, is_secret};
 use crate::work::store::{Store, is_short};
 use crate::work::unit::{Event, UnitId};
-use crate::work::units::entry::Entry;
-use crate::work::units::quota::Exceeded;
-use crate::work::units::writer::Writer;
+use crate::work::units::{Entry, Exceeded, Started, Writer};
 use crate::work::{Caller, Submitter, WorkError};
 
 /// Bytes of payload that are written at a time.
 const AHEAD: usize = 128 * 1024;
 
-/// What a client learns when its payload is complete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Started {
-    /// It runs.
-    Started,
-    /// It will run as soon as its node can be reached.
-    Submitted,
-}
-
 /// A unit whose payload is coming.
 #[derive(Debug)]
 pub struct Submission {
-    inner: Arc<Inner>,
+    registry: Registry,
     entry: Arc<Entry>,
     /// It has its payload, and runs or ran: this submission repeats the one that made it, and its payload is not kept.
     is_whole: bool,
@@ -78,7 +67,6 @@ impl Registry {
     /// # Errors
     /// Whatever speaks against it; nothing is left behind then.
     pub async fn submit(&self, request: SubmitRequest, caller: Caller) -> Result<Submission, WorkError> {
-        let inner = &self.inner;
         let chosen = request.unit_id.as_deref().map(UnitId::chosen).transpose()?;
         let about = Subject {
             work_type: Some(&request.work_type),
@@ -86,10 +74,10 @@ impl Registry {
             chosen_id: request.unit_id.as_deref(),
             ..Subject::default()
         };
-        let promised = inner.check_signature(&request.work_type, request.sign_work, &caller, &about)?;
-        let (entry, is_whole) = detached(inner.clone().unit_for(request, caller.submitter(), chosen)).await?;
+        let promised = self.check_signature(&request.work_type, request.sign_work, &caller, &about)?;
+        let (entry, is_whole) = detached(self.clone().unit_for(request, caller.submitter(), chosen)).await?;
         Ok(Submission {
-            inner: inner.clone(),
+            registry: self.clone(),
             entry,
             is_whole,
             stdin: None,
@@ -102,33 +90,20 @@ impl Registry {
     }
 }
 
-impl Inner {
+impl Registry {
     pub(super) fn local_status(&self, request: &SubmitRequest) -> Result<Status, WorkError> {
         if request.ttl.as_ref().is_some_and(|ttl| !ttl.is_empty()) {
             return Err(WorkError::TtlIsForRemoteWork);
         }
-        let unknown = || WorkError::UnknownType(request.work_type.clone());
-        let types = self.types.load();
-        let kind = types.get(&request.work_type).ok_or_else(unknown)?;
-        if let Some(why) = kind.cannot_run {
-            return Err(WorkError::CannotRun { work_type: request.work_type.clone(), why });
-        }
-        let params = kind.arguments(&request.params)?;
-        let status = Status::new(&request.work_type, Extra::Command(CommandExtra { pid: 0, params }));
-        Ok(Status { verify_signature: kind.verify_signature, ..status })
+        self.local.new_status(&request.work_type, &request.params)
     }
 
     pub(super) fn remote_status(&self, request: SubmitRequest) -> Result<Status, WorkError> {
         let node = NodeId::new(&request.node)?;
         let tls_client = request.tls_client.unwrap_or_default();
-        if !tls_client.is_empty() && !self.dialer.knows_profile(&tls_client) {
-            return Err(WorkError::UnknownProfile(tls_client));
-        }
+        self.remotes.check_request(&tls_client, request.sign_work)?;
         if tls_client.is_empty() && request.params.keys().any(|name| is_secret(name)) {
             return Err(WorkError::SecretsWithoutTls);
-        }
-        if request.sign_work && self.signer.load().is_none() {
-            return Err(WorkError::NoSigningKey);
         }
         let expiration = match request.ttl.as_deref() {
             None | Some("") => None,
@@ -146,13 +121,11 @@ impl Inner {
         };
         Ok(Status::new(REMOTE, Extra::Remote(Box::new(remote))))
     }
-}
 
-impl Inner {
     pub(super) async fn exceeded(&self, exceeded: Exceeded, submitter: Option<Submitter>) -> WorkError {
         let node = match submitter {
             Some(Submitter::Node { node, certified }) => {
-                let name = self.dialer.name_of(node).await;
+                let name = self.remotes.name_of(node).await;
                 Some((name.map_or_else(|| node.to_string(), |name| name.to_string()), certified))
             }
             Some(Submitter::Operator | Submitter::Stranger) | None => None,
@@ -188,13 +161,9 @@ impl Submission {
         if self.is_whole {
             return Ok(());
         }
-        let charged = match &mut *self.entry.charge() {
-            Some(charge) => charge.add_payload(bytes.len() as u64),
-            None => Ok(()),
-        };
-        if let Err(exceeded) = charged {
+        if let Err(exceeded) = self.entry.charge_payload(bytes.len() as u64) {
             let submitter = self.entry.status().submitter;
-            return Err(self.inner.exceeded(exceeded, submitter).await);
+            return Err(self.registry.exceeded(exceeded, submitter).await);
         }
         self.ahead.extend_from_slice(bytes);
         if self.ahead.len() < AHEAD { Ok(()) } else { self.write_out(false).await }
@@ -219,11 +188,11 @@ impl Submission {
             return answer_again(&self.entry.status());
         }
         self.done = true;
-        let (inner, entry) = (self.inner.clone(), self.entry.clone());
+        let (registry, entry) = (self.registry.clone(), self.entry.clone());
         let started = detached(async move {
             match entry.status().remote() {
-                Some(_) => inner.start_remote(&entry).await,
-                None => inner.start_local(&entry).await.map(|()| Started::Started),
+                Some(_) => registry.remotes.start(&entry).await,
+                None => registry.local.start(&entry).await.map(|()| Started::Started),
             }
         });
         match started.await {
@@ -243,11 +212,11 @@ impl Submission {
             return;
         }
         self.fail(Event::PayloadCut(cause)).await;
-        let (inner, entry) = (self.inner.clone(), self.entry.clone());
+        let (registry, entry) = (self.registry.clone(), self.entry.clone());
         let removed = match self.on_its_way.take() {
-            None => detached(async move { inner.remove(&entry).await }).await,
+            None => detached(async move { registry.local.remove(&entry).await }).await,
             // The other node has a part of it.
-            Some(_) => detached(async move { inner.release_remote(&entry, false).await }).await.map(drop),
+            Some(_) => detached(async move { registry.remotes.release(&entry, false).await }).await.map(drop),
         };
         if let Err(error) = removed {
             tracing::warn!(unit = %self.entry.id, %error, "what is left of a broken submission cannot be removed");
@@ -258,7 +227,7 @@ impl Submission {
         if self.is_whole {
             return;
         }
-        self.entry.apply(&self.inner.store, event).await;
+        self.entry.apply(self.store(), event).await;
         self.done = true;
     }
 
@@ -270,7 +239,7 @@ impl Submission {
             (None, false) if !self.broken && is_short(&self.ahead) => {
                 let turn = self.turn().await?;
                 let payload = std::mem::take(&mut self.ahead);
-                let (store, dir) = (self.inner.store.clone(), self.entry.dir.clone());
+                let (store, dir) = (self.store().clone(), self.entry.dir.clone());
                 detached(async move {
                     let _turn = turn;
                     store.give_payload(&dir, payload).await
@@ -288,7 +257,7 @@ impl Submission {
         }
         let turn = if self.stdin.is_none() { Some(self.turn().await?) } else { None };
         let (stdin, mut ahead) = (self.stdin.take(), std::mem::take(&mut self.ahead));
-        let (store, dir) = (self.inner.store.clone(), self.entry.dir.clone());
+        let (store, dir) = (self.store().clone(), self.entry.dir.clone());
         let write = move || {
             let _turn = turn;
             let mut stdin = match stdin {
@@ -302,10 +271,11 @@ impl Submission {
             }
             Ok((stdin, ahead))
         };
-        let (stdin, ahead) = self.inner.store.blocking(write).await.map_err(|e| self.stdin_error(e))?;
+        let (stdin, ahead) = self.store().blocking(write).await.map_err(|e| self.stdin_error(e))?;
         (self.stdin, self.ahead, self.broken) = (Some(stdin), ahead, false);
         if !last {
-            self.on_its_way = self.on_its_way.take().or_else(|| self.inner.take_ahead(&self.entry));
+            self.on_its_way =
+                self.on_its_way.take().or_else(|| self.registry.remotes.take_ahead(&self.entry));
             if let Some(on_its_way) = &self.on_its_way {
                 on_its_way.note_growth();
             }
@@ -315,8 +285,12 @@ impl Submission {
 
     /// The right to write to the unit's directory, which may be another unit's since this one was deleted.
     async fn turn(&self) -> Result<Writer, WorkError> {
-        let turn = self.entry.writer(&self.inner.store).await;
+        let turn = self.entry.writer(self.store()).await;
         if self.entry.is_gone() { Err(self.ended_early()) } else { Ok(turn) }
+    }
+
+    fn store(&self) -> &Store {
+        self.registry.units.store()
     }
 
     fn ended_early(&self) -> WorkError {
@@ -345,8 +319,8 @@ impl Drop for Submission {
         if self.done {
             return;
         }
-        let (inner, entry) = (self.inner.clone(), self.entry.clone());
+        let (registry, entry) = (self.registry.clone(), self.entry.clone());
         let event = Event::PayloadCut("the client went away".into());
-        runtime.spawn(async move { entry.apply(&inner.store, event).await });
+        runtime.spawn(async move { entry.apply(registry.units.store(), event).await });
     }
 }

@@ -10,14 +10,15 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::Remotes;
 use super::failures::{Trouble, time_of_day};
 use super::session::StepError;
 use crate::wire::NodeId;
-use crate::work::registry::{Entry, Inner};
 use crate::work::signing::Verb;
 use crate::work::status::{RemoteExtra, Status};
 use crate::work::store::Durability;
 use crate::work::unit::Event;
+use crate::work::units::Entry;
 
 /// First and longest pause between attempts, and its growth.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -90,7 +91,7 @@ fn next_step(status: &Status, cancelled: bool) -> Step {
 }
 
 /// Works on a unit, one step after the other, until nothing is left to do.
-pub(super) async fn drive(inner: &Arc<Inner>, entry: &Arc<Entry>) {
+pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
     let link = entry.link();
     let mut wishes = link.wishes.subscribe();
     let mut pauses = Pauses::new();
@@ -109,11 +110,11 @@ pub(super) async fn drive(inner: &Arc<Inner>, entry: &Arc<Entry>) {
         }
         let before = link.progress.load(Ordering::Relaxed);
         // From before the attempt on: a way that comes back while one fails is no news afterwards.
-        let mut way_back = std::pin::pin!(appears(inner, entry));
+        let mut way_back = std::pin::pin!(appears(remotes, entry));
         let mut payload_ends = std::pin::pin!(payload_ends(entry));
         let mut is_back = false;
         let done = {
-            let mut attempt = std::pin::pin!(attempt(inner, entry, step, &mut wishes));
+            let mut attempt = std::pin::pin!(attempt(remotes, entry, step, &mut wishes));
             loop {
                 tokio::select! {
                     biased;
@@ -133,17 +134,17 @@ pub(super) async fn drive(inner: &Arc<Inner>, entry: &Arc<Entry>) {
                     pauses.note_progress();
                     trouble = Trouble::default();
                 }
-                inner.note_failure(entry, step, &error, &mut trouble).await;
+                remotes.note_failure(entry, step, &error, &mut trouble).await;
                 let pause = pauses.next(&error);
                 // A failed write is tried again beside.
-                let _ = entry.save(&inner.store).await;
+                let _ = entry.save(&remotes.units.store()).await;
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     () = &mut way_back, if !is_back => pauses.begin_anew(),
                     () = tokio::time::sleep(SHORT_PAUSE), if is_back => pauses.begin_anew(),
                     () = &mut payload_ends => pauses.begin_anew(),
                     _ = wishes.changed() => pauses.begin_anew(),
-                    () = expiry(entry) => expire(inner, entry).await,
+                    () = expiry(entry) => expire(remotes, entry).await,
                 }
             }
         }
@@ -159,21 +160,21 @@ enum Attempt {
 
 /// Takes a step, for as long as it is the one to take and its connection is alive.
 async fn attempt(
-    inner: &Arc<Inner>,
+    remotes: &Arc<Remotes>,
     entry: &Arc<Entry>,
     step: Step,
     wishes: &mut watch::Receiver<u64>,
 ) -> Attempt {
     let lost = |text: &str| Attempt::Done(Err(StepError::Connection(text.into())));
     tokio::select! {
-        done = inner.perform(entry, step) => Attempt::Done(done),
-        () = stalls(inner, entry, step) => lost("the way to the node was lost and found again, and the connection did not go on"),
-        () = disappears(inner, entry), if step.is_brief() => lost("the way to the node was lost"),
+        done = remotes.perform(entry, step) => Attempt::Done(done),
+        () = stalls(remotes, entry, step) => lost("the way to the node was lost and found again, and the connection did not go on"),
+        () = disappears(remotes, entry), if step.is_brief() => lost("the way to the node was lost"),
         _ = wishes.changed() => Attempt::Overtaken,
         // Its payload has stopped half way.
         () = entry.finished(), if step == Step::Start => Attempt::Overtaken,
         () = expiry(entry) => {
-            expire(inner, entry).await;
+            expire(remotes, entry).await;
             Attempt::Overtaken
         }
     }
@@ -219,10 +220,10 @@ impl Pauses {
 }
 
 /// Ends when the way to the node was lost and is back and nothing moves: every step can be repeated.
-async fn stalls(inner: &Inner, entry: &Entry, step: Step) {
+async fn stalls(remotes: &Remotes, entry: &Entry, step: Step) {
     let silence = if step == Step::Follow { SILENCE_WHILE_FOLLOWING } else { SILENCE };
     loop {
-        appears(inner, entry).await;
+        appears(remotes, entry).await;
         let before = entry.link().progress.load(Ordering::Relaxed);
         tokio::time::sleep(silence).await;
         if entry.link().progress.load(Ordering::Relaxed) == before {
@@ -232,17 +233,17 @@ async fn stalls(inner: &Inner, entry: &Entry, step: Step) {
 }
 
 /// Ends when a way to the node appears.
-async fn appears(inner: &Inner, entry: &Entry) {
+async fn appears(remotes: &Remotes, entry: &Entry) {
     match node_of(entry) {
-        Some(node) => inner.dialer.appears(node).await,
+        Some(node) => remotes.dialer.appears(node).await,
         None => std::future::pending().await,
     }
 }
 
 /// Ends when there is no way to the node.
-async fn disappears(inner: &Inner, entry: &Entry) {
+async fn disappears(remotes: &Remotes, entry: &Entry) {
     match node_of(entry) {
-        Some(node) => inner.dialer.disappears(node).await,
+        Some(node) => remotes.dialer.disappears(node).await,
         None => std::future::pending().await,
     }
 }
@@ -251,7 +252,7 @@ fn node_of(entry: &Entry) -> Option<NodeId> {
     entry.status().remote().and_then(|remote| NodeId::new(&remote.remote_node).ok())
 }
 
-impl Inner {
+impl Remotes {
     async fn perform(self: &Arc<Self>, entry: &Arc<Entry>, step: Step) -> Result<(), StepError> {
         match step {
             Step::Start => self.submit_there(entry).await,
@@ -262,7 +263,7 @@ impl Inner {
                 Ok(())
             }
             Step::CancelHere => {
-                entry.apply(&self.store, Event::CancelledLocally).await;
+                entry.apply(&self.units.store(), Event::CancelledLocally).await;
                 Ok(())
             }
             Step::Release => {
@@ -280,7 +281,7 @@ impl Inner {
 
     /// Deletes a unit of which nothing was known to be over there, unless something is by now.
     async fn delete_unless_there(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
-        let writer = entry.writer(&self.store).await;
+        let writer = entry.writer(&self.units.store()).await;
         if writer.status().remote().is_some_and(|remote| !remote.remote_unit_id.is_empty()) {
             return Ok(());
         }
@@ -290,9 +291,9 @@ impl Inner {
 
     async fn delete(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
         // A reader of results shall see an end.
-        entry.writer(&self.store).await.apply(Event::CancelledLocally, Durability::Volatile).await;
+        entry.writer(&self.units.store()).await.apply(Event::CancelledLocally, Durability::Volatile).await;
         entry.forget_unsaved();
-        self.remove(entry).await?;
+        self.units.remove(entry, |_| ()).await?;
         entry.link().news.send_modify(|news| news.released = true);
         Ok(())
     }
@@ -322,8 +323,8 @@ async fn expiry(entry: &Arc<Entry>) {
     tokio::time::sleep(left.try_into().unwrap_or(Duration::ZERO)).await;
 }
 
-async fn expire(inner: &Inner, entry: &Arc<Entry>) {
-    let mut writer = entry.writer(&inner.store).await;
+async fn expire(remotes: &Remotes, entry: &Arc<Entry>) {
+    let mut writer = entry.writer(&remotes.units.store()).await;
     let status = writer.status();
     let Some(RemoteExtra { expiration: Some(limit), remote_started: false, .. }) = status.remote() else {
         return;

@@ -7,12 +7,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use super::Remotes;
 use super::driver::Step;
 use super::session::StepError;
 use crate::rpc::ErrorCode;
-use crate::work::registry::{Entry, Inner};
 use crate::work::store::Durability;
 use crate::work::unit::Event;
+use crate::work::units::Entry;
 
 /// How long the other node's part of a unit released by force is asked after.
 const FORGET: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -48,7 +49,7 @@ pub(super) fn time_of_day(time: Timestamp) -> String {
     time.to_zoned(TimeZone::system()).strftime("%a %b %-d %H:%M:%S").to_string()
 }
 
-impl Inner {
+impl Remotes {
     /// Writes a failed attempt where clients see it; a refusal ends a unit that has not started.
     pub(super) async fn note_failure(
         &self,
@@ -64,7 +65,7 @@ impl Inner {
         };
         if entry.dir.is_hidden() && entry.dir.age() > FORGET {
             tracing::warn!(unit = %entry.id, "the other node is asked no more to release its part of the unit");
-            if let Err(error) = self.remove(entry).await {
+            if let Err(error) = self.units.remove(entry, |_| ()).await {
                 tracing::error!(unit = %entry.id, %error, "the remains of a released unit cannot be removed");
             }
             entry.link().news.send_modify(|news| news.released = true);
@@ -81,21 +82,25 @@ impl Inner {
                     Event::StartFailed(cause)
                 }
             };
-            entry.apply(&self.store, event).await;
+            entry.apply(&self.units.store(), event).await;
         } else if let StepError::Local(error) = error {
             entry
-                .writer(&self.store)
+                .writer(&self.units.store())
                 .await
                 .apply(Event::Hindered(error.to_string()), Durability::Volatile)
                 .await;
         } else if let StepError::Tls(_) = error {
             let detail = format!("{error} (node {node}, trying again)");
-            entry.writer(&self.store).await.apply(Event::Hindered(detail), Durability::Volatile).await;
+            entry
+                .writer(&self.units.store())
+                .await
+                .apply(Event::Hindered(detail), Durability::Volatile)
+                .await;
         } else if step == Step::Start {
             let cause = format!("Waiting for node {node}, trying again: {error}");
-            entry.writer(&self.store).await.apply(Event::Waiting(cause), Durability::Volatile).await;
+            entry.writer(&self.units.store()).await.apply(Event::Waiting(cause), Durability::Volatile).await;
         } else if let Some(since) = trouble.goes_on() {
-            let mut writer = entry.writer(&self.store).await;
+            let mut writer = entry.writer(&self.units.store()).await;
             let detail = troubled(&writer.status().life.detail, &node, since, error);
             writer.apply(Event::Hindered(detail), Durability::Volatile).await;
         }

@@ -15,20 +15,31 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::WorkError;
-use super::registry::{Entry, Inner, LinkHandle, Outcome, Started};
-use super::signing::PayloadHash;
+use super::signing::{PayloadHash, Signer};
 use super::status::{RemoteExtra, Status};
 use super::store::Durability;
 use super::unit::Event;
+use super::units::{Entry, LinkHandle, Outcome, Started, Units};
+use super::{Dialer, WorkError};
+
+use crate::wire::{NameHash, NodeId};
 
 /// How long a client waits for the other node before it is told that things go on without it.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The same for a cancel or release that the other node is working on.
 const CLEANUP_PATIENCE: Duration = Duration::from_secs(15);
+
+/// What drives the units that run on other nodes.
+pub(crate) struct Remotes {
+    units: Arc<Units>,
+    dialer: Arc<dyn Dialer>,
+    /// Signs requests to other nodes, where that is asked for.
+    signer: ArcSwapOption<Signer>,
+}
 
 /// What a remote unit's driver and its callers tell each other.
 #[derive(Debug, Default)]
@@ -114,7 +125,36 @@ pub(crate) fn has_work(status: &Status) -> bool {
     driver::has_work(status)
 }
 
-impl Inner {
+impl Remotes {
+    /// Drives none yet.
+    pub(crate) fn new(units: Arc<Units>, dialer: Arc<dyn Dialer>, signer: Option<Arc<Signer>>) -> Arc<Self> {
+        Arc::new(Self { units, dialer, signer: signer.into() })
+    }
+
+    /// Replaces the key that signs requests to other nodes. Units under way are signed with it from now on.
+    pub(crate) fn set_signer(&self, signer: Option<Arc<Signer>>) {
+        self.signer.store(signer);
+    }
+
+    /// Checks what a request to another node needs here.
+    ///
+    /// # Errors
+    /// A TLS profile that is not configured, a signature without a key.
+    pub(crate) fn check_request(&self, tls_client: &str, sign_work: bool) -> Result<(), WorkError> {
+        if !tls_client.is_empty() && !self.dialer.knows_profile(tls_client) {
+            return Err(WorkError::UnknownProfile(tls_client.to_owned()));
+        }
+        if sign_work && self.signer.load().is_none() {
+            return Err(WorkError::NoSigningKey);
+        }
+        Ok(())
+    }
+
+    /// The name behind a hash, for texts, where it is known.
+    pub(crate) async fn name_of(&self, node: NameHash) -> Option<NodeId> {
+        self.dialer.name_of(node).await
+    }
+
     /// Takes what there is of a payload to the other node, and what comes as it comes. It is complete over there only
     /// once it is here: a connection given up before that is not taken for the end.
     pub(crate) fn take_ahead(self: &Arc<Self>, entry: &Arc<Entry>) -> Option<OnItsWay> {
@@ -127,10 +167,11 @@ impl Inner {
     }
 
     /// Starts a unit whose payload is complete; waits a little for the first attempt, or for the one under way.
-    pub(crate) async fn start_remote(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Started, WorkError> {
+    pub(crate) async fn start(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Started, WorkError> {
         let link = entry.link();
         let failures = link.news.borrow().failures;
-        let begun = entry.writer(&self.store).await.apply(Event::PayloadComplete, Durability::Deferred).await;
+        let begun =
+            entry.writer(&self.units.store()).await.apply(Event::PayloadComplete, Durability::Deferred).await;
         if !begun {
             let refused = link.news.borrow().refused.clone();
             let ended = || WorkError::EndedEarly(entry.id.to_string());
@@ -165,22 +206,22 @@ impl Inner {
             Ok(ended) => ended,
             Err(_) => Ok(Started::Submitted),
         };
-        if let Err(error) = entry.save(&self.store).await {
+        if let Err(error) = entry.save(&self.units.store()).await {
             tracing::error!(unit = %entry.id, %error, "a complete payload is known in memory only");
         }
         started
     }
 
     /// Takes an unfinished unit up after a restart.
-    pub(crate) async fn resume_remote(self: &Arc<Self>, entry: &Arc<Entry>) {
+    pub(crate) async fn resume(self: &Arc<Self>, entry: &Arc<Entry>) {
         if entry.status().life.awaits_payload {
-            entry.apply(&self.store, Event::Restarted).await;
+            entry.apply(&self.units.store(), Event::Restarted).await;
         }
         self.ensure_driver(entry);
     }
 
     /// Cancels a unit here and there.
-    pub(crate) async fn cancel_remote(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
+    pub(crate) async fn cancel(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
         let status = entry.status();
         if status.life.state.is_final() || entry.is_gone() {
             return Ok(Outcome::Done);
@@ -192,7 +233,7 @@ impl Inner {
     }
 
     /// Releases a unit here and there; with `force`, here in any case.
-    pub(crate) async fn release_remote(
+    pub(crate) async fn release(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         force: bool,
@@ -217,7 +258,7 @@ impl Inner {
     /// What is told to be pending is durable first.
     async fn promise(&self, entry: &Arc<Entry>, outcome: Outcome) -> Result<Outcome, WorkError> {
         if outcome == Outcome::Pending {
-            entry.save(&self.store).await?;
+            entry.save(&self.units.store()).await?;
         }
         Ok(outcome)
     }
@@ -225,7 +266,7 @@ impl Inner {
     /// Deletes a unit here at once; what is left to tell the other node is kept out of sight until it is told.
     async fn abandon(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
         // With the turn nobody else writes to the directory while it gets another name.
-        let writer = entry.writer(&self.store).await;
+        let writer = entry.writer(&self.units.store()).await;
         let mut status = writer.status().as_ref().clone();
         let over_there = status.remote().is_some_and(|remote| !remote.remote_unit_id.is_empty());
         if let Some(remote) = status.remote_mut() {
@@ -233,20 +274,21 @@ impl Inner {
         }
         let kept = match over_there {
             true => {
-                let hidden = self.store.hide(&entry.id, &status).await;
+                let hidden = self.units.store().hide(&entry.id, &status).await;
                 // The unit goes in any case; without a directory nothing is left that could be tried again.
                 let kept = hidden.inspect_err(|error| {
                     tracing::warn!(unit = %entry.id, %error, "the other node's part of the unit may stay there");
                 });
-                kept.ok().or_else(|| Some(self.store.hidden(&entry.id)).filter(|dir| dir.path().exists()))
+                kept.ok()
+                    .or_else(|| Some(self.units.store().hidden(&entry.id)).filter(|dir| dir.path().exists()))
             }
             false => None,
         };
         drop(writer);
         entry.forget_unsaved();
         entry.link().news.send_modify(|news| news.released = true);
-        entry.writer(&self.store).await.apply(Event::CancelledLocally, Durability::Volatile).await;
-        self.remove(entry).await?;
+        entry.writer(&self.units.store()).await.apply(Event::CancelledLocally, Durability::Volatile).await;
+        self.units.remove(entry, |_| ()).await?;
         entry.link().wishes.send_modify(|wish| *wish += 1);
         if let Some(dir) = kept {
             self.ensure_driver(&Entry::new(entry.id.clone(), dir, status));
@@ -265,7 +307,7 @@ impl Inner {
         entry: &Arc<Entry>,
         change: impl FnOnce(&mut RemoteExtra),
     ) -> Result<(), WorkError> {
-        let mut writer = entry.writer(&self.store).await;
+        let mut writer = entry.writer(&self.units.store()).await;
         let mut status = writer.status().as_ref().clone();
         if let Some(remote) = status.remote_mut() {
             change(remote);

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::Remotes;
 use super::session::StepError;
 use crate::rpc::UnitReport;
 use crate::work::WorkError;
-use crate::work::registry::{Entry, Inner};
 use crate::work::unit::Life;
+use crate::work::units::Entry;
 
 /// Looks at a unit that has ended and gives none of the output that it still owes, until another connection is to bring
 /// it; and connections until it is lost. The node answers all these ten minutes, so that neither it nor its link is just
@@ -29,19 +30,19 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) async fn open(inner: &Inner, entry: &Arc<Entry>) -> Result<Self, StepError> {
+    pub(super) async fn open(remotes: &Remotes, entry: &Arc<Entry>) -> Result<Self, StepError> {
         let (dir, path, turn) = (entry.dir.clone(), entry.dir.file("stdout"), entry.link().output.clone());
         let lock = turn.clone();
         let open = move || {
             let _turn = lock.lock();
             dir.append_stdout().and_then(|file| Ok((file.metadata()?.len(), file)))
         };
-        let opened = inner.store.blocking(open).await;
+        let opened = remotes.units.store().blocking(open).await;
         let (length, file) = opened.map_err(|e| WorkError::io("open", &path, e))?;
         Ok(Self { file: Arc::new(file), path, length, turn })
     }
 
-    pub(super) async fn append(&mut self, inner: &Inner, bytes: Vec<u8>) -> Result<(), StepError> {
+    pub(super) async fn append(&mut self, remotes: &Remotes, bytes: Vec<u8>) -> Result<(), StepError> {
         let (file, turn, expected, added) =
             (self.file.clone(), self.turn.clone(), self.length, bytes.len() as u64);
         let write = move || {
@@ -51,7 +52,7 @@ impl Output {
             }
             (&*file).write_all(&bytes)
         };
-        let written = inner.store.blocking(write).await;
+        let written = remotes.units.store().blocking(write).await;
         written.map_err(|e| WorkError::io("write", &self.path, e))?;
         self.length += added;
         Ok(())

@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use aws_lc_rs::digest;
 
+use super::Remotes;
 use super::session::{Session, StepError};
 use super::submit::CHUNK;
 use crate::work::WorkError;
-use crate::work::registry::{Entry, Inner};
 use crate::work::signing::PayloadHash;
+use crate::work::units::Entry;
 
 /// How often it is noted, of a payload that does not come on, that this is not the other node's doing.
 const BREATH: Duration = Duration::from_millis(400);
 /// Bytes hashed in one go, some milliseconds' worth.
 const HASHED_AT_A_TIME: usize = 8 * 1024 * 1024;
 
-impl Inner {
+impl Remotes {
     /// The hash of the payload, all of which is on disk; found once, as there may be many attempts.
     pub(super) async fn payload_hash(&self, entry: &Arc<Entry>) -> Result<PayloadHash, StepError> {
         let link = entry.link();
@@ -31,7 +32,7 @@ impl Inner {
         let mut hashed = Hashing::begin(&path).map_err(failed)?;
         while !hashed.whole {
             // In pieces: operations on files take turns.
-            hashed = self.store.blocking(move || hashed.go_on()).await.map_err(failed)?;
+            hashed = self.units.store().blocking(move || hashed.go_on()).await.map_err(failed)?;
         }
         Ok(*link.payload_hash.get_or_init(|| hashed.finish()))
     }
@@ -68,7 +69,7 @@ impl Inner {
                 })
             };
             let chunk;
-            (file, chunk) = self.store.blocking(read).await.map_err(|e| failed(&path, e))?;
+            (file, chunk) = self.units.store().blocking(read).await.map_err(|e| failed(&path, e))?;
             if !chunk.is_empty() {
                 session.connection.send(&chunk).await?;
                 link.note_progress();

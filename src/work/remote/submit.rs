@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::time::MissedTickBehavior;
 
+use super::Remotes;
 use super::driver;
 use super::output::{Debt, Output, Owed, without_the_rest};
 use super::session::{LIMITS, Session, StepError, submission};
@@ -16,11 +17,11 @@ use crate::rpc::{CallError, ErrorCode, UnitReport};
 use crate::stream::Peer;
 use crate::wire::NodeId;
 use crate::work::WorkError;
-use crate::work::registry::{Entry, Inner, detached};
 use crate::work::signing::{PayloadHash, Subject, Verb};
 use crate::work::status::RemoteExtra;
 use crate::work::store::Durability;
 use crate::work::unit::{Event, INPUT_CUT, Life, PENDING_AT_RESTART, State, UnitId};
+use crate::work::units::{Entry, detached};
 
 /// Bytes moved at a time.
 pub(super) const CHUNK: usize = 128 * 1024;
@@ -30,7 +31,7 @@ const PATIENT_LOOKS: u32 = 3;
 /// Between looks at a unit on a node that cannot be followed.
 const POLL: Duration = Duration::from_secs(1);
 
-impl Inner {
+impl Remotes {
     /// Has the other node take the unit with its payload.
     pub(super) async fn submit_there(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), StepError> {
         let link = entry.link();
@@ -58,13 +59,13 @@ impl Inner {
         }
         let request = submission(&remote, chosen, self.sign_submission(&remote, chosen, payload)?);
         let try_it = Try { attempt, is_first: fresh.is_some() };
-        let (inner, unit) = (self.clone(), entry.clone());
+        let (remotes, unit) = (self.clone(), entry.clone());
         link.set_half_there(true);
         let mut session =
-            detached(async move { inner.create_there(&unit, session, request, try_it).await }).await?;
+            detached(async move { remotes.create_there(&unit, session, request, try_it).await }).await?;
         self.send_payload(entry, &mut session).await?;
         // A restart must not find a unit that has started there with a payload that still comes.
-        entry.save(&self.store).await?;
+        entry.save(&self.units.store()).await?;
         link.set_half_there(false);
         session.connection.finish(LIMITS.answer).await?;
         // Whoever finds the ID alone asks over there what has become of it.
@@ -96,7 +97,7 @@ impl Inner {
             id => id?,
         };
         let link = entry.link();
-        let mut writer = entry.writer(&self.store).await;
+        let mut writer = entry.writer(&self.units.store()).await;
         let is_known = writer.status().remote().is_some_and(|remote| *remote.remote_unit_id == *id);
         if !is_known && !link.is_latest(attempt) {
             drop((writer, session));
@@ -325,7 +326,7 @@ impl Inner {
             return Err(error);
         }
         let node = extra(entry).remote_node.into();
-        entry.apply(&self.store, Event::RemoteGone { node, stdout_size: have }).await;
+        entry.apply(&self.units.store(), Event::RemoteGone { node, stdout_size: have }).await;
         Ok(())
     }
 
@@ -333,7 +334,7 @@ impl Inner {
     async fn report_here(&self, entry: &Arc<Entry>, report: UnitReport, have: u64) -> bool {
         let end = report.state.is_final();
         let how = if end { Durability::Durable } else { Durability::Deferred };
-        let mut writer = entry.writer(&self.store).await;
+        let mut writer = entry.writer(&self.units.store()).await;
         let mut status = writer.status().as_ref().clone();
         if status.life.apply(&Event::Reported(report.state, report.detail, have)) {
             status.exit_code = report.exit_code;
@@ -349,7 +350,7 @@ impl Inner {
         how: Durability,
         change: impl FnOnce(&mut RemoteExtra),
     ) -> Result<(), StepError> {
-        let mut writer = entry.writer(&self.store).await;
+        let mut writer = entry.writer(&self.units.store()).await;
         let mut status = writer.status().as_ref().clone();
         if let Some(remote) = status.remote_mut() {
             change(remote);

@@ -5,10 +5,10 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::quota::Charge;
+use super::quota::{Charge, Exceeded};
 use super::writer::Writer;
 use crate::work::WorkError;
 use crate::work::remote::Link;
@@ -130,9 +130,17 @@ impl Entry {
         Arc::new(Self { id, dir, shown: Mutex::new(shown), charge: Mutex::default() })
     }
 
-    /// Its part of a quota, if its caller has one. A plain lock, for single operations.
-    pub(crate) fn charge(&self) -> MutexGuard<'_, Option<Box<Charge>>> {
-        self.charge.lock()
+    /// Gives the unit its part of a quota, if its caller has one.
+    pub(super) fn set_charge(&self, charge: Option<Charge>) {
+        *self.charge.lock() = charge.map(Box::new);
+    }
+
+    /// Counts more payload against its caller's quota.
+    ///
+    /// # Errors
+    /// The bound that is met.
+    pub(crate) fn charge_payload(&self, bytes: u64) -> Result<(), Exceeded> {
+        self.charge.lock().as_mut().map_or(Ok(()), |charge| charge.add_payload(bytes))
     }
 
     pub(crate) fn live(&self) -> Arc<Live> {
@@ -222,7 +230,7 @@ impl Entry {
 
     /// Marks the unit as deleted: nobody waits for its end any longer, and nothing is written any more.
     pub(crate) fn retire(&self) {
-        drop(self.charge().take());
+        self.set_charge(None);
         let mut shown = self.shown.lock();
         (shown.is_gone, shown.is_unsaved) = (true, false);
         let mut status = Status::clone(&shown.status);

@@ -1,5 +1,4 @@
-//! IDs that clients have chosen and that are being given to units: one submission of an ID at a time.
-//! Knows nothing of the units that have them.
+//! Locks by ID: a chosen ID is given to a unit by one submission at a time. Knows nothing of the units.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,41 +8,41 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::work::unit::UnitId;
 
-/// The IDs.
+/// The locks, of IDs that are being given.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct IdLocks {
     /// A plain lock, held for map operations alone and never across a wait.
-    turns: Mutex<BTreeMap<UnitId, Arc<tokio::sync::Mutex<()>>>>,
+    locks: Mutex<BTreeMap<UnitId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// The right to give one ID to a unit.
-pub(crate) struct Turn<'a> {
-    names: &'a Names,
+pub(crate) struct IdLock<'a> {
+    ids: &'a IdLocks,
     id: UnitId,
     held: Option<OwnedMutexGuard<()>>,
 }
 
-impl Names {
-    /// Waits for the turn with an ID.
-    pub(crate) async fn turn(&self, id: &UnitId) -> Turn<'_> {
-        let mut turn = Turn { names: self, id: id.clone(), held: None };
-        let lock = self.turns().entry(id.clone()).or_default().clone();
-        turn.held = Some(lock.lock_owned().await);
-        turn
+impl IdLocks {
+    /// Waits for the right to give an ID.
+    pub(crate) async fn lock(&self, id: &UnitId) -> IdLock<'_> {
+        let mut lock = IdLock { ids: self, id: id.clone(), held: None };
+        let mutex = self.locks().entry(id.clone()).or_default().clone();
+        lock.held = Some(mutex.lock_owned().await);
+        lock
     }
 
-    fn turns(&self) -> MutexGuard<'_, BTreeMap<UnitId, Arc<tokio::sync::Mutex<()>>>> {
-        self.turns.lock()
+    fn locks(&self) -> MutexGuard<'_, BTreeMap<UnitId, Arc<tokio::sync::Mutex<()>>>> {
+        self.locks.lock()
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for IdLock<'_> {
     fn drop(&mut self) {
-        let mut turns = self.names.turns();
+        let mut locks = self.ids.locks();
         drop(self.held.take());
-        // Whoever waits holds a clone.
-        if turns.get(&self.id).is_some_and(|lock| Arc::strong_count(lock) == 1) {
-            turns.remove(&self.id);
+        // Those that wait hold a clone.
+        if locks.get(&self.id).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+            locks.remove(&self.id);
         }
     }
 }
@@ -56,15 +55,15 @@ mod tests {
 
     #[tokio::test]
     async fn one_at_a_time_and_nothing_is_kept() {
-        let names = Names::default();
+        let ids = IdLocks::default();
         let [a, b] = ["a", "b"].map(|id| UnitId::chosen(id).unwrap());
-        let first = names.turn(&a).await;
-        let _other = names.turn(&b).now_or_never().expect("IDs do not wait for each other");
-        let mut second = Box::pin(names.turn(&a));
+        let first = ids.lock(&a).await;
+        let _other = ids.lock(&b).now_or_never().expect("IDs do not wait for each other");
+        let mut second = Box::pin(ids.lock(&a));
         assert!(second.as_mut().now_or_never().is_none());
         drop(first);
         drop(second.await);
-        assert!(Box::pin(names.turn(&a)).now_or_never().is_some());
-        assert_eq!(names.turns().len(), 1, "only what is held");
+        assert!(Box::pin(ids.lock(&a)).now_or_never().is_some());
+        assert_eq!(ids.locks().len(), 1, "only what is held");
     }
 }

@@ -98,8 +98,13 @@ impl Accounts {
     }
 
     /// A unit that was here before, with so much payload.
-    pub(crate) fn readmit(self: &Arc<Self>, submitter: Submitter, payload: u64) -> Option<Charge> {
+    pub(crate) fn readmit(
+        self: &Arc<Self>,
+        submitter: Submitter,
+        payload: impl FnOnce() -> u64,
+    ) -> Option<Charge> {
         let account = Account::of(submitter)?;
+        let payload = payload();
         let mut state = self.state();
         let usage = state.usage.entry(account).or_default();
         usage.units += 1;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
 
+use super::detached;
 use super::entry::{Entry, Live};
 use crate::work::WorkError;
-use crate::work::registry::detached;
 use crate::work::status::Status;
 use crate::work::store::{Durability, Store};
 use crate::work::unit::Event;
