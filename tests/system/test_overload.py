@@ -24,7 +24,7 @@ from peer import ADVERTISEMENT, DATA, ROUTING, Peer, frame
 FULL = os.environ.get("OVERLOAD") == "full"
 MIB = 1024 * 1024
 #: The bound for `status` at p99 under load, in seconds. Debug builds on a busy machine are far slower.
-PROMPT = 0.010 if FULL else 1.0
+PROMPT = 0.025 if FULL else 1.0
 #: What the allocator may keep of a flood of malformed frames.
 MALFORMED_ROOM = (2 if FULL else 8) * MIB
 MALFORMED = 5_000_000 if FULL else 1_000_000
