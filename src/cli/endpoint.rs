@@ -125,7 +125,7 @@ impl Dial for Dialer {
     }
 }
 
-/// Results may be silent for hours: only probes can tell a vanished host from a quiet job.
+/// Results may be silent for hours: only probes can distinguish a lost host from a quiet job.
 const KEEPALIVE: socket2::TcpKeepalive =
     socket2::TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
 

@@ -38,12 +38,12 @@ const MOST_ROOM: usize = 1024 * 1024;
 
 /// A connection of any kind.
 pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
-    /// Watches for the other side closing both directions, where that can be told.
+    /// Watches for the other side closing both directions, where that can be seen.
     fn watch(&self) -> Option<Watch> {
         None
     }
 
-    /// Whether a client that has ended its direction is still there for an answer, where that can be told.
+    /// Whether a client that has ended its direction is still there for an answer, where that can be seen.
     fn still_listens(&self) -> bool {
         true
     }
@@ -113,7 +113,7 @@ impl Link for tokio::io::BufWriter<tokio::io::DuplexStream> {}
 /// Ready once the other side has closed both directions.
 type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Tells a socket whose peer is gone from one whose peer only sends nothing more. On a copy of the descriptor: the
+/// Distinguishes a socket whose peer is gone from one whose peer only sends nothing more. On a copy of the descriptor: the
 /// readiness of the original belongs to reads and writes. Of the socket inside only the readiness is asked, which is the
 /// same for every family.
 fn hang_up(socket: BorrowedFd<'_>) -> Option<Watch> {
@@ -167,7 +167,7 @@ impl Channel {
         self.link.leads_to_our_own()
     }
 
-    /// Whether a client that has ended its direction is still there for an answer, where that can be told.
+    /// Whether a client that has ended its direction is still there for an answer, where that can be seen.
     pub(super) fn still_listens(&self) -> bool {
         self.link.still_listens()
     }

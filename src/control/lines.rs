@@ -43,7 +43,7 @@ pub(super) struct LineRoom {
 }
 
 impl LineRoom {
-    /// Waits until there is room for a line of so many bytes.
+    /// Waits until there is room for a line of `bytes` bytes.
     pub(super) async fn grow_to(&mut self, bytes: usize) -> io::Result<()> {
         let has = FREE + self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         if bytes <= has {
@@ -58,7 +58,7 @@ impl LineRoom {
         Ok(())
     }
 
-    /// The line is gone.
+    /// Gives the line's room back.
     pub(super) fn free(&mut self) {
         self.held = None;
     }

@@ -1,4 +1,4 @@
-//! `loglevel`: how much the node logs, told and changed while it runs.
+//! `loglevel`: how much the node logs, shown and changed while it runs.
 
 use serde_json::{Value, json};
 

@@ -48,7 +48,7 @@ pub struct Context {
     pub work: Registry,
     /// Reads the configuration again.
     pub reload: Arc<dyn Reload>,
-    /// Tells and changes how much is logged.
+    /// Shows and changes how much is logged.
     pub log: Arc<dyn LogLevels>,
     /// How much room command lines may take.
     pub lines: LineBudget,

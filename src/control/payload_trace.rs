@@ -1,14 +1,14 @@
-//! The trace of payloads, for an operator who looks for what a client really sends. Off, unless the variable that Go
-//! nodes know asks for it: `RECEPTOR_PAYLOAD_TRACE_LEVEL` 1 tells where a payload comes from, 2 the unit as well, 3
-//! the bytes themselves, with whatever secrets are in them. Told at level debug.
-//! Holds nothing: each piece is told as it passes, and goes on unchanged.
+//! The trace of payloads, for an operator who wants to see what a client really sends. It is off unless the variable of
+//! Go nodes asks for it: `RECEPTOR_PAYLOAD_TRACE_LEVEL` 1 logs where a payload comes from, 2 the unit as well, 3 the
+//! bytes themselves, with any secrets in them. Logged at level debug.
+//! Keeps nothing: each piece is logged as it passes.
 
 use std::sync::OnceLock;
 
 /// The variable.
 const VARIABLE: &str = "RECEPTOR_PAYLOAD_TRACE_LEVEL";
 
-/// How much is told of payloads.
+/// How much is logged of payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
     Off,
@@ -34,7 +34,7 @@ impl Level {
         }
     }
 
-    /// Tells of a payload that begins.
+    /// Logs that a payload begins.
     pub(super) fn begins(self, unit: &str, local: bool) {
         let from = if local { "unix socket" } else { "network connection" };
         match self {
@@ -44,7 +44,7 @@ impl Level {
         }
     }
 
-    /// Tells of its next bytes.
+    /// Logs its next bytes.
     pub(super) fn piece(self, unit: &str, bytes: &[u8]) {
         if self == Self::Bytes {
             // Quoted, so that no payload can pass for lines of the log.

@@ -1,4 +1,4 @@
-//! `reload`: reads the configuration again. What may change, and how, is decided by whoever implements [`Reload`].
+//! `reload`: reads the configuration again. What may change, and how, is decided by the daemon, which implements [`Reload`].
 
 use std::pin::Pin;
 
@@ -12,7 +12,7 @@ pub trait Reload: Send + Sync + 'static {
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<(), ReloadError>> + Send + '_>>;
 }
 
-/// Why the configuration stays as it was. Clients tell the two apart by the number behind the text.
+/// Why the configuration stays as it was. Clients distinguish the two by the number behind the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReloadError {
     /// An item differs that only a restart can change; the text names it.

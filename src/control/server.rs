@@ -220,7 +220,7 @@ impl Sessions {
         Self { context, limits, room, tasks: TaskTracker::new(), stop, cut }
     }
 
-    /// Starts a client's session, or tells it that there is no room.
+    /// Starts a client's session, or refuses it where there is no room.
     async fn admit(self: &Arc<Self>, (mut link, peer): Client) {
         let Ok(place) = self.room.clone().try_acquire_owned() else {
             tracing::warn!(peer = peer.name, limit = self.limits.connections, "too many control clients");

@@ -1,6 +1,6 @@
 //! `work …`: hands commands about units to the registry and carries payloads and results.
 //!
-//! Owns the lines around the raw bytes and what a vanishing client means: while it sends a payload the unit fails,
+//! Owns the lines around the raw bytes and what a lost client means: while it sends a payload the unit fails,
 //! while it reads results nothing happens to the unit. It decides nothing about units.
 
 use std::fmt::Display;
@@ -56,7 +56,7 @@ fn done(outcome: Outcome, unit: &str, now: &str, later: &str) -> Value {
     }
 }
 
-/// All units, or the one asked for. A node of the mesh is told of its own ones, unless it knows a unit's ID.
+/// All units, or the one asked for. A node of the mesh gets its own ones only, unless it names a unit by ID.
 async fn listing(context: &Context, peer: &Peer, unit: Option<String>) -> Result<Listing, WorkError> {
     let submitter = match peer.origin {
         Origin::Mesh { .. } => Some(peer.caller(None).submitter()),
@@ -154,7 +154,7 @@ fn result(started: Started) -> &'static str {
 
 /// Which end of a payload's way broke.
 enum Broken {
-    /// The client, after so many bytes.
+    /// The client, after this many bytes.
     Client {
         error: io::Error,
         received: u64,
@@ -212,7 +212,7 @@ async fn results(context: &Context, channel: &mut Channel, peer: &Peer, what: Fo
     Ok(Next::Close)
 }
 
-/// The next output, for as long as the client is there. Only closing can tell it of a failure half way.
+/// The next output, for as long as the client is there. A failure half way can only be signalled by closing.
 async fn next_chunk(channel: &mut Channel, output: &mut ResultStream) -> io::Result<Option<bytes::Bytes>> {
     let chunk = tokio::select! {
         biased;

@@ -59,7 +59,7 @@ pub enum Request {
         /// The node, as the client wrote it.
         node: String,
     },
-    /// Tell how much is logged, or change it.
+    /// Report how much is logged, or change it.
     LogLevel {
         /// The new level, as the client wrote it.
         level: Option<String>,
@@ -96,7 +96,7 @@ pub enum WorkRequest {
     Release {
         /// The unit.
         unit: String,
-        /// Delete here even if the remote node cannot be told.
+        /// Delete here even if the remote node cannot be reached.
         force: bool,
         /// Proof of origin.
         signature: Option<String>,

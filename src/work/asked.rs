@@ -1,5 +1,5 @@
-//! What a submission asked for, as its unit keeps it: enough to tell whether another one under the same ID repeats it.
-//! Knows nothing of who asked.
+//! What a submission asked for, as its unit keeps it: enough to decide whether another one under the same ID repeats it.
+//! Knows nothing of the caller.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -75,7 +75,7 @@ pub enum Submitter {
 }
 
 impl Submitter {
-    /// Whether both are known to be the same caller. Two strangers never are: nothing tells them apart.
+    /// Whether both are known to be the same caller. Two strangers never are: nothing distinguishes them.
     pub fn is_same_caller(self, other: Self) -> bool {
         self == other && self != Self::Stranger
     }

@@ -5,7 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// What a submission is told whose unit its node has submitted again over another connection.
+/// The answer to a submission whose unit its node has submitted again over another connection.
 pub(crate) const SUBMITTED_AGAIN: &str = "it was submitted again before its payload was complete";
 
 /// Why a request about work was refused or failed.

@@ -309,7 +309,7 @@ impl Verifier {
         let key = self.key.current();
         let mut validation = Validation::new(key.algorithm);
         validation.leeway = LEEWAY;
-        // The audience is looked at below, where both names can be told.
+        // The audience is looked at below, where both names can be reported.
         validation.validate_aud = false;
         validation.required_spec_claims = HashSet::from(["exp".to_owned()]);
         match jsonwebtoken::decode::<Claims>(token, &key.key, &validation) {

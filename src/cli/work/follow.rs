@@ -1,5 +1,5 @@
-//! Copies a unit's output to standard output as it comes, and turns the unit's end into ours. Owns what a user is
-//! told when we have to leave before the job is done.
+//! Copies a unit's output to standard output as it comes, and turns the unit's end into an exit code. Owns the advice
+//! for a user when we have to leave before the job is done.
 
 use std::pin::pin;
 

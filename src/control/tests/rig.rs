@@ -1,5 +1,5 @@
 //! A lone node `alpha` with the work types `echo` (gives its payload back) and `hold` (does so, then runs until
-//! cancelled), and clients that never wait for ever.
+//! cancelled), and clients that never wait without a limit.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! What a failed attempt on another node means for the unit, and what clients are told of it. When it is tried again
-//! is `driver`'s to say.
+//! What a failed attempt on another node means for the unit, and what its Detail says about it. `driver` decides when it
+//! is tried again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::work::units::Entry;
 
 /// How long the other node's part of a unit released by force is asked after.
 const FORGET: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Failures in a row of which nothing is told: links break, and are back at once.
+/// Failures in a row that no Detail mentions: links break, and are back at once.
 const UNTOLD: u32 = 2;
 /// What stands between the last known Detail and the trouble.
 const NO_NEWS: &str = " (no news from node ";
@@ -30,7 +30,7 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    /// Counts a failure; says since when they go on, once that is worth telling.
+    /// Counts a failure; returns since when they go on, once that is worth a mention.
     fn goes_on(&mut self) -> Option<Timestamp> {
         self.failures = self.failures.saturating_add(1);
         let since = *self.since.get_or_insert_with(Timestamp::now);

@@ -1,5 +1,5 @@
 //! One connection to another node's control service: dialled by the engine's [`Dialer`], spoken by [`rpc`](crate::rpc).
-//! Tells apart a connection that failed, which is worth another try, and a node that refused, which is not.
+//! Distinguishes a connection that failed, which is worth another try, from a node that refused, which is not.
 
 use std::collections::BTreeMap;
 use std::io;

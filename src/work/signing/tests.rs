@@ -185,7 +185,7 @@ fn keys_are_read_again_and_a_bad_file_never_replaces_a_good_one() {
     fs::write(keys.path("public"), "").unwrap();
     assert_eq!(verdict(), Ok(None), "half-written files change nothing");
     keys.replace(KeyKind::Rsa(2048));
-    assert_eq!(verdict(), Ok(None), "both have taken up the new pair, of another kind");
+    assert_eq!(verdict(), Ok(None), "both have reloaded the new pair, of another kind");
     keys.replace(KeyKind::Ed25519);
     fs::remove_file(keys.path("public")).unwrap();
     assert_eq!(verdict(), Err(Refusal::Algorithm("RS512")), "the verifier keeps the last key it could read");
