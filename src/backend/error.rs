@@ -40,7 +40,7 @@ pub enum AcceptError {
         address: String,
         /// How long to wait before the next attempt; zero where the cause is gone with the client.
         pause: Duration,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// One client and this node could not agree on TLS. Accept again at once.
@@ -58,7 +58,7 @@ pub enum AcceptError {
     Fatal {
         /// The listener's address.
         address: String,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -99,7 +99,7 @@ pub enum DialFailure {
     Resolve {
         /// The address as configured.
         address: String,
-        /// What the resolver said.
+        /// The error of the resolver.
         source: io::Error,
     },
     /// The last of the host's addresses failed.
@@ -107,7 +107,7 @@ pub enum DialFailure {
     Connect {
         /// The address as configured.
         address: String,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// Somebody answered, and TLS could not be agreed on.

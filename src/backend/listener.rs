@@ -1,7 +1,7 @@
 //! A bound address at which neighbours open sessions.
 //!
 //! It owns binding, with what the operator reads when it fails, and the loop that accepts TCP connections. What has to
-//! happen on a connection before it is a session, each transport knows.
+//! happen on a connection before it is a session is each transport's business.
 
 use std::any::Any;
 use std::io;
@@ -89,7 +89,7 @@ impl Listener {
     /// [`AcceptError::Transient`]: call again after the pause it names. [`AcceptError::Fatal`]: this
     /// listener will never accept again.
     pub async fn accept(&mut self) -> Result<Session, AcceptError> {
-        // Whoever sends them lives as long as the listener, unless it has panicked.
+        // The sender lives as long as the listener, unless its task has panicked.
         self.accepted.recv().await.unwrap_or_else(|| {
             let source = io::ErrorKind::NotConnected.into();
             Err(AcceptError::Fatal { address: self.name.clone(), source })

@@ -69,7 +69,7 @@ impl MemoryNet {
         Self::default()
     }
 
-    /// Breaks every link between two names, whoever dialed: both ends see a reset connection, and packets
+    /// Breaks every link between two names, no matter which side dialed: both ends see a reset connection, and packets
     /// under way are lost. Gives the number of links that were broken; new dials get through.
     pub fn cut(&self, one: &str, other: &str) -> usize {
         let links = &self.lock().links;

@@ -39,7 +39,7 @@ pub use tcp::{DIAL_LIMIT, TcpDialOptions, TcpListenOptions};
 pub use udp::{UdpDialOptions, UdpListenOptions};
 pub use websocket::{Proxy, WsDialOptions, WsListenOptions};
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenSpec {
     /// A TCP port.
@@ -68,7 +68,7 @@ impl fmt::Display for ListenSpec {
     }
 }
 
-/// Whom to dial.
+/// A neighbour to dial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DialSpec {
     /// A TCP host and port.

@@ -1,7 +1,7 @@
 //! Memory for packets that arrive in a buffer which is needed again.
 //!
 //! It owns one chunk at a time and copies packets to it, so that a packet costs a copy and no allocation. It
-//! knows no transport. A kept packet keeps its chunk alive; whoever bounds the packets it keeps in bytes has
+//! knows no transport. A kept packet keeps its chunk alive; code that bounds the packets it keeps in bytes has
 //! bounded the chunks as well, because the packets of a chunk are neighbours.
 
 use bytes::BytesMut;

@@ -29,7 +29,7 @@ use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, Handshakes, Ser
 
 const TRANSPORT: &str = "quic";
 
-/// Says to the other side that this is a link of the mesh, in a version that both know.
+/// Identifies a link of the mesh, and its version, to the other side.
 const ALPN: &[u8] = b"meshd-link/1";
 
 /// How long a handshake may take.
@@ -59,12 +59,12 @@ const SEND_WINDOW: u64 = 4 << 20;
 /// Bytes of datagrams held for a reader, and for the network.
 const DATAGRAM_BUFFER: usize = 1 << 20;
 
-/// Where to listen for QUIC connections.
+/// A UDP port to listen on for QUIC connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuicListenOptions {
     /// `host:port`; an IPv6 address stands in brackets, port 0 lets the system choose.
     pub bind: String,
-    /// Who we are, and whom to accept.
+    /// Our certificate, and those that are accepted.
     pub tls: ServerProfile,
 }
 
@@ -75,12 +75,12 @@ impl QuicListenOptions {
     }
 }
 
-/// Whom to dial over QUIC.
+/// A neighbour to dial over QUIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuicDialOptions {
     /// `host:port`; an IPv6 address stands in brackets.
     pub address: String,
-    /// Who we are, and whom to accept. The server's certificate must name the host dialled.
+    /// Our certificate, and those that are accepted. The server's certificate must name the host dialled.
     pub tls: ClientProfile,
 }
 
@@ -112,8 +112,8 @@ async fn serve(endpoint: Endpoint, profile: ServerProfile, name: String, session
             }
         };
         if handshakes.are_suspicious() && !incoming.remote_address_validated() {
-            // Only a client that was asked already may not be asked again, and this one was not.
-            let _asked = incoming.retry();
+            // Fails only for an address that was validated before, and this one was not.
+            let _validating = incoming.retry();
         } else {
             let (profile, address) = (profile.clone(), name.clone());
             handshakes.begin(async move {
@@ -143,7 +143,7 @@ async fn shake_hands(incoming: Incoming, profile: &ServerProfile) -> Result<Sess
     Ok(half::session(connection, guard, info))
 }
 
-/// What was wrong with the other side, in the words of the one who looked at its certificate if that was it.
+/// Why a handshake failed: the verdict on the certificate, if there is one, explains it best.
 fn explain(profile: &str, error: &dyn std::error::Error, verdict: &Verdict) -> HandshakeError {
     let profile = profile.to_owned();
     match verdict.rejection() {

@@ -30,7 +30,7 @@ const SMALL_READS: u32 = 32;
 #[derive(Debug)]
 pub(super) struct ReadBuffer {
     bytes: BytesMut,
-    /// What the next allocation has room for: [`FIRST`], then [`SMALL`] to [`LARGE`].
+    /// The size of the next allocation: [`FIRST`], then [`SMALL`] to [`LARGE`].
     size: usize,
     small_reads: u32,
 }

@@ -1,7 +1,7 @@
 //! How long to wait before dialing again.
 //!
-//! Pure: it is told what happened and a random number, and answers with a delay. Who sleeps, and what makes a
-//! session end, it does not know.
+//! Pure: it takes what happened and a random number, and answers with a delay. It does not sleep, and does not know
+//! why sessions end.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ const SLOW_FROM: Duration = Duration::from_secs(5);
 /// The longest delay, jitter included.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// A session that did not last so long does not start the pace anew: a neighbour that accepts the connection
+/// A session that did not last this long does not reset the pace: a neighbour that accepts the connection
 /// and then refuses the node must not be dialed ten times a second.
 const STABLE: Duration = Duration::from_secs(5);
 
 /// The pace of dialing one neighbour.
 ///
 /// 100 ms, doubling up to 5 s, then growing by half up to 20 s; each with a jitter of 10 % either way. A
-/// session that lasted at least 5 s starts it anew; after a shorter one the delay is 5 s at most.
+/// session that lasted at least 5 s resets it; after a shorter one the delay is 5 s at most.
 #[derive(Debug, Clone)]
 pub struct Redial {
     again: bool,
@@ -46,7 +46,7 @@ impl Redial {
         Some(jittered(delay, random))
     }
 
-    /// The delay after a session that `lasted` so long came to its end, or `None` to give up.
+    /// The delay after the end of a session that `lasted` this long, or `None` to give up.
     pub fn after_session(&mut self, lasted: Duration, random: u32) -> Option<Duration> {
         self.next = self.next.min(if lasted >= STABLE { FIRST } else { SLOW_FROM });
         self.after_failed_dial(random)
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stable_session_starts_anew_and_a_short_one_does_not() {
+    fn a_stable_session_resets_the_pace_and_a_short_one_does_not() {
         let mut redial = Redial::new(true);
         delays(&mut redial, 9);
         assert_eq!(

@@ -29,29 +29,29 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(3);
 /// [`Writer::close`], and an end of some sort once both halves are dropped.
 #[derive(Debug)]
 pub struct Session {
-    /// What the neighbour sends.
+    /// The packets that the neighbour sends.
     pub reader: Reader,
-    /// What the neighbour shall receive.
+    /// The packets for the neighbour.
     pub writer: Writer,
-    /// Where the session came from, for logs and status.
+    /// The session's origin, for logs and status.
     pub info: SessionInfo,
 }
 
-/// Where a session came from; meant for people, but for the certified nodes.
+/// A session's origin. All but the certified nodes is meant for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionInfo {
     /// The transport's name: `tcp`, `tls`, `udp`, `ws`, `wss`, `quic`, `memory`.
     pub transport: &'static str,
     /// The other end's address, as text: numeric for accepted sessions, as configured for dialed ones.
     pub peer: String,
-    /// Who opened the session.
+    /// The side that opened the session.
     pub direction: Direction,
     /// The node IDs that the neighbour's certificate names: it must be one of them. `None` where there is no
     /// certificate, or it names none, or its profile says not to look.
     pub certified_nodes: Option<Vec<String>>,
 }
 
-/// Who opened a session.
+/// The side that opened a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// The neighbour dialed one of our listeners.
@@ -86,7 +86,7 @@ impl Reader {
     /// Waits for at least one whole packet, then appends every packet that is already at hand to `out`, up
     /// to [`super::MAX_BATCH_PACKETS`] or about [`super::MAX_BATCH_BYTES`].
     ///
-    /// Packets share the session's read buffer: a kept packet keeps up to 320 KiB alive, so whoever stores
+    /// Packets share the session's read buffer: a kept packet keeps up to 320 KiB alive, so code that stores
     /// packets for long (rather than queueing them for a while) copies them. A frame of length zero is
     /// delivered as an empty packet. Cancel safe: no byte is lost when the future is dropped.
     ///
@@ -160,8 +160,8 @@ impl Writer {
         written.map_err(SessionEnd::Broken)
     }
 
-    /// Bytes that were taken out of a batch and that the transport has not taken yet, as far as it tells: between
-    /// two looks, less of them or of the batch means that the link moves.
+    /// Bytes that were taken out of a batch and that the transport has not taken yet, as far as that is known: between
+    /// two calls, less of them or of the batch means that the link moves.
     pub fn unsent(&self) -> usize {
         match &self.transport {
             TransportWriter::Tcp(writer) => writer.frames.unsent(),

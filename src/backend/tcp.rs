@@ -35,7 +35,7 @@ const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
 /// in the node's own queues where it can overtake.
 const UNSENT_LIMIT: u32 = 128 * 1024;
 
-/// Where to listen for TCP connections.
+/// A TCP port to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpListenOptions {
     /// `host:port`; an IPv6 address stands in brackets, port 0 lets the system choose.
@@ -63,7 +63,7 @@ impl TcpListenOptions {
     }
 }
 
-/// Whom to dial over TCP.
+/// A neighbour to dial over TCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpDialOptions {
     /// `host:port`; an IPv6 address stands in brackets.
@@ -159,7 +159,7 @@ async fn first_that_answers(candidates: &[SocketAddr], deadline: Instant) -> io:
     Err(last)
 }
 
-/// Who keeps dialing a free port of the same host gets that very port as its own one day, and TCP then
+/// A dialer that keeps trying a free port of its own host gets that very port as its local one some day, and TCP then
 /// connects it to itself: a link to nobody that keeps the real listener from binding.
 fn not_itself(stream: TcpStream) -> io::Result<TcpStream> {
     if stream.local_addr()? == stream.peer_addr()? {

@@ -31,7 +31,7 @@ use super::{
 
 const TRANSPORT: &str = "udp";
 
-/// Where to listen for UDP datagrams.
+/// A UDP port to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpListenOptions {
     /// `host:port`; an IPv6 address stands in brackets, port 0 lets the system choose.
@@ -45,7 +45,7 @@ impl UdpListenOptions {
     }
 }
 
-/// Whom to send UDP datagrams.
+/// A neighbour to dial over UDP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpDialOptions {
     /// `host:port`; an IPv6 address stands in brackets.
@@ -82,7 +82,7 @@ pub(super) async fn dial(options: &UdpDialOptions) -> Result<Session, DialFailur
     Err(DialFailure::Connect { address: address.clone(), source: last })
 }
 
-/// Connected, so that the kernel drops what others send and tells us when nobody listens there.
+/// The socket is connected, so that the kernel drops what others send and reports when nobody listens there.
 async fn connect(peer: SocketAddr) -> io::Result<DatagramSocket> {
     let any = match peer {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
@@ -160,7 +160,7 @@ async fn receive(
                 }
                 socket.readable().await?;
             }
-            // What has come is given first; the socket says it again if it is still so.
+            // Received datagrams come first; the socket repeats the error if it persists.
             Err(_) if out.len() > start => return Ok(()),
             Err(error) => return Err(error),
         }

@@ -1,6 +1,6 @@
 //! Sessions over WebSockets: one binary message is one packet.
 //!
-//! It owns where to listen and whom to dial, and how a session's halves share one connection. The upgrade
+//! It owns the options of listeners and dialers, and how a session's halves share one connection. The upgrade
 //! of either side is in `upgrade`, the way through a proxy in `proxy`; frames, masks and pongs are the
 //! library's business, certificates the room `tls`'s.
 
@@ -28,7 +28,7 @@ use crate::tls::{ClientProfile, ServerProfile};
 /// How long a client may take from its connection to the end of its upgrade.
 const UPGRADE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Where to listen for WebSockets.
+/// A port to listen on for WebSockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WsListenOptions {
     /// `host:port`; an IPv6 address stands in brackets, port 0 lets the system choose.
@@ -50,7 +50,7 @@ impl WsListenOptions {
     }
 }
 
-/// Whom to dial for a WebSocket.
+/// A WebSocket server to dial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WsDialOptions {
     /// A host name or IP address, without brackets.
@@ -93,7 +93,7 @@ pub(super) async fn listen(options: &WsListenOptions) -> io::Result<Listener> {
     }))
 }
 
-/// What came of a connection; `None` for what is not worth a line in an operator's log.
+/// Opens a session on a connection; `None` for a failure that is not worth a line in an operator's log.
 async fn upgrade_in_time(
     stream: TcpStream,
     peer: String,

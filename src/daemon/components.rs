@@ -189,7 +189,7 @@ impl Components {
                 let tls =
                     (self.server_profile(&client.tls_server)?, self.client_profile(&client.tls_client)?);
                 let address = client.address.to_string();
-                let proxy = TcpClient::listen_with(&streams(), client.service, address, tls.0, tls.1).await?;
+                let proxy = TcpClient::listen(&streams(), client.service, address, tls.0, tls.1).await?;
                 Ok(self.run(|stop| proxy.run(stop)))
             }
             Component::UdpServer(server) => {
@@ -211,7 +211,7 @@ impl Components {
             }
             Component::UnixSocketClient(client) => {
                 let (tls, path) = (self.server_profile(&client.tls)?, client.filename.clone());
-                let proxy = UnixSocketClient::listen_with(&streams(), client.service, path, tls).await?;
+                let proxy = UnixSocketClient::listen(&streams(), client.service, path, tls).await?;
                 Ok(self.run(|stop| proxy.run(stop)))
             }
         }

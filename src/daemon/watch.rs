@@ -1,7 +1,7 @@
 //! Notices that a watched configuration file has changed, and asks for a reload.
 //!
 //! Watches the directory and not the file, because editors write a new file and rename it, and orchestrators swap
-//! a symbolic link. Whether anything changed is told by the file's content alone. What a reload does is not known
+//! a symbolic link. Only different contents count as a change. What a reload does is not known
 //! here.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! What the operating system gives, in the shape that the rooms above need it.
+//! The operating system, in the shape in which the rooms above use it.
 //!
 //! `rlimit` is the limit of open files, `unix_socket` binds sockets with their lock, `tcp` sets the options of TCP
 //! sockets, `replace` writes files atomically, `watch` notices changed files and `readiness` waits for descriptors;

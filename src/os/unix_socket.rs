@@ -19,7 +19,7 @@ pub const MAX_SOCKET_PATH: usize = 107;
 /// Clients that may wait to be accepted; the kernel lowers it to its own limit.
 const BACKLOG: i32 = 4096;
 
-/// Why a socket cannot be had.
+/// A socket could not be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Another process holds the lock beside the socket.
@@ -36,7 +36,7 @@ pub enum BindError {
     Step {
         /// The socket's path.
         path: PathBuf,
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
         /// The system's reason.
         source: io::Error,
@@ -75,7 +75,7 @@ impl UnixSocket {
         Ok(Self { listener, path: path.to_owned(), file: (made.dev(), made.ino()), lock })
     }
 
-    /// The next client, and who it is, for logs.
+    /// The next client, and its user and process for logs.
     ///
     /// # Errors
     /// As the system's `accept`: out of descriptors as a rule.
@@ -129,8 +129,8 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
     }
 }
 
-/// The mode is set before the name exists, so that nobody gets in between; the kernel takes the process's mask off
-/// it, and the second step puts back what the mask took.
+/// The mode is set before the name exists, so that nobody can connect in between. The kernel subtracts the process's
+/// umask from it, and the second step restores it.
 fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     rustix::fs::fchmod(socket.as_fd(), Mode::from_raw_mode(mode))?;

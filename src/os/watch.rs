@@ -27,7 +27,7 @@ pub(crate) struct Watcher {
 
 #[derive(Debug)]
 struct Inner {
-    /// What the changes are needed for, for the log.
+    /// The use of the changes, for the log.
     purpose: &'static str,
     events: WatchFlags,
     /// Between looks where there is no inotify.

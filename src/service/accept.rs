@@ -1,4 +1,4 @@
-//! The two loops of what carries streams: from a local listener into the mesh, and from a service of the mesh outward.
+//! The two accept loops of stream proxies: from a local listener into the mesh, and from a service of the mesh outward.
 //!
 //! Owns how many connections there may be, and that no connection, target or listener in trouble holds up the
 //! others. The kind of socket is the caller's.
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use super::copy::{Local, carry};
+use super::copy::{Local, copy};
 use crate::stream::{MeshStream, StreamListener, Streams};
 use crate::tls::ClientProfile;
 use crate::wire::{NodeId, ServiceName};
@@ -28,9 +28,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 
 /// A listener outside the mesh.
 pub(super) trait Source: Send + Sync + 'static {
-    /// What it accepts.
+    /// A connection as it was accepted.
     type Socket: Send + 'static;
-    /// What becomes of that once it is ready to carry bytes.
+    /// A connection that is ready to carry bytes.
     type Side: Local;
 
     /// The next connection and who it is, for logs. Dropping the wait loses nobody.
@@ -64,7 +64,7 @@ pub(super) async fn inward(source: impl Source, target: Target, stop: Cancellati
                 crowd.spawn(place, async move {
                     let dialled = stop.run_until_cancelled(open_both(opening, target, peer)).await;
                     if let Some(Some((socket, stream))) = dialled {
-                        carry(socket, stream, stop).await;
+                        copy(socket, stream, stop).await;
                     }
                 });
             }
@@ -97,8 +97,8 @@ async fn open_both<L: Local>(
     }
 }
 
-/// Hands each stream of `listener` to a task of its own, until `stop`; then waits for the tasks, which are told by
-/// their own token, and closes the service.
+/// Hands each stream of `listener` to a task of its own, until `stop`; then waits for the tasks, which get
+/// a token of their own, and closes the service.
 pub(super) async fn outward<F>(
     mut listener: StreamListener,
     serve: impl Fn(MeshStream, CancellationToken) -> F,
@@ -129,7 +129,7 @@ pub(super) async fn join<L: Local>(
     let connected = stop.run_until_cancelled(timeout(CONNECT_LIMIT, connect)).await;
     let Some(connected) = connected else { return stream.abort("proxy closed") };
     match connected.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
-        Ok(socket) => carry(socket, stream, stop).await,
+        Ok(socket) => copy(socket, stream, stop).await,
         Err(error) => {
             warn!(target, %error, "proxy stream refused: the target cannot be reached");
             stream.abort("target cannot be reached");

@@ -25,7 +25,7 @@ use crate::wire::ServiceName;
 
 /// The terminal's size, for programs that ask: streams carry no size.
 const SIZE: (u16, u16) = (24, 80);
-/// What a terminal's user types for "nothing more comes".
+/// The character that a terminal's user types to end the input.
 const END_OF_INPUT: u8 = 0x04;
 /// How long a command may take to end once its terminal has hung up.
 const GRACE: Duration = Duration::from_secs(2);
@@ -53,7 +53,7 @@ pub struct CommandService {
 }
 
 impl CommandService {
-    /// Opens the service, with TLS if a profile is given, and tells the mesh of it. `command` is split as a shell does.
+    /// Opens the service, with TLS if a profile is given, and advertises it. `command` is split as a shell does.
     ///
     /// # Errors
     /// [`CommandError`]. Whether the program exists shows with each stream.
@@ -87,7 +87,7 @@ async fn serve(words: Vec<String>, mut stream: MeshStream, stop: CancellationTok
             // The terminal hangs up when the talk is dropped.
             match stop.run_until_cancelled(talk).await {
                 Some(()) => drop(stream),
-                // What was cut short must not look complete.
+                // A stream that is cut short must not look complete.
                 None => stream.abort("service closed"),
             }
             session.end().await;
@@ -129,7 +129,7 @@ async fn converse(read: OwnedReadPty, write: OwnedWritePty, stream: &mut MeshStr
             },
             () = &mut exited, if !has_exited => {
                 has_exited = true;
-                // Whoever else has the terminal open would keep its last words from being known as such.
+                // Another process with the terminal open would hide the end of the output.
                 session.kill();
             }
             () = &mut gone, if heard_all => return,
@@ -160,7 +160,7 @@ async fn hear(mut stream: impl AsyncRead + Unpin, mut terminal: OwnedWritePty) -
     loop {
         let read = stream.read(&mut buffer).await?;
         let typed = if read == 0 { &[END_OF_INPUT][..] } else { &buffer[..read] };
-        // A command that has ended takes nothing more; the other direction tells.
+        // A command that has ended takes nothing more; the other direction reports its end.
         if terminal.write_all(typed).await.is_err() || read == 0 {
             return Ok(terminal);
         }

@@ -1,4 +1,4 @@
-//! Carries bytes between a stream of the mesh and a local socket, both ways at once.
+//! Copies bytes between a stream of the mesh and a local socket, both ways at once.
 //!
 //! Owns how a connection ends. Each direction ends by itself, and what was sent before an end arrives. Bytes that
 //! the mesh lost must not look like an end: the local side is reset then. It does not know who connected to whom.
@@ -41,15 +41,15 @@ enum End {
     Stopped,
 }
 
-/// Carries bytes until both directions have ended, or until `stop`.
-pub(super) async fn carry<L: Local>(mut local: L, mut mesh: MeshStream, stop: CancellationToken) {
+/// Copies bytes until both directions have ended, or until `stop`.
+pub(super) async fn copy<L: Local>(mut local: L, mut mesh: MeshStream, stop: CancellationToken) {
     let end = tokio::select! {
         end = exchange(&mut local, &mut mesh) => end,
         () = stop.cancelled() => End::Stopped,
     };
     match end {
         End::Orderly => debug!("proxy connection ended"),
-        // What was cut short must not look complete at either end.
+        // A stream that is cut short must not look complete at either end.
         End::Stopped => {
             mesh.abort("proxy closed");
             local.abort();

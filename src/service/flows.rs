@@ -19,7 +19,7 @@ use tracing::{debug, warn};
 /// Datagrams that may wait for a flow; more are dropped, as by any full socket.
 const INBOX: usize = 256;
 
-/// What the flows of one proxy may use up. Tests make them small.
+/// Limits on the flows of one proxy.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowLimits {
     /// Flows at a time.
@@ -139,7 +139,7 @@ impl<K> Drop for Flows<K> {
     }
 }
 
-/// Runs a flow until it ends, is told to, or was silent for too long.
+/// Runs a flow until it ends, is cancelled, or was silent for too long.
 async fn watch(flow: impl Future<Output = ()> + Send, end: CancellationToken, pulse: Pulse, idle: Duration) {
     let silence = async {
         loop {

@@ -55,7 +55,7 @@ impl TcpServer {
         Self { port, target: Target { tls: service, ..self.target } }
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     ///
     /// # Errors
     /// If the system does not say.
@@ -128,23 +128,12 @@ pub struct TcpClient {
 }
 
 impl TcpClient {
-    /// Opens the service and tells the mesh of it. Whether anybody listens at the address shows with each stream.
+    /// Opens the service and advertises it. Whether anybody listens at the address shows with each stream.
+    /// The profiles are those of the service, and of the way to the address.
     ///
     /// # Errors
-    /// If the service cannot be had.
+    /// If the service cannot be opened.
     pub async fn listen(
-        streams: &Streams,
-        service: ServiceName,
-        address: String,
-    ) -> Result<Self, ListenError> {
-        Self::listen_with(streams, service, address, None, None).await
-    }
-
-    /// The same, with TLS on the service, and on the way to the address, if profiles are given.
-    ///
-    /// # Errors
-    /// As [`Self::listen`].
-    pub async fn listen_with(
         streams: &Streams,
         service: ServiceName,
         address: String,

@@ -51,7 +51,7 @@ impl UdpServer {
         Ok(Self { socket, node, target, limits })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     ///
     /// # Errors
     /// If the system does not say.
@@ -108,7 +108,7 @@ async fn into_mesh(
                     continue;
                 }
                 inbox.beat();
-                // A source that has gone is not told.
+                // A source that has gone gets nothing.
                 let _dropped = socket.send_to(&answer.payload, source).await;
             }
             notice = overlay.unreachable() => {
@@ -129,7 +129,7 @@ pub struct UdpClient {
 }
 
 impl UdpClient {
-    /// Opens the service and tells the mesh of it. The address is looked up for each new source.
+    /// Opens the service and advertises it. The address is looked up for each new source.
     ///
     /// # Errors
     /// If the service cannot be had.

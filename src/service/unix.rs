@@ -73,19 +73,12 @@ pub struct UnixSocketClient {
 }
 
 impl UnixSocketClient {
-    /// Opens the service and tells the mesh of it. Whether anybody listens on the socket shows with each stream.
+    /// Opens the service and advertises it. Whether anybody listens on the socket shows with each stream.
+    /// With a profile, the service has TLS.
     ///
     /// # Errors
-    /// If the service cannot be had.
-    pub async fn listen(streams: &Streams, service: ServiceName, path: PathBuf) -> Result<Self, ListenError> {
-        Self::listen_with(streams, service, path, None).await
-    }
-
-    /// The same, with TLS on the service if a profile is given.
-    ///
-    /// # Errors
-    /// As [`Self::listen`].
-    pub async fn listen_with(
+    /// If the service cannot be opened.
+    pub async fn listen(
         streams: &Streams,
         service: ServiceName,
         path: PathBuf,

@@ -133,7 +133,7 @@ pub(super) fn cancel(recv: &mut RecvStream) {
 /// Ready once nothing has moved on a connection for [`LINGER`]. Megabytes may wait here for a slow link, and they are
 /// not lost as long as it takes some of them; a peer that has died is found out by its silence.
 async fn stands_still(connection: &Connection) {
-    // What was sent on streams, and how often anything was acknowledged, in frames.
+    // Frames of streams that were sent, and of acknowledgements that came.
     let movement = || {
         let stats = connection.stats();
         (stats.frame_tx.stream, stats.frame_rx.acks)

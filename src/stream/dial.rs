@@ -27,7 +27,7 @@ use crate::wire::{NodeId, ServiceName};
 /// opened for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why a stream could not be opened.
+/// The reason why a stream could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     /// No path to the node is known.
@@ -41,7 +41,7 @@ pub enum DialError {
         /// The service dialled.
         service: ServiceName,
     },
-    /// A firewall on the way turned the connection away.
+    /// A firewall on the way rejected the connection.
     #[error("connection to {node}:{service} blocked by the firewall of node {by}")]
     Blocked {
         /// The node dialled.
@@ -79,7 +79,7 @@ pub enum DialError {
         node: NodeId,
         /// The service dialled.
         service: ServiceName,
-        /// What it says.
+        /// The error that it sent.
         source: ConnectionError,
     },
     /// The handshake failed.
@@ -185,7 +185,7 @@ struct Dialer {
     budget: Budget,
 }
 
-/// Where a dial leads, and how.
+/// The destination of a dial, and its TLS profile.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     node: &'a NodeId,
@@ -223,7 +223,7 @@ impl Streams {
         self.dial_with(node, service, None).await
     }
 
-    /// Opens a stream to a service under a TLS profile, if one is given: the certificate over there must name
+    /// Opens a stream to a service under a TLS profile, if one is given: the listener's certificate must name
     /// the node.
     ///
     /// # Errors
@@ -272,7 +272,7 @@ impl Streams {
         };
         tokio::select! {
             dialed = dial => dialed,
-            // Its last hop has just told that it is gone; whoever can wait for it is told when it appears.
+            // The last route to it is gone. Callers that can wait for the node watch for its return.
             () = self.inner.node.disappears(node.hash()) => Err(DialError::NoRoute(node.clone())),
         }
     }

@@ -1,4 +1,4 @@
-//! Taking streams in on a service of this node.
+//! Accepting streams on a service of this node.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -25,19 +25,19 @@ use crate::mesh::LocalService;
 use crate::tls::{Expected, Handshakes, Rejection, ServerProfile, Verdict};
 use crate::wire::{ConnType, ServiceName};
 
-/// Why a service cannot take streams in.
+/// A service cannot accept streams.
 pub type ListenError = SetupError;
 
 /// Streams that may wait to be accepted.
 const BACKLOG: usize = 128;
 /// How long streams may go on when their service is closed.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// What a dialer that does not keep to the protocol is told.
+/// The code of a close towards a dialer that violates the protocol.
 const PROTOCOL_ERROR: VarInt = VarInt::from_u32(500);
-/// What one is told whose node has its share of this node's buffers.
+/// The code of a close towards a dialer whose node has its share of this node's buffers.
 const TOO_MANY: VarInt = VarInt::from_u32(503);
 
-/// A service that takes streams in. Closed, and withdrawn from the mesh, when dropped.
+/// A service that accepts streams. Closed, and withdrawn from the mesh, when dropped.
 #[derive(Debug)]
 pub struct StreamListener {
     accepted: mpsc::Receiver<MeshStream>,
@@ -45,12 +45,12 @@ pub struct StreamListener {
     notices: AbortHandle,
     accepting: AbortHandle,
     released: CancellationToken,
-    /// Tells connections with many streams that no more of them begin.
+    /// Keeps further streams from beginning on shared connections once it is dropped.
     _closing: DropGuard,
 }
 
 impl Streams {
-    /// Opens a service for streams without a TLS profile; with `tags`, the mesh is told of it.
+    /// Opens a service for streams without a TLS profile; with `tags`, the mesh learns of it.
     ///
     /// # Errors
     /// If the service is reserved or open already, or the node has stopped.
@@ -89,14 +89,14 @@ impl Streams {
         let far_ends = Arc::new(FarEnds::default());
         let (accepted_sender, accepted) = mpsc::channel(BACKLOG);
         let closing = CancellationToken::new();
-        let door = Door {
+        let acceptor = Acceptor {
             far_ends: far_ends.clone(),
             budget: self.budget().clone(),
             accepted: accepted_sender,
             tls,
             closing: closing.clone(),
         };
-        let accepting = tokio::spawn(accept_all(endpoint.clone(), door));
+        let accepting = tokio::spawn(accept_all(endpoint.clone(), acceptor));
         let notices = tokio::spawn(async move { far_ends.follow(&socket).await });
         let (accepting, notices) = (accepting.abort_handle(), notices.abort_handle());
         let closing = closing.drop_guard();
@@ -137,9 +137,9 @@ async fn end(endpoint: Endpoint) {
     endpoint.close(PROTOCOL_ERROR, b"Listener Closed");
 }
 
-/// What streams come in by.
+/// The state of a service that its handshakes share.
 #[derive(Clone)]
-struct Door {
+struct Acceptor {
     far_ends: Arc<FarEnds>,
     budget: Budget,
     accepted: mpsc::Sender<MeshStream>,
@@ -148,7 +148,7 @@ struct Door {
     closing: CancellationToken,
 }
 
-async fn accept_all(endpoint: Endpoint, door: Door) {
+async fn accept_all(endpoint: Endpoint, acceptor: Acceptor) {
     let mut handshakes = Handshakes::default();
     loop {
         let incoming = tokio::select! {
@@ -163,13 +163,13 @@ async fn accept_all(endpoint: Endpoint, door: Door) {
             // that was asked already may not be asked again, and this one was not.
             let _asked = incoming.retry();
         } else {
-            let door = door.clone();
-            handshakes.begin(async move { door.shake_hands(incoming).await });
+            let acceptor = acceptor.clone();
+            handshakes.begin(async move { acceptor.shake_hands(incoming).await });
         }
     }
 }
 
-/// Why a dialer was not let in.
+/// The reason why a dialer was rejected.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
@@ -184,7 +184,7 @@ enum Refusal {
     FirstByte,
 }
 
-impl Door {
+impl Acceptor {
     /// From the first packet until the dialer has proved that it speaks the protocol. What comes of it goes on in a
     /// task of its own.
     async fn shake_hands(self, incoming: quinn::Incoming) {
@@ -202,19 +202,19 @@ impl Door {
     async fn accept(&self, incoming: quinn::Incoming) -> Result<(), Refusal> {
         let far_end = self.far_ends.at(incoming.remote_address());
         let blocked = far_end.blocked();
-        // There is no way to tell the dialer: it is our answers that are rejected.
+        // The dialer cannot learn of it: our answers are what is rejected.
         let never = async move {
             let Blocked { node, by } = blocked.await;
             warn!(dialer = %node, firewall = %by, "a stream cannot begin: our answers are blocked by a firewall");
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
-            accepted = self.let_in(incoming, far_end) => accepted,
+            accepted = self.establish(incoming, far_end) => accepted,
             never = never => match never {},
         }
     }
 
-    async fn let_in(&self, incoming: quinn::Incoming, far_end: Arc<FarEnd>) -> Result<(), Refusal> {
+    async fn establish(&self, incoming: quinn::Incoming, far_end: Arc<FarEnd>) -> Result<(), Refusal> {
         let from = service_at(incoming.remote_address()).map(|(node, _)| node);
         let (connection, guard) = match &self.tls {
             None => (incoming.await?, None),
@@ -241,8 +241,8 @@ impl Door {
         let first = first_byte(opened.connection.accept_bi().await?).await;
         let halves = first.inspect_err(|_| opened.connection.close(PROTOCOL_ERROR, b"Read Data Error"))?;
         let stream = opened.into_only_stream(halves, false);
-        let door = self.clone();
-        tokio::spawn(async move { door.hand_over(stream).await });
+        let acceptor = self.clone();
+        tokio::spawn(async move { acceptor.hand_over(stream).await });
         Ok(())
     }
 
@@ -253,7 +253,7 @@ impl Door {
         let _closed = self.accepted.send(stream.certified(certified)).await;
     }
 
-    /// Takes the streams of a shared connection in until it is closed or the service is.
+    /// Accepts the streams of a shared connection until it is closed or the service is.
     async fn accept_streams(self, incoming: mux::Incoming) {
         let incoming = Arc::new(incoming);
         loop {
@@ -262,10 +262,10 @@ impl Door {
                 () = self.closing.cancelled() => break,
             };
             let Some((halves, lease)) = accepted else { return };
-            let (door, incoming) = (self.clone(), incoming.clone());
+            let (acceptor, incoming) = (self.clone(), incoming.clone());
             tokio::spawn(async move {
                 if let Ok(Ok(halves)) = timeout(settings::HANDSHAKE_LIMIT, first_byte(halves)).await {
-                    door.hand_over(incoming.stream(halves, lease)).await;
+                    acceptor.hand_over(incoming.stream(halves, lease)).await;
                 }
             });
         }

@@ -81,7 +81,7 @@ impl MeshStream {
         self.certified
     }
 
-    /// What is at the other end.
+    /// The kind of node at the other end.
     pub fn peer(&self) -> Peer {
         Peer::of(&self.connection)
     }
@@ -91,7 +91,7 @@ impl MeshStream {
         self.peer().shares()
     }
 
-    /// Where the other end is: the hash of its node and its service.
+    /// The other end: the hash of its node, and its service.
     pub fn remote(&self) -> Option<(NameHash, ServiceName)> {
         service_at(self.connection.remote_address())
     }

@@ -59,7 +59,7 @@ impl Leases {
         taken.then(|| Lease(self.clone()))
     }
 
-    /// Gives no more.
+    /// Gives no more leases.
     fn retire(&self) {
         self.0.send_modify(|count| count.retired = true);
     }
@@ -70,7 +70,7 @@ impl Leases {
         let _ = self.0.subscribe().wait_for(|count| count.retired && count.open == 0).await;
     }
 
-    /// Retires them once none was held for a while. Ready once they are retired, by whom ever, and none is held.
+    /// Retires them once none was held for a while. Ready once they are retired, for whatever reason, and none is held.
     async fn idle(&self) {
         let mut counts = self.0.subscribe();
         loop {
@@ -230,7 +230,7 @@ impl Incoming {
     }
 }
 
-/// Where a connection leads, and the name of the profile that it was opened under.
+/// The service at the other end of a connection, and the name of the profile that it was opened under.
 pub(super) type Key = (NameHash, ServiceName, Option<String>);
 
 /// The place of one connection. Locked by the dialer that opens it, for whom the others wait.
@@ -242,7 +242,7 @@ pub(super) struct SharedConnections {
     by_key: Mutex<BTreeMap<Key, Slot>>,
 }
 
-/// What a dialer finds.
+/// The answer to a dialer that looks for a connection.
 pub(super) enum Found {
     /// A connection, and a lease for a stream on it.
     Open(SharedConnection, Lease),
@@ -308,7 +308,7 @@ mod tests {
         tokio::time::sleep(KEPT / 2).await;
         drop(streams.take(2).expect("none for a moment is no end"));
         tokio::time::sleep(KEPT / 2 + Duration::from_secs(1)).await;
-        assert!(!idle.is_finished(), "the time without streams begins anew");
+        assert!(!idle.is_finished(), "the time without streams begins again");
         idle.await.unwrap();
         assert!(streams.take(2).is_none(), "no stream begins on a connection that ends");
         streams.ended().await;

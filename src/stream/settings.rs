@@ -12,13 +12,13 @@ use crate::wire::MAX_PAYLOAD;
 
 /// How long a handshake may take (docs/protocol.md#stream-opening).
 pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
-/// A connection on which nothing was heard for so long is gone (docs/protocol.md#stream-limits).
+/// A connection that is silent for this long has ended (docs/protocol.md#stream-limits).
 const IDLE_LIMIT: VarInt = VarInt::from_u32(30_000);
 /// A dialer shows that it is there this often (docs/protocol.md#stream-limits).
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Packets that every receptor node takes; larger ones are found out by asking.
 const INITIAL_MTU: u16 = 1_452;
-/// What a link of the mesh is taken for until it has been measured: with QUIC's own guess of a third of a
+/// The assumed round trip of a connection that has not been measured yet: with QUIC's own guess of a third of a
 /// second, a lost first packet would cost a job a whole second.
 const INITIAL_RTT: Duration = Duration::from_millis(50);
 /// First packets that may wait for a listener, and bytes behind them.

@@ -43,7 +43,7 @@ pub(super) fn service_at(address: SocketAddr) -> Option<(NameHash, ServiceName)>
 /// The socket.
 #[derive(Debug)]
 pub(super) struct MeshSocket {
-    // Dropped first: the service is free when the guard tells.
+    // Dropped first: the service is free before the guard announces it.
     overlay: OverlaySocket,
     released: DropGuard,
     /// The link that had no room when it was last tried.
@@ -84,7 +84,7 @@ impl AsyncUdpSocket for MeshSocket {
         for (sent, segment) in transmit.contents.chunks(size).enumerate() {
             if let Err(blocked) = self.overlay.try_send_to(node, service, segment) {
                 *self.blocked() = Some(blocked);
-                // What has been sent of a batch cannot be taken back; the rest is lost and sent again by
+                // Sent packets of a batch cannot be taken back; the rest is lost and sent again by
                 // QUIC. Only a batch of which nothing went out can wait.
                 return if sent == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) };
             }

@@ -22,7 +22,7 @@ use crate::wire::{NameHash, NodeId};
 /// The name that a certificate without a profile carries.
 const COMMON_NAME: &str = "netceptor-insecure-common-name";
 
-/// What speaks at the other end of a connection, as the name of the protocol that both have agreed on says.
+/// The kind of node at the other end of a connection, by the protocol's name that both have agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// A Go node, or anything else that knows receptor's protocol alone: one stream on a connection.
@@ -51,12 +51,12 @@ impl Peer {
         }
     }
 
-    /// What is at the other end of an open connection.
+    /// The node at the other end of an open connection.
     pub(super) fn of(connection: &Connection) -> Self {
         let data = connection.handshake_data().and_then(|any| any.downcast::<HandshakeData>().ok());
         let agreed = data.and_then(|data| data.protocol);
-        let ours = [Self::Current, Self::Earlier].into_iter();
-        ours.filter(|peer| agreed.as_deref() == Some(peer.alpn())).next().unwrap_or(Self::Receptor)
+        let is_agreed = |peer: &Self| agreed.as_deref() == Some(peer.alpn());
+        [Self::Current, Self::Earlier].into_iter().find(is_agreed).unwrap_or(Self::Receptor)
     }
 }
 
@@ -106,7 +106,7 @@ pub(super) fn server_of(
     Ok((server_config(config)?, verdict))
 }
 
-/// Whom a listener under a profile expects: with required certificates, the node that the packets come from.
+/// The dialer that a listener under a profile expects: with required certificates, the node that the packets come from.
 pub(super) fn expected_client(profile: &ServerProfile, from: Option<NameHash>) -> Expected {
     match from {
         Some(node) if profile.requires_client_certificate() => Expected::NodeHash(node),

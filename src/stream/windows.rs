@@ -16,13 +16,13 @@ use tokio::time::Instant;
 
 use crate::wire::NameHash;
 
-/// What each window begins with, in bytes.
+/// The first size of each window, in bytes.
 pub(super) const FIRST_WINDOW: u32 = 32 << 10;
 /// The most that may be under way on one stream, in bytes: 160 MB/s over a way of 100 ms.
 pub(super) const MOST_OF_A_STREAM: u32 = 16 << 20;
-/// What streams that share a connection begin with together: the first lines of all that it may have.
+/// The first window of a shared connection: room for the first lines of all the streams that it may have.
 const FIRST_OF_MANY: u64 = 1 << 20;
-/// What may wait on such a connection for those who read its streams. Streams that nobody reads hold up the others of
+/// Bytes that may wait on such a connection to be read. Streams that nobody reads hold up the others of
 /// their dialer once they have filled it, and it opens another connection for the next one.
 const MOST_OF_MANY: u64 = 64 << 20;
 /// A window that is used up within two round trips and this is too small. On a short way, the time counts for which a
@@ -39,7 +39,7 @@ pub fn default_buffers() -> u64 {
     limit.unwrap_or(all).min(all) / 8
 }
 
-/// The bytes of all windows of a node, and who has them. Clones are the same.
+/// The bytes of all windows of a node, and the nodes that have them. Clones are the same.
 #[derive(Debug, Clone)]
 pub(super) struct Budget {
     /// A plain lock, held for arithmetic alone.
@@ -112,7 +112,7 @@ impl Taken {
 pub(super) struct Windows {
     budget: Budget,
     node: NameHash,
-    /// A plain lock, held for arithmetic and for what it tells quinn.
+    /// Held for arithmetic and for setting quinn's windows.
     both: Mutex<Both>,
 }
 
@@ -196,7 +196,7 @@ impl Windows {
         }
     }
 
-    /// Sends the peer something that it has to acknowledge. quinn has no other ping than to tell the window again.
+    /// Sends the peer something that it has to acknowledge. quinn has no other ping than to announce the window again.
     pub(super) fn ask(&self, connection: &Connection) {
         let size = self.both().receiving.size;
         connection.set_receive_window(window(size - 1));
@@ -247,7 +247,10 @@ mod tests {
         drop(held);
         assert!(Windows::of_visitor(&budget, one).is_some(), "there is room again");
         drop((others, own));
-        assert!(budget.taken().by_node.is_empty() && budget.taken().sum == 0, "who has gone is forgotten");
+        assert!(
+            budget.taken().by_node.is_empty() && budget.taken().sum == 0,
+            "nodes without windows are forgotten"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -22,9 +22,9 @@ use crate::wire::{MAX_MESSAGE, MessageType, frame};
 /// Packets handed to the stream at once.
 const PACKETS_PER_WRITE: usize = 64;
 
-/// What a closed connection says when all is well; QUIC's own choice for one that is let go.
+/// The code of an orderly close; also the one that QUIC sends for a connection that is dropped.
 const DONE: VarInt = VarInt::from_u32(0);
-/// What it says when the certificate of the other side is no longer accepted.
+/// The code of a close because the certificate of the other side is no longer accepted.
 const REVOKED: VarInt = VarInt::from_u32(1);
 
 pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -> Session {
@@ -46,7 +46,7 @@ pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -
     Session { reader: Reader::new(reader), writer: Writer::new(writer), info }
 }
 
-/// The receiving half of a QUIC session. Once both halves are gone, the other side is told.
+/// The receiving half of a QUIC session. Once both halves are dropped, the connection is closed.
 #[derive(Debug)]
 pub struct QuicReader {
     connection: Connection,
@@ -151,7 +151,7 @@ pub struct QuicWriter {
     connection: Connection,
     /// `None` before the first packet on it.
     stream: Option<SendStream>,
-    /// What was taken from batches and is not yet the stream's.
+    /// Packets that were taken from batches and that the stream has not taken yet.
     begun: Vec<Bytes>,
     prefixes: BytesMut,
 }
@@ -212,7 +212,7 @@ impl QuicWriter {
                 // The other side allows one from the start.
                 None => self.stream.insert(self.connection.open_uni().await?),
             };
-            // What was written is gone from the front, also of a chunk of which a part was.
+            // Written bytes are removed from the front, also of a chunk that was written in part.
             let written = stream.write_chunks(&mut self.begun).await?;
             self.begun.drain(..written.chunks);
             self.begun.retain(|chunk| !chunk.is_empty());

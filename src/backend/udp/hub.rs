@@ -29,7 +29,7 @@ const ERROR_PAUSE: Duration = Duration::from_millis(500);
 /// At most one refused source in this time is logged.
 const REFUSALS: Duration = Duration::from_secs(10);
 
-/// What a listener, its sessions and its task share.
+/// A port, shared by its listener, its sessions and its task.
 #[derive(Debug)]
 pub(super) struct Hub {
     pub(super) socket: DatagramSocket,
@@ -106,7 +106,7 @@ impl Hub {
     }
 }
 
-/// What a neighbour begins with, and says again until it is answered.
+/// Whether it is the message with which a neighbour begins, and which it repeats until it is answered.
 fn is_introduction(datagram: &[u8]) -> bool {
     matches!(MessageType::of(datagram), Ok(MessageType::RoutingUpdate))
         && RoutingUpdate::parse(datagram).is_ok()

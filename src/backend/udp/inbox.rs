@@ -14,10 +14,10 @@ use crate::backend::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS};
 
 /// Bytes that may wait; an empty datagram counts as [`OVERHEAD`].
 const LIMIT: usize = 2 << 20;
-/// What a waiting datagram costs beside its bytes.
+/// The cost of a waiting datagram in addition to its bytes.
 const OVERHEAD: usize = 64;
 
-/// Where a session's datagrams wait. Shared by the socket's task and the session's reader.
+/// A session's datagrams that wait to be read. Shared by the socket's task and the session's reader.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     state: Mutex<State>,
@@ -51,7 +51,7 @@ impl Inbox {
         self.changed.notify_one();
     }
 
-    /// From now on nothing comes any more, and the reader is told once it has taken what waits.
+    /// Takes no more datagrams; the reader gets [`Closed`] once it has taken those that wait.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();

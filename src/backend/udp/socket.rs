@@ -29,7 +29,7 @@ pub(super) const MAX_DATAGRAM: usize = 65_507;
 const SLOTS: usize = 8;
 const SLOT: usize = 64 * 1024;
 
-/// What the kernel is asked to hold for us: a burst of large packets comes faster than a busy host reads.
+/// Bytes that the kernel is asked to buffer: a burst of large packets comes faster than a busy host reads.
 const KERNEL_BUFFER: usize = 4 * 1024 * 1024;
 
 /// The largest segment that is joined with others once a larger one was refused: what an Ethernet carries.
@@ -38,12 +38,12 @@ const SAFE_SEGMENT: usize = 1_472;
 const WOULD_BLOCK: io::ErrorKind = io::ErrorKind::WouldBlock;
 
 thread_local! {
-    /// Where packets are joined that leave with one call: up to 64 KiB, so one for each thread and not for each
+    /// A buffer that joins packets which leave with one call: up to 64 KiB, so one for each thread and not for each
     /// session, of which a listener may have thousands.
     static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Where datagrams are sent to, and from which of the host's addresses.
+/// The destination of datagrams, and the address of this host that they come from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Route {
     pub(super) to: SocketAddr,
@@ -90,7 +90,7 @@ impl DatagramSocket {
     pub(super) async fn readable(&self) -> io::Result<()> {
         let ready = self.socket.ready(Interest::READABLE | Interest::ERROR).await?;
         if ready.is_error() {
-            // Says that the error has been seen, whoever fetches it.
+            // Clears the readiness; the error itself is fetched below.
             let _seen = self.socket.try_io(Interest::ERROR, || io::Result::<()>::Err(WOULD_BLOCK.into()));
             if let Some(error) = self.socket.take_error()? {
                 return Err(error);

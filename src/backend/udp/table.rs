@@ -1,4 +1,4 @@
-//! Which sessions a UDP listener has, by source address, and who makes room for whom.
+//! The sessions of a UDP listener by source address, and which of them makes room for a new one.
 //!
 //! Anybody can write any source address on a datagram, so nothing is kept for a source before a valid
 //! routing update has come from it, and sources that have only just appeared share a small number of places, each for
@@ -18,8 +18,8 @@ use super::inbox::Inbox;
 pub(super) const MAX_SESSIONS: usize = 4_096;
 /// Sessions among them that are younger than [`PROOF`] or have been silent since.
 pub(super) const MAX_NEW: usize = 256;
-/// Who still sends so long after its first datagram is taken for real; who does not makes room for others. Until then
-/// others have to wait, and a neighbour says its first words again every second.
+/// A source that still sends this long after its first datagram counts as real; one that does not makes room for
+/// others. Until then others have to wait, and a neighbour repeats its first message every second.
 pub(super) const PROOF: Duration = Duration::from_secs(2);
 
 /// The sessions of a listener.
@@ -39,7 +39,7 @@ struct Entry {
     proven: bool,
 }
 
-/// Why there is no place.
+/// The reason why there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoPlace {
     /// Some of them make room soon.
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_got_a_place_keeps_it_until_it_can_prove_itself() {
+    fn a_source_with_a_place_keeps_it_until_it_can_prove_itself() {
         let (mut table, start) = (Table::default(), Instant::now());
         for number in 0..MAX_NEW {
             table.admit(source(number), start).unwrap();

@@ -36,7 +36,7 @@ pub(super) fn session(socket: Socket, info: SessionInfo) -> Session {
 pub struct WsReader {
     socket: Shared,
     pool: PacketPool,
-    /// An end that was found behind packets; it is told once they have been taken.
+    /// An end that was found behind packets, returned by the next call.
     end: Option<SessionEnd>,
 }
 

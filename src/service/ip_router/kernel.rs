@@ -1,6 +1,6 @@
 //! The kernel's routes through one interface: those of the mesh, and no others.
 //!
-//! Owns the difference between what was told and what is wanted. It adds and removes its own routes only; one that
+//! Owns the difference between the routes that were installed and those that are wanted. It adds and removes its own routes only; one that
 //! somebody else has for the same network stands and is reported once. What networks are, it does not know.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
-/// Why routes cannot be told.
+/// The routes cannot be changed.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to open a netlink socket for routes: {0}")]
 pub struct KernelError(#[from] io::Error);
@@ -24,7 +24,7 @@ pub(super) struct Kernel {
     index: u32,
     handle: Handle,
     connection: JoinHandle<()>,
-    told: BTreeSet<IpNet>,
+    installed: BTreeSet<IpNet>,
     /// Networks that the kernel did not take a route for, each reported once.
     refused: BTreeSet<IpNet>,
 }
@@ -37,12 +37,12 @@ impl Kernel {
     pub(super) fn new(index: u32) -> Result<Self, KernelError> {
         let (connection, handle, _) = new_connection()?;
         let connection = tokio::spawn(connection);
-        Ok(Self { index, handle, connection, told: BTreeSet::new(), refused: BTreeSet::new() })
+        Ok(Self { index, handle, connection, installed: BTreeSet::new(), refused: BTreeSet::new() })
     }
 
     /// Makes the kernel have a route for each of `wanted` and for nothing else. Routes that got lost come back.
     pub(super) async fn follow(&mut self, wanted: &BTreeSet<IpNet>) {
-        let gone: Vec<IpNet> = self.told.difference(wanted).copied().collect();
+        let gone: Vec<IpNet> = self.installed.difference(wanted).copied().collect();
         for net in gone {
             self.remove(net).await;
         }
@@ -63,12 +63,12 @@ impl Kernel {
         match added {
             Ok(()) => {
                 self.refused.remove(&net);
-                let lost = !self.told.insert(net);
+                let lost = !self.installed.insert(net);
                 info!(%net, lost, "route added");
             }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.told.contains(&net) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.installed.contains(&net) => {}
             Err(error) => {
-                self.told.remove(&net);
+                self.installed.remove(&net);
                 if self.refused.insert(net) {
                     warn!(%net, %error, "no route: the kernel does not take it, packets go where they went before");
                 }
@@ -77,7 +77,7 @@ impl Kernel {
     }
 
     async fn remove(&mut self, net: IpNet) {
-        self.told.remove(&net);
+        self.installed.remove(&net);
         match self.handle.route().del(self.message(net)).execute().await.map_err(system_error) {
             Ok(()) => info!(%net, "route removed"),
             // It went with its interface.

@@ -1,8 +1,8 @@
 //! The IP router: a tun device whose packets travel over the mesh, to the node that offers their network.
 //!
-//! Each node tells the mesh its networks in the tags of its service, as receptor nodes do, and gives the kernel a
-//! route for each network that another node tells. Owns the two ways of a packet and the life of the device:
-//! `table` decides who gets a packet, `kernel` owns what the kernel is told. A packet is lost where a link is
+//! Each node advertises its networks in the tags of its service, as receptor nodes do, and gives the kernel a
+//! route for each network that another node advertises. Owns the two ways of a packet and the life of the device:
+//! `table` decides which node gets a packet, `kernel` owns the kernel's routes. A packet is lost where a link is
 //! full or nobody offers its network, as on any IP network.
 
 mod kernel;
@@ -30,7 +30,7 @@ use table::{Table, destination};
 
 /// How long a burst of news is waited out before routes follow.
 const SETTLE: Duration = Duration::from_millis(100);
-/// Between looks whether the kernel still has its routes: whoever takes the interface down takes them away.
+/// Between checks that the kernel still has its routes: taking the interface down removes them.
 const PATROL: Duration = Duration::from_secs(10);
 /// Between attempts to make a device again that somebody has taken away.
 const REST: Duration = Duration::from_secs(2);
@@ -92,7 +92,7 @@ impl std::fmt::Debug for Tunnel {
 }
 
 impl IpRouter {
-    /// Makes the device, opens the service and tells the mesh of it.
+    /// Makes the device, opens the service and advertises it.
     ///
     /// # Errors
     /// [`IpRouterError`]; nothing is left then.
@@ -174,7 +174,7 @@ fn hosts(net: Ipv4Net) -> Result<(Ipv4Addr, Ipv4Addr), IpRouterError> {
     }
 }
 
-/// What the mesh is told, in the words of receptor nodes.
+/// The tags of the service, as receptor nodes write them.
 fn tags(options: &IpRouterOptions) -> BTreeMap<String, String> {
     let mut tags = BTreeMap::from([
         ("type".to_owned(), table::TYPE.to_owned()),
@@ -214,14 +214,14 @@ async fn out_of_mesh(device: &AsyncDevice, overlay: &OverlaySocket) -> io::Error
         if destination(&received.payload).is_none() {
             debug!("what is no IP packet is dropped");
         } else if let Err(error) = device.send(&received.payload).await {
-            // An interface that is down takes nothing; one that is gone is noticed by whoever reads from it.
+            // An interface that is down takes nothing; one that is gone is noticed by its reader.
             debug!(%error, "a packet from the mesh is dropped");
         }
         consume_budget().await;
     }
 }
 
-/// Keeps routes as the mesh tells them, and the kernel's with them.
+/// Keeps the routes, and with them the kernel's, as the mesh advertises them.
 async fn follow(node: &NodeHandle, options: &IpRouterOptions, kernel: &mut Kernel, table: &ArcSwap<Table>) {
     let own: BTreeSet<IpNet> = options.routes.iter().copied().chain([IpNet::V4(options.local_net)]).collect();
     let mut changes = node.changes();

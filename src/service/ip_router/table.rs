@@ -1,4 +1,4 @@
-//! Who gets a packet: the networks that other nodes tell of, and which of them an address is in.
+//! The networks that other nodes advertise, and which of them an address is in.
 //!
 //! A pure function of what the node knows of its mesh. The narrowest network counts, of several nodes that lead
 //! to it the nearest, of equally near ones the first by name. It has never heard of devices and kernels.
@@ -16,7 +16,7 @@ use crate::wire::{NameHash, NodeId};
 pub(super) const TYPE: &str = "IP Router";
 /// How the names of the tags begin that hold a network.
 const ROUTE: &str = "route";
-/// Most networks that are followed: others choose how many they tell, and each is a route in the kernel.
+/// Most networks that are followed: others choose how many they advertise, and each is a route in the kernel.
 pub(super) const MOST: usize = 4096;
 
 /// All networks in reach.
@@ -78,7 +78,7 @@ fn offered<'a>(status: &'a Status, network: &'a str) -> impl Iterator<Item = (&'
     })
 }
 
-/// Where an IP packet goes; `None` for what is none.
+/// The destination of an IP packet; `None` for anything else.
 pub(super) fn destination(packet: &[u8]) -> Option<IpAddr> {
     match packet.first()? >> 4 {
         4 => {

@@ -56,7 +56,8 @@ impl Pair {
             Kind::Tcp => {
                 let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let address = target.local_addr().unwrap().to_string();
-                rig.tasks.spawn(TcpClient::listen(&far, name, address).await.unwrap().run(stop()));
+                rig.tasks
+                    .spawn(TcpClient::listen(&far, name, address, None, None).await.unwrap().run(stop()));
                 let entrance = TcpServer::bind("127.0.0.1:0", near, node, name).await.unwrap();
                 let address = entrance.local_addr().unwrap().to_string();
                 rig.tasks.spawn(entrance.run(stop()));
@@ -65,8 +66,9 @@ impl Pair {
             Kind::Unix => {
                 let path = |name: &str| -> PathBuf { rig.directory.path().join(name) };
                 let target = UnixListener::bind(path("target")).unwrap();
-                rig.tasks
-                    .spawn(UnixSocketClient::listen(&far, name, path("target")).await.unwrap().run(stop()));
+                rig.tasks.spawn(
+                    UnixSocketClient::listen(&far, name, path("target"), None).await.unwrap().run(stop()),
+                );
                 let entrance = UnixSocketServer::bind(&path("in"), 0o600, near, node, name).unwrap();
                 rig.tasks.spawn(entrance.run(stop()));
                 (path("in").to_str().unwrap().to_owned(), Target::Unix(target))
@@ -282,8 +284,8 @@ async fn a_proxy_that_ends_cuts_its_connections_and_frees_its_names() {
 async fn a_service_says_what_is_behind_it() {
     let rig = Rig::new().await;
     let (near, far) = rig.ends();
-    let _tcp = TcpClient::listen(&far, service("t"), "127.0.0.1:9".to_owned()).await.unwrap();
-    let _unix = UnixSocketClient::listen(&far, service("u"), "/run/x".into()).await.unwrap();
+    let _tcp = TcpClient::listen(&far, service("t"), "127.0.0.1:9".to_owned(), None, None).await.unwrap();
+    let _unix = UnixSocketClient::listen(&far, service("u"), "/run/x".into(), None).await.unwrap();
     crate::node::tests::eventually("both are known", || async {
         let mut tags: Vec<String> = Vec::new();
         for advertisement in near.node().status().await.advertisements.iter() {
