@@ -12,8 +12,6 @@ mod frame_reader;
 mod frame_writer;
 mod framed;
 mod listener;
-#[cfg(test)]
-mod memory;
 mod packet_pool;
 mod quic;
 mod read_buffer;
@@ -116,3 +114,5 @@ pub async fn dial(spec: &DialSpec) -> Result<Session, DialFailure> {
 
 #[cfg(test)]
 mod contract;
+#[cfg(test)]
+mod memory;

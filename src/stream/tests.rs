@@ -435,7 +435,7 @@ async fn a_connection_that_lets_no_more_streams_begin_is_left_for_another() {
     let dial = || streams.dial_shared(nodes[1].id(), service("full"), None);
     let mut kept_there = Vec::new();
     let begun = Instant::now();
-    // One more than it allows: given up here, they go on over there.
+    // One more than it allows: those given up here continue at the other end.
     for _ in 0..=mux::MOST_STREAMS {
         let mut here = timeout(LIMIT, dial()).await.unwrap().unwrap();
         let mut there = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
