@@ -171,7 +171,7 @@ pub enum Rejection {
     /// The certificate, or one above it, makes no sense.
     #[error("the certificate cannot be used: {0}")]
     Unusable(String),
-    /// It may sign others, and nobody was told to trust it by itself.
+    /// It may sign others, and is not itself among the authorities.
     #[error(
         "the certificate of {subject} is an authority's (CA:TRUE): it is accepted only where this very certificate is among the authorities, which it is not in {authorities}"
     )]

@@ -3,27 +3,20 @@
 //! Judges by the very function that handshakes use. It prints nothing.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use rustls::pki_types::{CertificateDer, ServerName};
 
-use super::error::{FileError, FileProblem, Rejection};
+use super::error::{FileError, FileProblem, ProfileError, Rejection};
 use super::files::{self, wrong};
 use super::fingerprint::Fingerprint;
 use super::material::{Trust, anchors};
 use super::names::Facts;
-use super::profile::{ClientProfile, ServerProfile};
+use super::options::{ClientOptions, ServerOptions};
+use super::profile::{ClientProfile, Profile, ServerProfile};
 use super::verify::{self, Demands, Expected, Role};
 use crate::wire::NodeId;
-
-/// What a certificate is to be used for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// To be shown by a listener or a service.
-    Server,
-    /// To be shown by a dialer.
-    Client,
-}
 
 /// Why a certificate would not be accepted.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +41,7 @@ pub enum VerifyError {
 /// A file that holds none, or one that cannot be read.
 pub fn certificates(path: &Path) -> Result<Vec<(Facts, String)>, FileError> {
     let all = files::certificates(path)?;
-    let read = |(at, certificate): (usize, &rustls::pki_types::CertificateDer<'_>)| {
+    let read = |(at, certificate): (usize, &CertificateDer<'_>)| {
         let facts = Facts::of(certificate)
             .map_err(|e| wrong(path, FileProblem::Certificate { number: at + 1, reason: e.to_string() }))?;
         Ok((facts, Fingerprint::sha256(certificate).to_string()))
@@ -56,34 +49,40 @@ pub fn certificates(path: &Path) -> Result<Vec<(Facts, String)>, FileError> {
     all.iter().enumerate().map(read).collect()
 }
 
-/// By whom a certificate is judged.
+/// Who verifies a certificate.
 #[derive(Debug)]
-pub enum Judge {
-    /// A `tls-server`: judges what clients show.
-    Server(ServerProfile),
-    /// A `tls-client`: judges what servers show.
-    Client(ClientProfile),
-    /// Nobody's profile: bare authorities.
-    Authorities(Authorities),
+pub struct Verifier(By);
+
+#[derive(Debug)]
+enum By {
+    /// A `tls-server` verifies the certificates of clients, a `tls-client` those of servers.
+    Profile(Arc<Profile>),
+    /// Bare authorities, for certificates of owners in this role.
+    Authorities(Trust, Role),
 }
 
-/// Authorities, and for what they judge.
-#[derive(Debug)]
-pub struct Authorities {
-    trust: Trust,
-    role: Role,
-}
-
-impl Judge {
-    /// Judges by the files of authorities and of revocation lists alone.
+impl Verifier {
+    /// Verifies as this `tls-server` does.
     ///
     /// # Errors
     /// A file that cannot be used.
-    pub fn by_authorities(
-        authorities: &Path,
-        crl: Option<&Path>,
-        purpose: Purpose,
-    ) -> Result<Self, FileError> {
+    pub fn by_server(options: ServerOptions) -> Result<Self, ProfileError> {
+        ServerProfile::open(options, None).map(|profile| Self(By::Profile(profile.0)))
+    }
+
+    /// Verifies as this `tls-client` does.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub fn by_client(options: ClientOptions) -> Result<Self, ProfileError> {
+        ClientProfile::open(options, None).map(|profile| Self(By::Profile(profile.0)))
+    }
+
+    /// Verifies by the files of authorities and of revocation lists alone.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub fn by_authorities(authorities: &Path, crl: Option<&Path>, role: Role) -> Result<Self, FileError> {
         let (anchors, certificates) = anchors(authorities)?;
         let trust = Trust {
             anchors,
@@ -94,29 +93,20 @@ impl Judge {
             blocked: Vec::new(),
             blocked_from: String::new(),
         };
-        let role = match purpose {
-            Purpose::Server => Role::Server,
-            Purpose::Client => Role::Client,
-        };
-        Ok(Self::Authorities(Authorities { trust, role }))
-    }
-
-    fn check(&self, expected: &Expected, chain: &[CertificateDer<'_>]) -> Result<(), Rejection> {
-        match self {
-            Self::Server(profile) => profile.core.check(expected, chain),
-            Self::Client(profile) => profile.core.check(expected, chain),
-            Self::Authorities(Authorities { trust, role }) => {
-                verify::check(trust, &Demands::default(), *role, expected, chain, Timestamp::now())
-            }
-        }
+        Ok(Self(By::Authorities(trust, role)))
     }
 }
 
-/// Whether `judge` would accept the certificate in `file` now, from that node or host if one is named.
+/// Whether the verifier would accept the certificate in `file` now, from that node or host if one is named.
 ///
 /// # Errors
 /// Why not.
-pub fn verify(judge: &Judge, file: &Path, node: Option<&str>, host: Option<&str>) -> Result<(), VerifyError> {
+pub fn verify(
+    verifier: &Verifier,
+    file: &Path,
+    node: Option<&str>,
+    host: Option<&str>,
+) -> Result<(), VerifyError> {
     let expected = match (node, host) {
         (Some(node), _) => Expected::Node(NodeId::new(node)?),
         (None, Some(host)) => Expected::Host(
@@ -124,5 +114,11 @@ pub fn verify(judge: &Judge, file: &Path, node: Option<&str>, host: Option<&str>
         ),
         (None, None) => Expected::Anyone,
     };
-    Ok(judge.check(&expected, &files::certificates(file)?)?)
+    let chain = files::certificates(file)?;
+    Ok(match &verifier.0 {
+        By::Profile(profile) => profile.check(&expected, &chain),
+        By::Authorities(trust, role) => {
+            verify::check(trust, &Demands::default(), *role, &expected, &chain, Timestamp::now())
+        }
+    }?)
 }

@@ -17,45 +17,24 @@ use super::error::{FileError, FileProblem, ProfileError};
 use super::files::{self, wrong};
 use super::fingerprint::Fingerprint;
 use super::names::{Facts, Names};
+use super::options::{Files, Settings};
 use crate::wire::NodeId;
 
 /// From how long before its end a certificate's expiry is warned of.
 const WARN_BEFORE: jiff::SignedDuration = jiff::SignedDuration::from_hours(30 * 24);
 
-/// The files of a profile.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Files {
-    /// Certificate, with the ones above it if any, and private key.
-    pub identity: Option<(PathBuf, PathBuf)>,
-    /// Authorities.
-    pub authorities: Option<PathBuf>,
-    /// Revocation lists.
-    pub crl: Option<PathBuf>,
-    /// Fingerprints of certificates to refuse.
-    pub blocklist: Option<PathBuf>,
-}
-
 /// Changes whenever a file does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stamp(Vec<Option<(SystemTime, u64, u64)>>);
 
-impl Files {
-    /// All files with the settings that name them.
-    fn all(&self) -> impl Iterator<Item = &Path> {
-        let (cert, key) = self.identity.as_ref().map(|(cert, key)| (cert, key)).unzip();
-        [cert, key, self.authorities.as_ref(), self.crl.as_ref(), self.blocklist.as_ref()]
-            .into_iter()
-            .flatten()
-            .map(PathBuf::as_path)
-    }
-
-    pub(super) fn stamp(&self) -> Stamp {
+impl Stamp {
+    pub(super) fn of(files: &Files) -> Self {
         use std::os::unix::fs::MetadataExt;
         let look = |path: &Path| {
             let file = std::fs::metadata(path).ok()?;
             Some((file.modified().ok()?, file.len(), file.ino()))
         };
-        Stamp(self.all().map(look).collect())
+        Self(files.all().map(look).collect())
     }
 }
 
@@ -80,59 +59,29 @@ pub(super) struct Material {
     pub(super) trust: Trust,
 }
 
-/// What a profile is called, and what its files must hold.
-pub(super) struct Wanted<'a> {
-    pub(super) directive: &'static str,
-    pub(super) name: &'a str,
-    /// The setting that names the authorities.
-    pub(super) authorities: &'static str,
-    /// The node that the own certificate must name.
-    pub(super) node: Option<&'a NodeId>,
-    /// Whether the system's authorities are trusted where no file is named.
-    pub(super) system: bool,
-}
-
 impl Material {
-    /// Shows nothing and trusts nobody.
-    pub(super) fn empty() -> Self {
-        let nowhere = String::new;
-        let trust = Trust {
-            anchors: Vec::new(),
-            certificates: Vec::new(),
-            anchors_from: nowhere(),
-            crls: Vec::new(),
-            crl_from: nowhere(),
-            blocked: Vec::new(),
-            blocked_from: nowhere(),
-        };
-        Self { identity: None, trust }
-    }
-
     /// Reads all files.
     ///
     /// # Errors
     /// The first thing that is wrong with them.
-    pub(super) fn read(
-        files: &Files,
-        wanted: &Wanted<'_>,
-        provider: &CryptoProvider,
-    ) -> Result<Self, ProfileError> {
+    pub(super) fn read(settings: &Settings, provider: &CryptoProvider) -> Result<Self, ProfileError> {
+        let files = &settings.files;
         let of = |parameter| {
             move |source| ProfileError::File {
-                directive: wanted.directive,
-                name: wanted.name.to_owned(),
+                directive: settings.directive,
+                name: settings.name.clone(),
                 parameter,
                 source: Box::new(source),
             }
         };
         let identity = match &files.identity {
-            Some((cert, key)) => Some(identity(cert, key, wanted, &of, provider)?),
+            Some((cert, key)) => Some(identity(cert, key, settings.node.as_ref(), &of, provider)?),
             None => None,
         };
         let ((anchors, certificates), anchors_from) = match &files.authorities {
-            Some(path) => (anchors(path).map_err(of(wanted.authorities))?, path.display().to_string()),
-            None if wanted.system => {
-                ((system_anchors(wanted)?, Vec::new()), "the system's bundle".to_owned())
+            Some(path) => (anchors(path).map_err(of(settings.authorities()))?, path.display().to_string()),
+            None if settings.trusts_system() => {
+                ((system_anchors(settings)?, Vec::new()), "the system's bundle".to_owned())
             }
             None => ((Vec::new(), Vec::new()), "(none configured)".to_owned()),
         };
@@ -162,7 +111,7 @@ impl Material {
         (left < WARN_BEFORE).then(|| {
             let days = left.as_hours() / 24;
             format!(
-                "expires on {}, in {days} days: renew it; it is taken up without a restart",
+                "expires on {}, in {days} days: renew it; it is reloaded without a restart",
                 facts.not_after
             )
         })
@@ -172,7 +121,7 @@ impl Material {
 fn identity<F: FnOnce(FileError) -> ProfileError>(
     cert: &Path,
     key: &Path,
-    wanted: &Wanted<'_>,
+    node: Option<&NodeId>,
     of: &impl Fn(&'static str) -> F,
     provider: &CryptoProvider,
 ) -> Result<Arc<CertifiedKey>, ProfileError> {
@@ -186,7 +135,7 @@ fn identity<F: FnOnce(FileError) -> ProfileError>(
         Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
         Err(_) => return Err(of("key")(wrong(key, FileProblem::Mismatch(cert.to_owned())))),
     }
-    if let Some(node) = wanted.node
+    if let Some(node) = node
         && !names.node_ids.iter().any(|id| id == node.as_str())
     {
         let problem = FileProblem::NotThisNode { expected: node.to_string(), found: Box::new(names) };
@@ -225,7 +174,7 @@ pub(super) fn anchors(path: &Path) -> Result<Anchors, FileError> {
     Ok((anchors, certificates))
 }
 
-fn system_anchors(wanted: &Wanted<'_>) -> Result<Vec<TrustAnchor<'static>>, ProfileError> {
+fn system_anchors(settings: &Settings) -> Result<Vec<TrustAnchor<'static>>, ProfileError> {
     let found = rustls_native_certs::load_native_certs();
     // The system's bundle is not ours to judge: what cannot be read of it is left out.
     let anchors: Vec<_> = found
@@ -235,7 +184,8 @@ fn system_anchors(wanted: &Wanted<'_>) -> Result<Vec<TrustAnchor<'static>>, Prof
         .collect();
     if anchors.is_empty() {
         let reason = found.errors.first().map_or_else(|| "none found".to_owned(), ToString::to_string);
-        let (directive, name, parameter) = (wanted.directive, wanted.name.to_owned(), wanted.authorities);
+        let (directive, name, parameter) =
+            (settings.directive, settings.name.clone(), settings.authorities());
         return Err(ProfileError::NoSystemRoots { directive, name, parameter, reason });
     }
     Ok(anchors)

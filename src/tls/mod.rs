@@ -1,30 +1,27 @@
 //! Trust between nodes: TLS profiles and certificates.
 //!
-//! - [`profile`]: a `tls-server` or `tls-client`; `profile_set` has them all and watches their files.
-//! - `core`: what both kinds have in common; when files are read again, and connections judged again.
+//! - [`profile`]: a `tls-server` or `tls-client`, made of its `options`; `profile_set` has them all and watches their
+//!   files.
 //! - `material`: what a profile's files hold, read by `files`. `names` and `fingerprint` read certificates.
-//! - `verify`: whether a peer's certificate is accepted, as one function. `revocation`: who was let in.
+//! - `verify`: whether a peer's certificate is accepted, as one function. `revocation`: the connections let in.
 //! - [`make`]: keys, authorities, requests, certificates; [`commands`] does so from files to files.
 //! - [`inspect`]: what is in certificate files, and whether a node would accept it.
-//! - [`handshake`]: TLS over any byte stream; `handshakes`: many of them, on a listener; `ahead`: few system
-//!   calls for much. Streams of the mesh take their settings from the profile.
+//! - [`handshake`]: TLS over any byte stream. Streams of the mesh take their settings from the profile.
 //! - [`error`]: what can be wrong, in words.
 //!
 //! This room opens files and speaks TLS over what it is handed. It has never heard of links, streams,
 //! services or configuration.
 
-mod ahead;
 pub mod commands;
-mod core;
 pub mod error;
 mod files;
 mod fingerprint;
 pub mod handshake;
-mod handshakes;
 pub mod inspect;
 pub mod make;
 mod material;
 mod names;
+mod options;
 pub mod profile;
 mod profile_set;
 mod revocation;
@@ -32,14 +29,13 @@ mod verify;
 
 pub use error::{HandshakeError, ProfileError, Rejection};
 pub use fingerprint::Fingerprint;
-pub use handshake::Secured;
-pub use handshakes::Handshakes;
-pub use material::Files;
+pub use handshake::{Handshakes, Secured};
 pub use names::{Facts, NODE_ID_OID, Names};
-pub use profile::{ClientOptions, ClientProfile, ServerOptions, ServerProfile};
+pub use options::{ClientOptions, Files, ServerOptions};
+pub use profile::{ClientProfile, Profile, ServerProfile};
 pub use profile_set::{ProfileSet, Profiles, UnknownProfile};
 pub use revocation::Guard;
-pub use verify::{Expected, Verdict};
+pub use verify::{Expected, Role, Verdict};
 
 #[cfg(test)]
 pub(crate) mod tests;

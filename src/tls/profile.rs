@@ -1,78 +1,61 @@
 //! TLS profiles: how a node shows itself, and whom it accepts, under a name from the configuration.
 //!
-//! A profile's files are read when it is made and again when they change; connections made before keep going,
-//! unless their certificate is no longer accepted. It gives out rustls settings for each handshake, and
-//! refuses to know what runs over the connection.
+//! Owns when a profile's files are read again, and when a connection that was let in is verified again. It gives out
+//! rustls settings for each handshake, and refuses to know what runs over the connection.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use parking_lot::Mutex;
 use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ServerConfig, SignatureScheme, SupportedProtocolVersion, version};
+use tracing::{info, warn};
 
-use super::core::{Core, Settings};
 use super::error::{ProfileError, Rejection};
-use super::fingerprint::Fingerprint;
-use super::material::Files;
-use super::revocation::Guard;
-use super::verify::{Demands, Expected, PeerVerifier, Role, Verdict};
+use super::material::{Material, Stamp};
+use super::names::Names;
+use super::options::{ClientOptions, ServerOptions, Settings};
+use super::revocation::{Admitted, AdmittedList, Guard};
+use super::verify::{self, Demands, Expected, PeerVerifier, Role, Verdict};
 use crate::wire::NodeId;
 
-/// Settings of a `tls-server`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ServerOptions {
-    /// The profile's name.
-    pub name: String,
-    /// Its files; `identity` is needed, `authorities` sign client certificates. Where these are required and no
-    /// authorities named, the system's are trusted.
-    pub files: Files,
-    /// Whether clients must show a certificate.
-    pub require_client_cert: bool,
-    /// The only client certificates to accept; empty for all that the authorities signed.
-    pub pinned: Vec<Fingerprint>,
-    /// Whether a required certificate of a neighbour need not name any node. If it names some, they count.
-    pub admit_nameless: bool,
-    /// Whether certificates need not name their nodes on links.
-    pub skip_names_check: bool,
-    /// Whether TLS 1.2 is refused.
-    pub min_tls13: bool,
+/// Declares a handle to a profile of one kind. Handles are equal if they are clones.
+macro_rules! handle {
+    ($(#[doc = $doc:literal] $name:ident;)+) => {$(
+        #[doc = $doc]
+        #[derive(Debug, Clone)]
+        pub struct $name(pub(super) Arc<Profile>);
+
+        impl PartialEq for $name {
+            fn eq(&self, other: &Self) -> bool {
+                Arc::ptr_eq(&self.0, &other.0)
+            }
+        }
+
+        impl Eq for $name {}
+
+        impl Deref for $name {
+            type Target = Profile;
+
+            fn deref(&self) -> &Profile {
+                &self.0
+            }
+        }
+    )+};
 }
 
-/// Settings of a `tls-client`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ClientOptions {
-    /// The profile's name.
-    pub name: String,
-    /// Its files; without `authorities` the system's are trusted.
-    pub files: Files,
-    /// Whether any server is accepted. Pins and the blocklist still hold.
-    pub insecure_skip_verify: bool,
-    /// The only server certificates to accept; empty for all that the authorities signed.
-    pub pinned: Vec<Fingerprint>,
-    /// Whether certificates need not name their nodes on links.
-    pub skip_names_check: bool,
-    /// Whether TLS 1.2 is refused.
-    pub min_tls13: bool,
+handle! {
+    /// A `tls-server`.
+    ServerProfile;
+    /// A `tls-client`.
+    ClientProfile;
 }
-
-/// A `tls-server`. Clones are the same.
-#[derive(Debug, Clone)]
-pub struct ServerProfile {
-    pub(super) core: Arc<Core>,
-    wants_certificate: bool,
-    admit_nameless: bool,
-}
-
-impl PartialEq for ServerProfile {
-    /// Whether both are clones of one profile.
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.core, &other.core)
-    }
-}
-
-impl Eq for ServerProfile {}
 
 impl ServerProfile {
     /// Reads the profile's files. `node` is the node that its certificate must name, unless that check is off.
@@ -80,45 +63,20 @@ impl ServerProfile {
     /// # Errors
     /// [`ProfileError`] names the file and what is wrong with it.
     pub fn open(options: ServerOptions, node: Option<&NodeId>) -> Result<Self, ProfileError> {
-        let ServerOptions {
-            name,
-            files,
-            require_client_cert,
-            pinned,
-            admit_nameless,
-            skip_names_check,
-            min_tls13,
-        } = options;
-        let wants_certificate = require_client_cert || files.authorities.is_some();
-        let settings = Settings {
-            directive: "tls-server",
-            name,
-            node: node.cloned(),
-            role: Role::Client,
-            demands: Demands { pins: pinned, insecure: false },
-            require_client_cert,
-            skip_names_check,
-            min_tls13,
-            files,
-        };
-        Ok(Self { core: Core::open(settings)?, wants_certificate, admit_nameless })
-    }
-
-    /// The profile's name.
-    pub fn name(&self) -> &str {
-        self.core.name()
+        Ok(Self(Profile::open(Settings::of_server(options, node))?))
     }
 
     /// Whether clients must show a certificate.
     pub fn requires_client_certificate(&self) -> bool {
-        self.core.requires_client_certificate()
+        self.settings.require_client_cert
     }
 
     /// Whom a listener for neighbours expects: where they must show a certificate, one that names its node. Whether
     /// that is the one which the neighbour calls itself shows when it does.
     pub fn expected_neighbour(&self) -> Expected {
-        let nameless = self.admit_nameless || self.core.skips_names_check();
-        if self.requires_client_certificate() && !nameless { Expected::SomeNode } else { Expected::Anyone }
+        let Settings { require_client_cert, admit_nameless, skip_names_check, .. } = &self.settings;
+        let is_named = *require_client_cert && !admit_nameless && !skip_names_check;
+        if is_named { Expected::SomeNode } else { Expected::Anyone }
     }
 
     /// Settings of one handshake, and the place where a refusal of the client's certificate shows.
@@ -126,7 +84,7 @@ impl ServerProfile {
     /// # Errors
     /// If rustls does not take them.
     pub fn config(&self, expected: Expected) -> Result<(ServerConfig, Verdict), ProfileError> {
-        self.config_of(expected, self.core.versions())
+        self.config_of(expected, self.versions())
     }
 
     /// The same for QUIC, which has TLS 1.3 only.
@@ -149,57 +107,22 @@ impl ServerProfile {
         versions: &[&'static SupportedProtocolVersion],
     ) -> Result<(ServerConfig, Verdict), ProfileError> {
         let verdict = Verdict::default();
-        let builder = ServerConfig::builder_with_provider(self.core.provider().clone())
+        let builder = ServerConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(versions)
-            .map_err(|e| self.core.setup(&e))?;
-        let builder = if self.wants_certificate {
-            let (core, verdict) = (self.core.clone(), verdict.clone());
-            builder.with_client_cert_verifier(Arc::new(PeerVerifier { core, expected, verdict }))
+            .map_err(|e| self.setup(&e))?;
+        let builder = if self.settings.require_client_cert || self.settings.files.authorities.is_some() {
+            let (profile, verdict) = (self.0.clone(), verdict.clone());
+            builder.with_client_cert_verifier(Arc::new(PeerVerifier { profile, expected, verdict }))
         } else {
             builder.with_client_cert_verifier(WebPkiClientVerifier::no_client_auth())
         };
-        let mut config = builder.with_cert_resolver(Arc::new(OwnCertificate(self.core.clone())));
+        let mut config = builder.with_cert_resolver(Arc::new(OwnCertificate(self.0.clone())));
         // A resumed session would not show its certificate again, revoked or not.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok((config, verdict))
     }
-
-    /// What a person should do about the own certificate, if it ends soon.
-    pub fn expiry_warning(&self) -> Option<String> {
-        self.core.expiry_warning()
-    }
-
-    /// Why clients would refuse the own certificate, as far as that can be told here.
-    pub fn own_flaw(&self) -> Option<Rejection> {
-        self.core.own_flaw()
-    }
-
-    /// The node IDs that a client's certificate names; `None` if it names none or they are not looked at.
-    pub fn certified_nodes(&self, chain: &[CertificateDer<'_>]) -> Option<Vec<String>> {
-        self.core.certified_nodes(chain)
-    }
-
-    /// Notes a connection that this profile has let in: it is to be ended when the guard says so.
-    pub fn admit(&self, chain: Vec<CertificateDer<'static>>, expected: Expected) -> Guard {
-        self.core.admit(chain, expected)
-    }
 }
-
-/// A `tls-client`. Clones are the same.
-#[derive(Debug, Clone)]
-pub struct ClientProfile {
-    pub(super) core: Arc<Core>,
-}
-
-impl PartialEq for ClientProfile {
-    /// Whether both are clones of one profile.
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.core, &other.core)
-    }
-}
-
-impl Eq for ClientProfile {}
 
 impl ClientProfile {
     /// Reads the profile's files. `node` is the node that its certificate must name, unless that check is off.
@@ -207,25 +130,7 @@ impl ClientProfile {
     /// # Errors
     /// [`ProfileError`] names the file and what is wrong with it.
     pub fn open(options: ClientOptions, node: Option<&NodeId>) -> Result<Self, ProfileError> {
-        let ClientOptions { name, files, insecure_skip_verify, pinned, skip_names_check, min_tls13 } =
-            options;
-        let settings = Settings {
-            directive: "tls-client",
-            name,
-            node: node.cloned(),
-            role: Role::Server,
-            demands: Demands { pins: pinned, insecure: insecure_skip_verify },
-            require_client_cert: false,
-            skip_names_check,
-            min_tls13,
-            files,
-        };
-        Ok(Self { core: Core::open(settings)? })
-    }
-
-    /// The profile's name.
-    pub fn name(&self) -> &str {
-        self.core.name()
+        Ok(Self(Profile::open(Settings::of_client(options, node))?))
     }
 
     /// Settings of one handshake, and the place where a refusal of the server's certificate shows.
@@ -233,7 +138,7 @@ impl ClientProfile {
     /// # Errors
     /// If rustls does not take them.
     pub fn config(&self, expected: Expected) -> Result<(ClientConfig, Verdict), ProfileError> {
-        self.config_of(expected, self.core.versions())
+        self.config_of(expected, self.versions())
     }
 
     /// The same for QUIC, which has TLS 1.3 only.
@@ -256,54 +161,237 @@ impl ClientProfile {
         versions: &[&'static SupportedProtocolVersion],
     ) -> Result<(ClientConfig, Verdict), ProfileError> {
         let verdict = Verdict::default();
-        let verifier = PeerVerifier { core: self.core.clone(), expected, verdict: verdict.clone() };
-        let mut config = ClientConfig::builder_with_provider(self.core.provider().clone())
+        let verifier = PeerVerifier { profile: self.0.clone(), expected, verdict: verdict.clone() };
+        let mut config = ClientConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(versions)
-            .map_err(|e| self.core.setup(&e))?
+            .map_err(|e| self.setup(&e))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_client_cert_resolver(Arc::new(OwnCertificate(self.core.clone())));
+            .with_client_cert_resolver(Arc::new(OwnCertificate(self.0.clone())));
         config.resumption = Resumption::disabled();
         Ok((config, verdict))
     }
+}
 
-    /// What a person should do about the own certificate, if it ends soon.
-    pub fn expiry_warning(&self) -> Option<String> {
-        self.core.expiry_warning()
+/// What a `tls-server` and a `tls-client` have in common: settings, the contents of files, the connections let in.
+#[derive(Debug)]
+pub struct Profile {
+    pub(super) settings: Settings,
+    pub(super) provider: Arc<CryptoProvider>,
+    material: ArcSwap<Material>,
+    admitted: AdmittedList,
+    /// Only the watcher locks it.
+    seen: Mutex<Seen>,
+}
+
+/// What is known of a profile's files.
+#[derive(Debug)]
+struct Seen {
+    /// As they were read last.
+    read: Stamp,
+    /// As they were looked at last.
+    looked_at: Stamp,
+    /// What was wrong with them, so that it is said once.
+    complaint: Option<String>,
+}
+
+impl Profile {
+    /// Reads a profile's files.
+    fn open(settings: Settings) -> Result<Arc<Self>, ProfileError> {
+        let stamp = Stamp::of(&settings.files);
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let material = ArcSwap::from_pointee(Material::read(&settings, &provider)?);
+        let seen = Mutex::new(Seen { read: stamp.clone(), looked_at: stamp, complaint: None });
+        Ok(Arc::new(Self { settings, provider, material, admitted: AdmittedList::default(), seen }))
     }
 
-    /// Why servers would refuse the own certificate, as far as that can be told here.
+    /// The profile's name.
+    pub fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// Why peers would reject the own certificate, as far as this node can know: they have authorities of their own.
     pub fn own_flaw(&self) -> Option<Rejection> {
-        self.core.own_flaw()
+        let material = self.material.load();
+        let chain = &material.identity.as_ref()?.cert;
+        let own_role = match self.settings.role {
+            Role::Server => Role::Client,
+            Role::Client => Role::Server,
+        };
+        let checked = verify::check(
+            &material.trust,
+            &Demands::default(),
+            own_role,
+            &Expected::Anyone,
+            chain,
+            Timestamp::now(),
+        );
+        checked.err().filter(|rejection| match rejection {
+            // The expiry warning covers its end.
+            Rejection::UnknownIssuer { .. } | Rejection::BadSignature { .. } | Rejection::Expired { .. } => {
+                false
+            }
+            Rejection::Unusable(_)
+            | Rejection::Authority { .. }
+            | Rejection::NotYet { .. }
+            | Rejection::WrongPurpose { .. }
+            | Rejection::Revoked { .. }
+            | Rejection::Blocked { .. }
+            | Rejection::NotPinned { .. }
+            | Rejection::NoNodeId { .. }
+            | Rejection::WrongName { .. } => true,
+        })
     }
 
-    /// The node IDs that a server's certificate names; `None` if it names none or they are not looked at.
-    pub fn certified_nodes(&self, chain: &[CertificateDer<'_>]) -> Option<Vec<String>> {
-        self.core.certified_nodes(chain)
+    /// Decides about a peer's certificate as things stand now.
+    pub(super) fn check(&self, expected: &Expected, chain: &[CertificateDer<'_>]) -> Result<(), Rejection> {
+        self.check_as_of(expected, chain, Timestamp::now())
+    }
+
+    fn check_as_of(
+        &self,
+        expected: &Expected,
+        chain: &[CertificateDer<'_>],
+        when: Timestamp,
+    ) -> Result<(), Rejection> {
+        let material = self.material.load();
+        verify::check(&material.trust, &self.settings.demands, self.settings.role, expected, chain, when)
+    }
+
+    /// True if a connection lives that this profile has let in.
+    pub(super) fn has_let_in(&self) -> bool {
+        !self.admitted.is_empty()
     }
 
     /// Notes a connection that was made with this profile: it is to be ended when the guard says so.
     pub fn admit(&self, chain: Vec<CertificateDer<'static>>, expected: Expected) -> Guard {
-        self.core.admit(chain, expected)
+        self.admit_at(chain, expected, Timestamp::now())
+    }
+
+    pub(super) fn admit_at(
+        &self,
+        chain: Vec<CertificateDer<'static>>,
+        expected: Expected,
+        since: Timestamp,
+    ) -> Guard {
+        let admitted = Admitted::new(chain, expected, since);
+        let guard = self.admitted.admit(admitted.clone());
+        // The handshake verified the certificate before the connection was listed: a revocation in between would
+        // go unnoticed.
+        self.cut_if_rejected(&admitted);
+        guard
+    }
+
+    /// The node IDs that a peer's certificate names; `None` if it names none or they are not looked at.
+    pub fn certified_nodes(&self, chain: &[CertificateDer<'_>]) -> Option<Vec<String>> {
+        if self.settings.skip_names_check || self.settings.demands.insecure {
+            return None;
+        }
+        let names = Names::of(chain.first()?).ok()?;
+        (!names.node_ids.is_empty()).then_some(names.node_ids)
+    }
+
+    fn versions(&self) -> &'static [&'static SupportedProtocolVersion] {
+        const ANY: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
+        const NEW: &[&SupportedProtocolVersion] = &[&version::TLS13];
+        if self.settings.min_tls13 { NEW } else { ANY }
+    }
+
+    fn setup(&self, error: &rustls::Error) -> ProfileError {
+        let (directive, name) = (self.settings.directive, self.settings.name.clone());
+        ProfileError::Setup { directive, name, reason: error.to_string() }
+    }
+
+    /// Reads changed files again. Files count as changed once they have stood still between two calls: one that
+    /// is being written may look whole when it is not.
+    pub(super) fn refresh(&self) {
+        self.refresh_by(|| Material::read(&self.settings, &self.provider));
+    }
+
+    /// The same with another way to read them.
+    pub(super) fn refresh_by(&self, read: impl FnOnce() -> Result<Material, ProfileError>) {
+        let now = Stamp::of(&self.settings.files);
+        let mut seen = self.seen.lock();
+        let settled = seen.looked_at == now;
+        seen.looked_at = now.clone();
+        if !settled || seen.read == now {
+            return;
+        }
+        match read() {
+            Ok(material) => {
+                (seen.read, seen.complaint) = (now, None);
+                drop(seen);
+                info!(profile = self.settings.name, "reloaded TLS files");
+                self.material.store(Arc::new(material));
+                self.warn_of_expiry();
+                self.cut_rejected();
+            }
+            Err(error) => {
+                // What cannot be read may be readable without another change: without descriptors, nothing is.
+                if !error.may_pass() {
+                    seen.read = now;
+                }
+                let complaint = Some(error.to_string());
+                if seen.complaint != complaint {
+                    seen.complaint = complaint;
+                    warn!(%error, "failed to reload TLS files: the old ones stay in force");
+                }
+            }
+        }
+    }
+
+    fn cut_rejected(&self) {
+        self.admitted.all().iter().for_each(|admitted| self.cut_if_rejected(admitted));
+    }
+
+    /// Judges a connection by what is trusted now, as of the time when it was made: its certificate may have expired
+    /// since. Who has shown none is let in without.
+    fn cut_if_rejected(&self, admitted: &Admitted) {
+        if admitted.chain.is_empty() {
+            return;
+        }
+        let checked = self.check_as_of(&admitted.expected, &admitted.chain, admitted.since);
+        if let Err(rejection) = checked {
+            warn!(profile = self.settings.name, %rejection, "connection cut");
+            admitted.cut();
+        }
+    }
+
+    /// What a person should do about the own certificate, if it ends soon.
+    pub fn expiry_warning(&self) -> Option<String> {
+        self.material.load().expiry_warning(Timestamp::now())
+    }
+
+    #[cfg(test)]
+    pub(super) fn living(&self) -> usize {
+        self.admitted.all().len()
+    }
+
+    /// Logs what a person should do about the own certificate.
+    pub(super) fn warn_of_expiry(&self) {
+        if let Some(warning) = self.expiry_warning() {
+            let file = self.settings.files.identity.as_ref().map(|(cert, _)| cert.display().to_string());
+            warn!(profile = self.settings.name, file = file.unwrap_or_default(), "the certificate {warning}");
+        }
     }
 }
 
 /// Shows the certificate as it stands at each handshake.
 #[derive(Debug)]
-struct OwnCertificate(Arc<Core>);
+struct OwnCertificate(Arc<Profile>);
 
 impl ResolvesServerCert for OwnCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.identity()
+        self.0.material.load().identity.clone()
     }
 }
 
 impl ResolvesClientCert for OwnCertificate {
     fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.0.identity()
+        self.0.material.load().identity.clone()
     }
 
     fn has_certs(&self) -> bool {
-        self.0.identity().is_some()
+        self.0.material.load().identity.is_some()
     }
 }

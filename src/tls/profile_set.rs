@@ -1,9 +1,9 @@
 //! All profiles of a node, by name, and the watch over their files.
 //!
-//! Owns how soon a change is taken up. It refuses to know what a change means: that is each profile's
-//! business.
+//! Owns how soon changed files are read. It refuses to know what a change means: that is each profile's business.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::core::Core;
 use super::error::ProfileError;
-use super::profile::{ClientOptions, ClientProfile, ServerOptions, ServerProfile};
+use super::options::{ClientOptions, ServerOptions};
+use super::profile::{ClientProfile, Profile, ServerProfile};
 use crate::wire::NodeId;
 
-/// Time between two looks at the files. A change counts at the second look that shows it, so a revoked
-/// neighbour is gone after twice this and a moment.
+/// Time between two looks at the files. A change counts at the second look that shows it, so that a revoked
+/// neighbour is disconnected within little more than twice this time.
 const LOOK: Duration = Duration::from_millis(400);
 /// Time between two looks at the dates of certificates.
 const EXPIRY_LOOK: Duration = Duration::from_secs(24 * 3600);
@@ -36,13 +36,16 @@ pub struct Profiles {
     swapped: Arc<Notify>,
 }
 
+/// Profiles of one kind, with the options that they were made of.
+type ByName<O, P> = BTreeMap<String, (O, P)>;
+
 /// All profiles at one time, with the settings that they were made of.
 #[derive(Debug, Default)]
 pub struct ProfileSet {
-    servers: BTreeMap<String, (ServerOptions, ServerProfile)>,
-    clients: BTreeMap<String, (ClientOptions, ClientProfile)>,
+    servers: ByName<ServerOptions, ServerProfile>,
+    clients: ByName<ClientOptions, ClientProfile>,
     /// Of profiles that are no more: connections that they let in live on, and must still be cut when revoked.
-    retired: Vec<Arc<Core>>,
+    retired: Vec<Arc<Profile>>,
 }
 
 impl Profiles {
@@ -73,37 +76,23 @@ impl Profiles {
         node: &NodeId,
     ) -> Result<ProfileSet, ProfileError> {
         let now = self.set.load();
-        let mut set = ProfileSet::default();
-        for options in servers {
-            let kept = now.servers.get(&options.name).filter(|(known, _)| *known == options);
-            let profile = match kept {
-                Some((_, profile)) => profile.clone(),
-                None => warned(ServerProfile::open(options.clone(), Some(node))?, |made| &made.core),
-            };
-            set.servers.insert(options.name.clone(), (options, profile));
-        }
-        for options in clients {
-            let kept = now.clients.get(&options.name).filter(|(known, _)| *known == options);
-            let profile = match kept {
-                Some((_, profile)) => profile.clone(),
-                None => warned(ClientProfile::open(options.clone(), Some(node))?, |made| &made.core),
-            };
-            set.clients.insert(options.name.clone(), (options, profile));
-        }
-        Ok(set)
+        let open = |options| ServerProfile::open(options, Some(node));
+        let servers = prepared(servers, |options| &options.name, &now.servers, open)?;
+        let open = |options| ClientProfile::open(options, Some(node));
+        let clients = prepared(clients, |options| &options.name, &now.clients, open)?;
+        Ok(ProfileSet { servers, clients, retired: Vec::new() })
     }
 
-    /// Puts other profiles in the place of these, which are given back. Whoever asks from now on gets the new
-    /// ones; whoever holds an old one keeps it.
+    /// Replaces these profiles, which are returned. A profile that was handed out before stays as it is.
     pub fn swap(&self, new: Arc<ProfileSet>) -> Arc<ProfileSet> {
         let old = self.set.load_full();
-        let kept: Vec<&Arc<Core>> = new.current().collect();
+        let kept: Vec<&Arc<Profile>> = new.current().collect();
         let gone = old.current().chain(&old.retired).chain(&new.retired);
-        let mut retired: Vec<Arc<Core>> = Vec::new();
-        for core in gone.filter(|core| core.has_let_in()) {
-            let known = |other: &&Arc<Core>| Arc::ptr_eq(other, core);
+        let mut retired: Vec<Arc<Profile>> = Vec::new();
+        for profile in gone.filter(|profile| profile.has_let_in()) {
+            let known = |other: &&Arc<Profile>| Arc::ptr_eq(other, profile);
             if !kept.iter().any(known) && !retired.iter().any(|other| known(&other)) {
-                retired.push(core.clone());
+                retired.push(profile.clone());
             }
         }
         let (servers, clients) = (new.servers.clone(), new.clients.clone());
@@ -141,7 +130,7 @@ impl Profiles {
         }
     }
 
-    /// Takes changed files up, cuts connections whose certificate is no longer accepted, and warns of
+    /// Reads changed files again, cuts connections whose certificate is no longer accepted, and warns of
     /// certificates that expire, until `stop`. One task does it; without profiles it sleeps.
     pub async fn watch(self, stop: CancellationToken) {
         let mut looks = interval(LOOK);
@@ -154,7 +143,7 @@ impl Profiles {
                 () = stop.cancelled() => return,
                 () = self.swapped.notified(), if !any => {}
                 _ = looks.tick(), if any => self.look().await,
-                _ = dates.tick() => self.set.load().current().for_each(|core| core.warn_of_expiry()),
+                _ = dates.tick() => self.set.load().current().for_each(|profile| profile.warn_of_expiry()),
             }
         }
     }
@@ -168,8 +157,8 @@ impl Profiles {
 
     pub(super) fn refresh(&self) {
         let set = self.set.load_full();
-        let retired = set.retired.iter().filter(|core| core.has_let_in());
-        set.current().chain(retired).for_each(|core| core.refresh());
+        let retired = set.retired.iter().filter(|profile| profile.has_let_in());
+        set.current().chain(retired).for_each(|profile| profile.refresh());
     }
 }
 
@@ -178,13 +167,30 @@ impl ProfileSet {
         self.servers.is_empty() && self.clients.is_empty() && self.retired.is_empty()
     }
 
-    fn current(&self) -> impl Iterator<Item = &Arc<Core>> {
-        let servers = self.servers.values().map(|(_, profile)| &profile.core);
-        servers.chain(self.clients.values().map(|(_, profile)| &profile.core))
+    fn current(&self) -> impl Iterator<Item = &Arc<Profile>> {
+        let servers = self.servers.values().map(|(_, profile)| &profile.0);
+        servers.chain(self.clients.values().map(|(_, profile)| &profile.0))
     }
 }
 
-fn warned<P>(profile: P, core: impl FnOnce(&P) -> &Arc<Core>) -> P {
-    core(&profile).warn_of_expiry();
-    profile
+/// Opens those profiles that are not in use with the same options.
+fn prepared<O: PartialEq + Clone, P: Deref<Target = Profile> + Clone>(
+    all: impl IntoIterator<Item = O>,
+    name: impl Fn(&O) -> &String,
+    in_use: &ByName<O, P>,
+    open: impl Fn(O) -> Result<P, ProfileError>,
+) -> Result<ByName<O, P>, ProfileError> {
+    let mut prepared = BTreeMap::new();
+    for options in all {
+        let profile = match in_use.get(name(&options)) {
+            Some((known, profile)) if *known == options => profile.clone(),
+            Some(_) | None => {
+                let profile = open(options.clone())?;
+                profile.warn_of_expiry();
+                profile
+            }
+        };
+        prepared.insert(name(&options).clone(), (options, profile));
+    }
+    Ok(prepared)
 }

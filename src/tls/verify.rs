@@ -13,17 +13,17 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
 use webpki::{EndEntityCert, KeyUsage};
 
-use super::core::Core;
 use super::error::Rejection;
 use super::fingerprint::Fingerprint;
 use super::material::Trust;
 use super::names::{Facts, Names};
+use super::profile::Profile;
 use crate::wire::{NameHash, NodeId};
 
 /// Whom a certificate must name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expected {
-    /// Nobody in particular: whoever the authorities know.
+    /// Anybody whom the authorities know.
     Anyone,
     /// A node, whichever it is.
     SomeNode,
@@ -59,12 +59,14 @@ impl Expected {
 
 /// Which part the owner of a certificate plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub enum Role {
+    /// It listens, or offers a service.
     Server,
+    /// It dials.
     Client,
 }
 
-/// What a profile demands beside its files.
+/// Demands of a profile that are not in its files.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Demands {
     pub(super) pins: Vec<Fingerprint>,
@@ -201,7 +203,7 @@ impl Verdict {
 /// Checks the certificate of one handshake.
 #[derive(Debug)]
 pub(super) struct PeerVerifier {
-    pub(super) core: Arc<Core>,
+    pub(super) profile: Arc<Profile>,
     pub(super) expected: Expected,
     pub(super) verdict: Verdict,
 }
@@ -209,7 +211,7 @@ pub(super) struct PeerVerifier {
 impl PeerVerifier {
     fn decide(&self, own: &CertificateDer<'_>, above: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
         let chain: Vec<_> = std::iter::once(own.clone()).chain(above.iter().cloned()).collect();
-        self.core.check(&self.expected, &chain).map_err(|rejection| {
+        self.profile.check(&self.expected, &chain).map_err(|rejection| {
             let certificate = match &rejection {
                 Rejection::Expired { .. } => CertificateError::Expired,
                 Rejection::NotYet { .. } => CertificateError::NotValidYet,
@@ -230,30 +232,35 @@ impl PeerVerifier {
             rustls::Error::InvalidCertificate(certificate)
         })
     }
+}
 
-    fn verify12(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.core.provider().signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, algorithms)
-    }
+/// The signatures of a handshake, which both of rustls's traits ask for in the same words.
+macro_rules! signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            let algorithms = &self.profile.provider.signature_verification_algorithms;
+            verify_tls12_signature(message, certificate, signed, algorithms)
+        }
 
-    fn verify13(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.core.provider().signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
-    }
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            let algorithms = &self.profile.provider.signature_verification_algorithms;
+            verify_tls13_signature(message, certificate, signed, algorithms)
+        }
 
-    fn schemes(&self) -> Vec<SignatureScheme> {
-        self.core.provider().signature_verification_algorithms.supported_schemes()
-    }
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.profile.provider.signature_verification_algorithms.supported_schemes()
+        }
+    };
 }
 
 impl ServerCertVerifier for PeerVerifier {
@@ -268,27 +275,7 @@ impl ServerCertVerifier for PeerVerifier {
         self.decide(end_entity, intermediates).map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify12(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify13(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes()
-    }
+    signatures!();
 }
 
 impl ClientCertVerifier for PeerVerifier {
@@ -297,7 +284,7 @@ impl ClientCertVerifier for PeerVerifier {
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.core.requires_client_certificate()
+        self.profile.settings.require_client_cert
     }
 
     /// No hints: a client has one certificate to show, and a long list of names only makes handshakes large.
@@ -314,25 +301,5 @@ impl ClientCertVerifier for PeerVerifier {
         self.decide(end_entity, intermediates).map(|()| ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify12(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify13(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes()
-    }
+    signatures!();
 }

@@ -1,5 +1,5 @@
 //! `meshctl cert verify`: whether a node would accept a certificate, by an authority's file or by a TLS profile of a
-//! node's configuration. Owns the arguments and which profile judges; the judgement itself is the one of handshakes.
+//! node's configuration. Owns the arguments and the choice of the profile; handshakes verify by the same function.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +12,8 @@ use crate::{
         output::Output,
     },
     tls::{
-        ClientOptions, ClientProfile, ServerOptions, ServerProfile,
-        inspect::{self, Judge, Purpose},
+        ClientOptions, Role, ServerOptions,
+        inspect::{self, Verifier},
     },
 };
 
@@ -58,8 +58,8 @@ enum For {
 
 impl Verify {
     pub(super) fn run(self, output: Output, node_profiles: NodeProfiles) -> Result<Exit, Failure> {
-        let judge = self.judge(node_profiles)?;
-        let checked = inspect::verify(&judge, &self.file, self.node.as_deref(), self.host.as_deref());
+        let verifier = self.verifier(node_profiles)?;
+        let checked = inspect::verify(&verifier, &self.file, self.node.as_deref(), self.host.as_deref());
         checked.map_err(|error| failed(error.to_string()))?;
         if output.json {
             output.value(&json!({"accepted": true}))?;
@@ -69,32 +69,32 @@ impl Verify {
         Ok(Exit::Success)
     }
 
-    fn judge(&self, node_profiles: NodeProfiles) -> Result<Judge, Failure> {
+    fn verifier(&self, node_profiles: NodeProfiles) -> Result<Verifier, Failure> {
         match (&self.config, &self.profile, &self.ca) {
             (Some(config), Some(name), _) => {
                 self.profile(node_profiles(config).map_err(failed)?, config, name)
             }
             (_, _, Some(ca)) => {
-                let purpose = match self.purpose {
-                    Some(For::Client) => Purpose::Client,
-                    Some(For::Server) | None => Purpose::Server,
+                let role = match self.purpose {
+                    Some(For::Client) => Role::Client,
+                    Some(For::Server) | None => Role::Server,
                 };
-                let judge = Judge::by_authorities(ca, self.crl.as_deref(), purpose);
-                judge.map_err(|error| failed(error.to_string()))
+                let verifier = Verifier::by_authorities(ca, self.crl.as_deref(), role);
+                verifier.map_err(|error| failed(error.to_string()))
             }
             (_, _, None) => Err(Failure::usage("give --ca, or --config and --profile")),
         }
     }
 
     /// A name may belong to a profile of either kind, or to one of each.
-    fn profile(&self, (servers, clients): Profiles, config: &Path, name: &str) -> Result<Judge, Failure> {
+    fn profile(&self, (servers, clients): Profiles, config: &Path, name: &str) -> Result<Verifier, Failure> {
         let server = servers.into_iter().find(|options| options.name == name);
         let client = clients.into_iter().find(|options| options.name == name);
         let server = server.filter(|_| self.purpose != Some(For::Server));
         let client = client.filter(|_| self.purpose != Some(For::Client));
-        let judge = match (server, client) {
-            (Some(server), None) => ServerProfile::open(server, None).map(Judge::Server),
-            (None, Some(client)) => ClientProfile::open(client, None).map(Judge::Client),
+        let verifier = match (server, client) {
+            (Some(server), None) => Verifier::by_server(server),
+            (None, Some(client)) => Verifier::by_client(client),
             (Some(_), Some(_)) => {
                 let text =
                     "a tls-server and a tls-client have this name: say with --purpose which of them judges";
@@ -109,7 +109,7 @@ impl Verify {
                 return Err(failed(format!("{}: there is no {kind} named {name:?}", config.display())));
             }
         };
-        judge.map_err(|error| failed(error.to_string()))
+        verifier.map_err(|error| failed(error.to_string()))
     }
 }
 

@@ -164,7 +164,7 @@ fn expiry_is_warned_of_a_month_ahead() {
     let pki = Pki::new();
     for (end, expected) in [(29, Some("in 28 days")), (31, None), (-1, Some("has expired on"))] {
         pki.issue("x", &node_names("x"), "ca", days(-60, end));
-        let warning = pki.server("x").core.expiry_warning();
+        let warning = pki.server("x").expiry_warning();
         match expected {
             Some(expected) => assert!(warning.unwrap().contains(expected)),
             None => assert_eq!(warning, None),

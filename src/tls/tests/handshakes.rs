@@ -277,11 +277,11 @@ fn nodes_are_expected_by_name_or_by_hash() {
     let chain = [rustls::pki_types::CertificateDer::from(der)];
     let client = pki.client("b");
     let node = |name: &str| Expected::Node(NodeId::new(name).unwrap());
-    assert_eq!(client.core.check(&node("b"), &chain), Ok(()));
-    assert_eq!(client.core.check(&Expected::NodeHash(NameHash::of("b")), &chain), Ok(()));
-    let text = client.core.check(&node("c"), &chain).unwrap_err().to_string();
+    assert_eq!(client.check(&node("b"), &chain), Ok(()));
+    assert_eq!(client.check(&Expected::NodeHash(NameHash::of("b")), &chain), Ok(()));
+    let text = client.check(&node("c"), &chain).unwrap_err().to_string();
     assert!(text.contains("expected node c, found node b, host localhost"), "{text}");
-    assert!(client.core.check(&Expected::NodeHash(NameHash::of("c")), &chain).is_err());
+    assert!(client.check(&Expected::NodeHash(NameHash::of("c")), &chain).is_err());
 }
 
 #[test]

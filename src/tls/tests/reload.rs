@@ -16,8 +16,8 @@ use crate::wire::NodeId;
 
 /// As often as it takes for a change that stands still to count.
 fn look(profile: &ServerProfile) {
-    profile.core.refresh();
-    profile.core.refresh();
+    profile.refresh();
+    profile.refresh();
 }
 
 async fn meet(
@@ -39,10 +39,10 @@ async fn a_renewed_certificate_is_shown_without_a_restart() {
     let (server, client) = (pki.server("a"), pki.client("a"));
     let names = Subject { node_ids: vec!["a".to_owned(), "a2".to_owned()], ..node_names("a") };
     pki.issue("a", &names, "ca", Dates::default());
-    server.core.refresh();
+    server.refresh();
     let (_, dialled) = meet(&server, &client).await;
     assert_eq!(names_shown_to(&dialled.unwrap()), ["a"], "one look may see half of a change");
-    server.core.refresh();
+    server.refresh();
     let (_, dialled) = meet(&server, &client).await;
     assert_eq!(names_shown_to(&dialled.unwrap()), ["a", "a2"]);
 }
@@ -75,7 +75,7 @@ async fn a_bad_file_never_replaces_a_good_one() {
     }
     std::fs::remove_file(pki.path("ca.crt")).unwrap();
     look(&server);
-    let material = server.core.check(&Expected::Anyone, &chain(&pki, "b"));
+    let material = server.check(&Expected::Anyone, &chain(&pki, "b"));
     assert_eq!(material, Ok(()), "a removed file changes nothing");
 }
 
@@ -135,9 +135,9 @@ async fn connections_that_ended_are_forgotten() {
     pki.node("a");
     let server = pki.server("a");
     let pair = meet(&server, &pki.client("a")).await;
-    assert_eq!(server.core.living(), 1);
+    assert_eq!(server.living(), 1);
     drop(pair);
-    assert_eq!(server.core.living(), 0);
+    assert_eq!(server.living(), 0);
 }
 
 #[tokio::test]
@@ -249,7 +249,7 @@ async fn a_certificate_that_has_expired_since_cuts_nobody_unless_it_is_revoked()
     options.files.crl = Some(pki.path("crl.pem"));
     let server = ServerProfile::open(options, None).unwrap();
     let then = days(-20, 0).not_before.unwrap();
-    let guard = server.core.admit_at(chain(&pki, "b"), Expected::Anyone, then);
+    let guard = server.admit_at(chain(&pki, "b"), Expected::Anyone, then);
     pki.node("a");
     look(&server);
     assert!(!guard.cut().is_cancelled(), "it was good when the connection was made");
@@ -267,9 +267,9 @@ async fn files_that_could_not_be_read_for_a_moment_are_read_again() {
     let server = ServerProfile::open(options, None).unwrap();
     let guard = server.admit(chain(&pki, "b"), Expected::Anyone);
     pki.write("blocklist", format!("{}\n", Fingerprint::sha256(&chain(&pki, "b")[0])));
-    server.core.refresh();
+    server.refresh();
     let path = pki.path("blocklist");
-    server.core.refresh_by(|| {
+    server.refresh_by(|| {
         let problem = FileProblem::Read(std::io::Error::other("too many open files"));
         let source = Box::new(FileError { path, problem });
         Err(ProfileError::File {
@@ -280,6 +280,6 @@ async fn files_that_could_not_be_read_for_a_moment_are_read_again() {
         })
     });
     assert!(!guard.cut().is_cancelled());
-    server.core.refresh();
+    server.refresh();
     assert!(guard.cut().is_cancelled(), "no further change is needed");
 }
