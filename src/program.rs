@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::{cli, daemon, work};
+use crate::{cli, config, daemon, work};
 
 /// Runs the program to its end, as its name and its arguments say.
 pub fn main() -> ExitCode {
@@ -18,7 +18,7 @@ pub fn main() -> ExitCode {
     if args.get(1).is_some_and(|first| first == cli::DAEMON_ARGUMENT) {
         daemon(&args[2..])
     } else if args.first().is_some_and(|path| is_command_line(path)) {
-        cli::main(args, |path| daemon::tls_profiles_in(path).map_err(|errors| errors.to_string()))
+        cli::main(args, |path| config::tls_profiles(path).map_err(|errors| errors.to_string()))
     } else {
         daemon(args.get(1..).unwrap_or_default())
     }

@@ -86,7 +86,7 @@ struct Context {
 pub(crate) const DAEMON_ARGUMENT: &str = "__meshd";
 
 /// Runs meshctl with `args`, the program's name first, and returns its exit code. Blocks; starts its own runtime.
-/// `node_profiles` reads a node's configuration, for `cert verify`.
+/// `node_profiles` reads the TLS profiles of a node's configuration.
 pub(crate) fn main(args: Vec<OsString>, node_profiles: cert::NodeProfiles) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -118,7 +118,7 @@ fn run(cli: Cli, output: Output, node_profiles: cert::NodeProfiles) -> Result<Ex
 }
 
 async fn dispatch(cli: Cli, output: Output, node_profiles: cert::NodeProfiles) -> Result<Exit, Failure> {
-    let context = || Ok::<_, Failure>(Context { client: cli.target.client()?, output });
+    let context = || Ok::<_, Failure>(Context { client: cli.target.client(node_profiles)?, output });
     match cli.verb {
         Verb::Status(status) => status.run(&context()?).await,
         Verb::Ping(ping) => ping.run(&context()?).await,

@@ -7,10 +7,9 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Map, Value};
-
 use clap::{ArgAction, Args, builder::BoolishValueParser};
 
+use super::cert::NodeProfiles;
 use super::endpoint::{DEFAULT_SOCKETS, Dialer, Endpoint};
 use super::exit::{Exit, Failure};
 use crate::rpc::{Client, Deadlines};
@@ -58,7 +57,7 @@ impl Target {
     ///
     /// # Errors
     /// A [`Failure`] that says which sockets were looked for, or what is wrong with the address.
-    pub fn client(&self) -> Result<Client, Failure> {
+    pub fn client(&self, node_profiles: NodeProfiles) -> Result<Client, Failure> {
         self.check_tls()?;
         let endpoint = match &self.socket {
             Some(text) => text.parse::<Endpoint>().map_err(|error| Failure::usage(error.to_string()))?,
@@ -74,7 +73,7 @@ impl Target {
         let profile = match endpoint {
             Endpoint::Unix(_) | Endpoint::Tcp { .. } => None,
             Endpoint::Tls { .. } => {
-                let profile = ClientProfile::open(self.tls_options()?, None);
+                let profile = ClientProfile::open(self.tls_options(node_profiles)?, None);
                 Some(profile.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?)
             }
         };
@@ -82,10 +81,10 @@ impl Target {
     }
 
     /// The TLS settings: from the configuration file if one is given, else from the options.
-    fn tls_options(&self) -> Result<ClientOptions, Failure> {
+    fn tls_options(&self, node_profiles: NodeProfiles) -> Result<ClientOptions, Failure> {
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         if let (Some(file), Some(name)) = (&self.config, given(&self.tls_client)) {
-            return profile_in(file, &name);
+            return profile_in(file, &name, node_profiles);
         }
         let identity = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
@@ -120,43 +119,12 @@ impl Target {
     }
 }
 
-/// The `tls-client` of that name in a node's configuration. Only that one is looked at: what else a file holds
-/// may be for another version, or readable by nobody but the node.
-fn profile_in(file: &Path, name: &str) -> Result<ClientOptions, Failure> {
-    let failed = |text: String| Failure::new(Exit::Failed, format!("{}: {text}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
-    let items: Vec<Value> = serde_saphyr::from_str(&text).map_err(|error| failed(error.to_string()))?;
-    let lower = |map: &Map<String, Value>| -> Map<String, Value> {
-        map.iter().map(|(key, value)| (key.to_ascii_lowercase(), value.clone())).collect()
-    };
-    let mut named = items.iter().filter_map(|item| {
-        let profile = lower(lower(item.as_object()?).get("tls-client")?.as_object()?);
-        (profile.get("name").and_then(Value::as_str) == Some(name)).then_some(profile)
-    });
-    let Some(profile) = named.next() else { return Err(failed(format!("it holds no tls-client {name}"))) };
-    let path = |key: &str| {
-        profile.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(PathBuf::from)
-    };
-    let flag = |key: &str| match profile.get(key) {
-        Some(Value::Bool(flag)) => *flag,
-        Some(Value::String(text)) => {
-            matches!(text.to_ascii_lowercase().as_str(), "true" | "yes" | "y" | "1" | "t")
-        }
-        Some(_) | None => false,
-    };
-    let files = Files {
-        identity: path("cert").zip(path("key")),
-        authorities: path("rootcas"),
-        crl: path("crl"),
-        blocklist: path("blocklist"),
-    };
-    Ok(ClientOptions {
-        name: name.to_owned(),
-        files,
-        insecure_skip_verify: flag("insecureskipverify"),
-        min_tls13: flag("mintls13"),
-        ..ClientOptions::default()
-    })
+/// The `tls-client` of that name in a node's configuration.
+fn profile_in(file: &Path, name: &str, node_profiles: NodeProfiles) -> Result<ClientOptions, Failure> {
+    let failed = |text: String| Failure::new(Exit::Failed, text);
+    let (_, clients) = node_profiles(file).map_err(failed)?;
+    let missing = || failed(format!("{}: it holds no tls-client {name}", file.display()));
+    clients.into_iter().find(|client| client.name == name).ok_or_else(missing)
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -1,6 +1,6 @@
 //! What a node runs for as long as it is configured, one by one: links and services.
 //!
-//! Owns what each component occupies and which TLS profiles it uses, so that a reload can tell which of them conflict.
+//! Owns what each component occupies and which TLS profiles it uses, so that a reload knows which of them conflict.
 //! A control service is up to three components, one for each place where it listens: a change of one leaves the
 //! others alone. This refuses to start anything.
 
@@ -67,7 +67,7 @@ enum Order {
 }
 
 impl Facts {
-    /// What tells the component from others of its directive: the first that is named.
+    /// The name of the component among those of its directive: the first that is given.
     pub(super) fn label(&mut self, label: impl fmt::Display) {
         if self.label.is_empty() {
             self.label = label.to_string();
@@ -83,7 +83,7 @@ impl Facts {
     /// The facts of a directive's component.
     pub(super) fn of<D: Declared>(settings: &D::Value) -> Self {
         let mut facts = Self::default();
-        D::tell(settings, &mut facts);
+        D::describe(settings, &mut facts);
         facts.label = format!("{} {}", D::NAME, facts.label);
         if D::GROUP == Group::Backends {
             let peer = facts.claims.contains(&Claim::Neighbour);
@@ -160,7 +160,7 @@ impl Component {
 }
 
 impl fmt::Display for Component {
-    /// The directive and what tells it from others of its kind, for logs and errors.
+    /// The directive and its label, for logs and errors.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.facts().label)
     }

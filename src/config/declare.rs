@@ -45,7 +45,7 @@ pub trait Settings {
     fn read(reader: &mut Reader<'_>) -> Option<Self::Value>;
 
     /// Adds what the value says about a component that is configured by it.
-    fn tell(_value: &Self::Value, _facts: &mut Facts) {}
+    fn describe(_value: &Self::Value, _facts: &mut Facts) {}
 }
 
 /// A directive.
@@ -74,8 +74,8 @@ pub trait Single {
     /// is missing, before.
     fn read(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Self::Value>;
 
-    /// See [`Settings::tell`].
-    fn tell(_value: &Self::Value, _facts: &mut Facts) {}
+    /// See [`Settings::describe`].
+    fn describe(_value: &Self::Value, _facts: &mut Facts) {}
 }
 
 impl<T: Single> Settings for T {
@@ -95,8 +95,8 @@ impl<T: Single> Settings for T {
         T::read(given.filter(|_| !is_empty), reader)
     }
 
-    fn tell(value: &T::Value, facts: &mut Facts) {
-        T::tell(value, facts);
+    fn describe(value: &T::Value, facts: &mut Facts) {
+        T::describe(value, facts);
     }
 }
 
@@ -111,8 +111,8 @@ impl<T: Single> Single for Option<T> {
         if given.is_none() { Some(None) } else { T::read(given, reader).map(Some) }
     }
 
-    fn tell(value: &Option<T::Value>, facts: &mut Facts) {
-        value.iter().for_each(|value| T::tell(value, facts));
+    fn describe(value: &Option<T::Value>, facts: &mut Facts) {
+        value.iter().for_each(|value| T::describe(value, facts));
     }
 }
 
@@ -232,9 +232,9 @@ macro_rules! make {
 }
 
 /// Lets each field of a value add to the facts, where the value has the fields.
-macro_rules! tell {
+macro_rules! describe {
     ($value:ident, $facts:ident, { $($field:ident: $type:ty),* }) => {
-        $(<$type as $crate::config::declare::Settings>::tell(&$value.$field, $facts);)*
+        $(<$type as $crate::config::declare::Settings>::describe(&$value.$field, $facts);)*
     };
     ($value:ident, $facts:ident, { $($field:ident: $type:ty),* } $make:expr) => {
         let (_, _) = ($value, $facts);
@@ -276,8 +276,8 @@ macro_rules! settings {
                 Some($crate::config::declare::make!($value { $($field),* } $($make)?))
             }
 
-            fn tell(value: &$value, facts: &mut $crate::config::components::Facts) {
-                $crate::config::declare::tell!(value, facts, { $($field: $type),* } $($make)?);
+            fn describe(value: &$value, facts: &mut $crate::config::components::Facts) {
+                $crate::config::declare::describe!(value, facts, { $($field: $type),* } $($make)?);
             }
         }
     };
@@ -332,4 +332,4 @@ macro_rules! directive {
     };
 }
 
-pub(super) use {directive, flag, make, name, settings, tell};
+pub(super) use {describe, directive, flag, make, name, settings};

@@ -36,9 +36,12 @@ pub use reload::{NotReloadable, ReloadPlan, plan};
 use cmdline::Reading;
 use declare::Declared;
 use directives::node::Node;
+use directives::tls::{TlsClient, TlsServer};
 use error::Report;
 use item::Item;
 use schema::Directive;
+
+use crate::tls::{ClientOptions, ServerOptions};
 
 /// Everything outside the configuration that its defaults may depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,6 +160,26 @@ pub fn load(
         None if args.is_empty() => Ok(Invocation::Help),
         None => read(&args, environment).map(|loaded| Invocation::Run(Box::new(loaded))),
     }
+}
+
+/// The TLS profiles in a node's configuration, which is a file or a directory. What else is in it may be for another
+/// version of the program, and is not looked at.
+///
+/// # Errors
+/// What is wrong with the files, or with the profiles.
+pub fn tls_profiles(path: &Path) -> Result<(Vec<ServerOptions>, Vec<ClientOptions>), ConfigErrors> {
+    let option = if path.is_dir() { "--config-dir" } else { "--config" };
+    let mut report = Report::default();
+    let items = cmdline::read(&[option.to_owned(), path.display().to_string()], &mut report).items;
+    if !items.is_empty() {
+        let is_profile =
+            |error: &ConfigError| matches!(error.directive, Some(TlsServer::NAME | TlsClient::NAME));
+        report.errors.retain(is_profile);
+    }
+    let environment = Environment::of_process();
+    let servers = directives::read_all::<TlsServer>(&items, &environment, &mut report);
+    let clients = directives::read_all::<TlsClient>(&items, &environment, &mut report);
+    report.finish().map(|_| (servers, clients))
 }
 
 fn read(args: &[String], environment: &Environment) -> Result<Loaded, ConfigErrors> {

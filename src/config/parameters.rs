@@ -28,18 +28,18 @@ use crate::wire::{Cost, NodeId, ServiceName};
 macro_rules! grammar {
     // By a type without values.
     ($($(#[doc = $doc:literal])+ struct $name:ident => $value:ty = $kind:ident $read:expr
-        $(, role $role:expr)? $(, empty_is_absent $empty:literal)? $(, tell $tell:expr)?;)+) => {$(
+        $(, role $role:expr)? $(, empty_is_absent $empty:literal)? $(, describe $describe:expr)?;)+) => {$(
         $(#[doc = $doc])+
         #[derive(Debug, Clone, Copy)]
         pub enum $name {}
         $crate::config::parameters::grammar! {
             impl $name => $value = $kind $read
-                $(, role $role)? $(, empty_is_absent $empty)? $(, tell $tell)?;
+                $(, role $role)? $(, empty_is_absent $empty)? $(, describe $describe)?;
         }
     )+};
     // By the type of the value itself, or another that has no other grammar.
     ($(impl $name:ty => $value:ty = $kind:ident $read:expr
-        $(, role $role:expr)? $(, empty_is_absent $empty:literal)? $(, tell $tell:expr)?;)+) => {$(
+        $(, role $role:expr)? $(, empty_is_absent $empty:literal)? $(, describe $describe:expr)?;)+) => {$(
         impl $crate::config::declare::Single for $name {
             type Value = $value;
             const KIND: $crate::config::schema::Kind = $crate::config::schema::Kind::$kind;
@@ -53,9 +53,9 @@ macro_rules! grammar {
                 ($read)(given, reader)
             }
 
-            $(fn tell(value: &$value, facts: &mut $crate::config::components::Facts) {
-                let tell: fn(&$value, &mut $crate::config::components::Facts) = $tell;
-                tell(value, facts);
+            $(fn describe(value: &$value, facts: &mut $crate::config::components::Facts) {
+                let describe: fn(&$value, &mut $crate::config::components::Facts) = $describe;
+                describe(value, facts);
             })?
         }
     )+};
@@ -128,7 +128,7 @@ grammar! {
     /// A node or service to connect to.
     struct Address => HostPort = Text parsed(HostPort::to_dial);
     /// A neighbour to connect to: any two peers may turn out to be the same node.
-    struct PeerAddress => HostPort = Text parsed(HostPort::to_dial), tell |address, facts| {
+    struct PeerAddress => HostPort = Text parsed(HostPort::to_dial), describe |address, facts| {
         facts.label(address);
         facts.claims.push(Claim::Neighbour);
     };
@@ -137,21 +137,21 @@ grammar! {
     /// A host to listen on.
     struct BindHost => String = Text parsed(bind_host);
     /// The name of a service that this node offers; reserved ones are refused.
-    struct OwnService => ServiceName = Text parsed(own_service), role Role::Defines("service"), tell |service, facts| {
+    struct OwnService => ServiceName = Text parsed(own_service), role Role::Defines("service"), describe |service, facts| {
         facts.label(service);
         facts.claims.push(Claim::Service(*service));
     };
     /// A Unix socket to listen on.
-    struct SocketFile => PathBuf = Text any, role Role::Defines("socket file"), tell |path, facts| {
+    struct SocketFile => PathBuf = Text any, role Role::Defines("socket file"), describe |path, facts| {
         facts.label(path.display());
         facts.claims.push(Claim::File(path.clone()));
     };
     /// The name of a `tls-server`.
     struct TlsServerName => String = Text any, role Role::Refers("tls-server"),
-        tell |name, facts| facts.profiles.push(Profile::Server(name.clone()));
+        describe |name, facts| facts.profiles.push(Profile::Server(name.clone()));
     /// The name of a `tls-client`.
     struct TlsClientName => String = Text any, role Role::Refers("tls-client"),
-        tell |name, facts| facts.profiles.push(Profile::Client(name.clone()));
+        describe |name, facts| facts.profiles.push(Profile::Client(name.clone()));
     /// Variables of a command's environment, whose values are texts, numbers or booleans.
     struct Variables => BTreeMap<String, String> = FreeMap variables;
     /// A number of processors, as thousandths.
@@ -256,7 +256,7 @@ impl<const UDP: bool> Settings for Bind<UDP> {
         Some(HostPort { host: host?, port: port? })
     }
 
-    fn tell(bind: &HostPort, facts: &mut Facts) {
+    fn describe(bind: &HostPort, facts: &mut Facts) {
         facts.label(format_args!("on {bind}"));
         facts.listens(bind, UDP);
     }

@@ -30,29 +30,24 @@ pub enum Kind {
 impl Kind {
     /// The kind as an error message names it.
     pub const fn wanted(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Int => "a whole number",
-            Self::Float => "a number",
-            Self::Flag => "true or false",
-            Self::TextList => "a list of texts",
-            Self::NodeCosts => "a map of node IDs to costs",
-            Self::FirewallRules => "a list of firewall rules",
-            Self::FreeMap => "a map",
-        }
+        self.words().0
     }
 
     /// The kind as the help text shows it.
     pub const fn placeholder(self) -> &'static str {
+        self.words().1
+    }
+
+    const fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::Text => "TEXT",
-            Self::Int => "INT",
-            Self::Float => "NUMBER",
-            Self::Flag => "BOOL",
-            Self::TextList => "TEXT...",
-            Self::NodeCosts => "{NODE: COST}",
-            Self::FirewallRules => "[RULE, ...]",
-            Self::FreeMap => "{...}",
+            Self::Text => ("text", "TEXT"),
+            Self::Int => ("a whole number", "INT"),
+            Self::Float => ("a number", "NUMBER"),
+            Self::Flag => ("true or false", "BOOL"),
+            Self::TextList => ("a list of texts", "TEXT..."),
+            Self::NodeCosts => ("a map of node IDs to costs", "{NODE: COST}"),
+            Self::FirewallRules => ("a list of firewall rules", "[RULE, ...]"),
+            Self::FreeMap => ("a map", "{...}"),
         }
     }
 }
@@ -187,11 +182,6 @@ impl Directive {
     /// The parameter of this name in any case.
     pub fn parameter(&self, name: &str) -> Option<&Parameter> {
         self.parameters.iter().find(|parameter| parameter.name.eq_ignore_ascii_case(name))
-    }
-
-    /// The parameter whose name may be left out.
-    pub fn bare_parameter(&self) -> Option<&Parameter> {
-        self.parameters.iter().find(|parameter| parameter.bare)
     }
 
     /// One line for the help text.

@@ -12,7 +12,6 @@ mod reload;
 mod watch;
 mod wiring;
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +22,12 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::config::{self, Config, ConfigErrors, Environment, Invocation, Loaded};
+use crate::config::{self, Config, Environment, Invocation, Loaded};
 use crate::control::{Context, LineBudget, Reload};
 use crate::node::{self, NodeHandle, NodeOptions, StopCause};
 use crate::stream::Streams;
 use crate::telemetry::{self, Log};
-use crate::tls::{ClientOptions, Names, Profiles, ServerOptions};
+use crate::tls::{Names, Profiles};
 use crate::work::{self, NodeDirectory, Registry};
 
 use components::{Components, StartError};
@@ -118,17 +117,6 @@ pub(crate) fn main(args: Vec<String>, ask_to_sign: fn(&Names) -> bool) -> ExitCo
 /// has ended from being gone.
 fn leave(runtime: Runtime) {
     runtime.shutdown_timeout(LAST_WORDS);
-}
-
-/// The TLS profiles in a node's configuration, which is a file or a directory: its `tls-server`s and `tls-client`s.
-///
-/// # Errors
-/// Everything that is wrong with the configuration.
-pub fn tls_profiles_in(path: &Path) -> Result<(Vec<ServerOptions>, Vec<ClientOptions>), ConfigErrors> {
-    let loaded = config::load(check::sources(vec![path.display().to_string()]), &Environment::of_process())?;
-    let Invocation::Run(loaded) = loaded else { return Ok(Default::default()) };
-    let Config { tls_servers, tls_clients, .. } = loaded.config;
-    Ok((tls_servers, tls_clients))
 }
 
 /// Starts everything, waits for the end, stops everything.

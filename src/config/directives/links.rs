@@ -130,7 +130,7 @@ grammar! {
 }
 
 grammar! {
-    impl WsUrl => WsUrl = Text ws_url, tell |url, facts| {
+    impl WsUrl => WsUrl = Text ws_url, describe |url, facts| {
         facts.label(url);
         facts.claims.push(Claim::Neighbour);
     };

@@ -1,4 +1,4 @@
-//! All directives, each declared in one of the files beside this one, and the [`Config`] that they make together.
+//! All directives, each declared in one of the files of this directory, and the [`Config`] that they make together.
 //!
 //! Owns the list: a directive that is not in it does not exist. It refuses to know notations, files and what runs
 //! later.
@@ -130,7 +130,12 @@ impl Config {
     }
 }
 
-fn read_all<D: Declared>(items: &[Item], environment: &Environment, report: &mut Report) -> Vec<D::Value> {
+/// Reads all directives of one kind. All errors are noted.
+pub(super) fn read_all<D: Declared>(
+    items: &[Item],
+    environment: &Environment,
+    report: &mut Report,
+) -> Vec<D::Value> {
     let items = items.iter().filter(|item| item.directive.name == D::NAME);
     items.filter_map(|item| D::read(&mut Reader::new(item, environment, report))).collect()
 }

@@ -39,7 +39,7 @@ directive! {
         firewall_rules "firewallrules": Rules,
         /// close a silent link after this time, 21s or more
         max_idle "maxidleconnectiontimeout": MaxIdle,
-        /// forget a node unreachable for so long, 1m up
+        /// forget a node after this time unreachable, 1m up
         forget_after "forgetafter": ForgetAfter [empty_is_default] = "10m",
         /// what one calling node may have here
         quota: Quota,

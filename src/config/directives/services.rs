@@ -1,4 +1,4 @@
-//! What a node offers beside work: the control service, proxies, the command service, the IP router.
+//! Services of a node other than work: the control service, proxies, the command service, the IP router.
 //!
 //! Owns their declarations. It refuses to know streams and sockets, and whether a name is taken: that is decided over
 //! all directives.
@@ -209,7 +209,7 @@ grammar! {
 grammar! {
     /// The name of a network interface; the kernel takes 15 bytes.
     struct InterfaceName => String = Text parsed(interface_name),
-        tell |name, facts| facts.claims.push(Claim::Interface(name.clone()));
+        describe |name, facts| facts.claims.push(Claim::Interface(name.clone()));
     /// A local network of 4 addresses.
     struct LocalNet => Ipv4Net = Text parsed(local_net);
     /// Networks, separated by commas.

@@ -189,3 +189,25 @@ unix-socket-servers:
         "command line argument 2: --config-v2 takes a file in version 2, a map with `version: 2`"
     );
 }
+
+#[test]
+fn tls_profiles_are_read_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.yml");
+    let read = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        tls_profiles(&path).map_err(|errors| errors.to_string())
+    };
+    let client = "- tls-client: {name: c, rootcas: /r, insecureskipverify: yes}\n";
+    let (servers, clients) = read(&format!("- from-the-future: 1\n- tcp-peer: {{}}\n{client}")).unwrap();
+    assert_eq!((servers.len(), clients.len()), (0, 1));
+    assert!(clients[0].insecure_skip_verify && clients[0].files.authorities == Some("/r".into()));
+    let (servers, _) = read("version: 2\ntls-server: {name: s, cert: /c, key: /k}\n").unwrap();
+    assert_eq!(servers[0].name, "s");
+    let error = read(&format!("{client}- tls-client: {{name: d, cert: /c}}\n")).unwrap_err();
+    assert_eq!(
+        error,
+        format!("{}:2: tls-client: `cert` and `key` go together: give both or neither", path.display())
+    );
+    assert!(read("[").unwrap_err().contains("not valid YAML"));
+}

@@ -36,14 +36,17 @@ fn spelling_order_and_defaults_are_no_change() {
 ";
     let plan = plan(&parse_text(BEFORE), &parse_text(after)).unwrap();
     assert!(plan.is_empty(), "{plan:?}");
-    assert_eq!(plan.unchanged.len(), 6, "three links, three doors of the control service");
+    assert_eq!(plan.unchanged.len(), 6, "three links, three listeners of the control service");
 }
 
 #[test]
-fn doors_on_the_host_open_last_and_the_one_on_the_mesh_first() {
-    let parts = names(&parse_text(BEFORE).components());
-    assert_eq!(parts.first().unwrap(), "control-service control");
-    assert_eq!(parts[parts.len() - 2..], ["control-service on /run/x", "control-service on 0.0.0.0:7"]);
+fn listeners_on_the_host_open_last_and_the_one_on_the_mesh_first() {
+    let components = names(&parse_text(BEFORE).components());
+    assert_eq!(components.first().unwrap(), "control-service control");
+    assert_eq!(
+        components[components.len() - 2..],
+        ["control-service on /run/x", "control-service on 0.0.0.0:7"]
+    );
 }
 
 #[test]
@@ -65,7 +68,7 @@ fn equal_links_are_counted() {
 }
 
 #[test]
-fn a_control_service_changes_door_by_door() {
+fn a_control_service_changes_listener_by_listener() {
     let socket = planned("/run/x", "/run/y");
     assert_eq!(names(&socket.added), ["control-service on /run/y"]);
     assert_eq!(names(&socket.removed), ["control-service on /run/x"]);
@@ -143,7 +146,7 @@ const SECURED: &str = "
 ";
 
 #[test]
-fn parts_whose_profile_changes_start_again_and_no_others() {
+fn components_whose_profile_changes_start_again_and_no_others() {
     let old = parse_text(SECURED);
     let plan = |from: &str, to: &str| {
         assert!(SECURED.contains(from), "{from}");
