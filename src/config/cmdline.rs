@@ -26,7 +26,7 @@ pub(super) struct Reading {
     pub(super) watched: Vec<PathBuf>,
 }
 
-/// What follows the dashes of an option.
+/// The part of an option after its dashes.
 pub(super) fn option(arg: &str) -> Option<&str> {
     arg.strip_prefix("--").or_else(|| arg.strip_prefix('-'))
 }
@@ -45,7 +45,7 @@ pub(super) fn read(args: &[String], report: &mut Report) -> Reading {
     parser.reading
 }
 
-/// What an argument without a dash belongs to.
+/// The option that the next argument without a dash belongs to.
 enum Expecting {
     Nothing,
     /// A directive; none if its name is unknown.
@@ -53,7 +53,7 @@ enum Expecting {
     Path(u64, String, Origin),
 }
 
-/// What a path names.
+/// The kind of a path.
 #[derive(Clone, Copy)]
 enum Origin {
     File,

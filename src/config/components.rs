@@ -1,4 +1,4 @@
-//! What a node runs for as long as it is configured, one by one: links and services.
+//! The components of a node, which run for as long as they are configured: links and services.
 //!
 //! Owns what each component occupies and which TLS profiles it uses, so that a reload knows which of them conflict.
 //! A control service is up to three components, one for each place where it listens: a change of one leaves the
@@ -42,11 +42,11 @@ pub enum Claim {
     Neighbour,
 }
 
-/// What a component's settings say about it.
+/// Facts about a component that its settings decide.
 #[derive(Debug, Default)]
 pub struct Facts {
     label: String,
-    /// What it occupies while it runs.
+    /// The resources that it occupies while it runs.
     pub claims: Vec<Claim>,
     /// The TLS profiles that it takes when it starts.
     pub profiles: Vec<Profile>,
@@ -104,7 +104,7 @@ pub enum ControlListener {
     Mesh(ServiceName, Option<String>, Trust),
 }
 
-/// Whom a place to listen trusts.
+/// The callers that a listener trusts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
     /// Those who have proved who they are, and those of this host.
@@ -148,7 +148,7 @@ impl ControlListener {
 }
 
 impl Component {
-    /// What it occupies while it runs.
+    /// The resources that it occupies while it runs.
     pub fn claims(&self) -> Vec<Claim> {
         self.facts().claims
     }

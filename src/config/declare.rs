@@ -35,7 +35,7 @@ use super::value::{Located, quoted};
 
 /// One parameter or several, read as one value.
 pub trait Settings {
-    /// What is read.
+    /// The value.
     type Value;
 
     /// The parameters, as the declaration has the first of them.
@@ -63,9 +63,9 @@ pub trait Declared: Settings {
 pub trait Single {
     /// The value.
     type Value;
-    /// What is written.
+    /// The kind of the written value.
     const KIND: Kind = Kind::Text;
-    /// What it means for other directives.
+    /// Its meaning for other directives.
     const ROLE: Role = Role::Plain;
     /// True if an empty text is the same as none; else it is an error.
     const EMPTY_IS_ABSENT: bool = false;
@@ -132,7 +132,7 @@ impl<T: Single> Single for Vec<T> {
 pub struct Reader<'a> {
     item: &'a Item,
     parameter: &'static str,
-    /// What defaults may depend on.
+    /// Defaults may depend on it.
     pub(super) environment: &'a Environment,
     report: &'a mut Report,
 }

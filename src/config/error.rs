@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration, and where.
+//! Errors and warnings about a configuration, and their locations.
 //!
 //! Owns the locations (file and line, or argument of the command line), the report that collects all errors, and the
 //! words that several checks share. An error says where, which directive and parameter, what was given and what is
@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a piece of configuration was read from.
+/// The origin of a piece of configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A file, as it was named.
@@ -145,7 +145,7 @@ pub struct ConfigError {
     pub directive: Option<&'static str>,
     /// The parameter concerned, in the schema's spelling.
     pub parameter: Option<&'static str>,
-    /// What is wrong, and what is allowed instead.
+    /// The fault, and what is allowed instead.
     pub fault: String,
 }
 
@@ -186,7 +186,7 @@ impl std::error::Error for ConfigErrors {}
 pub struct Warning {
     /// Where it was written.
     pub at: Location,
-    /// What a person should look at.
+    /// The advice.
     pub text: String,
 }
 

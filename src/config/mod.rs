@@ -89,7 +89,7 @@ impl Environment {
     }
 }
 
-/// What a command line asks for.
+/// The action that a command line asks for.
 #[derive(Debug)]
 pub enum Invocation {
     /// Print [`help`] and end.
@@ -105,7 +105,7 @@ pub enum Invocation {
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// What a person should look at; to be logged.
+    /// To be logged.
     pub warnings: Vec<Warning>,
     /// The way to read it again.
     pub sources: Sources,

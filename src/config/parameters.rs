@@ -262,7 +262,7 @@ impl<const UDP: bool> Settings for Bind<UDP> {
     }
 }
 
-/// What holds for the links of a listener.
+/// The policy of a listener's links.
 #[derive(Debug, Clone, Copy)]
 pub enum ListenPolicy {}
 
@@ -278,7 +278,7 @@ settings! {
     make LinkPolicy { cost, node_cost, allowed_peers: only(allowed_peers), ..LinkPolicy::default() }
 }
 
-/// What holds for the link to a peer.
+/// The policy of the link to a peer.
 #[derive(Debug, Clone, Copy)]
 pub enum DialPolicy {}
 

@@ -1,4 +1,4 @@
-//! What a changed configuration means for a running node.
+//! The changes of a running node that a new configuration asks for.
 //!
 //! Owns the rule which settings can change while a node runs, and the comparison: it compares typed values, so that
 //! order, spelling and defaults written out do not count as changes. A component whose TLS profile changes is a
@@ -14,7 +14,7 @@ use crate::mesh::firewall::Rule;
 use crate::telemetry::LogLevel;
 use crate::work::Quota;
 
-/// What a running node must do to follow a new configuration.
+/// The changes that a running node makes to follow a new configuration.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReloadPlan {
     /// Links and services to start, in the new configuration's order.
@@ -132,7 +132,7 @@ fn changed_profiles(old: &Config, new: &Config) -> BTreeSet<Profile> {
     servers.chain(clients.map(|client| Profile::Client(client.name.clone()))).collect()
 }
 
-/// What is on one side only.
+/// The values that are on one side only.
 fn differing<'a, T: PartialEq>(old: &'a [T], new: &'a [T]) -> impl Iterator<Item = &'a T> {
     let only = |these: &'a [T], those: &'a [T]| these.iter().filter(|item| !those.contains(item));
     only(old, new).chain(only(new, old))

@@ -6,7 +6,7 @@
 
 use super::directives::DIRECTIVES;
 
-/// What values a parameter takes.
+/// The kind of a parameter's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Text; numbers and booleans are taken as text.
@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// What a name in a parameter means to the rest of the configuration.
+/// The meaning of a parameter's text for the rest of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Nothing.
@@ -70,9 +70,9 @@ pub enum Role {
 pub struct Parameter {
     /// In lower case.
     pub name: &'static str,
-    /// What it takes.
+    /// The kind of its values.
     pub kind: Kind,
-    /// What it means for other directives.
+    /// Its meaning for other directives.
     pub role: Role,
     /// Its value if it is not given, as text.
     pub default: Option<&'static str>,
@@ -160,7 +160,7 @@ pub struct Directive {
     pub singleton: bool,
     /// True if no other directive may occur with it.
     pub exclusive: bool,
-    /// What happens instead, if this version does nothing of it.
+    /// The consequence, if this version does nothing with it.
     pub without_effect: Option<&'static str>,
 }
 

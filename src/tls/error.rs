@@ -1,4 +1,4 @@
-//! What can be wrong with the files of a profile, and with the certificate that a peer shows.
+//! Errors in the files of a profile, and reasons to reject the certificate that a peer shows.
 //!
 //! Owns the texts: each says what was expected, what was found, in which file, and what to do. It decides
 //! nothing.
@@ -18,11 +18,11 @@ use super::names::Names;
 pub struct FileError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: FileProblem,
 }
 
-/// What is wrong with a file.
+/// The problem with a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileProblem {
     /// It cannot be opened or read.
@@ -37,7 +37,7 @@ pub enum FileProblem {
     /// Nothing of the wanted kind is in it.
     #[error("holds no {wanted}{}", found_instead(.found))]
     Nothing {
-        /// What was looked for, as `certificate`.
+        /// The wanted kind, as `certificate`.
         wanted: &'static str,
         /// The kinds of PEM sections that are there.
         found: Vec<String>,
@@ -130,7 +130,7 @@ pub enum ProfileError {
         name: String,
         /// Which setting names the file.
         parameter: &'static str,
-        /// What is wrong.
+        /// The problem.
         source: Box<FileError>,
     },
     /// No authorities at all.
@@ -302,7 +302,7 @@ pub enum HandshakeError {
     Failed {
         /// The profile.
         profile: String,
-        /// What happened, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
 }

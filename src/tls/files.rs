@@ -73,7 +73,7 @@ pub(super) fn revocation_lists(path: &Path) -> Result<Vec<CertRevocationList<'st
     found.iter().enumerate().map(parse).collect()
 }
 
-/// What is wrong with a revocation list. OpenSSL makes lists of version 1 by default.
+/// The reason why a revocation list cannot be used. OpenSSL makes lists of version 1 by default.
 fn crl_reason(error: &webpki::Error) -> String {
     match error {
         webpki::Error::UnsupportedCrlVersion | webpki::Error::MalformedExtensions => {

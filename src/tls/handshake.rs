@@ -201,7 +201,7 @@ fn in_plain_words(error: io::Error) -> io::Error {
     }
 }
 
-/// What rustls found, and what to do about it.
+/// The error of rustls, with what to do about it.
 pub(super) fn advice(error: &rustls::Error) -> String {
     use rustls::{AlertDescription as Alert, Error};
     match error {
@@ -327,7 +327,7 @@ impl<T: Send + 'static> Handshakes<T> {
         self.under_way() >= SUSPICIOUS_HANDSHAKES
     }
 
-    /// What the next one to end has led to; pending while there are none. Cancel safe.
+    /// The result of the next one to end; pending while there are none. Cancel safe.
     pub async fn next(&mut self) -> T {
         loop {
             match self.running.join_next().await {

@@ -49,7 +49,7 @@ pub fn certificates(path: &Path) -> Result<Vec<(Facts, String)>, FileError> {
     all.iter().enumerate().map(read).collect()
 }
 
-/// Who verifies a certificate.
+/// A party that verifies certificates.
 #[derive(Debug)]
 pub struct Verifier(By);
 

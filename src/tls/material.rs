@@ -1,4 +1,4 @@
-//! What a profile has read from its files: its own certificate, whom it trusts, whom it refuses.
+//! The contents of a profile's files: its own certificate, the trusted authorities, the revoked certificates.
 //!
 //! A material is read whole or not at all, so that a file which is just being written never takes the place
 //! of a good one. It refuses to know handshakes and when to read again.
@@ -38,7 +38,7 @@ impl Stamp {
     }
 }
 
-/// Who is trusted and who is not.
+/// Trusted authorities, revoked and blocked certificates.
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) anchors: Vec<TrustAnchor<'static>>,
@@ -101,7 +101,7 @@ impl Material {
         Ok(Self { identity, trust })
     }
 
-    /// What a person should know about the own certificate's end.
+    /// Advice about the own certificate, if it expires soon.
     pub(super) fn expiry_warning(&self, now: Timestamp) -> Option<String> {
         let facts = Facts::of(self.identity.as_ref()?.end_entity_cert().ok()?).ok()?;
         let left = facts.not_after.duration_since(now);

@@ -71,8 +71,8 @@ impl ServerProfile {
         self.settings.require_client_cert
     }
 
-    /// Whom a listener for neighbours expects: where they must show a certificate, one that names its node. Whether
-    /// that is the one which the neighbour calls itself shows when it does.
+    /// The names that a listener for neighbours expects: where certificates are required, each must name a node. That
+    /// it is the ID which the neighbour claims is checked once it claims one.
     pub fn expected_neighbour(&self) -> Expected {
         let Settings { require_client_cert, admit_nameless, skip_names_check, .. } = &self.settings;
         let is_named = *require_client_cert && !admit_nameless && !skip_names_check;
@@ -173,7 +173,7 @@ impl ClientProfile {
     }
 }
 
-/// What a `tls-server` and a `tls-client` have in common: settings, the contents of files, the connections let in.
+/// The common part of a `tls-server` and a `tls-client`: settings, the contents of files, the connections let in.
 #[derive(Debug)]
 pub struct Profile {
     pub(super) settings: Settings,
@@ -184,14 +184,14 @@ pub struct Profile {
     seen: Mutex<Seen>,
 }
 
-/// What is known of a profile's files.
+/// The state of a profile's files.
 #[derive(Debug)]
 struct Seen {
     /// As they were read last.
     read: Stamp,
     /// As they were looked at last.
     looked_at: Stamp,
-    /// What was wrong with them, so that it is said once.
+    /// The last error, so that it is logged once.
     complaint: Option<String>,
 }
 
@@ -327,7 +327,7 @@ impl Profile {
                 self.cut_rejected();
             }
             Err(error) => {
-                // What cannot be read may be readable without another change: without descriptors, nothing is.
+                // A file may become readable without another change: out of descriptors, none can be opened.
                 if !error.may_pass() {
                     seen.read = now;
                 }
@@ -357,7 +357,7 @@ impl Profile {
         }
     }
 
-    /// What a person should do about the own certificate, if it ends soon.
+    /// Advice about the own certificate, if it expires soon.
     pub fn expiry_warning(&self) -> Option<String> {
         self.material.load().expiry_warning(Timestamp::now())
     }

@@ -20,7 +20,7 @@ use super::names::{Facts, Names};
 use super::profile::Profile;
 use crate::wire::{NameHash, NodeId};
 
-/// Whom a certificate must name.
+/// The name that a certificate must hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expected {
     /// Anybody whom the authorities know.

@@ -140,7 +140,7 @@ pub(super) fn read_all<D: Declared>(
     items.filter_map(|item| D::read(&mut Reader::new(item, environment, report))).collect()
 }
 
-/// What a [`Config`] has of a directive.
+/// The field of a [`Config`] for a directive.
 trait Held<T> {
     /// From all that are given; that some may be given only once has been checked.
     fn hold(all: Vec<T>) -> Self;

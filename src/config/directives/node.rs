@@ -39,7 +39,7 @@ directive! {
         firewall_rules "firewallrules": Rules,
         /// close a silent link after this time, 21s or more
         max_idle "maxidleconnectiontimeout": MaxIdle,
-        /// forget a node after this time unreachable, 1m up
+        /// forget a node unreachable this long, 1m up
         forget_after "forgetafter": ForgetAfter [empty_is_default] = "10m",
         /// what one calling node may have here
         quota: Quota,
@@ -136,7 +136,7 @@ grammar! {
 }
 
 impl Node {
-    /// What stands in the configuration of a command that runs no node.
+    /// The placeholder in the configuration of a command that runs no node.
     pub(super) fn none() -> Self {
         Self {
             // The name is a constant and valid.
@@ -155,7 +155,7 @@ impl Node {
     }
 }
 
-/// What receptor allows in the ID that a node is given, in its words. Other nodes' IDs are taken as they come.
+/// The characters that receptor allows in a node's own ID, in its words. Other nodes' IDs are not checked.
 const OWN_ID_CLASS: &str = "node id can only contain a-z, A-Z, 0-9 or special characters . - _ @ :";
 
 fn own_id(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<NodeId> {
