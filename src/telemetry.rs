@@ -49,7 +49,7 @@ impl LogLevel {
 /// How much the process logs. Clones are the same.
 #[derive(Clone)]
 pub struct Log {
-    /// Under a lock, so that what was set last is also what is told.
+    /// Under a lock, so that the level set last is also the one reported.
     current: Arc<Mutex<(LogLevel, bool)>>,
     apply: Arc<dyn Fn(Targets) + Send + Sync>,
 }
@@ -97,7 +97,7 @@ fn filter(level: LogLevel, trace: bool) -> Targets {
         LogLevel::Debug => LevelFilter::DEBUG,
     };
     let others = if own >= LevelFilter::DEBUG { LevelFilter::INFO } else { LevelFilter::ERROR };
-    // QUIC cries out when the node below it stops, which is how a node ends.
+    // QUIC logs errors when the node below it stops, which is how a node ends.
     let quic = if own >= LevelFilter::DEBUG { others } else { LevelFilter::OFF };
     Targets::new().with_target("meshd", own).with_target("quinn", quic).with_default(others)
 }

@@ -1,5 +1,5 @@
-//! What meshctl tells the shell: the one list of exit codes, and the failures that carry them.
-//! Numbers that receptorctl's users know keep their meaning.
+//! The one list of exit codes, and the failures that carry them. Codes that receptorctl's users know keep their
+//! meaning.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use crate::rpc::CallError;
 /// How a command ended, as the shell sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// Done as asked.
+    /// Success.
     Success,
     /// The node refused, or a unit that was followed failed or was canceled.
     Failed,
@@ -20,7 +20,7 @@ pub enum Exit {
     ReloadUnreadable,
     /// Reload: anything else.
     ReloadFailed,
-    /// The command line makes no sense.
+    /// The command line is invalid.
     Usage,
     /// The node cannot be reached, or stopped answering.
     Unreachable,
@@ -28,7 +28,7 @@ pub enum Exit {
     SubmitFailed,
     /// Ctrl-C or a termination signal.
     Interrupted,
-    /// Whoever read our output went away.
+    /// The reader of our output went away.
     BrokenPipe,
 }
 
@@ -88,7 +88,7 @@ pub fn table() -> String {
     format!("Exit codes:\n{}", rows.join("\n"))
 }
 
-/// Why a command ended early: what to tell the user, and what to tell the shell.
+/// Why a command ended early: a message for the user, an exit code for the shell.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {

@@ -1,5 +1,5 @@
-//! Where meshctl's words go: results to standard output, everything else to standard error.
-//! Owns the rule that a reader who leaves (`| head`) ends the command quietly instead of with a panic.
+//! Results go to standard output, everything else to standard error. Owns the rule that a reader who leaves (`| head`)
+//! ends the command quietly instead of with a panic.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -57,12 +57,12 @@ impl Output {
         written.await.map_err(|error| Failure::output(&error))
     }
 
-    /// Says something on the side. A standard error that nobody reads is no reason to stop.
+    /// Prints to standard error. A standard error that nobody reads is no reason to stop.
     pub fn note(self, text: &str) {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
-    /// Says why the command failed, as JSON if asked for.
+    /// Prints why the command failed, as JSON if requested.
     pub fn failure(self, failure: &Failure) {
         if failure.message.is_empty() {
             return;

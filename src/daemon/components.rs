@@ -1,8 +1,7 @@
 //! The running links and services: starting one, stopping one, and going from one set of them to another.
 //!
-//! Owns the order of a change: whatever can be started beside the old is started first, so that a failure there
-//! has touched nothing; only components that are in each other's way are stopped before. It does not know where a
-//! configuration comes from.
+//! Owns the order of a change: components that can run beside the old ones start first, so that a failure there changes
+//! nothing. Only those that need the same port or file wait until the old ones have stopped. Knows nothing of files.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -40,7 +39,7 @@ enum Running {
     Link(LinkHandle),
     Service {
         stop: CancellationToken,
-        /// Cancelled once nothing is occupied any more.
+        /// Cancelled when its ports, files and service are free.
         freed: CancellationToken,
     },
 }
@@ -78,8 +77,8 @@ impl Components {
         }
     }
 
-    /// Stops what is `removed` and starts what is `added`, by these TLS profiles if others are given. After an
-    /// error everything runs as before, as far as the system lets it.
+    /// Stops the `removed` and starts the `added`, with new TLS profiles if given. After an error everything runs as
+    /// before, as far as the system permits.
     pub(super) async fn change(
         &mut self,
         removed: &[Component],
@@ -107,7 +106,7 @@ impl Components {
         self.start_or_undo(&early, &mut started).await?;
         self.stop_some(removed).await;
         if let Err(error) = self.start_or_undo(&late, &mut started).await {
-            // What was running goes on by the profiles that it had.
+            // The old components run on with their old profiles.
             former.map(|former| self.context.tls.swap(former.clone()));
             self.put_back(removed).await;
             return Err(error);
@@ -139,7 +138,7 @@ impl Components {
     async fn stop_some(&mut self, components: &[Component]) {
         for component in components {
             if let Some(at) = self.running.iter().position(|(known, _)| known == component) {
-                info!(%component, "stops");
+                info!(%component, "stopping");
                 self.running.remove(at).1.stop().await;
             }
         }
@@ -149,7 +148,7 @@ impl Components {
         for component in components {
             match self.start(component).await {
                 Ok(running) => self.running.push((component.clone(), running)),
-                Err(error) => warn!(%error, "not put back after a failed change"),
+                Err(error) => warn!(%error, "failed to restore after a failed reload"),
             }
         }
     }
@@ -265,7 +264,7 @@ impl Components {
 }
 
 impl Running {
-    /// Returns once whatever the component occupied is free.
+    /// Returns when everything that the component occupied is free.
     async fn stop(self) {
         match self {
             Self::Link(link) => link.stop().await,

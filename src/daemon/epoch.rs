@@ -1,8 +1,7 @@
-//! The number of a node's life, kept across restarts: other nodes believe the greatest one they have heard.
+//! The node's epoch across restarts: other nodes believe the greatest one they have received.
 //!
-//! It is made of the clock (docs/protocol.md#epochs), which may have been set back since the last start. The
-//! last number is therefore kept in a file beside the node's units, and the next one always exceeds it. It
-//! knows nothing of what the number is for.
+//! It is made from the clock (docs/protocol.md#epochs), which may have been set back since the last start. The last
+//! epoch is therefore kept in a file beside the node's units, and the next one always exceeds it.
 
 use std::path::Path;
 use std::{fs, io};
@@ -12,8 +11,8 @@ use crate::os::replace::replace;
 /// The file's name; no unit has a name like it.
 const FILE: &str = ".epoch";
 
-/// The number for a life that begins now, durable in `directory` before it is returned: `clock`, or one more than the last
-/// one if the clock has fallen behind that. What is in the file and is no number counts as nothing.
+/// The epoch of this start, durable in `directory` before it is returned: `clock`, or one more than the last epoch if
+/// the clock is behind that. A file without a number counts as absent.
 ///
 /// # Errors
 /// If the number cannot be made durable. The caller may go on with `clock`.

@@ -31,15 +31,15 @@ use crate::tls::{Names, Profiles};
 use crate::work::{self, NodeDirectory, Registry};
 
 use components::{Components, StartError};
-use reload::{Node, Reloader};
+use reload::{Reloader, RunningNode};
 
-/// What `status` and `--version` say.
+/// The version in `status` and `--version`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Tasks that a thread runs between two looks at its sockets and timers. A link's task works for some tenths of a
 /// millisecond when there is much to carry, and a ping that has arrived should not wait for dozens of them.
 const EVENT_INTERVAL: u32 = 8;
-/// How long the end waits for threads that are just reading or writing a file.
+/// How long the process waits at its end for threads that read or write a file.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Why a node did not start, or ended.
@@ -112,9 +112,8 @@ pub(crate) fn main(args: Vec<String>, ask_to_sign: fn(&Names) -> bool) -> ExitCo
     code
 }
 
-/// Lets go of what is still under way. Nothing of it has to be finished: files are replaced as a whole, and jobs are
-/// processes of their own. A thread that hangs, on a file system that does not answer say, must not keep a node that
-/// has ended from being gone.
+/// Abandons work in progress, none of which has to finish: files are replaced atomically, and jobs are processes of
+/// their own. A thread that hangs on a dead file system must not keep the process alive.
 fn leave(runtime: Runtime) {
     runtime.shutdown_timeout(LAST_WORDS);
 }
@@ -145,7 +144,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let profiles = tls.clone();
     tokio::spawn(tls.watch(stop.clone()));
     let (handle, tls) = (node.clone(), profiles.clone());
-    let inner = Node { handle, streams: streams.clone(), work: work.clone(), tls, log: log.clone() };
+    let inner = RunningNode { handle, streams: streams.clone(), work: work.clone(), tls, log: log.clone() };
     let reloader = Reloader::new(inner, config, sources, &warnings);
     let (reload, log) = (reloader.clone(), Arc::new(log));
     let lines = LineBudget::default();
@@ -161,7 +160,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     };
     reloader.start(Components::new(context, stop.clone())).await?;
     watch::spawn(reloader.clone(), stop);
-    // Without systemd there is nobody to tell.
+    // Does nothing without systemd.
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     info!(node = %node.id(), "ready");
     let end = wait_for_end(stopped, reloader.as_ref()).await;
@@ -172,7 +171,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     end
 }
 
-/// The number of this life. Without a place to keep it, it is as good as the clock.
+/// The epoch of this start. Where it cannot be kept, the clock has to do.
 fn next_epoch(directory: &NodeDirectory) -> u64 {
     let clock = node::epoch(jiff::Timestamp::now());
     epoch::next(directory.path(), clock).unwrap_or_else(|error| {

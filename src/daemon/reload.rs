@@ -23,8 +23,8 @@ use crate::tls::{ProfileSet, Profiles};
 use crate::work::Registry;
 use crate::work::signing::{Signer, Verifier};
 
-/// What of a node a configuration can change.
-pub(super) struct Node {
+/// The parts of a node that a configuration can change.
+pub(super) struct RunningNode {
     pub(super) handle: NodeHandle,
     pub(super) streams: Streams,
     pub(super) work: Registry,
@@ -35,14 +35,14 @@ pub(super) struct Node {
 /// Reads a node's configuration again when asked to.
 pub(super) struct Reloader {
     me: Weak<Self>,
-    node: Node,
-    state: Mutex<State>,
+    node: RunningNode,
+    state: Mutex<Applied>,
 }
 
-struct State {
+struct Applied {
     config: Config,
     sources: Sources,
-    /// What has been warned of, so that it is not said again at each reload.
+    /// Warnings already logged, which a reload does not repeat.
     warned: BTreeSet<String>,
     /// None before the start and after the end.
     components: Option<Components>,
@@ -50,9 +50,14 @@ struct State {
 
 impl Reloader {
     /// A node of which no component runs yet.
-    pub(super) fn new(node: Node, config: Config, sources: Sources, warnings: &[Warning]) -> Arc<Self> {
+    pub(super) fn new(
+        node: RunningNode,
+        config: Config,
+        sources: Sources,
+        warnings: &[Warning],
+    ) -> Arc<Self> {
         let warned = warnings.iter().map(Warning::to_string).collect();
-        let state = Mutex::new(State { config, sources, warned, components: None });
+        let state = Mutex::new(Applied { config, sources, warned, components: None });
         Arc::new_cyclic(|me| Self { me: me.clone(), node, state })
     }
 
@@ -109,8 +114,8 @@ impl Reloader {
         Ok(())
     }
 
-    /// Steps that can fail come first. The last of them is the change of components, which takes itself back, and the
-    /// firewall's rules with it.
+    /// Steps that can fail come first. The last of them is the change of components, which undoes itself and the
+    /// firewall's rules.
     async fn apply(
         &self,
         components: &mut Components,
@@ -138,7 +143,7 @@ impl Reloader {
             self.node.work.set_verifier(verifier);
         }
         if plan.work_types {
-            // Units that wait for their turn follow at once, so this must not be taken back. It was checked before.
+            // Waiting units follow at once, so this cannot be undone. It was checked before.
             self.node.work.set_work_types(types).map_err(|error| error.to_string())?;
             self.node.handle.set_work_commands(self.node.work.work_commands());
         }
@@ -161,13 +166,13 @@ impl Reloader {
     }
 
     /// Reads the files of what is new in it, on a thread of its own.
-    async fn read_trust(&self, plan: &ReloadPlan, new: &Config) -> Result<Trust, String> {
+    async fn read_trust(&self, plan: &ReloadPlan, new: &Config) -> Result<TrustFiles, String> {
         let (plan, new, tls) = (plan.clone(), new.clone(), self.node.tls.clone());
         let read = move || {
             let profiles = plan.tls.then(|| wiring::tls_profiles(&new, &tls)).transpose();
             let signer = plan.signing.then(|| wiring::signer(&new)).transpose();
             let verifier = plan.verification.then(|| wiring::verifier(&new)).transpose();
-            Ok(Trust {
+            Ok(TrustFiles {
                 tls: profiles.map_err(|error| error.to_string())?,
                 signer: signer.map_err(|error| format!("work-signing: {error}"))?,
                 verifier: verifier.map_err(|error| format!("work-verification: {error}"))?,
@@ -179,8 +184,8 @@ impl Reloader {
     }
 }
 
-/// Whom to trust and what to show, as far as it changes.
-struct Trust {
+/// What was read from the files of TLS profiles and signing keys, as far as it changes.
+struct TrustFiles {
     tls: Option<Arc<ProfileSet>>,
     signer: Option<Option<Arc<Signer>>>,
     verifier: Option<Option<Arc<Verifier>>>,
@@ -211,7 +216,7 @@ impl Reload for Reloader {
             let Some(me) = self.me.upgrade() else {
                 return Err(ReloadError::Invalid("the node is stopping".to_owned()));
             };
-            // A task of its own: who asked may be cut off by the very change.
+            // A task of its own: the reload may close the very connection that requested it.
             let reload = tokio::spawn(async move { me.follow_sources().await });
             reload.await.unwrap_or_else(|error| Err(ReloadError::Invalid(format!("reload failed: {error}"))))
         })

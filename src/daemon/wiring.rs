@@ -1,4 +1,4 @@
-//! From configuration to the rooms' own settings. Only translates.
+//! Translates the configuration into the rooms' own options, and decides nothing.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -173,7 +173,7 @@ pub(super) fn remote_node(remote: &RemoteNode, own: &NodeId) -> NodeId {
     }
 }
 
-/// Lets the work engine reach other nodes.
+/// Dials the control services of other nodes for the work engine.
 #[derive(Debug)]
 pub(super) struct MeshDialer {
     streams: Streams,

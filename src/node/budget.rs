@@ -1,8 +1,7 @@
-//! The room for protocol messages that wait to be written, one for all links of a node.
+//! The bound on protocol messages that wait to be written, over all links of a node.
 //!
-//! Owns the bound and each link's share of it: a megabyte, and less where many links hold much. Links that take
-//! nothing so leave room to one that reads, and a link that holds next to nothing finds some as long as there is any.
-//! Knows no messages.
+//! Owns the bound and each link's share of it: a megabyte, and less where many links hold much. Stalled links thus
+//! leave room for one that reads, and a link that holds little gets some as long as there is any. Knows no messages.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -10,16 +9,16 @@ use tokio::sync::Notify;
 
 use crate::wire::MAX_MESSAGE;
 
-/// Bytes of protocol messages that may wait on all links together, those included that are being written.
+/// Bytes of protocol messages that may wait or be in writing on all links together.
 pub(super) const LIMIT: usize = 64 << 20;
-/// The most that one link may hold: what keeps its writer busy, as it is asked again for more.
+/// The most that one link may hold: enough to keep its writer busy.
 const MOST: usize = 1 << 20;
-/// Where room is scarce a link may hold one part in so many of what the others leave.
+/// Where room is scarce, a link may hold this fraction of what the others leave.
 const PARTS: usize = 5;
 /// Kept for links that hold less than a long message.
 const RESERVE: usize = LIMIT / 4;
 
-/// What is left of the room.
+/// The shared bound.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     used: AtomicUsize,
@@ -61,7 +60,7 @@ impl Budget {
         }
     }
 
-    /// Whether [`Budget::freed`] is to tell of room. To be set before looking for room.
+    /// Whether [`Budget::freed`] is to fire. Set it before looking for room.
     pub(super) fn want(&self, wanted: bool) {
         self.wanted.store(wanted, Ordering::SeqCst);
     }
@@ -76,7 +75,7 @@ impl Budget {
     }
 }
 
-/// What a link may hold that holds `held` now.
+/// The share of a link that holds `held` bytes now.
 fn share(free: usize, held: usize) -> usize {
     ((free.saturating_sub(RESERVE) + held) / PARTS).min(MOST)
 }

@@ -1,11 +1,11 @@
-//! The clocks that the protocol core is told about.
+//! The clocks behind the times that the core gets as arguments.
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::mesh::{Now, Tick};
 
-/// Turns tokio's monotonic clock into the core's ticks.
+/// Converts tokio's monotonic clock into the core's ticks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     origin: Instant,

@@ -1,7 +1,7 @@
-//! The task that owns the mesh protocol: hands it what happens, does what it says.
+//! The task that owns the mesh protocol: it feeds the core with inputs and carries out its outputs.
 //!
-//! It waits for its inbox, for the protocol's timers and for nothing else: queues that are full are their
-//! own trouble. All decisions are [`Mesh`]'s; logging them is done here.
+//! It waits for its inbox and for the protocol's timers, never for a full queue. [`Mesh`] decides everything; the
+//! driver logs the decisions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,21 +16,20 @@ use tracing::{debug, error, warn};
 
 use super::budget::Budget;
 use super::clock::Clock;
-use super::forwarding::{Forwarding, Switch};
+use super::forwarding::{Forwarding, ForwardingPlane};
 use super::handle::StopCause;
-use super::link_log::Comings;
-use super::port::{Notice, Port};
+use super::link_log::LinkLog;
+use super::port::{Notice, ServicePort};
 use super::queue::IfFull;
-use super::session::{Channel, Surroundings};
+use super::session::{SessionContext, SessionShared};
 use super::stats::LinkStatus;
 use crate::backend;
-use crate::mesh::firewall::Rule;
 use crate::mesh::{
-    Class, CloseReason, ComputedRoutes, Event, ForgetError, LinkPolicy, LocalService, Mesh, Neighbour,
-    RouteComputation, SendError, SessionId, Status,
+    Class, CloseReason, ComputedRoutes, Event, LinkPolicy, Mesh, Neighbour, RouteComputation, SendError,
+    SessionId,
 };
 use crate::os::log_limiter::LogLimiter;
-use crate::wire::{DataHeader, NameHash, NodeId, Problem, ServiceName, Unreachable, WorkCommand};
+use crate::wire::{DataHeader, NodeId, Problem, ServiceName, Unreachable};
 
 /// Inputs handled between two looks at the timers.
 const BATCH: usize = 256;
@@ -38,13 +37,13 @@ const BATCH: usize = 256;
 /// What reaches the driver from links and sockets, in a bounded channel.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// A message that the readers could not carry on by themselves, with its session's place in the queue.
+    /// A message that the readers could not forward by themselves, with its permit to wait.
     Packet(SessionId, Bytes, OwnedSemaphorePermit),
     /// A link has come up.
     Opened(Box<NewSession>),
     /// A link has gone down, and why.
     Ended(SessionId, String),
-    /// A datagram of this node that needs the core's judgement.
+    /// A datagram of this node that the forwarding table does not decide.
     Originate(DataHeader, Bytes),
     /// The routes of a large mesh have been computed.
     Routes(ComputedRoutes),
@@ -56,45 +55,21 @@ pub(super) struct NewSession {
     pub(super) session: backend::Session,
     pub(super) policy: LinkPolicy,
     pub(super) link: CancellationToken,
-    /// Told what says when the session is over.
-    pub(super) reply: oneshot::Sender<Arc<Channel>>,
+    /// Gets what shows when the session has ended.
+    pub(super) reply: oneshot::Sender<Arc<SessionShared>>,
 }
 
-/// What this node's own rooms ask for.
-#[derive(Debug)]
-pub(super) enum Ask {
-    Bind(ServiceName, Arc<Port>, oneshot::Sender<bool>),
-    Unbind(ServiceName),
-    Advertise(ServiceName, LocalService),
-    WorkCommands(Vec<WorkCommand>),
-    Firewall(Vec<Rule>, oneshot::Sender<()>),
-    MaxIdle(Duration),
-    ForgetTime(Duration),
-    Send(SendAsk, oneshot::Sender<Result<(), SendError>>),
-    Status(oneshot::Sender<Status>),
-    Links(oneshot::Sender<Vec<LinkStatus>>),
-    Forget(NodeId, oneshot::Sender<Result<(), ForgetError>>),
-    NameOf(NameHash, oneshot::Sender<Option<NodeId>>),
-}
-
-/// A datagram whose sender wants to know whether it could be sent.
-#[derive(Debug)]
-pub(super) struct SendAsk {
-    pub(super) from_service: ServiceName,
-    pub(super) to_node: NodeId,
-    pub(super) to_service: ServiceName,
-    pub(super) payload: Bytes,
-    pub(super) hops: u8,
-}
+/// What a [`NodeHandle`](super::NodeHandle) wants done, in the turn of the driver.
+pub(super) type Command = Box<dyn FnOnce(&mut Driver) + Send>;
 
 /// The driver's state.
 pub(super) struct Driver {
     pub(super) mesh: Mesh,
-    pub(super) switch: Arc<Switch>,
+    pub(super) plane: Arc<ForwardingPlane>,
     pub(super) clock: Clock,
     pub(super) max_idle: Duration,
     pub(super) inbox_sender: mpsc::Sender<Input>,
-    pub(super) channels: BTreeMap<SessionId, Arc<Channel>>,
+    pub(super) sessions: BTreeMap<SessionId, Arc<SessionShared>>,
     pub(super) next_session: u64,
     pub(super) stop: CancellationToken,
     pub(super) stop_cause: Option<oneshot::Sender<StopCause>>,
@@ -102,7 +77,7 @@ pub(super) struct Driver {
     pub(super) budget: Arc<Budget>,
     /// For lines that a neighbour can cause as fast as it can write.
     pub(super) complaints: LogLimiter,
-    pub(super) comings: Comings,
+    pub(super) link_log: LinkLog,
 }
 
 impl Driver {
@@ -110,7 +85,7 @@ impl Driver {
     pub(super) async fn run(
         mut self,
         mut inbox: mpsc::Receiver<Input>,
-        mut asks: mpsc::UnboundedReceiver<Ask>,
+        mut commands: mpsc::UnboundedReceiver<Command>,
     ) {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
@@ -124,22 +99,22 @@ impl Driver {
             };
             tokio::select! {
                 () = self.stop.cancelled() => break,
-                Some(ask) = asks.recv() => self.answer(ask),
+                Some(command) = commands.recv() => command(&mut self),
                 count = inbox.recv_many(&mut batch, BATCH) => {
                     debug_assert!(count > 0, "the driver holds a sender itself");
                     for input in batch.drain(..) {
                         self.take(input);
                         // A flood of inputs must not keep this node's own clients waiting.
-                        if let Ok(ask) = asks.try_recv() {
-                            self.answer(ask);
+                        if let Ok(command) = commands.try_recv() {
+                            command(&mut self);
                         }
                     }
                 }
-                () = self.budget.freed() => self.share_room(),
+                () = self.budget.freed() => self.offer_room(),
                 () = timer => {}
             }
             if wakeup.is_some_and(|at| at <= Instant::now()) {
-                self.tell_activity();
+                self.report_activity();
                 self.mesh.handle_timeout(self.clock.now());
             }
             self.flush();
@@ -147,10 +122,10 @@ impl Driver {
         self.shut_down();
     }
 
-    /// Readers that carry packets by themselves note only when they heard something.
-    fn tell_activity(&mut self) {
-        for (&id, channel) in &self.channels {
-            self.mesh.handle_activity(id, channel.heard());
+    /// Readers that forward packets only note the time; the core learns it here.
+    fn report_activity(&mut self) {
+        for (&id, shared) in &self.sessions {
+            self.mesh.handle_activity(id, shared.heard());
         }
     }
 
@@ -161,15 +136,15 @@ impl Driver {
             Input::Opened(new) => self.open(*new),
             Input::Ended(session, cause) => {
                 debug!(%session, %cause, "link ended");
-                if let Some(channel) = self.channels.get(&session) {
-                    // The first one is the true one.
-                    let _told = channel.cause.set(cause);
+                if let Some(shared) = self.sessions.get(&session) {
+                    // The first cause counts.
+                    let _known = shared.cause.set(cause);
                 }
                 self.mesh.handle_session_closed(session, now);
             }
             Input::Routes(computed) => self.mesh.handle_routes(&computed, now.tick),
             Input::Originate(header, payload) => {
-                // As with any datagram network, its sender finds out by silence or by a notice.
+                // As on any datagram network, the sender learns of a loss by a notice or not at all.
                 if self.mesh.originate(header, &payload, now) == Err(SendError::ServiceUnknown) {
                     self.notice_own_service_unknown(&header);
                 }
@@ -178,10 +153,10 @@ impl Driver {
         self.flush();
     }
 
-    /// What another node would answer about its services, this node answers about its own.
+    /// Answers for this node's own services what another node would answer for its services.
     fn notice_own_service_unknown(&self, header: &DataHeader) {
-        if let Some(port) = self.switch.port(header.from_service) {
-            let id = &self.switch.id;
+        if let Some(port) = self.plane.port(header.from_service) {
+            let id = &self.plane.id;
             let notice = Unreachable {
                 from_node: id.clone(),
                 to_node: id.clone(),
@@ -197,82 +172,52 @@ impl Driver {
         let id = SessionId(self.next_session);
         self.next_session += 1;
         let now = self.clock.now();
-        let channel = Arc::new(Channel::new(id, &new.session.info, self.budget.clone(), now.tick));
-        if new.reply.send(channel.clone()).is_err() {
+        let shared = Arc::new(SessionShared::new(id, &new.session.info, self.budget.clone(), now.tick));
+        if new.reply.send(shared.clone()).is_err() {
             return;
         }
-        self.channels.insert(id, channel.clone());
-        let around = Surroundings {
-            switch: self.switch.clone(),
+        self.sessions.insert(id, shared.clone());
+        let context = SessionContext {
+            plane: self.plane.clone(),
             inbox: self.inbox_sender.clone(),
             clock: self.clock,
             max_idle: self.max_idle,
             link: new.link,
         };
         self.mesh.handle_session_opened(id, new.policy, now);
-        super::session::spawn(new.session, channel, around);
+        super::session::spawn(new.session, shared, context);
     }
 
-    fn answer(&mut self, ask: Ask) {
-        let now = self.clock.now();
-        match ask {
-            Ask::Bind(service, port, reply) => {
-                let bound = self.mesh.bind(service);
-                if bound {
-                    self.switch.set_port(service, Some(port));
-                }
-                if reply.send(bound).is_err() && bound {
-                    self.unbind(service);
-                }
-            }
-            Ask::Unbind(service) => self.unbind(service),
-            Ask::Advertise(service, offer) => self.mesh.advertise(service, offer, now),
-            Ask::WorkCommands(commands) => self.mesh.set_work_commands(commands, now),
-            Ask::Firewall(rules, reply) => {
-                self.mesh.set_firewall(rules);
-                self.flush();
-                let _gone = reply.send(());
-            }
-            Ask::MaxIdle(limit) => {
-                self.max_idle = limit;
-                self.mesh.set_max_idle(limit);
-            }
-            Ask::ForgetTime(time) => self.mesh.set_forget_time(time, now),
-            Ask::Links(reply) => {
-                let _gone = reply.send(self.links());
-            }
-            Ask::Forget(node, reply) => {
-                let _gone = reply.send(self.mesh.forget(&node, now));
-            }
-            Ask::NameOf(node, reply) => {
-                let _gone = reply.send(self.mesh.name_of(node));
-            }
-            Ask::Send(ask, reply) => {
-                let SendAsk { from_service, to_node, to_service, payload, hops } = ask;
-                let sent = self.mesh.send(from_service, &to_node, to_service, &payload, hops, now);
-                let _gone = reply.send(sent);
-            }
-            Ask::Status(reply) => {
-                let _gone = reply.send(self.mesh.status(now));
-            }
+    /// False if the service is reserved or open already.
+    pub(super) fn bind(&mut self, service: ServiceName, port: Arc<ServicePort>) -> bool {
+        let bound = self.mesh.bind(service);
+        if bound {
+            self.plane.set_port(service, Some(port));
         }
+        bound
     }
 
-    fn links(&self) -> Vec<LinkStatus> {
+    pub(super) fn unbind(&mut self, service: ServiceName) {
+        self.plane.set_port(service, None);
+        self.mesh.unbind(service, self.clock.now());
+    }
+
+    pub(super) fn set_max_idle(&mut self, limit: Duration) {
+        self.max_idle = limit;
+        self.mesh.set_max_idle(limit);
+    }
+
+    /// The sessions with neighbours, by name.
+    pub(super) fn links(&self) -> Vec<LinkStatus> {
         let status = |(peer, neighbour): (NodeId, Neighbour)| {
-            let channel = self.channels.get(&neighbour.session)?;
-            Some(LinkStatus::of(peer, &neighbour, channel))
+            let shared = self.sessions.get(&neighbour.session)?;
+            Some(LinkStatus::of(peer, &neighbour, shared))
         };
         self.mesh.neighbours().into_iter().filter_map(status).collect()
     }
 
-    fn unbind(&mut self, service: ServiceName) {
-        self.switch.set_port(service, None);
-        self.mesh.unbind(service, self.clock.now());
-    }
-
-    /// Does all that the core wants done.
-    fn flush(&mut self) {
+    /// Carries out all outputs of the core.
+    pub(super) fn flush(&mut self) {
         loop {
             while let Some(transmit) = self.mesh.poll_transmit() {
                 self.transmit(transmit.session, transmit.message, transmit.class);
@@ -283,29 +228,29 @@ impl Driver {
     }
 
     fn transmit(&mut self, session: SessionId, message: Bytes, class: Class) {
-        let Some(channel) = self.channels.get(&session) else { return };
+        let Some(shared) = self.sessions.get(&session) else { return };
         match class {
             Class::Data => {
                 let Ok(header) = DataHeader::parse(&message) else { return };
-                let _dropped = channel.queue.push_data(&header, message, IfFull::Drop);
+                let _dropped = shared.queue.push_data(&header, message, IfFull::Drop);
             }
-            Class::Control if channel.queue.push_control(message) => {}
+            Class::Control if shared.queue.push_control(message) => {}
             Class::Control => self.mesh.handle_no_room(session),
         }
     }
 
-    /// There is room for protocol messages: those who wait for some are told more.
-    fn share_room(&mut self) {
+    /// There is room for protocol messages again: offers it to the sessions that lack some.
+    fn offer_room(&mut self) {
         let behind: Vec<SessionId> = self.mesh.behind().collect();
-        behind.into_iter().for_each(|session| self.tell_more(session));
+        behind.into_iter().for_each(|session| self.send_missing(session));
         self.budget.want(self.mesh.behind().next().is_some());
     }
 
-    /// Tells a session that is behind as much as its link has room for.
-    fn tell_more(&mut self, session: SessionId) {
+    /// Sends a session that is behind as much as its link has room for.
+    fn send_missing(&mut self, session: SessionId) {
         self.budget.want(true);
-        let Some(channel) = self.channels.get(&session) else { return };
-        let queue = channel.queue.clone();
+        let Some(shared) = self.sessions.get(&session) else { return };
+        let queue = shared.queue.clone();
         if let Some(room) = queue.room() {
             self.mesh.handle_room(session, room, self.clock.now());
             while let Some(transmit) = self.mesh.poll_transmit() {
@@ -318,25 +263,25 @@ impl Driver {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::SessionUp { session, peer, cost } => {
-                let channel = self.channels.get(&session);
-                if let Some(channel) = channel {
-                    channel.established.store(true, Ordering::Release);
+                let shared = self.sessions.get(&session);
+                if let Some(shared) = shared {
+                    shared.established.store(true, Ordering::Release);
                 }
-                self.comings.connected(session, &peer, cost, channel.map(|channel| &**channel));
+                self.link_log.connected(session, &peer, cost, shared.map(|shared| &**shared));
                 self.publish();
             }
-            Event::Behind { session } => self.tell_more(session),
+            Event::Behind { session } => self.send_missing(session),
             Event::CloseSession { session, peer, reason } => self.on_close(session, peer.as_ref(), &reason),
             Event::ComputeRoutes(computation) => self.compute_routes(computation),
             Event::RoutesChanged(_) => self.publish(),
             Event::Deliver(datagram) => {
-                if let Some(port) = self.switch.port(datagram.header.to_service) {
+                if let Some(port) = self.plane.port(datagram.header.to_service) {
                     port.push(datagram);
                 }
             }
             Event::Unreachable { notice, reported_by } => {
                 debug!(to = %notice.to_node, service = %notice.to_service, problem = %notice.problem, %reported_by, "unreachable");
-                if let Some(port) = self.switch.port(notice.from_service) {
+                if let Some(port) = self.plane.port(notice.from_service) {
                     port.push_notice(Notice { notice, reported_by });
                 }
             }
@@ -347,22 +292,22 @@ impl Driver {
                 warn!(%session, peer, messages, "flooded with updates and advertisements: see status --links");
             }
             Event::OffersChanged => {
-                self.switch.offers.send_replace(());
+                self.plane.offers.send_replace(());
             }
-            // Nobody listens where nothing is connected.
-            Event::NodeRestarted(node) => drop(self.switch.restarted.send(node)),
+            // No stream to that node may be open.
+            Event::NodeRestarted(node) => drop(self.plane.restarted.send(node)),
             Event::DuplicateNode { epoch } => {
-                warn!(node = %self.switch.id, epoch, "another node uses our ID: give each node an ID of its own");
+                warn!(node = %self.plane.id, epoch, "another node uses our ID: give each node an ID of its own");
             }
             Event::Suspected { epoch } => warn!(
-                node = %self.switch.id, epoch,
-                "told that another node was here first under our ID: if this goes on this node will stop"
+                node = %self.plane.id, epoch,
+                "a neighbour says that another node had our ID first: this node will stop if that is confirmed"
             ),
             Event::WeAreDuplicate => {
-                error!(node = %self.switch.id, "another node was here first under our ID: stopping");
+                error!(node = %self.plane.id, "another node was here first under our ID: stopping");
                 self.stop_for(StopCause::Duplicate);
             }
-            Event::UpdateTooLarge(error) => error!(%error, "too much to tell the mesh"),
+            Event::UpdateTooLarge(error) => error!(%error, "routing update exceeds the frame limit"),
         }
     }
 
@@ -374,10 +319,10 @@ impl Driver {
     }
 
     fn on_close(&mut self, session: SessionId, peer: Option<&NodeId>, reason: &CloseReason) {
-        let channel = self.channels.remove(&session);
-        self.comings.ended(session, peer, channel.as_deref(), reason);
-        if let Some(channel) = channel {
-            channel.close();
+        let shared = self.sessions.remove(&session);
+        self.link_log.ended(session, peer, shared.as_deref(), reason);
+        if let Some(shared) = shared {
+            shared.close();
         }
         self.publish();
     }
@@ -392,7 +337,7 @@ impl Driver {
     fn on_table_full(&mut self, session: SessionId, node: &NodeId) {
         if let Some(unsaid) = self.complaints.take(Instant::now()) {
             let peer = self.peer(session);
-            warn!(%session, peer, %node, unsaid, "no room for what a neighbour tells of");
+            warn!(%session, peer, %node, unsaid, "tables are full: dropped an update of a neighbour");
         }
     }
 
@@ -400,13 +345,13 @@ impl Driver {
         self.mesh.peer(session).map_or("unknown", NodeId::as_str)
     }
 
-    /// Replaces the table that readers and senders go by.
+    /// Replaces the table that readers and senders use.
     fn publish(&self) {
-        let established = self.channels.iter().filter(|(_, c)| c.established.load(Ordering::Acquire));
+        let established = self.sessions.iter().filter(|(_, c)| c.established.load(Ordering::Acquire));
         let queues: HashMap<_, _> = established.map(|(&id, c)| (id, c.queue.clone())).collect();
         let routes = self.mesh.routes().clone();
-        self.switch.forwarding.store(Arc::new(Forwarding { routes, queues }));
-        self.switch.replaced.send_replace(());
+        self.plane.table.store(Arc::new(Forwarding { routes, queues }));
+        self.plane.replaced.send_replace(());
     }
 
     fn stop_for(&mut self, cause: StopCause) {
@@ -417,10 +362,10 @@ impl Driver {
     }
 
     fn shut_down(&mut self) {
-        for channel in self.channels.values() {
-            channel.close();
+        for shared in self.sessions.values() {
+            shared.close();
         }
-        self.switch.close_ports();
+        self.plane.close_ports();
         self.stop_for(StopCause::Asked);
     }
 }

@@ -1,7 +1,7 @@
-//! Datagrams that wait for one link, by their source: each source gets its turn, however much another sends.
+//! Datagrams that wait for one link, by source: each source gets its turn, however much another sends.
 //!
-//! Stochastic fair queueing with deficit round robin: sources are told apart by a few bits of their hash, a
-//! turn is measured in bytes, and when there is no room left the fullest source loses its newest datagram.
+//! Stochastic fair queueing with deficit round robin: a few bits of a source's hash choose its bucket, a turn is
+//! measured in bytes, and when the queue is full the fullest bucket loses its newest datagram.
 //! Bounded in bytes; knows nothing of links.
 
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use crate::backend::PacketPool;
 
 /// Bytes that may wait.
 pub(super) const LIMIT: usize = 4 << 20;
-/// Sources told apart.
+/// Buckets that sources fall into.
 const BUCKETS: usize = 32;
 /// Bytes of a turn.
 const QUANTUM: usize = 64 << 10;
@@ -32,7 +32,7 @@ struct Bucket {
 
 /// The waiting datagrams.
 #[derive(Debug, Default)]
-pub(super) struct Flows {
+pub(super) struct FairQueue {
     /// Made when the first datagram comes: most links of a large mesh carry none.
     buckets: Vec<Bucket>,
     /// Buckets that have something, in the order of their turns.
@@ -44,7 +44,7 @@ pub(super) struct Flows {
 #[derive(Debug)]
 pub(super) struct NoRoom(pub(super) Bytes);
 
-impl Flows {
+impl FairQueue {
     /// True if a source that waits for room may try again.
     pub(super) fn is_roomy(&self) -> bool {
         self.bytes <= LIMIT / 2
@@ -133,13 +133,13 @@ mod tests {
         Bytes::from(vec![mark; len])
     }
 
-    fn fill(flows: &mut Flows, source: u64, mark: u8) {
+    fn fill(flows: &mut FairQueue, source: u64, mark: u8) {
         while flows.push(source, datagram(mark, 1 << 14)).is_ok() {}
     }
 
     #[test]
     fn a_small_source_gets_its_turn_beside_a_large_one() {
-        let mut flows = Flows::default();
+        let mut flows = FairQueue::default();
         fill(&mut flows, 1, 1);
         assert!(flows.drop_for(2), "the large source makes room");
         flows.push(2, datagram(2, 1 << 14)).unwrap();
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn who_fills_the_queue_loses_its_own() {
-        let mut flows = Flows::default();
+        let mut flows = FairQueue::default();
         fill(&mut flows, 1, 1);
         assert!(!flows.drop_for(1));
         assert!(flows.bytes <= LIMIT);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_goes_in_comes_out_in_the_order_of_its_source() {
-        let mut flows = Flows::default();
+        let mut flows = FairQueue::default();
         for i in 0..200 {
             flows.push(u64::from(i % 3), datagram(i, 1000)).unwrap();
         }
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_backlog_does_not_hold_the_buffers_it_was_read_into() {
-        let mut flows = Flows::default();
+        let mut flows = FairQueue::default();
         while flows.bytes <= COPY_BEYOND {
             flows.push(1, datagram(1, 1 << 14)).unwrap();
         }

@@ -1,7 +1,6 @@
 //! What readers and senders share: the forwarding table with its links' queues, and the bound services.
 //!
-//! Read by many, replaced as a whole by the driver. Nothing here decides; the table's decisions are
-//! [`Routes::decide`]'s.
+//! Read by many tasks, replaced as a whole by the driver. [`Routes::decide`] decides.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,13 +11,13 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::RwLock;
 use tokio::sync::{broadcast, watch};
 
-use super::port::Port;
+use super::port::ServicePort;
 use super::queue::Queue;
 use crate::mesh::{Datagram, Decision, Routes, SessionId};
 use crate::wire::data::HOPS_OFFSET;
 use crate::wire::{DATA_HEADER_LEN, DataHeader, NameHash, NodeId, ServiceName};
 
-/// Restarts of other nodes that may wait to be heard.
+/// Restarts of other nodes that may wait for a receiver.
 const RESTARTS: usize = 256;
 
 /// One consistent forwarding table.
@@ -30,27 +29,27 @@ pub(super) struct Forwarding {
 
 /// Shared by all tasks of a node.
 #[derive(Debug)]
-pub(super) struct Switch {
+pub(super) struct ForwardingPlane {
     pub(super) id: NodeId,
     pub(super) own: NameHash,
-    pub(super) forwarding: ArcSwap<Forwarding>,
-    /// Told whenever the table was replaced.
+    pub(super) table: ArcSwap<Forwarding>,
+    /// Notified when the table was replaced.
     pub(super) replaced: watch::Sender<()>,
-    /// Told whenever other nodes offer something else.
+    /// Notified when the services that other nodes offer changed.
     pub(super) offers: watch::Sender<()>,
-    /// Told which node has started anew. Whoever lags behind misses some.
+    /// Other nodes that restarted. A receiver that lags misses some.
     pub(super) restarted: broadcast::Sender<NameHash>,
-    ports: RwLock<HashMap<ServiceName, Arc<Port>>>,
+    ports: RwLock<HashMap<ServiceName, Arc<ServicePort>>>,
     /// Datagrams for this node's services that found no room.
     ports_dropped: Arc<AtomicU64>,
 }
 
-impl Switch {
+impl ForwardingPlane {
     pub(super) fn new(id: NodeId) -> Self {
         Self {
             own: id.hash(),
             id,
-            forwarding: ArcSwap::default(),
+            table: ArcSwap::default(),
             replaced: watch::Sender::new(()),
             offers: watch::Sender::new(()),
             restarted: broadcast::Sender::new(RESTARTS),
@@ -59,8 +58,8 @@ impl Switch {
         }
     }
 
-    /// Carries a data message that came from a link, if that needs no more than the table; else gives it
-    /// back for the core. What goes on to other links waits in `bursts` until those are sent.
+    /// Forwards a data message from a link by the table, or returns it for the core. Messages for other links wait in
+    /// `bursts` until those are sent.
     pub(super) fn carry(
         &self,
         table: &Forwarding,
@@ -86,7 +85,7 @@ impl Switch {
 
     /// Where a datagram of this node with that header goes.
     pub(super) fn outlet(&self, header: &DataHeader) -> Outlet {
-        let table = self.forwarding.load();
+        let table = self.table.load();
         match table.routes.decide(header) {
             Decision::Forward(session) => {
                 table.queues.get(&session).cloned().map_or(Outlet::Core, Outlet::Link)
@@ -98,27 +97,27 @@ impl Switch {
 
     /// True if there is a way to that node.
     pub(super) fn reaches(&self, node: NameHash) -> bool {
-        node == self.own || self.forwarding.load().routes.next_hop(node).is_some()
+        node == self.own || self.table.load().routes.next_hop(node).is_some()
     }
 
     /// The open service of that name.
-    pub(super) fn port(&self, service: ServiceName) -> Option<Arc<Port>> {
+    pub(super) fn port(&self, service: ServiceName) -> Option<Arc<ServicePort>> {
         self.ports.read().get(&service).cloned()
     }
 
     /// A service's inbox, to be opened.
-    pub(super) fn new_port(&self) -> Arc<Port> {
-        Arc::new(Port::new(self.ports_dropped.clone()))
+    pub(super) fn new_port(&self) -> Arc<ServicePort> {
+        Arc::new(ServicePort::new(self.ports_dropped.clone()))
     }
 
     /// Bytes that wait in all services' inboxes, and datagrams that found no room there so far.
-    pub(super) fn stand_of_ports(&self) -> (usize, u64) {
+    pub(super) fn port_stats(&self) -> (usize, u64) {
         let ports = self.ports.read();
         (ports.values().map(|port| port.waiting()).sum(), self.ports_dropped.load(Ordering::Relaxed))
     }
 
     /// Opens or closes a service.
-    pub(super) fn set_port(&self, service: ServiceName, port: Option<Arc<Port>>) {
+    pub(super) fn set_port(&self, service: ServiceName, port: Option<Arc<ServicePort>>) {
         let mut ports = self.ports.write();
         match port {
             Some(port) => ports.insert(service, port),
@@ -134,7 +133,7 @@ impl Switch {
     }
 }
 
-/// Datagrams that came with one read, by the link that they go on to: those of a link enter its queue together.
+/// Datagrams of one read by their next link, so that all for a link enter its queue at once.
 #[derive(Debug, Default)]
 pub(super) struct Bursts(Vec<Burst>);
 
@@ -148,7 +147,7 @@ struct Burst {
 impl Bursts {
     /// What goes to that link, if there is such a link.
     fn to(&mut self, session: SessionId, table: &Forwarding) -> Option<&mut Vec<(DataHeader, Bytes)>> {
-        // Few links share what comes from one, and mostly it is the same one again.
+        // A read mostly goes on to one link, rarely to more than a few.
         let index = match self.0.iter().position(|burst| burst.to == session) {
             Some(index) => index,
             None => {
@@ -160,7 +159,7 @@ impl Bursts {
         Some(&mut self.0[index].datagrams)
     }
 
-    /// Puts all of them into their links' queues. Links to which nothing went are let go.
+    /// Puts all of them into their links' queues, and forgets links that got nothing.
     pub(super) fn send(&mut self) {
         self.0.retain(|burst| !burst.datagrams.is_empty());
         for burst in &mut self.0 {
@@ -175,7 +174,7 @@ pub(super) enum Outlet {
     /// Onto this link.
     Link(Arc<Queue>),
     /// To this service of the node itself.
-    Port(Arc<Port>),
+    Port(Arc<ServicePort>),
     /// The core must decide.
     Core,
 }

@@ -12,9 +12,9 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
-use super::driver::{Ask, Driver, Input, SendAsk};
-use super::forwarding::Switch;
-use super::link_log::Comings;
+use super::driver::{Command, Driver, Input};
+use super::forwarding::ForwardingPlane;
+use super::link_log::LinkLog;
 use super::socket::{BindError, OverlaySocket};
 use super::stats::LinkStatus;
 use crate::mesh::firewall::Rule;
@@ -30,7 +30,7 @@ const INBOX: usize = 1024;
 pub struct NodeOptions {
     /// The node's ID.
     pub id: NodeId,
-    /// The number of its life, greater than that of any earlier one; made from the clock if absent.
+    /// Its epoch, greater than that of any earlier start; made from the clock if absent.
     pub epoch: Option<u64>,
     /// The protocol's timers.
     pub mesh: Options,
@@ -68,19 +68,19 @@ pub struct Queues {
 /// A running node. Clones are the same node.
 #[derive(Debug, Clone)]
 pub struct NodeHandle {
-    inner: Arc<Inner>,
+    shared: Arc<NodeShared>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    switch: Arc<Switch>,
+struct NodeShared {
+    plane: Arc<ForwardingPlane>,
     inbox: mpsc::Sender<Input>,
-    asks: mpsc::UnboundedSender<Ask>,
+    commands: mpsc::UnboundedSender<Command>,
     stop: CancellationToken,
 }
 
 impl NodeHandle {
-    /// Starts a node without links. The receiver is told once why the node stopped.
+    /// Starts a node without links. The receiver gets the cause when the node stops.
     pub fn start(options: NodeOptions) -> (Self, oneshot::Receiver<StopCause>) {
         let clock = Clock::start();
         let now = clock.now();
@@ -89,55 +89,55 @@ impl NodeHandle {
         let max_idle = options.mesh.max_idle;
         let mut mesh = Mesh::new(options.id.clone(), epoch, options.mesh, rng, now);
         mesh.set_firewall(options.firewall);
-        let switch = Arc::new(Switch::new(options.id));
+        let plane = Arc::new(ForwardingPlane::new(options.id));
         let (inbox, inbox_receiver) = mpsc::channel(INBOX);
-        let (asks, asks_receiver) = mpsc::unbounded_channel();
+        let (commands, commands_receiver) = mpsc::unbounded_channel();
         let (stop_cause, stopped) = oneshot::channel();
         let stop = CancellationToken::new();
         let driver = Driver {
             mesh,
-            switch: switch.clone(),
+            plane: plane.clone(),
             clock,
             max_idle,
             inbox_sender: inbox.clone(),
-            channels: BTreeMap::new(),
+            sessions: BTreeMap::new(),
             next_session: 1,
             stop: stop.clone(),
             stop_cause: Some(stop_cause),
             budget: Arc::default(),
             complaints: LogLimiter::new(10, Duration::from_secs(1)),
-            comings: Comings::default(),
+            link_log: LinkLog::default(),
         };
-        tokio::spawn(driver.run(inbox_receiver, asks_receiver));
-        let inner = Inner { switch, inbox, asks, stop };
-        (Self { inner: Arc::new(inner) }, stopped)
+        tokio::spawn(driver.run(inbox_receiver, commands_receiver));
+        let shared = NodeShared { plane, inbox, commands, stop };
+        (Self { shared: Arc::new(shared) }, stopped)
     }
 
     /// The node's ID.
     pub fn id(&self) -> &NodeId {
-        &self.inner.switch.id
+        &self.shared.plane.id
     }
 
     /// What the node knows of its mesh. Empty once it has stopped.
     pub async fn status(&self) -> Status {
-        self.ask(Ask::Status).await.unwrap_or_default()
+        self.ask(|driver| driver.mesh.status(driver.clock.now())).await.unwrap_or_default()
     }
 
     /// The sessions with neighbours, by name. Empty once the node has stopped.
     pub async fn links(&self) -> Vec<LinkStatus> {
-        self.ask(Ask::Links).await.unwrap_or_default()
+        self.ask(|driver| driver.links()).await.unwrap_or_default()
     }
 
     /// What waits inside this node.
     pub fn queues(&self) -> Queues {
-        let (service_bytes, service_dropped) = self.inner.switch.stand_of_ports();
-        let waiting = self.inner.inbox.max_capacity() - self.inner.inbox.capacity();
+        let (service_bytes, service_dropped) = self.shared.plane.port_stats();
+        let waiting = self.shared.inbox.max_capacity() - self.shared.inbox.capacity();
         Queues { core: waiting as u64, service_bytes: service_bytes as u64, service_dropped }
     }
 
     /// The name behind a hash, if this node has learned it.
     pub async fn name_of(&self, node: NameHash) -> Option<NodeId> {
-        self.ask(|reply| Ask::NameOf(node, reply)).await.flatten()
+        self.ask(move |driver| driver.mesh.name_of(node)).await.flatten()
     }
 
     /// Forgets a node that cannot be reached any more.
@@ -145,41 +145,42 @@ impl NodeHandle {
     /// # Errors
     /// [`ForgetError`] says why not; `Unknown` also once this node has stopped.
     pub async fn forget(&self, node: &NodeId) -> Result<(), ForgetError> {
-        let forgotten = self.ask(|reply| Ask::Forget(node.clone(), reply)).await;
+        let name = node.clone();
+        let forgotten = self.ask(move |driver| driver.mesh.forget(&name, driver.clock.now())).await;
         forgotten.unwrap_or_else(|| Err(ForgetError::Unknown(node.clone())))
     }
 
     /// True if a way to that node is known at the moment.
     pub fn reaches(&self, node: NameHash) -> bool {
-        self.inner.switch.reaches(node)
+        self.shared.plane.reaches(node)
     }
 
-    /// Tells of other nodes that have started anew, from now on.
+    /// Other nodes that restart from now on.
     pub fn restarts(&self) -> broadcast::Receiver<NameHash> {
-        self.inner.switch.restarted.subscribe()
+        self.shared.plane.restarted.subscribe()
     }
 
-    /// Tells of changes of routes and of what other nodes offer, from now on.
+    /// Notices changes of routes and of what other nodes offer, from now on.
     pub fn changes(&self) -> Changes {
-        let switch = &self.inner.switch;
-        Changes { routes: switch.replaced.subscribe(), offers: switch.offers.subscribe() }
+        let plane = &self.shared.plane;
+        Changes { routes: plane.replaced.subscribe(), offers: plane.offers.subscribe() }
     }
 
     /// Ends when no way to that node is known; at once if there is none now.
     pub async fn disappears(&self, node: NameHash) {
-        let mut replaced = self.inner.switch.replaced.subscribe();
+        let mut replaced = self.shared.plane.replaced.subscribe();
         while self.reaches(node) {
-            // The sender lives in the switch, which lives in this handle.
+            // The sender lives in the plane, which lives in this handle.
             let _ = replaced.changed().await;
         }
     }
 
     /// Ends when a way to that node appears that was not there; at the first one if there is none now.
     pub async fn appears(&self, node: NameHash) {
-        let mut replaced = self.inner.switch.replaced.subscribe();
+        let mut replaced = self.shared.plane.replaced.subscribe();
         for wanted in [false, true] {
             while self.reaches(node) != wanted {
-                // The sender lives in the switch, which lives in this handle.
+                // The sender lives in the plane, which lives in this handle.
                 let _ = replaced.changed().await;
             }
         }
@@ -190,12 +191,20 @@ impl NodeHandle {
     /// # Errors
     /// If it is reserved or open already, or the node has stopped.
     pub async fn bind(&self, service: ServiceName) -> Result<OverlaySocket, BindError> {
-        let port = self.switch().new_port();
-        let bound = self.ask(|reply| Ask::Bind(service, port.clone(), reply)).await;
-        match bound {
-            Some(true) => Ok(OverlaySocket::new(self.clone(), service, port)),
-            Some(false) => Err(BindError::InUse(service)),
-            None => Err(BindError::Stopped),
+        let port = self.plane().new_port();
+        let (reply, answer) = oneshot::channel();
+        let opened = port.clone();
+        self.command(move |driver| {
+            let bound = driver.bind(service, opened);
+            // The caller may have been dropped meanwhile.
+            if reply.send(bound).is_err() && bound {
+                driver.unbind(service);
+            }
+        });
+        match answer.await {
+            Ok(true) => Ok(OverlaySocket::new(self.clone(), service, port)),
+            Ok(false) => Err(BindError::InUse(service)),
+            Err(_) => Err(BindError::Stopped),
         }
     }
 
@@ -214,51 +223,55 @@ impl NodeHandle {
         }
     }
 
-    /// Tells the mesh of a bound service, until it is closed.
+    /// Advertises a bound service to the mesh until it is closed.
     pub fn advertise(&self, service: ServiceName, offer: LocalService) {
-        self.tell(Ask::Advertise(service, offer));
+        self.command(move |driver| driver.mesh.advertise(service, offer, driver.clock.now()));
     }
 
-    /// Replaces the work types that this node tells the mesh of.
+    /// Replaces the work types that this node advertises.
     pub fn set_work_commands(&self, commands: Vec<WorkCommand>) {
-        self.tell(Ask::WorkCommands(commands));
+        self.command(move |driver| driver.mesh.set_work_commands(commands, driver.clock.now()));
     }
 
     /// Replaces the firewall's rules; returns once they hold.
     pub async fn set_firewall(&self, rules: Vec<Rule>) {
-        let _stopped = self.ask(|reply| Ask::Firewall(rules, reply)).await;
+        let set = self.ask(move |driver| {
+            driver.mesh.set_firewall(rules);
+            driver.flush();
+        });
+        let _stopped = set.await;
     }
 
     /// How long a link may be silent from now on.
     pub fn set_max_idle(&self, limit: Duration) {
-        self.tell(Ask::MaxIdle(limit));
+        self.command(move |driver| driver.set_max_idle(limit));
     }
 
     /// How long unreachable nodes stay listed from now on.
     pub fn set_forget_time(&self, time: Duration) {
-        self.tell(Ask::ForgetTime(time));
+        self.command(move |driver| driver.mesh.set_forget_time(time, driver.clock.now()));
     }
 
     /// Stops the node: links are closed in order, services end.
     pub fn stop(&self) {
-        self.inner.stop.cancel();
+        self.shared.stop.cancel();
     }
 
     /// Cancelled when the node stops.
     pub(super) fn stop_token(&self) -> &CancellationToken {
-        &self.inner.stop
+        &self.shared.stop
     }
 
     pub(super) fn inbox(&self) -> &mpsc::Sender<Input> {
-        &self.inner.inbox
+        &self.shared.inbox
     }
 
-    pub(super) fn switch(&self) -> &Switch {
-        &self.inner.switch
+    pub(super) fn plane(&self) -> &ForwardingPlane {
+        &self.shared.plane
     }
 
     pub(super) fn unbind(&self, service: ServiceName) {
-        self.tell(Ask::Unbind(service));
+        self.command(move |driver| driver.unbind(service));
     }
 
     /// Sends a datagram by the core, which says whether it could.
@@ -270,23 +283,29 @@ impl NodeHandle {
         payload: Bytes,
         hops: u8,
     ) -> Option<Result<(), SendError>> {
-        let ask = SendAsk { from_service, to_node, to_service, payload, hops };
-        self.ask(|reply| Ask::Send(ask, reply)).await
+        let send = move |driver: &mut Driver| {
+            let now = driver.clock.now();
+            driver.mesh.send(from_service, &to_node, to_service, &payload, hops, now)
+        };
+        self.ask(send).await
     }
 
-    fn tell(&self, ask: Ask) {
-        // A stopped node has nothing left to be told.
-        let _stopped = self.inner.asks.send(ask);
+    /// Has the driver do something, unless the node has stopped.
+    fn command(&self, run: impl FnOnce(&mut Driver) + Send + 'static) {
+        let _stopped = self.shared.commands.send(Box::new(run));
     }
 
-    async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Option<T> {
+    /// Has the driver do something and waits for its answer; `None` if the node has stopped.
+    async fn ask<T: Send + 'static>(&self, run: impl FnOnce(&mut Driver) -> T + Send + 'static) -> Option<T> {
         let (reply, answer) = oneshot::channel();
-        self.tell(ask(reply));
+        self.command(move |driver| {
+            let _gone = reply.send(run(driver));
+        });
         answer.await.ok()
     }
 }
 
-/// Word of changes of what [`NodeHandle::status`] says.
+/// Waits for changes of what [`NodeHandle::status`] returns.
 #[derive(Debug)]
 pub struct Changes {
     routes: watch::Receiver<()>,
@@ -294,7 +313,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Ends when something may have changed since the last call ended. For ever once the node is gone.
+    /// Returns when something may have changed since the last call returned; never once the node has stopped.
     pub async fn next(&mut self) {
         let changed = tokio::select! {
             changed = self.routes.changed() => changed,
@@ -306,11 +325,11 @@ impl Changes {
     }
 }
 
-/// The number of a life that begins now.
+/// The epoch of a node that starts now.
 ///
 /// Seconds since 1970 shifted left by 24 bits, plus a number of 24 bits (docs/protocol.md#epochs). A Go node
-/// takes a random one. Here it is the fraction of the second: a node that is started again within the same
-/// second must not look older than its former self, which nobody would listen to.
+/// takes a random one. Here it is the fraction of the second: a node that restarts within the same second must not
+/// look older than before, or the others would ignore it.
 pub fn epoch(wall: jiff::Timestamp) -> u64 {
     let nanoseconds = u128::try_from(wall.as_nanosecond()).unwrap_or(0);
     u64::try_from((nanoseconds << 24) / 1_000_000_000).unwrap_or(u64::MAX)

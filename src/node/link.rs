@@ -11,7 +11,7 @@ use tracing::{debug, error, info, warn};
 
 use super::driver::{Input, NewSession};
 use super::handle::NodeHandle;
-use super::pending_sessions::Newcomers;
+use super::pending_sessions::PendingSessions;
 use crate::backend::{self, AcceptError, DialSpec, Direction, ListenSpec, Listener, Redial, Session};
 use crate::mesh::LinkPolicy;
 use crate::os::log_limiter::LogLimiter;
@@ -69,7 +69,7 @@ impl NodeHandle {
     /// again.
     pub async fn add_link(&self, spec: LinkSpec) -> io::Result<LinkHandle> {
         let stop = self.stop_token().child_token();
-        let link = Link { node: self.clone(), stop: stop.clone(), newcomers: Newcomers::default() };
+        let link = LinkTask { node: self.clone(), stop: stop.clone(), pending: PendingSessions::default() };
         let (task, local_addr) = match spec {
             LinkSpec::Listen { spec, policy } => {
                 let listener = Listener::bind(&spec).await?;
@@ -85,13 +85,13 @@ impl NodeHandle {
     }
 }
 
-struct Link {
+struct LinkTask {
     node: NodeHandle,
     stop: CancellationToken,
-    newcomers: Newcomers,
+    pending: PendingSessions,
 }
 
-impl Link {
+impl LinkTask {
     async fn accept_all(self, mut listener: Listener, policy: LinkPolicy) {
         let link = Arc::new(self);
         let mut sessions = tokio::task::JoinSet::new();
@@ -127,7 +127,7 @@ impl Link {
     }
 
     async fn keep_dialled(self, spec: DialSpec, mut redial: Redial, policy: LinkPolicy) {
-        let mut told = String::new();
+        let mut logged = String::new();
         loop {
             let dialled = tokio::select! {
                 () = self.stop.cancelled() => return,
@@ -135,19 +135,19 @@ impl Link {
             };
             let wait = match dialled {
                 Ok(session) => {
-                    told.clear();
+                    logged.clear();
                     let start = Instant::now();
                     self.run(session, policy.clone()).await;
                     redial.after_session(start.elapsed(), rand::random())
                 }
                 Err(failure) => {
-                    // A peer that stays away is told of once for each reason, and in detail for those who look.
+                    // Logged once for each reason, and each time at debug.
                     let reason = failure.to_string();
-                    if told == reason {
+                    if logged == reason {
                         debug!(%failure, "still cannot reach peer");
                     } else {
                         warn!(%failure, "cannot reach peer, will go on trying");
-                        told = reason;
+                        logged = reason;
                     }
                     redial.after_failed_dial(rand::random())
                 }
@@ -171,14 +171,14 @@ impl Link {
         if self.node.inbox().send(Input::Opened(Box::new(new))).await.is_err() {
             return;
         }
-        let Ok(channel) = answer.await else { return };
-        if let Some(displaced) = self.newcomers.admit(&channel) {
+        let Ok(shared) = answer.await else { return };
+        if let Some(displaced) = self.pending.admit(&shared) {
             let cause = "made room for newer connections before it introduced itself".to_owned();
             let _stopped = self.node.inbox().send(Input::Ended(displaced.id, cause)).await;
         }
-        // Of the session itself nothing is kept here, and the wait is all that a session costs this task.
-        let done = channel.done.clone();
-        drop(channel);
+        // This task keeps nothing of the session but its end.
+        let done = shared.done.clone();
+        drop(shared);
         done.cancelled_owned().await;
     }
 }

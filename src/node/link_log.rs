@@ -1,7 +1,7 @@
 //! The log lines about links that come and go.
 //!
-//! Owns their levels, and that they stay few: who connects to this node may do so as often as it likes. Links that this
-//! node dials are paced by their back-off, and always told of.
+//! Owns their levels and their rate: others may connect as often as they like. Links that this node dials are paced by
+//! their back-off, and always logged.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::session::Channel;
+use super::session::SessionShared;
 use crate::backend::Direction;
 use crate::mesh::{CloseReason, SessionId};
 use crate::os::log_limiter::LogLimiter;
@@ -19,19 +19,25 @@ use crate::wire::{Cost, NodeId};
 const LINES: u32 = 500;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What was said of late.
+/// Writes the lines, within the rate.
 #[derive(Debug)]
-pub(super) struct Comings(LogLimiter);
+pub(super) struct LinkLog(LogLimiter);
 
-impl Default for Comings {
+impl Default for LinkLog {
     fn default() -> Self {
         Self(LogLimiter::new(LINES, MINUTE))
     }
 }
 
-impl Comings {
+impl LinkLog {
     /// A neighbour has introduced itself.
-    pub(super) fn connected(&mut self, session: SessionId, peer: &NodeId, cost: Cost, on: Option<&Channel>) {
+    pub(super) fn connected(
+        &mut self,
+        session: SessionId,
+        peer: &NodeId,
+        cost: Cost,
+        on: Option<&SessionShared>,
+    ) {
         if let Some(unsaid) = self.take(on) {
             info!(%session, %peer, cost = cost.get(), unsaid, "connected");
         }
@@ -42,11 +48,11 @@ impl Comings {
         &mut self,
         session: SessionId,
         peer: Option<&NodeId>,
-        on: Option<&Channel>,
+        on: Option<&SessionShared>,
         reason: &CloseReason,
     ) {
         let peer = peer.map_or("unknown", NodeId::as_str);
-        let address = on.map_or("", |channel| &channel.address);
+        let address = on.map_or("", |shared| &shared.address);
         match reason {
             CloseReason::LinkClosed => self.link_closed(session, peer, on),
             CloseReason::NoIntroduction => debug!(%session, peer, address, %reason, "disconnected"),
@@ -72,13 +78,13 @@ impl Comings {
         }
     }
 
-    /// A link's end, as loud as it matters: anybody can connect to a listener and leave, but a neighbour that was
-    /// dialled and leaves before it has said who it is has a reason.
-    fn link_closed(&mut self, session: SessionId, peer: &str, on: Option<&Channel>) {
-        let Some(channel) = on else { return };
-        let address = &channel.address;
-        let cause = channel.cause.get().map_or("", String::as_str);
-        match (channel.established.load(Ordering::Acquire), channel.direction) {
+    /// Anybody can connect to a listener and leave, which is no news. A dialled neighbour that leaves before it has
+    /// introduced itself has a reason.
+    fn link_closed(&mut self, session: SessionId, peer: &str, on: Option<&SessionShared>) {
+        let Some(shared) = on else { return };
+        let address = &shared.address;
+        let cause = shared.cause.get().map_or("", String::as_str);
+        match (shared.established.load(Ordering::Acquire), shared.direction) {
             (true, _) => {
                 if let Some(unsaid) = self.take(on) {
                     info!(%session, peer, address, cause, unsaid, "disconnected");
@@ -92,8 +98,8 @@ impl Comings {
     }
 
     /// If a line may be written: how many were left out since the last one, unless none was.
-    fn take(&mut self, on: Option<&Channel>) -> Option<Option<u64>> {
-        if on.is_some_and(|channel| channel.direction == Direction::Outbound) {
+    fn take(&mut self, on: Option<&SessionShared>) -> Option<Option<u64>> {
+        if on.is_some_and(|shared| shared.direction == Direction::Outbound) {
             return Some(None);
         }
         let unsaid = self.0.take(Instant::now())?;

@@ -1,11 +1,11 @@
 //! The running node: one task owns the mesh protocol, others carry packets to and from it.
 //!
-//! - `driver` is the only one that touches [`crate::mesh::Mesh`]; it never waits for anybody but its inbox.
-//! - `session` reads and writes one link's packets; a relayed packet goes from reader to queue directly,
-//!   by the immutable forwarding table, and never meets the driver.
-//! - `queue` is what a link's writer drains: bounded (`budget`), protocol messages first, sources in turn (`flows`).
-//! - `link` keeps listeners open and peers dialled.
-//! - `port` and `socket` are services' ends of the mesh; `ping` asks who is there; `traffic` counts, `metrics` tells.
+//! - `driver` alone touches [`crate::mesh::Mesh`], and waits for nothing but its inbox and timers.
+//! - `session` reads and writes one link's packets; a relayed packet goes from reader to queue directly, by the
+//!   immutable table in `forwarding`, and never reaches the driver.
+//! - `queue` holds what a link's writer drains: protocol messages first (`budget`), then sources in turn (`fair_queue`).
+//! - `link` keeps listeners open and peers dialled; `link_log` logs sessions that begin and end.
+//! - `port` and `socket` are services' ends of the mesh; `ping` is ping and traceroute; `stats` counts.
 //!
 //! This room has never heard of work, control sockets or configuration files.
 

@@ -1,4 +1,4 @@
-//! Asking a node whether it is there, and which way a packet takes to it.
+//! Ping and traceroute: whether a node answers, and the way to it.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::wire::{MAX_HOPS, NodeId, Problem, ServiceName};
 /// How long an answer may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What came of one ping.
+/// The result of one ping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PingReply {
-    /// Who answered, or who said why not.
+    /// The node that answered, or that reported the failure.
     pub from: Option<NodeId>,
     /// Time until then.
     pub elapsed: Duration,
@@ -27,13 +27,13 @@ pub struct PingReply {
 /// Why a ping did not arrive.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PingError {
-    /// A node on the way gave it up.
+    /// A node on the way dropped it.
     #[error("{0}")]
     Unreachable(Problem),
     /// It could not even be sent.
     #[error(transparent)]
     Send(#[from] SendError),
-    /// Nobody said anything.
+    /// No answer.
     #[error("timeout")]
     Timeout,
     /// This node has stopped.

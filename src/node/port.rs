@@ -1,6 +1,6 @@
 //! A bound service's inbox: datagrams that have arrived and wait to be read, bounded in bytes.
 //!
-//! Whoever pushes never waits: what does not fit is dropped and counted, as a UDP socket does.
+//! Pushing never waits: a datagram that does not fit is dropped and counted, as by a UDP socket.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,14 +28,14 @@ pub(super) struct Notice {
 
 /// The inbox.
 #[derive(Debug, Default)]
-pub(super) struct Port {
-    state: Mutex<State>,
+pub(super) struct ServicePort {
+    inbox: Mutex<PortState>,
     /// Datagrams that found no room, here and at the node's other services.
     dropped: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PortState {
     datagrams: VecDeque<Datagram>,
     bytes: usize,
     reader: Option<Waker>,
@@ -44,7 +44,7 @@ struct State {
     closed: bool,
 }
 
-impl Port {
+impl ServicePort {
     /// An empty inbox that counts on this what it drops.
     pub(super) fn new(dropped: Arc<AtomicU64>) -> Self {
         Self { dropped, ..Self::default() }
@@ -58,27 +58,27 @@ impl Port {
     /// Puts a datagram in, or drops it.
     pub(super) fn push(&self, datagram: Datagram) {
         let size = datagram.payload.len() + OVERHEAD;
-        let mut state = self.lock();
-        if state.bytes + size > LIMIT || state.closed {
+        let mut inbox = self.lock();
+        if inbox.bytes + size > LIMIT || inbox.closed {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        state.bytes += size;
-        state.datagrams.push_back(datagram);
-        let reader = state.reader.take();
-        drop(state);
+        inbox.bytes += size;
+        inbox.datagrams.push_back(datagram);
+        let reader = inbox.reader.take();
+        drop(inbox);
         reader.into_iter().for_each(Waker::wake);
     }
 
     /// Puts a notice in; beyond the bound the oldest is forgotten.
     pub(super) fn push_notice(&self, notice: Notice) {
-        let mut state = self.lock();
-        if state.notices.len() >= MOST_NOTICES {
-            state.notices.pop_front();
+        let mut inbox = self.lock();
+        if inbox.notices.len() >= MOST_NOTICES {
+            inbox.notices.pop_front();
         }
-        state.notices.push_back(notice);
-        let reader = state.notice_reader.take();
-        drop(state);
+        inbox.notices.push_back(notice);
+        let reader = inbox.notice_reader.take();
+        drop(inbox);
         reader.into_iter().for_each(Waker::wake);
     }
 
@@ -89,46 +89,46 @@ impl Port {
         cx: &mut Context<'_>,
         mut each: impl FnMut(Datagram) -> bool,
     ) -> Poll<bool> {
-        let mut state = self.lock();
+        let mut inbox = self.lock();
         let mut any = false;
-        while let Some(datagram) = state.datagrams.pop_front() {
-            state.bytes -= datagram.payload.len() + OVERHEAD;
+        while let Some(datagram) = inbox.datagrams.pop_front() {
+            inbox.bytes -= datagram.payload.len() + OVERHEAD;
             any = true;
             if !each(datagram) {
                 break;
             }
         }
-        if any || state.closed {
+        if any || inbox.closed {
             return Poll::Ready(any);
         }
-        state.reader = Some(cx.waker().clone());
+        inbox.reader = Some(cx.waker().clone());
         Poll::Pending
     }
 
     /// The next notice; `None` once the node has stopped.
     pub(super) fn poll_notice(&self, cx: &mut Context<'_>) -> Poll<Option<Notice>> {
-        let mut state = self.lock();
-        if let Some(notice) = state.notices.pop_front() {
+        let mut inbox = self.lock();
+        if let Some(notice) = inbox.notices.pop_front() {
             return Poll::Ready(Some(notice));
         }
-        if state.closed {
+        if inbox.closed {
             return Poll::Ready(None);
         }
-        state.notice_reader = Some(cx.waker().clone());
+        inbox.notice_reader = Some(cx.waker().clone());
         Poll::Pending
     }
 
     /// Ends the service: readers get what is left, then the end.
     pub(super) fn close(&self) {
-        let mut state = self.lock();
-        state.closed = true;
-        let wakers = [state.reader.take(), state.notice_reader.take()];
-        drop(state);
+        let mut inbox = self.lock();
+        inbox.closed = true;
+        let wakers = [inbox.reader.take(), inbox.notice_reader.take()];
+        drop(inbox);
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PortState> {
         // No code that can panic runs under this lock.
-        self.state.lock()
+        self.inbox.lock()
     }
 }

@@ -1,9 +1,8 @@
 //! What waits to be written on one link, bounded in bytes.
 //!
-//! Protocol messages go first, within the link's share of the room that all links of a node have for them
-//! (`budget`). Pings and notices come next, so that a busy link still answers. All other datagrams share what
-//! is left by their source; what finds no room is dropped, as in any network, except that this node's own
-//! senders are told to wait instead.
+//! Protocol messages go first, within the link's share of the node's [`Budget`] for them. Pings and notices come next,
+//! so that a busy link still answers. All other datagrams share the rest by their source. A datagram that does not fit
+//! is dropped, as in any network, except that this node's own senders wait instead.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::budget::Budget;
-use super::fair_queue::{Flows, NoRoom};
+use super::fair_queue::{FairQueue, NoRoom};
 use crate::wire::{DataHeader, ServiceName};
 
 /// Bytes of protocol messages written before the lanes are looked at again.
@@ -33,7 +32,7 @@ pub(super) struct Queue {
     lanes: Mutex<Lanes>,
     filled: Notify,
     budget: Arc<Budget>,
-    /// Its neighbour has not been told everything yet.
+    /// Its neighbour still lacks updates or advertisements.
     behind: AtomicBool,
 }
 
@@ -45,7 +44,7 @@ struct Lanes {
     writing: usize,
     express: VecDeque<Bytes>,
     express_bytes: usize,
-    data: Flows,
+    data: FairQueue,
     closed: bool,
     dropped: u64,
     waiting: Vec<Waker>,
@@ -86,18 +85,18 @@ impl Queue {
         true
     }
 
-    /// Bytes of protocol messages that may be queued now; `None` if there is no room worth mentioning.
+    /// Bytes of protocol messages that may be queued now; `None` if a long message might not fit.
     pub(super) fn room(&self) -> Option<usize> {
         let lanes = self.lock();
         if lanes.closed { None } else { self.budget.room(lanes.control_bytes) }
     }
 
-    /// Notes whether the neighbour waits for more than is queued.
+    /// Notes whether the neighbour still lacks more than is queued.
     pub(super) fn set_behind(&self, behind: bool) {
         self.behind.store(behind, Ordering::Relaxed);
     }
 
-    /// True if the neighbour waits for more than is queued.
+    /// True if the neighbour still lacks more than is queued.
     pub(super) fn is_behind(&self) -> bool {
         self.behind.load(Ordering::Relaxed)
     }
@@ -187,7 +186,7 @@ impl Queue {
     }
 
     /// Bytes that wait, and datagrams that found no room so far.
-    pub(super) fn stand(&self) -> (usize, u64) {
+    pub(super) fn stats(&self) -> (usize, u64) {
         let lanes = self.lock();
         (lanes.control_bytes + lanes.express_bytes + lanes.data.waiting(), lanes.dropped)
     }
@@ -226,7 +225,7 @@ impl Lanes {
     }
 }
 
-/// What an operator looks at when a link is in trouble must get through.
+/// What an operator uses to look at a link in trouble must get through.
 fn is_express(header: &DataHeader) -> bool {
     [header.from_service, header.to_service]
         .iter()

@@ -1,7 +1,6 @@
 //! The two tasks of one link session: a reader that carries packets on, a writer that drains the queue.
 //!
-//! Neither decides anything. A session is over when its writer is: by order of the driver, which closes
-//! the queue, or because the link broke.
+//! Neither decides anything. A session ends with its writer: when the driver closes the queue, or the link breaks.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +16,7 @@ use tracing::debug;
 use super::budget::Budget;
 use super::clock::Clock;
 use super::driver::Input;
-use super::forwarding::{Bursts, Switch};
+use super::forwarding::{Bursts, ForwardingPlane};
 use super::queue::Queue;
 use super::stats::Traffic;
 use crate::backend::{Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
@@ -25,24 +24,23 @@ use crate::mesh::{SessionId, Tick};
 use crate::os::coop::ByteBudget;
 use crate::wire::MessageType;
 
-/// Messages of one session that may wait for the core: however many a neighbour sends, another one's wait is
-/// no longer than it takes to work off so many of each.
+/// Messages of one session that may wait for the core. Bounds how long one neighbour's backlog can delay another's
+/// messages.
 const MOST_PENDING: usize = 128;
 
-/// How long the last words of a closing session may take to be written.
+/// How long the last messages of a closing session may take to be written.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// A link that has not taken all that there is to tell it, and takes nothing for this long, is given up: it keeps room
-/// from others.
+/// A link that still lacks updates and takes nothing for this long is closed: it occupies room that others need.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// Slots that a writer keeps between two batches. Data fills fewer; what a new neighbour is told of a large mesh at
-/// once fills far more, and only once.
+/// Slots that a writer keeps between two batches. Data fills fewer; the first updates of a large mesh fill far more,
+/// once.
 const BUSY_SLOTS: usize = 512;
 
 /// What the driver and a session's tasks share.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(super) struct SessionShared {
     pub(super) id: SessionId,
     pub(super) direction: Direction,
     pub(super) queue: Arc<Queue>,
@@ -64,7 +62,7 @@ pub(super) struct Channel {
     pub(super) cause: OnceLock<String>,
 }
 
-impl Channel {
+impl SessionShared {
     pub(super) fn new(id: SessionId, info: &SessionInfo, budget: Arc<Budget>, now: Tick) -> Self {
         Self {
             id,
@@ -83,7 +81,7 @@ impl Channel {
     }
 
     /// Whether its peer has not introduced itself, and still may.
-    pub(super) fn is_newcomer(&self) -> bool {
+    pub(super) fn is_pending(&self) -> bool {
         !self.established.load(Ordering::Acquire) && !self.closing.is_cancelled() && !self.done.is_cancelled()
     }
 
@@ -105,8 +103,8 @@ fn nanos(tick: Tick) -> u64 {
 
 /// What a session's tasks need of their node.
 #[derive(Debug, Clone)]
-pub(super) struct Surroundings {
-    pub(super) switch: Arc<Switch>,
+pub(super) struct SessionContext {
+    pub(super) plane: Arc<ForwardingPlane>,
     pub(super) inbox: mpsc::Sender<Input>,
     pub(super) clock: Clock,
     /// A link that takes nothing of what is written for longer than this is dead.
@@ -116,45 +114,49 @@ pub(super) struct Surroundings {
 }
 
 /// Starts both tasks.
-pub(super) fn spawn(session: Session, channel: Arc<Channel>, around: Surroundings) {
+pub(super) fn spawn(session: Session, shared: Arc<SessionShared>, context: SessionContext) {
     let Session { reader, writer, info } = session;
-    debug!(session = %channel.id, transport = info.transport, peer = %info.peer, "link opened");
-    tokio::spawn(read(reader, channel.clone(), around.clone()));
-    tokio::spawn(write(writer, channel, around));
+    debug!(session = %shared.id, transport = info.transport, peer = %info.peer, "link opened");
+    tokio::spawn(read(reader, shared.clone(), context.clone()));
+    tokio::spawn(write(writer, shared, context));
 }
 
-async fn read(mut reader: Reader, channel: Arc<Channel>, around: Surroundings) {
+async fn read(mut reader: Reader, shared: Arc<SessionShared>, context: SessionContext) {
     let end = tokio::select! {
-        end = carry_all(&mut reader, &channel, &around) => end.map_or_else(|e| e.to_string(), |()| "node stopped".into()),
-        () = channel.closing.cancelled() => return,
-        () = channel.done.cancelled() => return,
-        () = around.link.cancelled() => "closed by this node".to_owned(),
+        end = carry_all(&mut reader, &shared, &context) => end.map_or_else(|e| e.to_string(), |()| "node stopped".into()),
+        () = shared.closing.cancelled() => return,
+        () = shared.done.cancelled() => return,
+        () = context.link.cancelled() => "closed by this node".to_owned(),
     };
-    let _stopped = around.inbox.send(Input::Ended(channel.id, end)).await;
+    let _stopped = context.inbox.send(Input::Ended(shared.id, end)).await;
 }
 
 /// Carries packets until the link ends, or (`Ok`) the node does.
-async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings) -> Result<(), SessionEnd> {
+async fn carry_all(
+    reader: &mut Reader,
+    shared: &SessionShared,
+    context: &SessionContext,
+) -> Result<(), SessionEnd> {
     let mut batch: Vec<BytesMut> = Vec::new();
     let (mut bursts, mut budget) = (Bursts::default(), ByteBudget::default());
     loop {
         reader.read_batch(&mut batch).await?;
         let bytes = batch.iter().map(|message| message.len()).sum();
-        channel.traffic.heard(batch.len(), bytes);
-        let carries = channel.established.load(Ordering::Acquire);
-        // The core sees everything else by itself; only data is proof of a living peer.
+        shared.traffic.heard(batch.len(), bytes);
+        let carries = shared.established.load(Ordering::Acquire);
+        // The core sees all other messages; data that it does not see shows a living peer as well.
         if carries && batch.iter().any(|message| is_data(message)) {
-            channel.heard.store(nanos(around.clock.tick()), Ordering::Relaxed);
+            shared.heard.store(nanos(context.clock.tick()), Ordering::Relaxed);
         }
-        let table = around.switch.forwarding.load_full();
+        let table = context.plane.table.load_full();
         for message in batch.drain(..) {
             let data = carries && is_data(&message);
             let for_core =
-                if data { around.switch.carry(&table, message, &mut bursts) } else { Some(message) };
+                if data { context.plane.carry(&table, message, &mut bursts) } else { Some(message) };
             if let Some(message) = for_core {
-                // What came before it must not wait with it.
+                // Earlier datagrams must not wait with it.
                 bursts.send();
-                if !hand_over(message.freeze(), channel, around).await {
+                if !hand_over(message.freeze(), shared, context).await {
                     return Ok(());
                 }
             }
@@ -165,43 +167,43 @@ async fn carry_all(reader: &mut Reader, channel: &Channel, around: &Surroundings
 }
 
 /// Gives a message to the core when it is this session's turn; false once the node has stopped.
-async fn hand_over(message: Bytes, channel: &Channel, around: &Surroundings) -> bool {
-    let Ok(turn) = channel.pending.clone().acquire_owned().await else { return false };
-    around.inbox.send(Input::Packet(channel.id, message, turn)).await.is_ok()
+async fn hand_over(message: Bytes, shared: &SessionShared, context: &SessionContext) -> bool {
+    let Ok(turn) = shared.pending.clone().acquire_owned().await else { return false };
+    context.inbox.send(Input::Packet(shared.id, message, turn)).await.is_ok()
 }
 
 fn is_data(message: &[u8]) -> bool {
     message.first() == Some(&MessageType::Data.byte())
 }
 
-async fn write(mut writer: Writer, channel: Arc<Channel>, around: Surroundings) {
+async fn write(mut writer: Writer, shared: Arc<SessionShared>, context: SessionContext) {
     let (mut batch, mut budget) = (VecDeque::new(), ByteBudget::default());
-    while channel.queue.take(&mut batch).await {
+    while shared.queue.take(&mut batch).await {
         let (packets, bytes) = (batch.len(), batch.iter().map(Bytes::len).sum());
-        if let Err(end) = write_in_time(&mut writer, &mut batch, &channel, around.max_idle).await {
-            let _stopped = around.inbox.send(Input::Ended(channel.id, end)).await;
+        if let Err(end) = write_in_time(&mut writer, &mut batch, &shared, context.max_idle).await {
+            let _stopped = context.inbox.send(Input::Ended(shared.id, end)).await;
             break;
         }
-        channel.traffic.sent(packets, bytes);
+        shared.traffic.sent(packets, bytes);
         if batch.capacity() > BUSY_SLOTS {
             batch.shrink_to(BUSY_SLOTS);
         }
         budget.spend(bytes).await;
     }
-    // In memory of its own: this task waits for most of its life, and there is one for each session.
+    // Boxed: this task waits for most of its life, and there is one for each session.
     let _in_time = tokio::time::timeout(FAREWELL, Box::pin(writer.close())).await;
-    channel.done.cancel();
+    shared.done.cancel();
 }
 
-/// Writes a batch, or finds out that the other side takes nothing any more.
+/// Writes a batch, or notices that the other side has stopped reading.
 async fn write_in_time(
     writer: &mut Writer,
     batch: &mut VecDeque<Bytes>,
-    channel: &Channel,
+    shared: &SessionShared,
     limit: Duration,
 ) -> Result<(), String> {
     let farewell = async {
-        channel.closing.cancelled().await;
+        shared.closing.cancelled().await;
         tokio::time::sleep(FAREWELL).await;
     };
     tokio::pin!(farewell);
@@ -213,9 +215,9 @@ async fn write_in_time(
             () = tokio::time::sleep(wait) => {}
             () = &mut farewell => return Err("the peer did not take the last words".to_owned()),
         }
-        // What is told of a large mesh at once takes a thin link minutes.
+        // The first updates of a large mesh take a slow link minutes.
         let now_left = (batch.len(), writer.unsent());
-        let limit = if channel.queue.is_behind() { STALLED.min(limit) } else { limit };
+        let limit = if shared.queue.is_behind() { STALLED.min(limit) } else { limit };
         if now_left != left {
             (left, since) = (now_left, Instant::now());
         } else if since.elapsed() >= limit {
@@ -234,30 +236,30 @@ mod tests {
     };
     use crate::wire::NodeId;
 
-    fn channel(number: u64) -> Channel {
+    fn shared(number: u64) -> SessionShared {
         let (transport, peer, direction) = ("tcp", number.to_string(), Direction::Inbound);
         let info = SessionInfo { transport, peer, direction, certified_nodes: None };
-        Channel::new(SessionId(number), &info, Arc::default(), Tick::at(Duration::ZERO))
+        SessionShared::new(SessionId(number), &info, Arc::default(), Tick::at(Duration::ZERO))
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_does_not_hold_up_what_another_neighbour_tells() {
         let (inbox, mut waiting) = mpsc::channel(10 * MOST_PENDING);
-        let around = Surroundings {
-            switch: Arc::new(Switch::new(NodeId::new("here").unwrap())),
+        let context = SessionContext {
+            plane: Arc::new(ForwardingPlane::new(NodeId::new("here").unwrap())),
             inbox,
             clock: Clock::start(),
             max_idle: Duration::from_secs(21),
             link: CancellationToken::new(),
         };
-        let (loud, quiet) = (channel(1), channel(2));
-        let flood = async { while hand_over(Bytes::new(), &loud, &around).await {} };
+        let (loud, quiet) = (shared(1), shared(2));
+        let flood = async { while hand_over(Bytes::new(), &loud, &context).await {} };
         assert!(timeout(Duration::from_secs(1), flood).await.is_err(), "it waits for its turn");
         assert_eq!(waiting.len(), MOST_PENDING);
-        assert!(hand_over(Bytes::new(), &quiet, &around).await);
+        assert!(hand_over(Bytes::new(), &quiet, &context).await);
         assert_eq!(waiting.len(), MOST_PENDING + 1, "the other one need not wait");
         drop(waiting.recv().await);
-        let turn = hand_over(Bytes::new(), &loud, &around);
+        let turn = hand_over(Bytes::new(), &loud, &context);
         assert_eq!(timeout(Duration::from_secs(1), turn).await, Ok(true), "one was worked off");
     }
 
@@ -273,7 +275,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_link_is_alive_as_long_as_it_takes_anything_and_then_dead() {
-        let ((mut near, mut far), channel) = (link().await, channel(1));
+        let ((mut near, mut far), shared) = (link().await, shared(1));
         let limit = Duration::from_secs(21);
         let packets = || (0..40).map(|_| Bytes::from(vec![7; 50_000])).collect::<VecDeque<_>>();
         let slow = tokio::spawn(async move {
@@ -284,11 +286,11 @@ mod tests {
             }
             far
         });
-        let written = write_in_time(&mut near.writer, &mut packets(), &channel, limit).await;
+        let written = write_in_time(&mut near.writer, &mut packets(), &shared, limit).await;
         assert_eq!(written, Ok(()), "each of its reads was in time");
         let _far = slow.await.unwrap();
         let start = tokio::time::Instant::now();
-        let error = write_in_time(&mut near.writer, &mut packets(), &channel, limit).await.unwrap_err();
+        let error = write_in_time(&mut near.writer, &mut packets(), &shared, limit).await.unwrap_err();
         assert!(error.contains("took no data for 21 s"), "{error}");
         assert!(start.elapsed() <= limit * 2);
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::driver::Input;
 use super::forwarding::{Outlet, outgoing};
 use super::handle::NodeHandle;
-use super::port::{Notice, Port};
+use super::port::{Notice, ServicePort};
 use super::queue::{IfFull, Queue};
 use crate::mesh::{Datagram, SendError};
 use crate::wire::{DataHeader, MAX_HOPS, NameHash, NodeId, ServiceName, Unreachable};
@@ -43,11 +43,11 @@ impl Blocked {
 pub struct OverlaySocket {
     node: NodeHandle,
     service: ServiceName,
-    port: Arc<Port>,
+    port: Arc<ServicePort>,
 }
 
 impl OverlaySocket {
-    pub(super) fn new(node: NodeHandle, service: ServiceName, port: Arc<Port>) -> Self {
+    pub(super) fn new(node: NodeHandle, service: ServiceName, port: Arc<ServicePort>) -> Self {
         Self { node, service, port }
     }
 
@@ -69,12 +69,12 @@ impl OverlaySocket {
     pub fn try_send_to(&self, node: NameHash, service: ServiceName, payload: &[u8]) -> Result<(), Blocked> {
         let header = DataHeader {
             hops: MAX_HOPS,
-            from_node: self.node.switch().own,
+            from_node: self.node.plane().own,
             to_node: node,
             from_service: self.service,
             to_service: service,
         };
-        match self.node.switch().outlet(&header) {
+        match self.node.plane().outlet(&header) {
             Outlet::Link(queue) => {
                 let pushed = queue.push_data(&header, outgoing(&header, payload), IfFull::Wait);
                 return pushed.map_err(|_full| Blocked(queue));

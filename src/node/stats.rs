@@ -1,13 +1,12 @@
-//! What one link has carried, and how it stands: for operators. Plain atomic counters, counted by batch.
-//!
-//! Nobody decides by these numbers.
+//! What a link has carried and its state, for operators. Atomic counters, updated once per batch; nothing decides by
+//! them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::session::Channel;
+use super::session::SessionShared;
 use crate::mesh::{NeighborStats, Neighbour};
 use crate::wire::{Cost, NodeId};
 
@@ -66,7 +65,7 @@ pub struct LinkStatus {
     pub packets_out: u64,
     /// Bytes sent, without framing.
     pub bytes_out: u64,
-    /// What the neighbour has told of the mesh, and how much of that was of no use.
+    /// What the neighbour sent about the mesh, and how much of that was dropped.
     pub told: NeighborStats,
 }
 
@@ -75,24 +74,24 @@ fn nanoseconds<S: serde::Serializer>(time: &Option<Duration>, s: S) -> Result<S:
 }
 
 impl LinkStatus {
-    pub(super) fn of(node_id: NodeId, neighbour: &Neighbour, channel: &Channel) -> Self {
+    pub(super) fn of(node_id: NodeId, neighbour: &Neighbour, shared: &SessionShared) -> Self {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (queued, dropped) = channel.queue.stand();
+        let (queued, dropped) = shared.queue.stats();
         Self {
             node_id,
             session: neighbour.session.0,
-            transport: channel.transport,
-            address: channel.address.clone(),
+            transport: shared.transport,
+            address: shared.address.clone(),
             cost: neighbour.cost,
             probed: neighbour.is_meshd,
             rtt: neighbour.rtt,
             probe_loss: neighbour.loss,
             queued_bytes: queued as u64,
             dropped,
-            packets_in: read(&channel.traffic.packets_in),
-            bytes_in: read(&channel.traffic.bytes_in),
-            packets_out: read(&channel.traffic.packets_out),
-            bytes_out: read(&channel.traffic.bytes_out),
+            packets_in: read(&shared.traffic.packets_in),
+            bytes_in: read(&shared.traffic.bytes_in),
+            packets_out: read(&shared.traffic.packets_out),
+            bytes_out: read(&shared.traffic.bytes_out),
             told: neighbour.stats,
         }
     }

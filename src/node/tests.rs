@@ -19,9 +19,9 @@ pub(crate) struct Lab {
     links: Vec<LinkHandle>,
 }
 
-/// Tells the node's rooms that another one has started anew.
-pub(crate) fn tell_of_restart(node: &NodeHandle, of: &NodeId) {
-    node.switch().restarted.send(of.hash()).unwrap();
+/// Has the node believe that another one restarted.
+pub(crate) fn announce_restart(node: &NodeHandle, of: &NodeId) {
+    node.plane().restarted.send(of.hash()).unwrap();
 }
 
 pub(crate) fn node_id(name: &str) -> NodeId {
@@ -38,7 +38,7 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut conditi
     tokio::time::timeout(Duration::from_secs(30), waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
-/// Carries packets on, so many bytes a second.
+/// Forwards packets at `rate` bytes a second.
 async fn pump(mut from: Reader, mut to: Writer, rate: u32) {
     let mut batch = Vec::new();
     while from.read_batch(&mut batch).await.is_ok() {
@@ -49,7 +49,7 @@ async fn pump(mut from: Reader, mut to: Writer, rate: u32) {
     }
 }
 
-/// Carries packets on, each after so long.
+/// Forwards packets, each after `delay`.
 async fn pump_far(mut from: Reader, mut to: Writer, delay: Duration) {
     let (sender, mut way) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
@@ -88,14 +88,14 @@ impl Lab {
         self.links.push(from.add_link(link).await.unwrap());
     }
 
-    /// Joins two nodes by a link that carries so many bytes a second.
+    /// Joins two nodes by a link that carries `rate` bytes a second.
     pub(crate) async fn join_slowly(&mut self, from: &NodeHandle, to: &NodeHandle, rate: u32) {
         let (near, far) = self.join_by_hand(from, to).await;
         tokio::spawn(pump(near.reader, far.writer, rate));
         tokio::spawn(pump(far.reader, near.writer, rate));
     }
 
-    /// Joins two nodes by a link on which everything is under way for so long.
+    /// Joins two nodes by a link with this one-way delay.
     pub(crate) async fn join_far(&mut self, from: &NodeHandle, to: &NodeHandle, delay: Duration) {
         let (near, far) = self.join_by_hand(from, to).await;
         tokio::spawn(pump_far(near.reader, far.writer, delay));

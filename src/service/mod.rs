@@ -14,9 +14,9 @@ mod tcp;
 mod udp;
 mod unix;
 
-pub use command::{CommandError, CommandService};
+pub use command::CommandService;
 pub use flows::FlowLimits;
-pub use ip_router::{IpRouter, IpRouterError, IpRouterOptions};
+pub use ip_router::{IpRouter, IpRouterOptions};
 pub use tcp::{TcpClient, TcpServer};
 pub use udp::{UdpClient, UdpServer};
 pub use unix::{UnixSocketClient, UnixSocketServer};

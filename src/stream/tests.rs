@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::node::NodeHandle;
-use crate::node::tests::{Lab, eventually, node_id, tell_of_restart};
+use crate::node::tests::{Lab, announce_restart, eventually, node_id};
 use crate::wire::ServiceName;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -461,8 +461,8 @@ async fn word_of_a_restart_spares_who_answers_and_ends_who_does_not() {
     // Old and silent, and told of again and again: they live.
     tokio::time::sleep(LIMIT).await;
     for _ in 0..10 {
-        tell_of_restart(&nodes[1], nodes[0].id());
-        tell_of_restart(&nodes[0], nodes[1].id());
+        announce_restart(&nodes[1], nodes[0].id());
+        announce_restart(&nodes[0], nodes[1].id());
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
     for (here, there) in streams_here.iter_mut().zip(&mut streams_there) {
@@ -478,7 +478,7 @@ async fn word_of_a_restart_spares_who_answers_and_ends_who_does_not() {
     assert!(lab.cut("b", "a") > 0);
     nodes[1].stop();
     let told = Instant::now();
-    tell_of_restart(&nodes[0], nodes[1].id());
+    announce_restart(&nodes[0], nodes[1].id());
     for here in &mut streams_here {
         assert!(timeout(LIMIT, here.read_u8()).await.unwrap().is_err());
     }

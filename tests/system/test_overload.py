@@ -245,7 +245,7 @@ def test_a_flood_of_advertisements_has_an_end(hop):
         assert peer.told()["Refused"] >= TOLD // 2 - 1024
         assert hop.rss() - before < 32 * MIB, hop.rss() - before
         watch.check("advertisements")
-    assert "no room for what a neighbour tells of" in hop.log() and "vendor" in hop.log()
+    assert "tables are full: dropped an update of a neighbour" in hop.log() and "vendor" in hop.log()
 
 
 def test_idle_clients_are_cheap(nodes, hop):
