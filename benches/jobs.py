@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure what a job costs, on a line control - hop - exec of processes on loopback.
 
-    benches/jobs.py --bin meshd=target/release/meshd [--bin go=OTHER] [--rounds 3] [--only latency,jobs]
+    benches/jobs.py --bin meshd=target/dist/meshd [--bin go=OTHER] [--rounds 3] [--only latency,jobs]
 
 Every binary gets the same configuration and the same requests over its control socket; with several, they take
 turns and ratios against the last one are printed. Clients are processes of their own that write and read sockets

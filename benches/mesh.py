@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure whole meshes of processes of any receptor-compatible binary on loopback.
 
-    benches/mesh.py --bin meshd=target/release/meshd [--bin go=OTHER] [--graph 100] [--ring 30]
+    benches/mesh.py --bin meshd=target/dist/meshd [--bin go=OTHER] [--graph 100] [--ring 30]
 
 Every binary gets the same version-1 configuration. Only the standard library is used; all traffic stays on
 127.0.0.1; every process that is started is ended by its process ID. Figures, for each binary in turn:

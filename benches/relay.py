@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure one relay of any receptor-compatible binary on loopback: frames per second, and pings past bulk.
 
-    benches/relay.py --bin meshd=target/release/meshd [--bin go=OTHER] [--seconds 5] [--frame 1400]
+    benches/relay.py --bin meshd=target/dist/meshd [--bin go=OTHER] [--seconds 5] [--frame 1400]
 
 Only the standard library is used; all traffic stays on 127.0.0.1; every process started is ended by its process ID.
 Figures, for each binary in turn:

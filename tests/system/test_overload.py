@@ -1,7 +1,7 @@
 """Floods from a neighbour and from clients: memory, log and `status` stay normal, and the log names the sender.
 
 The counts are small enough for every change. OVERLOAD=full uses the documented counts and times, for a release build
-on a quiet machine: MESHD_TEST_BINARIES=target/release.
+on a quiet machine: MESHD_TEST_BINARIES=target/dist.
 """
 
 import contextlib
