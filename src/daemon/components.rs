@@ -46,7 +46,7 @@ enum Running {
 
 /// All running components of a node.
 pub(super) struct Components {
-    context: control::Context,
+    pub(super) context: control::Context,
     stop: CancellationToken,
     tasks: TaskTracker,
     running: Vec<(Component, Running)>,

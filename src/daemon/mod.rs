@@ -31,7 +31,7 @@ use crate::tls::{Names, Profiles};
 use crate::work::{self, NodeDirectory, Registry};
 
 use components::{Components, StartError};
-use reload::{Reloader, RunningNode};
+use reload::Reloader;
 
 /// The version in `status` and `--version`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -143,19 +143,15 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let stop = CancellationToken::new();
     let profiles = tls.clone();
     tokio::spawn(tls.watch(stop.clone()));
-    let (handle, tls) = (node.clone(), profiles.clone());
-    let inner = RunningNode { handle, streams: streams.clone(), work: work.clone(), tls, log: log.clone() };
-    let reloader = Reloader::new(inner, config, sources, &warnings);
-    let (reload, log) = (reloader.clone(), Arc::new(log));
-    let lines = LineBudget::default();
+    let reloader = Reloader::new(log.clone(), config, sources, &warnings);
     let context = Context {
         node: node.clone(),
         streams,
         tls: profiles,
         work: work.clone(),
-        reload,
-        log,
-        lines,
+        reload: reloader.clone(),
+        log: Arc::new(log),
+        lines: LineBudget::default(),
         version: VERSION,
     };
     reloader.start(Components::new(context, stop.clone())).await?;

@@ -16,26 +16,16 @@ use super::watch::Followed;
 use super::wiring;
 use crate::config::{self, Config, Loaded, ReloadPlan, Sources, Warning};
 use crate::control::{LogLevels, Reload, ReloadError};
-use crate::node::NodeHandle;
-use crate::stream::{self, Streams};
+use crate::stream;
 use crate::telemetry::{Log, LogLevel};
 use crate::tls::{ProfileSet, Profiles};
 use crate::work::Registry;
 use crate::work::signing::{Signer, Verifier};
 
-/// The parts of a node that a configuration can change.
-pub(super) struct RunningNode {
-    pub(super) handle: NodeHandle,
-    pub(super) streams: Streams,
-    pub(super) work: Registry,
-    pub(super) tls: Profiles,
-    pub(super) log: Log,
-}
-
 /// Reads a node's configuration again when asked to.
 pub(super) struct Reloader {
     me: Weak<Self>,
-    node: RunningNode,
+    log: Log,
     state: Mutex<Applied>,
 }
 
@@ -50,15 +40,10 @@ struct Applied {
 
 impl Reloader {
     /// A node of which no component runs yet.
-    pub(super) fn new(
-        node: RunningNode,
-        config: Config,
-        sources: Sources,
-        warnings: &[Warning],
-    ) -> Arc<Self> {
+    pub(super) fn new(log: Log, config: Config, sources: Sources, warnings: &[Warning]) -> Arc<Self> {
         let warned = warnings.iter().map(Warning::to_string).collect();
         let state = Mutex::new(Applied { config, sources, warned, components: None });
-        Arc::new_cyclic(|me| Self { me: me.clone(), node, state })
+        Arc::new_cyclic(|me| Self { me: me.clone(), log, state })
     }
 
     /// Starts the configuration's components. A reload that is asked for meanwhile waits.
@@ -123,65 +108,64 @@ impl Reloader {
         old: &Config,
         new: &Config,
     ) -> Result<(), String> {
-        let trust = self.read_trust(plan, new).await?;
+        let context = components.context.clone();
+        let trust = read_trust(plan, new, &context.tls).await?;
         let types = wiring::work_types(new);
         Registry::check_work_types(types.clone()).map_err(|error| error.to_string())?;
         // The rules hold before anything listens that they are for.
         if let Some(rules) = &plan.firewall {
-            self.node.handle.set_firewall(rules.clone()).await;
+            context.node.set_firewall(rules.clone()).await;
         }
         if let Err(error) = components.change(&plan.removed, &plan.added, trust.tls).await {
             if plan.firewall.is_some() {
-                self.node.handle.set_firewall(old.node.firewall_rules.clone()).await;
+                context.node.set_firewall(old.node.firewall_rules.clone()).await;
             }
             return Err(error.to_string());
         }
         if let Some(signer) = trust.signer {
-            self.node.work.set_signer(signer);
+            context.work.set_signer(signer);
         }
         if let Some(verifier) = trust.verifier {
-            self.node.work.set_verifier(verifier);
+            context.work.set_verifier(verifier);
         }
         if plan.work_types {
             // Waiting units follow at once, so this cannot be undone. It was checked before.
-            self.node.work.set_work_types(types).map_err(|error| error.to_string())?;
-            self.node.handle.set_work_commands(self.node.work.work_commands());
+            context.work.set_work_types(types).map_err(|error| error.to_string())?;
+            context.node.set_work_commands(context.work.work_commands());
         }
         if let Some(limit) = plan.max_idle {
-            self.node.handle.set_max_idle(limit);
+            context.node.set_max_idle(limit);
         }
         if let Some(time) = plan.forget_after {
-            self.node.handle.set_forget_time(time);
+            context.node.set_forget_time(time);
         }
         if let Some(quota) = plan.quota {
-            self.node.work.set_quota(quota);
+            context.work.set_quota(quota);
         }
         if let Some(bytes) = plan.stream_buffers {
-            self.node.streams.set_buffers(bytes.unwrap_or_else(stream::default_buffers));
+            context.streams.set_buffers(bytes.unwrap_or_else(stream::default_buffers));
         }
         if let Some((level, trace)) = plan.log {
-            self.node.log.set(level, trace);
+            self.log.set(level, trace);
         }
         Ok(())
     }
+}
 
-    /// Reads the files of what is new in it, on a thread of its own.
-    async fn read_trust(&self, plan: &ReloadPlan, new: &Config) -> Result<TrustFiles, String> {
-        let (plan, new, tls) = (plan.clone(), new.clone(), self.node.tls.clone());
-        let read = move || {
-            let profiles = plan.tls.then(|| wiring::tls_profiles(&new, &tls)).transpose();
-            let signer = plan.signing.then(|| wiring::signer(&new)).transpose();
-            let verifier = plan.verification.then(|| wiring::verifier(&new)).transpose();
-            Ok(TrustFiles {
-                tls: profiles.map_err(|error| error.to_string())?,
-                signer: signer.map_err(|error| format!("work-signing: {error}"))?,
-                verifier: verifier.map_err(|error| format!("work-verification: {error}"))?,
-            })
-        };
-        tokio::task::spawn_blocking(read)
-            .await
-            .unwrap_or_else(|error| Err(format!("reading failed: {error}")))
-    }
+/// Reads the files of changed TLS profiles and keys, on a thread of its own.
+async fn read_trust(plan: &ReloadPlan, new: &Config, tls: &Profiles) -> Result<TrustFiles, String> {
+    let (plan, new, tls) = (plan.clone(), new.clone(), tls.clone());
+    let read = move || {
+        let profiles = plan.tls.then(|| wiring::tls_profiles(&new, &tls)).transpose();
+        let signer = plan.signing.then(|| wiring::signer(&new)).transpose();
+        let verifier = plan.verification.then(|| wiring::verifier(&new)).transpose();
+        Ok(TrustFiles {
+            tls: profiles.map_err(|error| error.to_string())?,
+            signer: signer.map_err(|error| format!("work-signing: {error}"))?,
+            verifier: verifier.map_err(|error| format!("work-verification: {error}"))?,
+        })
+    };
+    tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(format!("reading failed: {error}")))
 }
 
 /// What was read from the files of TLS profiles and signing keys, as far as it changes.
