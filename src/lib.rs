@@ -3,8 +3,9 @@
 //! # The rooms
 //!
 //! Dependencies point one way: `wire` <- `mesh` <- `node` <- `stream` <- `service`, `work` <- `control` <-
-//! `daemon` <- the binaries. `backend` stands beside `node`, `tls` below whoever opens connections, `controller`
-//! above `work`; `config` stands above the rooms, of which it names the options alone, and is read by `daemon`.
+//! `daemon` <- `program`. `backend` stands beside `node`, `tls` below the rooms that open connections, `rpc` below `work`
+//! and `control`, `controller` above `work`. `config` stands above the rooms, of which it names only the options, and
+//! `daemon` reads it. tests/rooms.rs lists and checks every arrow.
 //!
 //! - [`wire`] owns every byte layout that travels between nodes.
 //! - [`mesh`] owns the protocol, pure: sessions, routes, floods, datagrams; time is an argument.
@@ -16,12 +17,12 @@
 //! - [`work`] owns units of work: their life, their directories, their processes, their results.
 //! - [`control`] owns the control service, which answers the line protocol that clients speak.
 //! - [`rpc`] owns that protocol: its requests, answers and errors, and the client of it; below `work` and `control`.
-//! - [`controller`] owns jobs that find their node by themselves: which one, when, and what follows its loss.
-//!   So far it is the decisions alone: no directive reaches them.
+//! - [`controller`] owns placement: which node runs a job, when, and what follows its loss. So far it only decides: no
+//!   directive reaches it.
 //! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
-//! - [`daemon`] wires all of them into a node; [`telemetry`] is its log; [`cli`] is `meshctl`.
-//! - [`os`] owns what the operating system gives: limits, Unix sockets, inotify.
-//! - [`duration`] owns Go's notation of durations, which users type and clients read.
+//! - `daemon` wires all of them into a node; `telemetry` is its log; `cli` is meshctl; `program` chooses between the two.
+//! - `os` owns what the operating system gives: limits, Unix sockets, inotify.
+//! - `duration` owns Go's notation of durations, which users type and clients read.
 //!
 //! # The way of a packet, and of a job
 //!
@@ -29,10 +30,9 @@
 //! from the reader straight into the next link's queue or a service's inbox; everything else goes to the
 //! one task that owns [`mesh::Mesh`], which answers with messages to send and events to act on.
 //!
-//! A client's line becomes a request; a submission becomes a unit, durable before its ID is told. Its
-//! payload goes to disk, a small detached runner starts its command, and results are read from disk by
-//! whoever asks, woken by the file system. A unit for another node travels over a stream to that node's
-//! control service.
+//! A client's line becomes a request; a submission becomes a unit, durable before the node answers with its ID. The
+//! payload goes to disk, a small detached runner starts the command, and readers of results follow the files on disk,
+//! woken by the file system. A unit for another node travels over a stream to that node's control service.
 
 pub mod backend;
 pub(crate) mod cli;
