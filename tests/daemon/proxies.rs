@@ -12,7 +12,7 @@ use crate::harness::{LIMIT, Node, echo, exchange, free_port, pattern, until};
 use crate::receptor::beside_go_nodes;
 
 /// A node with the entrances, linked to a node with the exits.
-struct Border {
+struct Proxied {
     near: Node,
     _far: Node,
     tcp: u16,
@@ -21,7 +21,7 @@ struct Border {
     _targets: tempfile::TempDir,
 }
 
-impl Border {
+impl Proxied {
     fn new(near: &Path, far: &Path) -> Self {
         let targets = tempfile::tempdir().unwrap();
         let (link, tcp, udp) = (free_port(), free_port(), free_port());
@@ -85,11 +85,11 @@ fn echo_unix(path: &Path) {
 }
 
 /// With Go at one end a half-close is not preserved, so nothing waits for the other end.
-fn works(border: &Border, half_close: bool) {
+fn works(proxied: &Proxied, half_close: bool) {
     let sent = pattern(3_000_000);
     if half_close {
-        assert!(exchange(border.tcp, &sent) == sent, "TCP");
-        let mut stream = until("the socket", || UnixStream::connect(&border.unix).ok());
+        assert!(exchange(proxied.tcp, &sent) == sent, "TCP");
+        let mut stream = until("the socket", || UnixStream::connect(&proxied.unix).ok());
         stream.write_all(&sent[..100_000]).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut all = Vec::new();
@@ -99,12 +99,12 @@ fn works(border: &Border, half_close: bool) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
     until("a datagram there and back", || {
-        socket.send_to(&sent[..1200], ("127.0.0.1", border.udp)).unwrap();
+        socket.send_to(&sent[..1200], ("127.0.0.1", proxied.udp)).unwrap();
         let mut buffer = [0; 2000];
         let size = socket.recv(&mut buffer).ok()?;
         (buffer[..size] == sent[..1200]).then_some(())
     });
-    let mut stream = UnixStream::connect(border.near.socket()).unwrap();
+    let mut stream = UnixStream::connect(proxied.near.socket()).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     stream.write_all(b"connect far term\n").unwrap();
     // The terminal echoes input until the command turns that off.
@@ -124,15 +124,15 @@ fn ours() -> PathBuf {
 
 #[test]
 fn between_our_own_nodes() {
-    works(&Border::new(&ours(), &ours()), true);
+    works(&Proxied::new(&ours(), &ours()), true);
 }
 
 beside_go_nodes!(from_ours_into_a_go_node, from_a_go_node_into_ours);
 
 fn from_ours_into_a_go_node(go: &Path) {
-    works(&Border::new(&ours(), go), false);
+    works(&Proxied::new(&ours(), go), false);
 }
 
 fn from_a_go_node_into_ours(go: &Path) {
-    works(&Border::new(go, &ours()), true);
+    works(&Proxied::new(go, &ours()), true);
 }

@@ -15,15 +15,15 @@ from mesh import MESHD, free_port, until
 
 SIZE = 5_000_000
 #: The programs of entrance and exit.
-BORDERS = [
+PAIRINGS = [
     pytest.param(("meshd", "meshd"), id="ours-to-ours"),
     *(go.parameter(variable, ("meshd", variable), label="ours-to-") for variable in go.VARIABLES),
     *(go.parameter(variable, (variable, "meshd"), label="ours-from-") for variable in go.VARIABLES),
 ]
 
 
-@pytest.fixture(params=BORDERS)
-def border(request, mesh):
+@pytest.fixture(params=PAIRINGS)
+def proxied(request, mesh):
     yield start(mesh, *map(go.program, request.param))
     end(mesh)
 
@@ -86,22 +86,22 @@ def receive_line(connection):
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix", "connect"])
-def test_both_directions_at_once(border, kind):
+def test_both_directions_at_once(proxied, kind):
     payload = bytes(range(256)) * (SIZE // 256)
-    with through(border, kind) as connection:
+    with through(proxied, kind) as connection:
         assert exchange(connection, payload) == payload
         assert alive(connection), "the connection stands when all has gone through"
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
-def test_the_end_of_one_direction(border, kind):
+def test_the_end_of_one_direction(proxied, kind):
     """Everything sent before the end arrives; among meshd nodes, so does everything that returns after it."""
     payload = b"x" * 200_000
-    with through(border, kind) as connection:
+    with through(proxied, kind) as connection:
         connection.sendall(payload)
         connection.shutdown(socket.SHUT_WR)
         received = receive(connection, len(payload) + 1)
-    if border["far"].is_go:
+    if proxied["far"].is_go:
         # A Go exit drops both directions when one has ended.
         assert payload.startswith(received)
     else:
