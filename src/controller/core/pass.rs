@@ -100,7 +100,7 @@ pub(super) struct Room<'a> {
     words: HashMap<Word, JobId>,
     holder_ids: HashMap<Vec<InstanceName>, usize>,
     holders: Vec<Holders>,
-    pools: HashMap<(usize, usize), FitMembers>,
+    members: HashMap<(usize, usize), FitMembers>,
 }
 
 impl<'a> Room<'a> {
@@ -120,7 +120,7 @@ impl<'a> Room<'a> {
             words: words.collect(),
             holder_ids: HashMap::new(),
             holders: Vec::new(),
-            pools: HashMap::new(),
+            members: HashMap::new(),
         }
     }
 
@@ -258,24 +258,26 @@ impl<'a> Room<'a> {
             return Ok(Placed { owner, node: None, group: Some(at) });
         }
         let key = (holders, at);
-        if !self.pools.contains_key(&key) {
-            let pool = self.pool(&self.holders[holders], group);
-            self.pools.insert(key, pool);
+        if !self.members.contains_key(&key) {
+            let members = self.fit_members(&self.holders[holders], group);
+            self.members.insert(key, members);
         }
-        let Some(pool) = self.pools.get_mut(&key) else { return Err(Why::GroupEmpty) };
-        if let Some(why) = pool.none {
+        let Some(members) = self.members.get_mut(&key) else { return Err(Why::GroupEmpty) };
+        if let Some(why) = members.none {
             return Err(why);
         }
-        if impact >= pool.full_from {
+        if impact >= members.full_from {
             return Err(Why::Capacity);
         }
         let loads = &self.loads;
         let chosen = owners
             .iter()
-            .find_map(|owner| Some((*owner, roomiest(&pool.candidates[*owner], loads, impact)?)))
-            .or_else(|| owners.iter().find_map(|o| Some((*o, largest_idle(&pool.candidates[*o], loads)?))));
+            .find_map(|owner| Some((*owner, roomiest(&members.candidates[*owner], loads, impact)?)))
+            .or_else(|| {
+                owners.iter().find_map(|o| Some((*o, largest_idle(&members.candidates[*o], loads)?)))
+            });
         let Some((owner, Candidate { node, owns })) = chosen else {
-            pool.full_from = impact;
+            members.full_from = impact;
             return Err(Why::Capacity);
         };
         let owner = if owns { node } else { self.holders[holders].owners[owner] };
@@ -292,7 +294,7 @@ impl<'a> Room<'a> {
         exceeds.then_some(Why::GroupForks)
     }
 
-    fn pool(&self, holders: &Holders, group: &Group) -> FitMembers {
+    fn fit_members(&self, holders: &Holders, group: &Group) -> FitMembers {
         let mut none = group.members().is_empty().then_some(Why::GroupEmpty);
         let member_at = |member: &Member| self.instance_at.get(&member.name).copied();
         let mut members: Vec<usize> = group.members().iter().filter_map(member_at).collect();

@@ -38,11 +38,11 @@ impl BackOff {
     }
 
     /// The delay after one more failure; up to a quarter of it is taken off at random.
-    pub fn next(&mut self, dice: &mut RandomNumbers) -> Duration {
+    pub fn next(&mut self, random: &mut RandomNumbers) -> Duration {
         let doubled = self.first.saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX));
         self.failures = (self.failures + 1).min(31);
         let pause = doubled.min(self.most);
-        let scatter = (dice.roll() % 256) as u32;
+        let scatter = (random.roll() % 256) as u32;
         pause - pause * scatter / 1024
     }
 
@@ -63,15 +63,15 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest_and_scatter() {
-        let (mut pauses, mut dice) =
+        let (mut pauses, mut random) =
             (BackOff::new(Duration::from_millis(200), Duration::from_secs(30)), RandomNumbers::new(7));
         let mut expected = Duration::from_millis(200);
         for _ in 0..100 {
-            let pause = pauses.next(&mut dice);
+            let pause = pauses.next(&mut random);
             assert!(pause <= expected && pause * 4 > expected * 3, "{pause:?} of {expected:?}");
             expected = (expected * 2).min(Duration::from_secs(30));
         }
         pauses.reset();
-        assert!(pauses.next(&mut dice) <= Duration::from_millis(200));
+        assert!(pauses.next(&mut random) <= Duration::from_millis(200));
     }
 }

@@ -25,7 +25,7 @@ pub enum WaitLimit {
 }
 
 /// How long to wait for a reason to go away.
-pub fn patience(reason: &str) -> WaitLimit {
+pub fn wait_limit(reason: &str) -> WaitLimit {
     match reason {
         "InvalidImageName" | "ErrImageNeverPull" => WaitLimit::None,
         "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => WaitLimit::Grace,
@@ -127,7 +127,7 @@ mod tests {
         ];
         for (expected, reasons) in cases {
             for reason in reasons {
-                assert_eq!(patience(reason), expected, "{reason}");
+                assert_eq!(wait_limit(reason), expected, "{reason}");
             }
         }
     }

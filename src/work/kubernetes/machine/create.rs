@@ -98,10 +98,10 @@ impl Machine {
             self.timers.set(Timer::Pending, until);
         }
         if self.record.adopted {
-            self.write_down();
+            self.record_status();
             self.create.step = CreateStep::Adopting;
             self.ask(ApiRequest::Watch);
-            self.look();
+            self.get_pod();
         } else {
             self.choose_name();
             self.ask(ApiRequest::Watch);
@@ -144,15 +144,15 @@ impl Machine {
     fn look_at_what_is_left(&mut self) {
         self.create.step = if self.record.adopted { CreateStep::Adopting } else { CreateStep::Resuming };
         self.ask(ApiRequest::Watch);
-        self.look();
+        self.get_pod();
     }
 
     /// Chooses a name, which is durable before it is requested.
     fn choose_name(&mut self) {
-        self.record.pod_name = pod_name(&self.settings.prefix, self.dice.roll());
+        self.record.pod_name = pod_name(&self.settings.prefix, self.random.roll());
         self.record.pod_uid.clear();
         self.create.may_exist = false;
-        self.write_down();
+        self.record_status();
     }
 
     fn ask_create(&mut self) {
@@ -184,7 +184,7 @@ impl Machine {
             Err(ApiError::Conflict(message)) => {
                 self.create.step = CreateStep::Checking;
                 self.create.last_error = Some(message);
-                self.look();
+                self.get_pod();
             }
             Err(ApiError::Quota(message)) if self.settings.quota_retry => {
                 self.pause_create(now, message, None)
@@ -220,7 +220,7 @@ impl Machine {
 
     fn pause_create(&mut self, now: Instant, why: String, after: Option<Duration>) {
         self.create.step = CreateStep::Paused;
-        let pause = self.create.pauses.next(&mut self.dice).max(after.unwrap_or_default());
+        let pause = self.create.pauses.next(&mut self.random).max(after.unwrap_or_default());
         self.timers.set(Timer::Create, now + pause);
         self.set(State::Pending, format!("Connecting to Kubernetes: {why}"));
         self.create.last_error = Some(why);
@@ -252,10 +252,10 @@ impl Machine {
         }
     }
 
-    pub(super) fn on_looked_for_create(&mut self, now: Instant, answer: Result<PodSeen, ApiError>) {
+    pub(super) fn on_pod_for_create(&mut self, now: Instant, answer: Result<PodSeen, ApiError>) {
         match (self.create.step, answer) {
-            (_, Err(error)) if error.is_passing() => self.look_again(now, &error),
-            (CreateStep::Resuming, Err(error @ ApiError::Unauthorized(_))) => self.look_again(now, &error),
+            (_, Err(error)) if error.is_passing() => self.retry_get_pod(now, &error),
+            (CreateStep::Resuming, Err(error @ ApiError::Unauthorized(_))) => self.retry_get_pod(now, &error),
             (CreateStep::Checking, Ok(pod)) if pod.owner.as_ref() == Some(&self.settings.owner) => {
                 self.created(now, pod)
             }
@@ -280,7 +280,7 @@ impl Machine {
                 self.pod_gone(now);
             }
             (_, Err(error)) => {
-                let place = self.place();
+                let place = self.pod_path();
                 self.create.step = CreateStep::Idle;
                 self.fail(now, format!("Error getting pod {place}. Error: {error}"));
             }
@@ -292,7 +292,7 @@ impl Machine {
     }
 
     fn adopt(&mut self, now: Instant, pod: PodSeen) {
-        let place = self.place();
+        let place = self.pod_path();
         let refusal = if pod.namespace != self.record.namespace {
             Some(format!("the pod is in namespace {}", pod.namespace))
         } else if !pod.has_worker {

@@ -111,7 +111,7 @@ impl Machine {
             let text = format!(
                 "Error streaming stdin to pod {}. Error: container worker ended with exit code {code}{reason} before it \
                  had read its input{}",
-                self.place(),
+                self.pod_path(),
                 self.circumstances()
             );
             return self.fail_with_event(now, text);
@@ -130,7 +130,7 @@ impl Machine {
 
     /// The pod is gone, and no more of its log is available.
     pub(super) fn conclude_gone(&mut self, now: Instant) {
-        let (name, place) = (&self.record.pod_name, self.place());
+        let (name, place) = (&self.record.pod_name, self.pod_path());
         let has_failed = self.pod.as_ref().is_some_and(|pod| pod.phase == PodPhase::Failed);
         let text = if self.ended.is_none() && self.has_run && has_failed {
             "Error with pod's stdout: container worker has ended with its pod".to_owned()

@@ -72,7 +72,7 @@ pub struct Machine {
     back_offs: pending::BackOffs,
     outages: end::Outages,
     timers: Timers,
-    dice: RandomNumbers,
+    random: RandomNumbers,
     outputs: VecDeque<MachineOutput>,
 }
 
@@ -101,7 +101,7 @@ impl Machine {
             create: Create::new(first, !record.pod_name.is_empty()),
             removal: Removal::new(),
             get_pauses: BackOff::new(first, LONGEST_PAUSE),
-            dice: RandomNumbers::new(settings.seed),
+            random: RandomNumbers::new(settings.seed),
             settings,
             record,
             state: State::Pending,
@@ -173,7 +173,7 @@ impl Machine {
                 Timer::Verdict => self.fail_stdin(now),
                 Timer::Log => self.open_log(now),
                 Timer::Linger => self.stop_lingering(now),
-                Timer::Get => self.look(),
+                Timer::Get => self.get_pod(),
                 Timer::Outage => self.fail_outage(now),
                 Timer::Gone => self.conclude_gone(now),
                 Timer::Events => self.conclude_verdict(now, None),
@@ -200,14 +200,14 @@ impl Machine {
             Err(_) => {}
         }
         if self.state.is_final() || self.verdict.is_some() {
-            self.on_looked_for_removal(now, answer);
+            self.on_pod_for_removal(now, answer);
         } else if self.create.is_unsure() {
-            self.on_looked_for_create(now, answer);
+            self.on_pod_for_create(now, answer);
         } else {
             match answer {
                 Ok(pod) => self.observe(now, pod),
                 Err(ApiError::NotFound(_)) => self.pod_gone(now),
-                Err(error) => self.look_again(now, &error),
+                Err(error) => self.retry_get_pod(now, &error),
             }
         }
     }
@@ -218,7 +218,7 @@ impl Machine {
             return;
         }
         if self.create.is_unsure() {
-            self.on_looked_for_create(now, Ok(pod));
+            self.on_pod_for_create(now, Ok(pod));
         } else if self.create.is_done() {
             self.observe(now, pod);
         } else if pod.owner.as_ref() == Some(&self.settings.owner) {
@@ -301,7 +301,7 @@ impl Machine {
     /// but not those of all units at the same moment.
     pub fn handle_server_is_back(&mut self, now: Instant) {
         for timer in [Timer::Create, Timer::Attach, Timer::Log, Timer::Get, Timer::Delete] {
-            let soon = now + Duration::from_millis(self.dice.roll() % 500);
+            let soon = now + Duration::from_millis(self.random.roll() % 500);
             self.timers.advance(timer, soon);
         }
     }
@@ -336,17 +336,17 @@ impl Machine {
             return;
         }
         (self.state, self.detail) = (state, detail);
-        self.write_down();
+        self.record_status();
     }
 
-    fn write_down(&mut self) {
+    fn record_status(&mut self) {
         let change =
             StatusChange { state: self.state, detail: self.detail.clone(), record: self.record.clone() };
         self.outputs.push_back(MachineOutput::Status(change));
     }
 
     /// Gets the pod, unless a get is under way.
-    fn look(&mut self) {
+    fn get_pod(&mut self) {
         self.timers.stop(Timer::Get);
         if !std::mem::replace(&mut self.is_getting, true) {
             self.ask(ApiRequest::GetPod);
@@ -354,19 +354,19 @@ impl Machine {
     }
 
     /// The get failed.
-    fn look_again(&mut self, now: Instant, error: &ApiError) {
+    fn retry_get_pod(&mut self, now: Instant, error: &ApiError) {
         if !error.is_passing() && !matches!(error, ApiError::Unauthorized(_)) {
             // The watch reports the pod, too.
             return;
         }
-        let text = format!("Error getting pod {}. Error: {error}", self.place());
+        let text = format!("Error getting pod {}. Error: {error}", self.pod_path());
         self.note_outage(now, end::OutageOf::Get, text);
-        let pause = self.get_pauses.next(&mut self.dice).max(error.retry_after().unwrap_or_default());
+        let pause = self.get_pauses.next(&mut self.random).max(error.retry_after().unwrap_or_default());
         self.timers.set(Timer::Get, now + pause);
     }
 
     /// The pod's namespace and name for messages.
-    fn place(&self) -> String {
+    fn pod_path(&self) -> String {
         format!("{}/{}", self.record.namespace, self.record.pod_name)
     }
 }

@@ -7,7 +7,7 @@ use super::{ApiRequest, Machine, Timer};
 use crate::work::kubernetes::options::StreamMethod;
 use crate::work::kubernetes::pod_status::{Container, PodPhase, PodSeen};
 use crate::work::kubernetes::waiting::{
-    BACK_OFFS, GRACE, IMAGE_PULL_BACK_OFF, WaitLimit, describe, failed_to_start, obstacle, patience,
+    BACK_OFFS, GRACE, IMAGE_PULL_BACK_OFF, WaitLimit, describe, failed_to_start, obstacle, wait_limit,
     waits_for,
 };
 use crate::work::unit::State;
@@ -58,9 +58,9 @@ impl Machine {
     fn pod_pends(&mut self, now: Instant) {
         let Some(pod) = &self.pod else { return };
         let reason = obstacle(pod).map_or("", |waiting| &waiting.reason);
-        let (patience, back_offs) = (patience(reason), self.back_offs.note(reason));
+        let (wait_limit, back_offs) = (wait_limit(reason), self.back_offs.note(reason));
         let waits_for = waits_for(pod);
-        match patience {
+        match wait_limit {
             WaitLimit::None => return self.fail_to_start(now),
             WaitLimit::Grace => self.timers.start(Timer::Grace, now + GRACE),
             WaitLimit::BackOffs if back_offs >= BACK_OFFS => return self.fail_to_start(now),
@@ -122,9 +122,9 @@ impl Machine {
     }
 
     /// Gets the pod's status, where the watch may be late.
-    pub(super) fn look_soon(&mut self) {
+    pub(super) fn get_pod_soon(&mut self) {
         if !self.is_getting && !self.timers.runs(Timer::Get) {
-            self.look();
+            self.get_pod();
         }
     }
 

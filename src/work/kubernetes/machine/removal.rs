@@ -84,7 +84,7 @@ impl Machine {
             self.ask(ApiRequest::Delete(self.record.pod_uid.clone()));
         } else if self.may_have_pod() {
             self.removal.step = RemovalStep::Looking;
-            self.look();
+            self.get_pod();
         } else {
             self.removed(now);
         }
@@ -95,7 +95,7 @@ impl Machine {
         !self.record.adopted && self.create.may_exist()
     }
 
-    pub(super) fn on_looked_for_removal(&mut self, now: Instant, answer: Result<PodSeen, ApiError>) {
+    pub(super) fn on_pod_for_removal(&mut self, now: Instant, answer: Result<PodSeen, ApiError>) {
         if self.removal.step != RemovalStep::Looking {
             return;
         }
@@ -139,7 +139,7 @@ impl Machine {
             }
             Some(Release::Pending | Release::Over) | None => {}
         }
-        let pause = self.removal.pauses.next(&mut self.dice).max(at_least);
+        let pause = self.removal.pauses.next(&mut self.random).max(at_least);
         self.timers.set(Timer::Delete, now + pause);
     }
 

@@ -141,14 +141,14 @@ impl Machine {
                 return self.fail_stdin(now);
             }
             // Most often the container has ended, and the watch will report it.
-            ApiError::NotFound(_) | ApiError::Rejected(_) => self.look_soon(),
+            ApiError::NotFound(_) | ApiError::Rejected(_) => self.get_pod_soon(),
             ApiError::Unreachable(_) | ApiError::Busy { .. } | ApiError::Unauthorized(_) => {}
         }
         self.stdin.step = StdinStep::Paused;
         self.timers.stop(Timer::StdinStatus);
-        let text = format!("Error streaming stdin to pod {}. Error: {error}", self.place());
+        let text = format!("Error streaming stdin to pod {}. Error: {error}", self.pod_path());
         self.note_outage(now, OutageOf::Attach, text);
-        let pause = self.stdin.pauses.next(&mut self.dice).max(error.retry_after().unwrap_or_default());
+        let pause = self.stdin.pauses.next(&mut self.random).max(error.retry_after().unwrap_or_default());
         self.timers.set(Timer::Attach, now + pause);
         self.set(State::Pending, format!("Sending stdin to pod: {error}"));
     }
@@ -157,7 +157,7 @@ impl Machine {
         self.timers.stop(Timer::StdinStatus);
         self.stdin.step = StdinStep::Broken(cause);
         self.timers.set(Timer::Verdict, now + VERDICT_WITHIN);
-        self.look_soon();
+        self.get_pod_soon();
     }
 
     /// All of stdin is delivered, as far as anybody can tell.
@@ -193,7 +193,7 @@ impl Machine {
 
     pub(super) fn fail_stdin(&mut self, now: Instant) {
         if let StdinStep::Broken(cause) = &self.stdin.step {
-            let text = format!("Error streaming stdin to pod {}. Error: {cause}", self.place());
+            let text = format!("Error streaming stdin to pod {}. Error: {cause}", self.pod_path());
             self.fail(now, text);
         }
     }

@@ -146,12 +146,12 @@ impl Machine {
     }
 
     fn on_log_refused(&mut self, now: Instant, error: &ApiError) {
-        let text = format!("Error opening log stream for pod {}. Error: {error}", self.place());
+        let text = format!("Error opening log stream for pod {}. Error: {error}", self.pod_path());
         match error {
             ApiError::Forbidden(_) | ApiError::Quota(_) | ApiError::Conflict(_) => {
                 return self.fail(now, text);
             }
-            ApiError::NotFound(_) | ApiError::Rejected(_) => self.look_soon(),
+            ApiError::NotFound(_) | ApiError::Rejected(_) => self.get_pod_soon(),
             ApiError::Unreachable(_) | ApiError::Busy { .. } | ApiError::Unauthorized(_) => {}
         }
         self.reader.note_gap();
@@ -161,7 +161,7 @@ impl Machine {
 
     fn pause_log(&mut self, now: Instant, at_least: Duration) {
         self.stdout.step = LogStep::Paused;
-        let pause = self.stdout.pauses.next(&mut self.dice).max(at_least);
+        let pause = self.stdout.pauses.next(&mut self.random).max(at_least);
         self.timers.set(Timer::Log, now + pause);
     }
 
@@ -244,8 +244,10 @@ impl Machine {
             (StreamEnd::InOrder, _) => self.go_on_after_end(now, stream.has_new),
             (StreamEnd::Broken, _) => {
                 if self.ended.is_some() && !stream.has_new {
-                    let text =
-                        format!("Error with pod's stdout: the log stream of pod {} breaks off", self.place());
+                    let text = format!(
+                        "Error with pod's stdout: the log stream of pod {} breaks off",
+                        self.pod_path()
+                    );
                     self.note_outage(now, OutageOf::Log, text);
                 }
                 self.go_on_after_break(now);
@@ -264,9 +266,9 @@ impl Machine {
             return self.open_log(now);
         }
         if !has_new && self.stdout.reopens.failures() > 1 {
-            self.look_soon();
+            self.get_pod_soon();
         }
-        let pause = self.stdout.reopens.next(&mut self.dice);
+        let pause = self.stdout.reopens.next(&mut self.random);
         self.timers.set(Timer::Log, now + pause);
     }
 
