@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::lsdb::News;
 use super::session::{FLOOD, PeerUpdate};
 use super::{Class, CloseReason, Event, Mesh, Now, SessionId, Tick};
-use crate::wire::routing::Glance;
+use crate::wire::routing::UpdateHead;
 use crate::wire::{NodeId, RoutingUpdate, WireError};
 
 /// An update as it came in.
@@ -72,7 +72,7 @@ impl Mesh {
         message: &[u8],
         now: Now,
     ) -> Result<(), WireError> {
-        if Glance::at(message).is_some_and(|glance| self.is_old_news(session, &glance, now.tick)) {
+        if UpdateHead::parse(message).is_some_and(|head| self.is_old_news(session, &head, now.tick)) {
             self.confirm_alive(session);
             self.count_update(session, now.tick);
             return Ok(());
@@ -83,13 +83,13 @@ impl Mesh {
 
     /// True if the peer passes on an update that is known already, as most copies of a flood are: it need not
     /// be read to its end.
-    fn is_old_news(&self, session: SessionId, glance: &Glance, now: Tick) -> bool {
+    fn is_old_news(&self, session: SessionId, head: &UpdateHead, now: Tick) -> bool {
         let Some(peer) = self.peer(session) else { return false };
-        let of_others = ![peer.as_str(), self.id.as_str(), ""].contains(&&*glance.node_id);
-        glance.forwarding_node == peer.as_str()
+        let of_others = ![peer.as_str(), self.id.as_str(), ""].contains(&&*head.node_id);
+        head.forwarding_node == peer.as_str()
             && of_others
-            && glance.suspected_duplicate == 0
-            && self.lsdb.is_stale(&glance.node_id, (glance.epoch, glance.sequence), now)
+            && head.suspected_duplicate == 0
+            && self.lsdb.is_stale(&head.node_id, (head.epoch, head.sequence), now)
     }
 
     fn check_update(&mut self, session: SessionId, received: Received, now: Now) {

@@ -1,14 +1,4 @@
-//! The header of data messages: 36 bytes, then the payload.
-//!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 0 | 1 | type, 0 |
-//! | 1 | 1 | hops to live |
-//! | 2 | 2 | zero |
-//! | 4 | 8 | hash of the source node ID, big-endian |
-//! | 12 | 8 | hash of the destination node ID, big-endian |
-//! | 20 | 8 | source service, right-padded with NUL |
-//! | 28 | 8 | destination service, likewise |
+//! The header of data messages, 36 bytes in front of the payload (docs/protocol.md#data-header).
 
 use bytes::{BufMut, Bytes, BytesMut};
 

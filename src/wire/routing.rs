@@ -108,7 +108,7 @@ impl RoutingUpdate {
 
 /// The fields that decide whether an update is new, parsed without the rest: most copies in a flood are not.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Glance<'a> {
+pub struct UpdateHead<'a> {
     /// As [`RoutingUpdate::node_id`], unchecked.
     #[serde(rename = "NodeID", borrow)]
     pub node_id: Cow<'a, str>,
@@ -126,9 +126,9 @@ pub struct Glance<'a> {
     pub suspected_duplicate: u64,
 }
 
-impl<'a> Glance<'a> {
+impl<'a> UpdateHead<'a> {
     /// Parses a whole message, type byte included. On `None`, [`RoutingUpdate::parse`] gives the reason.
-    pub fn at(message: &'a [u8]) -> Option<Self> {
+    pub fn parse(message: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(message.get(1..)?).ok()
     }
 }
