@@ -89,7 +89,7 @@ fn a_mesh_grows_in_stages() {
     grow(300);
 }
 
-/// 3,000 nodes, or `NETSIM_NODES`; it is to be compiled for speed:
+/// 3,000 nodes, or `NETSIM_NODES`; compiled for speed:
 ///
 /// ```sh
 /// CARGO_PROFILE_DEV_OPT_LEVEL=3 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cargo test --test netsim -- --ignored --nocapture
