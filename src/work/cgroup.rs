@@ -1,6 +1,6 @@
 //! Control groups (version 2) for units whose type bounds processors, memory or processes: where this node may make
 //! them, one unit's limits, what the kernel counted, and an end for everything in it. The group's path stands in the
-//! private file `cgroup` of the unit directory, so that whoever comes later finds it.
+//! private file `cgroup` of the unit directory, where a later daemon finds it.
 //! Where the system has no such groups, or not the controllers, units run without; one warning says so.
 
 use std::fs::{self, OpenOptions};
@@ -153,7 +153,7 @@ pub(crate) struct Cgroup {
 impl Cgroup {
     /// Makes a unit's group, with its limits as far as there are controllers for them.
     pub(crate) fn make(path: &Path, limits: &Limits, dir: &UnitDir) -> io::Result<Self> {
-        // First, so that no group is ever without somebody who knows of it.
+        // First, so that there is never a group that no file names.
         fs::write(dir.file(FILE), path.as_os_str().as_encoded_bytes())?;
         match fs::create_dir(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -202,7 +202,7 @@ impl Cgroup {
     }
 
     /// What the kernel has done because of the limits, in words for Detail.
-    pub(crate) fn told(&self, limits: &Limits) -> Option<String> {
+    pub(crate) fn explain(&self, limits: &Limits) -> Option<String> {
         let killed = self.count("memory.events", "oom_kill");
         if let (Some(bytes), 1..) = (limits.memory, killed) {
             return Some(format!(
@@ -300,11 +300,11 @@ mod tests {
         assert_eq!(written("cpu.max"), "150000 100000");
         assert_eq!((written("memory.max"), written("memory.swap.max")), ("1048576".into(), "0".into()));
         assert_eq!((written("memory.oom.group"), written("pids.max")), ("1".into(), "7".into()));
-        assert_eq!(group.told(&limits), None);
+        assert_eq!(group.explain(&limits), None);
         fs::write(path.join("pids.events"), "max 3\n").unwrap();
-        assert!(group.told(&limits).unwrap().contains("3 times from having more than 7 processes"));
+        assert!(group.explain(&limits).unwrap().contains("3 times from having more than 7 processes"));
         fs::write(path.join("memory.events"), "low 0\nmax 9\noom 1\noom_kill 2\n").unwrap();
-        assert!(group.told(&limits).unwrap().starts_with("out of memory: the kernel killed 2"));
+        assert!(group.explain(&limits).unwrap().starts_with("out of memory: the kernel killed 2"));
         assert_eq!(Cgroup::of(&dir).unwrap().path, path);
         fs::write(dir.file(FILE), "/sys/fs/cgroup/system.slice").unwrap();
         assert!(Cgroup::of(&dir).is_none(), "only groups of units are taken for one");

@@ -7,9 +7,10 @@
 //! - [`status`]: the status file's shape. `store`: where the files lie and how they survive a crash.
 //! - [`runner`]: spawner and runner processes. `command`: the arguments they get.
 //! - `caller`: who asks, and what a unit keeps of that. `asked`: for what.
-//! - `registry`: one entry per unit, its one writer, submission, cancel, release, restart.
-//! - [`limits`]: what bounds the units of a type. `cgroup`: how the kernel is told. [`signing`]: signatures of requests between nodes.
-//! - `results` and `watch`: output as it grows. [`follow`] and `remote`: units on other nodes.
+//! - `registry`: what clients may do: submission, cancel, release, restart. `units`: one entry per unit and its writer.
+//! - `local`: units that run here. [`follow`] and `remote`: units on other nodes.
+//! - [`limits`]: what bounds the units of a type. `cgroup`: the kernel's part of that. [`signing`]: signatures of requests between nodes.
+//! - `results`: output as it grows.
 //! - `kubernetes`: units that run as pods: what is decided about them, pure.
 
 mod asked;
@@ -81,13 +82,13 @@ pub trait Dialer: Send + Sync + 'static {
     fn knows_profile(&self, name: &str) -> bool;
 
     /// Ends when a way to a node appears that was not there, so that waiting for it need not be guessed. Never
-    /// ends where that cannot be told.
+    /// ends where that cannot be known.
     fn appears(&self, _node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(std::future::pending())
     }
 
     /// Ends when no way to a node is known, at once if there is none: what waits for the node's answer may wait for
-    /// nothing. Never ends where that cannot be told.
+    /// nothing. Never ends where that cannot be known.
     fn disappears(&self, _node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(std::future::pending())
     }

@@ -65,12 +65,12 @@ pub struct CommandExtra {
 pub struct RemoteExtra {
     /// The node that shall run it.
     pub remote_node: Box<str>,
-    /// The work type over there.
+    /// The work type there.
     pub remote_work_type: Box<str>,
     /// Its parameters, secrets included.
     #[serde(deserialize_with = "null_is_empty")]
     pub remote_params: Params,
-    /// The unit's ID over there, empty until known.
+    /// The unit's ID there, empty until known.
     #[serde(rename = "RemoteUnitID")]
     pub remote_unit_id: Box<str>,
     /// The other node has said that it has everything.
@@ -242,7 +242,7 @@ impl Status {
         let raw: Raw<Option<Box<RawValue>>> = serde_json::from_slice(bytes)?;
         let state = State::from_number(raw.state).ok_or(BadStatus::State(raw.state))?;
         let stdout_size = u64::try_from(raw.stdout_size).unwrap_or(0);
-        let mut life = Life::told(state, raw.detail, stdout_size);
+        let mut life = Life::read(state, raw.detail, stdout_size);
         life.awaits_payload |= raw.payload_awaited && state == State::Pending;
         let extra = Extra::parse(&raw.work_type, raw.extra_data.as_deref())?;
         let Raw { work_type, submitter, asked, exit_code, verify_signature, .. } = raw;

@@ -121,7 +121,7 @@ pub enum Event {
     PayloadComplete,
     /// The payload stopped half way, for this cause.
     PayloadCut(String),
-    /// It waits for its turn, as so many units of its type run already.
+    /// It waits in the queue: this number of units of its type run already.
     Queued(u32),
     /// A remote unit found no way to its node, for this cause; it will be tried again.
     Waiting(String),
@@ -136,7 +136,7 @@ pub enum Event {
     /// The runner or the remote node says how things stand.
     Reported(State, String, u64),
     /// Something on this node keeps a unit from going on, such as a full disk; it goes on by itself.
-    Hindered(String),
+    Blocked(String),
     /// The runner is gone and left no final state; a client had asked for cancellation, or not.
     RunnerVanished {
         /// A client had asked for cancellation.
@@ -182,17 +182,17 @@ impl Life {
         Self { state: State::Pending, detail: UNIT_CREATED.into(), stdout_size: 0, awaits_payload: true }
     }
 
-    /// What another program wrote of a unit. Go nodes tell by Detail alone that a payload is still to come.
-    pub fn told(state: State, detail: String, stdout_size: u64) -> Self {
+    /// As it stands in a file or an answer. Go nodes say by Detail alone that a payload is still to come.
+    pub fn read(state: State, detail: String, stdout_size: u64) -> Self {
         let awaits_payload =
             state == State::Pending && [UNIT_CREATED, WAITING_FOR_INPUT].contains(&detail.as_str());
         Self { state, detail, stdout_size, awaits_payload }
     }
 
-    /// Whether the payload is still to come and Detail does not tell.
+    /// Whether the payload is still to come and Detail does not say so.
     pub fn hides_awaited_payload(&self) -> bool {
-        let told = Self::told(self.state, self.detail.clone(), 0);
-        self.awaits_payload && !told.awaits_payload
+        let shown = Self::read(self.state, self.detail.clone(), 0);
+        self.awaits_payload && !shown.awaits_payload
     }
 
     /// Whether it has not started, and cannot without being given its payload again.
@@ -223,7 +223,7 @@ impl Life {
             Event::StartFailed(cause) => (State::Failed, format!("{START_ERROR}{cause}"), size),
             Event::TlsFailed(text) => (State::Failed, text.clone(), size),
             Event::Reported(state, detail, size) => (*state, detail.clone(), *size),
-            Event::Hindered(cause) => (self.state, cause.clone(), size),
+            Event::Blocked(cause) => (self.state, cause.clone(), size),
             Event::RunnerVanished { cancelled: true, stdout_size, .. } => {
                 (State::Canceled, "Canceled".into(), *stdout_size)
             }
@@ -321,7 +321,7 @@ mod tests {
             (1_u32..9).prop_map(Event::Started),
             Just(Event::Claimed),
             "[a-z]{0,3}".prop_map(Event::StartFailed),
-            "[a-z]{0,3}".prop_map(Event::Hindered),
+            "[a-z]{0,3}".prop_map(Event::Blocked),
             (1_u32..9).prop_map(Event::Queued),
             (state(), "[a-z]{0,3}", 0_u64..99).prop_map(|(s, d, n)| Event::Reported(s, d, n)),
             (any::<bool>(), 0_u64..99, 0_usize..3).prop_map(|(cancelled, stdout_size, killed)| {
@@ -404,13 +404,13 @@ mod tests {
         let mut life = Life::new();
         assert!(life.awaits_payload);
         life.apply(&Event::PayloadAwaited);
-        assert!(life.awaits_payload && Life::told(State::Pending, life.detail.clone(), 0).awaits_payload);
-        life.apply(&Event::Hindered("no room".into()));
+        assert!(life.awaits_payload && Life::read(State::Pending, life.detail.clone(), 0).awaits_payload);
+        life.apply(&Event::Blocked("no room".into()));
         assert!(life.awaits_payload && life.state == State::Pending);
         life.apply(&Event::PayloadComplete);
         assert!(!life.awaits_payload);
-        assert!(!Life::told(State::Pending, life.detail.clone(), 0).awaits_payload);
-        assert!(!Life::told(State::Failed, "Unit Created".into(), 0).awaits_payload);
+        assert!(!Life::read(State::Pending, life.detail.clone(), 0).awaits_payload);
+        assert!(!Life::read(State::Failed, "Unit Created".into(), 0).awaits_payload);
         life.apply(&Event::Started(7));
         assert_eq!((life.state, life.detail.as_str()), (State::Running, "Running: PID 7"));
         life.apply(&Event::Reported(State::Failed, "exit status 2".into(), 5));

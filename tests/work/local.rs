@@ -1,5 +1,6 @@
 //! Units that run on this node.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use meshd::rpc::request::SubmitRequest;
@@ -163,6 +164,19 @@ async fn a_killed_runner_fails_its_unit_and_leaves_no_process() {
     assert!(report.detail.contains("processes of the job were killed after it"), "{}", report.detail);
     assert!(pids.iter().all(|&pid| !lives(pid)), "{pids:?}");
     assert_eq!(collect(&engine.registry, &id, 0).await, output.as_bytes());
+}
+
+#[tokio::test]
+async fn a_job_ignores_no_signal_that_its_daemon_was_started_with_ignored() {
+    let scratch = Scratch::new();
+    let shell = scratch.path().join("meshd.sh");
+    let script =
+        format!("#!/bin/sh\ntrap '' INT QUIT HUP TERM\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_meshd"));
+    std::fs::write(&shell, script).unwrap();
+    std::fs::set_permissions(&shell, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let engine = Engine::with(|options| options.runner_exe = shell.clone()).await;
+    let id = run(&engine.registry, "exec grep SigIgn /proc/self/status").await;
+    assert_eq!(collect(&engine.registry, &id, 0).await, b"SigIgn:\t0000000000000000\n");
 }
 
 #[tokio::test]

@@ -109,7 +109,7 @@ impl Remains {
     /// Finds out. Without either, the unit's processes are ended. Blocks.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// When that cannot be known for now.
     fn find(dir: &UnitDir, runner: Option<&Identity>) -> io::Result<Self> {
         if let Some(end) = exit_record_of(dir, runner)? {
             return Ok(Self::ExitRecord(end));

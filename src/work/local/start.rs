@@ -165,12 +165,12 @@ impl Local {
                 Ok(groups) if groups.missing.is_empty() => {}
                 Ok(groups) => tracing::warn!(
                     missing = groups.missing.join(" "),
-                    "limits of work types are not kept: the daemon's own cgroup does not offer these controllers; \
+                    "limits of work types are not enforced: the daemon's own cgroup does not offer these controllers; \
                      with systemd, set Delegate=yes"
                 ),
                 Err(error) => tracing::warn!(
                     %error,
-                    "limits of work types (cpu, memory, pids) are not kept: no control groups (cgroup v2) can be used"
+                    "limits of work types (cpu, memory, pids) are not enforced: no control groups (cgroup v2) can be used"
                 ),
             }
             found.ok()
@@ -321,8 +321,8 @@ impl Local {
         }
     }
 
-    /// The runner that has or had a unit, if one did, once the system tells: what cannot be known for a moment must not
-    /// end what is healthy.
+    /// The runner that has or had a unit, if one did. Tries until that is known: a healthy unit must not be ended for lack
+    /// of descriptors.
     async fn runner_of(&self, entry: &Arc<Entry>) -> Option<Identity> {
         loop {
             let unit = entry.clone();

@@ -44,7 +44,7 @@ impl Registry {
             ..RemoteExtra::default()
         };
         let mut status = Status::new(REMOTE, Extra::Remote(Box::new(remote)));
-        status.life = Life::told(State::Pending, ADOPTING.into(), 0);
+        status.life = Life::read(State::Pending, ADOPTING.into(), 0);
         status.submitter = Some(submitter);
         let entry = self.create(Some(id.clone()), status).await?;
         self.remotes.resume(&entry).await;

@@ -10,7 +10,7 @@ use crate::work::units::Entry;
 /// Bytes in a piece, about.
 const PIECE: usize = 64 * 1024;
 
-/// A list that is being told.
+/// A list that is being sent.
 #[derive(Debug)]
 pub struct Listing {
     registry: Registry,

@@ -91,7 +91,7 @@ impl Registry {
             Some(status)
         });
         if status.is_none() {
-            // Nothing in it says whom to tell what.
+            // Nothing in it says which node has the rest.
             self.units.store().discard(&dir);
         }
         Some(Entry::new(id, dir, status?))
@@ -100,12 +100,12 @@ impl Registry {
     fn load(&self, id: &UnitId) -> Option<Arc<Entry>> {
         let dir = self.units.store().unit(id);
         if let Err(error) = dir.check_owner() {
-            tracing::error!(unit = %id, %error, "the unit is not taken up");
+            tracing::error!(unit = %id, %error, "cannot load the unit");
             return None;
         }
         let status = match read_whole(&dir) {
             Ok(status) => adopted(corrected(status, &dir), &dir),
-            // Nobody was ever told the ID of a unit without a status.
+            // No client knows the ID of a unit without a status.
             Err(ReadError::Io(error))
                 if error.kind() == std::io::ErrorKind::NotFound && !dir.has("status") =>
             {
@@ -121,7 +121,7 @@ impl Registry {
     }
 }
 
-/// Whether a unit had its payload and waited for others of its type to end. One whose turn had come is started if
+/// Whether a unit had its payload and waited for others of its type to end. One that had got its slot is started if
 /// nobody has claimed it, unless a power loss may have taken the claim, and the command with it.
 fn is_queued(entry: &Arc<Entry>) -> bool {
     let dir = &entry.dir;
@@ -159,8 +159,8 @@ fn has_living_runner(dir: &UnitDir) -> bool {
     Identity::load(dir).is_ok_and(|runner| runner.is_some_and(|runner| runner.is_alive()))
 }
 
-/// What was shown of a unit though its status says so only a moment later: one that a runner has claimed was running,
-/// and one of another node whose output there is a file for had been started over there.
+/// A state that clients may have seen before it was in the status: a unit that a runner has claimed was running, and one
+/// with output from another node had been started there.
 fn adopted(mut status: Status, dir: &UnitDir) -> Status {
     if status.life.state == State::Pending && is_claimed(dir) {
         status.life.apply(&Event::Claimed);
@@ -173,16 +173,16 @@ fn adopted(mut status: Status, dir: &UnitDir) -> Status {
     status
 }
 
-/// Go nodes leave an old size behind when they cancel, and a power loss may take output of which they have told.
+/// Go nodes leave an old size behind when they cancel, and a power loss may take output that a status counts.
 fn corrected(mut status: Status, dir: &UnitDir) -> Status {
-    let told = status.life.stdout_size;
+    let counted = status.life.stdout_size;
     let canceled = status.life.state == State::Canceled;
-    if !canceled && (told == 0 || !status.life.state.is_final()) {
+    if !canceled && (counted == 0 || !status.life.state.is_final()) {
         return status;
     }
     match dir.stdout_size() {
-        more if more > told && canceled => status.life.stdout_size = more,
-        less if less < told => status.life.lose_output(less),
+        more if more > counted && canceled => status.life.stdout_size = more,
+        less if less < counted => status.life.lose_output(less),
         _ => {}
     }
     status
@@ -190,7 +190,7 @@ fn corrected(mut status: Status, dir: &UnitDir) -> Status {
 
 fn damaged(error: &ReadError, dir: &UnitDir) -> Status {
     let detail = format!("Failed to restart: {error}; release the unit and submit the job again");
-    let life = Life::told(State::Failed, detail, dir.stdout_size());
+    let life = Life::read(State::Failed, detail, dir.stdout_size());
     Status { life, ..Status::new("", Extra::None) }
 }
 
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_output_here_was_started_over_there_whatever_its_status_says_yet() {
+    fn a_unit_with_output_here_was_started_there_whatever_its_status_says_yet() {
         let temp = tempfile::tempdir().unwrap();
         let remote = RemoteExtra { remote_unit_id: "abcd1234".into(), ..RemoteExtra::default() };
         let sent = Status::new(REMOTE, Extra::Remote(Box::new(remote)));
@@ -228,7 +228,7 @@ mod tests {
         assert!(started());
         let unsent = Status::new(REMOTE, Extra::Remote(Box::default()));
         dir.write_status(&unsent, Durability::Volatile).unwrap();
-        assert!(!started(), "nobody over there knows of it");
+        assert!(!started(), "the other node knows nothing of it");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Accepting a unit: checks, the directory, the payload, the start. A unit whose ID was told exists durably, and
-//! one whose start was told has its payload on disk. A submission dropped half way fails its unit. A long payload for
+//! Accepting a unit: checks, the directory, the payload, the start. A unit whose ID was answered is durable, and so is
+//! the payload of one whose start was answered. A submission dropped half way fails its unit. A long payload for
 //! another node is on its way there while it comes (`remote`), and complete there only after it is durable here.
 
 use std::fs::File;
@@ -12,7 +12,7 @@ use super::{Registry, detached};
 use crate::duration;
 use crate::rpc::request::SubmitRequest;
 use crate::wire::NodeId;
-use crate::work::remote::OnItsWay;
+use crate::work::remote::PayloadStream;
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{Extra, REMOTE, RemoteExtra, Status, is_secret};
 use crate::work::store::{Store, is_short};
@@ -36,28 +36,28 @@ pub struct Submission {
     ahead: Vec<u8>,
     /// A piece could not be written, or its writing was not waited for.
     broken: bool,
-    /// The payload that a signature was made for.
-    promised: Option<Promised>,
-    /// Of a unit for another node, once its payload is a long one. Kept to the end, for what the driver has told by then.
-    on_its_way: Option<OnItsWay>,
+    /// The payload that the signature is for.
+    signed: Option<SignedPayload>,
+    /// Of a unit for another node whose payload is a long one. Kept to the end, for the news of its driver.
+    streamed: Option<PayloadStream>,
     done: bool,
 }
 
 /// The hash that a payload must have, and the one of what has come of it.
-struct Promised {
+struct SignedPayload {
     hash: PayloadHash,
     so_far: digest::Context,
 }
 
-impl Promised {
+impl SignedPayload {
     fn new(hash: PayloadHash) -> Self {
         Self { hash, so_far: digest::Context::new(&digest::SHA256) }
     }
 }
 
-impl std::fmt::Debug for Promised {
+impl std::fmt::Debug for SignedPayload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Promised")
+        f.write_str("SignedPayload")
     }
 }
 
@@ -74,7 +74,7 @@ impl Registry {
             chosen_id: request.unit_id.as_deref(),
             ..Subject::default()
         };
-        let promised = self.check_signature(&request.work_type, request.sign_work, &caller, &about)?;
+        let signed = self.check_signature(&request.work_type, request.sign_work, &caller, &about)?;
         let (entry, is_whole) = detached(self.clone().unit_for(request, caller.submitter(), chosen)).await?;
         Ok(Submission {
             registry: self.clone(),
@@ -83,8 +83,8 @@ impl Registry {
             stdin: None,
             ahead: Vec::new(),
             broken: false,
-            promised: promised.map(Promised::new),
-            on_its_way: None,
+            signed: signed.map(SignedPayload::new),
+            streamed: None,
             done: is_whole,
         })
     }
@@ -145,7 +145,7 @@ impl Registry {
 }
 
 impl Submission {
-    /// The unit's ID, which may be told.
+    /// The unit's ID, which may be answered.
     pub fn id(&self) -> &UnitId {
         &self.entry.id
     }
@@ -155,8 +155,8 @@ impl Submission {
     /// # Errors
     /// A failed write; the unit is best aborted then.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), WorkError> {
-        if let Some(promised) = &mut self.promised {
-            promised.so_far.update(bytes);
+        if let Some(signed) = &mut self.signed {
+            signed.so_far.update(bytes);
         }
         if self.is_whole {
             return Ok(());
@@ -178,8 +178,8 @@ impl Submission {
             self.fail(Event::PayloadCut(error.to_string())).await;
             return Err(error);
         }
-        if let Some(promised) = self.promised.take()
-            && promised.so_far.finish().as_ref() != promised.hash
+        if let Some(signed) = self.signed.take()
+            && signed.so_far.finish().as_ref() != signed.hash
         {
             self.fail(Event::PayloadCut(WorkError::OtherPayload.to_string())).await;
             return Err(WorkError::OtherPayload);
@@ -206,14 +206,14 @@ impl Submission {
         self.fail(Event::PayloadCut(cause)).await;
     }
 
-    /// The same, and nothing is kept of it: whoever submitted it does so again.
+    /// The same, and nothing is kept of it: the client submits it again.
     pub async fn discard(mut self, cause: String) {
         if self.is_whole {
             return;
         }
         self.fail(Event::PayloadCut(cause)).await;
         let (registry, entry) = (self.registry.clone(), self.entry.clone());
-        let removed = match self.on_its_way.take() {
+        let removed = match self.streamed.take() {
             None => detached(async move { registry.local.remove(&entry).await }).await,
             // The other node has a part of it.
             Some(_) => detached(async move { registry.remotes.release(&entry, false).await }).await.map(drop),
@@ -237,11 +237,11 @@ impl Submission {
             // The file is there, and empty.
             (None, true) if !self.broken => Ok(()),
             (None, false) if !self.broken && is_short(&self.ahead) => {
-                let turn = self.turn().await?;
+                let lock = self.write_lock().await?;
                 let payload = std::mem::take(&mut self.ahead);
                 let (store, dir) = (self.store().clone(), self.entry.dir.clone());
                 detached(async move {
-                    let _turn = turn;
+                    let _lock = lock;
                     store.give_payload(&dir, payload).await
                 })
                 .await
@@ -255,11 +255,11 @@ impl Submission {
         if std::mem::replace(&mut self.broken, true) {
             return Err(self.stdin_error(io::Error::other("an earlier piece could not be written")));
         }
-        let turn = if self.stdin.is_none() { Some(self.turn().await?) } else { None };
+        let lock = if self.stdin.is_none() { Some(self.write_lock().await?) } else { None };
         let (stdin, mut ahead) = (self.stdin.take(), std::mem::take(&mut self.ahead));
         let (store, dir) = (self.store().clone(), self.entry.dir.clone());
         let write = move || {
-            let _turn = turn;
+            let _lock = lock;
             let mut stdin = match stdin {
                 Some(stdin) => stdin,
                 None => dir.append_stdin()?,
@@ -274,19 +274,19 @@ impl Submission {
         let (stdin, ahead) = self.store().blocking(write).await.map_err(|e| self.stdin_error(e))?;
         (self.stdin, self.ahead, self.broken) = (Some(stdin), ahead, false);
         if !last {
-            self.on_its_way =
-                self.on_its_way.take().or_else(|| self.registry.remotes.take_ahead(&self.entry));
-            if let Some(on_its_way) = &self.on_its_way {
-                on_its_way.note_growth();
+            self.streamed =
+                self.streamed.take().or_else(|| self.registry.remotes.stream_payload(&self.entry));
+            if let Some(streamed) = &self.streamed {
+                streamed.note_growth();
             }
         }
         Ok(())
     }
 
     /// The right to write to the unit's directory, which may be another unit's since this one was deleted.
-    async fn turn(&self) -> Result<Writer, WorkError> {
-        let turn = self.entry.writer(self.store()).await;
-        if self.entry.is_gone() { Err(self.ended_early()) } else { Ok(turn) }
+    async fn write_lock(&self) -> Result<Writer, WorkError> {
+        let writer = self.entry.writer(self.store()).await;
+        if self.entry.is_gone() { Err(self.ended_early()) } else { Ok(writer) }
     }
 
     fn store(&self) -> &Store {

@@ -1,5 +1,5 @@
 //! The driver of one remote unit: decides from its status what is to be done next, does it, and tries again when
-//! the other node cannot be reached. Ends when nothing is left to do; a client's new wish starts another.
+//! the other node cannot be reached. Ends when nothing is left to do; a client's new intent starts another.
 //! A unit that was released by force lives on here, hidden, until the other node has released its part too.
 
 use std::sync::Arc;
@@ -27,8 +27,8 @@ const GROWTH: f64 = 1.5;
 /// The pause after a connection that had come far enough to be of use, but not more often than every so often.
 const SHORT_PAUSE: Duration = Duration::from_millis(50);
 const SHORT_PAUSES_APART: Duration = Duration::from_secs(5);
-/// How long a connection that has outlived the way to its node may be silent: the node may have been started anew
-/// and know nothing of it. Following begins anew at little cost, a submission has its payload to send again.
+/// How long a connection that has outlived the route to its node may be silent: the node may have restarted and know
+/// nothing of it. Following again costs little, a submission has its payload to send again.
 const SILENCE: Duration = Duration::from_secs(1);
 const SILENCE_WHILE_FOLLOWING: Duration = Duration::from_millis(400);
 
@@ -37,7 +37,7 @@ const SILENCE_WHILE_FOLLOWING: Duration = Duration::from_millis(400);
 pub(super) enum Step {
     /// Have the other node release its part, then delete ours.
     Release,
-    /// Nothing is over there: delete ours.
+    /// Nothing is there: delete ours.
     Delete,
     /// It never started and shall not.
     CancelHere,
@@ -93,16 +93,16 @@ fn next_step(status: &Status, cancelled: bool) -> Step {
 /// Works on a unit, one step after the other, until nothing is left to do.
 pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
     let link = entry.link();
-    let mut wishes = link.wishes.subscribe();
+    let mut intents = link.intents.subscribe();
     let mut pauses = Pauses::new();
     let mut trouble = Trouble::default();
     loop {
-        wishes.mark_unchanged();
+        intents.mark_unchanged();
         let step = next_step(&entry.status(), link.news.borrow().cancelled);
         if step == Step::Rest || link.news.borrow().released || entry.is_gone() {
-            // Under the lock, so that a wish written just now finds either this driver or none.
+            // Under the lock, so that an intent recorded just now finds either this driver or none.
             let mut driven = link.driven.lock();
-            if !wishes.has_changed().unwrap_or(false) {
+            if !intents.has_changed().unwrap_or(false) {
                 *driven = false;
                 return;
             }
@@ -114,7 +114,7 @@ pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
         let mut payload_ends = std::pin::pin!(payload_ends(entry));
         let mut is_back = false;
         let done = {
-            let mut attempt = std::pin::pin!(attempt(remotes, entry, step, &mut wishes));
+            let mut attempt = std::pin::pin!(attempt(remotes, entry, step, &mut intents));
             loop {
                 tokio::select! {
                     biased;
@@ -126,7 +126,7 @@ pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
         match done {
             Attempt::Overtaken => {}
             Attempt::Done(Ok(())) => {
-                pauses.begin_anew();
+                pauses.reset();
                 trouble = Trouble::default();
             }
             Attempt::Done(Err(error)) => {
@@ -140,10 +140,10 @@ pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
                 let _ = entry.save(&remotes.units.store()).await;
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    () = &mut way_back, if !is_back => pauses.begin_anew(),
-                    () = tokio::time::sleep(SHORT_PAUSE), if is_back => pauses.begin_anew(),
-                    () = &mut payload_ends => pauses.begin_anew(),
-                    _ = wishes.changed() => pauses.begin_anew(),
+                    () = &mut way_back, if !is_back => pauses.reset(),
+                    () = tokio::time::sleep(SHORT_PAUSE), if is_back => pauses.reset(),
+                    () = &mut payload_ends => pauses.reset(),
+                    _ = intents.changed() => pauses.reset(),
                     () = expiry(entry) => expire(remotes, entry).await,
                 }
             }
@@ -163,14 +163,14 @@ async fn attempt(
     remotes: &Arc<Remotes>,
     entry: &Arc<Entry>,
     step: Step,
-    wishes: &mut watch::Receiver<u64>,
+    intents: &mut watch::Receiver<u64>,
 ) -> Attempt {
     let lost = |text: &str| Attempt::Done(Err(StepError::Connection(text.into())));
     tokio::select! {
         done = remotes.perform(entry, step) => Attempt::Done(done),
         () = stalls(remotes, entry, step) => lost("the way to the node was lost and found again, and the connection did not go on"),
         () = disappears(remotes, entry), if step.is_brief() => lost("the way to the node was lost"),
-        _ = wishes.changed() => Attempt::Overtaken,
+        _ = intents.changed() => Attempt::Overtaken,
         // Its payload has stopped half way.
         () = entry.finished(), if step == Step::Start => Attempt::Overtaken,
         () = expiry(entry) => {
@@ -192,7 +192,7 @@ impl Pauses {
         Self { next: FIRST_PAUSE, short: None }
     }
 
-    fn begin_anew(&mut self) {
+    fn reset(&mut self) {
         self.next = FIRST_PAUSE;
     }
 
@@ -258,7 +258,7 @@ impl Remotes {
             Step::Start => self.submit_there(entry).await,
             Step::Follow => self.follow_there(entry).await,
             Step::Cancel => {
-                self.tell(entry, Verb::Cancel).await?;
+                self.request(entry, Verb::Cancel).await?;
                 entry.link().news.send_modify(|news| news.cancelled = true);
                 Ok(())
             }
@@ -267,11 +267,11 @@ impl Remotes {
                 Ok(())
             }
             Step::Release => {
-                self.tell(entry, Verb::Release).await?;
+                self.request(entry, Verb::Release).await?;
                 self.delete(entry).await
             }
             Step::Tidy => {
-                self.tell(entry, Verb::Release).await?;
+                self.request(entry, Verb::Release).await?;
                 self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = Box::default()).await
             }
             Step::Delete => self.delete_unless_there(entry).await,
@@ -279,7 +279,7 @@ impl Remotes {
         }
     }
 
-    /// Deletes a unit of which nothing was known to be over there, unless something is by now.
+    /// Deletes a unit of which nothing was known to be on the other node, unless something is by now.
     async fn delete_unless_there(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
         let writer = entry.writer(&self.units.store()).await;
         if writer.status().remote().is_some_and(|remote| !remote.remote_unit_id.is_empty()) {
@@ -312,7 +312,7 @@ fn payload_ends(entry: &Entry) -> impl Future<Output = ()> + use<> {
     }
 }
 
-/// Waits until the unit may no longer start; for ever when it may, or has.
+/// Ends when the unit may no longer start; never if it always may, or has.
 async fn expiry(entry: &Arc<Entry>) {
     let status = entry.status();
     let limit = status.remote().filter(|remote| !remote.remote_started).and_then(|remote| remote.expiration);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pauses_grow_and_a_useful_connection_begins_anew() {
+    async fn pauses_grow_and_a_useful_connection_resets_them() {
         let broken = StepError::Connection("x".into());
         let mut pauses = Pauses::new();
         let seconds: Vec<f64> = (0..4).map(|_| pauses.next(&broken).as_secs_f64()).collect();

@@ -87,22 +87,18 @@ impl Remotes {
             entry
                 .writer(&self.units.store())
                 .await
-                .apply(Event::Hindered(error.to_string()), Durability::Volatile)
+                .apply(Event::Blocked(error.to_string()), Durability::Volatile)
                 .await;
         } else if let StepError::Tls(_) = error {
             let detail = format!("{error} (node {node}, trying again)");
-            entry
-                .writer(&self.units.store())
-                .await
-                .apply(Event::Hindered(detail), Durability::Volatile)
-                .await;
+            entry.writer(&self.units.store()).await.apply(Event::Blocked(detail), Durability::Volatile).await;
         } else if step == Step::Start {
             let cause = format!("Waiting for node {node}, trying again: {error}");
             entry.writer(&self.units.store()).await.apply(Event::Waiting(cause), Durability::Volatile).await;
         } else if let Some(since) = trouble.goes_on() {
             let mut writer = entry.writer(&self.units.store()).await;
             let detail = troubled(&writer.status().life.detail, &node, since, error);
-            writer.apply(Event::Hindered(detail), Durability::Volatile).await;
+            writer.apply(Event::Blocked(detail), Durability::Volatile).await;
         }
         entry.link().news.send_modify(|news| news.failures += 1);
     }

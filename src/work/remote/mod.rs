@@ -1,7 +1,7 @@
 //! Units that run on another node: each has a driver task here, which submits the unit there, follows its output
 //! and state, and passes cancellation and release on, reconnecting for as long as it takes. What clients want is
 //! written down first, so that a restart goes on where the last daemon stopped.
-//! `driver` decides and retries, `failures` says what clients are told meanwhile, `submit` does one thing over one
+//! `driver` decides and retries, `failures` is about what clients see meanwhile, `submit` does one thing over one
 //! connection, `session` speaks the lines, `payload` sends it, `output` keeps what has come.
 
 mod driver;
@@ -28,7 +28,7 @@ use super::{Dialer, WorkError};
 
 use crate::wire::{NameHash, NodeId};
 
-/// How long a client waits for the other node before it is told that things go on without it.
+/// How long a client waits for the other node before it is answered that the request is pending.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The same for a cancel or release that the other node is working on.
 const CLEANUP_PATIENCE: Duration = Duration::from_secs(15);
@@ -41,12 +41,12 @@ pub(crate) struct Remotes {
     signer: ArcSwapOption<Signer>,
 }
 
-/// What a remote unit's driver and its callers tell each other.
+/// Between a remote unit's driver and those who wait for it. Only this room looks inside.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     news: watch::Sender<News>,
-    /// Changes whenever a client has written down a new wish.
-    wishes: watch::Sender<u64>,
+    /// Changes whenever a client has recorded a new intent.
+    intents: watch::Sender<u64>,
     /// Rises whenever more of an unfinished payload is in its file.
     growth: watch::Sender<u64>,
     /// Rises whenever a connection has been of use.
@@ -58,15 +58,15 @@ pub(crate) struct Link {
     output: Arc<Mutex<()>>,
     /// Attempts to have the other node make the unit.
     attempts: AtomicU64,
-    /// The other node has a unit and has not been told the end of its payload: that one cannot have started.
+    /// The other node has a unit and has not received the end of its payload: that one cannot have started.
     half_there: AtomicBool,
-    /// Looks at a unit there that has been told the end, and does not know it yet.
+    /// Looks at a unit there that was sent the end and has not processed it yet.
     looks: AtomicU32,
     /// Of a unit that is signed, once it is known: a complete payload never changes.
     payload_hash: OnceLock<PayloadHash>,
 }
 
-/// What a driver tells.
+/// The driver's news for its clients.
 #[derive(Debug, Clone, Default)]
 struct News {
     /// Why the unit could not be started, if so.
@@ -109,11 +109,11 @@ impl Link {
     }
 }
 
-/// A payload that is taken to the other node while it still comes.
+/// A payload that is streamed to the other node while it is still being submitted.
 #[derive(Debug)]
-pub(crate) struct OnItsWay(LinkHandle);
+pub(crate) struct PayloadStream(LinkHandle);
 
-impl OnItsWay {
+impl PayloadStream {
     /// More of the payload is in its file.
     pub(crate) fn note_growth(&self) {
         self.0.growth.send_modify(|growth| *growth += 1);
@@ -155,15 +155,15 @@ impl Remotes {
         self.dialer.name_of(node).await
     }
 
-    /// Takes what there is of a payload to the other node, and what comes as it comes. It is complete over there only
-    /// once it is here: a connection given up before that is not taken for the end.
-    pub(crate) fn take_ahead(self: &Arc<Self>, entry: &Arc<Entry>) -> Option<OnItsWay> {
+    /// Streams a payload to the other node while it is still being submitted. It is complete there only once it is
+    /// durable here: a connection that is reset before that is not taken for the end.
+    pub(crate) fn stream_payload(self: &Arc<Self>, entry: &Arc<Entry>) -> Option<PayloadStream> {
         let status = entry.status();
         // A signature is made for the whole payload.
         status.remote().filter(|remote| !remote.sign_work && !status.life.state.is_final())?;
-        let on_its_way = OnItsWay(entry.link());
+        let stream = PayloadStream(entry.link());
         self.ensure_driver(entry);
-        Some(on_its_way)
+        Some(stream)
     }
 
     /// Starts a unit whose payload is complete; waits a little for the first attempt, or for the one under way.
@@ -185,13 +185,13 @@ impl Remotes {
                 if status.borrow_and_update().remote().is_some_and(|remote| remote.remote_started) {
                     return Ok(Started::Started);
                 }
-                // A refusal is told before it ends the unit, and answered once it has.
+                // A refusal is news before it ends the unit, and answered once it has.
                 let ended = status.borrow().life.state.is_final();
-                let told = news.borrow_and_update().clone();
-                match (ended, told.refused) {
+                let latest = news.borrow_and_update().clone();
+                match (ended, latest.refused) {
                     (true, Some(cause)) => return Err(WorkError::NotStarted(cause)),
                     (true, None) => return Ok(Started::Submitted),
-                    (false, None) if told.failures > failures => return Ok(Started::Submitted),
+                    (false, None) if latest.failures > failures => return Ok(Started::Submitted),
                     (false, _) => {}
                 }
                 tokio::select! {
@@ -226,7 +226,7 @@ impl Remotes {
         if status.life.state.is_final() || entry.is_gone() {
             return Ok(Outcome::Done);
         }
-        self.wish(entry, |remote| remote.local_cancelled = true).await?;
+        self.record_intent(entry, |remote| remote.local_cancelled = true).await?;
         let done = |entry: &Entry, news: &News| news.cancelled || entry.status().life.state.is_final();
         let outcome = self.wait_for(entry, CLEANUP_PATIENCE, done).await;
         self.promise(entry, outcome).await
@@ -241,21 +241,22 @@ impl Remotes {
         if entry.is_gone() {
             return Ok(Outcome::Done);
         }
-        let wished =
-            self.wish(entry, |remote| (remote.local_cancelled, remote.local_released) = (true, true)).await;
+        let recorded = self
+            .record_intent(entry, |remote| (remote.local_cancelled, remote.local_released) = (true, true))
+            .await;
         if !force {
-            wished?;
+            recorded?;
         }
         let outcome = self.wait_for(entry, CLEANUP_PATIENCE, |_, news| news.released).await;
         if force && outcome == Outcome::Pending {
-            tracing::info!(unit = %entry.id, "released by force: the other node is told as soon as it can be reached");
+            tracing::info!(unit = %entry.id, "released by force; the other node releases its part when it can be reached");
             self.abandon(entry).await?;
             return Ok(Outcome::Done);
         }
         self.promise(entry, outcome).await
     }
 
-    /// What is told to be pending is durable first.
+    /// Makes a pending intent durable before it is answered.
     async fn promise(&self, entry: &Arc<Entry>, outcome: Outcome) -> Result<Outcome, WorkError> {
         if outcome == Outcome::Pending {
             entry.save(&self.units.store()).await?;
@@ -263,9 +264,9 @@ impl Remotes {
         Ok(outcome)
     }
 
-    /// Deletes a unit here at once; what is left to tell the other node is kept out of sight until it is told.
+    /// Deletes a unit here at once. What the other node has to release is kept in a hidden directory until it has.
     async fn abandon(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
-        // With the turn nobody else writes to the directory while it gets another name.
+        // Under the write lock nobody else writes to the directory while it is renamed.
         let writer = entry.writer(&self.units.store()).await;
         let mut status = writer.status().as_ref().clone();
         let over_there = status.remote().is_some_and(|remote| !remote.remote_unit_id.is_empty());
@@ -289,7 +290,7 @@ impl Remotes {
         entry.link().news.send_modify(|news| news.released = true);
         entry.writer(&self.units.store()).await.apply(Event::CancelledLocally, Durability::Volatile).await;
         self.units.remove(entry, |_| ()).await?;
-        entry.link().wishes.send_modify(|wish| *wish += 1);
+        entry.link().intents.send_modify(|intent| *intent += 1);
         if let Some(dir) = kept {
             self.ensure_driver(&Entry::new(entry.id.clone(), dir, status));
         }
@@ -301,8 +302,8 @@ impl Remotes {
         self.ensure_driver(entry);
     }
 
-    /// Takes a wish in and wakes the driver. It is on disk soon, and durable before anybody is told that it waits.
-    async fn wish(
+    /// Records an intent and wakes the driver. It is on disk soon, and durable before a client learns that it is pending.
+    async fn record_intent(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         change: impl FnOnce(&mut RemoteExtra),
@@ -333,11 +334,11 @@ impl Remotes {
         let failures = news.borrow().failures;
         let wait = async {
             loop {
-                let told = news.borrow_and_update().clone();
-                if done(entry, &told) {
+                let latest = news.borrow_and_update().clone();
+                if done(entry, &latest) {
                     return Outcome::Done;
                 }
-                if told.failures > failures {
+                if latest.failures > failures {
                     return Outcome::Pending;
                 }
                 tokio::select! {
@@ -351,7 +352,7 @@ impl Remotes {
 
     /// Has the unit's driver look at it again, whatever it does.
     fn call_driver(self: &Arc<Self>, entry: &Arc<Entry>) {
-        entry.link().wishes.send_modify(|wish| *wish += 1);
+        entry.link().intents.send_modify(|intent| *intent += 1);
         self.ensure_driver(entry);
     }
 

@@ -1,7 +1,7 @@
-//! A unit's payload on its way to another node: hashed, where it is signed, and sent from its file, which may still grow.
-//! Knows nothing of what comes before and after it on the connection.
+//! Sending a unit's payload to another node: hashed if it is signed, and read from its file, which may still grow while
+//! the payload is being submitted. Knows nothing of what comes before and after it on the connection.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,8 @@ impl Remotes {
         }
         let path = entry.dir.file("stdin");
         let failed = |e| StepError::Local(WorkError::io("read", &path, e));
-        let mut hashed = Hashing::begin(&path).map_err(failed)?;
+        let stdin = entry.dir.open("stdin", OpenOptions::new().read(true)).map_err(failed)?;
+        let mut hashed = Hashing { file: stdin, so_far: digest::Context::new(&digest::SHA256), whole: false };
         while !hashed.whole {
             // In pieces: operations on files take turns.
             hashed = self.units.store().blocking(move || hashed.go_on()).await.map_err(failed)?;
@@ -37,8 +38,8 @@ impl Remotes {
         Ok(*link.payload_hash.get_or_init(|| hashed.finish()))
     }
 
-    /// Sends the payload, all of it: where it still comes, what there is and then the rest. Does not come back where the
-    /// unit ends before, so that half a payload is never shut down as a whole one is.
+    /// Sends all of the payload; of one that is still being submitted what there is and then the rest. Never ends if the
+    /// unit ends before, so that half a payload is never shut down like a whole one.
     pub(super) async fn send_payload(
         &self,
         entry: &Arc<Entry>,
@@ -46,7 +47,8 @@ impl Remotes {
     ) -> Result<(), StepError> {
         let path = entry.dir.file("stdin");
         let failed = |path: &std::path::Path, e| StepError::Local(WorkError::io("read", path, e));
-        let mut file = File::open(&path).map_err(|e| failed(&path, e))?;
+        let mut file =
+            entry.dir.open("stdin", OpenOptions::new().read(true)).map_err(|e| failed(&path, e))?;
         let link = entry.link();
         let (mut growth, mut status) = (link.growth.subscribe(), entry.subscribe());
         loop {
@@ -101,10 +103,6 @@ struct Hashing {
 }
 
 impl Hashing {
-    fn begin(path: &std::path::Path) -> io::Result<Self> {
-        Ok(Self { file: File::open(path)?, so_far: digest::Context::new(&digest::SHA256), whole: false })
-    }
-
     /// Takes the next piece in. Blocks.
     fn go_on(mut self) -> io::Result<Self> {
         let mut chunk = vec![0; CHUNK];

@@ -9,7 +9,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::Remotes;
 use super::driver;
-use super::output::{Debt, Output, Owed, without_the_rest};
+use super::output::{MissingOutput, Output, OutputLooks, without_the_rest};
 use super::session::{LIMITS, Session, StepError, submission};
 use crate::rpc::follow::Frame;
 use crate::rpc::request::{Follow, Request, SubmitRequest, WorkRequest};
@@ -68,7 +68,7 @@ impl Remotes {
         entry.save(&self.units.store()).await?;
         link.set_half_there(false);
         session.connection.finish(LIMITS.answer).await?;
-        // Whoever finds the ID alone asks over there what has become of it.
+        // A restart that finds the ID alone asks there what has become of it.
         self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await
     }
 
@@ -103,7 +103,7 @@ impl Remotes {
             drop((writer, session));
             let remote = RemoteExtra { remote_unit_id: id.into(), ..extra(entry) };
             let mut session = Session::connect(&*self.dialer, &remote).await?;
-            self.tell_by(&mut session, &remote, Verb::Release).await?;
+            self.request_over(&mut session, &remote, Verb::Release).await?;
             return Err(StepError::Connection("another attempt was made meanwhile".into()));
         }
         link.note_progress();
@@ -115,7 +115,7 @@ impl Remotes {
             // It is not the node that is waited for any more.
             status.life.apply(&Event::PayloadAwaited);
         }
-        // Durable before it can start over there, so that it is never given a second time.
+        // Durable before it can start there, so that it is never given a second time.
         let how = if is_known { Durability::Deferred } else { Durability::Durable };
         if status != *writer.status() {
             writer.put(status, how).await?;
@@ -140,7 +140,7 @@ impl Remotes {
                 Err(error) if error.code() == Some(ErrorCode::UnknownUnit) => return Ok(false),
                 told => told?,
             };
-            let life = Life::told(told.state, told.detail.clone(), 0);
+            let life = Life::read(told.state, told.detail.clone(), 0);
             // The end of its payload may be on its way there.
             if life.awaits_payload && entry.link().look_at_half() < PATIENT_LOOKS {
                 return Err(StepError::Connection(
@@ -155,7 +155,7 @@ impl Remotes {
                 return Ok(true);
             }
         }
-        self.tell_by(session, remote, Verb::Release).await?;
+        self.request_over(session, remote, Verb::Release).await?;
         entry.link().set_half_there(false);
         Ok(false)
     }
@@ -180,7 +180,7 @@ impl Remotes {
         )
     }
 
-    /// A signature for a request about the unit over there, if the unit is to be signed.
+    /// A signature for a request about the unit there, if the unit is to be signed.
     fn sign_request(&self, remote: &RemoteExtra, verb: Verb) -> Result<Option<String>, StepError> {
         self.sign(remote, &Subject { verb, unit: Some(&remote.remote_unit_id), ..Subject::default() })
     }
@@ -194,14 +194,14 @@ impl Remotes {
         signer.sign(&node, about).map(Some).map_err(StepError::Connection)
     }
 
-    /// Cancels or releases the unit over there; one that is gone counts as done.
-    pub(super) async fn tell(&self, entry: &Arc<Entry>, verb: Verb) -> Result<(), StepError> {
+    /// Cancels or releases the unit there; one that is gone counts as done.
+    pub(super) async fn request(&self, entry: &Arc<Entry>, verb: Verb) -> Result<(), StepError> {
         let remote = extra(entry);
         let mut session = Session::connect(&*self.dialer, &remote).await?;
-        self.tell_by(&mut session, &remote, verb).await
+        self.request_over(&mut session, &remote, verb).await
     }
 
-    async fn tell_by(
+    async fn request_over(
         &self,
         session: &mut Session,
         remote: &RemoteExtra,
@@ -273,7 +273,7 @@ impl Remotes {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut buffer = vec![0; CHUNK];
         let mut last: Option<UnitReport> = None;
-        let mut owed = Owed::default();
+        let mut looks_at_end = OutputLooks::default();
         loop {
             if let Some(report) = last.take_if(|r| r.state.is_final() && r.stdout_size <= output.length) {
                 self.report_here(entry, report, output.length).await;
@@ -293,10 +293,10 @@ impl Remotes {
                     if !report.state.is_final() {
                         self.report_here(entry, report.clone(), output.length).await;
                     } else {
-                        match owed.look(output.length) {
-                            Debt::Due => {}
-                            Debt::Dunned => stream = None,
-                            Debt::Lost => {
+                        match looks_at_end.look(output.length) {
+                            MissingOutput::Expected => {}
+                            MissingOutput::Reconnect => stream = None,
+                            MissingOutput::Lost => {
                                 self.report_here(entry, without_the_rest(report, output.length), output.length).await;
                                 return Ok(());
                             }
@@ -330,7 +330,7 @@ impl Remotes {
         Ok(())
     }
 
-    /// Shows how the unit stands over there; says whether that is its end.
+    /// Shows the unit's state there; says whether that is its end.
     async fn report_here(&self, entry: &Arc<Entry>, report: UnitReport, have: u64) -> bool {
         let end = report.state.is_final();
         let how = if end { Durability::Durable } else { Durability::Deferred };
@@ -393,7 +393,7 @@ fn chosen_id(id: &UnitId, peer: Peer) -> Option<&UnitId> {
     }
 }
 
-/// Reads from a stream of results; waits for ever when there is none.
+/// Reads from a stream of results; never ends when there is none.
 async fn read_some(stream: &mut Option<Session>, buffer: &mut [u8]) -> std::io::Result<usize> {
     match stream {
         Some(session) => session.connection.reader().read(buffer).await,

@@ -191,7 +191,7 @@ async fn receive(socket: &AsyncFd<OwnedFd>) -> io::Result<Option<Reply>> {
     serde_json::from_slice(&reply).map(Some).map_err(io::Error::other)
 }
 
-/// Sends the first request of the line; waits for ever when there is none.
+/// Sends the first request of the line; never ends when there is none.
 async fn send_next(
     socket: &AsyncFd<OwnedFd>,
     next: Option<&PathBuf>,

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::ForkResult;
 
 use super::start::Rights;
@@ -44,7 +44,8 @@ pub(super) fn leave(code: i32) -> ! {
     unsafe { nix::libc::_exit(code) }
 }
 
-/// Makes the command start with no signal blocked, whatever this process blocks; in the control group behind `door`;
+/// Makes the command start with no signal blocked or ignored, whatever this process inherited; in the control group behind
+/// `door`;
 /// with the rights given; and end with this process: a runner that is killed cannot end it any more.
 pub(super) fn prepare(command: &mut Command, rights: Option<Rights>, door: Option<OwnedFd>) -> &mut Command {
     let hook = move || {
@@ -61,10 +62,14 @@ pub(super) fn prepare(command: &mut Command, rights: Option<Rights>, door: Optio
         }
         // Last, as a change of rights undoes it.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        for ignored in Signal::iterator() {
+            // SAFETY: no handler is installed, the default action is restored. Refused for SIGKILL and SIGSTOP alone.
+            let _ = unsafe { signal(ignored, SigHandler::SigDfl) };
+        }
         SigSet::empty().thread_set_mask().map_err(io::Error::from)
     };
     // SAFETY: the hook runs in the forked child before exec. It makes async-signal-safe system calls alone, on
     // values made before the fork, and neither allocates nor locks; this process has one thread, so that glibc
-    // has no other to tell of a change of rights.
+    // has no other to inform of a change of rights.
     unsafe { command.pre_exec(hook) }
 }

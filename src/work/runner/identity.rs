@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::work::store::UnitDir;
 
-/// A process, told apart from all others before and after it.
+/// A process, distinguished from all others before and after it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) pid: u32,
@@ -53,7 +53,7 @@ impl Identity {
     /// The runner that claimed a unit, if one did; none, too, when what it wrote is damaged.
     ///
     /// # Errors
-    /// When the system does not tell: the claim may be there.
+    /// When that cannot be known for now: the claim may be there.
     pub(crate) fn load(dir: &UnitDir) -> io::Result<Option<Self>> {
         let found = if_there(dir.read("runner"))?;
         Ok(found.and_then(|claim| serde_json::from_slice(&claim).ok()))
@@ -62,7 +62,7 @@ impl Identity {
     /// The Go runner of a unit that a Go node started and left behind: the process must name the directory.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// When that cannot be known for now.
     pub(crate) fn of_go_runner(pid: u32, dir: &UnitDir) -> io::Result<Option<Self>> {
         let Some(arguments) = if_there(fs::read(format!("/proc/{pid}/cmdline")))? else { return Ok(None) };
         let wanted = [b"unitdir=", dir.path().as_os_str().as_bytes()].concat();
@@ -85,12 +85,12 @@ impl Identity {
         Ok(self.is_there()?.then_some(descriptor))
     }
 
-    /// Whether the machine has not been started anew since.
+    /// Whether the machine has not been restarted since.
     pub(crate) fn is_of_this_boot(&self) -> bool {
         boot().is_ok_and(|boot| boot == self.boot)
     }
 
-    /// Whether the process is there, as far as can be told: one that cannot be looked at, for want of descriptors
+    /// Whether the process is there, as far as can be known: one that cannot be looked at, for want of descriptors
     /// perhaps, is not taken for dead.
     pub(crate) fn is_alive(&self) -> bool {
         self.is_there().unwrap_or(true)

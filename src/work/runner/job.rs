@@ -31,13 +31,13 @@ const AFTER_KILL: Duration = Duration::from_secs(4);
 const KILL_AGAIN: Duration = Duration::from_millis(50);
 /// Between attempts to write the final status on a full disk.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a command runs before its status says so on disk: most commands have ended by then, and the daemon knows
-/// by itself.
+/// How long a command runs before its status says so on disk: that takes a flush, and most commands have ended by then.
+/// The daemon knows by itself.
 const SHORT: Duration = Duration::from_millis(20);
 /// The Detail of a unit that was ended by a signal to its runner which no client's cancel explains.
 const ASKED_TO_END: &str = "Killed: its runner was told to end (SIGINT or SIGTERM), and not by this node; see who stops \
                             processes on this machine, then submit the job again";
-/// How an end by SIGKILL is told.
+/// How the end of a command by SIGKILL reads.
 const KILLED: &str = "signal: killed";
 /// What is said of a kill in which this node had no part.
 const WHO_KILLS: &str = "not by this node; look for an out-of-memory kill in the system's log";
@@ -106,7 +106,7 @@ fn number(pid: Pid) -> u32 {
 /// Waits for the command's end and writes it down.
 fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawner: Pid) {
     let Running { pid, stdout, group, pump } = running;
-    let mut ears = Ears { signals: own_signals(), pump };
+    let mut wakeups = Wakeups { signals: own_signals(), pump };
     let mut ended = reap(pid);
     let mut killed = None;
     let begun = Instant::now();
@@ -115,7 +115,7 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
     let mut unwritten = (job.plugin.is_none()).then(|| begun + SHORT);
     while ended.is_none() {
         let next = [deadline, unwritten].into_iter().flatten().min();
-        let asked = ears.wait(next.map(|next| next.saturating_duration_since(Instant::now())));
+        let asked = wakeups.wait(next.map(|next| next.saturating_duration_since(Instant::now())));
         ended = reap(pid);
         if ended.is_none() && unwritten.is_some_and(|when| Instant::now() >= when) {
             unwritten = None;
@@ -123,7 +123,7 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
             let _ = dir.write_status(&status, Durability::Deferred);
         }
         let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        let cause = match (asked, ears.must_end()) {
+        let cause = match (asked, wakeups.must_end()) {
             (true, _) => Some(ASKED_TO_END.to_owned()),
             // Its end says what it wrote.
             (false, true) => Some("Killed".to_owned()),
@@ -135,7 +135,7 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
         };
         if let Some(cause) = cause.filter(|_| ended.is_none()) {
             killed = Some(cause);
-            ended = end_tree(pid, group.as_ref(), &mut ears, Duration::from_millis(job.grace_ms));
+            ended = end_tree(pid, group.as_ref(), &mut wakeups, Duration::from_millis(job.grace_ms));
             break;
         }
     }
@@ -145,7 +145,7 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
         (None, None) => (State::Failed, "Killed".to_owned()),
         (None, Some(end)) => own_words(job, dir).unwrap_or_else(|| describe(end)),
     };
-    let (state, detail) = ears.finish(dir, state, detail);
+    let (state, detail) = wakeups.finish(dir, state, detail);
     let (state, detail) = match &group {
         Some(group) => explain(group, job, state, detail),
         None => (state, name_the_unknown(detail)),
@@ -156,7 +156,7 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
     // Of a plugin the process is not the job.
     status.exit_code = ended.filter(|_| job.plugin.is_none()).and_then(exit_code);
     status.extra = Extra::None;
-    // The daemon that is there makes it durable, with the ends of other units, before it tells anybody.
+    // A daemon that is there makes it durable, with the ends of other units, before it shows it.
     if rustix::process::getppid() == Some(spawner) && dir.leave_exit_record(&status).is_ok() {
         return;
     }
@@ -168,13 +168,13 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
 
 /// Adds what the kernel did because of the unit's limits, and removes its control group unless something of it goes on.
 fn explain(group: &Cgroup, job: &Job, state: State, detail: String) -> (State, String) {
-    let told = group.told(&job.limits).filter(|_| state != State::Canceled);
+    let why = group.explain(&job.limits).filter(|_| state != State::Canceled);
     match state {
         State::Canceled => group.end(),
         State::Pending | State::Running | State::Succeeded | State::Failed => drop(group.remove_if_empty()),
     }
-    match told {
-        Some(told) => (state, format!("{detail} ({told})")),
+    match why {
+        Some(why) => (state, format!("{detail} ({why})")),
         None => (state, name_the_unknown(detail)),
     }
 }
@@ -203,7 +203,7 @@ fn own_words(job: &Job, dir: &UnitDir) -> Option<(State, String)> {
 }
 
 /// The signals that the spawner blocked, in a descriptor of this process: a descriptor made before the fork
-/// would tell about the parent's.
+/// would report the parent's.
 fn own_signals() -> Option<SignalFd> {
     let mut set = SigSet::empty();
     for signal in [NixSignal::SIGCHLD, NixSignal::SIGINT, NixSignal::SIGTERM] {
@@ -212,14 +212,14 @@ fn own_signals() -> Option<SignalFd> {
     SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).ok()
 }
 
-/// What a runner listens to.
-struct Ears {
+/// What wakes a runner: signals, and output that it has to move.
+struct Wakeups {
     /// None when there is no descriptor left for them.
     signals: Option<SignalFd>,
     pump: Option<Pump>,
 }
 
-impl Ears {
+impl Wakeups {
     /// Waits for a signal or output, at most for so long; says whether a signal asked for the end.
     fn wait(&mut self, limit: Option<Duration>) -> bool {
         let limit = match self.pump.as_ref().and_then(Pump::retry) {
@@ -281,7 +281,12 @@ fn reap(command: Pid) -> Option<WaitStatus> {
 
 /// Ends the command and everything below it: politely, and after the grace for good. Being asked again changes
 /// nothing.
-fn end_tree(command: Pid, group: Option<&Cgroup>, ears: &mut Ears, grace: Duration) -> Option<WaitStatus> {
+fn end_tree(
+    command: Pid,
+    group: Option<&Cgroup>,
+    wakeups: &mut Wakeups,
+    grace: Duration,
+) -> Option<WaitStatus> {
     let mut ended = None;
     let steps = [
         (Signal::INT, grace, None),
@@ -296,7 +301,7 @@ fn end_tree(command: Pid, group: Option<&Cgroup>, ears: &mut Ears, grace: Durati
             if left.is_zero() {
                 break;
             }
-            ears.wait(Some(again.map_or(left, |again| left.min(again))));
+            wakeups.wait(Some(again.map_or(left, |again| left.min(again))));
             if again.is_some() {
                 signal_tree(command, group, signal);
             }
@@ -317,7 +322,7 @@ fn has_children(command: Pid, ended: &mut Option<WaitStatus>) -> bool {
     }
 }
 
-/// The end of a process as a shell tells it.
+/// The end of a process as a shell reports it.
 fn exit_code(end: WaitStatus) -> Option<i32> {
     end.exit_status().or_else(|| end.terminating_signal().map(|signal| 128 + signal))
 }

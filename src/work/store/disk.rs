@@ -77,7 +77,7 @@ pub(super) trait Disk {
     fn changed(&self, path: &Path) -> io::Result<u64>;
     /// Whether there is such a directory.
     fn is_dir(&self, path: &Path) -> bool;
-    /// Whether a file still has a name, as far as can be told.
+    /// Whether a file still has a name, as far as can be known.
     fn has_name(&self, file: &Self::File) -> bool;
     /// Takes the lock under which a unit's status is written.
     fn lock(&self, unit: &Path) -> io::Result<Self::Lock>;

@@ -18,7 +18,7 @@ use super::disk::{Disk, Make};
 /// What goes wrong at an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// There is no room, from here on for so many operations.
+    /// There is no room, from here on for this many operations.
     Full(u32),
     /// The device fails once, and what it was to write is written by no later sync.
     Broken,

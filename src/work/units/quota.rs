@@ -1,5 +1,5 @@
 //! What calling nodes have here at a time, in units and in bytes of payload, and how much that may be. A node that proved
-//! its ID has an account of its own. All others share one: whatever they say of themselves they can say anew. Owns the
+//! its ID has an account of its own. All others share one, as they could pass for new callers at will. Owns the
 //! counting; operators are not counted.
 
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ impl Default for Quota {
 pub(crate) enum Exceeded {
     /// As many units as this.
     Units(u64),
-    /// So many bytes.
+    /// This many bytes.
     Payload(u64),
 }
 

@@ -1,4 +1,4 @@
-//! The IDs of units that were released lately, so that whoever still asks for one is told what became of it. Owns how
+//! The IDs of units that were released lately, so that a client that still asks for one learns what became of it. Owns how
 //! many are remembered and for how long; a few bytes each, as thousands of units may be released in a second.
 //! Knows nothing of units that are there.
 

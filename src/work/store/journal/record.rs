@@ -1,4 +1,4 @@
-//! The journal's notation: what changed of which unit, as bytes that tell by themselves whether they are whole and of
+//! The journal's notation: what changed of which unit, as bytes that show by themselves whether they are whole and of
 //! this use of their file. Owns the shape; what a record is good for is `replay`'s business.
 //!
 //! A record is the length of its body in 4 bytes, little-endian, a checksum of the log's generation and the body in 8,
