@@ -16,7 +16,7 @@ use tokio::process::{Child, Command as Process};
 use tokio::time::{sleep, timeout};
 
 use super::DAEMON_ARGUMENT;
-use super::endpoint::{Dialer, Endpoint};
+use super::endpoint::{Endpoint, EndpointDialer};
 use super::exit::{Exit, Failure};
 use super::output::{Output, interrupted};
 use super::work::units;
@@ -310,7 +310,7 @@ impl DemoMesh {
     }
 
     fn client(&self, node: &str) -> Client {
-        Client::new(Dialer::new(Endpoint::Unix(self.socket(node)), None), Deadlines::default())
+        Client::new(EndpointDialer::new(Endpoint::Unix(self.socket(node)), None), Deadlines::default())
     }
 }
 

@@ -76,12 +76,12 @@ impl fmt::Display for Endpoint {
 }
 
 /// A control service by its address.
-pub struct Dialer {
+pub struct EndpointDialer {
     endpoint: Endpoint,
     tls: Option<ClientProfile>,
 }
 
-impl Dialer {
+impl EndpointDialer {
     /// With a profile for `tls://` endpoints; without one the system's authorities are trusted.
     pub fn new(endpoint: Endpoint, tls: Option<ClientProfile>) -> Self {
         Self { endpoint, tls }
@@ -106,7 +106,7 @@ impl Dialer {
     }
 }
 
-impl Dial for Dialer {
+impl Dial for EndpointDialer {
     fn dial(&self) -> Dialing<'_> {
         Box::pin(async {
             self.open().await.map_err(|error| CallError::Unreachable(unreachable(&self.endpoint, &error)))

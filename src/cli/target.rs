@@ -10,7 +10,7 @@ use std::{
 use clap::{ArgAction, Args, builder::BoolishValueParser};
 
 use super::cert::NodeProfiles;
-use super::endpoint::{DEFAULT_SOCKETS, Dialer, Endpoint};
+use super::endpoint::{DEFAULT_SOCKETS, Endpoint, EndpointDialer};
 use super::exit::{Exit, Failure};
 use crate::rpc::{Client, Deadlines};
 use crate::tls::{ClientOptions, ClientProfile, Files};
@@ -77,7 +77,7 @@ impl Target {
                 Some(profile.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?)
             }
         };
-        Ok(Client::new(Dialer::new(endpoint, profile), deadlines))
+        Ok(Client::new(EndpointDialer::new(endpoint, profile), deadlines))
     }
 
     /// The TLS settings: from the configuration file if one is given, else from the options.

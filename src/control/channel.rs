@@ -17,7 +17,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::Refusal;
+use super::CommandError;
 use super::lines::{FREE, LineRoom};
 use crate::stream::MeshStream;
 use crate::tls::Secured;
@@ -37,7 +37,7 @@ const MAX_ERROR: usize = 4096;
 const MOST_ROOM: usize = 1024 * 1024;
 
 /// A connection of any kind.
-pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
+pub(super) trait ClientStream: AsyncRead + AsyncWrite + Unpin + Send {
     /// Watches for the other side closing both directions, where that can be seen.
     fn watch(&self) -> Option<Watch> {
         None
@@ -57,7 +57,7 @@ pub(super) trait Link: AsyncRead + AsyncWrite + Unpin + Send {
     fn make_room(&self, _bytes: usize) {}
 }
 
-impl Link for UnixStream {
+impl ClientStream for UnixStream {
     fn watch(&self) -> Option<Watch> {
         hang_up(self.as_fd())
     }
@@ -81,19 +81,19 @@ impl Link for UnixStream {
     }
 }
 
-impl Link for TcpStream {
+impl ClientStream for TcpStream {
     fn watch(&self) -> Option<Watch> {
         hang_up(self.as_fd())
     }
 }
 
-impl Link for Secured<TcpStream> {
+impl ClientStream for Secured<TcpStream> {
     fn watch(&self) -> Option<Watch> {
         hang_up(self.io().as_fd())
     }
 }
 
-impl Link for MeshStream {
+impl ClientStream for MeshStream {
     fn watch(&self) -> Option<Watch> {
         Some(Box::pin(self.closed()))
     }
@@ -104,11 +104,11 @@ impl Link for MeshStream {
 }
 
 #[cfg(test)]
-impl Link for tokio::io::DuplexStream {}
+impl ClientStream for tokio::io::DuplexStream {}
 
 /// Keeps what is written until it is flushed, as TLS may.
 #[cfg(test)]
-impl Link for tokio::io::BufWriter<tokio::io::DuplexStream> {}
+impl ClientStream for tokio::io::BufWriter<tokio::io::DuplexStream> {}
 
 /// Ready once the other side has closed both directions.
 type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -147,7 +147,7 @@ pub(super) enum Line {
 
 /// A connection and the bytes read ahead from it. Reading and writing serve the raw bytes behind a line.
 pub(super) struct Channel {
-    link: Box<dyn Link>,
+    link: Box<dyn ClientStream>,
     ahead: BytesMut,
     room: LineRoom,
     ended: bool,
@@ -158,7 +158,7 @@ pub(super) struct Channel {
 
 impl Channel {
     /// A channel that gives a client `patience` to take in each answer, and whose lines need room.
-    pub(super) fn new(link: Box<dyn Link>, patience: Duration, room: LineRoom) -> Self {
+    pub(super) fn new(link: Box<dyn ClientStream>, patience: Duration, room: LineRoom) -> Self {
         Self { link, ahead: BytesMut::new(), room, ended: false, watch: None, patience }
     }
 
@@ -258,7 +258,7 @@ impl Channel {
     }
 
     /// Answers with one line of JSON, or with the reason why not.
-    pub(super) async fn answer(&mut self, answer: Result<Value, Refusal>) -> io::Result<()> {
+    pub(super) async fn answer(&mut self, answer: Result<Value, CommandError>) -> io::Result<()> {
         match answer {
             Ok(value) => self.send(&format!("{value}\n")).await,
             Err(refusal) => self.refuse(&refusal.to_string()).await,

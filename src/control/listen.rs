@@ -9,7 +9,7 @@ use std::time::Duration;
 use socket2::TcpKeepalive;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
-use super::channel::Link;
+use super::channel::ClientStream;
 use super::session::Peer;
 use crate::os::{
     self,
@@ -43,12 +43,12 @@ pub enum ListenError {
 }
 
 /// A client that just came, and who it is.
-pub(super) type Client = (Box<dyn Link>, Peer);
+pub(super) type Arrival = (Box<dyn ClientStream>, Peer);
 
 /// A source of clients.
 pub(super) trait Accept: Send + 'static {
     /// Waits for the next client; `None` once there will be no more. Dropping the wait loses nobody.
-    fn accept(&mut self) -> impl Future<Output = io::Result<Option<Client>>> + Send;
+    fn accept(&mut self) -> impl Future<Output = io::Result<Option<Arrival>>> + Send;
 
     /// Stops listening. Returns once the place is free.
     fn close(self) -> impl Future<Output = ()> + Send
@@ -61,7 +61,7 @@ pub(super) trait Accept: Send + 'static {
 }
 
 impl Accept for UnixSocket {
-    async fn accept(&mut self) -> io::Result<Option<Client>> {
+    async fn accept(&mut self) -> io::Result<Option<Arrival>> {
         let (stream, name) = UnixSocket::accept(self).await?;
         Ok(Some((Box::new(stream), Peer { origin: Origin::Unix, trusted: true, name })))
     }
@@ -98,7 +98,7 @@ impl TcpPort {
 }
 
 impl Accept for TcpPort {
-    async fn accept(&mut self) -> io::Result<Option<Client>> {
+    async fn accept(&mut self) -> io::Result<Option<Arrival>> {
         let (stream, address) = self.listener.accept().await?;
         os::tcp::tune(&stream, &KEEPALIVE);
         let peer = Peer { origin: Origin::Tcp, trusted: self.trusted, name: address.to_string() };
@@ -111,7 +111,7 @@ pub(super) struct TlsPort {
     listener: TcpListener,
     profile: ServerProfile,
     trusted: bool,
-    handshakes: Handshakes<Result<Client, HandshakeError>>,
+    handshakes: Handshakes<Result<Arrival, HandshakeError>>,
 }
 
 impl TlsPort {
@@ -129,14 +129,14 @@ impl TlsPort {
                 tracing::info!(peer = %address, %error, "control client refused");
             })?;
             // receptorctl ends a payload by shutting the socket below TLS.
-            let link: Box<dyn Link> = Box::new(secured.ending_like_tcp());
+            let link: Box<dyn ClientStream> = Box::new(secured.ending_like_tcp());
             Ok((link, Peer { origin: Origin::Tcp, trusted, name: address.to_string() }))
         });
     }
 }
 
 impl Accept for TlsPort {
-    async fn accept(&mut self) -> io::Result<Option<Client>> {
+    async fn accept(&mut self) -> io::Result<Option<Arrival>> {
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => {
@@ -165,7 +165,7 @@ impl MeshService {
 }
 
 impl Accept for MeshService {
-    async fn accept(&mut self) -> io::Result<Option<Client>> {
+    async fn accept(&mut self) -> io::Result<Option<Arrival>> {
         let Some(stream) = self.listener.accept().await else { return Ok(None) };
         let (node, service) = stream.remote().ok_or(io::ErrorKind::NotConnected)?;
         let origin = Origin::Mesh { node, certified: stream.is_certified() };

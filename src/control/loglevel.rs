@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Context, Refusal};
+use super::{CommandError, Context};
 
 /// The part of the daemon that owns the log.
 pub trait LogLevels: Send + Sync + 'static {
@@ -16,10 +16,10 @@ pub trait LogLevels: Send + Sync + 'static {
     fn set_level(&self, name: &str) -> Result<(), String>;
 }
 
-pub(super) fn answer(context: &Context, level: Option<&str>) -> Result<Value, Refusal> {
+pub(super) fn answer(context: &Context, level: Option<&str>) -> Result<Value, CommandError> {
     let before = context.log.level();
     let Some(level) = level else { return Ok(json!({"Level": before})) };
-    context.log.set_level(level).map_err(Refusal::LogLevel)?;
+    context.log.set_level(level).map_err(CommandError::LogLevel)?;
     let after = context.log.level();
     tracing::warn!(before, after, "log level changed");
     Ok(json!({"Level": after, "Before": before}))

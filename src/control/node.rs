@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Context, Refusal};
+use super::{CommandError, Context};
 
-pub(super) async fn forget(context: &Context, name: &str) -> Result<Value, Refusal> {
-    let node = context.node_named(name).ok_or(Refusal::NoSuchNode)?;
+pub(super) async fn forget(context: &Context, name: &str) -> Result<Value, CommandError> {
+    let node = context.node_named(name).ok_or(CommandError::NoSuchNode)?;
     context.node.forget(&node).await?;
     tracing::info!(%node, "forgotten on demand");
     Ok(json!({ "forgotten": node }))

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use super::listen::{self, Accept, Client, MeshService, TcpPort, TlsPort};
+use super::listen::{self, Accept, Arrival, MeshService, TcpPort, TlsPort};
 use super::{Context, ListenError, session};
 use crate::os::unix_socket::UnixSocket;
 use crate::tls::ServerProfile;
@@ -221,7 +221,7 @@ impl Sessions {
     }
 
     /// Starts a client's session, or refuses it where there is no room.
-    async fn admit(self: &Arc<Self>, (mut link, peer): Client) {
+    async fn admit(self: &Arc<Self>, (mut link, peer): Arrival) {
         let Ok(place) = self.room.clone().try_acquire_owned() else {
             tracing::warn!(peer = peer.name, limit = self.limits.connections, "too many control clients");
             let text = format!("ERROR: all {} control connections are in use\n", self.limits.connections);

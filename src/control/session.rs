@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::channel::{Channel, Line, Link, MAX_LINE};
+use super::channel::{Channel, ClientStream, Line, MAX_LINE};
 use super::server::Limits;
 use super::{Context, access, connect, loglevel, node, ping, reload, status, traceroute, work};
 use crate::rpc::request::Request;
@@ -46,7 +46,7 @@ impl Peer {
 /// Talks to one client until it leaves, or until `stop` finds it between two commands.
 pub(super) async fn run(
     context: &Context,
-    link: Box<dyn Link>,
+    link: Box<dyn ClientStream>,
     peer: &Peer,
     limits: &Limits,
     stop: &CancellationToken,

@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 
 use super::{Context, ping};
 use crate::node::PingReply;
-use crate::wire::Problem;
 
 pub(super) async fn answer(context: &Context, target: &str) -> Value {
     let Some(node) = context.node_named(target) else { return no_such_node(context) };
@@ -15,12 +14,10 @@ pub(super) async fn answer(context: &Context, target: &str) -> Value {
     Value::Object(hops.collect())
 }
 
-/// That the hops ran out is how a node on the way answers, so it is no error here.
+/// Replies of nodes on the way carry no error.
 fn step(reply: &PingReply) -> Value {
     let mut step = Map::from_iter(ping::timing(reply));
-    let error = reply.error.as_ref().map(ToString::to_string);
-    let error = error.filter(|text| text != Problem::MessageExpired.as_str());
-    step.extend(error.map(|text| ("Error".to_owned(), Value::String(text))));
+    step.extend(reply.error.as_ref().map(|error| ("Error".to_owned(), json!(error.to_string()))));
     Value::Object(step)
 }
 

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::channel::Channel;
 use super::session::{Next, Peer};
-use super::{Context, Refusal, payload_trace};
+use super::{CommandError, Context, payload_trace};
 use crate::rpc::request::{AdoptRequest, Follow, SubmitRequest, WorkRequest};
 use crate::work::{self, Listing, Origin, Outcome, ResultStream, Started, Submission, WorkError};
 
@@ -38,11 +38,15 @@ pub(super) async fn execute(
         WorkRequest::Status { unit } => status(context, &unit).await,
         WorkRequest::Cancel { unit, signature } => {
             let outcome = context.work.cancel(&unit, &peer.caller(signature)).await;
-            outcome.map(|outcome| done(outcome, &unit, "cancelled", "cancel pending")).map_err(Refusal::from)
+            outcome
+                .map(|outcome| done(outcome, &unit, "cancelled", "cancel pending"))
+                .map_err(CommandError::from)
         }
         WorkRequest::Release { unit, force, signature } => {
             let outcome = context.work.release(&unit, force, &peer.caller(signature)).await;
-            outcome.map(|outcome| done(outcome, &unit, "released", "release pending")).map_err(Refusal::from)
+            outcome
+                .map(|outcome| done(outcome, &unit, "released", "release pending"))
+                .map_err(CommandError::from)
         }
     };
     channel.answer(answer).await?;
@@ -75,11 +79,11 @@ async fn list(channel: &mut Channel, mut listing: Listing) -> io::Result<Next> {
     Ok(Next::Command)
 }
 
-async fn status(context: &Context, unit: &str) -> Result<Value, Refusal> {
+async fn status(context: &Context, unit: &str) -> Result<Value, CommandError> {
     Ok(serde_json::to_value(context.work.status(unit).await?)?)
 }
 
-async fn adopt(context: &Context, peer: &Peer, mut what: AdoptRequest) -> Result<Value, Refusal> {
+async fn adopt(context: &Context, peer: &Peer, mut what: AdoptRequest) -> Result<Value, CommandError> {
     let caller = peer.caller(what.signature.take());
     let id = context.work.adopt(what, caller).await?;
     Ok(json!({"unitid": id, "result": "Adopted"}))

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::connection::limited;
 use super::request::{Follow, Request, SubmitRequest, WorkRequest};
-use super::{CallError, Connection, Duplex, FollowedOutput, Limits, PendingUnit, UnitReport};
+use super::{CallError, CallLimits, ControlConnection, Duplex, FollowedOutput, PendingUnit, UnitReport};
 
 /// The longest answer accepted: the status of a mesh of 1,000 nodes is several megabytes.
 const ANSWER_SIZE: usize = 64 << 20;
@@ -78,21 +78,22 @@ impl Client {
     ///
     /// # Errors
     /// [`CallError`] that says what is not there, or what answered instead.
-    pub async fn connect(&self) -> Result<Connection, CallError> {
+    pub async fn connect(&self) -> Result<ControlConnection, CallError> {
         self.connect_with(self.deadlines.answer).await
     }
 
-    async fn connect_with(&self, answer: Duration) -> Result<Connection, CallError> {
+    async fn connect_with(&self, answer: Duration) -> Result<ControlConnection, CallError> {
         let connect = self.deadlines.connect;
-        let limits = Limits { greeting: connect, answer, answer_size: ANSWER_SIZE };
-        let opened = async { Connection::open(self.dial.dial().await?, &self.address(), limits).await };
+        let limits = CallLimits { greeting: connect, answer, answer_size: ANSWER_SIZE };
+        let opened =
+            async { ControlConnection::open(self.dial.dial().await?, &self.address(), limits).await };
         limited("greeting", connect, opened).await
     }
 
     /// Connects, sends one request and returns its answer.
     ///
     /// # Errors
-    /// As [`Self::connect`] and [`Connection::command`].
+    /// As [`Self::connect`] and [`ControlConnection::command`].
     pub async fn command(&self, request: &Request) -> Result<Value, CallError> {
         self.connect().await?.command(request).await
     }
@@ -135,7 +136,7 @@ impl Client {
     }
 
     /// One connection's worth of a unit's output.
-    pub(super) async fn output(&self, unit: &str, start: u64) -> Result<Connection, CallError> {
+    pub(super) async fn output(&self, unit: &str, start: u64) -> Result<ControlConnection, CallError> {
         let mut connection = self.connect().await?;
         connection.results(Follow { unit: unit.to_owned(), start, signature: None }).await?;
         Ok(connection)

@@ -33,7 +33,7 @@ type Stream = Box<dyn Duplex>;
 
 /// What one connection may cost. Payloads, results and tunnels have no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct CallLimits {
     /// For the greeting.
     pub greeting: Duration,
     /// For one answer, once the request is written.
@@ -43,19 +43,19 @@ pub struct Limits {
 }
 
 /// An open connection whose greeting has been read.
-pub struct Connection {
+pub struct ControlConnection {
     reader: BufReader<ReadHalf<Stream>>,
     writer: WriteHalf<Stream>,
     node: String,
-    limits: Limits,
+    limits: CallLimits,
 }
 
-impl Connection {
+impl ControlConnection {
     /// Reads the greeting. The address is for error texts.
     ///
     /// # Errors
     /// [`CallError::NotControl`] if something else listens there.
-    pub async fn open(stream: Stream, address: &str, limits: Limits) -> Result<Self, CallError> {
+    pub async fn open(stream: Stream, address: &str, limits: CallLimits) -> Result<Self, CallError> {
         let (reader, writer) = tokio::io::split(stream);
         Self::greeted(BufReader::new(reader), writer, address, limits).await
     }
@@ -64,7 +64,7 @@ impl Connection {
         mut reader: BufReader<ReadHalf<Stream>>,
         writer: WriteHalf<Stream>,
         address: &str,
-        limits: Limits,
+        limits: CallLimits,
     ) -> Result<Self, CallError> {
         let line =
             limited("greeting", limits.greeting, read_line(&mut reader, "greeting", GREETING_LIMIT)).await?;
@@ -103,9 +103,7 @@ impl Connection {
     /// As [`Self::command`].
     pub async fn submit(&mut self, request: SubmitRequest) -> Result<String, CallError> {
         let answer = self.ask(&Request::Work(WorkRequest::Submit(request))).await?;
-        let [before, after] = CREATED;
-        let id = answer.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
-        id.map(str::to_owned).ok_or_else(|| unexpected("work submit", &answer))
+        created_unit(&answer).map(str::to_owned).ok_or_else(|| unexpected("work submit", &answer))
     }
 
     /// Asks for a unit's output, which is all that follows, see [`Self::reader`].
@@ -227,7 +225,7 @@ impl Connection {
 }
 
 /// Raw bytes to and from a service somewhere in the mesh.
-pub struct Tunnel(Connection);
+pub struct Tunnel(ControlConnection);
 
 impl Tunnel {
     /// The two directions; shutting the writer down half-closes.
@@ -239,10 +237,16 @@ impl Tunnel {
     ///
     /// # Errors
     /// [`CallError::NotControl`] if it is none.
-    pub async fn into_connection(self) -> Result<Connection, CallError> {
-        let Connection { reader, writer, limits, .. } = self.0;
-        Connection::greeted(reader, writer, "the service", limits).await
+    pub async fn into_connection(self) -> Result<ControlConnection, CallError> {
+        let ControlConnection { reader, writer, limits, .. } = self.0;
+        ControlConnection::greeted(reader, writer, "the service", limits).await
     }
+}
+
+/// The unit's ID in the answer to a submission.
+fn created_unit(answer: &str) -> Option<&str> {
+    let [before, after] = CREATED;
+    answer.strip_prefix(before)?.strip_suffix(after)
 }
 
 /// Runs `work` with a limit of time.
@@ -306,6 +310,22 @@ async fn read_line<R: AsyncBufRead + Unpin>(
         if end.is_some() {
             let text = String::from_utf8_lossy(&line);
             return Ok(text.trim_end_matches('\r').to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_every_release_are_read() {
+        for (answer, id) in [
+            ("Work unit created with ID abcd1234. Send stdin data and EOF.", Some("abcd1234")),
+            ("Work unit created with ID 10.0.0.1-abcd. Send stdin data and EOF.", Some("10.0.0.1-abcd")),
+            ("Work unit created", None),
+        ] {
+            assert_eq!(created_unit(answer), id, "{answer}");
         }
     }
 }

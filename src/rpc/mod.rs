@@ -16,7 +16,7 @@ mod unit;
 
 pub use call_error::CallError;
 pub use client::{Client, Deadlines, Dial, Dialing};
-pub use connection::{Connection, Duplex, Limits, Tunnel};
+pub use connection::{CallLimits, ControlConnection, Duplex, Tunnel};
 pub use error_line::{ErrorCode, ErrorLine};
 pub use results::{FollowEvent, FollowedOutput};
 pub use submission::{PendingUnit, Submitted};

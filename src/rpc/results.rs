@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::request::{Request, WorkRequest};
-use super::{CallError, Client, Connection, UnitReport};
+use super::{CallError, Client, ControlConnection, UnitReport};
 
 const CHUNK: usize = 256 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -45,7 +45,7 @@ pub struct FollowedOutput {
     client: Client,
     unit: String,
     position: u64,
-    connection: Option<Connection>,
+    connection: Option<ControlConnection>,
     pause: Duration,
     /// When patience ends; set from the first loss on, until output arrives or a connection proves stable.
     gone_until: Option<Instant>,

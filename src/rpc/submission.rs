@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::request::{Request, WorkRequest};
-use super::{CallError, Client, Connection};
+use super::{CallError, Client, ControlConnection};
 
 const CHUNK: usize = 256 << 10;
 /// The last answer comes after the node has put the whole payload on disk, which large ones make slow.
@@ -25,12 +25,12 @@ pub struct Submitted {
 /// end and start the job: call [`Self::abandon`] instead.
 pub struct PendingUnit {
     client: Client,
-    connection: Connection,
+    connection: ControlConnection,
     unit: String,
 }
 
 impl PendingUnit {
-    pub(super) fn new(client: Client, connection: Connection, unit: String) -> Self {
+    pub(super) fn new(client: Client, connection: ControlConnection, unit: String) -> Self {
         Self { client, connection, unit }
     }
 

@@ -38,7 +38,7 @@ pub enum WorkError {
     UnexpectedSignature,
     /// The type needs a signature, and the one given (or missing) does not do.
     #[error("could not verify signature: {0}")]
-    BadSignature(#[from] super::signing::Refusal),
+    BadSignature(#[from] super::signing::SignatureError),
     /// The unit was to be signed, and this node has no key.
     #[error("cannot sign work: signing key is empty")]
     NoSigningKey,

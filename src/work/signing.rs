@@ -36,7 +36,7 @@ pub type PayloadHash = [u8; 32];
 
 /// Why a signature is not accepted; stands behind `could not verify signature: `.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum SignatureError {
     /// There is none.
     #[error("signature is empty")]
     Empty,
@@ -274,17 +274,17 @@ impl Verifier {
     ///
     /// # Errors
     /// Why it is not accepted.
-    pub fn verify(&self, token: &str, subject: &Subject<'_>) -> Result<Option<PayloadHash>, Refusal> {
+    pub fn verify(&self, token: &str, subject: &Subject<'_>) -> Result<Option<PayloadHash>, SignatureError> {
         let claims = self.genuine(token)?;
         let names = claims.aud.names();
         if !names.iter().any(|name| name == self.node.as_str()) {
             let found = if names.is_empty() { "nobody".to_owned() } else { names.join(", ") };
-            return Err(Refusal::Audience { found, own: self.node.to_string() });
+            return Err(SignatureError::Audience { found, own: self.node.to_string() });
         }
         let payload = check_bound(claims.work.as_ref(), subject)?;
         if let Some(id) = claims.jti {
             if claims.work.and_then(|bound| bound.iat).is_some_and(|made| self.is_from_before(made)) {
-                return Err(Refusal::Earlier);
+                return Err(SignatureError::Earlier);
             }
             let until = claims.exp.unwrap_or(i64::MAX).saturating_add(LEEWAY as i64);
             let mut seen = self.seen.lock();
@@ -302,9 +302,9 @@ impl Verifier {
     }
 
     /// The contents of a token that our key's other half made, and that is not out of date.
-    fn genuine(&self, token: &str) -> Result<Claims, Refusal> {
+    fn genuine(&self, token: &str) -> Result<Claims, SignatureError> {
         if token.is_empty() {
-            return Err(Refusal::Empty);
+            return Err(SignatureError::Empty);
         }
         let key = self.key.current();
         let mut validation = Validation::new(key.algorithm);
@@ -319,47 +319,47 @@ impl Verifier {
     }
 }
 
-fn explain(error: &jsonwebtoken::errors::Error, token: &str, algorithm: Algorithm) -> Refusal {
+fn explain(error: &jsonwebtoken::errors::Error, token: &str, algorithm: Algorithm) -> SignatureError {
     match error.kind() {
         ErrorKind::ExpiredSignature => {
             // Its signature was found good before its dates were looked at.
             let claims = jsonwebtoken::dangerous::insecure_decode::<Claims>(token);
             let end = claims.ok().and_then(|decoded| decoded.claims.exp).unwrap_or_default();
-            Refusal::Expired { late: Timestamp::now().as_second().saturating_sub(end) }
+            SignatureError::Expired { late: Timestamp::now().as_second().saturating_sub(end) }
         }
-        ErrorKind::MissingRequiredClaim(_) => Refusal::NoExpiry,
-        ErrorKind::InvalidSignature => Refusal::Signature,
-        ErrorKind::InvalidAlgorithm => Refusal::Algorithm(match algorithm {
+        ErrorKind::MissingRequiredClaim(_) => SignatureError::NoExpiry,
+        ErrorKind::InvalidSignature => SignatureError::Signature,
+        ErrorKind::InvalidAlgorithm => SignatureError::Algorithm(match algorithm {
             Algorithm::EdDSA => "EdDSA",
             _ => "RS512",
         }),
-        other => Refusal::Malformed(format!("{other:?}")),
+        other => SignatureError::Malformed(format!("{other:?}")),
     }
 }
 
 /// Compares what a token is bound to with what it came with; gives the payload's hash that it promises.
-fn check_bound(bound: Option<&Bound>, subject: &Subject<'_>) -> Result<Option<PayloadHash>, Refusal> {
+fn check_bound(bound: Option<&Bound>, subject: &Subject<'_>) -> Result<Option<PayloadHash>, SignatureError> {
     // A receptor node's token is bound to nothing.
     let Some(bound) = bound else { return Ok(None) };
     let actual = Bound::to(subject);
     let differs = |promised: &Option<String>, actual: &Option<String>| promised != actual;
     if bound.verb.is_some() && differs(&bound.verb, &actual.verb) {
-        return Err(Refusal::OtherWork("command"));
+        return Err(SignatureError::OtherWork("command"));
     }
     if differs(&bound.unit, &actual.unit) {
-        return Err(Refusal::OtherWork("unit"));
+        return Err(SignatureError::OtherWork("unit"));
     }
     if differs(&bound.work_type, &actual.work_type) {
-        return Err(Refusal::OtherWork("work type"));
+        return Err(SignatureError::OtherWork("work type"));
     }
     if differs(&bound.params, &actual.params) {
-        return Err(Refusal::OtherWork("set of parameters"));
+        return Err(SignatureError::OtherWork("set of parameters"));
     }
     bound.payload.as_deref().map(unhex).transpose()
 }
 
-fn unhex(text: &str) -> Result<PayloadHash, Refusal> {
-    let wrong = || Refusal::Malformed("the payload's hash is no SHA-256".to_owned());
+fn unhex(text: &str) -> Result<PayloadHash, SignatureError> {
+    let wrong = || SignatureError::Malformed("the payload's hash is no SHA-256".to_owned());
     let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
     let digits = digits.ok_or_else(wrong)?;
     let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();

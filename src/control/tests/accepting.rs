@@ -9,8 +9,8 @@ use tokio::net::UnixStream;
 
 use super::rig::{Client, Service, connect, context, until};
 use crate::control::Limits;
-use crate::control::channel::Link;
-use crate::control::listen::{Accept, Client as Accepted};
+use crate::control::channel::ClientStream;
+use crate::control::listen::{Accept, Arrival as Accepted};
 use crate::control::server::{Sessions, accept};
 use crate::control::session::Peer;
 use crate::work::Origin;
@@ -28,7 +28,7 @@ impl Accept for Exhausted {
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()));
         }
         let peer = Peer { origin: Origin::Tcp, trusted: false, name: "test".to_owned() };
-        Ok(self.client.take().map(|client| (Box::new(client) as Box<dyn Link>, peer)))
+        Ok(self.client.take().map(|client| (Box::new(client) as Box<dyn ClientStream>, peer)))
     }
 }
 

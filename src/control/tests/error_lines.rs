@@ -1,10 +1,10 @@
 //! The errors of this program by which a client of it decides: what they print is in the table of `rpc`.
 
-use crate::control::{Refusal, ReloadError};
+use crate::control::{CommandError, ReloadError};
 use crate::rpc::request::RequestError;
 use crate::rpc::{ErrorCode, ErrorLine};
 use crate::work::WorkError;
-use crate::work::signing::Refusal as Signature;
+use crate::work::signing::SignatureError;
 
 fn code(error: impl ToString) -> ErrorCode {
     ErrorLine::new(error.to_string()).code()
@@ -22,17 +22,17 @@ fn what_this_program_prints_is_in_the_table() {
         (WorkError::EndedEarly(unit()), ErrorCode::Other),
         (WorkError::UnexpectedSignature, ErrorCode::Signature),
         (WorkError::OtherPayload, ErrorCode::Signature),
-        (Signature::Empty.into(), ErrorCode::Signature),
-        (Signature::Replayed.into(), ErrorCode::Signature),
-        (Signature::Busy.into(), ErrorCode::SignatureNotYet),
-        (Signature::Earlier.into(), ErrorCode::SignatureNotYet),
+        (SignatureError::Empty.into(), ErrorCode::Signature),
+        (SignatureError::Replayed.into(), ErrorCode::Signature),
+        (SignatureError::Busy.into(), ErrorCode::SignatureNotYet),
+        (SignatureError::Earlier.into(), ErrorCode::SignatureNotYet),
         (WorkError::UnknownProfile("unknown work unit".to_owned()), ErrorCode::Other),
     ] {
         assert_eq!(code(&error), wanted, "{error}");
     }
     assert_eq!(code(RequestError::UnknownCommand), ErrorCode::UnknownCommand);
     assert_eq!(code(RequestError::BadSubcommand), ErrorCode::UnknownCommand);
-    assert_eq!(code(Refusal::NotAllowed("reload")), ErrorCode::NotAllowed);
+    assert_eq!(code(CommandError::NotAllowed("reload")), ErrorCode::NotAllowed);
     assert_eq!(code(ReloadError::NotReloadable("node: id".to_owned())), ErrorCode::NeedsRestart);
     assert_eq!(code(ReloadError::Invalid("line 3".to_owned())), ErrorCode::BadConfiguration);
 }

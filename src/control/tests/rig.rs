@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::control::channel::Link;
+use crate::control::channel::ClientStream;
 use crate::control::session::{self, Peer};
 use crate::control::{Context, Limits, LineBudget, LogLevels, Reload, ReloadError, Server};
 use crate::node::{NodeHandle, NodeOptions};
@@ -190,7 +190,7 @@ pub(super) async fn session_until(context: &Context, stop: CancellationToken) ->
 pub(super) async fn session_over(
     context: &Context,
     stop: CancellationToken,
-    wrap: impl FnOnce(DuplexStream) -> Box<dyn Link>,
+    wrap: impl FnOnce(DuplexStream) -> Box<dyn ClientStream>,
 ) -> Client<DuplexStream> {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let (context, link) = (context.clone(), wrap(far));

@@ -6,7 +6,7 @@ use std::path::Path;
 use tokio::net::TcpStream;
 
 use super::rig::{Client, DEADLINE, Service, context, session as talk};
-use crate::control::channel::Link;
+use crate::control::channel::ClientStream;
 use crate::control::session::{self, Peer};
 use crate::control::{Limits, ListenError, Server};
 use crate::os::unix_socket::BindError;
@@ -113,7 +113,7 @@ async fn a_client_of_the_mesh_that_reads_results_and_goes_away_is_noticed() {
     let serving = context.clone();
     let served = tokio::spawn(async move {
         let peer = Peer { origin: Origin::Unix, trusted: true, name: "test".to_owned() };
-        let link: Box<dyn Link> = Box::new(accepted.unwrap());
+        let link: Box<dyn ClientStream> = Box::new(accepted.unwrap());
         session::run(&serving, link, &peer, &Limits::default(), &CancellationToken::new()).await;
     });
     let mut client = Client::greeted(dialled.unwrap()).await;

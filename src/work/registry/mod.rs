@@ -21,7 +21,7 @@ use arc_swap::ArcSwapOption;
 use super::local::{self, Local};
 use super::remote::Remotes;
 use super::results::ResultStream;
-use super::signing::{PayloadHash, Refusal, Signer, Subject, Verb, Verifier};
+use super::signing::{PayloadHash, SignatureError, Signer, Subject, Verb, Verifier};
 use super::status::{REMOTE, Status};
 use super::store::Store;
 use super::unit::{State, UnitId};
@@ -321,9 +321,9 @@ impl Registry {
         match (verify, caller.is_local(), given) {
             (false, _, "") | (true, true, _) => Ok(None),
             (false, _, _) => Err(WorkError::UnexpectedSignature),
-            (true, false, "") => Err(Refusal::Empty.into()),
+            (true, false, "") => Err(SignatureError::Empty.into()),
             (true, false, given) => {
-                let verifier = self.verifier.load_full().ok_or(Refusal::NoKey)?;
+                let verifier = self.verifier.load_full().ok_or(SignatureError::NoKey)?;
                 Ok(verifier.verify(given, about)?)
             }
         }

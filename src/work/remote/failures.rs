@@ -149,12 +149,12 @@ mod tests {
     #[test]
     fn a_refusal_that_passes_is_no_end() {
         use crate::work::WorkError;
-        use crate::work::signing::Refusal;
-        let refused = |refusal: Refusal| StepError::refused(WorkError::from(refusal).to_string());
-        assert!(is_temporary(&refused(Refusal::Busy)));
-        assert!(is_temporary(&refused(Refusal::Earlier)), "the next try is signed later");
+        use crate::work::signing::SignatureError;
+        let refused = |refusal: SignatureError| StepError::refused(WorkError::from(refusal).to_string());
+        assert!(is_temporary(&refused(SignatureError::Busy)));
+        assert!(is_temporary(&refused(SignatureError::Earlier)), "the next try is signed later");
         let again = WorkError::SubmittedAgain("x".into());
         assert!(is_temporary(&StepError::refused(again.to_string())));
-        assert!(!is_temporary(&refused(Refusal::Replayed)));
+        assert!(!is_temporary(&refused(SignatureError::Replayed)));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::rpc::request::{CHOSEN_ID, SubmitRequest};
-use crate::rpc::{CallError, Connection, ErrorCode, ErrorLine, Limits};
+use crate::rpc::{CallError, CallLimits, ControlConnection, ErrorCode, ErrorLine};
 use crate::stream::Peer;
 use crate::wire::{NodeId, ServiceName};
 use crate::work::status::RemoteExtra;
@@ -17,8 +17,11 @@ use crate::work::{DialFailure, Dialed, Dialer, UnitId};
 /// For dialling.
 const CONNECT: Duration = Duration::from_secs(20);
 /// An answer to a cancel may take that node's grace and more.
-pub(super) const LIMITS: Limits =
-    Limits { greeting: Duration::from_secs(5), answer: Duration::from_secs(60), answer_size: 1024 * 1024 };
+pub(super) const LIMITS: CallLimits = CallLimits {
+    greeting: Duration::from_secs(5),
+    answer: Duration::from_secs(60),
+    answer_size: 1024 * 1024,
+};
 
 /// Why a step on another node failed.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +82,7 @@ impl StepError {
 /// An open connection, past its greeting.
 pub(super) struct Session {
     /// The connection.
-    pub(super) connection: Connection,
+    pub(super) connection: ControlConnection,
     /// What speaks at the other end.
     pub(super) peer: Peer,
 }
@@ -95,7 +98,7 @@ impl Session {
         let wrong = |greeting| {
             StepError::Connection(format!("while expecting node ID {node}, got message: {greeting}"))
         };
-        let connection = match Connection::open(stream, node.as_str(), LIMITS).await {
+        let connection = match ControlConnection::open(stream, node.as_str(), LIMITS).await {
             Err(CallError::NotControl { greeting, .. }) => return Err(wrong(greeting)),
             opened => opened?,
         };

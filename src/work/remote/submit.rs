@@ -211,7 +211,9 @@ impl Remotes {
         let unit = remote.remote_unit_id.to_string();
         let request = match verb {
             Verb::Cancel => WorkRequest::Cancel { unit, signature },
-            _ => WorkRequest::Release { unit, force: false, signature },
+            Verb::Release | Verb::Submit | Verb::Adopt | Verb::Results => {
+                WorkRequest::Release { unit, force: false, signature }
+            }
         };
         match session.connection.command(&Request::Work(request)).await {
             Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownUnit => Ok(()),

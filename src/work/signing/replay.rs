@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::Refusal;
+use super::SignatureError;
 
 /// Tokens remembered at a time; with their few minutes of life that is hundreds of requests a second.
 const MOST: usize = 100_000;
@@ -22,7 +22,7 @@ impl Seen {
     ///
     /// # Errors
     /// If it was used before, or cannot be remembered.
-    pub(super) fn once(&mut self, id: String, end: i64, now: i64) -> Result<(), Refusal> {
+    pub(super) fn once(&mut self, id: String, end: i64, now: i64) -> Result<(), SignatureError> {
         while let Some((first, _)) = self.ends.first()
             && *first < now
         {
@@ -31,13 +31,13 @@ impl Seen {
             }
         }
         if id.len() > LONGEST {
-            return Err(Refusal::Malformed("its ID is too long".to_owned()));
+            return Err(SignatureError::Malformed("its ID is too long".to_owned()));
         }
         if self.ids.contains(&id) {
-            return Err(Refusal::Replayed);
+            return Err(SignatureError::Replayed);
         }
         if self.ids.len() >= MOST {
-            return Err(Refusal::Busy);
+            return Err(SignatureError::Busy);
         }
         self.ids.insert(id.clone());
         self.ends.insert((end, id));
@@ -53,7 +53,7 @@ mod tests {
     fn an_id_is_accepted_once_until_it_has_ended() {
         let mut seen = Seen::default();
         assert_eq!(seen.once("a".into(), 10, 0), Ok(()));
-        assert_eq!(seen.once("a".into(), 10, 10), Err(Refusal::Replayed));
+        assert_eq!(seen.once("a".into(), 10, 10), Err(SignatureError::Replayed));
         assert_eq!(seen.once("b".into(), 99, 11), Ok(()));
         assert_eq!((seen.ids.len(), seen.ends.len()), (1, 1), "what has ended is forgotten");
     }
@@ -64,10 +64,10 @@ mod tests {
         for number in 0..MOST {
             seen.once(number.to_string(), 10, 0).unwrap();
         }
-        assert_eq!(seen.once("one more".into(), 10, 0), Err(Refusal::Busy));
+        assert_eq!(seen.once("one more".into(), 10, 0), Err(SignatureError::Busy));
         assert_eq!(
             seen.once("x".repeat(LONGEST + 1), 10, 0),
-            Err(Refusal::Malformed("its ID is too long".into()))
+            Err(SignatureError::Malformed("its ID is too long".into()))
         );
         assert_eq!(seen.once("later".into(), 20, 11), Ok(()));
     }

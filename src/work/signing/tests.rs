@@ -68,7 +68,7 @@ fn tokens_of_both_kinds_of_keys_are_accepted_once() {
         let token = signer.sign(&node("here"), &subject).unwrap();
         let came_with = Subject { payload: None, ..subject.clone() };
         assert_eq!(verifier.verify(&token, &came_with), Ok(Some([7; 32])), "{kind:?}");
-        assert_eq!(verifier.verify(&token, &came_with), Err(Refusal::Replayed));
+        assert_eq!(verifier.verify(&token, &came_with), Err(SignatureError::Replayed));
         assert!(verifier.verify(&signer.sign(&node("here"), &subject).unwrap(), &came_with).is_ok());
     }
 }
@@ -170,7 +170,7 @@ fn a_token_is_good_for_its_work_only() {
     ] {
         let token = signer.sign(&node("here"), &signed).unwrap();
         let verified = verifier.verify(&token, &came_with).map(drop);
-        assert_eq!(verified, expected.map_or(Ok(()), |what| Err(Refusal::OtherWork(what))));
+        assert_eq!(verified, expected.map_or(Ok(()), |what| Err(SignatureError::OtherWork(what))));
     }
 }
 
@@ -188,7 +188,11 @@ fn keys_are_read_again_and_a_bad_file_never_replaces_a_good_one() {
     assert_eq!(verdict(), Ok(None), "both have reloaded the new pair, of another kind");
     keys.replace(KeyKind::Ed25519);
     fs::remove_file(keys.path("public")).unwrap();
-    assert_eq!(verdict(), Err(Refusal::Algorithm("RS512")), "the verifier keeps the last key it could read");
+    assert_eq!(
+        verdict(),
+        Err(SignatureError::Algorithm("RS512")),
+        "the verifier keeps the last key it could read"
+    );
 }
 
 #[test]
@@ -217,7 +221,10 @@ fn an_older_nodes_token_is_bound_to_what_it_says_and_to_no_command() {
         assert_eq!(verifier.verify(&token(jti, json!({"unit": "a"})), &about), Ok(None));
     }
     let other = Subject { verb: Verb::Cancel, unit: Some("b"), ..Subject::default() };
-    assert_eq!(verifier.verify(&token("4", json!({"unit": "a"})), &other), Err(Refusal::OtherWork("unit")));
+    assert_eq!(
+        verifier.verify(&token("4", json!({"unit": "a"})), &other),
+        Err(SignatureError::OtherWork("unit"))
+    );
     // It counts the ID of the unit among the parameters.
     let params = BTreeMap::from([("params".to_owned(), "-x".to_owned())]);
     let with_id =
@@ -236,8 +243,8 @@ fn what_may_have_been_used_before_the_start_is_refused_for_now() {
     let work = json!({"unit": "a", "verb": "cancel", "iat": made});
     let claims = json!({"exp": now() + 60, "aud": ["here"], "jti": "1", "work": work});
     let refused = after.verify(&keys.token(Algorithm::RS512, &claims), &subject).unwrap_err();
-    assert_eq!(refused, Refusal::Earlier);
-    assert_eq!(refused, Refusal::Earlier);
+    assert_eq!(refused, SignatureError::Earlier);
+    assert_eq!(refused, SignatureError::Earlier);
     assert_eq!(after.verify(&signer.sign(&node("here"), &subject).unwrap(), &subject), Ok(None));
     // What has no ID was never remembered, and is a receptor node's.
     let theirs =
