@@ -1,7 +1,7 @@
-//! The rooms of `src`: which may import which. Reads the source
+//! The rooms of `src`: which may import which, and that one type name does not stand for many things. Reads the source
 //! text; knows nothing of what the code does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -68,6 +68,9 @@ const OPTIONS: [&str; 22] = [
     "work::limits::MaxStdout",
     "work::limits::WhenFull",
 ];
+
+/// Names that any number of rooms may give a type.
+const COMMON: [&str; 2] = ["Error", "Options"];
 
 /// A file of the product, without its tests and comments.
 struct Source {
@@ -205,10 +208,48 @@ fn configuration_names_options_of_the_rooms_and_nothing_else() {
     assert!(count >= 10, "only {count} imports were found");
 }
 
+/// The name of the type that a line declares.
+fn declared(line: &str) -> Option<&str> {
+    let code = line.trim_start();
+    let code = match code.strip_prefix("pub(") {
+        Some(rest) => rest.split_once(") ")?.1,
+        None => code.strip_prefix("pub ").unwrap_or(code),
+    };
+    let (keyword, rest) = code.split_once(' ')?;
+    // Within a block an alias belongs to a trait.
+    let declares = match keyword {
+        "struct" | "enum" | "trait" | "union" => true,
+        "type" => !line.starts_with(' '),
+        _ => false,
+    };
+    let end = rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(rest.len());
+    declares.then_some(&rest[..end]).filter(|name| !name.is_empty())
+}
+
+#[test]
+fn a_type_name_stands_in_two_rooms_at_most() {
+    let mut names: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for source in sources() {
+        for name in source.lines.iter().filter_map(|line| declared(line)) {
+            let files = names.entry(name.to_owned()).or_default().entry(source.room.clone()).or_default();
+            files.insert(format!("src/{}", source.name));
+        }
+    }
+    assert!(names.len() > 500, "only {} types were found", names.len());
+    let common = |name: &str| COMMON.contains(&name);
+    let many: Vec<String> = names
+        .iter()
+        .filter(|(name, rooms)| rooms.len() > 2 && !common(name))
+        .map(|(name, rooms)| format!("{name}: {:?}", rooms.values().flatten().collect::<Vec<_>>()))
+        .collect();
+    assert!(many.is_empty(), "in more than two rooms:\n{}", many.join("\n"));
+}
+
 #[test]
 fn the_reading_of_source_is_right() {
     let text = "use crate::{a::{B, c::D}, e};\n// use crate::no;\n#[cfg(test)]\nuse crate::x::Y;\n\
                 #[cfg(test)]\nmod t {\n    struct Hidden;\n}\npub(super) struct Shown<T>(T);\n    type Inner = u8;\n";
     let source = Source { room: String::new(), name: String::new(), lines: product(text) };
     assert_eq!(imports(&source), ["a::B", "a::c::D", "e"]);
+    assert_eq!(source.lines.iter().filter_map(|line| declared(line)).collect::<Vec<_>>(), ["Shown"]);
 }

@@ -95,17 +95,18 @@ async fn connect(peer: SocketAddr) -> io::Result<DatagramSocket> {
 
 fn dialed_session(socket: DatagramSocket, peer: SocketAddr, address: String) -> Session {
     let socket = Arc::new(socket);
-    let source = Source::Own { socket: socket.clone(), slots: Slots::new(), pool: PacketPool::default() };
+    let source =
+        DatagramSource::Own { socket: socket.clone(), slots: Slots::new(), pool: PacketPool::default() };
     let sink = Sink::Own { socket, route: Route { to: peer, from: None } };
     session(source, sink, address, Direction::Outbound)
 }
 
 fn accepted_session(member: Member) -> Session {
     let (peer, member) = (member.route.to.to_string(), Arc::new(member));
-    session(Source::Shared(member.clone()), Sink::Shared(member), peer, Direction::Inbound)
+    session(DatagramSource::Shared(member.clone()), Sink::Shared(member), peer, Direction::Inbound)
 }
 
-fn session(source: Source, sink: Sink, peer: String, direction: Direction) -> Session {
+fn session(source: DatagramSource, sink: Sink, peer: String, direction: Direction) -> Session {
     Session {
         reader: Reader::new(TransportReader::Udp(UdpReader { source })),
         writer: Writer::new(TransportWriter::Udp(UdpWriter { sink })),
@@ -116,11 +117,11 @@ fn session(source: Source, sink: Sink, peer: String, direction: Direction) -> Se
 /// The receiving half of a UDP session.
 #[derive(Debug)]
 pub struct UdpReader {
-    source: Source,
+    source: DatagramSource,
 }
 
 #[derive(Debug)]
-enum Source {
+enum DatagramSource {
     Own { socket: Arc<DatagramSocket>, slots: Slots, pool: PacketPool },
     Shared(Arc<Member>),
 }
@@ -128,8 +129,8 @@ enum Source {
 impl UdpReader {
     pub(super) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
         let read = match &mut self.source {
-            Source::Own { socket, slots, pool } => receive(socket, slots, pool, out).await,
-            Source::Shared(member) => member.inbox.take(out).await.map_err(|_closed| displaced()),
+            DatagramSource::Own { socket, slots, pool } => receive(socket, slots, pool, out).await,
+            DatagramSource::Shared(member) => member.inbox.take(out).await.map_err(|_closed| displaced()),
         };
         read.map_err(SessionEnd::Broken)
     }

@@ -47,7 +47,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Show the mesh as the node sees it
-    Status(status::Status),
+    Status(status::StatusArgs),
     /// Ping a node through the mesh
     Ping(ping::Ping),
     /// Show the way through the mesh to a node

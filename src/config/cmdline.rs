@@ -50,12 +50,12 @@ enum Expecting {
     Nothing,
     /// A directive; none if its name is unknown.
     Parameter(Option<Item>),
-    Path(u64, String, Origin),
+    Path(u64, String, PathOption),
 }
 
 /// The kind of a path.
 #[derive(Clone, Copy)]
-enum Origin {
+enum PathOption {
     File,
     Version2,
     Directory,
@@ -73,9 +73,9 @@ impl Parser<'_> {
         self.finish();
         let (name, value) = option.split_once('=').map_or((option, None), |(name, path)| (name, Some(path)));
         let origin = match name.to_ascii_lowercase().as_str() {
-            "config" | "c" => Origin::File,
-            "config-dir" => Origin::Directory,
-            "config-v2" => Origin::Version2,
+            "config" | "c" => PathOption::File,
+            "config-dir" => PathOption::Directory,
+            "config-v2" => PathOption::Version2,
             _ => {
                 let item = Item::begin(option, Source::CommandLine.at(position), self.report);
                 self.expecting = Expecting::Parameter(item);
@@ -121,11 +121,11 @@ impl Parser<'_> {
         }
     }
 
-    fn path(&mut self, position: u64, path: &Path, origin: Origin) {
+    fn path(&mut self, position: u64, path: &Path, origin: PathOption) {
         let at = Source::CommandLine.at(position);
         match origin {
-            Origin::File => self.file(&at, path),
-            Origin::Version2 => {
+            PathOption::File => self.file(&at, path),
+            PathOption::Version2 => {
                 let (watched, errors) = (self.reading.watched.len(), self.report.errors.len());
                 self.file(&at, path);
                 if self.reading.watched.len() == watched && self.report.errors.len() == errors {
@@ -133,7 +133,7 @@ impl Parser<'_> {
                     self.report.error(at, fault);
                 }
             }
-            Origin::Directory => match listing(path) {
+            PathOption::Directory => match listing(path) {
                 Ok(paths) => paths.iter().for_each(|path| self.file(&at, path)),
                 Err(fault) => self.report.error(at, fault),
             },

@@ -33,7 +33,7 @@ pub use lines::LineBudget;
 pub use listen::ListenError;
 pub use loglevel::LogLevels;
 pub use reload::{Reload, ReloadError};
-pub use server::{Limits, Server};
+pub use server::{Server, ServerLimits};
 
 /// Everything that commands reach; cheap to clone.
 #[derive(Clone)]

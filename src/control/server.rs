@@ -25,7 +25,7 @@ use crate::wire::ServiceName;
 
 /// What clients may use up. The defaults are for production; tests make them small.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Clients at a time.
     pub connections: usize,
     /// How long a new client may take to begin its first command line.
@@ -40,7 +40,7 @@ pub struct Limits {
     pub grace: Duration,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             connections: 20_000,
@@ -62,7 +62,7 @@ const REFUSAL: Duration = Duration::from_millis(50);
 /// A control service whose sockets are bound one by one before it runs.
 pub struct Server {
     context: Context,
-    limits: Limits,
+    limits: ServerLimits,
     unix: Vec<UnixSocket>,
     tcp: Vec<TcpPort>,
     tls: Vec<TlsPort>,
@@ -73,7 +73,7 @@ pub struct Server {
 
 impl Server {
     /// A service that nobody can reach yet.
-    pub fn new(context: Context, limits: Limits) -> Self {
+    pub fn new(context: Context, limits: ServerLimits) -> Self {
         Self {
             context,
             limits,
@@ -204,7 +204,7 @@ pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
 /// All clients of the service.
 pub(super) struct Sessions {
     context: Context,
-    limits: Limits,
+    limits: ServerLimits,
     room: Arc<Semaphore>,
     tasks: TaskTracker,
     /// No new clients, no new commands.
@@ -214,7 +214,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    pub(super) fn new(context: Context, limits: Limits) -> Self {
+    pub(super) fn new(context: Context, limits: ServerLimits) -> Self {
         let room = Arc::new(Semaphore::new(limits.connections));
         let (stop, cut) = (CancellationToken::new(), CancellationToken::new());
         Self { context, limits, room, tasks: TaskTracker::new(), stop, cut }

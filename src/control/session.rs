@@ -48,7 +48,7 @@ pub(super) async fn run(
     context: &Context,
     link: Box<dyn ClientStream>,
     peer: &Peer,
-    limits: &Limits,
+    limits: &ServerLimits,
     stop: &CancellationToken,
 ) {
     let mut channel = Channel::new(link, limits.idle, context.lines.room(peer.trusted));
@@ -69,7 +69,7 @@ async fn converse(
     context: &Context,
     channel: &mut Channel,
     peer: &Peer,
-    limits: &Limits,
+    limits: &ServerLimits,
     stop: &CancellationToken,
 ) -> io::Result<()> {
     channel.send(&format!("Receptor Control, node {}\n", context.node.id())).await?;

@@ -28,7 +28,7 @@ const FIELDS: [&str; 11] = [
 const USUAL: usize = 8;
 
 #[derive(serde::Serialize)]
-struct Connection<'a> {
+struct ConnectionLine<'a> {
     #[serde(rename = "NodeID")]
     node_id: &'a NodeId,
     #[serde(rename = "Cost")]
@@ -90,8 +90,8 @@ impl Serialize for Answer<'_> {
     }
 }
 
-fn connections(mesh: &Status) -> Vec<Connection<'_>> {
-    mesh.connections.iter().map(|(node_id, &cost)| Connection { node_id, cost }).collect()
+fn connections(mesh: &Status) -> Vec<ConnectionLine<'_>> {
+    mesh.connections.iter().map(|(node_id, &cost)| ConnectionLine { node_id, cost }).collect()
 }
 
 /// Processors that this process may run on; at least 1.

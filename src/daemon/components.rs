@@ -15,7 +15,7 @@ use super::wiring;
 use crate::config::components::{Claim, Trust};
 use crate::config::directives::services::Remote;
 use crate::config::{Component, ControlListener};
-use crate::control::{self, Limits, Server};
+use crate::control::{self, Server, ServerLimits};
 use crate::node::LinkHandle;
 use crate::service::{
     CommandService, FlowLimits, IpRouter, TcpClient, TcpServer, UdpClient, UdpServer, UnixSocketClient,
@@ -229,7 +229,7 @@ impl Components {
     }
 
     async fn open(&self, listener: &ControlListener) -> Outcome<Running> {
-        let mut server = Server::new(self.context.clone(), Limits::default());
+        let mut server = Server::new(self.context.clone(), ServerLimits::default());
         if let ControlListener::Tcp(_, _, Trust::Everyone) | ControlListener::Mesh(_, _, Trust::Everyone) =
             listener
         {

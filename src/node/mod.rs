@@ -28,7 +28,7 @@ mod stats;
 pub use handle::{Changes, NodeHandle, NodeOptions, Queues, StopCause, epoch};
 pub use link::{LinkHandle, LinkSpec};
 pub use ping::{PingError, PingReply};
-pub use socket::{BindError, Blocked, OverlaySocket, Received};
+pub use socket::{BindError, Blocked, OverlaySocket};
 pub use stats::LinkStatus;
 
 #[cfg(test)]

@@ -24,9 +24,6 @@ pub enum BindError {
     Stopped,
 }
 
-/// A datagram as its receiver gets it.
-pub type Received = Datagram;
-
 /// The link towards the destination has no room at the moment.
 #[derive(Debug, Clone)]
 pub struct Blocked(Arc<Queue>);
@@ -105,12 +102,12 @@ impl OverlaySocket {
 
     /// Hands out what has arrived until `each` says that it can take no more (false). `Ready(false)` once
     /// the node has stopped.
-    pub fn poll_receive(&self, cx: &mut Context<'_>, each: impl FnMut(Received) -> bool) -> Poll<bool> {
+    pub fn poll_receive(&self, cx: &mut Context<'_>, each: impl FnMut(Datagram) -> bool) -> Poll<bool> {
         self.port.poll_take(cx, each)
     }
 
     /// The next datagram; `None` once the node has stopped.
-    pub async fn receive(&self) -> Option<Received> {
+    pub async fn receive(&self) -> Option<Datagram> {
         let mut received = None;
         std::future::poll_fn(|cx| {
             self.port.poll_take(cx, |datagram| {

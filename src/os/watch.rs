@@ -22,7 +22,7 @@ use super::readiness;
 /// Watches directories for one purpose. Clones are the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Watcher {
-    inner: Arc<Inner>,
+    inner: Arc<WatcherShared>,
 }
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Watcher {
     /// subscribers look every `poll`.
     pub(crate) fn new(purpose: &'static str, events: WatchFlags, poll: Duration) -> Self {
         let (instance, directories, warned) = (OnceCell::new(), Mutex::default(), Once::new());
-        Self { inner: Arc::new(Inner { purpose, events, poll, instance, directories, warned }) }
+        Self { inner: Arc::new(WatcherShared { purpose, events, poll, instance, directories, warned }) }
     }
 
     /// Starts watching a directory's files. Subscribe before the first look, so that no change falls in between.
@@ -96,7 +96,7 @@ impl Watcher {
     }
 
     fn warn(&self, error: &io::Error) {
-        let Inner { purpose, poll, .. } = &*self.inner;
+        let WatcherShared { purpose, poll, .. } = &*self.inner;
         self.inner.warned.call_once(|| {
             tracing::warn!(%error, "no inotify for {purpose}, looking every {poll:?} instead; raise \
                 fs.inotify.max_user_instances and max_user_watches");
@@ -105,7 +105,7 @@ impl Watcher {
 }
 
 /// Hands the kernel's events to the subscribers until the watcher is gone.
-async fn pump(instance: Arc<AsyncFd<OwnedFd>>, inner: Weak<Inner>) {
+async fn pump(instance: Arc<AsyncFd<OwnedFd>>, inner: Weak<WatcherShared>) {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     loop {
         let read = instance.async_io(Interest::READABLE, |fd| {

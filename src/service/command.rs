@@ -82,7 +82,7 @@ impl CommandService {
 async fn serve(words: Vec<String>, mut stream: MeshStream, stop: CancellationToken) {
     match start(&words) {
         Ok((read, write, child)) => {
-            let session = Session::new(child);
+            let session = CommandSession::new(child);
             let talk = converse(read, write, &mut stream, &session);
             // The terminal hangs up when the talk is dropped.
             match stop.run_until_cancelled(talk).await {
@@ -111,7 +111,12 @@ fn start(words: &[String]) -> Result<(OwnedReadPty, OwnedWritePty, Child), pty_p
 }
 
 /// Carries bytes until the command has said all, or nobody is left to hear it.
-async fn converse(read: OwnedReadPty, write: OwnedWritePty, stream: &mut MeshStream, session: &Session) {
+async fn converse(
+    read: OwnedReadPty,
+    write: OwnedWritePty,
+    stream: &mut MeshStream,
+    session: &CommandSession,
+) {
     let mut gone = pin!(stream.closed());
     let (mesh_read, mesh_write) = split(stream);
     let mut said = pin!(say(read, mesh_write));
@@ -168,12 +173,12 @@ async fn hear(mut stream: impl AsyncRead + Unpin, mut terminal: OwnedWritePty) -
 }
 
 /// A command and all processes that it started and that did not leave its session.
-struct Session {
+struct CommandSession {
     leader: Option<Pid>,
     child: Child,
 }
 
-impl Session {
+impl CommandSession {
     fn new(child: Child) -> Self {
         let leader = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         Self { leader, child }

@@ -40,14 +40,14 @@ impl Default for FlowLimits {
 #[derive(Debug)]
 pub(super) struct Flows<K> {
     limits: FlowLimits,
-    table: BTreeMap<K, Entry>,
+    table: BTreeMap<K, FlowEntry>,
     stop: CancellationToken,
     tasks: TaskTracker,
     full: bool,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct FlowEntry {
     inbox: mpsc::Sender<Bytes>,
     end: CancellationToken,
     pulse: Pulse,
@@ -101,7 +101,7 @@ impl<K: Ord + Clone + std::fmt::Debug> Flows<K> {
         let (end, pulse) = (self.stop.child_token(), Pulse::new());
         let flow = run(Inbox { datagrams, pulse: pulse.clone() });
         self.tasks.spawn(watch(flow, end.clone(), pulse.clone(), self.limits.idle));
-        self.table.insert(source.clone(), Entry { inbox, end, pulse });
+        self.table.insert(source.clone(), FlowEntry { inbox, end, pulse });
         true
     }
 

@@ -77,23 +77,23 @@ struct Port {
 }
 
 /// A TCP connection, with or without TLS.
-trait Side: AsyncRead + AsyncWrite + Unpin + Send {
+trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {
     fn tcp(&self) -> &TcpStream;
 }
 
-impl Side for TcpStream {
+impl ByteStream for TcpStream {
     fn tcp(&self) -> &TcpStream {
         self
     }
 }
 
-impl Side for Secured<TcpStream> {
+impl ByteStream for Secured<TcpStream> {
     fn tcp(&self) -> &TcpStream {
         self.io()
     }
 }
 
-impl Local for Box<dyn Side> {
+impl Local for Box<dyn ByteStream> {
     fn abort(self) {
         // Without a lingering time the kernel closes with a reset. If it refuses, the close looks like an end.
         let _only_looks_clean = SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO));
@@ -102,13 +102,16 @@ impl Local for Box<dyn Side> {
 
 impl Source for Port {
     type Socket = TcpStream;
-    type Side = Box<dyn Side>;
+    type Side = Box<dyn ByteStream>;
 
-    fn open(&self, socket: TcpStream) -> impl Future<Output = io::Result<Box<dyn Side>>> + Send + 'static {
+    fn open(
+        &self,
+        socket: TcpStream,
+    ) -> impl Future<Output = io::Result<Box<dyn ByteStream>>> + Send + 'static {
         let tls = self.tls.clone();
         async move {
-            let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn Side>) };
-            Ok(Box::new(profile.accept(socket).await?.ending_like_tcp()) as Box<dyn Side>)
+            let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn ByteStream>) };
+            Ok(Box::new(profile.accept(socket).await?.ending_like_tcp()) as Box<dyn ByteStream>)
         }
     }
 
@@ -157,9 +160,9 @@ impl TcpClient {
             let connect = async move {
                 let socket = TcpStream::connect(&address).await?;
                 os::tcp::tune(&socket, &KEEPALIVE);
-                let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn Side>) };
+                let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn ByteStream>) };
                 let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-                Ok(Box::new(profile.connect(socket, host).await?.ending_like_tcp()) as Box<dyn Side>)
+                Ok(Box::new(profile.connect(socket, host).await?.ending_like_tcp()) as Box<dyn ByteStream>)
             };
             accept::join(connect, stream, target, stop)
         };

@@ -171,12 +171,12 @@ pub struct Streams {
 struct Inner {
     node: NodeHandle,
     budget: Budget,
-    dialer: OnceCell<Dialer>,
+    dialer: OnceCell<OverlayEndpoint>,
 }
 
 /// All dials of a node share one socket: QUIC tells their connections apart.
 #[derive(Debug)]
-struct Dialer {
+struct OverlayEndpoint {
     endpoint: Endpoint,
     far_ends: Arc<FarEnds>,
     /// For connections that carry one stream, and for those that may carry many.
@@ -187,7 +187,7 @@ struct Dialer {
 
 /// The destination of a dial, and its TLS profile.
 #[derive(Clone, Copy)]
-struct Target<'a> {
+struct DialTarget<'a> {
     node: &'a NodeId,
     service: ServiceName,
     tls: Option<&'a ClientProfile>,
@@ -234,7 +234,7 @@ impl Streams {
         service: ServiceName,
         tls: Option<&ClientProfile>,
     ) -> Result<MeshStream, DialError> {
-        self.open(Target { node, service, tls }, false).await
+        self.open(DialTarget { node, service, tls }, false).await
     }
 
     /// The same for many short streams: where the other end is one of our own nodes, they share a connection, which
@@ -249,7 +249,7 @@ impl Streams {
         service: ServiceName,
         tls: Option<&ClientProfile>,
     ) -> Result<MeshStream, DialError> {
-        self.open(Target { node, service, tls }, true).await
+        self.open(DialTarget { node, service, tls }, true).await
     }
 
     /// Connections that were dialled and are open.
@@ -258,12 +258,12 @@ impl Streams {
         self.inner.dialer.get().map_or(0, |dialer| dialer.endpoint.open_connections())
     }
 
-    async fn open(&self, target: Target<'_>, share: bool) -> Result<MeshStream, DialError> {
+    async fn open(&self, target: DialTarget<'_>, share: bool) -> Result<MeshStream, DialError> {
         let node = target.node;
         if !self.inner.node.reaches(node.hash()) {
             return Err(DialError::NoRoute(node.clone()));
         }
-        let dialer = self.inner.dialer.get_or_try_init(|| Dialer::new(&self.inner)).await?;
+        let dialer = self.inner.dialer.get_or_try_init(|| OverlayEndpoint::new(&self.inner)).await?;
         let dial = async {
             match share {
                 true => dialer.dial_shared(target).await,
@@ -278,7 +278,7 @@ impl Streams {
     }
 }
 
-impl Dialer {
+impl OverlayEndpoint {
     async fn new(inner: &Inner) -> Result<Self, SetupError> {
         let socket = Arc::new(MeshSocket::new(inner.node.bind_ephemeral().await?));
         let runtime = Arc::new(TokioRuntime);
@@ -292,12 +292,12 @@ impl Dialer {
         Ok(Self { endpoint, far_ends, configs, shared, budget: inner.budget.clone() })
     }
 
-    async fn dial(&self, target: Target<'_>) -> Result<MeshStream, DialError> {
+    async fn dial(&self, target: DialTarget<'_>) -> Result<MeshStream, DialError> {
         let opened = self.connect(target, false).await?;
         self.only_stream(target, opened, false).await
     }
 
-    async fn dial_shared(&self, target: Target<'_>) -> Result<MeshStream, DialError> {
+    async fn dial_shared(&self, target: DialTarget<'_>) -> Result<MeshStream, DialError> {
         let key = (target.node.hash(), target.service, target.tls.map(|tls| tls.name().to_owned()));
         loop {
             match self.shared.find(&key, target.tls).await {
@@ -320,7 +320,7 @@ impl Dialer {
     /// Opens a connection for this stream, and for others if the other end agrees.
     async fn first_stream(
         &self,
-        target: Target<'_>,
+        target: DialTarget<'_>,
         slot: Option<OwnedMutexGuard<Option<SharedConnection>>>,
     ) -> Result<MeshStream, DialError> {
         let opened = self.connect(target, true).await?;
@@ -341,7 +341,7 @@ impl Dialer {
 
     async fn another_stream(
         &self,
-        target: Target<'_>,
+        target: DialTarget<'_>,
         shared: &SharedConnection,
         lease: Lease,
         limit: Duration,
@@ -353,7 +353,7 @@ impl Dialer {
 
     async fn only_stream(
         &self,
-        target: Target<'_>,
+        target: DialTarget<'_>,
         opened: Opened,
         strict: bool,
     ) -> Result<MeshStream, DialError> {
@@ -364,7 +364,7 @@ impl Dialer {
     /// Begins a stream.
     async fn begin(
         &self,
-        target: Target<'_>,
+        target: DialTarget<'_>,
         connection: &Connection,
         limit: Duration,
     ) -> Result<(SendStream, RecvStream), DialError> {
@@ -384,8 +384,8 @@ impl Dialer {
     }
 
     /// Opens a connection; with `share`, one that may carry many streams if the other end agrees.
-    async fn connect(&self, target: Target<'_>, share: bool) -> Result<Opened, DialError> {
-        let Target { node, service, tls: profile } = target;
+    async fn connect(&self, target: DialTarget<'_>, share: bool) -> Result<Opened, DialError> {
+        let DialTarget { node, service, tls: profile } = target;
         let (config, verdict) = match profile {
             Some(profile) => tls::client_of(profile, node, share).map_err(SetupError::from)?,
             None => (self.configs[usize::from(share)].clone(), Verdict::default()),
@@ -422,7 +422,7 @@ impl Dialer {
     }
 }
 
-impl Target<'_> {
+impl DialTarget<'_> {
     fn failed(self, source: Option<ConnectionError>) -> DialError {
         let source = source.unwrap_or(ConnectionError::LocallyClosed);
         let (node, service) = (self.node.clone(), self.service);

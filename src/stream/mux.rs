@@ -239,7 +239,7 @@ type Slot = Arc<tokio::sync::Mutex<Option<SharedConnection>>>;
 /// The connections that a node has opened to be shared.
 #[derive(Debug, Default)]
 pub(super) struct SharedConnections {
-    by_key: Mutex<BTreeMap<Key, Slot>>,
+    by_key: Mutex<BTreeMap<SharedKey, Slot>>,
 }
 
 /// The answer to a dialer that looks for a connection.
@@ -254,7 +254,7 @@ pub(super) enum Found {
 
 impl SharedConnections {
     /// A connection for a stream; waits while another dialer opens one.
-    pub(super) async fn find(&self, key: &Key, profile: Option<&ClientProfile>) -> Found {
+    pub(super) async fn find(&self, key: &SharedKey, profile: Option<&ClientProfile>) -> Found {
         let slot = self.slot(key);
         let (mut slot, waited) = match slot.clone().try_lock_owned() {
             Ok(slot) => (slot, false),
@@ -273,7 +273,7 @@ impl SharedConnections {
         Found::Vacant(slot)
     }
 
-    fn slot(&self, key: &Key) -> Slot {
+    fn slot(&self, key: &SharedKey) -> Slot {
         let mut slots = self.by_key.lock();
         if let Some(slot) = slots.get(key) {
             return slot.clone();

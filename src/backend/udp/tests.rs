@@ -50,7 +50,8 @@ async fn a_source_without_a_routing_update_leaves_no_trace() {
     send(&mut neighbour, [update("real")]).await;
     let mut accepted = listener.accept().await.unwrap();
     assert_eq!(receive(&mut accepted, 1).await, [update("real")]);
-    let TransportReader::Udp(UdpReader { source: Source::Shared(member) }) = &accepted.reader.transport
+    let TransportReader::Udp(UdpReader { source: DatagramSource::Shared(member) }) =
+        &accepted.reader.transport
     else {
         panic!("not an accepted UDP session");
     };
@@ -86,7 +87,8 @@ async fn many_invented_sources_make_few_sessions() {
         accepted.push(listener.accept().await.unwrap());
         sockets.push(session);
     }
-    let TransportReader::Udp(UdpReader { source: Source::Shared(member) }) = &accepted[0].reader.transport
+    let TransportReader::Udp(UdpReader { source: DatagramSource::Shared(member) }) =
+        &accepted[0].reader.transport
     else {
         panic!("not an accepted UDP session");
     };

@@ -12,7 +12,7 @@ use crate::rpc::request::Request;
 /// A link as a node reports it; missing fields count as nothing.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Link {
+struct LinkRow {
     #[serde(rename = "NodeID")]
     node_id: String,
     transport: String,
@@ -51,13 +51,13 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
         context.output.value(&answer)?;
         return Ok(Exit::Success);
     }
-    let links = Vec::<Link>::deserialize(links)
+    let links = Vec::<LinkRow>::deserialize(links)
         .map_err(|error| CallError::Protocol { question: "status", answer: error.to_string() })?;
     context.output.line(&render(&links))?;
     Ok(Exit::Success)
 }
 
-fn render(links: &[Link]) -> String {
+fn render(links: &[LinkRow]) -> String {
     let rows = links.iter().map(|link| {
         [
             link.node_id.clone(),
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn links_are_laid_out_and_what_is_missing_is_shown_as_nothing() {
-        let links: Vec<Link> = serde_json::from_value(json!([
+        let links: Vec<LinkRow> = serde_json::from_value(json!([
             {"NodeID": "hop", "Transport": "tcp", "Address": "10.0.0.1:27199", "Cost": 1.5, "RTT": 1_234_000,
              "ProbeLoss": 0.25, "QueuedBytes": 2048, "Dropped": 7, "PacketsIn": 10, "BytesIn": 999,
              "PacketsOut": 11, "BytesOut": 1_048_576,

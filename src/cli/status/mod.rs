@@ -20,13 +20,13 @@ pub use tables::render;
 
 /// Arguments of `meshctl status`.
 #[derive(Debug, Args)]
-pub struct Status {
+pub struct StatusArgs {
     /// Show each link to a neighbour with its round trip, queue and traffic instead
     #[arg(long)]
     links: bool,
 }
 
-impl Status {
+impl StatusArgs {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         if self.links {
             return links::run(context).await;

@@ -28,7 +28,7 @@ pub enum Work {
     /// List the node's units: a table on a terminal, else JSON
     List(list::List),
     /// Show the state of units
-    Status(status::Status),
+    Status(status::StatusArgs),
     /// Print a unit's output and follow it until the unit ends
     Results(results::Results),
     /// Stop units

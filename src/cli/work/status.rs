@@ -13,13 +13,13 @@ use crate::rpc::request::{Request, WorkRequest};
 
 /// Arguments of `meshctl work status`.
 #[derive(Debug, Args)]
-pub struct Status {
+pub struct StatusArgs {
     /// Unit IDs
     #[arg(required = true)]
     unit_ids: Vec<String>,
 }
 
-impl Status {
+impl StatusArgs {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let mut answers = Map::new();
         let mut exit = Exit::Success;

@@ -145,27 +145,27 @@ directive! {
     }
 }
 
-type Problem = Option<&'static str>;
+type Objection = Option<&'static str>;
 
-fn namespace_missing(namespace: &Option<String>, method: &AuthMethod, from_submission: &bool) -> Problem {
+fn namespace_missing(namespace: &Option<String>, method: &AuthMethod, from_submission: &bool) -> Objection {
     let needed = *method != AuthMethod::KubeConfig && !from_submission;
     (namespace.is_none() && needed)
         .then_some("`namespace` is needed unless `authmethod` is kubeconfig or `allowruntimeauth` is true")
 }
 
-fn kubeconfig_unused(file: &Option<PathBuf>, method: &AuthMethod) -> Problem {
+fn kubeconfig_unused(file: &Option<PathBuf>, method: &AuthMethod) -> Objection {
     (file.is_some() && *method != AuthMethod::KubeConfig)
         .then_some("`kubeconfig` is only for `authmethod: kubeconfig`")
 }
 
 type Words = Option<String>;
 
-fn pod_and_container(pod: &Option<PathBuf>, image: &Words, command: &Words, params: &Words) -> Problem {
+fn pod_and_container(pod: &Option<PathBuf>, image: &Words, command: &Words, params: &Words) -> Objection {
     (pod.is_some() && [image, command, params].into_iter().any(Option::is_some))
         .then_some("`pod` excludes `image`, `command` and `params`: write them into the pod")
 }
 
-fn nothing_to_run(pod: &Option<PathBuf>, image: &Words, any_command: &bool, any_pod: &bool) -> Problem {
+fn nothing_to_run(pod: &Option<PathBuf>, image: &Words, any_command: &bool, any_pod: &bool) -> Objection {
     (pod.is_none() && image.is_none() && !any_command && !any_pod)
         .then_some("`image` is needed unless there is `pod`, `allowruntimecommand` or `allowruntimepod`")
 }

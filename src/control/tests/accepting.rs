@@ -35,7 +35,7 @@ impl Accept for Exhausted {
 #[tokio::test(start_paused = true)]
 async fn a_listener_without_descriptors_rests_and_tries_on() {
     let (near, far) = tokio::io::duplex(1024);
-    let sessions = Arc::new(Sessions::new(context().await, Limits::default()));
+    let sessions = Arc::new(Sessions::new(context().await, ServerLimits::default()));
     let start = tokio::time::Instant::now();
     accept(Exhausted { failures: 5, client: Some(far) }, sessions).await;
     assert!(start.elapsed().as_millis() >= 1000, "it does not spin");
@@ -51,7 +51,7 @@ async fn admitted(path: &Path) -> Option<Client<UnixStream>> {
 
 #[tokio::test]
 async fn one_client_too_many_is_told_and_room_is_given_back() {
-    let limits = Limits { connections: 2, ..Limits::default() };
+    let limits = ServerLimits { connections: 2, ..ServerLimits::default() };
     let service = Service::start(&context().await, limits);
     let first = service.connect().await;
     let mut second = service.connect().await;
@@ -70,7 +70,7 @@ async fn one_client_too_many_is_told_and_room_is_given_back() {
 #[tokio::test]
 async fn a_follower_that_leaves_gives_its_room_back_though_the_unit_is_silent() {
     let context = context().await;
-    let service = Service::start(&context, Limits { connections: 1, ..Limits::default() });
+    let service = Service::start(&context, ServerLimits { connections: 1, ..ServerLimits::default() });
     let (id, _) = super::rig::session(&context).await.submit("work submit alpha hold", b"").await;
     let path = service.path.clone();
     for half_closed in [true, false] {

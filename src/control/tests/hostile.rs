@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::rig::{Client, DEADLINE, Service, connect, context, session, until};
-use crate::control::{Limits, Server};
+use crate::control::{Server, ServerLimits};
 
 async fn serves(client: &mut Client<UnixStream>) {
     assert_eq!(client.ask("reload").await, r#"{"Success":true}"#);
@@ -19,7 +19,7 @@ async fn serves(client: &mut Client<UnixStream>) {
 
 #[tokio::test]
 async fn garbage_is_answered_with_errors() {
-    let service = Service::start(&context().await, Limits::default());
+    let service = Service::start(&context().await, ServerLimits::default());
     let mut honest = service.connect().await;
     let mut runner = TestRunner::deterministic();
     for _ in 0..50 {
@@ -36,8 +36,10 @@ async fn garbage_is_answered_with_errors() {
 
 #[tokio::test]
 async fn two_hundred_megabytes_without_a_newline_are_cut() {
-    let service =
-        Service::start(&context().await, Limits { linger: Duration::from_millis(50), ..Limits::default() });
+    let service = Service::start(
+        &context().await,
+        ServerLimits { linger: Duration::from_millis(50), ..ServerLimits::default() },
+    );
     let mut honest = service.connect().await;
     let (mut answers, mut line) = connect(&service.path).await.into_split();
     let writer = tokio::spawn(async move {
@@ -61,7 +63,7 @@ async fn two_hundred_megabytes_without_a_newline_are_cut() {
 
 #[tokio::test]
 async fn half_a_line_and_away() {
-    let service = Service::start(&context().await, Limits::default());
+    let service = Service::start(&context().await, ServerLimits::default());
     let mut honest = service.connect().await;
     for half in ["", "work stat", r#"{"command":"work","#, "work submit alpha echo"] {
         let mut client = service.connect().await;
@@ -76,7 +78,7 @@ async fn half_a_line_and_away() {
 #[tokio::test]
 async fn a_client_reset_amid_its_payload_fails_the_unit() {
     let context = context().await;
-    let mut server = Server::new(context.clone(), Limits::default());
+    let mut server = Server::new(context.clone(), ServerLimits::default());
     let address = server.listen_tcp("127.0.0.1:0", None).await.unwrap();
     let stop = CancellationToken::new();
     let task = tokio::spawn(server.run(CancellationToken::new(), stop.clone()));
@@ -100,8 +102,10 @@ async fn a_client_reset_amid_its_payload_fails_the_unit() {
 
 #[tokio::test]
 async fn a_client_that_never_reads_is_let_go_in_the_end() {
-    let service =
-        Service::start(&context().await, Limits { idle: Duration::from_millis(100), ..Limits::default() });
+    let service = Service::start(
+        &context().await,
+        ServerLimits { idle: Duration::from_millis(100), ..ServerLimits::default() },
+    );
     let deaf = connect(&service.path).await;
     let asking = async {
         loop {
@@ -121,7 +125,7 @@ async fn a_client_that_never_reads_is_let_go_in_the_end() {
 #[tokio::test]
 async fn a_slow_reader_of_results_holds_nobody_up() {
     let context = context().await;
-    let service = Service::start(&context, Limits::default());
+    let service = Service::start(&context, ServerLimits::default());
     let payload = vec![b'z'; 4_000_000];
     let (id, _) = service.connect().await.submit("work submit alpha echo", &payload).await;
     let mut slow = service.connect().await;

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control::channel::ClientStream;
 use crate::control::session::{self, Peer};
-use crate::control::{Context, Limits, LineBudget, LogLevels, Reload, ReloadError, Server};
+use crate::control::{Context, LineBudget, LogLevels, Reload, ReloadError, Server, ServerLimits};
 use crate::node::{NodeHandle, NodeOptions};
 use crate::stream::Streams;
 use crate::wire::{NodeId, ServiceName};
@@ -196,7 +196,7 @@ pub(super) async fn session_over(
     let (context, link) = (context.clone(), wrap(far));
     tokio::spawn(async move {
         let peer = Peer { origin: Origin::Unix, trusted: true, name: "test".to_owned() };
-        session::run(&context, link, &peer, &Limits::default(), &stop).await;
+        session::run(&context, link, &peer, &ServerLimits::default(), &stop).await;
     });
     Client::greeted(near).await
 }
@@ -210,7 +210,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn start(context: &Context, limits: Limits) -> Self {
+    pub(super) fn start(context: &Context, limits: ServerLimits) -> Self {
         let directory = tempfile::tempdir().expect("room for a directory");
         let path = directory.path().join("s");
         let mut server = Server::new(context.clone(), limits);

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use super::rig::{Client, DEADLINE, Service, context, session as talk};
 use crate::control::channel::ClientStream;
 use crate::control::session::{self, Peer};
-use crate::control::{Limits, ListenError, Server};
+use crate::control::{ListenError, Server, ServerLimits};
 use crate::os::unix_socket::BindError;
 use crate::wire::ServiceName;
 use crate::work::Origin;
@@ -19,7 +19,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 async fn server() -> Server {
-    Server::new(context().await, Limits::default())
+    Server::new(context().await, ServerLimits::default())
 }
 
 async fn bound(path: &Path) -> Result<(), ListenError> {
@@ -86,7 +86,7 @@ async fn a_socket_that_somebody_else_put_there_is_left_alone() {
 #[tokio::test]
 async fn clients_come_by_tcp_and_through_the_mesh_too() {
     let context = context().await;
-    let mut server = Server::new(context.clone(), Limits::default());
+    let mut server = Server::new(context.clone(), ServerLimits::default());
     let address = server.listen_tcp("127.0.0.1:0", None).await.unwrap();
     server.listen_mesh(ServiceName::CONTROL, None).await.unwrap();
     assert!(matches!(server.listen_mesh(ServiceName::CONTROL, None).await, Err(ListenError::Mesh(_))));
@@ -139,7 +139,7 @@ async fn tcp_addresses_come_in_every_notation() {
 
 #[tokio::test]
 async fn a_stopped_service_cuts_what_does_not_end() {
-    let limits = Limits { grace: std::time::Duration::ZERO, ..Limits::default() };
+    let limits = ServerLimits { grace: std::time::Duration::ZERO, ..ServerLimits::default() };
     let context = context().await;
     let service = Service::start(&context, limits);
     let (id, _) = service.connect().await.submit("work submit alpha hold", b"").await;

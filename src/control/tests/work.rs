@@ -5,7 +5,7 @@ use tokio::io::BufWriter;
 use tokio_util::sync::CancellationToken;
 
 use super::rig::{Service, context, session, session_over};
-use crate::control::Limits;
+use crate::control::ServerLimits;
 
 const ECHO: &str = "work submit localhost echo";
 
@@ -27,7 +27,7 @@ async fn a_payload_goes_in_and_results_come_out() {
 #[tokio::test]
 async fn a_payload_may_be_empty_or_large() {
     let context = context().await;
-    let service = Service::start(&context, Limits::default());
+    let service = Service::start(&context, ServerLimits::default());
     let large: Vec<u8> = (0..8_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for payload in [&b""[..], &large] {
         let (id, _) = service.connect().await.submit(ECHO, payload).await;

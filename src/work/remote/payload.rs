@@ -43,7 +43,7 @@ impl Remotes {
     pub(super) async fn send_payload(
         &self,
         entry: &Arc<Entry>,
-        session: &mut Session,
+        session: &mut ControlSession,
     ) -> Result<(), StepError> {
         let path = entry.dir.file("stdin");
         let failed = |path: &std::path::Path, e| StepError::Local(WorkError::io("read", path, e));

@@ -80,14 +80,14 @@ impl StepError {
 }
 
 /// An open connection, past its greeting.
-pub(super) struct Session {
+pub(super) struct ControlSession {
     /// The connection.
     pub(super) connection: ControlConnection,
     /// What speaks at the other end.
     pub(super) peer: Peer,
 }
 
-impl Session {
+impl ControlSession {
     /// Dials the node's control service and checks that the right node answers.
     pub(super) async fn connect(dialer: &dyn Dialer, remote: &RemoteExtra) -> Result<Self, StepError> {
         let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::refused(e.to_string()))?;

@@ -40,7 +40,7 @@ impl Remotes {
         let remote = extra(entry);
         // A node waits for the first line for seconds only, and hashing may take minutes.
         let payload = if remote.sign_work { Some(self.payload_hash(entry).await?) } else { None };
-        let mut session = Session::connect(&*self.dialer, &remote).await?;
+        let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
         let chosen = chosen_id(&entry.id, session.peer);
         let is_known = |id: &UnitId| *remote.remote_unit_id == *id.as_str();
         // Our kind takes a submission that is repeated for the same unit. Others refuse it, or make a second unit.
@@ -78,10 +78,10 @@ impl Remotes {
     async fn create_there(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
-        mut session: Session,
+        mut session: ControlSession,
         request: SubmitRequest,
         Try { attempt, is_first }: Try,
-    ) -> Result<Session, StepError> {
+    ) -> Result<ControlSession, StepError> {
         let bad = |answer: &str| StepError::refused(format!("could not parse response: {answer}"));
         let id = match session.connection.submit(request).await {
             Err(CallError::Refused(line)) => {
@@ -133,7 +133,7 @@ impl Remotes {
         &self,
         entry: &Entry,
         remote: &RemoteExtra,
-        session: &mut Session,
+        session: &mut ControlSession,
     ) -> Result<bool, StepError> {
         if !entry.link().is_half_there() {
             let told = match ask_status(session, &remote.remote_unit_id).await {
@@ -203,7 +203,7 @@ impl Remotes {
 
     async fn request_over(
         &self,
-        session: &mut Session,
+        session: &mut ControlSession,
         remote: &RemoteExtra,
         verb: Verb,
     ) -> Result<(), StepError> {
@@ -225,7 +225,7 @@ impl Remotes {
     pub(super) async fn follow_there(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
         let remote = extra(entry);
         let mut output = Output::open(self, entry).await?;
-        let mut session = Session::connect(&*self.dialer, &remote).await?;
+        let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
         let signature = self.sign_request(&remote, Verb::Results)?;
         let what = Follow { unit: remote.remote_unit_id.to_string(), start: output.length, signature };
         match session.connection.follow(what).await {
@@ -240,7 +240,7 @@ impl Remotes {
     async fn receive(
         &self,
         entry: &Arc<Entry>,
-        session: &mut Session,
+        session: &mut ControlSession,
         output: &mut Output,
     ) -> Result<(), StepError> {
         loop {
@@ -266,7 +266,7 @@ impl Remotes {
         &self,
         entry: &Arc<Entry>,
         remote: &RemoteExtra,
-        mut session: Session,
+        mut session: ControlSession,
         output: &mut Output,
     ) -> Result<(), StepError> {
         let id = &remote.remote_unit_id;
@@ -313,8 +313,8 @@ impl Remotes {
         }
     }
 
-    async fn open_results(&self, remote: &RemoteExtra, start: u64) -> Result<Session, StepError> {
-        let mut session = Session::connect(&*self.dialer, remote).await?;
+    async fn open_results(&self, remote: &RemoteExtra, start: u64) -> Result<ControlSession, StepError> {
+        let mut session = ControlSession::connect(&*self.dialer, remote).await?;
         let signature = self.sign_request(remote, Verb::Results)?;
         session
             .connection
@@ -372,7 +372,7 @@ struct Try {
     is_first: bool,
 }
 
-async fn ask_status(session: &mut Session, id: &str) -> Result<UnitReport, StepError> {
+async fn ask_status(session: &mut ControlSession, id: &str) -> Result<UnitReport, StepError> {
     let mut report = session.connection.unit_status(id).await?;
     if report.state.is_final() && session.peer == Peer::Receptor {
         report.exit_code = exit_code_in(&report.detail);

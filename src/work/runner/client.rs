@@ -52,7 +52,8 @@ impl SpawnerHandle {
         let process = Process::start(&executable)?;
         let (requests, queue) = mpsc::channel(QUEUE);
         tokio::spawn(
-            Client { executable, process, waiting: BTreeMap::new(), unsent: VecDeque::new() }.run(queue),
+            SpawnerConnection { executable, process, waiting: BTreeMap::new(), unsent: VecDeque::new() }
+                .run(queue),
         );
         Ok(Self { requests })
     }
@@ -96,7 +97,7 @@ impl Process {
     }
 }
 
-struct Client {
+struct SpawnerConnection {
     executable: PathBuf,
     process: Process,
     /// Requests without an answer, by directory.
@@ -104,7 +105,7 @@ struct Client {
     unsent: VecDeque<PathBuf>,
 }
 
-impl Client {
+impl SpawnerConnection {
     async fn run(mut self, mut queue: mpsc::Receiver<(Job, Answer)>) {
         loop {
             let socket = self.process.socket.clone();

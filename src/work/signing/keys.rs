@@ -49,7 +49,7 @@ pub(super) enum Problem {
 }
 
 /// A key that a file may hold.
-pub(super) trait Key: Sized + Send + Sync {
+pub(super) trait KeyMaterial: Sized + Send + Sync {
     /// Reads it from a file's contents, PEM or OpenSSH's format, and makes sure that it can be used.
     fn parse(file: &[u8]) -> Result<Self, Problem>;
 }
@@ -70,7 +70,7 @@ fn says(file: &[u8], what: &str) -> bool {
     file.windows(what.len()).any(|window| window == what.as_bytes())
 }
 
-impl Key for PrivateKey {
+impl KeyMaterial for PrivateKey {
     fn parse(file: &[u8]) -> Result<Self, Problem> {
         if says(file, "PUBLIC KEY") || openssh::is_public(file) {
             return Err(Problem::NotPrivate);
@@ -91,7 +91,7 @@ impl Key for PrivateKey {
     }
 }
 
-impl Key for PublicKey {
+impl KeyMaterial for PublicKey {
     fn parse(file: &[u8]) -> Result<Self, Problem> {
         if says(file, "PRIVATE KEY") {
             return Err(Problem::NotPublic);
@@ -120,7 +120,7 @@ impl<K> fmt::Debug for KeyFile<K> {
     }
 }
 
-impl<K: Key> KeyFile<K> {
+impl<K: KeyMaterial> KeyFile<K> {
     pub(super) fn open(path: &Path) -> Result<Self, KeyError> {
         let stamp = stamp(path);
         let key = read(path)?;
@@ -156,7 +156,7 @@ fn stamp(path: &Path) -> Stamp {
     Some((file.modified().ok()?, file.len(), file.ino()))
 }
 
-fn read<K: Key>(path: &Path) -> Result<K, KeyError> {
+fn read<K: KeyMaterial>(path: &Path) -> Result<K, KeyError> {
     let parsed = fs::read(path).map_err(Problem::Read).and_then(|file| K::parse(&file));
     parsed.map_err(|problem| KeyError { path: path.to_owned(), problem })
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::record::{Record, What};
-use super::replay::{self, Trust};
+use super::replay::{self, RecordTrust};
 use super::{PREFIX, Rules};
 use crate::work::store::Durability;
 use crate::work::store::disk::{
@@ -182,7 +182,7 @@ impl<D: Disk> Log<D> {
         if let Some((path, _)) = &self.file {
             let text = self.disk.read(path, self.end)?;
             let records = super::record::read(&text).into_iter().flat_map(|log| log.records);
-            let trust = Trust { names: true, since: None };
+            let trust = RecordTrust { names: true, since: None };
             replay::restore_all(&self.disk, &self.root, &self.rules, records, trust)?;
         }
         self.disk.sync_all(&self.root)

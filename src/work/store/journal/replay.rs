@@ -28,7 +28,7 @@ struct Recorded<'a> {
 
 /// How far the files that are there are trusted.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Trust {
+pub(super) struct RecordTrust {
     /// Which units there are: another program has made or removed one since the logs were written.
     pub(super) names: bool,
     /// A whole status that was written after this time.
@@ -65,7 +65,7 @@ pub(in crate::work::store) fn replay<D: Disk>(
             // Units that are made from here on must not look like another program's.
             note_repair(disk, path, last)?;
         }
-        restore_all(disk, root, rules, records, Trust { names, since: written })?;
+        restore_all(disk, root, rules, records, RecordTrust { names, since: written })?;
         disk.sync_all(root)?;
     }
     let generation = found.last().map_or(0, |(_, log)| log.generation);
@@ -113,7 +113,7 @@ pub(super) fn restore_all<'a, D: Disk>(
     root: &Path,
     rules: &Rules,
     records: impl Iterator<Item = Record<'a>>,
-    trust: Trust,
+    trust: RecordTrust,
 ) -> io::Result<()> {
     let mut units: BTreeMap<&str, Recorded<'_>> = BTreeMap::new();
     for Record { unit, what } in records.filter(|record| is_about_a_unit(rules, record)) {
@@ -150,7 +150,7 @@ fn restore<D: Disk>(
     rules: &Rules,
     name: &str,
     recorded: &Recorded<'_>,
-    trust: Trust,
+    trust: RecordTrust,
 ) -> io::Result<()> {
     let unit = root.join(name);
     let mut since = trust.since;
