@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::channel::{Channel, ClientStream, Line, MAX_LINE};
-use super::server::Limits;
+use super::server::ServerLimits;
 use super::{Context, access, connect, loglevel, node, ping, reload, status, traceroute, work};
 use crate::rpc::request::Request;
 use crate::work::{Caller, Origin};

@@ -26,7 +26,7 @@ pub(crate) struct Watcher {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct WatcherShared {
     /// The use of the changes, for the log.
     purpose: &'static str,
     events: WatchFlags,

@@ -231,7 +231,7 @@ impl Incoming {
 }
 
 /// The service at the other end of a connection, and the name of the profile that it was opened under.
-pub(super) type Key = (NameHash, ServiceName, Option<String>);
+pub(super) type SharedKey = (NameHash, ServiceName, Option<String>);
 
 /// The place of one connection. Locked by the dialer that opens it, for whom the others wait.
 type Slot = Arc<tokio::sync::Mutex<Option<SharedConnection>>>;

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 
 use super::rig::{Client, Service, connect, context, until};
-use crate::control::Limits;
+use crate::control::ServerLimits;
 use crate::control::channel::ClientStream;
 use crate::control::listen::{Accept, Arrival as Accepted};
 use crate::control::server::{Sessions, accept};

@@ -114,7 +114,7 @@ async fn a_client_of_the_mesh_that_reads_results_and_goes_away_is_noticed() {
     let served = tokio::spawn(async move {
         let peer = Peer { origin: Origin::Unix, trusted: true, name: "test".to_owned() };
         let link: Box<dyn ClientStream> = Box::new(accepted.unwrap());
-        session::run(&serving, link, &peer, &Limits::default(), &CancellationToken::new()).await;
+        session::run(&serving, link, &peer, &ServerLimits::default(), &CancellationToken::new()).await;
     });
     let mut client = Client::greeted(dialled.unwrap()).await;
     client.send(format!("work results {id}\n")).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use aws_lc_rs::digest;
 
 use super::Remotes;
-use super::session::{Session, StepError};
+use super::session::{ControlSession, StepError};
 use super::submit::CHUNK;
 use crate::work::WorkError;
 use crate::work::signing::PayloadHash;

@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 use super::Remotes;
 use super::driver;
 use super::output::{MissingOutput, Output, OutputLooks, without_the_rest};
-use super::session::{LIMITS, Session, StepError, submission};
+use super::session::{ControlSession, LIMITS, StepError, submission};
 use crate::rpc::follow::Frame;
 use crate::rpc::request::{Follow, Request, SubmitRequest, WorkRequest};
 use crate::rpc::{CallError, ErrorCode, UnitReport};
@@ -102,7 +102,7 @@ impl Remotes {
         if !is_known && !link.is_latest(attempt) {
             drop((writer, session));
             let remote = RemoteExtra { remote_unit_id: id.into(), ..extra(entry) };
-            let mut session = Session::connect(&*self.dialer, &remote).await?;
+            let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
             self.request_over(&mut session, &remote, Verb::Release).await?;
             return Err(StepError::Connection("another attempt was made meanwhile".into()));
         }
@@ -197,7 +197,7 @@ impl Remotes {
     /// Cancels or releases the unit there; one that is gone counts as done.
     pub(super) async fn request(&self, entry: &Arc<Entry>, verb: Verb) -> Result<(), StepError> {
         let remote = extra(entry);
-        let mut session = Session::connect(&*self.dialer, &remote).await?;
+        let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
         self.request_over(&mut session, &remote, verb).await
     }
 
@@ -396,7 +396,7 @@ fn chosen_id(id: &UnitId, peer: Peer) -> Option<&UnitId> {
 }
 
 /// Reads from a stream of results; never ends when there is none.
-async fn read_some(stream: &mut Option<Session>, buffer: &mut [u8]) -> std::io::Result<usize> {
+async fn read_some(stream: &mut Option<ControlSession>, buffer: &mut [u8]) -> std::io::Result<usize> {
     match stream {
         Some(session) => session.connection.reader().read(buffer).await,
         None => std::future::pending().await,
