@@ -229,7 +229,7 @@ fn a_node_whose_clock_was_set_back_hears_of_its_past_and_is_believed_again() {
     for name in ["b", "c"] {
         let now = net.now();
         let ads = net.mesh(name).status(now).advertisements;
-        assert_eq!(ads.iter().next().unwrap().tags, Some(offer().tags), "{name} still believes in the past");
+        assert_eq!(ads.first().unwrap().tags, Some(offer().tags), "{name} still believes in the past");
     }
 }
 

@@ -21,7 +21,7 @@ impl Local {
     /// Shows the final status that a runner left, or gives the unit one, once nothing of it runs any more. Says no if a
     /// runner has the unit after all.
     pub(crate) async fn reconcile(&self, entry: &Arc<Entry>, runner: Option<Identity>) -> bool {
-        let mut writer = entry.writer(&self.units.store()).await;
+        let mut writer = entry.writer(self.units.store()).await;
         if writer.status().life.state.is_final() {
             return true;
         }

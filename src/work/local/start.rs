@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_secs(1);
 impl Local {
     /// Starts a unit whose payload is complete, or puts it into the queue.
     pub(crate) async fn start(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
-        let mut writer = entry.writer(&self.units.store()).await;
+        let mut writer = entry.writer(self.units.store()).await;
         let status = writer.status();
         if status.life.state != State::Pending {
             return Err(WorkError::EndedEarly(entry.id.to_string()));
@@ -200,7 +200,7 @@ impl Local {
         };
         self.queues.occupy(&entry.status().work_type, entry);
         if entry.status().life.state == State::Pending {
-            entry.writer(&self.units.store()).await.apply(Event::Claimed, Durability::Volatile).await;
+            entry.writer(self.units.store()).await.apply(Event::Claimed, Durability::Volatile).await;
         }
         if entry.status().life.detail == RUNNING {
             tokio::spawn(self.clone().learn_more(entry.clone()));
@@ -217,7 +217,7 @@ impl Local {
             if let Ok(found) = found.map_err(drop)
                 && found.life.state != State::Pending
             {
-                let writer = entry.writer(&self.units.store()).await;
+                let writer = entry.writer(self.units.store()).await;
                 if !writer.status().life.state.is_final() {
                     let verify_signature = writer.status().verify_signature;
                     writer.show(Status { verify_signature, ..found });
@@ -274,7 +274,7 @@ impl Local {
         let deadline = Instant::now() + self.grace_of(&entry.status().work_type) + RUNNER_MARGIN;
         let marked = {
             // With the write lock no start is under way, and no removal of the directory.
-            let lock = tokio::time::timeout_at(deadline, entry.writer(&self.units.store())).await;
+            let lock = tokio::time::timeout_at(deadline, entry.writer(self.units.store())).await;
             let mut writer = lock.map_err(|_| WorkError::StillRunning(entry.id.to_string()))?;
             match writer.status().life.state {
                 State::Pending => {

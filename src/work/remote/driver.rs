@@ -137,7 +137,7 @@ pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
                 remotes.note_failure(entry, step, &error, &mut trouble).await;
                 let pause = pauses.next(&error);
                 // A failed write is tried again beside.
-                let _ = entry.save(&remotes.units.store()).await;
+                let _ = entry.save(remotes.units.store()).await;
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     () = &mut way_back, if !is_back => pauses.reset(),
@@ -263,7 +263,7 @@ impl Remotes {
                 Ok(())
             }
             Step::CancelHere => {
-                entry.apply(&self.units.store(), Event::CancelledLocally).await;
+                entry.apply(self.units.store(), Event::CancelledLocally).await;
                 Ok(())
             }
             Step::Release => {
@@ -281,7 +281,7 @@ impl Remotes {
 
     /// Deletes a unit of which nothing was known to be on the other node, unless something is by now.
     async fn delete_unless_there(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
-        let writer = entry.writer(&self.units.store()).await;
+        let writer = entry.writer(self.units.store()).await;
         if writer.status().remote().is_some_and(|remote| !remote.remote_unit_id.is_empty()) {
             return Ok(());
         }
@@ -291,7 +291,7 @@ impl Remotes {
 
     async fn delete(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
         // A reader of results shall see an end.
-        entry.writer(&self.units.store()).await.apply(Event::CancelledLocally, Durability::Volatile).await;
+        entry.writer(self.units.store()).await.apply(Event::CancelledLocally, Durability::Volatile).await;
         entry.forget_unsaved();
         self.units.remove(entry, |_| ()).await?;
         entry.link().news.send_modify(|news| news.released = true);
@@ -324,7 +324,7 @@ async fn expiry(entry: &Arc<Entry>) {
 }
 
 async fn expire(remotes: &Remotes, entry: &Arc<Entry>) {
-    let mut writer = entry.writer(&remotes.units.store()).await;
+    let mut writer = entry.writer(remotes.units.store()).await;
     let status = writer.status();
     let Some(RemoteExtra { expiration: Some(limit), remote_started: false, .. }) = status.remote() else {
         return;

@@ -82,21 +82,21 @@ impl Remotes {
                     Event::StartFailed(cause)
                 }
             };
-            entry.apply(&self.units.store(), event).await;
+            entry.apply(self.units.store(), event).await;
         } else if let StepError::Local(error) = error {
             entry
-                .writer(&self.units.store())
+                .writer(self.units.store())
                 .await
                 .apply(Event::Blocked(error.to_string()), Durability::Volatile)
                 .await;
         } else if let StepError::Tls(_) = error {
             let detail = format!("{error} (node {node}, trying again)");
-            entry.writer(&self.units.store()).await.apply(Event::Blocked(detail), Durability::Volatile).await;
+            entry.writer(self.units.store()).await.apply(Event::Blocked(detail), Durability::Volatile).await;
         } else if step == Step::Start {
             let cause = format!("Waiting for node {node}, trying again: {error}");
-            entry.writer(&self.units.store()).await.apply(Event::Waiting(cause), Durability::Volatile).await;
+            entry.writer(self.units.store()).await.apply(Event::Waiting(cause), Durability::Volatile).await;
         } else if let Some(since) = trouble.goes_on() {
-            let mut writer = entry.writer(&self.units.store()).await;
+            let mut writer = entry.writer(self.units.store()).await;
             let detail = troubled(&writer.status().life.detail, &node, since, error);
             writer.apply(Event::Blocked(detail), Durability::Volatile).await;
         }

@@ -171,7 +171,7 @@ impl Remotes {
         let link = entry.link();
         let failures = link.news.borrow().failures;
         let begun =
-            entry.writer(&self.units.store()).await.apply(Event::PayloadComplete, Durability::Deferred).await;
+            entry.writer(self.units.store()).await.apply(Event::PayloadComplete, Durability::Deferred).await;
         if !begun {
             let refused = link.news.borrow().refused.clone();
             let ended = || WorkError::EndedEarly(entry.id.to_string());
@@ -206,7 +206,7 @@ impl Remotes {
             Ok(ended) => ended,
             Err(_) => Ok(Started::Submitted),
         };
-        if let Err(error) = entry.save(&self.units.store()).await {
+        if let Err(error) = entry.save(self.units.store()).await {
             tracing::error!(unit = %entry.id, %error, "a complete payload is known in memory only");
         }
         started
@@ -215,7 +215,7 @@ impl Remotes {
     /// Takes an unfinished unit up after a restart.
     pub(crate) async fn resume(self: &Arc<Self>, entry: &Arc<Entry>) {
         if entry.status().life.awaits_payload {
-            entry.apply(&self.units.store(), Event::Restarted).await;
+            entry.apply(self.units.store(), Event::Restarted).await;
         }
         self.ensure_driver(entry);
     }
@@ -259,7 +259,7 @@ impl Remotes {
     /// Makes a pending intent durable before it is answered.
     async fn promise(&self, entry: &Arc<Entry>, outcome: Outcome) -> Result<Outcome, WorkError> {
         if outcome == Outcome::Pending {
-            entry.save(&self.units.store()).await?;
+            entry.save(self.units.store()).await?;
         }
         Ok(outcome)
     }
@@ -267,7 +267,7 @@ impl Remotes {
     /// Deletes a unit here at once. What the other node has to release is kept in a hidden directory until it has.
     async fn abandon(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
         // Under the write lock nobody else writes to the directory while it is renamed.
-        let writer = entry.writer(&self.units.store()).await;
+        let writer = entry.writer(self.units.store()).await;
         let mut status = writer.status().as_ref().clone();
         let over_there = status.remote().is_some_and(|remote| !remote.remote_unit_id.is_empty());
         if let Some(remote) = status.remote_mut() {
@@ -288,7 +288,7 @@ impl Remotes {
         drop(writer);
         entry.forget_unsaved();
         entry.link().news.send_modify(|news| news.released = true);
-        entry.writer(&self.units.store()).await.apply(Event::CancelledLocally, Durability::Volatile).await;
+        entry.writer(self.units.store()).await.apply(Event::CancelledLocally, Durability::Volatile).await;
         self.units.remove(entry, |_| ()).await?;
         entry.link().intents.send_modify(|intent| *intent += 1);
         if let Some(dir) = kept {
@@ -308,7 +308,7 @@ impl Remotes {
         entry: &Arc<Entry>,
         change: impl FnOnce(&mut RemoteExtra),
     ) -> Result<(), WorkError> {
-        let mut writer = entry.writer(&self.units.store()).await;
+        let mut writer = entry.writer(self.units.store()).await;
         let mut status = writer.status().as_ref().clone();
         if let Some(remote) = status.remote_mut() {
             change(remote);

@@ -65,7 +65,7 @@ impl Remotes {
             detached(async move { remotes.create_there(&unit, session, request, try_it).await }).await?;
         self.send_payload(entry, &mut session).await?;
         // A restart must not find a unit that has started there with a payload that still comes.
-        entry.save(&self.units.store()).await?;
+        entry.save(self.units.store()).await?;
         link.set_half_there(false);
         session.connection.finish(LIMITS.answer).await?;
         // A restart that finds the ID alone asks there what has become of it.
@@ -97,7 +97,7 @@ impl Remotes {
             id => id?,
         };
         let link = entry.link();
-        let mut writer = entry.writer(&self.units.store()).await;
+        let mut writer = entry.writer(self.units.store()).await;
         let is_known = writer.status().remote().is_some_and(|remote| *remote.remote_unit_id == *id);
         if !is_known && !link.is_latest(attempt) {
             drop((writer, session));
@@ -328,7 +328,7 @@ impl Remotes {
             return Err(error);
         }
         let node = extra(entry).remote_node.into();
-        entry.apply(&self.units.store(), Event::RemoteGone { node, stdout_size: have }).await;
+        entry.apply(self.units.store(), Event::RemoteGone { node, stdout_size: have }).await;
         Ok(())
     }
 
@@ -336,7 +336,7 @@ impl Remotes {
     async fn report_here(&self, entry: &Arc<Entry>, report: UnitReport, have: u64) -> bool {
         let end = report.state.is_final();
         let how = if end { Durability::Durable } else { Durability::Deferred };
-        let mut writer = entry.writer(&self.units.store()).await;
+        let mut writer = entry.writer(self.units.store()).await;
         let mut status = writer.status().as_ref().clone();
         if status.life.apply(&Event::Reported(report.state, report.detail, have)) {
             status.exit_code = report.exit_code;
@@ -352,7 +352,7 @@ impl Remotes {
         how: Durability,
         change: impl FnOnce(&mut RemoteExtra),
     ) -> Result<(), StepError> {
-        let mut writer = entry.writer(&self.units.store()).await;
+        let mut writer = entry.writer(self.units.store()).await;
         let mut status = writer.status().as_ref().clone();
         if let Some(remote) = status.remote_mut() {
             change(remote);
