@@ -365,7 +365,7 @@ fn releasing_all_continues_after_a_failure() {
         asked(&format!(r#"{{"command":"work","subcommand":"force-release","unitid":"{id}"}}"#), answer)
     };
     let script = vec![
-        asked("work list", r#"{"b":{},"a":{}}"#),
+        asked(r#"{"command":"work","subcommand":"list"}"#, r#"{"b":{},"a":{}}"#),
         release("a", "ERROR: unknown work unit a"),
         release("b", r#"{"released":"b"}"#),
     ];

@@ -1,4 +1,4 @@
-//! New and slow neighbours: they are told everything, in pieces for which their links have room.
+//! New and slow neighbours: they get everything, in pieces for which their links have room.
 
 use bytes::Bytes;
 
@@ -38,7 +38,7 @@ fn sent_now(solo: &mut Solo) -> Vec<Bytes> {
     std::iter::from_fn(|| solo.mesh.poll_transmit()).map(|transmit| transmit.message).collect()
 }
 
-/// All that a session is told in pieces of so many bytes.
+/// Everything a session sends in pieces of that many bytes.
 fn pieces(solo: &mut Solo, session: SessionId, bytes: usize) -> Vec<Vec<Bytes>> {
     let now = solo.now();
     let mut pieces = Vec::new();

@@ -20,7 +20,7 @@ fn beset(options: Options) -> (Solo, SessionId, SessionId) {
     (solo, greedy, honest)
 }
 
-/// An update of `of` with so many links, and an advertisement of it.
+/// An update of `of` with that many links, and an advertisement of it.
 fn tell(solo: &mut Solo, session: SessionId, by: &str, of: &str, sequence: u64, links: usize) {
     let links: Vec<String> = (0..links).map(|i| format!("neighbour-{i:05}")).collect();
     let links: Vec<(&str, f64)> = links.iter().map(|to| (to.as_str(), 1.0)).collect();

@@ -95,7 +95,7 @@ proptest! {
                 }
                 Step::Close(session) => {
                     solo.mesh.handle_session_closed(SessionId(session), now);
-                    // A rival that takes over is told all that is known.
+                    // A rival that takes over gets everything that is known.
                     40
                 }
                 Step::Say(session, message) => {

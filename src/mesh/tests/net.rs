@@ -86,7 +86,7 @@ impl Net {
         }
     }
 
-    /// Takes a node away; its neighbours are told.
+    /// Takes a node away; its neighbours notice.
     pub(super) fn remove(&mut self, name: &str) {
         let gone: Vec<SessionId> =
             self.ends.keys().filter(|(of, _)| of == name).map(|(_, session)| *session).collect();

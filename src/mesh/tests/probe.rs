@@ -254,7 +254,7 @@ fn digest_told(solo: &mut Solo, session: SessionId, peer: &str) -> Vec<u8> {
     };
     solo.packet(session, header.message(&[0; 68]));
     let is_answer = |m: &Bytes| as_data(m).is_some_and(|header| header.to_service == PROBE);
-    let answer = solo.sent_to(session).into_iter().find(is_answer).expect("whoever asks is answered");
+    let answer = solo.sent_to(session).into_iter().find(is_answer).expect("a probe is answered");
     answer[DATA_HEADER_LEN + 4..].to_vec()
 }
 

@@ -155,7 +155,7 @@ fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) -> Option<Update> {
             let _ = replace_status(disk, &(), &unit.path, &line, Durability::Deferred);
             return None;
         }
-        // Nobody is told of it before the daemon has taken it over.
+        // No client learns of it before the daemon has adopted it.
         write_file(disk, &unit.path.join(EXIT_RECORD), &line).ok()?;
         return ask(unit, Change::Status(NewStatus { line, output, from_exit_record: true }));
     }
