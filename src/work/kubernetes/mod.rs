@@ -9,8 +9,11 @@
 //! - [`log`]: stdout from log streams that break off, repeat themselves and rotate.
 //! - [`machine`]: the one owner of a unit, which decides.
 
+pub mod api;
 pub mod api_error;
 pub mod back_off;
+pub mod cluster;
+pub mod driver;
 pub mod environment;
 pub mod extra;
 pub mod kubeconfig;
@@ -22,3 +25,4 @@ pub mod parameters;
 pub mod pod;
 pub mod pod_status;
 pub mod waiting;
+pub mod watch;

@@ -1,0 +1,114 @@
+//! The clusters that units use, each with one credential: what all units of one share, a client and its watches. Owns
+//! that nothing of it is made twice; makes no requests by itself.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::api::connect::{ConnectError, Credential};
+use super::api::{Api, HttpApi, PodName, Select};
+use super::environment::Rate;
+use super::name::STORE_LABEL;
+use super::watch::{PodWatch, Subscription};
+
+/// A cluster, as one credential sees it.
+pub struct Cluster {
+    /// Its API.
+    pub api: Arc<dyn Api>,
+    /// The namespace that the credential leads to.
+    pub namespace: String,
+    /// The value of [`STORE_LABEL`] that our pods have.
+    store: String,
+    /// A plain lock, for single operations.
+    watches: Mutex<BTreeMap<(String, Select), Weak<PodWatch>>>,
+    may_not_read_events: AtomicBool,
+}
+
+impl Cluster {
+    /// A cluster that is reached through `api`.
+    pub fn new(api: Arc<dyn Api>, namespace: String, store: String) -> Arc<Self> {
+        Arc::new(Self {
+            api,
+            namespace,
+            store,
+            watches: Mutex::default(),
+            may_not_read_events: AtomicBool::new(false),
+        })
+    }
+
+    /// Follows a pod: one of ours by the shared watch, and one that somebody else `made` by its name.
+    pub fn follow(&self, pod: &PodName, is_ours: bool) -> Subscription {
+        let select = match is_ours {
+            true => Select::Label(STORE_LABEL, self.store.clone()),
+            false => Select::Name(pod.name.clone()),
+        };
+        let mut watches = self.watches.lock();
+        watches.retain(|_, watch| watch.strong_count() > 0);
+        let key = (pod.namespace.clone(), select.clone());
+        let watch = watches.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let watch = PodWatch::start(self.api.clone(), pod.namespace.clone(), select);
+            watches.insert(key, Arc::downgrade(&watch));
+            watch
+        });
+        watch.subscribe(&pod.name)
+    }
+
+    /// Whether the credential may read events, as far as is known.
+    pub fn may_read_events(&self) -> bool {
+        !self.may_not_read_events.load(Ordering::Relaxed)
+    }
+
+    /// Events were refused to the credential.
+    pub fn note_events_refused(&self) {
+        self.may_not_read_events.store(true, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cluster({})", self.namespace)
+    }
+}
+
+/// All clusters in use.
+#[derive(Debug)]
+pub struct Clusters {
+    rate: Option<Rate>,
+    store: String,
+    /// By the credential's whole text. A plain lock, for single operations.
+    known: Mutex<BTreeMap<String, Weak<Cluster>>>,
+}
+
+impl Clusters {
+    /// None yet. `store` is the value of [`STORE_LABEL`] that our pods have.
+    pub fn new(rate: Option<Rate>, store: String) -> Self {
+        Self { rate, store, known: Mutex::default() }
+    }
+
+    /// The cluster of a credential.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: the credential cannot be used.
+    pub async fn get(&self, credential: &Credential) -> Result<Arc<Cluster>, ConnectError> {
+        let key = match credential {
+            Credential::InCluster => "incluster".to_owned(),
+            Credential::Default => "default".to_owned(),
+            Credential::Kubeconfig(value) => value.to_string(),
+        };
+        if let Some(cluster) = self.known.lock().get(&key).and_then(Weak::upgrade) {
+            return Ok(cluster);
+        }
+        let (api, namespace) = HttpApi::new(credential, self.rate).await?;
+        let mut known = self.known.lock();
+        known.retain(|_, cluster| cluster.strong_count() > 0);
+        // Another unit may have been faster.
+        if let Some(cluster) = known.get(&key).and_then(Weak::upgrade) {
+            return Ok(cluster);
+        }
+        let cluster = Cluster::new(Arc::new(api), namespace, self.store.clone());
+        known.insert(key, Arc::downgrade(&cluster));
+        Ok(cluster)
+    }
+}

@@ -1,0 +1,260 @@
+//! One watch for many pods: of a namespace and a label, or of one pod. Owns the list, the watch after it and its
+//! repetition for as long as anybody subscribes; passes each pod's news to the units that follow it, and judges none.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+use super::api::{Api, PodChange, Select};
+use super::api_error::ApiError;
+use super::back_off::{BackOff, RandomNumbers};
+use super::pod_status::PodSeen;
+
+/// Pauses after failures.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// A watch that is silent for longer was forgotten by its server, which ends each after 290 s.
+const SILENT_FOR: Duration = Duration::from_secs(360);
+
+/// What a watch says about one pod.
+#[derive(Debug, Clone)]
+pub enum WatchNews {
+    /// It was created or changed, or a new list shows it.
+    Applied(PodSeen),
+    /// It is gone; what it looked like at the end.
+    Deleted(PodSeen),
+    /// A new list does not show it.
+    Absent,
+    /// The API server answers again.
+    ServerIsBack,
+    /// Nothing can be watched, for this cause.
+    Refused(ApiError),
+}
+
+/// A shared watch.
+#[derive(Debug)]
+pub struct PodWatch {
+    /// By the pod's name. A plain lock, for single operations.
+    followers: Mutex<BTreeMap<String, Vec<(u64, mpsc::UnboundedSender<WatchNews>)>>>,
+    next_id: Mutex<u64>,
+    task: Mutex<Option<AbortHandle>>,
+}
+
+/// The right to a pod's news; the watch ends with the last one.
+#[derive(Debug)]
+pub struct Subscription {
+    name: String,
+    id: u64,
+    news: mpsc::UnboundedReceiver<WatchNews>,
+    watch: Arc<PodWatch>,
+}
+
+impl PodWatch {
+    /// Begins to watch.
+    pub fn start(api: Arc<dyn Api>, namespace: String, select: Select) -> Arc<Self> {
+        let watch =
+            Arc::new(Self { followers: Mutex::default(), next_id: Mutex::default(), task: Mutex::default() });
+        let keeper = Keeper {
+            watch: Arc::downgrade(&watch),
+            api,
+            namespace,
+            select,
+            had_outage: false,
+            pauses: pauses(),
+        };
+        *watch.task.lock() = Some(tokio::spawn(keeper.run()).abort_handle());
+        watch
+    }
+
+    /// Follows the pod of that name, which need not exist yet.
+    pub fn subscribe(self: &Arc<Self>, name: &str) -> Subscription {
+        let (sender, news) = mpsc::unbounded_channel();
+        let id = {
+            let mut next = self.next_id.lock();
+            *next += 1;
+            *next
+        };
+        self.followers.lock().entry(name.to_owned()).or_default().push((id, sender));
+        Subscription { name: name.to_owned(), id, news, watch: self.clone() }
+    }
+
+    fn publish(&self, name: &str, news: &WatchNews) {
+        for (_, follower) in self.followers.lock().get(name).into_iter().flatten() {
+            // One that was dropped leaves the list a moment later.
+            let _ = follower.send(news.clone());
+        }
+    }
+
+    fn publish_to_all(&self, news: &WatchNews) {
+        for (_, follower) in self.followers.lock().values().flatten() {
+            let _ = follower.send(news.clone());
+        }
+    }
+
+    fn publish_list(&self, pods: &[Value]) {
+        let mut seen: BTreeMap<String, PodSeen> =
+            pods.iter().map(PodSeen::read).map(|pod| (pod.name.clone(), pod)).collect();
+        let names: Vec<String> = self.followers.lock().keys().cloned().collect();
+        for name in names {
+            let news = seen.remove(&name).map_or(WatchNews::Absent, WatchNews::Applied);
+            self.publish(&name, &news);
+        }
+    }
+}
+
+impl Drop for PodWatch {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
+        }
+    }
+}
+
+impl Subscription {
+    /// The pod's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The next news.
+    pub async fn next(&mut self) -> WatchNews {
+        match self.news.recv().await {
+            Some(news) => news,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut followers = self.watch.followers.lock();
+        if let Some(of_name) = followers.get_mut(&self.name) {
+            of_name.retain(|(id, _)| *id != self.id);
+            if of_name.is_empty() {
+                followers.remove(&self.name);
+            }
+        }
+    }
+}
+
+fn pauses() -> (BackOff, RandomNumbers) {
+    (BackOff::new(FIRST_PAUSE, LONGEST_PAUSE), RandomNumbers::new(rand::random()))
+}
+
+/// The task behind a watch.
+struct Keeper {
+    watch: Weak<PodWatch>,
+    api: Arc<dyn Api>,
+    namespace: String,
+    select: Select,
+    had_outage: bool,
+    pauses: (BackOff, RandomNumbers),
+}
+
+/// Nobody follows any pod any more.
+struct Unwatched;
+
+impl Keeper {
+    async fn run(mut self) {
+        loop {
+            if let Err(Unwatched) = self.list_and_watch().await {
+                return;
+            }
+        }
+    }
+
+    /// Lists, and watches from there on until the server does not know that moment any more.
+    async fn list_and_watch(&mut self) -> Result<(), Unwatched> {
+        let list = match self.api.list(&self.namespace, &self.select).await {
+            Ok(list) => list,
+            Err(error) => return self.note_failure(&error).await,
+        };
+        self.note_success()?;
+        self.watch()?.publish_list(&list.pods);
+        let mut version = list.version;
+        loop {
+            let mut changes = match self.api.watch(&self.namespace, &self.select, &version).await {
+                Ok(changes) => changes,
+                // The moment is too old, most often.
+                Err(ApiError::Rejected(_)) => return self.pause().await,
+                Err(error) => {
+                    self.note_failure(&error).await?;
+                    continue;
+                }
+            };
+            self.note_success()?;
+            let begun = tokio::time::Instant::now();
+            loop {
+                match timeout(SILENT_FOR, changes.next()).await {
+                    Ok(Some(Ok(PodChange::Expired))) => return Ok(()),
+                    Ok(Some(Ok(change))) => self.pass_on(change, &mut version)?,
+                    Ok(Some(Err(error))) => {
+                        self.note_failure(&error).await?;
+                        break;
+                    }
+                    Ok(None) | Err(_) => break,
+                }
+            }
+            if begun.elapsed() < FIRST_PAUSE {
+                self.pause().await?;
+            }
+        }
+    }
+
+    fn pass_on(&self, change: PodChange, version: &mut String) -> Result<(), Unwatched> {
+        let moment = |object: &Value| object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+        let (object, is_gone) = match change {
+            PodChange::Bookmark(moment) => {
+                *version = moment;
+                return Ok(());
+            }
+            PodChange::Expired => return Ok(()),
+            PodChange::Applied(pod) => (pod, false),
+            PodChange::Deleted(pod) => (pod, true),
+        };
+        if let Some(moment) = moment(&object) {
+            *version = moment;
+        }
+        let pod = PodSeen::read(&object);
+        let name = pod.name.clone();
+        let news = if is_gone { WatchNews::Deleted(pod) } else { WatchNews::Applied(pod) };
+        self.watch()?.publish(&name, &news);
+        Ok(())
+    }
+
+    fn watch(&self) -> Result<Arc<PodWatch>, Unwatched> {
+        self.watch.upgrade().ok_or(Unwatched)
+    }
+
+    fn note_success(&mut self) -> Result<(), Unwatched> {
+        self.pauses.0.reset();
+        if std::mem::take(&mut self.had_outage) {
+            self.watch()?.publish_to_all(&WatchNews::ServerIsBack);
+        }
+        Ok(())
+    }
+
+    async fn note_failure(&mut self, error: &ApiError) -> Result<(), Unwatched> {
+        tracing::debug!(namespace = self.namespace, %error, "pods cannot be watched");
+        self.had_outage = true;
+        if !error.is_passing() && !matches!(error, ApiError::Unauthorized(_)) {
+            self.watch()?.publish_to_all(&WatchNews::Refused(error.clone()));
+        }
+        let asked = error.retry_after().unwrap_or_default();
+        sleep(asked.min(LONGEST_PAUSE)).await;
+        self.pause().await
+    }
+
+    async fn pause(&mut self) -> Result<(), Unwatched> {
+        let (pauses, dice) = &mut self.pauses;
+        sleep(pauses.next(dice)).await;
+        self.watch().map(drop)
+    }
+}
