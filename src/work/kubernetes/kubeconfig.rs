@@ -49,6 +49,20 @@ pub fn check_submitted(kubeconfig: &Value) -> Result<(), KubeconfigError> {
     Ok(())
 }
 
+/// Makes the paths of a kubeconfig of this host absolute: they are relative to the directory that its file is in.
+pub fn make_paths_absolute(kubeconfig: &mut Value, dir: &std::path::Path) {
+    for (list, entry, key, _) in FILES {
+        let entries = kubeconfig.get_mut(list).and_then(Value::as_array_mut);
+        for named in entries.into_iter().flatten() {
+            if let Some(Value::String(path)) = named.get_mut(entry).and_then(|fields| fields.get_mut(key))
+                && !path.is_empty()
+            {
+                *path = dir.join(&*path).to_string_lossy().into_owned();
+            }
+        }
+    }
+}
+
 /// The path of a key that is set in any entry of a list, in any case.
 fn find(kubeconfig: &Value, list: &str, entry: &str, key: &str) -> Option<String> {
     let entries = kubeconfig.get(list)?.as_array()?;

@@ -15,6 +15,7 @@ pub mod back_off;
 pub mod cluster;
 pub mod driver;
 pub mod environment;
+pub mod executor;
 pub mod extra;
 pub mod kubeconfig;
 pub mod log;

@@ -45,8 +45,17 @@ pub enum ConnectError {
     Kubeconfig(String),
 }
 
-/// A client, and the namespace that its credential leads to.
-pub(super) async fn client(credential: &Credential) -> Result<(Client, String), ConnectError> {
+/// A client for a credential, and where it leads.
+pub(super) struct Connected {
+    pub(super) client: Client,
+    /// The namespace.
+    pub(super) namespace: String,
+    /// The host and port of the API server.
+    pub(super) server: (String, u16),
+}
+
+/// Makes a client.
+pub(super) async fn client(credential: &Credential) -> Result<Connected, ConnectError> {
     let config = match credential {
         Credential::InCluster => Config::incluster().map_err(|e| ConnectError::InCluster(chain(&e)))?,
         Credential::Default => {
@@ -61,9 +70,12 @@ pub(super) async fn client(credential: &Credential) -> Result<(Client, String), 
             read.map_err(|e| ConnectError::Kubeconfig(chain(&e)))?
         }
     };
-    let namespace = config.default_namespace.clone();
     let client = build(&config).map_err(|e| ConnectError::Kubeconfig(chain(&*e)))?;
-    Ok((client, namespace))
+    let url = &config.cluster_url;
+    let usual = if url.scheme_str() == Some("http") { 80 } else { 443 };
+    let host = url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+    let server = (host, url.port_u16().unwrap_or(usual));
+    Ok(Connected { client, namespace: config.default_namespace, server })
 }
 
 fn build(config: &Config) -> Result<Client, BoxError> {

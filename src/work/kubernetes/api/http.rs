@@ -12,7 +12,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::connect::{ConnectError, Credential, chain};
+use super::connect::{ConnectError, Connected, Credential, chain};
 use super::rate::RateLimit;
 use super::{
     Answer, Api, LogStream, PodChanges, PodList, PodName, Select, StdinStream, attach, body, connect,
@@ -33,6 +33,7 @@ const PAGE: u32 = 500;
 #[derive(Clone)]
 pub struct HttpApi {
     client: Client,
+    server: (String, u16),
     limit: Option<Arc<RateLimit>>,
     /// WebSockets were refused here, and SPDY was not.
     uses_spdy: Arc<AtomicBool>,
@@ -44,9 +45,9 @@ impl HttpApi {
     /// # Errors
     /// [`ConnectError`]: the credential cannot be used. Nothing was sent yet.
     pub async fn new(credential: &Credential, rate: Option<Rate>) -> Result<(Self, String), ConnectError> {
-        let (client, namespace) = connect::client(credential).await?;
+        let Connected { client, namespace, server } = connect::client(credential).await?;
         let limit = rate.map(|rate| Arc::new(RateLimit::new(rate)));
-        Ok((Self { client, limit, uses_spdy: Arc::default() }, namespace))
+        Ok((Self { client, server, limit, uses_spdy: Arc::default() }, namespace))
     }
 
     /// Sends a request and waits for the head of its answer.
@@ -171,6 +172,10 @@ impl Api for HttpApi {
             let answer = api.json(with_json(Method::POST, path, review.to_string())?).await?;
             Ok(answer["status"]["allowed"] == true)
         })
+    }
+
+    fn server(&self) -> (String, u16) {
+        self.server.clone()
     }
 }
 

@@ -121,4 +121,6 @@ pub trait Api: Send + Sync + 'static {
     fn attach(&self, pod: &PodName) -> Answer<Box<dyn StdinStream>>;
     /// Whether the credential may make a request of this verb on pods or a subresource of them.
     fn may(&self, namespace: &str, verb: &str, subresource: &str) -> Answer<bool>;
+    /// The host and port of the API server.
+    fn server(&self) -> (String, u16);
 }

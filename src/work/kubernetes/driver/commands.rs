@@ -52,9 +52,9 @@ impl Commands {
         self.0.send(command).map_err(|refused| refused.0)
     }
 
-    /// Ends when the driver does.
-    pub async fn ended(&self) {
-        self.0.closed().await;
+    /// Whether the driver has ended.
+    pub fn has_ended(&self) -> bool {
+        self.0.is_closed()
     }
 }
 
