@@ -19,6 +19,9 @@ use crate::tls::{
     ClientOptions, ClientProfile, ProfileError, ProfileSet, Profiles, ServerProfile, UnknownProfile,
 };
 use crate::wire::{NameHash, NodeId, ServiceName};
+#[cfg(not(feature = "kubernetes"))]
+use crate::work::kubernetes;
+use crate::work::kubernetes::options::KubernetesType;
 use crate::work::signing::{KeyError, Signer, Verifier};
 use crate::work::{CommandType, DialFailure, Dialed, Dialer, Dialing};
 
@@ -135,17 +138,24 @@ pub(super) fn tls_profiles(config: &Config, in_use: &Profiles) -> Result<Arc<Pro
     in_use.prepare(servers, config.tls_clients.iter().cloned(), &config.node.id).map(Arc::new)
 }
 
-/// The answer to a submission of such a type.
-const NO_KUBERNETES: &str = "this version of meshd does not run Kubernetes work";
-
 /// All work types of the configuration.
 pub(super) fn work_types(config: &Config) -> Vec<CommandType> {
-    let kubernetes = config.work_kubernetes.iter().map(|configured| CommandType {
-        verify_signature: configured.verify_signature,
-        ..CommandType::unavailable(&configured.name, NO_KUBERNETES)
-    });
+    let kubernetes = config.work_kubernetes.iter().map(pods);
     let commands = config.work_commands.iter().chain(&config.work_python).cloned();
     commands.chain(kubernetes).collect()
+}
+
+#[cfg(feature = "kubernetes")]
+fn pods(kind: &KubernetesType) -> CommandType {
+    CommandType::pods(kind.clone())
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn pods(kind: &KubernetesType) -> CommandType {
+    CommandType {
+        verify_signature: kind.verify_signature,
+        ..CommandType::unavailable(&kind.name, kubernetes::NOT_BUILT_IN)
+    }
 }
 
 /// How long a signature is good unless configured, as with receptor.

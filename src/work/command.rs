@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::WorkError;
+use super::kubernetes::options::KubernetesType;
 use super::limits::Limits;
 
 /// A configured work type that runs a command.
@@ -25,6 +26,8 @@ pub struct CommandType {
     pub plugin: Option<PythonPlugin>,
     /// Bounds and surroundings of its units.
     pub limits: Limits,
+    /// How its units run as pods, if they do.
+    pub pods: Option<Box<KubernetesType>>,
     /// Why nothing of this type can run here: it is known, not advertised, and submissions are refused.
     pub cannot_run: Option<&'static str>,
 }
@@ -54,6 +57,7 @@ impl CommandType {
             verify_signature: false,
             plugin: None,
             limits: Limits::default(),
+            pods: None,
             cannot_run: None,
         }
     }
@@ -61,6 +65,12 @@ impl CommandType {
     /// A type that calls a function of a Python plugin.
     pub fn python(name: impl Into<String>, plugin: PythonPlugin) -> Self {
         Self { plugin: Some(plugin), ..Self::new(name, PYTHON_WORKER) }
+    }
+
+    /// A type whose units run as pods.
+    pub fn pods(kind: KubernetesType) -> Self {
+        let verify_signature = kind.verify_signature;
+        Self { verify_signature, ..Self { pods: Some(Box::new(kind.clone())), ..Self::new(kind.name, "") } }
     }
 
     /// A type that is configured and cannot run here, and why.

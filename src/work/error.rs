@@ -22,6 +22,9 @@ pub enum WorkError {
         /// What is missing.
         why: &'static str,
     },
+    /// A unit cannot run as a pod, for this cause.
+    #[error("{0}")]
+    Pod(String),
     /// No unit of that ID exists here.
     #[error("unknown work unit {0}")]
     UnknownUnit(String),

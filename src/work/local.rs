@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use self::queue::Queues;
 use super::cgroup::{Cgroup, Cgroups};
+use super::kubernetes::options::KubernetesType;
 use super::runner::{SpawnerHandle, kill_survivors};
 use super::status::{CommandExtra, Extra, REMOTE, Status};
 use super::units::{Entry, Units};
@@ -111,6 +112,16 @@ impl Local {
         let params = kind.arguments(params)?;
         let status = Status::new(work_type, Extra::Command(CommandExtra { pid: 0, params }));
         Ok(Status { verify_signature: kind.verify_signature, ..status })
+    }
+
+    /// How units of a type run as pods, if they do and can.
+    pub(crate) fn pods_of(&self, work_type: &str) -> Option<Box<KubernetesType>> {
+        self.runnable(work_type).ok()?.pods
+    }
+
+    /// All types whose units run as pods.
+    pub(crate) fn all_pods(&self) -> Vec<Box<KubernetesType>> {
+        self.types.load().values().filter_map(|kind| kind.pods.clone()).collect()
     }
 
     fn runnable(&self, work_type: &str) -> Result<CommandType, WorkError> {

@@ -22,6 +22,8 @@ pub mod follow;
 pub mod kubernetes;
 pub mod limits;
 mod local;
+#[cfg_attr(not(feature = "kubernetes"), path = "no_pods.rs")]
+mod pods;
 mod registry;
 mod remote;
 mod results;

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::asked::{self, Asked};
 use super::caller::{self, Submitter};
+use super::kubernetes::extra::KubeExtra;
 use super::unit::{Life, State};
 use crate::rpc::UnitReport;
 
@@ -43,6 +44,8 @@ pub enum Extra {
     None,
     /// A command unit.
     Command(CommandExtra),
+    /// A unit that runs as a pod.
+    Kubernetes(Box<KubeExtra>),
     /// A unit on another node.
     Remote(Box<RemoteExtra>),
     /// Anything else, kept as it was read.
@@ -272,7 +275,7 @@ impl Status {
     pub fn remote(&self) -> Option<&RemoteExtra> {
         match &self.extra {
             Extra::Remote(remote) => Some(remote),
-            Extra::None | Extra::Command(_) | Extra::Other(_) => None,
+            Extra::None | Extra::Command(_) | Extra::Kubernetes(_) | Extra::Other(_) => None,
         }
     }
 
@@ -280,7 +283,7 @@ impl Status {
     pub fn remote_mut(&mut self) -> Option<&mut RemoteExtra> {
         match &mut self.extra {
             Extra::Remote(remote) => Some(remote),
-            Extra::None | Extra::Command(_) | Extra::Other(_) => None,
+            Extra::None | Extra::Command(_) | Extra::Kubernetes(_) | Extra::Other(_) => None,
         }
     }
 
@@ -320,7 +323,13 @@ impl Extra {
             (text, true) => serde_json::from_str(text).map(Self::Remote),
             (text, false) => match serde_json::from_str(text) {
                 Ok(command) => Ok(Self::Command(command)),
-                Err(_) => serde_json::from_str(text).map(Self::Other),
+                Err(_) => {
+                    let value: Value = serde_json::from_str(text)?;
+                    match KubeExtra::is_one(&value) {
+                        true => serde_json::from_value(value).map(Self::Kubernetes),
+                        false => Ok(Self::Other(Box::new(value))),
+                    }
+                }
             },
         }
     }
@@ -331,6 +340,7 @@ impl Serialize for Extra {
         match self {
             Self::None => s.serialize_unit(),
             Self::Command(command) => command.serialize(s),
+            Self::Kubernetes(extra) => extra.serialize(s),
             Self::Remote(remote) => remote.serialize(s),
             Self::Other(value) => value.serialize(s),
         }
@@ -354,6 +364,7 @@ impl Serialize for ToldExtra<'_> {
                 shown.remote_params = shown.remote_params.without_secrets();
                 shown.serialize(s)
             }
+            Some(Extra::Kubernetes(extra)) => extra.shown().serialize(s),
             Some(extra) => extra.serialize(s),
         }
     }

@@ -77,6 +77,11 @@ impl Store {
         Ok(Self { root, slots: Arc::new(Semaphore::new(CONCURRENT)), journal })
     }
 
+    /// The node's directory.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The directory of a unit, which need not exist.
     pub(crate) fn unit(&self, id: &UnitId) -> UnitDir {
         UnitDir::new(&self.root, id.to_shared())

@@ -3,6 +3,7 @@
 //! Owns their declarations; work types are read into the types of [`crate::work`]. It refuses to open key
 //! files and pods' definitions, and to run anything.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -87,9 +88,7 @@ settings! {
 
 directive! {
     /// Runs work in Kubernetes pods
-    "work-kubernetes" in Work [without_effect(
-        "this version of meshd does not run such work; the types are not advertised, and submissions to them are refused"
-    )];
+    "work-kubernetes" in Work;
     WorkKubernetes => KubernetesType {
         /// name of the work type
         name "worktype": WorkType [required],
@@ -119,6 +118,12 @@ directive! {
         delete_pod_on_restart "deletepodonrestart": bool = "true",
         /// how to talk to pods: logger or tcp
         stream_method "streammethod": StreamMethod = "logger",
+        /// address of this node that pods connect to with streammethod tcp, if it is not to be found out
+        tcp_address "tcpaddress": Option<IpAddr>,
+        /// how long the API server may be away before a healthy unit fails
+        api_outage "apioutage": Duration = "30m",
+        /// try again while the namespace's quota is exceeded, until the pending timeout
+        quota_retry "quotaretry": bool,
         /// accept only signed submissions
         verify_signature "verifysignature": SignedOnly,
     }
@@ -140,6 +145,9 @@ directive! {
         allow_runtime_pod,
         delete_pod_on_restart,
         stream_method,
+        tcp_address,
+        api_outage,
+        quota_retry,
         verify_signature,
         ..KubernetesType::new(name)
     }

@@ -35,6 +35,9 @@ pub struct KubeExtra {
     /// An attach for stdin was requested, so part of the payload may have reached the pod.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stdin_begun: bool,
+    /// The unit was released then, and its pod was not deleted yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub released: Option<Timestamp>,
     /// Exit code of container `worker`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
@@ -44,6 +47,11 @@ pub struct KubeExtra {
 }
 
 impl KubeExtra {
+    /// Whether a unit's ExtraData is that of a pod: every version has written these keys.
+    pub fn is_one(extra: &serde_json::Value) -> bool {
+        ["KubeNamespace", "KubeConfig", "KubePod", "PodName"].iter().all(|key| extra.get(key).is_some())
+    }
+
     /// A copy without secrets, for answers to clients.
     pub fn shown(&self) -> Self {
         Self { kube_config: String::new(), kube_pod: String::new(), ..self.clone() }

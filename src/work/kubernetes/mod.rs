@@ -9,21 +9,41 @@
 //! - [`log`]: stdout from log streams that break off, repeat themselves and rotate.
 //! - [`machine`]: the one owner of a unit, which decides.
 
+#[cfg(feature = "kubernetes")]
 pub mod api;
+#[cfg(feature = "kubernetes")]
 pub mod api_error;
+#[cfg(feature = "kubernetes")]
 pub mod back_off;
+#[cfg(feature = "kubernetes")]
 pub mod cluster;
+#[cfg(feature = "kubernetes")]
 pub mod driver;
+#[cfg(feature = "kubernetes")]
 pub mod environment;
+#[cfg(feature = "kubernetes")]
 pub mod executor;
 pub mod extra;
+#[cfg(feature = "kubernetes")]
 pub mod kubeconfig;
+#[cfg(feature = "kubernetes")]
 pub mod log;
+#[cfg(feature = "kubernetes")]
 pub mod machine;
+#[cfg(feature = "kubernetes")]
 pub mod name;
 pub mod options;
+#[cfg(feature = "kubernetes")]
 pub mod parameters;
+#[cfg(feature = "kubernetes")]
 pub mod pod;
+#[cfg(feature = "kubernetes")]
 pub mod pod_status;
+#[cfg(feature = "kubernetes")]
 pub mod waiting;
+#[cfg(feature = "kubernetes")]
 pub mod watch;
+
+/// What a program that was built without Kubernetes says.
+#[cfg(not(feature = "kubernetes"))]
+pub const NOT_BUILT_IN: &str = "this meshd was built without Kubernetes";

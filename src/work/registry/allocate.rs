@@ -33,7 +33,13 @@ impl Registry {
         {
             return Ok((whole, true));
         }
-        let mut status = if here { self.local_status(&request)? } else { self.remote_status(request)? };
+        let mut status = match here {
+            true => match self.pod_status(&request).await? {
+                Some(status) => status,
+                None => self.local_status(&request)?,
+            },
+            false => self.remote_status(request)?,
+        };
         (status.submitter, status.asked) = (Some(submitter), Some(asked));
         status.life.apply(&Event::PayloadAwaited);
         Ok((self.create(chosen, status).await?, false))

@@ -19,10 +19,11 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 
 use super::local::{self, Local};
+use super::pods::Pods;
 use super::remote::Remotes;
 use super::results::ResultStream;
 use super::signing::{PayloadHash, SignatureError, Signer, Subject, Verb, Verifier};
-use super::status::{REMOTE, Status};
+use super::status::{Extra, REMOTE, Status};
 use super::store::Store;
 use super::unit::{State, UnitId};
 use super::units::{Entry, Outcome, Quota, Units, detached};
@@ -77,6 +78,7 @@ pub struct Registry {
     units: Arc<Units>,
     local: Arc<Local>,
     remotes: Arc<Remotes>,
+    pods: Arc<Pods>,
     /// Checks the signatures of requests from other nodes.
     verifier: Arc<ArcSwapOption<Verifier>>,
 }
@@ -101,9 +103,11 @@ impl Registry {
         let units = Arc::new(Units::new(store, node_id));
         let local = Local::new(units.clone(), work_types, runner_exe, cancel_grace)?;
         let remotes = Remotes::new(units.clone(), dialer, signer);
-        let this = Self { units, local, remotes, verifier: Arc::new(verifier.into()) };
+        let pods = Pods::open(units.clone(), local.clone()).await;
+        let this = Self { units, local, remotes, pods, verifier: Arc::new(verifier.into()) };
         this.resume_all().await?;
         this.local.start_retention();
+        this.pods.sweep();
         Ok(this)
     }
 
@@ -202,9 +206,12 @@ impl Registry {
             found => found?,
         };
         let status = self.check_caller(&entry, caller, Verb::Cancel)?;
-        match status.remote() {
-            Some(_) => self.remotes.cancel(&entry).await,
-            None => self.local.cancel(&entry).await.map(|()| Outcome::Done),
+        match status.extra {
+            Extra::Remote(_) => self.remotes.cancel(&entry).await,
+            Extra::Kubernetes(_) => self.pods.cancel(&entry).await,
+            Extra::None | Extra::Command(_) | Extra::Other(_) => {
+                self.local.cancel(&entry).await.map(|()| Outcome::Done)
+            }
         }
     }
 
@@ -220,11 +227,14 @@ impl Registry {
             found => found?,
         };
         let status = self.check_caller(&entry, caller, Verb::Release)?;
-        let (local, remotes) = (self.local.clone(), self.remotes.clone());
+        let this = self.clone();
         detached(async move {
-            match status.remote() {
-                Some(_) => remotes.release(&entry, force).await,
-                None => local.release(&entry, force).await.map(|()| Outcome::Done),
+            match status.extra {
+                Extra::Remote(_) => this.remotes.release(&entry, force).await,
+                Extra::Kubernetes(_) => this.pods.release(&entry, force).await,
+                Extra::None | Extra::Command(_) | Extra::Other(_) => {
+                    this.local.release(&entry, force).await.map(|()| Outcome::Done)
+                }
             }
         })
         .await

@@ -58,7 +58,14 @@ impl Registry {
             }
         });
         let _in_time = tokio::time::timeout(PATIENCE, rest).await;
-        abandoned.iter().for_each(|entry| self.remotes.resume_abandoned(entry));
+        for entry in abandoned {
+            match entry.status().extra {
+                Extra::Kubernetes(_) => drop(tokio::spawn(self.pods.clone().finish_release(entry))),
+                Extra::None | Extra::Command(_) | Extra::Remote(_) | Extra::Other(_) => {
+                    self.remotes.resume_abandoned(&entry);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -66,6 +73,8 @@ impl Registry {
         let status = entry.status();
         if status.remote().is_some() {
             self.remotes.resume(entry).await;
+        } else if matches!(status.extra, Extra::Kubernetes(_)) {
+            self.pods.resume(entry).await;
         } else if self.local.has_type(&status.work_type) || matches!(status.extra, Extra::Command(_)) {
             self.local.resume(entry).await;
         }
@@ -86,8 +95,11 @@ impl Registry {
     fn load_abandoned(&self, id: UnitId) -> Option<Arc<Entry>> {
         let dir = self.units.store().hidden(&id);
         let status = dir.read_status().ok().and_then(|mut status| {
-            let remote = status.remote_mut()?;
-            (remote.local_cancelled, remote.local_released) = (true, true);
+            match &mut status.extra {
+                Extra::Remote(remote) => (remote.local_cancelled, remote.local_released) = (true, true),
+                Extra::Kubernetes(_) => {}
+                Extra::None | Extra::Command(_) | Extra::Other(_) => return None,
+            }
             Some(status)
         });
         if status.is_none() {
@@ -133,7 +145,8 @@ fn is_queued(entry: &Arc<Entry>) -> bool {
 
 /// Whether a unit is still under way, or its release or cancellation on another node is.
 fn is_unfinished(status: &Status) -> bool {
-    !status.life.state.is_final() || has_work(status)
+    let has_pod = matches!(status.extra, Extra::Kubernetes(_)) && status.life.state == State::Canceled;
+    !status.life.state.is_final() || has_work(status) || has_pod
 }
 
 /// Reads the status. A plugin writes its own in place, and there may be half of one for a moment.

@@ -91,6 +91,14 @@ impl Registry {
 }
 
 impl Registry {
+    pub(super) async fn pod_status(&self, request: &SubmitRequest) -> Result<Option<Status>, WorkError> {
+        let status = self.pods.new_status(&request.work_type, &request.params).await?;
+        if status.is_some() && request.ttl.as_ref().is_some_and(|ttl| !ttl.is_empty()) {
+            return Err(WorkError::TtlIsForRemoteWork);
+        }
+        Ok(status)
+    }
+
     pub(super) fn local_status(&self, request: &SubmitRequest) -> Result<Status, WorkError> {
         if request.ttl.as_ref().is_some_and(|ttl| !ttl.is_empty()) {
             return Err(WorkError::TtlIsForRemoteWork);
@@ -190,9 +198,12 @@ impl Submission {
         self.done = true;
         let (registry, entry) = (self.registry.clone(), self.entry.clone());
         let started = detached(async move {
-            match entry.status().remote() {
-                Some(_) => registry.remotes.start(&entry).await,
-                None => registry.local.start(&entry).await.map(|()| Started::Started),
+            match entry.status().extra {
+                Extra::Remote(_) => registry.remotes.start(&entry).await,
+                Extra::Kubernetes(_) => registry.pods.start(&entry).await.map(|()| Started::Started),
+                Extra::None | Extra::Command(_) | Extra::Other(_) => {
+                    registry.local.start(&entry).await.map(|()| Started::Started)
+                }
             }
         });
         match started.await {

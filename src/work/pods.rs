@@ -1,0 +1,330 @@
+//! Units that run as pods, beside those that run commands: which requests go to their executor, and what the store
+//! keeps of them. Owns the release of a unit whose pod cannot be deleted yet; asks no API server.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+
+use super::WorkError;
+use super::kubernetes::driver::{Command, Recording, Removed, Unit};
+use super::kubernetes::environment::Environment;
+use super::kubernetes::executor::{Executor, PodUnit, put_record};
+use super::kubernetes::extra::KubeExtra;
+use super::kubernetes::machine::StatusChange;
+use super::kubernetes::name::label_value;
+use super::kubernetes::options::{AuthMethod, KubernetesType};
+use super::local::Local;
+use super::status::{Extra, Status};
+use super::store::{Durability, Store};
+use super::unit::{Event, State};
+use super::units::{Entry, Outcome, Units};
+
+/// The file with the random ID of the node's directory.
+const STORE_ID: &str = ".store-id";
+/// How long the pod of a released unit is tried to be deleted.
+const RELEASE_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Time between two of these attempts, at first and at most.
+const FIRST_RETRY: Duration = Duration::from_secs(5);
+const LAST_RETRY: Duration = Duration::from_secs(300);
+/// How often a driver is started for one command.
+const ATTEMPTS: usize = 5;
+/// Time between attempts to write a status.
+const REWRITE: Duration = Duration::from_secs(1);
+
+/// What runs units as pods.
+pub(crate) struct Pods {
+    units: Arc<Units>,
+    /// Knows the types.
+    local: Arc<Local>,
+    /// Without one, why nothing runs.
+    executor: Result<Executor, String>,
+}
+
+impl Pods {
+    /// Reads the environment, and the ID of the node's directory.
+    pub(crate) async fn open(units: Arc<Units>, local: Arc<Local>) -> Arc<Self> {
+        let environment = Environment::read(|name| std::env::var(name).ok());
+        let path = units.store().root().join(STORE_ID);
+        let id = units.store().blocking(move || store_id(path)).await;
+        let executor = match (environment, id) {
+            (Ok(environment), Ok(id)) => Ok(Executor::new(units.node_id().as_str(), id, environment)),
+            (Err(error), _) => Err(error.to_string()),
+            (_, Err(error)) => Err(format!("the file {STORE_ID} cannot be used: {error}")),
+        };
+        Arc::new(Self { units, local, executor })
+    }
+
+    fn executor(&self) -> Result<&Executor, WorkError> {
+        self.executor.as_ref().map_err(|error| WorkError::Pod(error.clone()))
+    }
+}
+
+fn store_id(path: PathBuf) -> std::io::Result<String> {
+    match std::fs::read_to_string(&path) {
+        Ok(id) if !id.trim().is_empty() => return Ok(id.trim().to_owned()),
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let id = format!("{:032x}", rand::random::<u128>());
+    let new = path.with_extension("new");
+    std::fs::write(&new, &id)?;
+    std::fs::File::open(&new)?.sync_all()?;
+    std::fs::rename(&new, &path)?;
+    Ok(id)
+}
+
+impl Pods {
+    /// The first status of a unit that is to run as a pod; none if it is to run otherwise.
+    pub(crate) async fn new_status(
+        &self,
+        work_type: &str,
+        params: &BTreeMap<String, String>,
+    ) -> Result<Option<Status>, WorkError> {
+        let Some(kind) = self.local.pods_of(work_type) else { return Ok(None) };
+        let extra = self.executor()?.check(&kind, params).await.map_err(WorkError::Pod)?;
+        let status = Status::new(work_type, Extra::Kubernetes(Box::new(extra)));
+        Ok(Some(Status { verify_signature: kind.verify_signature, ..status }))
+    }
+
+    /// Starts a unit whose payload is complete.
+    pub(crate) async fn start(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
+        let mut writer = entry.writer(self.units.store()).await;
+        if writer.status().life.state != State::Pending {
+            return Err(WorkError::EndedEarly(entry.id.to_string()));
+        }
+        writer.apply(Event::PayloadComplete, Durability::Durable).await;
+        drop(writer);
+        let executor = self.executor()?;
+        let started = self.with_pod(entry, async |unit, _| executor.start(unit).await).await;
+        if let Err(cause) = started {
+            entry.apply(self.units.store(), Event::StartFailed(cause.clone())).await;
+            return Err(WorkError::NotStarted(cause));
+        }
+        Ok(())
+    }
+
+    /// Goes on with a unit that an earlier daemon left.
+    pub(crate) async fn resume(self: &Arc<Self>, entry: &Arc<Entry>) {
+        let life = entry.status().life.clone();
+        if life.awaits_payload {
+            entry.apply(self.units.store(), Event::Restarted).await;
+        } else if !life.state.is_final() || life.state == State::Canceled {
+            if let Err(error) = self.resume_driver(entry).await {
+                entry.apply(self.units.store(), Event::StartFailed(error.to_string())).await;
+            }
+        }
+    }
+
+    /// Ends a unit. One that has ended stays as it is, and its pod goes.
+    pub(crate) async fn cancel(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
+        if !self.may_have_pod(entry) {
+            entry.apply(self.units.store(), Event::CancelledEarly).await;
+            return Ok(Outcome::Done);
+        }
+        self.command_pod(entry, Command::Cancel).await.map(|()| Outcome::Done)
+    }
+
+    /// Deletes a unit's pod, and then everything of the unit. What cannot be deleted yet is hidden meanwhile.
+    pub(crate) async fn release(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        force: bool,
+    ) -> Result<Outcome, WorkError> {
+        if entry.is_gone() {
+            return Ok(Outcome::Done);
+        }
+        if !self.may_have_pod(entry) {
+            entry.apply(self.units.store(), Event::CancelledEarly).await;
+            return self.units.remove(entry, |_| ()).await.map(|()| Outcome::Done);
+        }
+        let why = match self.delete_pod(entry, force).await {
+            Ok(Removed::Done { .. }) => {
+                return self.units.remove(entry, |_| ()).await.map(|()| Outcome::Done);
+            }
+            Ok(Removed::Pending(why)) => why,
+            Err(error) => error.to_string(),
+        };
+        if force {
+            tracing::warn!(unit = %entry.id, why, "released by force: the unit's pod may stay");
+            return self.units.remove(entry, |_| ()).await.map(|()| Outcome::Done);
+        }
+        tracing::info!(unit = %entry.id, why, "the pod of a released unit is not deleted yet");
+        self.hide_pod(entry).await?;
+        Ok(Outcome::Pending)
+    }
+
+    async fn delete_pod(self: &Arc<Self>, entry: &Arc<Entry>, force: bool) -> Result<Removed, WorkError> {
+        let released = pod_of(&entry.status()).and_then(|extra| extra.released);
+        let since = released.map_or(Duration::ZERO, |at| {
+            Duration::try_from(at.duration_until(Timestamp::now())).unwrap_or_default()
+        });
+        let give_up = Instant::now() + RELEASE_FOR.saturating_sub(since);
+        self.command_pod(entry, |answer| Command::Release { force, give_up, answer }).await
+    }
+
+    /// Takes a released unit out of sight; its pod is deleted as soon as it can be.
+    async fn hide_pod(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
+        let writer = entry.writer(self.units.store()).await;
+        let mut status = Status::clone(&writer.status());
+        status.life.apply(&Event::CancelledEarly);
+        if let Extra::Kubernetes(extra) = &mut status.extra {
+            extra.released.get_or_insert_with(Timestamp::now);
+        }
+        let dir = self.units.store().hide(&entry.id, &status).await?;
+        drop(writer);
+        self.units.remove(entry, |_| ()).await?;
+        tokio::spawn(self.clone().finish_release(Entry::new(entry.id.clone(), dir, status)));
+        Ok(())
+    }
+
+    /// Deletes the pod of a hidden unit, and what was kept of the unit.
+    pub(crate) async fn finish_release(self: Arc<Self>, hidden: Arc<Entry>) {
+        let mut pause = FIRST_RETRY;
+        loop {
+            match self.delete_pod(&hidden, false).await {
+                Ok(Removed::Done { is_gone }) => {
+                    if !is_gone {
+                        tracing::warn!(unit = %hidden.id, "the pod of a released unit may stay: it could not be deleted");
+                    }
+                    break;
+                }
+                Ok(Removed::Pending(_)) => {}
+                Err(error) => {
+                    tracing::debug!(unit = %hidden.id, %error, "a released unit's pod is not deleted")
+                }
+            }
+            let released = pod_of(&hidden.status()).and_then(|extra| extra.released).unwrap_or_default();
+            let since = Duration::try_from(released.duration_until(Timestamp::now())).unwrap_or_default();
+            if since > RELEASE_FOR {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LAST_RETRY);
+        }
+        if let Err(error) = self.units.remove(&hidden, |_| ()).await {
+            tracing::warn!(unit = %hidden.id, %error, "what is left of a released unit stays");
+        }
+    }
+
+    /// Whether there is, or may be, a pod of a unit, or soon will be.
+    fn may_have_pod(&self, entry: &Entry) -> bool {
+        let status = entry.status();
+        let has_name = pod_of(&status).is_some_and(|extra| !extra.pod_name.is_empty());
+        let starts = !status.life.state.is_final() && !status.life.awaits_payload;
+        let is_driven = self.executor.as_ref().is_ok_and(|e| e.driver(entry.id.as_str()).is_some());
+        has_name || starts || is_driven
+    }
+
+    /// Has a unit's driver do something, and waits for its answer.
+    async fn command_pod<T>(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        command: impl Fn(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, WorkError> {
+        // A driver that has just ended is replaced by another; one that ends at once cannot open the unit's files.
+        for _ in 0..ATTEMPTS {
+            if self.executor()?.driver(entry.id.as_str()).is_none() {
+                self.resume_driver(entry).await?;
+            }
+            let driver = self.executor()?.driver(entry.id.as_str());
+            let (answer, answered) = oneshot::channel();
+            if driver.is_some_and(|driver| driver.send(command(answer)).is_ok())
+                && let Ok(answer) = answered.await
+            {
+                return Ok(answer);
+            }
+        }
+        Err(WorkError::Pod("the unit's files cannot be opened: see its Detail".into()))
+    }
+
+    async fn resume_driver(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
+        let executor = self.executor()?;
+        let resumed = async |unit: PodUnit<'_>, status: &Status| {
+            executor.resume(unit, status.life.state, status.life.detail.clone()).await
+        };
+        self.with_pod(entry, resumed).await.map_err(WorkError::Pod)
+    }
+
+    async fn with_pod<T>(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        act: impl AsyncFnOnce(PodUnit<'_>, &Status) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let status = entry.status();
+        let Some(extra) = pod_of(&status) else { return Err("the unit has no pod".into()) };
+        let known = self.local.pods_of(&status.work_type);
+        let kind = known.unwrap_or_else(|| Box::new(forgotten(&status.work_type, extra)));
+        let dir = entry.dir.clone();
+        let has_stdin = self.units.store().blocking(move || dir.payload_size() > 0).await;
+        let files = Arc::new(Files { entry: entry.clone(), store: self.units.store().clone() });
+        let unit = PodUnit { id: entry.id.as_str(), kind: &kind, extra, has_stdin, files };
+        act(unit, &status).await
+    }
+
+    /// Deletes pods of this node whose unit is not here any more.
+    pub(crate) fn sweep(self: &Arc<Self>) {
+        for kind in self.local.all_pods() {
+            let this = self.clone();
+            tokio::spawn(async move {
+                let is_here = |label: &str| {
+                    this.units.all().iter().any(|entry| label_value(entry.id.as_str()) == label)
+                };
+                if let Ok(executor) = &this.executor {
+                    executor.sweep(&kind, is_here).await;
+                }
+            });
+        }
+    }
+}
+
+fn pod_of(status: &Status) -> Option<&KubeExtra> {
+    match &status.extra {
+        Extra::Kubernetes(extra) => Some(extra),
+        Extra::None | Extra::Command(_) | Extra::Remote(_) | Extra::Other(_) => None,
+    }
+}
+
+/// A type that is no longer configured, as far as a unit of it tells.
+fn forgotten(work_type: &str, extra: &KubeExtra) -> KubernetesType {
+    let auth_method = if extra.kube_config.is_empty() { AuthMethod::InCluster } else { AuthMethod::Runtime };
+    KubernetesType { auth_method, ..KubernetesType::new(work_type) }
+}
+
+/// A unit's directory and status.
+struct Files {
+    entry: Arc<Entry>,
+    store: Store,
+}
+
+impl Unit for Files {
+    fn dir(&self) -> PathBuf {
+        self.entry.dir.path().to_owned()
+    }
+
+    fn record(&self, change: StatusChange, stdout_size: u64) -> Recording {
+        let (entry, store) = (self.entry.clone(), self.store.clone());
+        Box::pin(async move {
+            loop {
+                let mut writer = entry.writer(&store).await;
+                let mut status = Status::clone(&writer.status());
+                let StatusChange { state, detail, record } = change.clone();
+                status.life.apply(&Event::Reported(state, detail, stdout_size));
+                status.exit_code = record.exit_code;
+                if let Extra::Kubernetes(extra) = &mut status.extra {
+                    put_record(extra, record);
+                }
+                match writer.put(status, Durability::Durable).await {
+                    Ok(()) => return,
+                    Err(error) => tracing::warn!(unit = %entry.id, %error, "a status is not on disk yet"),
+                }
+                drop(writer);
+                tokio::time::sleep(REWRITE).await;
+            }
+        })
+    }
+}
