@@ -118,11 +118,11 @@ directive! {
         delete_pod_on_restart "deletepodonrestart": bool = "true",
         /// how to talk to pods: logger or tcp
         stream_method "streammethod": StreamMethod = "logger",
-        /// address of this node that pods connect to with streammethod tcp, if it is not to be found out
+        /// address that pods connect to with streammethod tcp
         tcp_address "tcpaddress": Option<IpAddr>,
-        /// how long the API server may be away before a healthy unit fails
+        /// how long a unit waits for its API server
         api_outage "apioutage": Duration = "30m",
-        /// try again while the namespace's quota is exceeded, until the pending timeout
+        /// try again while a quota is exceeded
         quota_retry "quotaretry": bool,
         /// accept only signed submissions
         verify_signature "verifysignature": SignedOnly,

@@ -9,6 +9,7 @@ use super::Findings;
 use crate::config::Config;
 use crate::daemon::wiring;
 use crate::tls::{ClientProfile, Rejection, ServerProfile};
+use crate::work::kubernetes::options::KubernetesType;
 
 impl Findings {
     /// Profiles: files readable and whole, certificates in force and for this node.
@@ -47,9 +48,35 @@ impl Findings {
             self.add("work-verification", error);
         }
         for kubernetes in &config.work_kubernetes {
-            let files = [kubernetes.kubeconfig.as_ref(), kubernetes.pod.as_ref()];
-            self.readable(&format!("work-kubernetes {}", kubernetes.name), files);
+            self.kubernetes(kubernetes);
         }
+    }
+
+    /// A cluster that is away now may be there when the node starts, so nothing of it is an error.
+    #[cfg(feature = "kubernetes")]
+    fn kubernetes(&mut self, kind: &KubernetesType) {
+        let what = format!("work-kubernetes {}", kind.name);
+        let files = [kind.kubeconfig.as_ref(), kind.pod.as_ref()];
+        let before = self.list.len();
+        self.readable(&what, files);
+        if self.list.len() > before {
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        match runtime {
+            Ok(runtime) => {
+                let problems = runtime.block_on(crate::work::kubernetes::check::problems(kind));
+                self.warnings.extend(problems.iter().map(|problem| format!("{what}: {problem}")));
+            }
+            Err(error) => self.add(&what, error),
+        }
+    }
+
+    #[cfg(not(feature = "kubernetes"))]
+    fn kubernetes(&mut self, kind: &KubernetesType) {
+        let what = format!("work-kubernetes {}", kind.name);
+        self.readable(&what, [kind.kubeconfig.as_ref(), kind.pod.as_ref()]);
+        self.warnings.push(format!("{what}: {}", crate::work::kubernetes::NOT_BUILT_IN));
     }
 
     fn readable<const N: usize>(&mut self, what: &str, files: [Option<&PathBuf>; N]) {

@@ -229,14 +229,7 @@ impl Executor {
     }
 
     async fn sweep_once(&self, kind: &KubernetesType, is_here: impl Fn(&str) -> bool) -> Result<(), String> {
-        let credential = match kind.auth_method {
-            AuthMethod::Runtime => return Ok(()),
-            AuthMethod::InCluster => Credential::InCluster,
-            AuthMethod::KubeConfig => match read("kubeconfig", kind.kubeconfig.as_deref()).await?.as_str() {
-                "" => Credential::Default,
-                text => Credential::Kubeconfig(parse("kubeconfig", text)?),
-            },
-        };
+        let Some(credential) = own_credential(kind).await? else { return Ok(()) };
         let cluster = self.clusters.get(&credential).await.map_err(|error| error.to_string())?;
         let namespace = if kind.namespace.is_empty() { &cluster.namespace } else { &kind.namespace };
         let ours = Select::Label(STORE_LABEL, self.store.clone());
@@ -254,6 +247,23 @@ impl Executor {
         }
         Ok(())
     }
+}
+
+/// The credential of a type itself; none if each submission brings one.
+pub(super) async fn own_credential(kind: &KubernetesType) -> Result<Option<Credential>, String> {
+    let text = match kind.auth_method {
+        AuthMethod::Runtime => return Ok(None),
+        AuthMethod::InCluster => return Ok(Some(Credential::InCluster)),
+        AuthMethod::KubeConfig => read("kubeconfig", kind.kubeconfig.as_deref()).await?,
+    };
+    if text.is_empty() {
+        return Ok(Some(Credential::Default));
+    }
+    let mut value = parse("kubeconfig", &text)?;
+    if let Some(dir) = kind.kubeconfig.as_deref().and_then(Path::parent) {
+        kubeconfig::make_paths_absolute(&mut value, dir);
+    }
+    Ok(Some(Credential::Kubeconfig(value)))
 }
 
 /// What a unit's ExtraData records of its pod.
@@ -280,7 +290,7 @@ pub fn put_record(extra: &mut KubeExtra, record: PodRecord) {
     extra.terminated_reason = record.terminated_reason;
 }
 
-async fn read(what: &str, path: Option<&Path>) -> Result<String, String> {
+pub(super) async fn read(what: &str, path: Option<&Path>) -> Result<String, String> {
     match path {
         Some(path) => {
             let read = tokio::fs::read_to_string(path).await;
@@ -291,7 +301,7 @@ async fn read(what: &str, path: Option<&Path>) -> Result<String, String> {
 }
 
 /// Reads YAML, or JSON. The parser's own words would show secrets.
-fn parse(what: &str, text: &str) -> Result<Value, String> {
+pub(super) fn parse(what: &str, text: &str) -> Result<Value, String> {
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let line = error.location().map_or(0, |location| location.line());

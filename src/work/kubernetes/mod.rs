@@ -16,6 +16,8 @@ pub mod api_error;
 #[cfg(feature = "kubernetes")]
 pub mod back_off;
 #[cfg(feature = "kubernetes")]
+pub mod check;
+#[cfg(feature = "kubernetes")]
 pub mod cluster;
 #[cfg(feature = "kubernetes")]
 pub mod driver;

@@ -203,8 +203,12 @@ fn with_json(method: Method, path: &str, body: String) -> Result<Request<Body>, 
 }
 
 pub(super) fn request(method: Method, path: &str, body: Body) -> Result<Request<Body>, ApiError> {
-    let accept = Request::builder().method(method).uri(path).header(header::ACCEPT, "application/json");
-    accept.body(body).map_err(|error| ApiError::Rejected(error.to_string()))
+    // Streams are refused where JSON is asked for, and JSON is what comes where nothing is.
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .body(body)
+        .map_err(|error| ApiError::Rejected(error.to_string()))
 }
 
 fn no_answer() -> ApiError {

@@ -47,7 +47,10 @@ impl StdinStream for WebSocketStdin {
             let read = async {
                 loop {
                     match from.next().await {
-                        Some(Ok(Message::Binary(message))) if message.first() == Some(&STATUS) => {
+                        // The server opens each channel with an empty message.
+                        Some(Ok(Message::Binary(message)))
+                            if message.len() > 1 && message.first() == Some(&STATUS) =>
+                        {
                             return outcome(&message[1..]);
                         }
                         Some(Ok(Message::Close(_))) | None => {

@@ -76,13 +76,25 @@ pub enum Begin {
     Left(State, String, PodRecord),
 }
 
+impl Begin {
+    fn record(&self) -> &PodRecord {
+        match self {
+            Self::Submitted(record) | Self::Left(_, _, record) => record,
+        }
+    }
+}
+
 /// Starts a driver; it ends when nothing of its unit needs one.
 pub fn start(job: Job) -> Commands {
     let (commands, inbox) = commands::channel();
     tokio::spawn(async move {
+        let (unit, record) = (job.unit.clone(), job.begin.record().clone());
         match Driver::new(job, inbox).await {
             Ok(driver) => driver.run().await,
-            Err(error) => tracing::warn!(%error, "a pod's unit cannot be driven"),
+            Err(error) => {
+                let detail = format!("Error opening stdout file: {error}");
+                unit.record(StatusChange { state: State::Failed, detail, record }, 0).await;
+            }
         }
     });
     commands

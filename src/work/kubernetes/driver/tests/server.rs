@@ -1,0 +1,428 @@
+//! A scripted API server: it keeps pods and their logs, answers over real sockets, and fails where a test says so.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use parking_lot::{Mutex, MutexGuard};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::Role;
+
+use crate::work::kubernetes::api::connect::Credential;
+
+/// The server, and what a test sees and changes of it.
+#[derive(Clone)]
+pub(super) struct Server {
+    pub(super) address: SocketAddr,
+    world: Arc<Mutex<World>>,
+    changed: Arc<watch::Sender<()>>,
+}
+
+#[derive(Default)]
+pub(super) struct World {
+    pub(super) pods: BTreeMap<String, Value>,
+    /// Of each pod, as the kubelet has it.
+    pub(super) logs: BTreeMap<String, String>,
+    pub(super) stdin: BTreeMap<String, Vec<u8>>,
+    /// What a connection brings that is opened: `METHOD PATH?QUERY`.
+    pub(super) requests: Vec<String>,
+    events: Vec<Value>,
+    /// Answers to the next requests whose text contains the first, instead of the right ones.
+    pub(super) faults: VecDeque<(&'static str, Fault)>,
+    /// The first log stream of the pod with UID `uN` breaks off after N bytes.
+    pub(super) cuts_first_stream: bool,
+    pub(super) cuts: u32,
+    /// What is held back is answered.
+    pub(super) goes_on: bool,
+    /// Each pod that is created runs at once.
+    pub(super) runs_at_once: bool,
+    made: u32,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Fault {
+    /// This status and message.
+    Refuse(u16, &'static str),
+    /// No answer, and the connection ends, after the request was carried out.
+    LoseAnswer,
+    /// The answer is held back until the test allows it.
+    Hold,
+    /// This text in place of a log.
+    Say(&'static str),
+    /// A log that ends in order at once.
+    End,
+}
+
+struct Asked {
+    method: String,
+    path: String,
+    query: String,
+    body: Value,
+}
+
+impl Server {
+    pub(super) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = Self { address, world: Arc::default(), changed: Arc::new(watch::Sender::new(())) };
+        server.clone().listen(listener);
+        server
+    }
+
+    fn listen(self, listener: TcpListener) {
+        tokio::spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                let server = self.clone();
+                tokio::spawn(async move { server.serve(connection).await });
+            }
+        });
+    }
+
+    pub(super) fn credential(&self) -> Credential {
+        Credential::Kubeconfig(json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "clusters": [{"name": "x", "cluster": {"server": format!("http://{}", self.address)}}],
+            "users": [{"name": "x", "user": {"token": "hunter2"}}],
+            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x", "namespace": "ns"}}],
+        }))
+    }
+
+    /// Looks at, or changes, what there is; streams notice it.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
+        let done = change(&mut self.world.lock());
+        self.changed.send_replace(());
+        done
+    }
+
+    pub(super) fn fault(&self, request: &'static str, fault: Fault) {
+        self.world.lock().faults.push_back((request, fault));
+    }
+
+    /// Waits until something is so.
+    pub(super) async fn until(&self, what: &str, mut is_so: impl FnMut(&World) -> bool) {
+        let mut changed = self.changed.subscribe();
+        let waits = async {
+            while !is_so(&self.world.lock()) {
+                changed.changed().await.unwrap();
+            }
+        };
+        if tokio::time::timeout(std::time::Duration::from_secs(60), waits).await.is_err() {
+            panic!("{what} never comes: {:#?}", self.world.lock().requests);
+        }
+    }
+
+    /// The only pod's name, once there is one.
+    pub(super) async fn pod(&self) -> String {
+        self.until("a pod", |world| !world.pods.is_empty()).await;
+        self.world.lock().pods.keys().next().unwrap().clone()
+    }
+
+    /// Has a pod's worker run.
+    pub(super) fn run(&self, pod: &str) {
+        self.change(|world| world.set_worker(pod, "Running", json!({"running": {}})));
+    }
+
+    /// Has it end.
+    pub(super) fn end(&self, pod: &str, code: i32) {
+        let (phase, reason) = if code == 0 { ("Succeeded", "Completed") } else { ("Failed", "Error") };
+        let ended = json!({"terminated": {"exitCode": code, "reason": reason}});
+        self.change(|world| world.set_worker(pod, phase, ended));
+    }
+
+    /// Has it print lines, two of them at each time.
+    pub(super) fn print(&self, pod: &str, lines: std::ops::Range<u32>) {
+        self.change(|world| {
+            let log = world.logs.entry(pod.to_owned()).or_default();
+            for line in lines {
+                let stamp =
+                    jiff::Timestamp::from_millisecond(1_000_000_000 + i64::from(line / 2) * 300).unwrap();
+                log.push_str(&format!("{stamp} line {line}\n"));
+            }
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, World> {
+        self.world.lock()
+    }
+
+    async fn serve(&self, connection: TcpStream) {
+        let mut connection = BufReader::new(connection);
+        while let Some((asked, is_upgrade)) = read(&mut connection).await {
+            let text = format!("{} {}?{}", asked.method, asked.path, asked.query);
+            let fault = {
+                let mut world = self.lock();
+                world.requests.push(text.clone());
+                let at = world.faults.iter().position(|(part, _)| text.contains(part));
+                at.and_then(|at| world.faults.remove(at)).map(|(_, fault)| fault)
+            };
+            self.changed.send_replace(());
+            if let Some(Fault::Hold) = fault {
+                self.until("the permission", |world| world.goes_on).await;
+            }
+            let goes_on = match fault {
+                Some(Fault::Refuse(code, message)) => {
+                    answer(
+                        &mut connection,
+                        code,
+                        &json!({"kind": "Status", "code": code, "message": message}),
+                    )
+                    .await
+                }
+                Some(Fault::Say(text)) => stream(&mut connection, text.as_bytes(), true).await,
+                Some(Fault::End) => stream(&mut connection, b"", true).await,
+                Some(Fault::LoseAnswer) => {
+                    self.answer(&asked);
+                    return;
+                }
+                Some(Fault::Hold) | None if is_upgrade => return self.attach(connection, &asked).await,
+                Some(Fault::Hold) | None if asked.query.contains("watch=true") => {
+                    return self.watch(connection, &asked).await;
+                }
+                Some(Fault::Hold) | None if asked.path.ends_with("/log") => {
+                    return self.log(connection, &asked).await;
+                }
+                Some(Fault::Hold) | None => {
+                    let (code, body) = self.answer(&asked);
+                    answer(&mut connection, code, &body).await
+                }
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, asked: &Asked) -> (u16, Value) {
+        let answer = self.lock().answer(asked);
+        self.changed.send_replace(());
+        answer
+    }
+
+    async fn watch(&self, mut connection: BufReader<TcpStream>, asked: &Asked) {
+        let mut changed = self.changed.subscribe();
+        let mut shown: usize = parameter(&asked.query, "resourceVersion").parse().unwrap();
+        if !head(&mut connection).await {
+            return;
+        }
+        loop {
+            let new: String = self.lock().events[shown..].iter().map(|event| format!("{event}\n")).collect();
+            shown = self.lock().events.len();
+            if !new.is_empty() && !chunk(&mut connection, new.as_bytes()).await
+                || changed.changed().await.is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    async fn log(&self, mut connection: BufReader<TcpStream>, asked: &Asked) {
+        let pod = asked.path.split('/').nth(6).unwrap().to_owned();
+        let since = parameter(&asked.query, "sinceTime").replace("%3A", ":");
+        let follows = asked.query.contains("follow=true");
+        let mut changed = self.changed.subscribe();
+        let mut left = self.lock().cut(&pod);
+        if !head(&mut connection).await {
+            return;
+        }
+        let mut shown = 0;
+        loop {
+            let (new, has_ended) = {
+                let world = self.lock();
+                let log = world.logs.get(&pod).cloned().unwrap_or_default();
+                let has_ended = world.pods.get(&pod).is_none_or(|pod| pod.to_string().contains("terminated"));
+                (log[shown..].to_owned(), has_ended)
+            };
+            shown += new.len();
+            let is_in = |line: &&str| {
+                let stamp: jiff::Timestamp = line.split(' ').next().unwrap().parse().unwrap();
+                since.is_empty() || stamp >= since.parse().unwrap()
+            };
+            let mut text: String = new.split_inclusive('\n').filter(is_in).collect();
+            if let Some(left) = &mut left {
+                text.truncate(*left);
+                *left -= text.len();
+            }
+            if !text.is_empty() && !chunk(&mut connection, text.as_bytes()).await || left == Some(0) {
+                return;
+            }
+            if !follows || has_ended {
+                // The end of the chunks, and of the connection.
+                chunk(&mut connection, b"").await;
+                return;
+            }
+            if changed.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn attach(&self, mut connection: BufReader<TcpStream>, asked: &Asked) {
+        let pod = asked.path.split('/').nth(6).unwrap().to_owned();
+        let spdy = asked.method == "POST";
+        let head: &[u8] = match spdy {
+            false => b"HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Protocol: v5.channel.k8s.io\r\n\r\n",
+            true => b"HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\n",
+        };
+        connection.get_mut().write_all(head).await.unwrap();
+        let success = json!({"status": "Success"}).to_string().into_bytes();
+        let took = |bytes: &[u8]| {
+            self.change(|world| world.stdin.entry(pod.clone()).or_default().extend_from_slice(bytes));
+        };
+        took(b"");
+        if spdy {
+            while let Ok(word) = connection.read_u32().await {
+                let (flags, length) =
+                    (connection.read_u8().await.unwrap(), connection.read_u16().await.unwrap());
+                let mut body =
+                    vec![0; usize::from(length) << 8 | usize::from(connection.read_u8().await.unwrap())];
+                connection.read_exact(&mut body).await.unwrap();
+                if word != 3 {
+                    continue;
+                }
+                took(&body);
+                if flags == 1 {
+                    let mut frame = vec![0, 0, 0, 1, 1, 0, 0, success.len() as u8];
+                    frame.extend_from_slice(&success);
+                    connection.get_mut().write_all(&frame).await.unwrap();
+                }
+            }
+            return;
+        }
+        let mut socket = WebSocketStream::from_raw_socket(connection, Role::Server, None).await;
+        // As a real one does.
+        socket.send(Message::binary(vec![3])).await.unwrap();
+        while let Some(Ok(message)) = socket.next().await {
+            match &message.into_data()[..] {
+                [0, bytes @ ..] => took(bytes),
+                [255, 0] => {
+                    let status = [&[3][..], &success].concat();
+                    socket.send(Message::binary(status)).await.unwrap();
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl World {
+    fn note(&mut self, kind: &str, mut pod: Value) -> Value {
+        let version = (self.events.len() + 1).to_string();
+        pod["metadata"]["resourceVersion"] = version.into();
+        self.events.push(json!({"type": kind, "object": pod}));
+        pod
+    }
+
+    /// Bytes after which the next log stream of a pod breaks off.
+    fn cut(&mut self, pod: &str) -> Option<usize> {
+        let log = format!("GET /api/v1/namespaces/ns/pods/{pod}/log");
+        let is_first = self.requests.iter().filter(|request| request.starts_with(&log)).count() == 1;
+        let uid = self.pods.get(pod)?["metadata"]["uid"].as_str()?;
+        let cut = (self.cuts_first_stream && is_first).then(|| uid.trim_start_matches('u').parse().unwrap());
+        self.cuts += u32::from(cut.is_some());
+        cut
+    }
+
+    pub(super) fn set_worker(&mut self, name: &str, phase: &str, state: Value) {
+        let Some(mut pod) = self.pods.get(name).cloned() else { return };
+        pod["status"] = json!({"phase": phase, "containerStatuses": [{"name": "worker", "state": state}]});
+        let pod = self.note("MODIFIED", pod);
+        self.pods.insert(name.to_owned(), pod);
+    }
+
+    fn answer(&mut self, asked: &Asked) -> (u16, Value) {
+        let name = asked.path.split('/').nth(6).unwrap_or_default();
+        let missing = || (404, json!({"message": format!("pods \"{name}\" not found")}));
+        match (asked.method.as_str(), name) {
+            ("POST", _) if asked.path.ends_with("/pods") => {
+                let mut pod = asked.body.clone();
+                let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+                if self.pods.contains_key(&name) {
+                    return (409, json!({"message": format!("pods \"{name}\" already exists")}));
+                }
+                self.made += 1;
+                pod["metadata"]["uid"] = format!("u{}", self.made).into();
+                let pod = self.note("ADDED", pod);
+                self.pods.insert(name.clone(), pod.clone());
+                if self.runs_at_once {
+                    self.set_worker(&name, "Running", json!({"running": {}}));
+                }
+                (201, pod)
+            }
+            ("GET", "") => {
+                let pods: Vec<_> = self.pods.values().cloned().collect();
+                (200, json!({"items": pods, "metadata": {"resourceVersion": self.events.len().to_string()}}))
+            }
+            ("GET", name) => self.pods.get(name).map_or_else(missing, |pod| (200, pod.clone())),
+            ("DELETE", name) => match self.pods.remove(name) {
+                Some(pod) => {
+                    assert_eq!(asked.body["preconditions"]["uid"], pod["metadata"]["uid"]);
+                    (200, self.note("DELETED", pod))
+                }
+                None => missing(),
+            },
+            _ => (405, json!({"message": "no such thing here"})),
+        }
+    }
+}
+
+async fn read(connection: &mut BufReader<TcpStream>) -> Option<(Asked, bool)> {
+    let (mut first, mut length, mut is_upgrade) = (String::new(), 0, false);
+    loop {
+        let mut line = String::new();
+        if connection.read_line(&mut line).await.ok()? == 0 {
+            return None;
+        }
+        let lower = line.trim().to_lowercase();
+        if first.is_empty() {
+            first = line.trim().to_owned();
+        } else if let Some(value) = lower.strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        } else if lower.starts_with("upgrade:") {
+            is_upgrade = true;
+        } else if lower.starts_with("authorization:") {
+            assert_eq!(line.trim().split(' ').next_back(), Some("hunter2"));
+        } else if lower.is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    connection.read_exact(&mut body).await.ok()?;
+    let (method, rest) = first.split_once(' ')?;
+    let target = rest.split(' ').next()?;
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let body = serde_json::from_slice(&body).unwrap_or_default();
+    Some((Asked { method: method.into(), path: path.into(), query: query.into(), body }, is_upgrade))
+}
+
+fn parameter<'a>(query: &'a str, name: &str) -> &'a str {
+    let given = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    given.unwrap_or_default()
+}
+
+async fn answer(connection: &mut BufReader<TcpStream>, code: u16, body: &Value) -> bool {
+    let body = body.to_string();
+    let text = format!("HTTP/1.1 {code} x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    connection.get_mut().write_all(text.as_bytes()).await.is_ok()
+}
+
+async fn head(connection: &mut BufReader<TcpStream>) -> bool {
+    connection.get_mut().write_all(b"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n").await.is_ok()
+}
+
+/// The empty chunk is the last.
+async fn chunk(connection: &mut BufReader<TcpStream>, bytes: &[u8]) -> bool {
+    let chunk = [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
+    connection.get_mut().write_all(&chunk).await.is_ok()
+}
+
+async fn stream(connection: &mut BufReader<TcpStream>, bytes: &[u8], ends: bool) -> bool {
+    head(connection).await
+        && (bytes.is_empty() || chunk(connection, bytes).await)
+        && (!ends || chunk(connection, b"").await)
+}
