@@ -150,6 +150,8 @@ def no_pod_is_left(request):
     node, cluster = request.getfixturevalue("node"), request.getfixturevalue("cluster")
     with node.control() as control:
         units = control.command("work list")
+    # Shown where the test has failed.
+    print(json.dumps(units, indent=1))
     for unit in units:
         node.release(unit)
     kubernetes.until("the end of all pods", lambda: not cluster.pods(), 60)
