@@ -10,7 +10,7 @@ use std::time::Duration;
 const SLICE: Duration = Duration::from_micros(100);
 
 /// The happenings to come.
-pub struct Agenda<T> {
+pub(crate) struct Agenda<T> {
     asked: u64,
     /// Everything up to the end of the present slice.
     near: BinaryHeap<Reverse<Entry<T>>>,
@@ -24,11 +24,11 @@ struct Entry<T> {
 }
 
 impl<T> Agenda<T> {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { asked: 0, near: BinaryHeap::new(), slice: 0, later: BTreeMap::new() }
     }
 
-    pub fn add(&mut self, when: Duration, what: T) {
+    pub(crate) fn add(&mut self, when: Duration, what: T) {
         self.asked += 1;
         let entry = Reverse(Entry { key: (when, self.asked), what });
         let slice = when.as_nanos() / SLICE.as_nanos();
@@ -40,7 +40,7 @@ impl<T> Agenda<T> {
     }
 
     /// The next happening, if it is due by then.
-    pub fn next(&mut self, by: Duration) -> Option<(Duration, T)> {
+    pub(crate) fn next(&mut self, by: Duration) -> Option<(Duration, T)> {
         if self.near.is_empty()
             && let Some((slice, entries)) = self.later.pop_first()
         {

@@ -21,7 +21,7 @@ const STAGES: usize = 20;
 const STAGE: Duration = Duration::from_secs(2);
 
 /// What one part of the story cost.
-pub struct Part {
+pub(crate) struct Part {
     name: &'static str,
     /// Until no forwarding table changed any more.
     time: Duration,
@@ -34,7 +34,7 @@ pub struct Part {
 }
 
 /// The run.
-pub struct Growth {
+pub(crate) struct Growth {
     world: World,
     tiers: Tiers,
     nodes: usize,
@@ -46,7 +46,7 @@ pub struct Growth {
 
 impl Growth {
     /// A mesh of `nodes` nodes of which none lives yet.
-    pub fn new(nodes: usize) -> Self {
+    pub(crate) fn new(nodes: usize) -> Self {
         let memory_before = resident();
         let mut rng = SmallRng::seed_from_u64(nodes as u64);
         let mut world = World::new(nodes as u64);
@@ -68,7 +68,7 @@ impl Growth {
     ///
     /// # Errors
     /// What was wrong, in words.
-    pub fn play(&mut self) -> Result<(), String> {
+    pub(crate) fn play(&mut self) -> Result<(), String> {
         let nodes = self.nodes as f64;
         self.part("growth", 8.0 * nodes, Self::grow);
         self.part("answers to newcomers", 1.2 * nodes, Self::await_answers);
@@ -202,7 +202,7 @@ impl Growth {
     }
 
     /// The parts as a Markdown table.
-    pub fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         let mut text = String::from("| part | s | floods | updates/node | real s |\n|---|---|---|---|---|\n");
         for Part { name, time, floods, updates_per_node, real } in &self.parts {
             let (time, real) = (time.as_secs_f64(), real.as_secs_f64());
@@ -212,7 +212,7 @@ impl Growth {
     }
 
     /// Bytes that the run holds for each pair of nodes.
-    pub fn memory_per_pair(&self) -> f64 {
+    pub(crate) fn memory_per_pair(&self) -> f64 {
         (resident().saturating_sub(self.memory_before)) as f64 / (self.nodes * self.nodes) as f64
     }
 

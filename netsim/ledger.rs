@@ -7,7 +7,7 @@ use meshd::wire::{DATA_HEADER_LEN, DataHeader, MessageType, Problem, ServiceName
 
 /// What became of a datagram; of several copies, of one of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// It came where it should.
     Delivered,
     /// Its sender got a notice why it did not.
@@ -28,20 +28,20 @@ struct Entry {
 
 /// All datagrams of a run.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     entries: Vec<Entry>,
 }
 
 impl Ledger {
     /// Opens the books on one more datagram; its number is the service that it comes from.
-    pub fn open(&mut self) -> (usize, ServiceName) {
+    pub(crate) fn open(&mut self) -> (usize, ServiceName) {
         self.entries.push(Entry::default());
         let id = self.entries.len() - 1;
         (id, ServiceName::new(&format!("d{id:07x}")).expect("8 bytes"))
     }
 
     /// The number of the datagram that a message carries or gives notice of, with the header.
-    pub fn id_of(message: &[u8]) -> Option<(usize, DataHeader)> {
+    pub(crate) fn id_of(message: &[u8]) -> Option<(usize, DataHeader)> {
         if MessageType::of(message).ok()? != MessageType::Data {
             return None;
         }
@@ -54,12 +54,12 @@ impl Ledger {
         Some((Self::id_of_service(service)?, header))
     }
 
-    pub fn id_of_service(service: ServiceName) -> Option<usize> {
+    pub(crate) fn id_of_service(service: ServiceName) -> Option<usize> {
         usize::from_str_radix(service.to_text().strip_prefix('d')?, 16).ok()
     }
 
     /// A message has come to a node.
-    pub fn visit(&mut self, id: usize, node: usize, header: &DataHeader) {
+    pub(crate) fn visit(&mut self, id: usize, node: usize, header: &DataHeader) {
         if header.to_service == ServiceName::UNREACH {
             return;
         }
@@ -69,21 +69,21 @@ impl Ledger {
         entry.circled |= before != header.hops;
     }
 
-    pub fn end(&mut self, id: usize, fate: Fate) {
+    pub(crate) fn end(&mut self, id: usize, fate: Fate) {
         self.entries[id].fates.push(fate);
     }
 
     /// What became of a datagram; nothing yet if empty.
-    pub fn fates(&self, id: usize) -> &[Fate] {
+    pub(crate) fn fates(&self, id: usize) -> &[Fate] {
         &self.entries[id].fates
     }
 
-    pub fn circled(&self, id: usize) -> bool {
+    pub(crate) fn circled(&self, id: usize) -> bool {
         self.entries[id].circled
     }
 
     /// Those without any end.
-    pub fn silently_lost(&self) -> Vec<usize> {
+    pub(crate) fn silently_lost(&self) -> Vec<usize> {
         (0..self.entries.len()).filter(|&id| self.entries[id].fates.is_empty()).collect()
     }
 }

@@ -9,7 +9,7 @@ use rand::rngs::SmallRng;
 
 /// What a link promises.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// In order and without loss, as TCP: a break ends the session.
     Stream,
     /// Nothing, as UDP: chances of loss in each direction and of duplication, and up to so much more delay for
@@ -19,7 +19,7 @@ pub enum Kind {
 
 /// Whether a link carries anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     Up,
     /// Whatever is sent vanishes, and nobody notices.
     Silent,
@@ -29,7 +29,7 @@ pub enum State {
 
 /// One link.
 #[derive(Debug, Clone)]
-pub struct Link {
+pub(crate) struct Link {
     pub nodes: [usize; 2],
     pub cost: Cost,
     pub delay: Duration,
@@ -41,7 +41,7 @@ pub struct Link {
 
 impl Link {
     /// After which times the copies of a message from one of its nodes arrive: none if it is lost.
-    pub fn copies(&self, from: usize, rng: &mut SmallRng) -> Vec<Duration> {
+    pub(crate) fn copies(&self, from: usize, rng: &mut SmallRng) -> Vec<Duration> {
         match self.kind {
             Kind::Stream => vec![self.delay],
             Kind::Datagram { loss, duplication, jitter } => {

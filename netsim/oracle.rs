@@ -18,7 +18,7 @@ const SAMPLE: usize = 100;
 const FEW: usize = 30;
 
 /// The true mesh: living nodes by index.
-pub struct Truth<'a> {
+pub(crate) struct Truth<'a> {
     world: &'a World,
     /// How many nodes are asked, at most twice that.
     sample: usize,
@@ -30,7 +30,7 @@ pub struct Truth<'a> {
 }
 
 impl<'a> Truth<'a> {
-    pub fn of(world: &'a World) -> Self {
+    pub(crate) fn of(world: &'a World) -> Self {
         let alive = |node: usize| world.nodes[node].mesh.is_some();
         let mut adjacent: BTreeMap<usize, BTreeMap<usize, Cost>> =
             (0..world.nodes.len()).filter(|&node| alive(node)).map(|node| (node, BTreeMap::new())).collect();
@@ -47,16 +47,16 @@ impl<'a> Truth<'a> {
     }
 
     /// The same, but few nodes are asked: each of them remembers its answers.
-    pub fn of_few(world: &'a World) -> Self {
+    pub(crate) fn of_few(world: &'a World) -> Self {
         Self { sample: FEW, ..Self::of(world) }
     }
 
-    pub fn reaches(&self, from: usize, to: usize) -> bool {
+    pub(crate) fn reaches(&self, from: usize, to: usize) -> bool {
         [from, to].iter().all(|node| self.adjacent.contains_key(node)) && self.island[from] == self.island[to]
     }
 
     /// Links on the way that the nodes' tables lead.
-    pub fn hops(&self, from: usize, to: usize) -> Result<usize, String> {
+    pub(crate) fn hops(&self, from: usize, to: usize) -> Result<usize, String> {
         let (mut at, mut hops) = (from, 0);
         while at != to {
             at = self.next(at, to)?.0;
@@ -116,7 +116,7 @@ impl<'a> Truth<'a> {
 
     /// Every node's routes are shortest paths, to exactly those that can be reached: each leads to a neighbour
     /// that is nearer by as much as the link there costs, and so never in a circle.
-    pub fn routes_are_shortest(&self) -> Result<(), String> {
+    pub(crate) fn routes_are_shortest(&self) -> Result<(), String> {
         for from in self.asked() {
             let reachable = self.adjacent.keys().filter(|&&to| to != from && self.reaches(from, to)).count();
             let listed = self.mesh(from).routing_table().len();
@@ -138,7 +138,7 @@ impl<'a> Truth<'a> {
 
     /// What each node knows of the links between nodes that it can reach is the truth, and so neighbours
     /// agree.
-    pub fn tables_are_true(&self) -> Result<(), String> {
+    pub(crate) fn tables_are_true(&self) -> Result<(), String> {
         let named = |links: &BTreeMap<usize, Cost>| -> BTreeMap<NodeId, Cost> {
             links.iter().map(|(&to, &cost)| (self.name(to).clone(), cost)).collect()
         };
@@ -160,7 +160,7 @@ impl<'a> Truth<'a> {
     }
 
     /// Every node lists the service of every reachable node that announces one.
-    pub fn services_are_known(&self) -> Result<(), String> {
+    pub(crate) fn services_are_known(&self) -> Result<(), String> {
         for node in self.asked() {
             let ads = self.mesh(node).status(self.world.clock()).advertisements;
             let known: BTreeSet<&NodeId> =
@@ -179,7 +179,7 @@ impl<'a> Truth<'a> {
     }
 
     /// No node remembers more than there ever was: each name, each service and, for an hour, each update once.
-    pub fn memory_is_bounded(&self) -> Result<(), String> {
+    pub(crate) fn memory_is_bounded(&self) -> Result<(), String> {
         let nodes = self.world.nodes.len() as u64;
         for node in self.adjacent.keys() {
             let mesh = self.world.nodes[*node].mesh.as_ref().expect("alive");
@@ -197,7 +197,7 @@ impl<'a> Truth<'a> {
 
     /// Routing and advertisement messages that floods need at most in `seconds` at rest, if each node announces
     /// its links once in `round` seconds.
-    pub fn most_messages_at_rest(&self, seconds: u64, round: u64) -> u64 {
+    pub(crate) fn most_messages_at_rest(&self, seconds: u64, round: u64) -> u64 {
         let nodes = self.adjacent.len() as u64;
         let ends: u64 = self.adjacent.values().map(|links| links.len() as u64).sum();
         let updates = nodes * (seconds / round + 1);

@@ -16,7 +16,7 @@ use rand::rngs::SmallRng;
 const ALIVE: ServiceName = ServiceName::from_wire(*b"\x01alive\0\0");
 
 /// One simulated node's core.
-pub struct Peer {
+pub(crate) struct Peer {
     mesh: Mesh,
     receptor_like: bool,
     /// What it sends beside what its core sends.
@@ -24,7 +24,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub fn new(id: NodeId, epoch: u64, receptor_like: bool, rng: SmallRng, now: Now) -> Self {
+    pub(crate) fn new(id: NodeId, epoch: u64, receptor_like: bool, rng: SmallRng, now: Now) -> Self {
         let mut options = Options::default();
         if receptor_like {
             (options.relaxed_interval, options.relaxed_per_node) = (options.update_interval, Duration::ZERO);
@@ -33,7 +33,7 @@ impl Peer {
         Self { mesh: Mesh::new(id, epoch, options, rng, now), receptor_like, refusals: VecDeque::new() }
     }
 
-    pub fn handle_packet(&mut self, session: SessionId, message: Bytes, now: Now) {
+    pub(crate) fn handle_packet(&mut self, session: SessionId, message: Bytes, now: Now) {
         if self.receptor_like
             && let Some(header) = probe(&message)
             && let Some(neighbour) = self.mesh.peer(session).cloned()
@@ -47,7 +47,7 @@ impl Peer {
         self.mesh.handle_packet(session, message, now);
     }
 
-    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+    pub(crate) fn poll_transmit(&mut self) -> Option<Transmit> {
         let of_core = std::iter::from_fn(|| self.mesh.poll_transmit());
         let receptor_like = self.receptor_like;
         let next = of_core.into_iter().find(|transmit| !receptor_like || probe(&transmit.message).is_none());
@@ -55,7 +55,7 @@ impl Peer {
     }
 
     /// The next event; links have room for everything here, and computations take no time.
-    pub fn poll_event(&mut self, now: Now) -> Option<Event> {
+    pub(crate) fn poll_event(&mut self, now: Now) -> Option<Event> {
         let event = self.mesh.poll_event()?;
         match &event {
             Event::Behind { session } if !self.receptor_like => {

@@ -14,12 +14,12 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// How large the largest meshes are to be, if the environment says it.
-pub fn nodes() -> Option<usize> {
+pub(crate) fn nodes() -> Option<usize> {
     number("NETSIM_NODES").map(|nodes| nodes as usize)
 }
 
 /// The run that the environment names.
-pub fn asked_for() -> Option<Case> {
+pub(crate) fn asked_for() -> Option<Case> {
     let seed = number("NETSIM_SEED")?;
     let name = std::env::var("NETSIM_SCENARIO").ok()?;
     let scenario = Scenario::ALL.into_iter().find(|s| format!("{s:?}") == name);
@@ -27,7 +27,7 @@ pub fn asked_for() -> Option<Case> {
 }
 
 /// Runs whose traces are known.
-pub fn recorded() -> impl Iterator<Item = (Case, u64)> {
+pub(crate) fn recorded() -> impl Iterator<Item = (Case, u64)> {
     let recorded = [
         (Scenario::ColdStart, 1, 0xe367_00b9_d5cb_c802),
         (Scenario::Crossing, 1, 0xa3e1_cd62_836c_54ee),
@@ -61,7 +61,7 @@ pub fn recorded() -> impl Iterator<Item = (Case, u64)> {
 }
 
 /// What to type to see a run again.
-pub fn command(case: &Case) -> String {
+pub(crate) fn command(case: &Case) -> String {
     format!(
         "NETSIM_SEED={} NETSIM_SCENARIO={:?} cargo test --test netsim -- replay --nocapture",
         case.seed, case.scenario
@@ -69,7 +69,7 @@ pub fn command(case: &Case) -> String {
 }
 
 /// Plays every scenario with every seed; reports and failures in the order of the runs.
-pub fn play_all() -> (Vec<(Case, Report)>, Vec<String>) {
+pub(crate) fn play_all() -> (Vec<(Case, Report)>, Vec<String>) {
     let seeds = number("NETSIM_SEEDS").unwrap_or(SEEDS);
     let runs = Scenario::ALL.len() as u64 * seeds;
     let (next, results) = (AtomicU64::new(0), Mutex::new(Vec::new()));

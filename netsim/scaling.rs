@@ -15,7 +15,7 @@ use crate::world::{Counts, World};
 
 /// One row of the table. Counts are for the whole mesh unless they say otherwise.
 #[derive(Debug)]
-pub struct Row {
+pub(crate) struct Row {
     pub nodes: usize,
     pub links: usize,
     /// From the first start until no table changed any more, in virtual time.
@@ -41,7 +41,7 @@ pub struct Row {
 ///
 /// # Errors
 /// What was wrong with its tables, in words.
-pub fn measure(nodes: usize) -> Result<Row, String> {
+pub(crate) fn measure(nodes: usize) -> Result<Row, String> {
     let began = Instant::now();
     let mut world = World::new(nodes as u64);
     let mut rng = SmallRng::seed_from_u64(nodes as u64);
@@ -168,7 +168,7 @@ fn status(world: &World) -> (Duration, Duration) {
 }
 
 /// The rows as a Markdown table.
-pub fn table(rows: &[Row]) -> String {
+pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::from(
         "| nodes | links | cold start s | messages/node | KiB/node | change s | messages | KiB | rest msg/s/node \
          | rest B/s/node | recompute ms | status ms | printed ms | real s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",

@@ -19,7 +19,7 @@ const TWIN_LIVES: Duration = Duration::from_secs(60);
 
 /// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scenario {
+pub(crate) enum Scenario {
     ColdStart,
     /// Both ends of every link dial at the same moment.
     Crossing,
@@ -43,7 +43,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    pub const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::ColdStart,
         Self::Crossing,
         Self::LinkReset,
@@ -74,7 +74,7 @@ impl Scenario {
 
 /// One run.
 #[derive(Debug, Clone, Copy)]
-pub struct Case {
+pub(crate) struct Case {
     pub scenario: Scenario,
     pub topology: Topology,
     pub nodes: usize,
@@ -83,7 +83,7 @@ pub struct Case {
 
 /// What a run measured.
 #[derive(Debug, Clone, Copy)]
-pub struct Report {
+pub(crate) struct Report {
     /// From the change until no table changed any more.
     pub convergence: Duration,
     /// Messages per node in that time.
@@ -94,7 +94,7 @@ pub struct Report {
 
 impl Case {
     /// The run that a seed stands for. Every fiftieth is a large mesh.
-    pub fn of(scenario: Scenario, seed: u64) -> Self {
+    pub(crate) fn of(scenario: Scenario, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
         let topology = Topology::ALL[rng.random_range(0..Topology::ALL.len())];
         let nodes = if seed % 50 == 49 { rng.random_range(60..=200) } else { rng.random_range(4..=20) };
@@ -109,7 +109,7 @@ impl Case {
     ///
     /// # Errors
     /// What was wrong, in words.
-    pub fn run(&self) -> Result<Report, String> {
+    pub(crate) fn run(&self) -> Result<Report, String> {
         let mut world = self.build();
         (0..self.nodes).for_each(|node| world.start(node, 0));
         let mut before = (world.now, world.counts);

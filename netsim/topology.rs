@@ -7,7 +7,7 @@ use rand::{Rng, RngExt};
 
 /// How nodes are linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Topology {
+pub(crate) enum Topology {
     Line,
     Ring,
     Star,
@@ -18,10 +18,10 @@ pub enum Topology {
 }
 
 impl Topology {
-    pub const ALL: [Self; 5] = [Self::Line, Self::Ring, Self::Star, Self::Tree, Self::Random];
+    pub(crate) const ALL: [Self; 5] = [Self::Line, Self::Ring, Self::Star, Self::Tree, Self::Random];
 
     /// The pairs of linked nodes among `nodes` of them.
-    pub fn edges(self, nodes: usize, rng: &mut SmallRng) -> Vec<(usize, usize)> {
+    pub(crate) fn edges(self, nodes: usize, rng: &mut SmallRng) -> Vec<(usize, usize)> {
         let mut edges: Vec<(usize, usize)> = match self {
             Self::Line | Self::Ring => (1..nodes).map(|i| (i - 1, i)).collect(),
             Self::Star => (1..nodes).map(|i| (0, i)).collect(),
@@ -50,7 +50,7 @@ impl Topology {
 /// A mesh as its users build it: some control nodes, all linked to each other; hop nodes in regions, each linked
 /// to a control node and to the next one of its region; execution nodes, region by region, that dial one hop node of
 /// it, every fifth of them a second one.
-pub struct Tiers {
+pub(crate) struct Tiers {
     /// Pairs of nodes: the first one dials. The nodes of a tier come before those of the next one.
     pub edges: Vec<(usize, usize)>,
     /// Control and hop nodes.
@@ -62,7 +62,7 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    pub fn new(nodes: usize, rng: &mut SmallRng) -> Self {
+    pub(crate) fn new(nodes: usize, rng: &mut SmallRng) -> Self {
         const CONTROL: usize = 8;
         const REGION: usize = 500;
         const PER_HOP: usize = 32;
@@ -93,12 +93,12 @@ impl Tiers {
 }
 
 /// A cost of a link.
-pub fn cost(rng: &mut SmallRng) -> Cost {
+pub(crate) fn cost(rng: &mut SmallRng) -> Cost {
     const COSTS: [f64; 6] = [1.0, 1.0, 1.0, 0.5, 2.0, 3.5];
     Cost::new(COSTS[rng.random_range(0..COSTS.len())]).expect("positive")
 }
 
 /// A name for the `i`th node.
-pub fn name(i: usize, rng: &mut SmallRng) -> NodeId {
+pub(crate) fn name(i: usize, rng: &mut SmallRng) -> NodeId {
     NodeId::new(format!("n{:04x}-{i}", rng.next_u32() & 0xffff)).expect("valid")
 }

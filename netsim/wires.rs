@@ -10,7 +10,7 @@ use crate::link::{Kind, Link, State};
 use crate::world::{Happening, World};
 
 /// One dialled connection; side 0 dialled. Each side has its own session, or none.
-pub struct Wire {
+pub(crate) struct Wire {
     pub link: usize,
     pub nodes: [usize; 2],
     pub sessions: [Option<SessionId>; 2],
@@ -35,7 +35,7 @@ impl World {
     }
 
     /// Cuts a link or restores it. A stream that was cut stays dead even if the link returns.
-    pub fn set_link(&mut self, link: usize, state: State) {
+    pub(crate) fn set_link(&mut self, link: usize, state: State) {
         self.links[link].state = state;
         let wires: Vec<usize> = (0..self.wires.len()).filter(|&id| self.wires[id].link == link).collect();
         match state {

@@ -22,12 +22,12 @@ use crate::wires::Wire;
 const START: i64 = 1_800_000_000;
 
 /// The service that every node listens on.
-pub fn service() -> ServiceName {
+pub(crate) fn service() -> ServiceName {
     ServiceName::new("sim").expect("valid")
 }
 
 /// A simulated node: its name stays, its life may end and begin again.
-pub struct Node {
+pub(crate) struct Node {
     pub id: NodeId,
     /// Boxed, since it is taken out and put back with each message.
     pub mesh: Option<Box<Peer>>,
@@ -43,7 +43,7 @@ pub struct Node {
     pub stopped: Option<Duration>,
 }
 
-pub enum Happening {
+pub(crate) enum Happening {
     Wake(usize),
     Dial { link: usize, side: usize },
     Accept(usize),
@@ -53,7 +53,7 @@ pub enum Happening {
 
 /// What was counted so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Routing and advertisements.
     pub control: u64,
     /// Of these, advertisements.
@@ -91,7 +91,7 @@ impl Hasher for Trace {
 }
 
 /// The whole simulation.
-pub struct World {
+pub(crate) struct World {
     pub now: Duration,
     pub rng: SmallRng,
     pub nodes: Vec<Node>,
@@ -109,7 +109,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self {
             now: Duration::ZERO,
             rng: SmallRng::seed_from_u64(seed),
@@ -128,12 +128,12 @@ impl World {
     }
 
     /// A number that two runs share exactly if everything that was ever sent was the same.
-    pub fn trace(&self) -> u64 {
+    pub(crate) fn trace(&self) -> u64 {
         self.trace.finish()
     }
 
     /// True time.
-    pub fn clock(&self) -> Now {
+    pub(crate) fn clock(&self) -> Now {
         self.clock_ahead(0)
     }
 
@@ -157,7 +157,7 @@ impl World {
     }
 
     /// Adds a node that does not live yet.
-    pub fn add_node(&mut self, id: NodeId, advertises: bool) -> usize {
+    pub(crate) fn add_node(&mut self, id: NodeId, advertises: bool) -> usize {
         self.nodes.push(Node {
             id,
             mesh: None,
@@ -172,7 +172,7 @@ impl World {
     }
 
     /// Starts a node; `clock_ahead` is what its clock is wrong by when it makes its epoch, in seconds.
-    pub fn start(&mut self, node: usize, clock_ahead: i64) {
+    pub(crate) fn start(&mut self, node: usize, clock_ahead: i64) {
         let seconds = START + clock_ahead + self.nodes[node].skew + self.now.as_secs() as i64;
         let epoch = (seconds as u64) << 24 | u64::from(self.rng.next_u32() >> 8);
         let rng = SmallRng::seed_from_u64(self.rng.next_u64());
@@ -203,7 +203,7 @@ impl World {
     }
 
     /// Ends a node's life. Its neighbours' streams are reset, unless it vanishes silently.
-    pub fn kill(&mut self, node: usize, silent: bool) {
+    pub(crate) fn kill(&mut self, node: usize, silent: bool) {
         self.nodes[node].mesh = None;
         let ends_here = |wire: &usize| self.wires[*wire].nodes.contains(&node);
         let wires: Vec<usize> = (0..self.wires.len()).filter(ends_here).collect();
@@ -215,7 +215,7 @@ impl World {
     }
 
     /// Sends a datagram in the books; its number.
-    pub fn send(&mut self, from: usize, to: usize, service: ServiceName) -> usize {
+    pub(crate) fn send(&mut self, from: usize, to: usize, service: ServiceName) -> usize {
         let (id, from_service) = self.ledger.open();
         let (now, to) = (self.clock_of(from), self.nodes[to].id.clone());
         match self.nodes[from].mesh.as_mut().map(|m| m.send(from_service, &to, service, b"sim", 30, now)) {
@@ -226,7 +226,7 @@ impl World {
     }
 
     /// Lets everything happen that happens within `time`.
-    pub fn run(&mut self, time: Duration) {
+    pub(crate) fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some((when, what)) = self.queue.next(end) {
             self.now = when;
@@ -403,7 +403,7 @@ impl World {
     }
 
     /// A random index below `n`.
-    pub fn pick(&mut self, n: usize) -> usize {
+    pub(crate) fn pick(&mut self, n: usize) -> usize {
         self.rng.random_range(0..n)
     }
 }

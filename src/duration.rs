@@ -15,7 +15,7 @@ const UNITS: [(&str, f64); 8] =
 ///
 /// # Errors
 /// [`InvalidDuration`] for anything else, negative durations and those beyond 292 years included.
-pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
+pub(crate) fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     let invalid = || InvalidDuration(text.to_owned());
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
@@ -42,7 +42,7 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
 }
 
 /// Prints a duration as Go does: `0s`, `1.5µs`, `1.234ms`, `2.5s`, `1m0s`, `1h20m30s`.
-pub fn print(duration: Duration) -> String {
+pub(crate) fn print(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let fraction = |unit: u128, name: &str| {
         let (whole, part) = (nanos / unit, nanos % unit);

@@ -37,7 +37,7 @@
 pub mod backend;
 pub(crate) mod cli;
 pub mod config;
-pub mod control;
+pub(crate) mod control;
 pub mod controller;
 pub(crate) mod daemon;
 pub(crate) mod duration;
@@ -46,7 +46,7 @@ pub mod node;
 pub(crate) mod os;
 mod program;
 pub mod rpc;
-pub mod service;
+pub(crate) mod service;
 pub mod stream;
 pub(crate) mod telemetry;
 pub mod tls;

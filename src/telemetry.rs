@@ -48,7 +48,7 @@ impl LogLevel {
 
 /// How much the process logs. Clones are the same.
 #[derive(Clone)]
-pub struct Log {
+pub(crate) struct Log {
     /// Under a lock, so that the level set last is also the one reported.
     current: Arc<Mutex<(LogLevel, bool)>>,
     apply: Arc<dyn Fn(Targets) + Send + Sync>,
@@ -62,12 +62,12 @@ impl std::fmt::Debug for Log {
 
 impl Log {
     /// The level, and whether single packets are logged, too.
-    pub fn get(&self) -> (LogLevel, bool) {
+    pub(crate) fn get(&self) -> (LogLevel, bool) {
         *self.current.lock()
     }
 
     /// Changes both from now on.
-    pub fn set(&self, level: LogLevel, trace: bool) {
+    pub(crate) fn set(&self, level: LogLevel, trace: bool) {
         let mut current = self.current.lock();
         *current = (level, trace);
         (self.apply)(filter(level, trace));
@@ -75,7 +75,7 @@ impl Log {
 }
 
 /// Starts logging for the whole process. `trace` shows single packets, too.
-pub fn start(level: LogLevel, trace: bool) -> Log {
+pub(crate) fn start(level: LogLevel, trace: bool) -> Log {
     let (filter, handle) = reload::Layer::new(filter(level, trace));
     let colours = std::io::stdout().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_target(false);

@@ -228,7 +228,7 @@ fn session(
 
 /// The receiving half of an in-process session.
 #[derive(Debug)]
-pub struct MemoryReader {
+pub(super) struct MemoryReader {
     frames: FrameReader<PipeReader>,
 }
 
@@ -240,7 +240,7 @@ impl MemoryReader {
 
 /// The sending half of an in-process session.
 #[derive(Debug)]
-pub struct MemoryWriter {
+pub(super) struct MemoryWriter {
     frames: FrameWriter<PipeWriter>,
     fault: Arc<Mutex<Fault>>,
 }

@@ -116,7 +116,7 @@ fn session(source: DatagramSource, sink: Sink, peer: String, direction: Directio
 
 /// The receiving half of a UDP session.
 #[derive(Debug)]
-pub struct UdpReader {
+pub(super) struct UdpReader {
     source: DatagramSource,
 }
 
@@ -170,7 +170,7 @@ async fn receive(
 
 /// The sending half of a UDP session.
 #[derive(Debug)]
-pub struct UdpWriter {
+pub(super) struct UdpWriter {
     sink: Sink,
 }
 

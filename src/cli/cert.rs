@@ -28,7 +28,7 @@ use crate::tls::{
 
 /// Commands on certificates.
 #[derive(Debug, Subcommand)]
-pub enum Cert {
+pub(super) enum Cert {
     /// Make an authority: a key, and a certificate that signs others
     Init(Init),
     /// Make a request for a certificate, and its key
@@ -43,7 +43,7 @@ pub enum Cert {
 
 /// Commands on keys for signing work.
 #[derive(Debug, Subcommand)]
-pub enum Key {
+pub(super) enum Key {
     /// Make a pair of keys: the submitting node signs with one, the others verify with the other
     Generate(Generate),
 }
@@ -84,7 +84,7 @@ impl Validity {
 
 /// Arguments of `meshctl cert init`.
 #[derive(Debug, Args)]
-pub struct Init {
+pub(super) struct Init {
     /// Name of the authority
     #[arg(long)]
     commonname: String,
@@ -106,7 +106,7 @@ pub struct Init {
 
 /// Arguments of `meshctl cert makereq`.
 #[derive(Debug, Args)]
-pub struct MakeRequest {
+pub(super) struct MakeRequest {
     /// Name in the certificate
     #[arg(long)]
     commonname: String,
@@ -138,7 +138,7 @@ pub struct MakeRequest {
 
 /// Arguments of `meshctl cert signreq`.
 #[derive(Debug, Args)]
-pub struct SignRequest {
+pub(super) struct SignRequest {
     /// Request file
     #[arg(long, value_name = "FILE")]
     req: PathBuf,
@@ -160,7 +160,7 @@ pub struct SignRequest {
 
 /// Arguments of `meshctl cert show`.
 #[derive(Debug, Args)]
-pub struct Show {
+pub(super) struct Show {
     /// Certificate files
     #[arg(required = true)]
     files: Vec<PathBuf>,
@@ -168,7 +168,7 @@ pub struct Show {
 
 /// Arguments of `meshctl key generate`.
 #[derive(Debug, Args)]
-pub struct Generate {
+pub(super) struct Generate {
     /// Kind of the key; receptor nodes know RSA only
     #[arg(long = "type", value_enum, default_value = "rsa")]
     kind: Signing,

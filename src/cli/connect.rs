@@ -22,7 +22,7 @@ const ESCAPE: u8 = 0x1d;
 
 /// Arguments of `meshctl connect`.
 #[derive(Debug, Args)]
-pub struct Connect {
+pub(super) struct Connect {
     /// Node to connect to
     node: String,
     /// Service of that node

@@ -67,7 +67,7 @@ const INVENTORY: &str =
 
 /// Arguments of `meshctl demo`.
 #[derive(Debug, Args)]
-pub struct Demo {
+pub(super) struct Demo {
     /// Leave the mesh running, and say how to talk to it and how to stop it
     #[arg(long)]
     keep: bool,

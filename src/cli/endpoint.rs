@@ -8,12 +8,12 @@ use crate::rpc::{CallError, Dial, Dialing, Duplex};
 use crate::tls::{ClientOptions, ClientProfile};
 
 /// Where a node's control socket usually is, most likely place first.
-pub const DEFAULT_SOCKETS: [&str; 3] =
+pub(super) const DEFAULT_SOCKETS: [&str; 3] =
     ["/run/meshd/meshd.sock", "/var/run/receptor/receptor.sock", "/var/run/awx-receptor/receptor.sock"];
 
 /// The address of a control service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Endpoint {
+pub(super) enum Endpoint {
     /// A Unix socket file.
     Unix(PathBuf),
     /// A TCP port.
@@ -34,7 +34,7 @@ pub enum Endpoint {
 
 /// A text that is no address of a control service.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidEndpoint {
+pub(super) enum InvalidEndpoint {
     /// Nothing that could be an address.
     #[error("{0:?} is no control socket: write unix:/PATH, /PATH, tcp://HOST:PORT or tls://HOST:PORT")]
     Syntax(String),
@@ -76,14 +76,14 @@ impl fmt::Display for Endpoint {
 }
 
 /// A control service by its address.
-pub struct EndpointDialer {
+pub(super) struct EndpointDialer {
     endpoint: Endpoint,
     tls: Option<ClientProfile>,
 }
 
 impl EndpointDialer {
     /// With a profile for `tls://` endpoints; without one the system's authorities are trusted.
-    pub fn new(endpoint: Endpoint, tls: Option<ClientProfile>) -> Self {
+    pub(super) fn new(endpoint: Endpoint, tls: Option<ClientProfile>) -> Self {
         Self { endpoint, tls }
     }
 

@@ -7,7 +7,7 @@ use crate::rpc::CallError;
 
 /// How a command ended, as the shell sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub(crate) enum Exit {
     /// Success.
     Success,
     /// The node refused, or a unit that was followed failed or was canceled.
@@ -34,7 +34,7 @@ pub enum Exit {
 
 impl Exit {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Success,
         Self::Failed,
         Self::NoReply,
@@ -49,7 +49,7 @@ impl Exit {
     ];
 
     /// The number.
-    pub fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::Success => 0,
             Self::Failed => 1,
@@ -83,7 +83,7 @@ impl Exit {
 }
 
 /// The table at the end of `--help`.
-pub fn table() -> String {
+pub(crate) fn table() -> String {
     let rows = Exit::ALL.map(|exit| format!("  {:>3}  {}", exit.code(), exit.meaning()));
     format!("Exit codes:\n{}", rows.join("\n"))
 }
@@ -91,7 +91,7 @@ pub fn table() -> String {
 /// Why a command ended early: a message for the user, an exit code for the shell.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Failure {
+pub(crate) struct Failure {
     /// For the shell.
     pub exit: Exit,
     /// For the user; empty if there is nothing to say.
@@ -100,17 +100,17 @@ pub struct Failure {
 
 impl Failure {
     /// A failure with a message.
-    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self { exit, message: message.into() }
     }
 
     /// A command line that makes no sense.
-    pub fn usage(message: impl Into<String>) -> Self {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
     }
 
     /// The standard output cannot be written.
-    pub fn output(error: &io::Error) -> Self {
+    pub(crate) fn output(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::new(Exit::BrokenPipe, ""),
             _ => Self::new(Exit::Failed, format!("cannot write the output: {error}")),

@@ -10,7 +10,7 @@ use crate::rpc::request::Request;
 
 /// Arguments of `meshctl loglevel`.
 #[derive(Debug, Args)]
-pub struct LogLevel {
+pub(super) struct LogLevel {
     /// error, warning, info, debug or trace, until it is changed again or the node restarts; tells the level if
     /// not given
     level: Option<String>,

@@ -6,7 +6,7 @@ mod cert;
 mod connect;
 mod demo;
 mod endpoint;
-pub mod exit;
+pub(crate) mod exit;
 mod loglevel;
 mod node;
 mod output;

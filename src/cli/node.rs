@@ -10,14 +10,14 @@ use crate::rpc::request::Request;
 
 /// Subcommands of `meshctl node`.
 #[derive(Debug, Subcommand)]
-pub enum Node {
+pub(super) enum Node {
     /// Have the node forget an unreachable one at once: its links, services and name
     Forget(Forget),
 }
 
 /// Arguments of `meshctl node forget`.
 #[derive(Debug, Args)]
-pub struct Forget {
+pub(super) struct Forget {
     /// Node to forget
     node: String,
 }

@@ -10,7 +10,7 @@ use super::exit::{Exit, Failure};
 
 /// The terminal, pipe or file that meshctl writes to.
 #[derive(Debug, Clone, Copy)]
-pub struct Output {
+pub(super) struct Output {
     /// True if the user asked for JSON.
     pub json: bool,
 }
@@ -20,7 +20,7 @@ impl Output {
     ///
     /// # Errors
     /// Quiet if the reader went away.
-    pub fn line(self, text: &str) -> Result<(), Failure> {
+    pub(super) fn line(self, text: &str) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|error| Failure::output(&error))
     }
@@ -29,7 +29,7 @@ impl Output {
     ///
     /// # Errors
     /// As [`Self::line`].
-    pub fn value(self, value: &Value) -> Result<(), Failure> {
+    pub(super) fn value(self, value: &Value) -> Result<(), Failure> {
         let mut sorted = value.clone();
         sorted.sort_all_objects();
         self.line(&format!("{sorted:#}"))
@@ -39,7 +39,7 @@ impl Output {
     ///
     /// # Errors
     /// As [`Self::line`].
-    pub fn value_line(self, value: &Value) -> Result<(), Failure> {
+    pub(super) fn value_line(self, value: &Value) -> Result<(), Failure> {
         self.line(&value.to_string())
     }
 
@@ -48,7 +48,7 @@ impl Output {
     ///
     /// # Errors
     /// As [`Self::line`].
-    pub async fn bytes(self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(super) async fn bytes(self, bytes: &[u8]) -> Result<(), Failure> {
         let mut out = tokio::io::stdout();
         let written = async {
             out.write_all(bytes).await?;
@@ -58,12 +58,12 @@ impl Output {
     }
 
     /// Prints to standard error. A standard error that nobody reads is no reason to stop.
-    pub fn note(self, text: &str) {
+    pub(super) fn note(self, text: &str) {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
     /// Prints why the command failed, as JSON if requested.
-    pub fn failure(self, failure: &Failure) {
+    pub(super) fn failure(self, failure: &Failure) {
         if failure.message.is_empty() {
             return;
         }
@@ -75,13 +75,13 @@ impl Output {
     }
 
     /// True if a person reads the standard output.
-    pub fn is_terminal(self) -> bool {
+    pub(super) fn is_terminal(self) -> bool {
         io::stdout().is_terminal()
     }
 }
 
 /// Waits for Ctrl-C or a termination signal. The first call takes over their handling for good.
-pub async fn interrupted() -> Failure {
+pub(super) async fn interrupted() -> Failure {
     use tokio::signal::unix::{SignalKind, signal};
     let wait = |kind| async move {
         match signal(kind) {

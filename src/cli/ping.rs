@@ -14,7 +14,7 @@ use crate::rpc::request::Request;
 
 /// Arguments of `meshctl ping`.
 #[derive(Debug, Args)]
-pub struct Ping {
+pub(super) struct Ping {
     /// Node to ping
     node: String,
     /// Number of pings

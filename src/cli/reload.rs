@@ -12,7 +12,7 @@ use crate::rpc::{ErrorCode, ErrorLine};
 
 /// Arguments of `meshctl reload`.
 #[derive(Debug, Args)]
-pub struct Reload {}
+pub(super) struct Reload {}
 
 impl Reload {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {

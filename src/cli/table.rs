@@ -3,7 +3,10 @@
 use comfy_table::{ContentArrangement, Table, presets};
 
 /// Lays `rows` out under `headings`; two spaces between columns, none at the ends of lines.
-pub fn render<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+pub(super) fn render<const N: usize>(
+    headings: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(headings);
@@ -15,7 +18,7 @@ pub fn render<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item 
 }
 
 /// A size for people: `999 B`, `1.2 KiB`, `3.4 GiB`.
-pub fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -32,7 +35,7 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// Seconds for people: `12s`, `5m03s`, `2h05m`, `3d04h`.
-pub fn age(seconds: u64) -> String {
+pub(super) fn age(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),

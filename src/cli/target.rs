@@ -17,7 +17,7 @@ use crate::tls::{ClientOptions, ClientProfile, Files};
 
 /// Options about the node's control socket.
 #[derive(Debug, Args)]
-pub struct Target {
+pub(super) struct Target {
     /// Control socket: a path, unix:PATH, tcp://HOST:PORT or tls://HOST:PORT [default: the first of the usual places that exists]
     #[arg(long, env = "RECEPTORCTL_SOCKET", value_name = "ADDRESS")]
     socket: Option<String>,
@@ -57,7 +57,7 @@ impl Target {
     ///
     /// # Errors
     /// A [`Failure`] that says which sockets were looked for, or what is wrong with the address.
-    pub fn client(&self, node_profiles: NodeProfiles) -> Result<Client, Failure> {
+    pub(super) fn client(&self, node_profiles: NodeProfiles) -> Result<Client, Failure> {
         self.check_tls()?;
         let endpoint = match &self.socket {
             Some(text) => text.parse::<Endpoint>().map_err(|error| Failure::usage(error.to_string()))?,

@@ -12,7 +12,7 @@ use crate::rpc::request::Request;
 
 /// Arguments of `meshctl traceroute`.
 #[derive(Debug, Args)]
-pub struct Traceroute {
+pub(super) struct Traceroute {
     /// Node to reach
     node: String,
 }

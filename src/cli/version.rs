@@ -13,7 +13,7 @@ const OURS: &str = env!("CARGO_PKG_VERSION");
 
 /// Arguments of `meshctl version`.
 #[derive(Debug, Args)]
-pub struct Version {}
+pub(super) struct Version {}
 
 impl Version {
     /// Prints our version even when there is no node, and then fails for the node's sake.

@@ -49,7 +49,7 @@ pub trait Settings {
 }
 
 /// A directive.
-pub trait Declared: Settings {
+pub(super) trait Declared: Settings {
     /// Its name, in lower case.
     const NAME: &'static str;
     /// Its section in the help text.

@@ -13,7 +13,7 @@ use super::value::{Located, Value};
 
 /// A directive whose parameters have the table's names, and values of their kinds.
 #[derive(Debug)]
-pub struct Item {
+pub(super) struct Item {
     pub(super) directive: &'static Directive,
     pub(super) at: Location,
     /// A default has the position of the directive.

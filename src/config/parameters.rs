@@ -31,6 +31,7 @@ macro_rules! grammar {
         $(, role $role:expr)? $(, empty_is_absent $empty:literal)? $(, describe $describe:expr)?;)+) => {$(
         $(#[doc = $doc])+
         #[derive(Debug, Clone, Copy)]
+        #[allow(unreachable_pub, reason = "some stand in a directive's public fields")]
         pub enum $name {}
         $crate::config::parameters::grammar! {
             impl $name => $value = $kind $read
@@ -237,9 +238,9 @@ fn processors(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<u32> {
 pub enum Bind<const UDP: bool> {}
 
 /// See [`Bind`].
-pub type TcpBind = Bind<false>;
+pub(super) type TcpBind = Bind<false>;
 /// See [`Bind`].
-pub type UdpBind = Bind<true>;
+pub(super) type UdpBind = Bind<true>;
 
 impl<const UDP: bool> Settings for Bind<UDP> {
     type Value = HostPort;

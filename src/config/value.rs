@@ -17,7 +17,7 @@ pub struct Located {
 
 /// A value as written.
 #[derive(Debug, Clone)]
-pub enum Value {
+pub(super) enum Value {
     Null,
     Flag(bool),
     Int(i64),

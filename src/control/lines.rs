@@ -15,7 +15,7 @@ pub(super) const FREE: usize = 4096;
 
 /// The bound. Clones share it.
 #[derive(Debug, Clone)]
-pub struct LineBudget {
+pub(crate) struct LineBudget {
     trusted: Arc<Semaphore>,
     others: Arc<Semaphore>,
 }

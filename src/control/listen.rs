@@ -25,7 +25,7 @@ const KEEPALIVE: TcpKeepalive =
 
 /// Why no clients can be heard.
 #[derive(Debug, thiserror::Error)]
-pub enum ListenError {
+pub(crate) enum ListenError {
     /// The Unix socket cannot be had.
     #[error("control {0}")]
     Unix(#[from] unix_socket::BindError),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{CommandError, Context};
 
 /// The part of the daemon that owns the log.
-pub trait LogLevels: Send + Sync + 'static {
+pub(crate) trait LogLevels: Send + Sync + 'static {
     /// The level at the moment.
     fn level(&self) -> &'static str;
 

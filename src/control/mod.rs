@@ -8,13 +8,13 @@ mod access;
 mod channel;
 mod connect;
 mod lines;
-pub mod listen;
+pub(crate) mod listen;
 mod loglevel;
 mod node;
 mod payload_trace;
 mod ping;
-pub mod reload;
-pub mod server;
+pub(crate) mod reload;
+pub(crate) mod server;
 mod session;
 mod status;
 mod traceroute;
@@ -29,15 +29,15 @@ use crate::tls::{Profiles, UnknownProfile};
 use crate::wire::{InvalidServiceName, NodeId};
 use crate::work::{Registry, WorkError};
 
-pub use lines::LineBudget;
-pub use listen::ListenError;
-pub use loglevel::LogLevels;
-pub use reload::{Reload, ReloadError};
-pub use server::{Server, ServerLimits};
+pub(crate) use lines::LineBudget;
+pub(crate) use listen::ListenError;
+pub(crate) use loglevel::LogLevels;
+pub(crate) use reload::{Reload, ReloadError};
+pub(crate) use server::{Server, ServerLimits};
 
 /// Everything that commands reach; cheap to clone.
 #[derive(Clone)]
-pub struct Context {
+pub(crate) struct Context {
     /// The node itself.
     pub node: NodeHandle,
     /// Dials services of other nodes.

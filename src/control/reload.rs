@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use super::Context;
 
 /// The part of the daemon that owns the configuration.
-pub trait Reload: Send + Sync + 'static {
+pub(crate) trait Reload: Send + Sync + 'static {
     /// Reads the configuration again and applies it; nothing changes if it fails.
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<(), ReloadError>> + Send + '_>>;
 }
 
 /// Why the configuration stays as it was. Clients distinguish the two by the number behind the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ReloadError {
+pub(crate) enum ReloadError {
     /// An item differs that only a restart can change; the text names it.
     #[error("{0} ERRORCODE 3")]
     NotReloadable(String),

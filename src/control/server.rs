@@ -25,7 +25,7 @@ use crate::wire::ServiceName;
 
 /// What clients may use up. The defaults are for production; tests make them small.
 #[derive(Debug, Clone)]
-pub struct ServerLimits {
+pub(crate) struct ServerLimits {
     /// Clients at a time.
     pub connections: usize,
     /// How long a new client may take to begin its first command line.
@@ -60,7 +60,7 @@ const REST: Duration = Duration::from_millis(200);
 const REFUSAL: Duration = Duration::from_millis(50);
 
 /// A control service whose sockets are bound one by one before it runs.
-pub struct Server {
+pub(crate) struct Server {
     context: Context,
     limits: ServerLimits,
     unix: Vec<UnixSocket>,
@@ -73,7 +73,7 @@ pub struct Server {
 
 impl Server {
     /// A service that nobody can reach yet.
-    pub fn new(context: Context, limits: ServerLimits) -> Self {
+    pub(crate) fn new(context: Context, limits: ServerLimits) -> Self {
         Self {
             context,
             limits,
@@ -87,7 +87,7 @@ impl Server {
     }
 
     /// Trusts the callers of whatever this listens on from here on, without any proof.
-    pub fn trust_everyone(&mut self) {
+    pub(crate) fn trust_everyone(&mut self) {
         self.trusts_everyone = true;
     }
 
@@ -95,7 +95,7 @@ impl Server {
     ///
     /// # Errors
     /// [`ListenError::Unix`], `InUse` inside if another daemon serves this path.
-    pub fn listen_unix(&mut self, path: &Path, mode: u32) -> Result<(), ListenError> {
+    pub(crate) fn listen_unix(&mut self, path: &Path, mode: u32) -> Result<(), ListenError> {
         self.unix.push(UnixSocket::bind(path, mode)?);
         Ok(())
     }
@@ -105,7 +105,7 @@ impl Server {
     ///
     /// # Errors
     /// [`ListenError::Tcp`].
-    pub async fn listen_tcp(
+    pub(crate) async fn listen_tcp(
         &mut self,
         address: &str,
         tls: Option<ServerProfile>,
@@ -125,7 +125,7 @@ impl Server {
     ///
     /// # Errors
     /// [`ListenError::Mesh`] if the name is taken.
-    pub async fn listen_mesh(
+    pub(crate) async fn listen_mesh(
         &mut self,
         service: ServiceName,
         tls: Option<ServerProfile>,
@@ -137,13 +137,13 @@ impl Server {
     }
 
     /// Cancelled once the service has stopped listening and what it listened on is free.
-    pub fn closed(&self) -> CancellationToken {
+    pub(crate) fn closed(&self) -> CancellationToken {
         self.closed.clone()
     }
 
     /// Serves until `retire` or `shutdown`, then removes the sockets. A service that retires lets its commands end;
     /// at a shutdown they have a while for that, and are cut then.
-    pub async fn run(self, retire: CancellationToken, shutdown: CancellationToken) {
+    pub(crate) async fn run(self, retire: CancellationToken, shutdown: CancellationToken) {
         let closed = self.closed.drop_guard();
         let sessions = Arc::new(Sessions::new(self.context, self.limits));
         let mut loops = JoinSet::new();

@@ -34,7 +34,7 @@ use components::{Components, StartError};
 use reload::Reloader;
 
 /// The version in `status` and `--version`.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Tasks that a thread runs between two looks at its sockets and timers. A link's task works for some tenths of a
 /// millisecond when there is much to carry, and a ping that has arrived should not wait for dozens of them.

@@ -12,5 +12,5 @@ pub(crate) mod readiness;
 pub(crate) mod replace;
 pub(crate) mod rlimit;
 pub(crate) mod tcp;
-pub mod unix_socket;
+pub(crate) mod unix_socket;
 pub(crate) mod watch;

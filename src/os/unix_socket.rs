@@ -14,14 +14,14 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
 /// The longest path of a Unix socket in bytes: what the kernel's address has room for, less its end mark.
-pub const MAX_SOCKET_PATH: usize = 107;
+pub(crate) const MAX_SOCKET_PATH: usize = 107;
 
 /// Clients that may wait to be accepted; the kernel lowers it to its own limit.
 const BACKLOG: i32 = 4096;
 
 /// A socket could not be bound.
 #[derive(Debug, thiserror::Error)]
-pub enum BindError {
+pub(crate) enum BindError {
     /// Another process holds the lock beside the socket.
     #[error("socket {0} is in use by another daemon: stop it, or choose another filename")]
     InUse(PathBuf),
@@ -45,7 +45,7 @@ pub enum BindError {
 
 /// A bound Unix socket. Its file goes when this is dropped, its lock file stays.
 #[derive(Debug)]
-pub struct UnixSocket {
+pub(crate) struct UnixSocket {
     listener: UnixListener,
     path: PathBuf,
     /// Device and inode of the socket file: only our own is removed.
@@ -59,7 +59,7 @@ impl UnixSocket {
     ///
     /// # Errors
     /// [`BindError`]; nothing that was there has been touched then.
-    pub fn bind(path: &Path, mode: u32) -> Result<Self, BindError> {
+    pub(crate) fn bind(path: &Path, mode: u32) -> Result<Self, BindError> {
         if path.as_os_str().len() > MAX_SOCKET_PATH {
             return Err(BindError::PathTooLong(path.to_owned()));
         }
@@ -79,7 +79,7 @@ impl UnixSocket {
     ///
     /// # Errors
     /// As the system's `accept`: out of descriptors as a rule.
-    pub async fn accept(&self) -> io::Result<(UnixStream, String)> {
+    pub(crate) async fn accept(&self) -> io::Result<(UnixStream, String)> {
         let (stream, _) = self.listener.accept().await?;
         let name = match stream.peer_cred() {
             Ok(cred) => format!("unix uid={} pid={}", cred.uid(), cred.pid().unwrap_or_default()),

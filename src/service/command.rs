@@ -36,7 +36,7 @@ const BUFFER: usize = 16 << 10;
 
 /// Why a command service cannot be offered.
 #[derive(Debug, thiserror::Error)]
-pub enum CommandError {
+pub(crate) enum CommandError {
     /// The line is no command.
     #[error("{0:?} does not split into a program and its arguments")]
     NoCommand(String),
@@ -47,7 +47,7 @@ pub enum CommandError {
 
 /// A service of the mesh whose streams are terminals of a command.
 #[derive(Debug)]
-pub struct CommandService {
+pub(crate) struct CommandService {
     listener: StreamListener,
     words: Vec<String>,
 }
@@ -57,7 +57,7 @@ impl CommandService {
     ///
     /// # Errors
     /// [`CommandError`]. Whether the program exists shows with each stream.
-    pub async fn listen(
+    pub(crate) async fn listen(
         streams: &Streams,
         service: ServiceName,
         command: &str,
@@ -72,7 +72,7 @@ impl CommandService {
     }
 
     /// Serves until `stop`. Once this returns all commands have ended, and the service is free again.
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let words = self.words;
         accept::outward(self.listener, |stream, stop| serve(words.clone(), stream, stop), stop).await;
     }

@@ -21,7 +21,7 @@ const INBOX: usize = 256;
 
 /// Limits on the flows of one proxy.
 #[derive(Debug, Clone, Copy)]
-pub struct FlowLimits {
+pub(crate) struct FlowLimits {
     /// Flows at a time.
     pub flows: usize,
     /// How long a flow may be silent, in both directions, before it ends.

@@ -14,12 +14,12 @@ mod tcp;
 mod udp;
 mod unix;
 
-pub use command::CommandService;
-pub use flows::FlowLimits;
-pub use ip_router::{IpRouter, IpRouterOptions};
-pub use tcp::{TcpClient, TcpServer};
-pub use udp::{UdpClient, UdpServer};
-pub use unix::{UnixSocketClient, UnixSocketServer};
+pub(crate) use command::CommandService;
+pub(crate) use flows::FlowLimits;
+pub(crate) use ip_router::{IpRouter, IpRouterOptions};
+pub(crate) use tcp::{TcpClient, TcpServer};
+pub(crate) use udp::{UdpClient, UdpServer};
+pub(crate) use unix::{UnixSocketClient, UnixSocketServer};
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -28,7 +27,7 @@ const KEEPALIVE: TcpKeepalive =
 
 /// A local port whose connections lead to a service of the mesh.
 #[derive(Debug)]
-pub struct TcpServer {
+pub(crate) struct TcpServer {
     port: Port,
     target: Target,
 }
@@ -38,7 +37,7 @@ impl TcpServer {
     ///
     /// # Errors
     /// If the address cannot be had.
-    pub async fn bind(
+    pub(crate) async fn bind(
         address: &str,
         streams: Streams,
         node: NodeId,
@@ -50,7 +49,7 @@ impl TcpServer {
 
     /// With TLS on the port, and on the way to the service.
     #[must_use]
-    pub fn with_tls(self, port: Option<ServerProfile>, service: Option<ClientProfile>) -> Self {
+    pub(crate) fn with_tls(self, port: Option<ServerProfile>, service: Option<ClientProfile>) -> Self {
         let port = Port { tls: port, ..self.port };
         Self { port, target: Target { tls: service, ..self.target } }
     }
@@ -59,12 +58,13 @@ impl TcpServer {
     ///
     /// # Errors
     /// If the system does not say.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+    #[cfg(test)]
+    pub(crate) fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
         self.port.listener.local_addr()
     }
 
     /// Serves until `stop`; the port is free again once this returns.
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         accept::inward(self.port, self.target, stop).await;
     }
 }
@@ -124,7 +124,7 @@ impl Source for Port {
 
 /// A service of the mesh whose streams lead to a TCP address.
 #[derive(Debug)]
-pub struct TcpClient {
+pub(crate) struct TcpClient {
     listener: StreamListener,
     address: String,
     tls: Option<ClientProfile>,
@@ -136,7 +136,7 @@ impl TcpClient {
     ///
     /// # Errors
     /// If the service cannot be opened.
-    pub async fn listen(
+    pub(crate) async fn listen(
         streams: &Streams,
         service: ServiceName,
         address: String,
@@ -153,7 +153,7 @@ impl TcpClient {
     }
 
     /// Serves until `stop`; the service is free again once this returns.
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let (address, tls) = (self.address, self.tls);
         let serve = |stream, stop| {
             let (address, tls, target) = (address.clone(), tls.clone(), address.clone());

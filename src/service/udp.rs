@@ -29,7 +29,7 @@ const PENALTY: Duration = Duration::from_secs(5);
 
 /// A local port whose datagrams go to a service of the mesh.
 #[derive(Debug)]
-pub struct UdpServer {
+pub(crate) struct UdpServer {
     socket: Arc<UdpSocket>,
     node: NodeHandle,
     target: (NodeId, ServiceName),
@@ -41,7 +41,7 @@ impl UdpServer {
     ///
     /// # Errors
     /// If the address cannot be had.
-    pub async fn bind(
+    pub(crate) async fn bind(
         address: &str,
         node: NodeHandle,
         target: (NodeId, ServiceName),
@@ -55,12 +55,13 @@ impl UdpServer {
     ///
     /// # Errors
     /// If the system does not say.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+    #[cfg(test)]
+    pub(crate) fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
         self.socket.local_addr()
     }
 
     /// Serves until `stop`; the port is free again once this returns.
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let mut flows = Flows::new(self.limits);
         let mut buffer = vec![0; ROOM];
         loop {
@@ -122,7 +123,7 @@ async fn into_mesh(
 
 /// A service of the mesh whose datagrams go to a UDP address.
 #[derive(Debug)]
-pub struct UdpClient {
+pub(crate) struct UdpClient {
     socket: Arc<OverlaySocket>,
     address: String,
     limits: FlowLimits,
@@ -133,7 +134,7 @@ impl UdpClient {
     ///
     /// # Errors
     /// If the service cannot be had.
-    pub async fn listen(
+    pub(crate) async fn listen(
         node: &NodeHandle,
         service: ServiceName,
         address: String,
@@ -150,7 +151,7 @@ impl UdpClient {
     }
 
     /// Serves until `stop`; the service is free again once this returns.
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let mut flows: Flows<(NameHash, ServiceName)> = Flows::new(self.limits);
         loop {
             let received = tokio::select! {

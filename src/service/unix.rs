@@ -19,7 +19,7 @@ use crate::wire::{NodeId, ServiceName};
 
 /// A local socket whose connections lead to a service of the mesh.
 #[derive(Debug)]
-pub struct UnixSocketServer {
+pub(crate) struct UnixSocketServer {
     socket: UnixSocket,
     target: Target,
 }
@@ -29,7 +29,7 @@ impl UnixSocketServer {
     ///
     /// # Errors
     /// If the socket cannot be had.
-    pub fn bind(
+    pub(crate) fn bind(
         path: &Path,
         mode: u32,
         streams: Streams,
@@ -42,12 +42,12 @@ impl UnixSocketServer {
 
     /// With TLS on the way to the service.
     #[must_use]
-    pub fn with_tls(self, tls: Option<ClientProfile>) -> Self {
+    pub(crate) fn with_tls(self, tls: Option<ClientProfile>) -> Self {
         Self { target: Target { tls, ..self.target }, ..self }
     }
 
     /// Serves until `stop`; the socket is gone once this returns.
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         accept::inward(self.socket, self.target, stop).await;
     }
 }
@@ -67,7 +67,7 @@ impl Source for UnixSocket {
 
 /// A service of the mesh whose streams lead to a Unix socket.
 #[derive(Debug)]
-pub struct UnixSocketClient {
+pub(crate) struct UnixSocketClient {
     listener: StreamListener,
     path: PathBuf,
 }
@@ -78,7 +78,7 @@ impl UnixSocketClient {
     ///
     /// # Errors
     /// If the service cannot be opened.
-    pub async fn listen(
+    pub(crate) async fn listen(
         streams: &Streams,
         service: ServiceName,
         path: PathBuf,
@@ -92,7 +92,7 @@ impl UnixSocketClient {
     }
 
     /// Serves until `stop`; the service is free again once this returns.
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let path = self.path;
         let serve = |stream, stop| {
             let target = path.to_string_lossy().into_owned();

@@ -120,8 +120,8 @@ impl Local {
     }
 
     /// All types whose units run as pods.
-    pub(crate) fn all_pods(&self) -> Vec<Box<KubernetesType>> {
-        self.types.load().values().filter_map(|kind| kind.pods.clone()).collect()
+    pub(crate) fn all_pods(&self) -> Vec<KubernetesType> {
+        self.types.load().values().filter_map(|kind| kind.pods.as_deref().cloned()).collect()
     }
 
     fn runnable(&self, work_type: &str) -> Result<CommandType, WorkError> {

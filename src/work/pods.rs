@@ -113,10 +113,10 @@ impl Pods {
         let life = entry.status().life.clone();
         if life.awaits_payload {
             entry.apply(self.units.store(), Event::Restarted).await;
-        } else if !life.state.is_final() || life.state == State::Canceled {
-            if let Err(error) = self.resume_driver(entry).await {
-                entry.apply(self.units.store(), Event::StartFailed(error.to_string())).await;
-            }
+        } else if (!life.state.is_final() || life.state == State::Canceled)
+            && let Err(error) = self.resume_driver(entry).await
+        {
+            entry.apply(self.units.store(), Event::StartFailed(error.to_string())).await;
         }
     }
 

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 /// Nothing takes this long unless it hangs.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A port that was free a moment ago.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + LIMIT;
     loop {
         if let Some(answer) = ask() {
@@ -31,29 +31,29 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Bytes without short repetitions.
-pub fn pattern(size: usize) -> Vec<u8> {
+pub(crate) fn pattern(size: usize) -> Vec<u8> {
     (0..size as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
 /// A node, ended when dropped.
-pub struct Node {
+pub(crate) struct Node {
     process: Child,
     pub dir: tempfile::TempDir,
 }
 
 impl Node {
     /// A meshd node. Its configuration consists of a `node`, a control socket, `local-only` and `items`.
-    pub fn start(id: &str, items: Value) -> Self {
+    pub(crate) fn start(id: &str, items: Value) -> Self {
         Self::run(Path::new(env!("CARGO_BIN_EXE_meshd")), id, json!({}), items)
     }
 
     /// The same, with more parameters in `node`.
-    pub fn start_with(id: &str, node: Value, items: Value) -> Self {
+    pub(crate) fn start_with(id: &str, node: Value, items: Value) -> Self {
         Self::run(Path::new(env!("CARGO_BIN_EXE_meshd")), id, node, items)
     }
 
     /// Any program that accepts receptor's configuration.
-    pub fn run(program: &Path, id: &str, node: Value, items: Value) -> Self {
+    pub(crate) fn run(program: &Path, id: &str, node: Value, items: Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("c.yml");
         fs::write(&config, configuration(dir.path(), id, node, items)).unwrap();
@@ -61,7 +61,7 @@ impl Node {
     }
 
     /// The same, through a command that executes the program.
-    pub fn run_by(command: Command, program: &Path, id: &str, items: Value) -> Self {
+    pub(crate) fn run_by(command: Command, program: &Path, id: &str, items: Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("c.yml");
         fs::write(&config, configuration(dir.path(), id, json!({}), items)).unwrap();
@@ -69,7 +69,7 @@ impl Node {
     }
 
     /// A node with the configuration `config`, a file or a directory; its control socket is `s` in `dir`.
-    pub fn spawn(program: &Path, dir: tempfile::TempDir, config: &Path) -> Self {
+    pub(crate) fn spawn(program: &Path, dir: tempfile::TempDir, config: &Path) -> Self {
         Self::spawn_by(Command::new(program), program, dir, config)
     }
 
@@ -84,24 +84,24 @@ impl Node {
     }
 
     /// Kills the node with SIGKILL.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ended_already = self.process.kill();
         self.process.wait().unwrap();
     }
 
     /// Restarts a meshd node that has ended, in the same directory with a new log.
-    pub fn start_again(&mut self) {
+    pub(crate) fn start_again(&mut self) {
         let program = Command::new(env!("CARGO_BIN_EXE_meshd"));
         self.process = launch(program, self.dir.path(), &self.dir.path().join("c.yml"));
         until("the node is ready", || self.log().contains("ready").then_some(()));
     }
 
-    pub fn pid(&self) -> rustix::process::Pid {
+    pub(crate) fn pid(&self) -> rustix::process::Pid {
         rustix::process::Pid::from_child(&self.process)
     }
 
     /// Stops the node, and returns how long that took.
-    pub fn stop(&mut self) -> Duration {
+    pub(crate) fn stop(&mut self) -> Duration {
         let start = Instant::now();
         rustix::process::kill_process(self.pid(), rustix::process::Signal::TERM).unwrap();
         until("the node ends", || self.process.try_wait().unwrap());
@@ -109,7 +109,7 @@ impl Node {
     }
 
     /// Waits at most that many seconds for the node to end by itself.
-    pub fn end_within(&mut self, seconds: u64) -> std::process::ExitStatus {
+    pub(crate) fn end_within(&mut self, seconds: u64) -> std::process::ExitStatus {
         let deadline = Instant::now() + Duration::from_secs(seconds);
         loop {
             if let Some(status) = self.process.try_wait().unwrap() {
@@ -121,32 +121,32 @@ impl Node {
     }
 
     /// Whether the node is still running.
-    pub fn is_running(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         self.process.try_wait().unwrap().is_none()
     }
 
     /// Resident memory of the daemon, in bytes.
-    pub fn rss(&self) -> usize {
+    pub(crate) fn rss(&self) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("s")
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
     /// Writes a new configuration for the same node.
-    pub fn configure(&self, id: &str, node: Value, items: Value) {
+    pub(crate) fn configure(&self, id: &str, node: Value, items: Value) {
         fs::write(self.dir.path().join("c.yml"), configuration(self.dir.path(), id, node, items)).unwrap();
     }
 
     /// The raw answer to a command line.
-    pub fn ask(&self, line: &str) -> String {
+    pub(crate) fn ask(&self, line: &str) -> String {
         self.try_ask(line).unwrap()
     }
 
@@ -155,7 +155,7 @@ impl Node {
     }
 
     /// A client connection and the answer to its first command line.
-    pub fn converse(&self, line: &str) -> (BufReader<UnixStream>, String) {
+    pub(crate) fn converse(&self, line: &str) -> (BufReader<UnixStream>, String) {
         self.try_converse(line).unwrap()
     }
 
@@ -172,7 +172,7 @@ impl Node {
     }
 
     /// Submits a unit with a payload; returns its ID and the last answer.
-    pub fn submit(&self, request: Value, payload: &[u8]) -> (String, String) {
+    pub(crate) fn submit(&self, request: Value, payload: &[u8]) -> (String, String) {
         let mut line = json!({"command": "work", "subcommand": "submit"});
         line.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
         let (mut client, created) = self.converse(&line.to_string());
@@ -185,17 +185,17 @@ impl Node {
         (id, answer)
     }
 
-    pub fn ask_json(&self, line: &str) -> Value {
+    pub(crate) fn ask_json(&self, line: &str) -> Value {
         let answer = self.ask(line);
         serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{line}: {answer}: {error}"))
     }
 
-    pub fn reload(&self) -> Value {
+    pub(crate) fn reload(&self) -> Value {
         self.ask_json("reload")
     }
 
     /// Waits until the node has a route to another node and knows a service there.
-    pub fn knows(&self, node: &str, service: &str) {
+    pub(crate) fn knows(&self, node: &str, service: &str) {
         until(&format!("{node}:{service} is known"), || {
             let status = self.ask_json("status");
             let offers = status["Advertisements"].as_array().cloned().unwrap_or_default();
@@ -204,7 +204,7 @@ impl Node {
         });
     }
 
-    pub fn reaches(&self, node: &str) {
+    pub(crate) fn reaches(&self, node: &str) {
         until(&format!("{node} is in reach"), || {
             self.ask_json("status")["RoutingTable"].get(node).map(|_| ())
         });
@@ -243,7 +243,7 @@ fn launch(mut command: Command, dir: &Path, config: &Path) -> Child {
         .unwrap()
 }
 
-pub fn configuration(dir: &Path, id: &str, node: Value, items: Value) -> String {
+pub(crate) fn configuration(dir: &Path, id: &str, node: Value, items: Value) -> String {
     let mut parameters = json!({"id": id, "datadir": dir.join("data")});
     parameters.as_object_mut().unwrap().extend(node.as_object().unwrap().clone());
     let mut all = vec![
@@ -256,7 +256,7 @@ pub fn configuration(dir: &Path, id: &str, node: Value, items: Value) -> String 
 }
 
 /// Echoes everything that a client sent, once its input ends.
-pub fn echo() -> u16 {
+pub(crate) fn echo() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
@@ -274,7 +274,7 @@ pub fn echo() -> u16 {
 }
 
 /// Sends, half-closes, and returns the answer.
-pub fn exchange(port: u16, sent: &[u8]) -> Vec<u8> {
+pub(crate) fn exchange(port: u16, sent: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let mut writer = stream.try_clone().unwrap();

@@ -131,7 +131,7 @@ async fn clients_that_are_silent_after_the_handshake_are_closed() {
 }
 
 /// The first flights of that many clients of a protocol, as an eavesdropper sees them.
-pub async fn first_words(protocol: &[u8], count: usize) -> Vec<Vec<u8>> {
+pub(crate) async fn first_words(protocol: &[u8], count: usize) -> Vec<Vec<u8>> {
     let capture = UdpSocket::bind("127.0.0.1:0").unwrap();
     capture.set_read_timeout(Some(LIMIT)).unwrap();
     let (address, endpoint) = (capture.local_addr().unwrap(), client(protocol));

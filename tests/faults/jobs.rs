@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 use crate::nodes::{LIMIT, Nodes, Which, signal};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     Here,
     There,
 }
 
 impl Place {
-    pub fn random(rng: &mut SmallRng) -> Self {
+    pub(crate) fn random(rng: &mut SmallRng) -> Self {
         if rng.random_bool(0.4) { Self::Here } else { Self::There }
     }
 
@@ -36,7 +36,7 @@ impl Place {
 
 /// The behaviour of a job: the number of lines that it writes, how long it takes for them, and its exit code.
 #[derive(Debug, Clone)]
-pub struct Shape {
+pub(crate) struct Shape {
     lines: u32,
     /// Seconds, slept in three pieces between the lines.
     pause: f32,
@@ -46,7 +46,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    pub fn random(rng: &mut SmallRng) -> Self {
+    pub(crate) fn random(rng: &mut SmallRng) -> Self {
         Self {
             lines: [0, 1, 30, 5_000, 60_000][rng.random_range(0..5)],
             pause: [0.0, 0.0, 0.05, 0.2][rng.random_range(0..4)],
@@ -80,7 +80,7 @@ impl Shape {
     }
 }
 
-pub struct Job {
+pub(crate) struct Job {
     id: String,
     shape: Shape,
     place: Place,
@@ -105,7 +105,7 @@ impl Job {
     }
 
     /// Submits a job; `meanwhile` runs in the middle of its payload.
-    pub fn submit(
+    pub(crate) fn submit(
         nodes: &mut Nodes,
         shape: Shape,
         place: Place,
@@ -128,7 +128,7 @@ impl Job {
     }
 
     /// Begins a payload, either short or long enough to be streamed already, and disconnects.
-    pub fn submit_half(nodes: &Nodes, place: Place, rng: &mut SmallRng) {
+    pub(crate) fn submit_half(nodes: &Nodes, place: Place, rng: &mut SmallRng) {
         let length = [4, 600_000][rng.random_range(0..2)];
         println!("  half a payload, {length} bytes");
         let (mut stream, id) = Self::create(nodes, place, "cat");
@@ -149,7 +149,7 @@ impl Job {
         }
     }
 
-    pub fn kill_runner(&mut self, nodes: &Nodes) {
+    pub(crate) fn kill_runner(&mut self, nodes: &Nodes) {
         let Some((which, id)) = self.unit(nodes) else { return };
         let text = std::fs::read_to_string(nodes.units(which).join(&id).join("runner")).unwrap_or_default();
         let Some(pid) = serde_json::from_str::<Value>(&text).ok().and_then(|runner| runner["pid"].as_u64())
@@ -163,7 +163,7 @@ impl Job {
         }
     }
 
-    pub fn kill_command(&mut self, nodes: &Nodes) {
+    pub(crate) fn kill_command(&mut self, nodes: &Nodes) {
         let Some((which, id)) = self.unit(nodes) else { return };
         let status = nodes.ask(which, &format!("work status {id}"));
         let pid =
@@ -178,7 +178,7 @@ impl Job {
         }
     }
 
-    pub fn cancel(&mut self, nodes: &Nodes, times: u32) {
+    pub(crate) fn cancel(&mut self, nodes: &Nodes, times: u32) {
         println!("  cancel {} {times} times", self.id);
         self.harmed.push("cancelled");
         for _ in 0..times {
@@ -188,12 +188,12 @@ impl Job {
     }
 
     /// Whether its end was seen.
-    pub fn is_final(&self) -> bool {
+    pub(crate) fn is_final(&self) -> bool {
         self.end.is_some()
     }
 
     /// Checks whether it is final; if so, how long ago the nodes had recovered and its command had ended.
-    pub fn look(&mut self, nodes: &Nodes, recovered: SystemTime) -> Duration {
+    pub(crate) fn look(&mut self, nodes: &Nodes, recovered: SystemTime) -> Duration {
         let status = nodes.ask(Which::Near, &format!("work status {}", self.id));
         if status["State"].as_u64().is_none_or(|state| state < 2) {
             return Duration::ZERO;
@@ -208,7 +208,7 @@ impl Job {
     }
 
     /// Its state, for a failure message.
-    pub fn told(&self, nodes: &Nodes) -> String {
+    pub(crate) fn told(&self, nodes: &Nodes) -> String {
         let status = nodes.ask(Which::Near, &format!("work status {}", self.id));
         format!("{} {:?} {:?} {:?} {status}", self.id, self.place, self.shape, self.harmed)
     }
@@ -219,7 +219,7 @@ impl Job {
         Some(SystemTime::UNIX_EPOCH + Duration::from_secs_f64(noted.trim().parse().ok()?))
     }
 
-    pub fn check_and_release(mut self, nodes: &Nodes) {
+    pub(crate) fn check_and_release(mut self, nodes: &Nodes) {
         let status = self.end.take().unwrap();
         let wanted = self.shape.output();
         let output = read_all(nodes, &self.id);

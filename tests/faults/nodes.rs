@@ -14,16 +14,16 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 /// Nothing takes this long unless it hangs.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
+pub(crate) enum Which {
     Near,
     Far,
 }
 
 impl Which {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Near => "near",
             Self::Far => "far",
@@ -31,7 +31,7 @@ impl Which {
     }
 }
 
-pub struct Nodes {
+pub(crate) struct Nodes {
     dir: tempfile::TempDir,
     near: Child,
     far: Child,
@@ -41,7 +41,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let target = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let relay = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -69,18 +69,18 @@ impl Nodes {
         }
     }
 
-    pub fn units(&self, which: Which) -> PathBuf {
+    pub(crate) fn units(&self, which: Which) -> PathBuf {
         self.dir.path().join(which.name()).join(which.name())
     }
 
     /// The path for the records of the next job's command.
-    pub fn new_diary(&self) -> PathBuf {
+    pub(crate) fn new_diary(&self) -> PathBuf {
         let number = self.jobs.fetch_add(1, Ordering::Relaxed);
         self.dir.path().join(format!("job{number}"))
     }
 
     /// Ends a node, by SIGKILL or cleanly, and restarts it at once.
-    pub fn restart(&mut self, which: Which, hard: bool) {
+    pub(crate) fn restart(&mut self, which: Which, hard: bool) {
         println!("  restart {} {}", which.name(), if hard { "after kill -9" } else { "after SIGTERM" });
         let pid = self.child(which).id();
         signal(pid, if hard { Signal::KILL } else { Signal::TERM });
@@ -90,14 +90,14 @@ impl Nodes {
         drop(self.connect(which));
     }
 
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         println!("  cut the link");
         for link in self.links.lock().unwrap().drain(..) {
             let _ = link.shutdown(Shutdown::Both);
         }
     }
 
-    pub fn pause(&mut self, which: Which, time: Duration) {
+    pub(crate) fn pause(&mut self, which: Which, time: Duration) {
         println!("  stop {} for {time:?}", which.name());
         let pid = self.child(which).id();
         signal(pid, Signal::STOP);
@@ -106,7 +106,7 @@ impl Nodes {
     }
 
     /// Kills the spawner.
-    pub fn kill_spawner(&mut self, which: Which) {
+    pub(crate) fn kill_spawner(&mut self, which: Which) {
         println!("  kill the spawner of {}", which.name());
         let parent = self.child(which).id();
         for pid in children(parent) {
@@ -115,7 +115,7 @@ impl Nodes {
     }
 
     /// A connection that has received its greeting, as soon as the node accepts one.
-    pub fn connect(&self, which: Which) -> BufReader<UnixStream> {
+    pub(crate) fn connect(&self, which: Which) -> BufReader<UnixStream> {
         let deadline = Instant::now() + LIMIT;
         loop {
             if let Some(stream) = self.try_connect(which) {
@@ -131,12 +131,12 @@ impl Nodes {
     }
 
     /// The address of a node.
-    pub fn address(&self, which: Which) -> Address {
+    pub(crate) fn address(&self, which: Which) -> Address {
         Address(self.dir.path().join(format!("{}.sock", which.name())))
     }
 
     /// The answer to one command line; an error becomes a JSON string.
-    pub fn ask(&self, which: Which, line: &str) -> Value {
+    pub(crate) fn ask(&self, which: Which, line: &str) -> Value {
         let mut stream = self.connect(which);
         stream.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
         let mut answer = String::new();
@@ -145,7 +145,7 @@ impl Nodes {
     }
 
     /// Waits until both nodes answer and have routes to each other.
-    pub fn await_recovery(&self) {
+    pub(crate) fn await_recovery(&self) {
         let deadline = Instant::now() + LIMIT;
         for (which, other) in [(Which::Near, Which::Far), (Which::Far, Which::Near)] {
             while self.ask(which, "status")["RoutingTable"][other.name()].is_null() {
@@ -156,7 +156,7 @@ impl Nodes {
     }
 
     /// Checks that neither node has a unit, or a file or process of one.
-    pub fn assert_nothing_is_left(&self) {
+    pub(crate) fn assert_nothing_is_left(&self) {
         for which in [Which::Near, Which::Far] {
             let deadline = Instant::now() + LIMIT;
             loop {
@@ -194,10 +194,10 @@ impl Nodes {
 }
 
 /// A node's control socket.
-pub struct Address(PathBuf);
+pub(crate) struct Address(PathBuf);
 
 impl Address {
-    pub fn try_connect(&self) -> Option<BufReader<UnixStream>> {
+    pub(crate) fn try_connect(&self) -> Option<BufReader<UnixStream>> {
         let stream = UnixStream::connect(&self.0).ok()?;
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         let mut stream = BufReader::new(stream);
@@ -205,7 +205,7 @@ impl Address {
         (stream.read_line(&mut line).ok()? > 0).then_some(stream)
     }
 
-    pub fn try_ask(&self, line: &str) -> Option<Value> {
+    pub(crate) fn try_ask(&self, line: &str) -> Option<Value> {
         let mut stream = self.try_connect()?;
         stream.get_mut().write_all(format!("{line}\n").as_bytes()).ok()?;
         let mut answer = String::new();
@@ -234,7 +234,7 @@ impl Drop for Nodes {
     }
 }
 
-pub fn signal(pid: u32, signal: Signal) {
+pub(crate) fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, signal);
     }

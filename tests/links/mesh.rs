@@ -17,12 +17,12 @@ const CONVERGENCE: Duration = Duration::from_secs(60);
 const JOB: Duration = Duration::from_secs(180);
 
 /// Megabytes of a job in each direction: LINKS_MB, or the given default.
-pub fn megabytes(default: usize) -> usize {
+pub(crate) fn megabytes(default: usize) -> usize {
     std::env::var("LINKS_MB").map_or(default, |text| text.parse().expect("LINKS_MB is a number"))
 }
 
 /// A node, ended when dropped.
-pub struct Node {
+pub(crate) struct Node {
     id: String,
     process: Child,
     dir: PathBuf,
@@ -41,14 +41,14 @@ impl Drop for Node {
 }
 
 /// A program and the directives of its node, apart from those that every node has.
-pub struct Plan<'a> {
+pub(crate) struct Plan<'a> {
     pub program: &'a Path,
     pub id: &'a str,
     pub directives: Vec<Value>,
 }
 
 impl Node {
-    pub fn start(root: &Path, plan: Plan<'_>) -> Self {
+    pub(crate) fn start(root: &Path, plan: Plan<'_>) -> Self {
         let Plan { program, id, mut directives } = plan;
         let dir = root.join(id);
         fs::create_dir(&dir).unwrap();
@@ -78,7 +78,7 @@ impl Node {
 
     /// Waits until this node has a route to the other one. The services of that node may take a minute more
     /// to spread among Go nodes, which only send their own services to newcomers.
-    pub fn wait_for(&self, other: &str) {
+    pub(crate) fn wait_for(&self, other: &str) {
         let deadline = Instant::now() + CONVERGENCE;
         loop {
             let output = self.meshctl(&["--json", "status"]).output().unwrap();
@@ -92,7 +92,7 @@ impl Node {
     }
 
     /// Sends that many bytes to the other node and back; returns the time.
-    pub fn echo(&self, other: &str, bytes: usize) -> Duration {
+    pub(crate) fn echo(&self, other: &str, bytes: usize) -> Duration {
         let payload: Vec<u8> =
             (0..bytes).map(|n| ((n as u32).wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         let start = Instant::now();
@@ -105,7 +105,7 @@ impl Node {
 }
 
 /// A port that is free for TCP and UDP.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -117,16 +117,16 @@ pub fn free_port() -> u16 {
 
 /// A kind of link, as both implementations configure it.
 #[derive(Debug, Clone, Copy)]
-pub enum Kind {
+pub(crate) enum Kind {
     Tcp,
     Udp,
     Ws,
 }
 
 impl Kind {
-    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Ws];
+    pub(crate) const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Ws];
 
-    pub fn listener(self, port: u16) -> Value {
+    pub(crate) fn listener(self, port: u16) -> Value {
         let options = json!({"port": port, "bindaddr": "127.0.0.1"});
         match self {
             Self::Tcp => json!({"tcp-listener": options}),
@@ -135,7 +135,7 @@ impl Kind {
         }
     }
 
-    pub fn peer(self, port: u16) -> Value {
+    pub(crate) fn peer(self, port: u16) -> Value {
         let address = format!("127.0.0.1:{port}");
         match self {
             Self::Tcp => json!({"tcp-peer": {"address": address}}),

@@ -12,7 +12,7 @@ use std::{
 
 /// One step of a conversation, from the node's side.
 #[derive(Debug, Clone)]
-pub enum Step {
+pub(crate) enum Step {
     /// The node writes this.
     Say(String),
     /// The client must write exactly this line.
@@ -31,27 +31,27 @@ pub enum Step {
     HoldOpen,
 }
 
-pub const GREETING: &str = "Receptor Control, node alpha\n";
+pub(crate) const GREETING: &str = "Receptor Control, node alpha\n";
 
-pub fn say(text: &str) -> Step {
+pub(crate) fn say(text: &str) -> Step {
     Step::Say(text.to_owned())
 }
 
-pub fn hear(line: &str) -> Step {
+pub(crate) fn hear(line: &str) -> Step {
     Step::Hear(line.to_owned())
 }
 
 /// A conversation that begins with the greeting.
-pub fn greeted(steps: impl IntoIterator<Item = Step>) -> Vec<Step> {
+pub(crate) fn greeted(steps: impl IntoIterator<Item = Step>) -> Vec<Step> {
     std::iter::once(say(GREETING)).chain(steps).collect()
 }
 
 /// The most common conversation: one request, one answer.
-pub fn asked(question: &str, answer: &str) -> Vec<Step> {
+pub(crate) fn asked(question: &str, answer: &str) -> Vec<Step> {
     greeted([hear(question), say(&format!("{answer}\n"))])
 }
 
-pub struct FakeNode {
+pub(crate) struct FakeNode {
     dir: tempfile::TempDir,
     script: Option<JoinHandle<()>>,
     signals: mpsc::Receiver<()>,
@@ -60,7 +60,7 @@ pub struct FakeNode {
 }
 
 impl FakeNode {
-    pub fn start(conversations: Vec<Vec<Step>>) -> Self {
+    pub(crate) fn start(conversations: Vec<Vec<Step>>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("s")).unwrap();
         let (signal, signals) = mpsc::channel();
@@ -90,17 +90,17 @@ impl FakeNode {
         Self { dir, script: Some(script), signals, running: Some(running) }
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("s")
     }
 
     /// Waits for the next `Signal` of the script.
-    pub fn wait(&self) {
+    pub(crate) fn wait(&self) {
         self.signals.recv_timeout(Duration::from_secs(10)).expect("the script comes to its signal");
     }
 
     /// Waits for the end of the script; fails if the client did anything else.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         drop(self.running.take());
         let script = self.script.take().unwrap();
         // The script may still wait for a connection: an empty connection ends it.

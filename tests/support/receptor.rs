@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// The program that a variable names. If the variable is not set, the test reports that and passes; a wrong
 /// path fails it.
-pub fn program(variable: &str) -> Option<PathBuf> {
+pub(crate) fn program(variable: &str) -> Option<PathBuf> {
     let Some(path) = std::env::var_os(variable) else {
         eprintln!("SKIPPED: {variable} is not set");
         return None;

@@ -23,7 +23,7 @@ use tokio::task::AbortHandle;
 
 use crate::harness::node;
 
-pub struct Mesh {
+pub(crate) struct Mesh {
     name: NodeId,
     state: Mutex<State>,
     /// Whether no node answers, as if all routes were lost, and whether the dialers know that.
@@ -44,7 +44,7 @@ struct State {
 }
 
 impl Mesh {
-    pub fn new(name: &str) -> Arc<Self> {
+    pub(crate) fn new(name: &str) -> Arc<Self> {
         Arc::new(Self {
             name: node(name),
             state: Mutex::default(),
@@ -56,51 +56,51 @@ impl Mesh {
     }
 
     /// The same mesh without any nodes. The old one has none any more either.
-    pub fn renewed(&self) -> Arc<Self> {
+    pub(crate) fn renewed(&self) -> Arc<Self> {
         self.state.lock().unwrap().nodes.clear();
         self.cut();
         Self::new(self.name.as_str())
     }
 
-    pub fn set(&self, name: &str, registry: Registry) {
+    pub(crate) fn set(&self, name: &str, registry: Registry) {
         self.state.lock().unwrap().nodes.insert(name.into(), registry);
     }
 
-    pub fn take_down(&self, name: &str) {
+    pub(crate) fn take_down(&self, name: &str) {
         self.state.lock().unwrap().nodes.remove(name).unwrap();
         self.cut();
     }
 
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.state.lock().unwrap().links.drain(..).for_each(|link| link.abort());
     }
 
     /// Nodes accept submissions and then fall silent.
-    pub fn stall(&self, stalled: bool) {
+    pub(crate) fn stall(&self, stalled: bool) {
         self.state.lock().unwrap().stalled = stalled;
     }
 
     /// Nodes create units, but answer only when they are no longer slow.
-    pub fn slow(&self, slow: bool) {
+    pub(crate) fn slow(&self, slow: bool) {
         self.slow.send_replace(slow);
     }
 
     /// All routes were lost for a moment, and connections did not notice.
-    pub fn flap(&self) {
+    pub(crate) fn flap(&self) {
         self.ways.send_modify(|ways| *ways += 1);
     }
 
     /// From now on no node answers; `known` says whether the routes are gone, too.
-    pub fn lose(&self, known: bool) {
+    pub(crate) fn lose(&self, known: bool) {
         self.lost.send_replace((true, known));
     }
 
     /// Completes once somebody waits for an answer that will not arrive.
-    pub async fn dialled_in_vain(&self) {
+    pub(crate) async fn dialled_in_vain(&self) {
         self.in_vain.notified().await;
     }
 
-    pub fn pretend_go(&self, go: bool) {
+    pub(crate) fn pretend_go(&self, go: bool) {
         self.state.lock().unwrap().go = go;
     }
 }

@@ -16,10 +16,10 @@ use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
 /// The longest wait for anything.
-pub const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// A dialer without any node.
-pub struct Nowhere(pub NodeId);
+pub(crate) struct Nowhere(pub NodeId);
 
 impl Dialer for Nowhere {
     fn dial(&self, node: NodeId, _: ServiceName, _: Option<String>) -> Dialing {
@@ -35,15 +35,15 @@ impl Dialer for Nowhere {
     }
 }
 
-pub fn node(name: &str) -> NodeId {
+pub(crate) fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
-pub fn me() -> Caller {
+pub(crate) fn me() -> Caller {
     Caller::local()
 }
 
-pub fn options(data_dir: PathBuf, name: &str) -> Options {
+pub(crate) fn options(data_dir: PathBuf, name: &str) -> Options {
     let kind = |name: &str, command: &str, params: &str| CommandType {
         params: params.into(),
         allow_runtime_params: true,
@@ -69,14 +69,14 @@ pub fn options(data_dir: PathBuf, name: &str) -> Options {
 }
 
 /// A temporary directory; when dropped, it kills the processes of all units in it.
-pub struct Scratch(TempDir);
+pub(crate) struct Scratch(TempDir);
 
 impl Scratch {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 }
@@ -95,7 +95,7 @@ impl Drop for Scratch {
 }
 
 /// How many directories are in a directory: units, and the remains of some.
-pub fn directories_in(dir: &Path) -> usize {
+pub(crate) fn directories_in(dir: &Path) -> usize {
     let entries = std::fs::read_dir(dir).unwrap().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).count()
 }
@@ -120,16 +120,16 @@ fn is_runner(pid: u32) -> bool {
     lives(pid) && arguments.contains("__work-spawner")
 }
 
-pub fn signal(pid: u32, signal: Signal) {
+pub(crate) fn signal(pid: u32, signal: Signal) {
     let _ = rustix::process::kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal);
 }
 
 /// A file system of 2 MiB, unmounted when dropped.
-pub struct Tmpfs(PathBuf);
+pub(crate) struct Tmpfs(PathBuf);
 
 impl Tmpfs {
     /// Mounts one; `None`, with a message, if that is not permitted.
-    pub fn mount(at: &Path) -> Option<Self> {
+    pub(crate) fn mount(at: &Path) -> Option<Self> {
         std::fs::create_dir_all(at).unwrap();
         let arguments = ["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs"];
         let done = std::process::Command::new("mount").args(arguments).arg(at).output().ok()?;
@@ -149,10 +149,10 @@ impl Drop for Tmpfs {
 }
 
 /// A lease on a file: until it is dropped, opening the file blocks or fails with EWOULDBLOCK.
-pub struct Lease(std::process::Child);
+pub(crate) struct Lease(std::process::Child);
 
 impl Lease {
-    pub fn take(path: &Path) -> Self {
+    pub(crate) fn take(path: &Path) -> Self {
         const HOLD: &str = "
 import fcntl, os, signal, sys, time
 signal.signal(signal.SIGIO, signal.SIG_IGN)
@@ -187,17 +187,17 @@ impl Drop for Lease {
 }
 
 /// An engine and its directory.
-pub struct Engine {
+pub(crate) struct Engine {
     pub registry: Registry,
     pub temp: Scratch,
 }
 
 impl Engine {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::with(|_| {}).await
     }
 
-    pub async fn with(change: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) async fn with(change: impl FnOnce(&mut Options)) -> Self {
         let temp = Scratch::new();
         let mut options = options(temp.path().join("data"), "n1");
         change(&mut options);
@@ -205,24 +205,24 @@ impl Engine {
     }
 
     /// Drops the engine as a daemon's end does, and starts another one in the same directory.
-    pub async fn restart(self) -> Self {
+    pub(crate) async fn restart(self) -> Self {
         let Self { registry, temp } = self;
         drop(registry);
         let registry = open(options(temp.path().join("data"), "n1")).await;
         Self { registry, temp }
     }
 
-    pub fn dir(&self, id: &str) -> PathBuf {
+    pub(crate) fn dir(&self, id: &str) -> PathBuf {
         self.temp.path().join("data/n1").join(id)
     }
 }
 
-pub async fn open(options: Options) -> Registry {
+pub(crate) async fn open(options: Options) -> Registry {
     let dialer = Arc::new(Nowhere(options.node_id.clone()));
     Registry::open(options, dialer).await.unwrap()
 }
 
-pub fn request(node: &str, work_type: &str, params: &str) -> SubmitRequest {
+pub(crate) fn request(node: &str, work_type: &str, params: &str) -> SubmitRequest {
     let params = match params {
         "" => BTreeMap::new(),
         params => BTreeMap::from([("params".to_owned(), params.to_owned())]),
@@ -231,12 +231,12 @@ pub fn request(node: &str, work_type: &str, params: &str) -> SubmitRequest {
 }
 
 /// Submits a shell script with its payload, and returns the unit's ID.
-pub async fn run(registry: &Registry, script: &str) -> String {
+pub(crate) async fn run(registry: &Registry, script: &str) -> String {
     let quoted = shlex::try_quote(script).unwrap().into_owned();
     run_as(registry, request("localhost", "sh", &quoted), b"").await
 }
 
-pub async fn run_as(registry: &Registry, request: SubmitRequest, payload: &[u8]) -> String {
+pub(crate) async fn run_as(registry: &Registry, request: SubmitRequest, payload: &[u8]) -> String {
     let mut submission: Submission = registry.submit(request, me()).await.unwrap();
     let id = submission.id().to_string();
     submission.write(payload).await.unwrap();
@@ -245,7 +245,7 @@ pub async fn run_as(registry: &Registry, request: SubmitRequest, payload: &[u8])
 }
 
 /// Reads a unit's output to its end.
-pub async fn collect(registry: &Registry, id: &str, start: u64) -> Vec<u8> {
+pub(crate) async fn collect(registry: &Registry, id: &str, start: u64) -> Vec<u8> {
     let mut stream = registry.results(id, start, &me()).await.unwrap();
     let mut all = Vec::new();
     while let Some(chunk) = within(stream.next()).await.unwrap() {
@@ -256,15 +256,15 @@ pub async fn collect(registry: &Registry, id: &str, start: u64) -> Vec<u8> {
 }
 
 /// Waits for a unit to be final.
-pub async fn finished(registry: &Registry, id: &str) -> UnitReport {
+pub(crate) async fn finished(registry: &Registry, id: &str) -> UnitReport {
     until(registry, id, |report| report.state.is_final()).await
 }
 
-pub async fn running(registry: &Registry, id: &str) -> UnitReport {
+pub(crate) async fn running(registry: &Registry, id: &str) -> UnitReport {
     until(registry, id, |report| report.state == State::Running).await
 }
 
-pub async fn until(registry: &Registry, id: &str, wanted: impl Fn(&UnitReport) -> bool) -> UnitReport {
+pub(crate) async fn until(registry: &Registry, id: &str, wanted: impl Fn(&UnitReport) -> bool) -> UnitReport {
     within(async {
         loop {
             let report = registry.status(id).await.unwrap();
@@ -277,12 +277,12 @@ pub async fn until(registry: &Registry, id: &str, wanted: impl Fn(&UnitReport) -
     .await
 }
 
-pub async fn within<T>(future: impl Future<Output = T>) -> T {
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, future).await.expect("nothing happened within the limit")
 }
 
 /// Waits until an engine has no units.
-pub async fn emptied(registry: &Registry) {
+pub(crate) async fn emptied(registry: &Registry) {
     within(async {
         while !registry.list(None).await.unwrap().is_empty() {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -292,12 +292,12 @@ pub async fn emptied(registry: &Registry) {
 }
 
 /// A payload without repetitions.
-pub fn bytes(length: usize) -> Vec<u8> {
+pub(crate) fn bytes(length: usize) -> Vec<u8> {
     (0..length as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
 /// Waits for a condition outside the engine.
-pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
+pub(crate) async fn eventually(what: &str, condition: impl Fn() -> bool) {
     let wait = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -307,7 +307,7 @@ pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
 }
 
 /// Whether a process exists and is no zombie.
-pub fn lives(pid: u32) -> bool {
+pub(crate) fn lives(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat[stat.rfind(')').unwrap()..].starts_with(") Z"))
 }

@@ -9,7 +9,7 @@ use meshd::work::{Options, Outcome, Registry, Started, State};
 use crate::control::Mesh;
 use crate::harness::*;
 
-pub struct Pair {
+pub(crate) struct Pair {
     pub mesh: Arc<Mesh>,
     pub near: Registry,
     pub far: Registry,
@@ -17,12 +17,12 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::with(|_| {}).await
     }
 
     /// Opens the near engine with other options.
-    pub async fn with(change: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) async fn with(change: impl FnOnce(&mut Options)) -> Self {
         let temp = Scratch::new();
         let mesh = Mesh::new("n1");
         let mut near = options(temp.path().join("near"), "n1");
@@ -34,7 +34,7 @@ impl Pair {
     }
 
     /// The near daemon ends and another one takes over.
-    pub async fn restart_near(self) -> Self {
+    pub(crate) async fn restart_near(self) -> Self {
         let Self { mesh, near, far, temp } = self;
         drop(near);
         let mesh = mesh.renewed();
@@ -42,22 +42,22 @@ impl Pair {
         Self { mesh, near, far, temp }
     }
 
-    pub async fn run(&self, script: &str) -> String {
+    pub(crate) async fn run(&self, script: &str) -> String {
         run_as(&self.near, sh(script), b"").await
     }
 
     /// The unit's ID on the far node.
-    pub async fn far_id(&self, id: &str) -> String {
+    pub(crate) async fn far_id(&self, id: &str) -> String {
         let known = |report: &meshd::work::UnitReport| report.extra_data["RemoteStarted"] == true;
         until(&self.near, id, known).await.extra_data["RemoteUnitID"].as_str().unwrap().to_owned()
     }
 }
 
-pub fn sh(script: &str) -> SubmitRequest {
+pub(crate) fn sh(script: &str) -> SubmitRequest {
     request("n2", "sh", &shlex::try_quote(script).unwrap())
 }
 
-pub async fn starts(registry: &Registry, request: SubmitRequest) -> (String, Started) {
+pub(crate) async fn starts(registry: &Registry, request: SubmitRequest) -> (String, Started) {
     let submission = registry.submit(request, me()).await.unwrap();
     let id = submission.id().to_string();
     (id, within(submission.finish()).await.unwrap())

@@ -105,7 +105,7 @@ impl Pipe {
 
 /// Where the pipe's bytes come out.
 #[derive(Debug)]
-pub struct PipeReader(Arc<Pipe>);
+pub(crate) struct PipeReader(Arc<Pipe>);
 
 impl PipeReader {
     pub(super) fn new(pipe: &Arc<Pipe>) -> Self {
@@ -127,7 +127,7 @@ impl Drop for PipeReader {
 
 /// Where bytes go into the pipe.
 #[derive(Debug)]
-pub struct PipeWriter(Arc<Pipe>);
+pub(crate) struct PipeWriter(Arc<Pipe>);
 
 impl PipeWriter {
     pub(super) fn new(pipe: &Arc<Pipe>) -> Self {

@@ -48,7 +48,7 @@ pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -
 
 /// The receiving half of a QUIC session. Once both halves are dropped, the connection is closed.
 #[derive(Debug)]
-pub struct QuicReader {
+pub(crate) struct QuicReader {
     connection: Connection,
     /// `None` until the other side has said something on it.
     stream: Option<FrameReader<RecvStream>>,
@@ -147,7 +147,7 @@ async fn read_stream(
 
 /// The sending half of a QUIC session.
 #[derive(Debug)]
-pub struct QuicWriter {
+pub(crate) struct QuicWriter {
     connection: Connection,
     /// `None` before the first packet on it.
     stream: Option<SendStream>,

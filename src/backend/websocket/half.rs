@@ -33,7 +33,7 @@ pub(super) fn session(socket: Socket, info: SessionInfo) -> Session {
 
 /// The receiving half of a WebSocket session.
 #[derive(Debug)]
-pub struct WsReader {
+pub(crate) struct WsReader {
     socket: Shared,
     pool: PacketPool,
     /// An end that was found behind packets, returned by the next call.
@@ -103,7 +103,7 @@ fn broken(error: Error) -> io::Error {
 
 /// The sending half of a WebSocket session.
 #[derive(Debug)]
-pub struct WsWriter {
+pub(crate) struct WsWriter {
     socket: Shared,
 }
 

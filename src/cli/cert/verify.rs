@@ -24,7 +24,7 @@ pub(crate) type NodeProfiles = fn(&Path) -> Result<Profiles, String>;
 
 /// Arguments of `meshctl cert verify`.
 #[derive(Debug, Args)]
-pub struct Verify {
+pub(crate) struct Verify {
     /// Certificate file, the node's certificate first
     file: PathBuf,
     /// File of the authorities to trust

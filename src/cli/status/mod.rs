@@ -15,12 +15,12 @@ use super::{
 use crate::rpc::CallError;
 use crate::rpc::request::Request;
 
-pub use report::{Report, without_nulls};
-pub use tables::render;
+pub(super) use report::{Report, without_nulls};
+pub(super) use tables::render;
 
 /// Arguments of `meshctl status`.
 #[derive(Debug, Args)]
-pub struct StatusArgs {
+pub(super) struct StatusArgs {
     /// Show each link to a neighbour with its round trip, queue and traffic instead
     #[arg(long)]
     links: bool,

@@ -10,7 +10,7 @@ use serde_json::Value;
 /// A `status` answer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Report {
+pub(crate) struct Report {
     /// The node's ID.
     #[serde(rename = "NodeID")]
     pub node_id: String,
@@ -38,7 +38,7 @@ pub struct Report {
 /// A link to a neighbour.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Connection {
+pub(crate) struct Connection {
     /// The neighbour.
     #[serde(rename = "NodeID")]
     pub node_id: String,
@@ -49,7 +49,7 @@ pub struct Connection {
 /// An advertised service.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Service {
+pub(crate) struct Service {
     /// Who offers it.
     #[serde(rename = "NodeID")]
     pub node_id: String,
@@ -68,7 +68,7 @@ pub struct Service {
 /// A kind of work that a node accepts.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct WorkType {
+pub(crate) struct WorkType {
     /// Its name.
     pub work_type: String,
     /// True if submissions must be signed.
@@ -77,7 +77,7 @@ pub struct WorkType {
 }
 
 /// Leaves out every member that is null, so that "empty" has one spelling.
-pub fn without_nulls(value: Value) -> Value {
+pub(crate) fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(members) => members
             .into_iter()

@@ -8,7 +8,7 @@ use super::report::{Report, Service};
 use crate::cli::table;
 
 /// The whole report; sections without rows are left out.
-pub fn render(report: &Report, now: Timestamp) -> String {
+pub(crate) fn render(report: &Report, now: Timestamp) -> String {
     let sections = [
         header(report),
         connections(report),

@@ -11,7 +11,7 @@ use crate::rpc::request::{AdoptRequest, Request, WorkRequest};
 
 /// Arguments of `meshctl work adopt`.
 #[derive(Debug, Args)]
-pub struct Adopt {
+pub(crate) struct Adopt {
     /// Node that runs the job
     node: String,
     /// The unit's ID there; it gets the same here

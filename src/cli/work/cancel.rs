@@ -12,7 +12,7 @@ use crate::rpc::request::WorkRequest;
 
 /// Arguments of `meshctl work cancel`.
 #[derive(Debug, Args)]
-pub struct Cancel {
+pub(crate) struct Cancel {
     /// Unit IDs
     #[arg(required = true)]
     unit_ids: Vec<String>,

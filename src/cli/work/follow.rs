@@ -17,7 +17,7 @@ use crate::rpc::{CallError, ErrorCode, FollowEvent, FollowedOutput, UnitReport, 
 ///
 /// # Errors
 /// A [`Failure`] if we were interrupted, nobody reads us, or the node stayed away.
-pub async fn follow(context: &Context, unit: &str, start: u64) -> Result<Exit, Failure> {
+pub(super) async fn follow(context: &Context, unit: &str, start: u64) -> Result<Exit, Failure> {
     let mut stream = context.client.results(unit, start).await.map_err(|error| of_unit(error, context))?;
     let copied = {
         let mut copy = pin!(copy(context, &mut stream));
@@ -88,7 +88,7 @@ fn left_early(context: &Context, unit: &str, position: u64, failure: Failure) ->
 }
 
 /// A refusal to do something with a unit, with a way on.
-pub fn of_unit(error: CallError, context: &Context) -> Failure {
+pub(super) fn of_unit(error: CallError, context: &Context) -> Failure {
     let unknown = matches!(&error, CallError::Refused(line) if line.code() == ErrorCode::UnknownUnit);
     let failure = Failure::from(error);
     if !unknown {

@@ -13,7 +13,7 @@ use crate::rpc::request::{Request, WorkRequest};
 
 /// Arguments of `meshctl work list`.
 #[derive(Debug, Args)]
-pub struct List {
+pub(crate) struct List {
     /// Print unit IDs only
     #[arg(long, short)]
     quiet: bool,

@@ -22,7 +22,7 @@ use super::{
 
 /// Verbs of `meshctl work`.
 #[derive(Debug, Subcommand)]
-pub enum Work {
+pub(super) enum Work {
     /// Submit a job
     Submit(submit::Submit),
     /// List the node's units: a table on a terminal, else JSON

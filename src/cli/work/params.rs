@@ -13,7 +13,7 @@ const RESERVED: [&str; 4] = ["command", "subcommand", "node", "worktype"];
 ///
 /// # Errors
 /// A usage [`Failure`] that names the parameter.
-pub fn collect(
+pub(super) fn collect(
     texts: &[String],
     words: &[String],
     taken: &[&str],

@@ -10,7 +10,7 @@ use crate::cli::{
 };
 
 /// A payload about to be sent.
-pub struct Payload {
+pub(super) struct Payload {
     /// Its bytes.
     pub bytes: Box<dyn AsyncRead + Unpin + Send>,
     /// How many there are, if that can be known.
@@ -19,13 +19,13 @@ pub struct Payload {
 
 impl Payload {
     /// A payload from memory.
-    pub fn text(text: Vec<u8>) -> Self {
+    pub(super) fn text(text: Vec<u8>) -> Self {
         let size = Some(text.len() as u64);
         Self { bytes: Box::new(Cursor::new(text)), size }
     }
 
     /// Our standard input, until it ends.
-    pub fn stdin(output: Output) -> Self {
+    pub(super) fn stdin(output: Output) -> Self {
         if std::io::stdin().is_terminal() {
             output.note("Reading the payload from the terminal; end it with Ctrl-D.");
         }
@@ -36,7 +36,7 @@ impl Payload {
     ///
     /// # Errors
     /// A [`Failure`] that names the file.
-    pub async fn file(path: &str) -> Result<Self, Failure> {
+    pub(super) async fn file(path: &str) -> Result<Self, Failure> {
         let failed =
             |error| Failure::new(Exit::Failed, format!("cannot read payload file {path:?}: {error}"));
         let file = File::open(path).await.map_err(failed)?;

@@ -13,11 +13,11 @@ const BAR: &str = "{msg} [{bar:30}] {bytes}/{total_bytes}  {bytes_per_sec}  {eta
 const SPINNER: &str = "{spinner} {msg} {bytes}  {bytes_per_sec}";
 
 /// Shows how much of a payload has been sent; cleared when dropped.
-pub struct Progress(Option<ProgressBar>);
+pub(super) struct Progress(Option<ProgressBar>);
 
 impl Progress {
     /// A bar for a payload of known size, a spinner for one of unknown size.
-    pub fn new(size: Option<u64>) -> Self {
+    pub(super) fn new(size: Option<u64>) -> Self {
         if !io::stderr().is_terminal() || size.is_some_and(|size| size < LARGE) {
             return Self(None);
         }
@@ -34,7 +34,7 @@ impl Progress {
     }
 
     /// Takes note of the bytes sent so far.
-    pub fn set(&self, sent: u64) {
+    pub(super) fn set(&self, sent: u64) {
         if let Some(bar) = &self.0 {
             bar.set_position(sent);
         }

@@ -11,7 +11,7 @@ use crate::rpc::request::{Request, WorkRequest};
 
 /// Arguments of `meshctl work release`.
 #[derive(Debug, Args)]
-pub struct Release {
+pub(crate) struct Release {
     /// Unit IDs
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     unit_ids: Vec<String>,

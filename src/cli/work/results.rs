@@ -10,7 +10,7 @@ use crate::cli::{
 
 /// Arguments of `meshctl work results`.
 #[derive(Debug, Args)]
-pub struct Results {
+pub(crate) struct Results {
     /// Unit ID
     unit_id: String,
     /// First byte to print

@@ -13,7 +13,7 @@ use crate::rpc::request::{Request, WorkRequest};
 
 /// Arguments of `meshctl work status`.
 #[derive(Debug, Args)]
-pub struct StatusArgs {
+pub(crate) struct StatusArgs {
     /// Unit IDs
     #[arg(required = true)]
     unit_ids: Vec<String>,

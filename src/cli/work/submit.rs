@@ -18,7 +18,7 @@ use crate::rpc::{CallError, PendingUnit, Submitted};
 /// Arguments of `meshctl work submit`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("input").required(true).args(["payload", "payload_literal", "no_payload"]))]
-pub struct Submit {
+pub(crate) struct Submit {
     /// Work type, as the node that runs the job calls it
     worktype: String,
     /// Words added to the parameter called params (after -- if they begin with a dash)

@@ -11,7 +11,7 @@ use crate::rpc::request::WorkRequest;
 use crate::rpc::{CallError, Client, UnitReport};
 
 /// The unit IDs of a `work list` answer, sorted.
-pub fn ids(answer: &Value) -> Vec<String> {
+pub(crate) fn ids(answer: &Value) -> Vec<String> {
     let mut ids: Vec<String> = answer.as_object().into_iter().flat_map(Map::keys).cloned().collect();
     ids.sort();
     ids
@@ -21,7 +21,7 @@ pub fn ids(answer: &Value) -> Vec<String> {
 ///
 /// # Errors
 /// [`CallError::Protocol`] if a status is none.
-pub fn table(answer: &Value) -> Result<String, CallError> {
+pub(crate) fn table(answer: &Value) -> Result<String, CallError> {
     let mut rows = Vec::new();
     for id in ids(answer) {
         let report = UnitReport::from_answer(&answer[&id])?;
@@ -48,7 +48,7 @@ pub fn table(answer: &Value) -> Result<String, CallError> {
 ///
 /// # Errors
 /// As [`Client::end_unit`].
-pub async fn operate(client: &Client, request: WorkRequest) -> Result<String, CallError> {
+pub(crate) async fn operate(client: &Client, request: WorkRequest) -> Result<String, CallError> {
     let answer = client.end_unit(request).await?;
     let done = answer.as_object().and_then(|members| members.keys().next());
     done.cloned()
@@ -56,23 +56,23 @@ pub async fn operate(client: &Client, request: WorkRequest) -> Result<String, Ca
 }
 
 /// The request that releases a unit.
-pub fn release(unit: &str, force: bool) -> WorkRequest {
+pub(crate) fn release(unit: &str, force: bool) -> WorkRequest {
     WorkRequest::Release { unit: unit.to_owned(), force, signature: None }
 }
 
 /// What became of each unit. One that fails does not keep the others from their turn.
-pub struct Outcomes {
+pub(crate) struct Outcomes {
     rows: Vec<(String, Result<String, CallError>)>,
 }
 
 impl Outcomes {
     /// No unit yet.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { rows: Vec::new() }
     }
 
     /// Adds a unit's outcome.
-    pub fn add(&mut self, unit: String, outcome: Result<String, CallError>) {
+    pub(crate) fn add(&mut self, unit: String, outcome: Result<String, CallError>) {
         self.rows.push((unit, outcome));
     }
 
@@ -80,7 +80,7 @@ impl Outcomes {
     ///
     /// # Errors
     /// If the output cannot be written.
-    pub fn print(self, context: &Context) -> Result<Exit, Failure> {
+    pub(crate) fn print(self, context: &Context) -> Result<Exit, Failure> {
         let mut exit = Exit::Success;
         let mut members = Map::new();
         for (unit, outcome) in self.rows {

@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 /// The routes cannot be changed.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to open a netlink socket for routes: {0}")]
-pub struct KernelError(#[from] io::Error);
+pub(crate) struct KernelError(#[from] io::Error);
 
 /// The routes of one interface.
 #[derive(Debug)]

@@ -50,7 +50,7 @@ pub struct IpRouterOptions {
 
 /// Why a router cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub enum IpRouterError {
+pub(crate) enum IpRouterError {
     /// The service is not free.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -72,7 +72,7 @@ pub enum IpRouterError {
 
 /// A running router.
 #[derive(Debug)]
-pub struct IpRouter {
+pub(crate) struct IpRouter {
     options: IpRouterOptions,
     node: NodeHandle,
     overlay: OverlaySocket,
@@ -96,7 +96,7 @@ impl IpRouter {
     ///
     /// # Errors
     /// [`IpRouterError`]; nothing is left then.
-    pub async fn open(node: &NodeHandle, options: IpRouterOptions) -> Result<Self, IpRouterError> {
+    pub(crate) async fn open(node: &NodeHandle, options: IpRouterOptions) -> Result<Self, IpRouterError> {
         let overlay = node.bind(options.network).await?;
         let tunnel = Tunnel::open(&options)?;
         node.advertise(options.network, LocalService { conn_type: ConnType::DATAGRAM, tags: tags(&options) });
@@ -104,7 +104,7 @@ impl IpRouter {
     }
 
     /// Carries packets until `stop`; service, interface and routes are gone once this returns.
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
         while let Some(error) = stop.run_until_cancelled(self.carry()).await {
             warn!(network = %self.options.network, %error, "the tun device is lost, making it again");
             if stop.run_until_cancelled(self.reopen()).await.is_none() {

@@ -38,11 +38,14 @@ pub enum WatchNews {
     Refused(ApiError),
 }
 
+/// Who follows a pod, each by the number of its right.
+type Followers = Vec<(u64, mpsc::UnboundedSender<WatchNews>)>;
+
 /// A shared watch.
 #[derive(Debug)]
 pub struct PodWatch {
     /// By the pod's name. A plain lock, for single operations.
-    followers: Mutex<BTreeMap<String, Vec<(u64, mpsc::UnboundedSender<WatchNews>)>>>,
+    followers: Mutex<BTreeMap<String, Followers>>,
     next_id: Mutex<u64>,
     task: Mutex<Option<AbortHandle>>,
 }

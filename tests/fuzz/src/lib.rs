@@ -23,10 +23,10 @@ use meshd::work::signing::{Subject, Verifier};
 use meshd::work::status::Status;
 
 /// A target.
-pub type Target = fn(&[u8]);
+pub(crate) type Target = fn(&[u8]);
 
 /// All targets by name, which is also the name of their corpus directory.
-pub const TARGETS: [(&str, Target); 10] = [
+pub(crate) const TARGETS: [(&str, Target); 10] = [
     ("frame", frame),
     ("data_header", data_header),
     ("routing_update", routing_update),
@@ -40,7 +40,7 @@ pub const TARGETS: [(&str, Target); 10] = [
 ];
 
 /// Frames come out of a buffer whole, however it was filled.
-pub fn frame(data: &[u8]) {
+pub(crate) fn frame(data: &[u8]) {
     let cut = data.len() / 2;
     let mut whole = BytesMut::from(data);
     let mut pieces = BytesMut::from(&data[..cut]);
@@ -61,7 +61,7 @@ pub fn frame(data: &[u8]) {
 }
 
 /// A header prints as it was read.
-pub fn data_header(data: &[u8]) {
+pub(crate) fn data_header(data: &[u8]) {
     let kind = MessageType::of(data);
     if let Ok(header) = DataHeader::parse(data) {
         let printed = header.message(&data[meshd::wire::DATA_HEADER_LEN..]);
@@ -72,7 +72,7 @@ pub fn data_header(data: &[u8]) {
 }
 
 /// An accepted update has the same meaning when it is forwarded.
-pub fn routing_update(data: &[u8]) {
+pub(crate) fn routing_update(data: &[u8]) {
     if let Ok(update) = RoutingUpdate::parse(data)
         && let Ok(message) = update.message()
     {
@@ -81,7 +81,7 @@ pub fn routing_update(data: &[u8]) {
 }
 
 /// The same for advertisements.
-pub fn advertisement(data: &[u8]) {
+pub(crate) fn advertisement(data: &[u8]) {
     if let Ok(ad) = AdvertisementMessage::parse(data)
         && let Ok(message) = ad.message()
     {
@@ -90,7 +90,7 @@ pub fn advertisement(data: &[u8]) {
 }
 
 /// Lines become requests, or errors that fit on one line.
-pub fn control_line(data: &[u8]) {
+pub(crate) fn control_line(data: &[u8]) {
     match Request::parse(data) {
         Ok(request) => assert!(!request.name().is_empty()),
         Err(error) => assert!(!error.to_string().is_empty()),
@@ -98,7 +98,7 @@ pub fn control_line(data: &[u8]) {
 }
 
 /// Files become configurations or errors.
-pub fn configuration(data: &[u8]) {
+pub(crate) fn configuration(data: &[u8]) {
     let folder = tempfile::tempdir().expect("room for a file");
     let file = folder.path().join("fuzz.yml");
     std::fs::write(&file, data).expect("room for a file");
@@ -110,7 +110,7 @@ pub fn configuration(data: &[u8]) {
 }
 
 /// An accepted status is written and read back unchanged.
-pub fn status_file(data: &[u8]) {
+pub(crate) fn status_file(data: &[u8]) {
     match Status::parse(data) {
         Ok(status) => {
             let line = status.to_line();
@@ -123,7 +123,7 @@ pub fn status_file(data: &[u8]) {
 }
 
 /// Signatures are accepted or rejected with a reason; a token that is accepted twice has no ID of its own.
-pub fn token(data: &[u8]) {
+pub(crate) fn token(data: &[u8]) {
     static VERIFIER: LazyLock<Verifier> = LazyLock::new(|| {
         let folder = tempfile::tempdir().expect("room for a file");
         let file = folder.path().join("work.pub");
@@ -142,7 +142,7 @@ pub fn token(data: &[u8]) {
 }
 
 /// The contents of a certificate or request are safe to print on a terminal, and the same for every caller.
-pub fn certificate_names(data: &[u8]) {
+pub(crate) fn certificate_names(data: &[u8]) {
     if let Ok(facts) = Facts::of(data) {
         assert_eq!(Names::of(data).as_ref(), Ok(&facts.names));
         shown(&facts.names);
@@ -160,7 +160,7 @@ fn shown(names: &Names) {
 
 /// The bytes are a small program for the core: sessions, messages, time, services. The core's output must
 /// stay bounded, and it must always know its next timeout.
-pub fn operations(data: &[u8]) {
+pub(crate) fn operations(data: &[u8]) {
     let mut time = Duration::ZERO;
     let now = |time: Duration| {
         let wall = Timestamp::from_second(1_800_000_000).expect("in range");
