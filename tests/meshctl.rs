@@ -16,7 +16,7 @@ use fake_node::{FakeNode, Step, asked, greeted, hear, say};
 const SUBMIT: &str = r#"{"command":"work","subcommand":"submit","node":"localhost","worktype":"sh"}"#;
 const CREATED: &str = "Work unit created with ID abcd1234. Send stdin data and EOF.\n";
 const STARTED: &str = "{\"result\":\"Job Started\",\"unitid\":\"abcd1234\"}\n";
-const STATUS: &str = r#"{"command":"work","subcommand":"status","unitid":"abcd1234"}"#;
+const STATUS: &str = "work status abcd1234";
 const RELEASE: &str = r#"{"command":"work","subcommand":"release","unitid":"abcd1234"}"#;
 
 fn meshctl(socket: &Path) -> Command {
@@ -365,7 +365,7 @@ fn releasing_all_continues_after_a_failure() {
         asked(&format!(r#"{{"command":"work","subcommand":"force-release","unitid":"{id}"}}"#), answer)
     };
     let script = vec![
-        asked(r#"{"command":"work","subcommand":"list"}"#, r#"{"b":{},"a":{}}"#),
+        asked("work list", r#"{"b":{},"a":{}}"#),
         release("a", "ERROR: unknown work unit a"),
         release("b", r#"{"released":"b"}"#),
     ];
@@ -378,7 +378,7 @@ fn units_of_another_node_are_listed_through_a_tunnel() {
     let script = greeted([
         hear(r#"{"command":"connect","node":"beta","service":"control"}"#),
         say("Connecting\nReceptor Control, node beta\n"),
-        hear(r#"{"command":"work","subcommand":"list"}"#),
+        hear("work list"),
         say("{\"zz\":{},\"aa\":{}}\n"),
     ]);
     let (code, out, _) = run(vec![script], &["work", "list", "-q", "--node", "beta"], b"");

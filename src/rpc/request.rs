@@ -247,13 +247,16 @@ impl Request {
         if line.starts_with('{') { json::parse(&line) } else { words::parse(&line) }
     }
 
-    /// The line that asks for it, its newline included. JSON for all that have parameters: no name, however odd, can
-    /// then change the meaning.
+    /// The line that asks for it, its newline included. Words where they say it all, else JSON: no name, however odd,
+    /// can then change the meaning.
     pub fn to_line(&self) -> String {
+        let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         match self {
             Self::Status { fields: None } | Self::Reload | Self::LogLevel { level: None } => {
                 format!("{}\n", self.name())
             }
+            Self::Work(WorkRequest::List { unit: None }) => format!("{}\n", self.name()),
+            Self::Work(WorkRequest::Status { unit }) if is_word(unit) => format!("work status {unit}\n"),
             Self::Status { .. }
             | Self::Ping { .. }
             | Self::Traceroute { .. }

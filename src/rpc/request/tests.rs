@@ -254,9 +254,9 @@ fn request() -> impl Strategy<Value = Request> {
 fn what_go_nodes_are_asked_stands_in_the_line() {
     let line = |request: Request| request.to_line();
     assert_eq!(line(Request::Status { fields: None }), "status\n");
-    let list = r#"{"command":"work","subcommand":"list"}"#;
-    assert_eq!(line(Request::Work(WorkRequest::List { unit: None })), format!("{list}\n"));
+    assert_eq!(line(Request::Work(WorkRequest::List { unit: None })), "work list\n");
     let status = |unit: &str| line(Request::Work(WorkRequest::Status { unit: unit.to_owned() }));
+    assert_eq!(status("abcd"), "work status abcd\n");
     assert_eq!(status("a b"), "{\"command\":\"work\",\"subcommand\":\"status\",\"unitid\":\"a b\"}\n");
     let submit = SubmitRequest {
         node: "n".to_owned(),
