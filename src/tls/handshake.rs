@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, ServerName};
-use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
@@ -20,11 +20,9 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::error::HandshakeError;
 use super::profile::{ClientProfile, Profile, ServerProfile};
+use super::read_ahead::ReadAhead;
 use super::revocation::Guard;
 use super::verify::{Expected, Verdict};
-
-/// Bytes read from the system at once. TLS asks for 4 KiB at a time, which would be a system call for each of them.
-const READ_AHEAD: usize = 64 * 1024;
 
 /// How long a handshake may take.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
@@ -32,7 +30,7 @@ pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// A stream past its handshake. It ends with an error when the peer's certificate is revoked.
 #[derive(Debug)]
 pub struct Secured<IO> {
-    stream: TlsStream<BufReader<IO>>,
+    stream: TlsStream<ReadAhead<IO>>,
     guard: Guard,
     // One for each direction: they may be waited for by different tasks.
     reading: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -58,10 +56,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Secured<IO> {
 
     /// The stream below.
     pub fn io(&self) -> &IO {
-        self.stream.get_ref().0.get_ref()
+        self.stream.get_ref().0.io()
     }
 
-    fn new(profile: &Profile, stream: TlsStream<BufReader<IO>>, expected: Expected) -> Self {
+    fn new(profile: &Profile, stream: TlsStream<ReadAhead<IO>>, expected: Expected) -> Self {
         let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let chain: Vec<CertificateDer<'static>> =
             shown.iter().map(|certificate| certificate.clone().into_owned()).collect();
@@ -75,7 +73,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Secured<IO> {
     fn write<T>(
         &mut self,
         cx: &mut Context<'_>,
-        operation: impl FnOnce(Pin<&mut TlsStream<BufReader<IO>>>, &mut Context<'_>) -> Poll<io::Result<T>>,
+        operation: impl FnOnce(Pin<&mut TlsStream<ReadAhead<IO>>>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if self.guard.cut().is_cancelled() {
             return Poll::Ready(Err(cut()));
@@ -129,7 +127,7 @@ impl ServerProfile {
     {
         let (config, verdict) =
             self.config(expected.clone()).map_err(|error| failed(self, error.to_string()))?;
-        let accepting = TlsAcceptor::from(Arc::new(config)).accept(BufReader::with_capacity(READ_AHEAD, io));
+        let accepting = TlsAcceptor::from(Arc::new(config)).accept(ReadAhead::new(io));
         let stream = finish(self, accepting, &verdict).await?;
         Ok(Secured::new(self, TlsStream::Server(stream), expected))
     }
@@ -150,8 +148,7 @@ impl ClientProfile {
         let expected = Expected::Host(name.clone());
         let (config, verdict) =
             self.config(expected.clone()).map_err(|error| failed(self, error.to_string()))?;
-        let connecting =
-            TlsConnector::from(Arc::new(config)).connect(name, BufReader::with_capacity(READ_AHEAD, io));
+        let connecting = TlsConnector::from(Arc::new(config)).connect(name, ReadAhead::new(io));
         let stream = finish(self, connecting, &verdict).await?;
         Ok(Secured::new(self, TlsStream::Client(stream), expected))
     }

@@ -24,6 +24,7 @@ mod names;
 mod options;
 pub mod profile;
 mod profile_set;
+mod read_ahead;
 mod revocation;
 mod verify;
 
