@@ -195,6 +195,18 @@ fn no_two_rooms_import_each_other() {
 }
 
 #[test]
+fn units_that_run_elsewhere_do_not_know_the_registry() {
+    let all = sources();
+    let remote: Vec<_> = all.iter().filter(|source| source.name.starts_with("work/remote")).collect();
+    assert!(remote.len() > 3, "only {} files were found", remote.len());
+    for source in remote {
+        let up: Vec<_> =
+            imports(source).into_iter().filter(|path| path.starts_with("work::registry")).collect();
+        assert!(up.is_empty(), "src/{}: {up:?}", source.name);
+    }
+}
+
+#[test]
 fn configuration_names_options_of_the_rooms_and_nothing_else() {
     let mut count = 0;
     for source in sources().iter().filter(|source| source.room == "config") {

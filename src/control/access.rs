@@ -2,17 +2,17 @@
 //! out. It does not know what makes a caller trusted, which `listen` decides, nor signatures, which `work` checks.
 
 use super::session::Peer;
-use super::{CommandError, Context};
+use super::{Context, RequestRefusal};
 use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
 
 /// Refuses a request with which the node would act for somebody it does not know: towards other nodes, with its own
 /// signature, or on itself.
 ///
 /// # Errors
-/// [`CommandError::NotAllowed`].
-pub(super) fn check(context: &Context, peer: &Peer, request: &Request) -> Result<(), CommandError> {
+/// [`RequestRefusal::NotAllowed`].
+pub(super) fn check(context: &Context, peer: &Peer, request: &Request) -> Result<(), RequestRefusal> {
     match needs_trust(context, request) {
-        Some(what) if !peer.trusted => Err(CommandError::NotAllowed(what)),
+        Some(what) if !peer.trusted => Err(RequestRefusal::NotAllowed(what)),
         Some(_) | None => Ok(()),
     }
 }

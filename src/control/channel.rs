@@ -17,7 +17,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::CommandError;
+use super::RequestRefusal;
 use super::lines::{FREE, LineRoom};
 use crate::stream::MeshStream;
 use crate::tls::Secured;
@@ -258,7 +258,7 @@ impl Channel {
     }
 
     /// Answers with one line of JSON, or with the reason why not.
-    pub(super) async fn answer(&mut self, answer: Result<Value, CommandError>) -> io::Result<()> {
+    pub(super) async fn answer(&mut self, answer: Result<Value, RequestRefusal>) -> io::Result<()> {
         match answer {
             Ok(value) => self.send(&format!("{value}\n")).await,
             Err(refusal) => self.refuse(&refusal.to_string()).await,

@@ -5,22 +5,22 @@
 use std::io;
 
 use super::channel::Channel;
-use super::{CommandError, Context};
+use super::{Context, RequestRefusal};
 use crate::stream::MeshStream;
 use crate::wire::ServiceName;
 
 /// Dials the service.
 ///
 /// # Errors
-/// [`CommandError`] if the names or the profile do not exist or nobody answers; the client may go on.
+/// [`RequestRefusal`] if the names or the profile do not exist or nobody answers; the client may go on.
 pub(super) async fn dial(
     context: &Context,
     node: &str,
     service: &str,
     tls: Option<String>,
-) -> Result<MeshStream, CommandError> {
+) -> Result<MeshStream, RequestRefusal> {
     let tls = tls.map(|name| context.tls.client(&name)).transpose()?;
-    let node = context.node_named(node).ok_or(CommandError::NoSuchNode)?;
+    let node = context.node_named(node).ok_or(RequestRefusal::NoSuchNode)?;
     Ok(context.streams.dial_with(&node, ServiceName::new(service)?, tls.as_ref()).await?)
 }
 

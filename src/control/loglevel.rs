@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{CommandError, Context};
+use super::{Context, RequestRefusal};
 
 /// The part of the daemon that owns the log.
 pub(crate) trait LogLevels: Send + Sync + 'static {
@@ -16,10 +16,10 @@ pub(crate) trait LogLevels: Send + Sync + 'static {
     fn set_level(&self, name: &str) -> Result<(), String>;
 }
 
-pub(super) fn answer(context: &Context, level: Option<&str>) -> Result<Value, CommandError> {
+pub(super) fn answer(context: &Context, level: Option<&str>) -> Result<Value, RequestRefusal> {
     let before = context.log.level();
     let Some(level) = level else { return Ok(json!({"Level": before})) };
-    context.log.set_level(level).map_err(CommandError::LogLevel)?;
+    context.log.set_level(level).map_err(RequestRefusal::LogLevel)?;
     let after = context.log.level();
     tracing::warn!(before, after, "log level changed");
     Ok(json!({"Level": after, "Before": before}))

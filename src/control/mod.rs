@@ -65,7 +65,7 @@ impl Context {
 
 /// Why a command was not carried out; the text stands behind `ERROR: `.
 #[derive(Debug, thiserror::Error)]
-enum CommandError {
+enum RequestRefusal {
     #[error(transparent)]
     Request(#[from] crate::rpc::request::RequestError),
     #[error(transparent)]

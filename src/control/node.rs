@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{CommandError, Context};
+use super::{Context, RequestRefusal};
 
-pub(super) async fn forget(context: &Context, name: &str) -> Result<Value, CommandError> {
-    let node = context.node_named(name).ok_or(CommandError::NoSuchNode)?;
+pub(super) async fn forget(context: &Context, name: &str) -> Result<Value, RequestRefusal> {
+    let node = context.node_named(name).ok_or(RequestRefusal::NoSuchNode)?;
     context.node.forget(&node).await?;
     tracing::info!(%node, "forgotten on demand");
     Ok(json!({ "forgotten": node }))

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::channel::Channel;
 use super::session::{Next, Peer};
-use super::{CommandError, Context, payload_trace};
+use super::{Context, RequestRefusal, payload_trace};
 use crate::rpc::request::{AdoptRequest, Follow, SubmitRequest, WorkRequest};
 use crate::work::{self, Listing, Origin, Outcome, ResultStream, Started, Submission, WorkError};
 
@@ -40,13 +40,13 @@ pub(super) async fn execute(
             let outcome = context.work.cancel(&unit, &peer.caller(signature)).await;
             outcome
                 .map(|outcome| done(outcome, &unit, "cancelled", "cancel pending"))
-                .map_err(CommandError::from)
+                .map_err(RequestRefusal::from)
         }
         WorkRequest::Release { unit, force, signature } => {
             let outcome = context.work.release(&unit, force, &peer.caller(signature)).await;
             outcome
                 .map(|outcome| done(outcome, &unit, "released", "release pending"))
-                .map_err(CommandError::from)
+                .map_err(RequestRefusal::from)
         }
     };
     channel.answer(answer).await?;
@@ -79,11 +79,11 @@ async fn list(channel: &mut Channel, mut listing: Listing) -> io::Result<Next> {
     Ok(Next::Command)
 }
 
-async fn status(context: &Context, unit: &str) -> Result<Value, CommandError> {
+async fn status(context: &Context, unit: &str) -> Result<Value, RequestRefusal> {
     Ok(serde_json::to_value(context.work.status(unit).await?)?)
 }
 
-async fn adopt(context: &Context, peer: &Peer, mut what: AdoptRequest) -> Result<Value, CommandError> {
+async fn adopt(context: &Context, peer: &Peer, mut what: AdoptRequest) -> Result<Value, RequestRefusal> {
     let caller = peer.caller(what.signature.take());
     let id = context.work.adopt(what, caller).await?;
     Ok(json!({"unitid": id, "result": "Adopted"}))

@@ -71,10 +71,7 @@ fn store_id(path: PathBuf) -> std::io::Result<String> {
         Err(error) => return Err(error),
     }
     let id = format!("{:032x}", rand::random::<u128>());
-    let new = path.with_extension("new");
-    std::fs::write(&new, &id)?;
-    std::fs::File::open(&new)?.sync_all()?;
-    std::fs::rename(&new, &path)?;
+    crate::os::replace::replace(&path, id.as_bytes(), 0o600)?;
     Ok(id)
 }
 

@@ -176,7 +176,7 @@ impl Nodes {
         for entry in std::fs::read_dir(&units).unwrap().flatten() {
             let id = entry.file_name().to_string_lossy().into_owned();
             // The node's own files.
-            if [".epoch", ".lock"].contains(&&*id) || id.starts_with(".journal-") {
+            if [".epoch", ".lock", ".store-id"].contains(&&*id) || id.starts_with(".journal-") {
                 continue;
             }
             let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();

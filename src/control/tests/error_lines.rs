@@ -1,6 +1,6 @@
 //! The errors of this program by which a client of it decides: what they print is in the table of `rpc`.
 
-use crate::control::{CommandError, ReloadError};
+use crate::control::{ReloadError, RequestRefusal};
 use crate::rpc::request::RequestError;
 use crate::rpc::{ErrorCode, ErrorLine};
 use crate::work::WorkError;
@@ -32,7 +32,7 @@ fn what_this_program_prints_is_in_the_table() {
     }
     assert_eq!(code(RequestError::UnknownCommand), ErrorCode::UnknownCommand);
     assert_eq!(code(RequestError::BadSubcommand), ErrorCode::UnknownCommand);
-    assert_eq!(code(CommandError::NotAllowed("reload")), ErrorCode::NotAllowed);
+    assert_eq!(code(RequestRefusal::NotAllowed("reload")), ErrorCode::NotAllowed);
     assert_eq!(code(ReloadError::NotReloadable("node: id".to_owned())), ErrorCode::NeedsRestart);
     assert_eq!(code(ReloadError::Invalid("line 3".to_owned())), ErrorCode::BadConfiguration);
 }
