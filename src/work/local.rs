@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use self::queue::Queues;
 use super::cgroup::{Cgroup, Cgroups};
+#[cfg(feature = "kubernetes")]
 use super::kubernetes::options::KubernetesType;
 use super::runner::{SpawnerHandle, kill_survivors};
 use super::status::{CommandExtra, Extra, REMOTE, Status};
@@ -115,11 +116,13 @@ impl Local {
     }
 
     /// How units of a type run as pods, if they do and can.
+    #[cfg(feature = "kubernetes")]
     pub(crate) fn pods_of(&self, work_type: &str) -> Option<Box<KubernetesType>> {
         self.runnable(work_type).ok()?.pods
     }
 
     /// All types whose units run as pods.
+    #[cfg(feature = "kubernetes")]
     pub(crate) fn all_pods(&self) -> Vec<KubernetesType> {
         self.types.load().values().filter_map(|kind| kind.pods.as_deref().cloned()).collect()
     }

@@ -78,6 +78,7 @@ impl Store {
     }
 
     /// The node's directory.
+    #[cfg(feature = "kubernetes")]
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
