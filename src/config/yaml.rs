@@ -5,14 +5,15 @@
 //! directive that may occur many times stands under its plural name with a list, any other under its own. The reader's
 //! budget bounds what a hostile file can cost. It refuses to know what a directive means.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::Spanned;
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
+use serde_saphyr::{DefaultMessageFormatter, Localizer, MessageFormatter, Spanned};
 
 use super::error::{Report, Source, shown};
 use super::item::Item;
@@ -45,19 +46,34 @@ pub(super) fn read(path: &Path, text: &str, report: &mut Report) -> Document {
         }
         Err(error) => {
             let line = error.location().map_or(0, |location| location.line());
-            reader.error(line, format!("not valid YAML: {}", explain(&error)));
+            reader.error(line, format!("not valid YAML: {}", error.render_with_formatter(&WithoutLocation)));
             Document::default()
         }
     }
 }
 
-/// The parser's words without the position, which the location already says.
-fn explain(error: &serde_saphyr::Error) -> String {
-    let text = error.to_string();
-    if text.contains("multiple YAML documents") {
-        return "it holds more than one YAML document: remove the `---` between them".to_owned();
+/// The parser's words without the position, which the report gives itself.
+struct WithoutLocation;
+
+impl Localizer for WithoutLocation {
+    fn attach_location<'a>(&self, text: Cow<'a, str>, _: serde_saphyr::Location) -> Cow<'a, str> {
+        text
     }
-    text.split(" at line ").next().unwrap_or(&text).to_owned()
+}
+
+impl MessageFormatter for WithoutLocation {
+    fn localizer(&self) -> &dyn Localizer {
+        self
+    }
+
+    fn format_message<'a>(&self, error: &'a serde_saphyr::Error) -> Cow<'a, str> {
+        match error {
+            serde_saphyr::Error::MultipleDocuments { .. } => {
+                "it holds more than one YAML document: remove the `---` between them".into()
+            }
+            other => DefaultMessageFormatter.format_message(other),
+        }
+    }
 }
 
 /// The key that only version 2 has.
