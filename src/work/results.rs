@@ -3,10 +3,10 @@
 //! Knows a file, a status and a wake-up; not who writes the file.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rustix::buffer::spare_capacity;
 
 use super::WorkError;
 use super::store::{Store, UnitDir};
@@ -27,6 +27,8 @@ pub struct ResultStream {
     pub(super) status: Follower,
     pub(super) changes: Subscription,
     pub(super) file: Option<Arc<File>>,
+    /// The chunk before. Its memory is used again once the caller has dropped it.
+    pub(super) last: Bytes,
 }
 
 impl ResultStream {
@@ -70,6 +72,7 @@ impl ResultStream {
         let dir = self.dir.clone();
         let (file, position) = (self.file.clone(), self.position);
         let length = limit.min(CHUNK as u64) as usize;
+        let mut buffer = Vec::from(std::mem::take(&mut self.last).try_into_mut().unwrap_or_default());
         let read = move || -> std::io::Result<(Option<Arc<File>>, Bytes)> {
             let file = match file {
                 Some(file) => file,
@@ -80,14 +83,21 @@ impl ResultStream {
                 },
             };
             let there = file.metadata()?.len().saturating_sub(position).min(length as u64) as usize;
-            let mut buffer = vec![0; there];
-            let read = file.read_at(&mut buffer, position)?;
-            buffer.truncate(read);
+            if there == 0 {
+                return Ok((Some(file), Bytes::new()));
+            }
+            buffer.clear();
+            buffer.reserve_exact(there);
+            rustix::io::pread(&file, spare_capacity(&mut buffer), position)?;
+            // The memory may be larger than what was asked for, and the file longer than what its status counts.
+            buffer.truncate(there);
             Ok((Some(file), buffer.into()))
         };
         let outcome = self.store.blocking(read).await;
         let (file, bytes) = outcome.map_err(|e| WorkError::io("read", self.dir.file("stdout"), e))?;
         self.file = file;
+        // A reader that waits for output holds no memory for it.
+        self.last = bytes.clone();
         Ok(bytes)
     }
 

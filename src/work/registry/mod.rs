@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use bytes::Bytes;
 
 use super::local::{self, Local};
 use super::pods::Pods;
@@ -256,6 +257,7 @@ impl Registry {
             status: entry.subscribe(),
             changes,
             file: None,
+            last: Bytes::new(),
         })
     }
 
