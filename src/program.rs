@@ -29,9 +29,10 @@ fn daemon(args: &[OsString]) -> ExitCode {
     daemon::main(args, cli::ask_to_sign)
 }
 
-/// A copy may be named after its version, `meshctl-0.1` say.
+/// A copy may be named after its version: `meshctl-0.1`.
 fn is_command_line(path: &OsStr) -> bool {
-    Path::new(path).file_name().is_some_and(|name| name.to_string_lossy().contains("ctl"))
+    let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
+    matches!(name.split('-').next(), Some("meshctl" | "receptorctl"))
 }
 
 #[cfg(test)]
@@ -47,6 +48,7 @@ mod tests {
             ("/usr/bin/meshd", false),
             ("receptor", false),
             ("/opt/meshctl/bin/meshd", false),
+            ("sysctl", false),
             ("", false),
         ] {
             assert_eq!(is_command_line(OsStr::new(path)), expected, "{path}");
