@@ -1,13 +1,17 @@
-//! Lines of a log stream with timestamps, `TIME TEXT` with TIME in RFC 3339, however the stream is cut. This
-//! module tells the container's lines from messages of the kubelet and API server in the same stream, which
-//! have no timestamp. A line's text is passed on as it arrives, so even the longest line needs no memory.
+//! Lines of a log stream with timestamps, `TIME TEXT` with TIME in RFC 3339, however the stream is cut. A line's text
+//! is passed on as it arrives, so even the longest line needs no memory.
+//!
+//! Two kinds of lines have no timestamp. A message of the kubelet or API server stands at the end of a stream, in the
+//! place of what they could not send. The kubelet also stores a long line in pieces and omits those from before the
+//! requested time, but prints the timestamp in front of the first piece only: so a stream may begin with the rest of a
+//! line that is known already. What another line follows is therefore no message, and is skipped.
 
 use jiff::Timestamp;
 
 /// The longest timestamp: nanoseconds and an offset.
 const LONGEST_STAMP: usize = 35;
 /// How many bytes of a line without a timestamp are kept.
-const FOREIGN_KEPT: usize = 4096;
+const UNSTAMPED_KEPT: usize = 4096;
 
 /// A piece of a stream.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,16 +20,16 @@ pub(super) enum Piece<'a> {
     Begin(Timestamp),
     /// More of its text, including the newline if `ends`.
     Text { bytes: &'a [u8], ends: bool },
-    /// A whole line that does not come from the container.
-    Foreign(String),
 }
 
 /// The position of the stream within a line.
 #[derive(Debug, Default)]
 pub(super) struct LineParser {
     place: LinePosition,
-    /// The first word so far, or a line that does not come from the container.
+    /// The first word so far, or a line without a timestamp.
     held: Vec<u8>,
+    /// The first line without a timestamp since the last one that had one.
+    said: Option<String>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +37,7 @@ enum LinePosition {
     #[default]
     Stamp,
     Text,
-    Foreign,
+    Unstamped,
 }
 
 impl LineParser {
@@ -47,24 +51,21 @@ impl LineParser {
                 LinePosition::Text => return Some(self.text(bytes)),
                 LinePosition::Stamp => {
                     if let Some(stamp) = self.stamp(bytes) {
+                        self.said = None;
                         return Some(Piece::Begin(stamp));
                     }
                 }
-                LinePosition::Foreign => {
-                    if let Some(line) = self.foreign(bytes) {
-                        return Some(Piece::Foreign(line));
-                    }
-                }
+                LinePosition::Unstamped => self.unstamped(bytes),
             }
         }
     }
 
-    /// What is left when the stream ended in order: words without a newline that do not come from the
-    /// container.
-    pub(super) fn rest(&mut self) -> Option<String> {
-        let left = std::mem::take(&mut self.held);
-        let ends_in_line = std::mem::take(&mut self.place) == LinePosition::Text;
-        (!ends_in_line && !left.is_empty()).then(|| shown(&left))
+    /// The message at the end of a stream that ended in order.
+    pub(super) fn message(&mut self) -> Option<String> {
+        if std::mem::take(&mut self.place) != LinePosition::Text {
+            self.end_unstamped();
+        }
+        self.said.take()
     }
 
     fn text<'a>(&mut self, bytes: &mut &'a [u8]) -> Piece<'a> {
@@ -77,7 +78,7 @@ impl LineParser {
         Piece::Text { bytes: text, ends: newline.is_some() }
     }
 
-    /// Collects the first word. If it is not a timestamp, the line is foreign.
+    /// Collects the first word. If it is not a timestamp, the line has none.
     fn stamp(&mut self, bytes: &mut &[u8]) -> Option<Timestamp> {
         while let Some((byte, rest)) = bytes.split_first() {
             if *byte == b' '
@@ -88,7 +89,7 @@ impl LineParser {
                 return Some(stamp);
             }
             if *byte == b' ' || *byte == b'\n' || self.held.len() >= LONGEST_STAMP {
-                self.place = LinePosition::Foreign;
+                self.place = LinePosition::Unstamped;
                 return None;
             }
             self.held.push(*byte);
@@ -97,22 +98,24 @@ impl LineParser {
         None
     }
 
-    fn foreign(&mut self, bytes: &mut &[u8]) -> Option<String> {
+    fn unstamped(&mut self, bytes: &mut &[u8]) {
         let newline = bytes.iter().position(|byte| *byte == b'\n');
         let (text, rest) = bytes.split_at(newline.unwrap_or(bytes.len()));
-        let room = FOREIGN_KEPT.saturating_sub(self.held.len());
+        let room = UNSTAMPED_KEPT.saturating_sub(self.held.len());
         self.held.extend_from_slice(&text[..text.len().min(room)]);
         *bytes = if newline.is_some() { &rest[1..] } else { rest };
-        newline?;
-        self.place = LinePosition::Stamp;
-        let line = std::mem::take(&mut self.held);
-        // Ignore an empty line.
-        (!line.is_empty()).then(|| shown(&line))
+        if newline.is_some() {
+            self.place = LinePosition::Stamp;
+            self.end_unstamped();
+        }
     }
-}
 
-fn shown(line: &[u8]) -> String {
-    String::from_utf8_lossy(line).trim().to_owned()
+    fn end_unstamped(&mut self) {
+        let line = std::mem::take(&mut self.held);
+        if self.said.is_none() && !line.is_empty() {
+            self.said = Some(String::from_utf8_lossy(&line).trim().to_owned());
+        }
+    }
 }
 
 /// Parses a timestamp in the kubelet's format. Other formats are valid times too, but no word of a sentence
@@ -140,28 +143,33 @@ mod tests {
                         assert_eq!(ends, bytes.ends_with(b"\n"));
                         seen.last_mut().unwrap().push_str(std::str::from_utf8(bytes).unwrap());
                     }
-                    Piece::Foreign(text) => seen.push(format!("! {text}")),
                 }
             }
         }
-        (seen, parser.rest())
+        (seen, parser.message())
     }
 
-    const STREAM: &[u8] = b"2026-01-02T03:04:05.123456789Z one two\n2026-01-02T05:04:05.5+02:00 \n\
-        failed to create fsnotify watcher: too many open files\n2026-01-02T03:04:06Z  x\n";
+    const STREAM: &[u8] = b"the rest of a line\n2026-01-02T03:04:05.123456789Z one two\n\
+        2026-01-02T05:04:05.5+02:00 \n\nanother rest\n2026-01-02T03:04:06Z  x\n\
+        failed to create fsnotify watcher: too many open files\nand more\n";
 
     #[test]
-    fn the_containers_lines_are_separated_from_what_the_kubelet_says() {
+    fn lines_without_a_timestamp_are_messages_only_at_the_end() {
         let expected = [
             "2026-01-02T03:04:05.123456789Z one two\n",
             "2026-01-02T03:04:05.5Z \n",
-            "! failed to create fsnotify watcher: too many open files",
             "2026-01-02T03:04:06Z  x\n",
         ];
+        let message = "failed to create fsnotify watcher: too many open files";
         assert_eq!(pieces(&[STREAM]).0, expected);
         for cut in 0..STREAM.len() {
             let (head, tail) = STREAM.split_at(cut);
-            assert_eq!(pieces(&[head, tail]), (expected.map(str::to_owned).to_vec(), None), "cut at {cut}");
+            let found = pieces(&[head, tail]);
+            assert_eq!(
+                found,
+                (expected.map(str::to_owned).to_vec(), Some(message.to_owned())),
+                "cut at {cut}"
+            );
         }
         let single: Vec<&[u8]> = STREAM.chunks(1).collect();
         assert_eq!(pieces(&single).0, expected);
@@ -191,7 +199,7 @@ mod tests {
         for _ in 0..64 {
             assert_eq!(parser.next(&mut &chunk[..]), None);
         }
-        assert!(parser.held.len() <= FOREIGN_KEPT);
-        assert_eq!(parser.rest().map(|text| text.len()), Some(FOREIGN_KEPT));
+        assert!(parser.held.len() <= UNSTAMPED_KEPT);
+        assert_eq!(parser.message().map(|text| text.len()), Some(UNSTAMPED_KEPT));
     }
 }

@@ -37,14 +37,12 @@ pub struct Lost {
 }
 
 /// The result of reading a piece of a stream.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Took {
     /// The offset in stdout of the output that was added.
     pub at: u64,
     /// The piece contained data that no earlier stream had delivered.
     pub is_new: bool,
-    /// The kubelet or API server sent this instead of the log; the stream is useless now.
-    pub foreign: Option<String>,
 }
 
 /// Turns log streams into stdout.
@@ -55,9 +53,21 @@ pub struct LogReader {
     size: u64,
     /// A stream broke off since the last line, so the next one must repeat that line.
     must_repeat: bool,
+    /// The line in which the last stream stopped.
+    cut: Option<CutLine>,
     stream: Option<LogStream>,
     /// Parked while another stream may deliver the rest sooner.
     parked: Option<LogStream>,
+}
+
+/// A line that a stream delivered without its end. The next stream repeats it, with the same timestamp. But if the log
+/// was rotated within the line, the new file begins with the rest of it, which has a later timestamp.
+#[derive(Debug)]
+struct CutLine {
+    stamp: Timestamp,
+    hash: LineHash,
+    /// It was the end of the file: if there is another file now, that continues it.
+    ends_file: bool,
 }
 
 /// A stream that is being read.
@@ -91,7 +101,7 @@ impl LogReader {
     /// For a unit whose stdout is `size` bytes long, and written up to the cursor.
     pub fn resume(cursor: Cursor, size: u64) -> Self {
         let must_repeat = cursor.last().is_some();
-        Self { size: size.max(cursor.size()), cursor, must_repeat, stream: None, parked: None }
+        Self { size: size.max(cursor.size()), cursor, must_repeat, cut: None, stream: None, parked: None }
     }
 
     /// The time to request the next stream from; `None` for the beginning.
@@ -111,8 +121,9 @@ impl LogReader {
 
     /// A stream requested from [`Self::since`] begins. The previous one broke off.
     pub fn open(&mut self) {
-        if self.stream.is_some() {
-            self.must_repeat = true;
+        if let Some(stream) = self.stream.take() {
+            self.cut_line(stream.line, StreamEnd::Broken);
+            self.doubt();
         }
         self.stream = Some(LogStream {
             parser: LineParser::default(),
@@ -125,7 +136,22 @@ impl LogReader {
 
     /// No stream is available for a while; lines that rotate away meanwhile are missed.
     pub fn note_gap(&mut self) {
+        self.doubt();
+    }
+
+    /// Lines may rotate away from now on until the last one is repeated.
+    fn doubt(&mut self) {
         self.must_repeat = true;
+        if let Some(cut) = &mut self.cut {
+            cut.ends_file = false;
+        }
+    }
+
+    /// A stream ended within this line, or after one.
+    fn cut_line(&mut self, line: CurrentLine, end: StreamEnd) {
+        if let CurrentLine::Written(stamp, hash) = line {
+            self.cut = Some(CutLine { stamp, hash, ends_file: end == StreamEnd::InOrder });
+        }
     }
 
     /// Reads bytes of the stream, and appends to `out` what belongs into stdout from [`Took::at`] on.
@@ -134,15 +160,10 @@ impl LogReader {
     /// [`Lost`] if the bytes do not continue what was written; then nothing was appended.
     pub fn read(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<Took, Lost> {
         let Some(mut stream) = self.stream.take() else { return Ok(Took::default()) };
-        let mut took = Took { at: stream.at, ..Took::default() };
         let begun = out.len();
         let mut outcome = Ok(());
         while let Some(piece) = stream.parser.next(&mut bytes) {
             match piece {
-                Piece::Foreign(text) => {
-                    took.foreign = Some(text);
-                    break;
-                }
                 Piece::Begin(stamp) => outcome = self.begin(&mut stream, stamp),
                 Piece::Text { bytes, ends } => {
                     outcome = self.text(&mut stream, bytes, out);
@@ -155,7 +176,8 @@ impl LogReader {
                 break;
             }
         }
-        took.is_new = out.len() > begun;
+        let added = out.len() - begun;
+        let took = Took { at: stream.at - added as u64, is_new: added > 0 };
         self.size = self.size.max(stream.at);
         self.stream = Some(stream);
         outcome.map(|()| took)
@@ -167,10 +189,27 @@ impl LogReader {
             LineMatch::Perhaps => CurrentLine::Doubtful(stamp, LineHash::new(stamp), Some(Vec::new())),
             LineMatch::New => {
                 self.check_first(stream)?;
+                self.join_cut_line(stream, stamp)?;
                 CurrentLine::Written(stamp, LineHash::new(stamp))
             }
         };
         Ok(())
+    }
+
+    /// The first new line of a stream repeats the line that was cut, or is the rest of it in another file. The two parts
+    /// are lines of their own from then on, as later streams can only repeat the second one.
+    fn join_cut_line(&mut self, stream: &mut LogStream, stamp: Timestamp) -> Result<(), Lost> {
+        match self.cut.take() {
+            Some(cut) if cut.stamp != stamp => {
+                if !cut.ends_file {
+                    return Err(self.lost());
+                }
+                stream.at = self.size;
+                self.cursor.note(cut.stamp, cut.hash.finish(), self.size);
+                Ok(())
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn text(&mut self, stream: &mut LogStream, text: &[u8], out: &mut Vec<u8>) -> Result<(), Lost> {
@@ -207,6 +246,7 @@ impl LogReader {
                         self.check_first(stream)?;
                         // It is not the expected line, and too long for the buffer, so its text is gone.
                         let text = held.ok_or(self.lost())?;
+                        self.join_cut_line(stream, stamp)?;
                         stream.put(&text, out);
                         self.note(stream, stamp, hash);
                     }
@@ -245,12 +285,13 @@ impl LogReader {
             // The parked stream is behind now.
             self.parked = None;
         }
-        let rest = (end == StreamEnd::InOrder).then(|| stream.parser.rest()).flatten();
+        let message = (end == StreamEnd::InOrder).then(|| stream.parser.message()).flatten();
         let is_uncertain = !stream.has_new && !self.cursor.is_certain(&stream.repeated);
-        if end == StreamEnd::Broken || rest.is_some() || is_uncertain {
-            self.must_repeat = true;
+        self.cut_line(stream.line, end);
+        if end == StreamEnd::Broken || message.is_some() || is_uncertain {
+            self.doubt();
         }
-        rest
+        message
     }
 
     /// The stream ended in order, and was the whole rest of a log that no longer grows.

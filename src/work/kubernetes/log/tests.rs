@@ -6,7 +6,7 @@ use super::*;
 /// A container's log as a kubelet keeps it: the current file, and the final size of stdout.
 #[derive(Debug, Clone, Default)]
 struct Kubelet {
-    /// The readable lines of the file, with their timestamps.
+    /// What the file holds, lines or pieces of long ones, with their timestamps.
     file: Vec<(i128, String)>,
     truth: String,
 }
@@ -21,11 +21,19 @@ impl Kubelet {
         self.file.clear();
     }
 
-    /// The output of a stream requested from `since`.
+    /// The output of a stream requested from `since`: timestamps stand where a line begins, and what is older is left out
+    /// piece by piece.
     fn serve(&self, since: Option<Timestamp>) -> Vec<u8> {
         let from = since.map_or(i128::MIN, Timestamp::as_nanosecond);
-        let lines = self.file.iter().filter(|(nanos, _)| *nanos >= from);
-        lines.flat_map(|(nanos, text)| format!("{} {text}", stamp(*nanos)).into_bytes()).collect()
+        let (mut stream, mut is_line) = (String::new(), true);
+        for (nanos, text) in &self.file {
+            if *nanos >= from {
+                let stamp = if is_line { stamp(*nanos) + " " } else { String::new() };
+                stream.push_str(&(stamp + text));
+            }
+            is_line = text.ends_with('\n');
+        }
+        stream.into_bytes()
     }
 }
 
@@ -192,20 +200,69 @@ fn an_end_that_does_not_bring_the_last_line_is_not_the_end() {
 fn kubelet_messages_are_no_output() {
     let mut kubelet = three_equal();
     let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
-    let mut bytes = kubelet.serve(None);
-    bytes.extend_from_slice(b"failed to create fsnotify watcher: too many open files\n");
-    reader.open();
-    let took = stdout.take(&mut reader, &bytes).unwrap();
-    assert_eq!(took.foreign.as_deref(), Some("failed to create fsnotify watcher: too many open files"));
-    assert!(took.is_new);
-    reader.close(StreamEnd::Broken);
-    reader.open();
-    stdout.take(&mut reader, b"unable to retrieve container logs for containerd://abc").unwrap();
-    let said = reader.close(StreamEnd::InOrder);
-    assert_eq!(said.as_deref(), Some("unable to retrieve container logs for containerd://abc"));
+    let messages =
+        ["failed to create fsnotify watcher: too many open files\n", "unable to retrieve logs for abc"];
+    for (before, message) in [kubelet.serve(None), Vec::new()].iter().zip(messages) {
+        reader.open();
+        stdout.take(&mut reader, &[before, message.as_bytes()].concat()).unwrap();
+        assert_eq!(reader.close(StreamEnd::InOrder).as_deref(), Some(message.trim()));
+    }
     kubelet.print(9 * SECOND, "on\n");
     stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
     assert_eq!(stdout.text(), kubelet.truth);
+}
+
+#[test]
+fn the_rest_of_a_line_that_began_before_the_requested_second_is_skipped() {
+    let mut kubelet = Kubelet::default();
+    kubelet.print(2 * SECOND - 1, "a long line, ");
+    kubelet.print(2 * SECOND, "and its rest\n");
+    kubelet.print(2 * SECOND + 1, "next\n");
+    let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::Broken).unwrap();
+    assert!(kubelet.serve(reader.since()).starts_with(b"and its rest\n"));
+    kubelet.print(3 * SECOND, "more\n");
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+    assert_eq!(stdout.text(), kubelet.truth);
+}
+
+/// A log that was rotated within a line while a stream followed it, which ended in order with the first file.
+fn rotated_within_a_line() -> (LogReader, Stdout, Kubelet) {
+    let mut kubelet = three_equal();
+    kubelet.print(3 * SECOND, "aaaaaaaa");
+    let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+    kubelet.rotate();
+    kubelet.print(3 * SECOND + 5, "aaaa");
+    kubelet.print(4 * SECOND, "aab\n");
+    (reader, stdout, kubelet)
+}
+
+#[test]
+fn a_line_goes_on_in_the_next_file() {
+    let (mut reader, mut stdout, mut kubelet) = rotated_within_a_line();
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::Broken).unwrap();
+    assert_eq!(stdout.text(), kubelet.truth);
+    // A later stream can repeat the second part only.
+    kubelet.print(5 * SECOND, "next\n");
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+    assert_eq!(stdout.text(), kubelet.truth);
+}
+
+#[test]
+fn a_cut_line_that_no_stream_repeats_is_missed() {
+    let (mut reader, mut stdout, kubelet) = rotated_within_a_line();
+    let text = stdout.text().to_owned();
+    reader.note_gap();
+    assert!(stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).is_err());
+    assert_eq!(stdout.text(), text);
+    // Neither is the first line of a log, of which nothing is known but its beginning.
+    let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+    reader.open();
+    stdout.take(&mut reader, format!("{} aaaa", stamp(SECOND)).as_bytes()).unwrap();
+    reader.close(StreamEnd::Broken);
+    assert!(stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).is_err());
+    assert_eq!(stdout.text(), "aaaa");
 }
 
 #[test]

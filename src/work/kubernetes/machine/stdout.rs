@@ -180,9 +180,6 @@ impl Machine {
         if took.is_new {
             self.note_output(now);
         }
-        if let Some(said) = &took.foreign {
-            self.on_foreign(now, said);
-        }
         took
     }
 
@@ -202,18 +199,7 @@ impl Machine {
     }
 
     /// The kubelet or API server sent a message instead of the log.
-    fn on_foreign(&mut self, now: Instant, said: &str) {
-        let Some(id) = self.stdout.reads() else { return };
-        if self.stdout.parked.is_some() {
-            return self.return_to_parked(now);
-        }
-        self.ask(ApiRequest::CloseLog(id));
-        self.reader.close(StreamEnd::Broken);
-        self.tell_foreign(now, said);
-        self.go_on_after_break(now);
-    }
-
-    fn tell_foreign(&mut self, now: Instant, said: &str) {
+    fn tell_message(&mut self, now: Instant, said: &str) {
         if self.state == State::Running {
             self.set(State::Running, format!("Pod Running: {said}"));
         }
@@ -233,7 +219,7 @@ impl Machine {
             if parked {
                 return self.return_to_parked(now);
             }
-            self.tell_foreign(now, &said);
+            self.tell_message(now, &said);
             return self.go_on_after_break(now);
         }
         match (end, joins) {
