@@ -12,6 +12,7 @@ use kube::client::Body;
 use serde_json::Value;
 
 use super::connect::chain;
+use super::rights::MayPass;
 use super::{LogStream, PodChange, PodChanges};
 use crate::work::kubernetes::api_error::ApiError;
 
@@ -42,8 +43,12 @@ pub(super) async fn refusal(response: Response<Body>) -> ApiError {
     let status = response.status();
     let after = response.headers().get(header::RETRY_AFTER);
     let after = after.and_then(|value| value.to_str().ok()?.trim().parse().ok()).map(Duration::from_secs);
+    let may_pass = response.extensions().get::<MayPass>().is_some();
     let body = bytes(response.into_body()).await.unwrap_or_default();
-    ApiError::from_status(status.as_u16(), message(status, &body), after)
+    match ApiError::from_status(status.as_u16(), message(status, &body), after) {
+        ApiError::Forbidden(message) if may_pass => ApiError::Busy { message, retry_after: after },
+        error => error,
+    }
 }
 
 fn message(status: StatusCode, body: &[u8]) -> String {

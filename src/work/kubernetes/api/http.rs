@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::connect::{ConnectError, Connected, Credential, chain};
 use super::rate::RateLimit;
+use super::rights::{self, Rights};
 use super::{
     Answer, Api, LogStream, PodChanges, PodList, PodName, Select, StdinStream, attach, body, connect,
 };
@@ -35,6 +36,7 @@ pub struct HttpApi {
     client: Client,
     server: (String, u16),
     limit: Option<Arc<RateLimit>>,
+    rights: Arc<Rights>,
     /// WebSockets were refused here, and SPDY was not.
     uses_spdy: Arc<AtomicBool>,
 }
@@ -47,7 +49,7 @@ impl HttpApi {
     pub async fn new(credential: &Credential, rate: Option<Rate>) -> Result<(Self, String), ConnectError> {
         let Connected { client, namespace, server } = connect::client(credential).await?;
         let limit = rate.map(|rate| Arc::new(RateLimit::new(rate)));
-        Ok((Self { client, server, limit, uses_spdy: Arc::default() }, namespace))
+        Ok((Self { client, server, limit, rights: Arc::default(), uses_spdy: Arc::default() }, namespace))
     }
 
     /// Sends a request and waits for the head of its answer.
@@ -55,11 +57,17 @@ impl HttpApi {
         if let Some(limit) = &self.limit {
             limit.admit().await;
         }
-        match timeout(ANSWER_WITHIN, self.client.send(request)).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(ApiError::Unreachable(chain(&error))),
-            Err(_) => Err(no_answer()),
-        }
+        let right = rights::needed(&request);
+        let error = match timeout(ANSWER_WITHIN, self.client.send(request)).await {
+            Ok(Ok(mut response)) => {
+                self.rights.note_answer(right, &mut response);
+                return Ok(response);
+            }
+            Ok(Err(error)) => ApiError::Unreachable(chain(&error)),
+            Err(_) => no_answer(),
+        };
+        self.rights.note_failure();
+        Err(error)
     }
 
     async fn json(&self, request: Request<Body>) -> Result<Value, ApiError> {

@@ -2,7 +2,7 @@
 //! meaning of each request and its answers. Each request has exactly one answer, within a bounded time; nothing is
 //! retried here.
 //!
-//! - `connect`: a client for a credential. `rate`: how many requests it may make.
+//! - `connect`: a client for a credential. `rate`: how many requests it may make. `rights`: which refusals pass.
 //! - `http`: the requests. `body`: reading their answers.
 //! - `attach`, `websocket`, `spdy`: sending stdin.
 
@@ -11,6 +11,7 @@ mod body;
 pub mod connect;
 mod http;
 mod rate;
+mod rights;
 mod spdy;
 mod websocket;
 

@@ -248,6 +248,8 @@ async fn answers_that_are_lost_late_or_refused_for_a_while_change_nothing() {
     server.fault("labelSelector", Fault::Refuse(503, "the server is currently unable to handle the request"));
     server.fault("watch=true", Fault::Refuse(429, "too many requests"));
     server.fault("/log", Fault::Hold);
+    // An API server that has just started knows no roles yet.
+    server.fault("/log", Fault::Refuse(403, "pods is forbidden: User cannot get resource pods/log"));
     server.fault("follow=false", Fault::Refuse(504, "timeout"));
     let rig = Rig::start(server, b"payload").await;
     let pod = rig.server.pod().await;

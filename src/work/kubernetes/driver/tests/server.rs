@@ -211,8 +211,12 @@ impl Server {
             return;
         }
         loop {
-            let new: String = self.lock().events[shown..].iter().map(|event| format!("{event}\n")).collect();
-            shown = self.lock().events.len();
+            let new: String = {
+                let world = self.lock();
+                let new = &world.events[shown..];
+                shown += new.len();
+                new.iter().map(|event| format!("{event}\n")).collect()
+            };
             if !new.is_empty() && !chunk(&mut connection, new.as_bytes()).await
                 || changed.changed().await.is_err()
             {
