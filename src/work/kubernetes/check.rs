@@ -11,6 +11,7 @@ use super::extra::KubeExtra;
 use super::name::Owner;
 use super::options::{KubernetesType, StreamMethod};
 use super::pod::Template;
+use super::server_version::too_old;
 
 /// How long the API server may take for one answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -56,6 +57,9 @@ async fn missing_rights(kind: &KubernetesType) -> Result<Vec<String>, String> {
     let (api, namespace) = HttpApi::new(&credential, None).await.map_err(|error| error.to_string())?;
     let namespace = if kind.namespace.is_empty() { namespace } else { kind.namespace.clone() };
     let mut missing = Vec::new();
+    if let Ok(Ok(answer)) = timeout(ANSWER_WITHIN, api.version()).await {
+        missing.extend(too_old(&answer));
+    }
     for (verb, subresource) in RIGHTS {
         if !subresource.is_empty() && kind.stream_method == StreamMethod::Tcp {
             continue;

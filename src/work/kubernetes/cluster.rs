@@ -6,11 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::OnceCell;
 
 use super::api::connect::{ConnectError, Credential};
-use super::api::{Api, HttpApi, PodName, Select};
+use super::api::{Answer, Api, HttpApi, PodName, Select};
+use super::api_error::ApiError;
 use super::environment::Rate;
 use super::name::STORE_LABEL;
+use super::server_version::too_old;
 use super::watch::{PodWatch, Subscription};
 
 /// A cluster, as one credential sees it.
@@ -24,6 +28,8 @@ pub struct Cluster {
     /// A plain lock, for single operations.
     watches: Mutex<BTreeMap<(String, Select), Weak<PodWatch>>>,
     may_not_read_events: AtomicBool,
+    /// Why the server is too old, if it is, once it has said its version.
+    refusal: OnceCell<Option<String>>,
 }
 
 impl Cluster {
@@ -35,7 +41,28 @@ impl Cluster {
             store,
             watches: Mutex::default(),
             may_not_read_events: AtomicBool::new(false),
+            refusal: OnceCell::new(),
         })
+    }
+
+    /// Creates a pod, unless the server is too old.
+    pub fn create(self: &Arc<Self>, namespace: &str, pod: &Value) -> Answer<Value> {
+        let (cluster, create) = (self.clone(), self.api.create(namespace, pod));
+        Box::pin(async move {
+            match cluster.refusal.get_or_try_init(|| cluster.look_at_version()).await? {
+                Some(refusal) => Err(ApiError::Rejected(refusal.clone())),
+                None => create.await,
+            }
+        })
+    }
+
+    async fn look_at_version(&self) -> Result<Option<String>, ApiError> {
+        match self.api.version().await {
+            Ok(answer) => Ok(too_old(&answer)),
+            Err(error) if error.is_passing() => Err(error),
+            // Not every credential may ask.
+            Err(_) => Ok(None),
+        }
     }
 
     /// Follows a pod: one of ours by the shared watch, and one that somebody else `made` by its name.

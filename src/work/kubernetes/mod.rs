@@ -5,7 +5,7 @@
 //! - [`options`]: the directive. [`environment`]: settings for all types. [`parameters`]: the parameters of a
 //!   submission. [`extra`]: the record in the status file.
 //! - [`pod`], [`name`], [`kubeconfig`]: the pod to create, and the credential for it.
-//! - [`pod_status`], [`waiting`], [`api_error`]: the API server's answers.
+//! - [`pod_status`], [`waiting`], [`api_error`], [`server_version`]: the API server's answers.
 //! - [`log`]: stdout from log streams that break off, repeat themselves and rotate.
 //! - [`machine`]: the one owner of a unit, which decides.
 
@@ -41,6 +41,8 @@ pub mod parameters;
 pub mod pod;
 #[cfg(feature = "kubernetes")]
 pub mod pod_status;
+#[cfg(feature = "kubernetes")]
+pub mod server_version;
 #[cfg(feature = "kubernetes")]
 pub mod waiting;
 #[cfg(feature = "kubernetes")]

@@ -182,6 +182,11 @@ impl Api for HttpApi {
         })
     }
 
+    fn version(&self) -> Answer<Value> {
+        let api = self.clone();
+        Box::pin(async move { api.json(get("/version")?).await })
+    }
+
     fn server(&self) -> (String, u16) {
         self.server.clone()
     }

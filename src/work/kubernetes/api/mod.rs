@@ -122,6 +122,8 @@ pub trait Api: Send + Sync + 'static {
     fn attach(&self, pod: &PodName) -> Answer<Box<dyn StdinStream>>;
     /// Whether the credential may make a request of this verb on pods or a subresource of them.
     fn may(&self, namespace: &str, verb: &str, subresource: &str) -> Answer<bool>;
+    /// What the server says of its release.
+    fn version(&self) -> Answer<Value>;
     /// The host and port of the API server.
     fn server(&self) -> (String, u16);
 }

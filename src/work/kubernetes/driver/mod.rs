@@ -300,7 +300,7 @@ impl Driver {
             ApiRequest::Create(name) => {
                 self.follow();
                 let Some(template) = &self.template else { return };
-                let answer = api.create(template.namespace(), &template.named(&name));
+                let answer = self.cluster.create(template.namespace(), &template.named(&name));
                 self.requests.spawn(async move { News::Created(answer.await) });
             }
             ApiRequest::GetPod => {

@@ -161,8 +161,11 @@ async fn a_job_from_its_submission_to_its_release() {
     assert_eq!(rig.release().await, Removed::Done { is_gone: true });
     rig.server.change(|world| {
         assert!(world.pods.is_empty());
-        let of_unit: Vec<_> =
-            world.requests.iter().filter(|request| !request.contains("labelSelector")).collect();
+        let of_unit: Vec<_> = world
+            .requests
+            .iter()
+            .filter(|request| request.contains("/pods") && !request.contains("labelSelector"))
+            .collect();
         assert!(of_unit.len() <= 6, "{of_unit:#?}");
     });
 }
@@ -275,6 +278,17 @@ async fn a_quota_that_is_exceeded_is_told_in_the_servers_words() {
     assert_eq!(rig.files.end().await, (State::Failed, format!("Error creating pod: {QUOTA}")));
 }
 
+#[tokio::test]
+async fn a_server_whose_logs_may_end_early_gets_no_pod() {
+    let server = Server::start().await;
+    server.change(|world| world.version = "v1.24.7");
+    let rig = Rig::start(server, b"").await;
+    let (state, detail) = rig.files.end().await;
+    assert_eq!(state, State::Failed);
+    assert!(detail.starts_with("Error creating pod: the API server is Kubernetes v1.24.7"), "{detail}");
+    rig.server.change(|world| assert!(world.pods.is_empty()));
+}
+
 /// B17, B21.
 #[tokio::test]
 async fn a_pod_whose_create_is_answered_after_the_cancel_is_deleted() {
@@ -345,8 +359,60 @@ async fn five_hundred_units_share_one_watch_and_ask_for_little() {
     server.change(|world| {
         let watches = world.requests.iter().filter(|request| request.contains("watch=true")).count();
         assert_eq!(watches, 1);
-        assert!(world.requests.len() <= 5 * UNITS + 2, "{}", world.requests.len());
+        assert!(world.requests.len() <= 5 * UNITS + 3, "{}", world.requests.len());
     });
+}
+
+/// B12: a worker that ends before anybody could attach to it may have needed no stdin.
+#[tokio::test]
+async fn a_worker_that_is_faster_than_its_stdin_has_succeeded() {
+    let server = Server::start().await;
+    server.fault("/attach", Fault::Hold);
+    let rig = Rig::start(server, b"payload").await;
+    let pod = rig.server.pod().await;
+    rig.server.run(&pod);
+    rig.server.print(&pod, 0..1);
+    rig.server.end(&pod, 0);
+    assert_eq!(rig.files.end().await, (State::Succeeded, "Finished".into()));
+    assert_eq!(rig.files.stdout(), lines(0..1).as_bytes());
+    rig.server.change(|world| world.goes_on = true);
+}
+
+/// Nothing holds a line back: the server waits with each until the one before is in stdout.
+#[tokio::test]
+async fn a_line_is_there_before_the_next_one_is_printed() {
+    let rig = Rig::start(Server::start().await, b"").await;
+    let pod = rig.server.pod().await;
+    rig.server.run(&pod);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    for line in 0..20 {
+        rig.server.print(&pod, line..line + 1);
+        while rig.files.stdout() != lines(0..line + 1).as_bytes() {
+            assert!(tokio::time::Instant::now() < deadline, "line {line} never comes");
+            tokio::task::yield_now().await;
+        }
+    }
+    rig.server.end(&pod, 0);
+    assert_eq!(rig.files.end().await.0, State::Succeeded);
+}
+
+/// B22: another container goes on, and the pod with it.
+#[tokio::test]
+async fn only_the_workers_end_ends_a_unit() {
+    let rig = Rig::start(Server::start().await, b"").await;
+    let pod = rig.server.pod().await;
+    rig.server.run(&pod);
+    rig.server.print(&pod, 0..1);
+    let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
+    rig.server.change(|world| {
+        world.set_worker(&pod, "Running", ended);
+        let sidecar = json!({"name": "sidecar", "ready": true, "state": {"running": {}}});
+        world.pods.get_mut(&pod).unwrap()["status"]["containerStatuses"]
+            .as_array_mut()
+            .unwrap()
+            .push(sidecar);
+    });
+    assert_eq!(rig.files.end().await, (State::Succeeded, "Finished".into()));
 }
 
 /// B7, B8.

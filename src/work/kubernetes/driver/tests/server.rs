@@ -40,6 +40,8 @@ pub(super) struct World {
     pub(super) cuts: u32,
     /// What is held back is answered.
     pub(super) goes_on: bool,
+    /// The release that the server says it is; none if empty.
+    pub(super) version: &'static str,
     /// Each pod that is created runs at once.
     pub(super) runs_at_once: bool,
     made: u32,
@@ -343,6 +345,7 @@ impl World {
         let name = asked.path.split('/').nth(6).unwrap_or_default();
         let missing = || (404, json!({"message": format!("pods \"{name}\" not found")}));
         match (asked.method.as_str(), name) {
+            _ if asked.path == "/version" => (200, json!({"major": "1", "gitVersion": self.version})),
             ("POST", _) if asked.path.ends_with("/pods") => {
                 let mut pod = asked.body.clone();
                 let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
