@@ -3,10 +3,11 @@
 //! Knows a file, a status and a wake-up; not who writes the file.
 
 use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustix::buffer::spare_capacity;
+use rustix::io::{ReadWriteFlags, preadv2};
 
 use super::WorkError;
 use super::store::{Store, UnitDir};
@@ -15,7 +16,7 @@ use super::units::Follower;
 use crate::os::watch::Subscription;
 
 /// Most bytes in one chunk.
-const CHUNK: usize = 256 * 1024;
+const CHUNK: u64 = 256 * 1024;
 
 /// The bytes of a unit's stdout, in order, each once.
 #[derive(Debug)]
@@ -69,39 +70,54 @@ impl ResultStream {
     }
 
     async fn read(&mut self, limit: u64) -> Result<Bytes, WorkError> {
-        let dir = self.dir.clone();
-        let (file, position) = (self.file.clone(), self.position);
-        let length = limit.min(CHUNK as u64) as usize;
-        let mut buffer = Vec::from(std::mem::take(&mut self.last).try_into_mut().unwrap_or_default());
-        let read = move || -> std::io::Result<(Option<Arc<File>>, Bytes)> {
+        let (position, limit) = (self.position, limit.min(CHUNK));
+        let memory = std::mem::take(&mut self.last);
+        let bytes = match &self.file {
+            // Output is mostly read soon after it was written, and then no disk has to be waited for.
+            Some(file) => fill(file, position, limit, memory, ReadWriteFlags::NOWAIT).ok(),
+            None => None,
+        };
+        let bytes = match bytes {
+            Some(bytes) => bytes,
+            None => self.read_from_disk(limit).await?,
+        };
+        // A reader that waits for output holds no memory for it.
+        self.last = bytes.clone();
+        Ok(bytes)
+    }
+
+    async fn read_from_disk(&mut self, limit: u64) -> Result<Bytes, WorkError> {
+        let (dir, file, position) = (self.dir.clone(), self.file.clone(), self.position);
+        let read = move || -> io::Result<(Option<Arc<File>>, Bytes)> {
             let file = match file {
                 Some(file) => file,
                 None => match dir.open("stdout", OpenOptions::new().read(true)) {
                     Ok(file) => Arc::new(file),
-                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok((None, Bytes::new())),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok((None, Bytes::new())),
                     Err(e) => return Err(e),
                 },
             };
-            let there = file.metadata()?.len().saturating_sub(position).min(length as u64) as usize;
-            if there == 0 {
-                return Ok((Some(file), Bytes::new()));
-            }
-            buffer.clear();
-            buffer.reserve_exact(there);
-            rustix::io::pread(&file, spare_capacity(&mut buffer), position)?;
-            // The memory may be larger than what was asked for, and the file longer than what its status counts.
-            buffer.truncate(there);
-            Ok((Some(file), buffer.into()))
+            let bytes = fill(&file, position, limit, Bytes::new(), ReadWriteFlags::empty())?;
+            Ok((Some(file), bytes))
         };
         let outcome = self.store.blocking(read).await;
         let (file, bytes) = outcome.map_err(|e| WorkError::io("read", self.dir.file("stdout"), e))?;
         self.file = file;
-        // A reader that waits for output holds no memory for it.
-        self.last = bytes.clone();
         Ok(bytes)
     }
 
     fn truncated(&self, expected: u64) -> WorkError {
         WorkError::StdoutTruncated { unit: self.id.to_string(), found: self.dir.stdout_size(), expected }
     }
+}
+
+/// What there is of a file from `position` on, at most `limit` bytes. Uses the memory of an earlier chunk if nobody else
+/// does.
+fn fill(file: &File, position: u64, limit: u64, memory: Bytes, flags: ReadWriteFlags) -> io::Result<Bytes> {
+    let there = file.metadata()?.len().saturating_sub(position).min(limit);
+    let mut buffer = Vec::from(memory.try_into_mut().unwrap_or_default());
+    buffer.resize(there as usize, 0);
+    let read = preadv2(file, &mut [IoSliceMut::new(&mut buffer)], position, flags)?;
+    buffer.truncate(read);
+    Ok(buffer.into())
 }
