@@ -4,16 +4,43 @@ receptorctl and meshctl have tests of their own. This client exists for what the
 slow readers, several commands on one connection.
 """
 
+import io
 import json
 import socket
+import time
 
 
 class ControlError(Exception):
     """The node answered `ERROR: ...`."""
 
 
+class Bounded(io.RawIOBase):
+    """What a socket receives, until a deadline. A time limit of the socket itself holds for one piece only."""
+
+    def __init__(self, socket, seconds):
+        self.socket, self.seconds = socket, seconds
+        self.restart()
+
+    def restart(self):
+        self.deadline = time.monotonic() + self.seconds
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"the answer did not end within {self.seconds} s")
+        self.socket.settimeout(left)
+        try:
+            return self.socket.recv_into(buffer)
+        finally:
+            self.socket.settimeout(self.seconds)
+
+
 class Control:
-    """One connection. `where` is a path or a (host, port) pair."""
+    """One connection. `where` is a path or a (host, port) pair. Each answer ends within `timeout` seconds, a line like a
+    stream."""
 
     def __init__(self, where, timeout=60):
         unix = isinstance(where, str)
@@ -21,11 +48,16 @@ class Control:
         self.socket.settimeout(timeout)
         try:
             self.socket.connect(where)
-            self.reader = self.socket.makefile("rb")
-            self.greeting = self.line()
+            self.greet(timeout)
         except BaseException:
             self.socket.close()
             raise
+
+    def greet(self, timeout):
+        """Begins to read from the socket."""
+        self.bounded = Bounded(self.socket, timeout)
+        self.reader = io.BufferedReader(self.bounded, 1 << 16)
+        self.greeting = self.line()
 
     def __enter__(self):
         return self
@@ -39,6 +71,7 @@ class Control:
 
     def line(self):
         """The next line, without its end; ControlError if it is an error, or if there is none."""
+        self.bounded.restart()
         text = self.reader.readline().decode()
         if not text.endswith("\n"):
             raise ControlError(f"connection closed after {text!r}")

@@ -42,8 +42,7 @@ class Tls(Control):
         self.socket = self.context.wrap_socket(plain, server_hostname="localhost")
         # Like receptorctl: below TLS; answers can still be read.
         self.socket.shutdown = functools.partial(socket.socket.shutdown, self.socket)
-        self.reader = self.socket.makefile("rb")
-        self.greeting = self.line()
+        self.greet(60)
 
 
 def service(name, port, address="0.0.0.0", **more):
