@@ -10,7 +10,6 @@ from mesh import until
 from node import SECRET, Node, kubeconfig, work_type
 
 
-
 def pytest_sessionstart():
     if not namespaces.are_entered():
         pytest.exit("these tests need namespaces of their own: start them with tests/kubernetes/run, as root", 2)
