@@ -46,9 +46,11 @@ class Cluster:
     # Life
 
     def start(self):
+        shutil.rmtree(LOGS, ignore_errors=True)
         for directory in (STATE, LOGS):
-            shutil.rmtree(directory, ignore_errors=True)
-            directory.mkdir(parents=True)
+            directory.mkdir(exist_ok=True)
+        # In memory: fast, and gone with the namespaces.
+        run("mount", "-t", "tmpfs", "tmpfs", str(STATE))
         run("ip", "address", "add", f"{ADDRESS}/32", "dev", "lo")
         self.write_files()
         self.spawn(

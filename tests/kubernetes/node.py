@@ -32,9 +32,9 @@ def kubeconfig(account):
 
 
 class Node:
-    """A node with these work types. `wrapper` is the beginning of its command line."""
+    """A node with these work types. `wrapper` is the beginning of its command line, `program` may be another node's."""
 
-    def __init__(self, work_types, wrapper=(), environment=None):
+    def __init__(self, work_types, wrapper=(), environment=None, program=MESHD):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="meshd-k-"))
         self.socket = str(self.dir / "control.sock")
         items = [
@@ -45,6 +45,7 @@ class Node:
         ]
         self.config = self.dir / "meshd.yml"
         self.config.write_text(json.dumps(items))
+        self.program = str(program)
         self.wrapper, self.environment = wrapper, {**os.environ, **(environment or {})}
         self.process = None
 
@@ -53,7 +54,7 @@ class Node:
     def start(self):
         with open(self.dir / "log", "a") as log:
             self.process = subprocess.Popen(
-                [*self.wrapper, str(MESHD), "--config", str(self.config)], stdout=log, stderr=log,
+                [*self.wrapper, self.program, "--config", str(self.config)], stdout=log, stderr=log,
                 stdin=subprocess.DEVNULL, env=self.environment, start_new_session=True,
             )
         until("the node to answer", self.answers)
@@ -88,10 +89,10 @@ class Node:
         return (self.dir / "log").read_text(errors="replace")
 
     def check(self):
-        """The findings of `meshd check` and its exit code."""
-        command = [*self.wrapper, str(MESHD), "check", str(self.config)]
+        """What `meshd check` prints beside the running node."""
+        command = [*self.wrapper, self.program, "check", "--running", str(self.config)]
         done = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=60)
-        return done.stdout + done.stderr, done.returncode
+        return done.stdout + done.stderr
 
     # Units
 
@@ -160,13 +161,13 @@ class Node:
 class Reader(threading.Thread):
     """Reads a unit's results aside."""
 
-    def __init__(self, node, unit):
+    def __init__(self, node, unit, seconds=150):
         super().__init__(daemon=True)
-        self.node, self.unit, self.output = node, unit, None
+        self.node, self.unit, self.seconds, self.output = node, unit, seconds, None
         self.start()
 
     def run(self):
-        self.output = self.node.results(self.unit)
+        self.output = self.node.results(self.unit, self.seconds)
 
 
 class ServiceAccount:

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from images import BUSYBOX, RUNNER
 
 #: A script that runs until it is killed.
@@ -51,4 +49,5 @@ def assert_same(output, expected):
         return
     at = next((n for n, (a, b) in enumerate(zip(output, expected)) if a != b), min(len(output), len(expected)))
     around = slice(max(0, at - 100), at + 100)
-    pytest.fail(f"{len(output)} bytes, not {len(expected)}; from {at} on {output[around]!r}, not {expected[around]!r}")
+    told = f"from {at} on {output[around]!r}, not {expected[around]!r}"
+    raise AssertionError(f"{len(output)} bytes, not {len(expected)}; {told}")

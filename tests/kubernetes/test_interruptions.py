@@ -35,7 +35,7 @@ def test_killing_the_daemon_at_any_step_leaves_no_pod(node, cluster):
     print(f"FAULTS_SEED={SEED}")
     points = random.Random(SEED)
     for _ in range(8):
-        unit = node.submit(payload=b"payload\n", **shell("cat"))
+        unit = node.submit(payload=b"payload\n", **pod("cat"))
         time.sleep(points.uniform(0.0, 1.5))
         node.kill()
         node.start()
