@@ -64,7 +64,7 @@ class Cluster:
         self.start_server()
         self.start_kubelet()
         self.spawn(
-            "scheduler", f"{programs.BIN}/kube-scheduler", f"--kubeconfig={HOME}/admin.kubeconfig",
+            "scheduler", f"{programs.BIN}/kube-scheduler", f"--kubeconfig={STATE}/admin.kubeconfig",
             "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port=26259",
         )
         until("the node to be ready", self.is_node_ready, 90)
@@ -76,7 +76,7 @@ class Cluster:
     def stop(self):
         """Ends everything. What containers are left ends with the namespaces."""
         for name in list(self.processes):
-            self.end(name, signal.SIGKILL)
+            self.end(name)
 
     def mend(self):
         """Starts again what a test that failed has left stopped."""
@@ -91,7 +91,7 @@ class Cluster:
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
             )
 
-    def end(self, name, number=signal.SIGTERM):
+    def end(self, name, number=signal.SIGKILL):
         process = self.processes.pop(name)
         process.send_signal(number)
         try:
@@ -115,7 +115,7 @@ class Cluster:
     def start_kubelet(self):
         self.spawn(
             "kubelet", f"{programs.BIN}/kubelet", f"--config={STATE}/kubelet.json",
-            f"--kubeconfig={HOME}/admin.kubeconfig", f"--root-dir={STATE}/kubelet", "--hostname-override=node1",
+            f"--kubeconfig={STATE}/admin.kubeconfig", f"--root-dir={STATE}/kubelet", "--hostname-override=node1",
             f"--node-ip={ADDRESS}",
         )
 
@@ -192,7 +192,7 @@ state = "{STATE}/containerd-state"
         return json.loads(answer or "{}") if parse else answer
 
     def kubectl(self, *arguments, check=True, stdin=None):
-        command = [f"{programs.BIN}/kubectl", f"--kubeconfig={HOME}/admin.kubeconfig", "--request-timeout=20s", *arguments]
+        command = [f"{programs.BIN}/kubectl", f"--kubeconfig={STATE}/admin.kubeconfig", "--request-timeout=20s", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
         assert not check or done.returncode == 0, done.stderr
         return done.stdout
@@ -244,7 +244,7 @@ state = "{STATE}/containerd-state"
 
 def write_kubeconfig(name, token):
     """Writes NAME.kubeconfig and returns its path."""
-    path = HOME / f"{name}.kubeconfig"
+    path = STATE / f"{name}.kubeconfig"
     write(path, {
         "apiVersion": "v1", "kind": "Config", "current-context": "x",
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": JOBS}}],

@@ -91,5 +91,5 @@ def add_node(nodes, processes):
 
 
 def tokens():
-    for path in kubernetes.HOME.glob("*.kubeconfig"):
+    for path in kubernetes.STATE.glob("*.kubeconfig"):
         yield json.loads(path.read_text())["users"][0]["user"]["token"]

@@ -4,10 +4,12 @@ Whatever starts there ends with these namespaces, however the program that enter
 addresses along.
 """
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import programs
 
@@ -16,6 +18,9 @@ ENTERED = "MESHD_NAMESPACES"
 #: Each is an empty directory inside: what containerd, the kubelet and network plugins keep there is no business of the
 #: host.
 PRIVATE = ["/run", "/var/log", "/var/lib/cni"]
+#: Two kubelets would tidy up each other's control groups, which have no namespace here.
+LOCK = "/run/meshd-cluster.lock"
+PATIENCE = 600
 
 
 def are_entered():
@@ -27,9 +32,24 @@ def run(command):
     if why := programs.missing():
         sys.exit(f"no cluster can run here: {why}")
     programs.prepare()
+    wait_for_lock()
     # The first process of a process namespace takes it along as it ends, and ends with its parent.
     unshare = ["unshare", "--net", "--mount", "--pid", "--mount-proc", "--kill-child"]
     os.execvp("unshare", [*unshare, sys.executable, __file__, *map(str, command)])
+
+
+def wait_for_lock():
+    """Waits until no other cluster runs on this machine. The lock ends with the processes that inherit it."""
+    lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.set_inheritable(lock, True)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                sys.exit(f"another cluster has run on this machine for {PATIENCE} s: see who holds {LOCK}")
+            time.sleep(1)
 
 
 def be_first(command):

@@ -28,7 +28,7 @@ def work_type(name="kube", **settings):
 
 
 def kubeconfig(account):
-    return str(kubernetes.HOME / f"{account}.kubeconfig")
+    return str(kubernetes.STATE / f"{account}.kubeconfig")
 
 
 class Node:

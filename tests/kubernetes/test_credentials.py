@@ -17,7 +17,7 @@ MANIFEST = ROOT / "docs/kubernetes.md"
 
 
 def test_a_credential_that_comes_with_the_job(node):
-    submitted = (kubernetes.HOME / "awx.kubeconfig").read_text()
+    submitted = (kubernetes.STATE / "awx.kubeconfig").read_text()
     output, status = node.run({**pod("echo hi"), "secret_kube_config": submitted}, work_type="runtime")
     assert (output, status["StateName"]) == (b"hi\n", "Succeeded")
     token = json.loads(submitted)["users"][0]["user"]["token"]
@@ -25,7 +25,7 @@ def test_a_credential_that_comes_with_the_job(node):
 
 
 def test_a_credential_with_a_certificate_in_it_as_awx_sends_it(node, cluster):
-    submitted = json.loads((kubernetes.HOME / "awx.kubeconfig").read_text())
+    submitted = json.loads((kubernetes.STATE / "awx.kubeconfig").read_text())
     trusted = base64.b64encode(cluster.certificate_authority().encode()).decode()
     submitted["clusters"][0]["cluster"] = {"server": kubernetes.SERVER, "certificate-authority-data": trusted}
     output, status = node.run({**pod("echo hi"), "secret_kube_config": json.dumps(submitted)}, work_type="runtime")

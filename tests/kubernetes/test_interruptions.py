@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import time
 
 from mesh import until
@@ -51,7 +52,7 @@ def test_a_server_that_is_away_loses_nothing(node, cluster):
     unit = node.submit(**shell(script))
     reader = Reader(node, unit)
     node.running(unit)
-    cluster.end("apiserver")
+    cluster.end("apiserver", signal.SIGTERM)
     # The outage itself is what is tested.
     time.sleep(20)
     cluster.start_server()
