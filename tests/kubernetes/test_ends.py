@@ -39,7 +39,7 @@ def test_an_image_that_never_comes_is_named_at_once(node, worker, reason):
 
 
 def test_an_image_that_cannot_be_pulled_is_named_while_it_is_tried(node):
-    unit = node.submit(**pod("true", worker={"image": "127.0.0.1:1/none:1"}), pod_pending_timeout="20s")
+    unit = node.submit(**pod("true", worker={"image": "127.0.0.1:1/none:1"}), pod_pending_timeout="10s")
     told = node.until(unit, lambda status: "ErrImagePull" in status["Detail"], SECONDS)
     assert told["Detail"].startswith("Pod created: ") and "127.0.0.1:1/none:1" in told["Detail"]
     status = node.final(unit)
