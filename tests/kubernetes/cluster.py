@@ -191,6 +191,11 @@ state = "{STATE}/containerd-state"
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
         return json.loads(answer or "{}") if parse else answer
 
+    def refuses(self, token):
+        command = ["curl", "-sk", "--max-time", "10", "-o", "/dev/null", "-w", "%{http_code}", f"{SERVER}/api", "-H", "@-"]
+        header = f"Authorization: Bearer {token}"
+        return subprocess.run(command, input=header, capture_output=True, text=True, timeout=20).stdout == "401"
+
     def kubectl(self, *arguments, check=True, stdin=None):
         command = [f"{programs.BIN}/kubectl", f"--kubeconfig={STATE}/admin.kubeconfig", "--request-timeout=20s", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)

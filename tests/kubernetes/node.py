@@ -181,6 +181,9 @@ class ServiceAccount:
         for name in ("token", "ca.crt", "namespace"):
             (self.dir / "serviceaccount" / name).symlink_to(f"..data/{name}")
 
+    def token(self):
+        return (self.dir / "serviceaccount/token").read_text()
+
     def replace_token(self):
         self.count += 1
         mounted = self.dir / "serviceaccount"

@@ -40,6 +40,7 @@ def test_what_a_submission_must_not_bring(node):
     assert "users[0].user.exec" in str(refused.value) and SECRET not in str(refused.value)
 
 
+@pytest.mark.timeout(240)
 def test_the_account_of_the_pod_that_the_node_runs_in(cluster, add_node):
     """Without `namespace` the mounted one counts; a token that is replaced is read again."""
     cluster.make_account("mounted", kubernetes.AWX_RULES)
@@ -49,10 +50,12 @@ def test_the_account_of_the_pod_that_the_node_runs_in(cluster, add_node):
     output, status = node.run(shell("echo hi"), work_type="incluster")
     assert (output, status["StateName"], status["ExtraData"]["KubeNamespace"]) == (b"hi\n", "Succeeded", "jobs"), status
     # The end of the account is the end of its tokens; the binding holds for its successor of the same name.
+    old = mounted.token()
     cluster.kubectl("delete", "serviceaccount", "-n", "jobs", "mounted")
     cluster.kubectl("create", "serviceaccount", "-n", "jobs", "mounted")
     mounted.replace_token()
-    # The old token may be in use for a minute, as a real one stays valid for longer.
+    until("the server to refuse the old token", lambda: cluster.refuses(old), 30)
+    # Nothing else ends a token so early: a kubelet replaces it long before its end, and ours is read once a minute.
     until("a unit with the new token", lambda: node.run(shell("true"), work_type="incluster")[1]["State"] == 2, 120, 2)
     node.release_all()
     mounted.remove()
