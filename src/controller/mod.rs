@@ -6,3 +6,4 @@
 //! room knows nothing of routing.
 
 pub mod core;
+pub mod store;

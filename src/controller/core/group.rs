@@ -2,6 +2,8 @@
 //!
 //! `policy` decides which instances become members, `pass` whether a job fits.
 
+use serde::{Deserialize, Serialize};
+
 use super::names::{GroupName, InstanceName};
 
 /// What the jobs of a group run on.
@@ -22,6 +24,20 @@ pub enum MemberOrigin {
     Minimum,
     /// `policy_instance_percentage`.
     Percentage,
+}
+
+impl MemberOrigin {
+    /// Every origin.
+    pub const ALL: [Self; 3] = [Self::List, Self::Minimum, Self::Percentage];
+
+    /// The name in the store and in answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Minimum => "minimum",
+            Self::Percentage => "percentage",
+        }
+    }
 }
 
 /// A member of a group.
@@ -100,7 +116,8 @@ impl Group {
 }
 
 /// The level at which a launch names groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Level {
     /// Named at launch, which replaces the other levels.
     Launch,

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::capacity::{Adjustment, Capacities, Cpus, Rates};
 use super::names::InstanceName;
 use super::time::{RetryDelay, Time};
@@ -32,6 +34,9 @@ pub enum NodeType {
 }
 
 impl NodeType {
+    /// Every type.
+    pub const ALL: [Self; 4] = [Self::Control, Self::Hybrid, Self::Execution, Self::Hop];
+
     /// The name in tables and answers.
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,6 +78,9 @@ pub enum NodeState {
 }
 
 impl NodeState {
+    /// Every state.
+    pub const ALL: [Self; 4] = [Self::Installed, Self::Ready, Self::Unavailable, Self::Deprovisioning];
+
     /// The name in tables and answers.
     pub const fn name(self) -> &'static str {
         match self {
@@ -85,7 +93,7 @@ impl NodeState {
 }
 
 /// How a node advertises the work type that runs jobs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     /// It advertises the type.
     pub runner: bool,

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::attempt::{Attempt, ChildId, Duty, Progress};
 use super::driven::Driven;
 use super::impact::JobKind;
@@ -22,7 +24,7 @@ pub const QUOTA_BACK_OFF: RetryDelay =
     RetryDelay { first: Duration::from_secs(30), longest: Duration::from_secs(300) };
 
 /// When a job is retried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retry {
     /// Attempts after the first one. Attempts in which nothing ran do not count.
     pub max: u32,
@@ -64,7 +66,7 @@ pub enum OnLoss {
 }
 
 /// A quota refused the pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaWait {
     /// When the pod is tried again.
     pub until: Time,

@@ -104,6 +104,20 @@ pub enum ChildType {
     Container,
 }
 
+impl ChildType {
+    /// Every type.
+    pub const ALL: [Self; 3] = [Self::Local, Self::Runner, Self::Container];
+
+    /// The name in the store.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Runner => "runner",
+            Self::Container => "container",
+        }
+    }
+}
+
 /// Why a pending job fails without running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PendingEnd {

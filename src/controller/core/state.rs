@@ -22,6 +22,17 @@ pub enum JobState {
 }
 
 impl JobState {
+    /// Every state.
+    pub const ALL: [Self; 7] = [
+        Self::Pending,
+        Self::Waiting,
+        Self::Running,
+        Self::Successful,
+        Self::Failed,
+        Self::Error,
+        Self::Canceled,
+    ];
+
     /// The name in the store and in answers.
     pub const fn name(self) -> &'static str {
         match self {

@@ -93,6 +93,17 @@ pub enum Ending {
 }
 
 impl Ending {
+    /// Every ending.
+    pub const ALL: [Self; 7] = [
+        Self::Successful,
+        Self::Failed,
+        Self::Error,
+        Self::Canceled,
+        Self::Quota,
+        Self::NotAccepted,
+        Self::Lost,
+    ];
+
     /// The name in the store and in answers.
     pub const fn name(self) -> &'static str {
         match self {

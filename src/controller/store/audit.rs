@@ -1,0 +1,54 @@
+//! Who changed what, on request: one row for each operate and admin operation.
+//!
+//! The row is written in the transaction of the change, so there is none without the other.
+
+use super::Store;
+use super::error::Error;
+use super::sql::{Sql, values};
+use crate::controller::core::Time;
+
+/// An operator's request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Audit {
+    /// Who, as the door determined: `unix:1000`, `cert:NAME`, `mesh:NODE` or `web:NAME`.
+    pub who: String,
+    /// The operation, for instance `group.create`.
+    pub op: String,
+    /// What it changes: a name, or a job's number.
+    pub target: String,
+}
+
+impl Audit {
+    pub(super) fn insert(self, sql: &mut dyn Sql) -> Result<(), Error> {
+        let now = sql.now();
+        sql.execute(
+            "INSERT INTO audit (at, who, op, target) VALUES ($1, $2, $3, $4)",
+            values![now, self.who, self.op, self.target],
+        )?;
+        Ok(())
+    }
+
+    pub(super) fn save(audit: Option<&Self>, sql: &mut dyn Sql) -> Result<(), Error> {
+        audit.map_or(Ok(()), |audit| audit.clone().insert(sql))
+    }
+}
+
+impl Store {
+    /// Records a request that changes nothing in the store.
+    pub async fn record(&self, audit: Audit) -> Result<(), Error> {
+        self.write(move |sql| audit.clone().insert(sql)).await
+    }
+
+    /// The latest requests, newest first.
+    pub async fn audit(&self, limit: u32) -> Result<Vec<(Time, Audit)>, Error> {
+        self.read(move |sql| {
+            let query = "SELECT at, who, op, target FROM audit ORDER BY id DESC LIMIT $1";
+            let read = |mut row: super::sql::Row| {
+                let at = row.take()?;
+                Ok((at, Audit { who: row.take()?, op: row.take()?, target: row.take()? }))
+            };
+            sql.query(query, values![limit])?.into_iter().map(read).collect()
+        })
+        .await
+    }
+}

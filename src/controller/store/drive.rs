@@ -1,0 +1,164 @@
+//! The transitions of jobs: reports of owners, fenced by their epoch, and requests of others.
+//!
+//! A transition loads the job, lets the core change it, and saves the difference, in one transaction. This file knows
+//! no rule of the life cycle.
+
+use std::collections::BTreeMap;
+
+use super::Store;
+use super::audit::Audit;
+use super::error::Error;
+use super::jobs::{self, OPEN};
+use super::sql::{Sql, insert, values};
+use crate::controller::core::{Driven, Fence, Job, JobId, Refused, Time};
+
+/// What a job has done on one host, by ansible's words.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HostStats {
+    /// Tasks that succeeded.
+    pub ok: u32,
+    /// Tasks that changed something.
+    pub changed: u32,
+    /// Tasks that failed.
+    pub failures: u32,
+    /// Tasks that could not reach the host.
+    pub dark: u32,
+    /// Tasks that were skipped.
+    pub skipped: u32,
+    /// Failed tasks that a rescue block handled.
+    pub rescued: u32,
+    /// Failed tasks that were ignored.
+    pub ignored: u32,
+}
+
+/// What the owner has counted in a job's output.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Events.
+    pub events: u64,
+    /// Bytes of output.
+    pub output_bytes: u64,
+    /// The playbook's exit code.
+    pub rc: Option<i32>,
+    /// The commit that was checked out.
+    pub revision: Option<String>,
+    /// What was done on each host, once it is known.
+    pub hosts: BTreeMap<String, HostStats>,
+}
+
+impl Store {
+    /// The owner reports on an attempt. Figures, if given, are saved with it. Returns the job as it is now.
+    /// `report` may be called more than once.
+    ///
+    /// # Errors
+    /// The writer is fenced: it must stand down. Or there is no such job or attempt.
+    pub async fn drive(
+        &self,
+        by: Fence,
+        id: JobId,
+        figures: Option<Figures>,
+        report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
+    ) -> Result<Job, Error> {
+        self.fenced_write(by, move |sql, by| {
+            let now = sql.now();
+            let before = jobs::load_one(sql, id)?;
+            let mut job = before.clone();
+            report(&mut job.driven_by(by).map_err(Refused::from)?, now)?;
+            // Counters first: they are written only while the job is not final.
+            if let Some(figures) = &figures {
+                count(sql, by, id, figures)?;
+            }
+            if !jobs::save(sql, &before, &job)? {
+                return Err(Error::fenced(by));
+            }
+            Ok(job)
+        })
+        .await
+    }
+
+    /// The owner has counted more output of a job that has not ended. Nobody is woken.
+    ///
+    /// # Errors
+    /// The writer is fenced, or the job has ended.
+    pub async fn count(&self, by: Fence, id: JobId, figures: Figures) -> Result<(), Error> {
+        self.fenced_write(
+            by,
+            move |sql, by| {
+                if count(sql, by, id, &figures)? { Ok(()) } else { Err(Error::fenced(by)) }
+            },
+        )
+        .await
+    }
+
+    /// Requests a cancel, which is saved when this returns. Returns the job as it is now.
+    ///
+    /// # Errors
+    /// There is no such job.
+    pub async fn cancel(&self, audit: Option<Audit>, id: JobId) -> Result<Job, Error> {
+        self.write(move |sql| {
+            let now = sql.now();
+            Audit::save(audit.as_ref(), sql)?;
+            let before = jobs::load_one(sql, id)?;
+            let mut job = before.clone();
+            job.request_cancel(now);
+            if jobs::save(sql, &before, &job)? { Ok(job) } else { Err(Error::Raced) }
+        })
+        .await
+    }
+
+    /// One job of the core, with all its attempts.
+    ///
+    /// # Errors
+    /// There is no such job.
+    pub async fn job(&self, id: JobId) -> Result<Job, Error> {
+        self.read(move |sql| {
+            let found = jobs::load(sql, "job.id = $1", values![id], false)?;
+            found.into_iter().next().map(|loaded| loaded.job).ok_or(Error::NoJob(id))
+        })
+        .await
+    }
+
+    /// The jobs that this owner has duties for: those that have not ended, or have units to release.
+    pub async fn driven(&self, by: Fence) -> Result<Vec<Job>, Error> {
+        self.read(move |sql| {
+            let condition = format!("{OPEN} AND job.controller_node = $1 AND job.epoch = $2");
+            let found = jobs::load(sql, &condition, values![&by.owner, by.epoch], false)?;
+            Ok(found.into_iter().map(|loaded| loaded.job).collect())
+        })
+        .await
+    }
+}
+
+/// Saves figures of a job that has not ended. Returns whether it did.
+fn count(sql: &mut dyn Sql, by: &Fence, id: JobId, figures: &Figures) -> Result<bool, Error> {
+    let changed = sql.execute(
+        "UPDATE job SET events = $1, output_bytes = $2, rc = coalesce($3, rc), \
+         revision = coalesce($4, revision) WHERE id = $5 AND controller_node = $6 AND epoch = $7 \
+         AND state IN ('pending', 'waiting', 'running')",
+        values![
+            figures.events,
+            figures.output_bytes,
+            figures.rc,
+            figures.revision.clone(),
+            id,
+            &by.owner,
+            by.epoch,
+        ],
+    )?;
+    if changed == 0 {
+        return Ok(false);
+    }
+    let rows = figures.hosts.iter().map(|(host, stats)| {
+        let HostStats { ok, changed, failures, dark, skipped, rescued, ignored } = *stats;
+        values![id, host.as_str(), ok, changed, failures, dark, skipped, rescued, ignored].to_vec()
+    });
+    insert(
+        sql,
+        "stat (job, host, ok, changed, failures, dark, skipped, rescued, ignored)",
+        rows.collect(),
+        "ON CONFLICT (job, host) DO UPDATE SET ok = excluded.ok, changed = excluded.changed, \
+         failures = excluded.failures, dark = excluded.dark, skipped = excluded.skipped, \
+         rescued = excluded.rescued, ignored = excluded.ignored",
+    )?;
+    Ok(true)
+}

@@ -1,0 +1,158 @@
+//! Which control node holds the payload or the output of a job, and what may be deleted.
+//!
+//! The files are the control nodes' own; here is only who has them.
+
+use super::Store;
+use super::error::Error;
+use super::sql::{Row, Sql, values};
+use crate::controller::core::{InstanceName, JobId, Time};
+
+/// What a control node holds of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kept {
+    /// The runner stream that was submitted.
+    Payload,
+    /// What the job printed.
+    Output,
+}
+
+impl Kept {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Payload, Self::Output];
+
+    /// The name in the store.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Payload => "payload",
+            Self::Output => "output",
+        }
+    }
+}
+
+/// A copy on a control node's disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holding {
+    /// The job.
+    pub job: JobId,
+    /// The unit whose directory has it.
+    pub unit: String,
+    /// When the job ended; `None` while it has not.
+    pub finished: Option<Time>,
+    /// The size of the job's output.
+    pub output_bytes: u64,
+}
+
+/// The control nodes and their units that hold a copy.
+pub(super) fn of(sql: &mut dyn Sql, job: JobId, kept: Kept) -> Result<Vec<(InstanceName, String)>, Error> {
+    let query = "SELECT node, unit FROM holder WHERE job = $1 AND has = $2 ORDER BY node, unit";
+    let read = |mut row: Row| Ok((row.take()?, row.take()?));
+    sql.query(query, values![job, kept.name()])?.into_iter().map(read).collect()
+}
+
+impl Store {
+    /// A control node has a copy now.
+    pub async fn hold(&self, job: JobId, node: InstanceName, unit: String, kept: Kept) -> Result<(), Error> {
+        self.write(move |sql| {
+            let exists = sql.query("SELECT 1 FROM job WHERE id = $1", values![job])?;
+            if exists.is_empty() {
+                return Err(Error::NoJob(job));
+            }
+            sql.execute(
+                "INSERT INTO holder (job, node, unit, has) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
+                values![job, &node, unit.as_str(), kept.name()],
+            )?;
+            sql.announce();
+            Ok(())
+        })
+        .await
+    }
+
+    /// A control node deleted its copy.
+    pub async fn let_go(&self, job: JobId, node: InstanceName, kept: Kept) -> Result<(), Error> {
+        self.write(move |sql| {
+            let gone = "DELETE FROM holder WHERE job = $1 AND node = $2 AND has = $3";
+            sql.execute(gone, values![job, &node, kept.name()])?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// The control nodes and their units that hold a copy.
+    pub async fn holders(&self, job: JobId, kept: Kept) -> Result<Vec<(InstanceName, String)>, Error> {
+        self.read(move |sql| of(sql, job, kept)).await
+    }
+
+    /// The copies on a control node of jobs that ended before `before`, longest ago first, at most `limit`.
+    pub async fn held(
+        &self,
+        node: InstanceName,
+        kept: Kept,
+        before: Time,
+        limit: u32,
+    ) -> Result<Vec<Holding>, Error> {
+        self.read(move |sql| {
+            let query = "SELECT job.id, holder.unit, job.finished, job.output_bytes FROM holder \
+                 JOIN job ON job.id = holder.job \
+                 WHERE holder.node = $1 AND holder.has = $2 AND job.finished < $3 \
+                 ORDER BY job.finished, job.id LIMIT $4";
+            let read = |mut row: Row| {
+                Ok(Holding {
+                    job: row.take()?,
+                    unit: row.take()?,
+                    finished: row.take()?,
+                    output_bytes: row.take()?,
+                })
+            };
+            let values = values![&node, kept.name(), before, limit];
+            sql.query(query, values)?.into_iter().map(read).collect()
+        })
+        .await
+    }
+
+    /// The bytes of output that a control node holds.
+    pub async fn output_bytes(&self, node: InstanceName) -> Result<u64, Error> {
+        self.read(move |sql| {
+            let query = "SELECT CAST(coalesce(sum(job.output_bytes), 0) AS BIGINT) FROM holder \
+                 JOIN job ON job.id = holder.job WHERE holder.node = $1 AND holder.has = $2";
+            sql.query(query, values![&node, Kept::Output.name()])?.remove(0).take()
+        })
+        .await
+    }
+
+    /// Deletes jobs that ended before `before`, with all that hangs on them, at most `limit` of them. A job stays as
+    /// long as a unit of it is not released, or a control node holds a copy.
+    pub async fn purge(&self, before: Time, limit: u32) -> Result<u64, Error> {
+        self.write(move |sql| {
+            let delete = format!(
+                "DELETE FROM job WHERE id IN (SELECT id FROM job WHERE finished < $1 \
+                 AND state NOT IN ('pending', 'waiting', 'running') \
+                 AND NOT EXISTS (SELECT 1 FROM attempt WHERE attempt.job = job.id AND swept = 0) \
+                 AND NOT EXISTS (SELECT 1 FROM holder WHERE holder.job = job.id) \
+                 ORDER BY finished LIMIT $2{})",
+                sql.dialect().skip_locked()
+            );
+            sql.execute(&delete, values![before, limit])
+        })
+        .await
+    }
+
+    /// Deletes one job that has ended, as [`Self::purge`] does.
+    ///
+    /// # Errors
+    /// There is no such job, or it must stay.
+    pub async fn delete_job(&self, audit: super::Audit, id: JobId) -> Result<(), Error> {
+        self.write(move |sql| {
+            audit.clone().insert(sql)?;
+            let job = super::jobs::load_one(sql, id)?;
+            if !job.state.is_final() || job.attempts.iter().any(|attempt| !attempt.swept) {
+                return Err(Error::Conflict(format!(
+                    "job {id} is {}, or a unit of it is not released yet: cancel it and wait",
+                    job.state.name()
+                )));
+            }
+            sql.execute("DELETE FROM job WHERE id = $1", values![id])?;
+            Ok(())
+        })
+        .await
+    }
+}

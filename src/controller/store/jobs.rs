@@ -1,0 +1,219 @@
+//! A job of the core as rows of `job` and `attempt`: loading, and saving what a transition changed.
+//!
+//! It decides nothing. Each write names the state and the fence that it was computed from, so a job never changes
+//! under a transition, and a final state stays.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::Error;
+use super::sql::{Row, Sql, Value, from_json, insert, to_json, values};
+use crate::controller::core::{
+    Attempt, ChildId, Ending, Fence, GroupName, Job, JobId, Level, Progress, Retry, Time,
+};
+
+/// What a submission says about placement and retries, as the store keeps it beside the header.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// The groups in the order in which the job tries them.
+    pub groups: Vec<(GroupName, Level)>,
+    /// When it is retried.
+    pub retry: Retry,
+    /// Overrides the time after which its instance counts as lost.
+    pub lost_after: Option<Duration>,
+    /// How long it may be pending before it fails.
+    pub pending_timeout: Option<Duration>,
+}
+
+/// A job with what only the store knows of it.
+#[derive(Debug, Clone)]
+pub(super) struct Loaded {
+    /// The words of `exclusive` are empty until [`load_words`].
+    pub(super) job: Job,
+    pub(super) terms: Terms,
+    pub(super) priority: i8,
+}
+
+/// Jobs that are not final, or whose last units are not released.
+pub(super) const OPEN: &str = "(job.state IN ('pending', 'waiting', 'running') \
+    OR job.id IN (SELECT job FROM attempt WHERE swept = 0))";
+
+/// Loads the jobs that a condition selects, by number, in one statement: what it returns is one moment of the
+/// database. `locked` keeps others from changing them until the transaction ends.
+pub(super) fn load(
+    sql: &mut dyn Sql,
+    condition: &str,
+    values: &[Value],
+    locked: bool,
+) -> Result<Vec<Loaded>, Error> {
+    let lock = if locked { sql.dialect().lock_jobs() } else { "" };
+    let query = format!(
+        "SELECT job.id, job.kind, job.impact, job.state, job.cancel_requested, job.controller_node, job.epoch, \
+         job.explanation, job.pending_since, job.quota, job.finished, job.terms, job.priority, a.n, a.unit, \
+         a.sender, a.node, a.grp, a.work_type, a.placed, a.started, a.ended, a.outcome, a.confirmed, a.swept \
+         FROM job LEFT JOIN attempt a ON a.job = job.id WHERE {condition} ORDER BY job.id, a.n{lock}"
+    );
+    let mut found: Vec<Loaded> = Vec::new();
+    for mut row in sql.query(&query, values)? {
+        let one = read(&mut row)?;
+        let attempt = read_attempt(&mut row)?;
+        if found.last().is_none_or(|last| last.job.id != one.job.id) {
+            found.push(one);
+        }
+        let last = found.last_mut().expect("one was just pushed");
+        last.job.attempts.extend(attempt);
+    }
+    Ok(found)
+}
+
+/// Loads one job.
+///
+/// # Errors
+/// There is no such job.
+pub(super) fn load_one(sql: &mut dyn Sql, id: JobId) -> Result<Job, Error> {
+    let found = load(sql, "job.id = $1", values![id], true)?;
+    found.into_iter().next().map(|loaded| loaded.job).ok_or(Error::NoJob(id))
+}
+
+fn read(row: &mut Row) -> Result<Loaded, Error> {
+    let (id, kind, impact) = (row.take()?, row.take()?, row.take()?);
+    let (state, cancel_requested) = (row.take()?, row.take()?);
+    let owner: Option<_> = row.take()?;
+    let epoch = row.take()?;
+    let (explanation, pending_since) = (row.take()?, row.take()?);
+    let quota: Option<String> = row.take()?;
+    let finished = row.take()?;
+    let terms: Terms = from_json(&row.take::<String>()?)?;
+    let job = Job {
+        id,
+        kind,
+        impact,
+        exclusive: Vec::new(),
+        retry: terms.retry,
+        lost_after: terms.lost_after,
+        state,
+        cancel_requested,
+        fence: owner.map(|owner| Fence { owner, epoch }),
+        attempts: Vec::new(),
+        explanation,
+        pending_since,
+        quota: quota.map(|text| from_json(&text)).transpose()?,
+        finished,
+    };
+    Ok(Loaded { job, terms, priority: row.take()? })
+}
+
+fn read_attempt(row: &mut Row) -> Result<Option<Attempt>, Error> {
+    let Some(n) = row.take()? else { return Ok(None) };
+    let unit: String = row.take()?;
+    let unit =
+        ChildId::parse(&unit).ok_or_else(|| Error::Corrupt(format!("{unit} is no unit of an attempt")))?;
+    let (sender, node, group, child) = (row.take()?, row.take()?, row.take()?, row.take()?);
+    let (placed, started, ended): (Time, Option<Time>, Option<Time>) =
+        (row.take()?, row.take()?, row.take()?);
+    let (outcome, confirmed): (Option<Ending>, bool) = (row.take()?, row.take()?);
+    let progress = match (outcome, confirmed) {
+        (Some(Ending::Lost), false) => Progress::Lost,
+        (Some(ending), _) => Progress::Over(ending),
+        (None, _) if started.is_some() => Progress::Running,
+        (None, _) => Progress::Placed,
+    };
+    let swept = row.take()?;
+    Ok(Some(Attempt { n, unit, child, sender, node, group, progress, swept, placed, started, ended }))
+}
+
+/// Adds the words of `exclusive`, which only the sums of claims need.
+pub(super) fn load_words(sql: &mut dyn Sql, jobs: &mut [Loaded]) -> Result<(), Error> {
+    let rows = sql.query(
+        "SELECT lock.job, lock.word FROM lock JOIN job ON job.id = lock.job \
+         WHERE job.state IN ('pending', 'waiting', 'running') ORDER BY lock.job, lock.word",
+        &[],
+    )?;
+    let mut words: BTreeMap<JobId, Vec<_>> = BTreeMap::new();
+    for mut row in rows {
+        words.entry(row.take()?).or_default().push(row.take()?);
+    }
+    for loaded in jobs {
+        loaded.job.exclusive = words.remove(&loaded.job.id).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Saves what a transition changed, and wakes the control nodes if it changed anything. Returns false if the job is
+/// no longer what the transition began with.
+pub(super) fn save(sql: &mut dyn Sql, before: &Job, after: &Job) -> Result<bool, Error> {
+    if before == after {
+        return Ok(true);
+    }
+    let current = after.current();
+    let fence = after.fence.as_ref();
+    let changed = sql.execute(
+        "UPDATE job SET state = $1, cancel_requested = $2, controller_node = $3, epoch = $4, explanation = $5, \
+         quota = $6, pending_since = $7, finished = $8, attempt = $9, execution_node = $10, \
+         instance_group = $11, placed = $12, started = $13 \
+         WHERE id = $14 AND state = $15 AND cancel_requested = $16 AND epoch = $17",
+        values![
+            after.state,
+            after.cancel_requested,
+            fence.map(|fence| fence.owner.clone()),
+            epoch(after),
+            after.explanation.as_str(),
+            after.quota.as_ref().map(to_json),
+            after.pending_since,
+            after.finished,
+            current.map_or(0, |attempt| attempt.n.0),
+            current.and_then(|attempt| attempt.node.clone()),
+            current.map(|attempt| attempt.group.clone()),
+            current.map(|attempt| attempt.placed),
+            current.and_then(|attempt| attempt.started),
+            before.id,
+            before.state,
+            before.cancel_requested,
+            epoch(before),
+        ],
+    )?;
+    if changed == 0 {
+        return Ok(false);
+    }
+    let news = after.attempts.iter().filter(|attempt| before.attempt(attempt.n) != Some(*attempt));
+    let rows = news.map(|attempt| attempt_row(after.id, attempt)).collect();
+    insert(
+        sql,
+        "attempt (job, n, unit, sender, node, grp, work_type, placed, started, ended, outcome, confirmed, swept)",
+        rows,
+        "ON CONFLICT (job, n) DO UPDATE SET started = excluded.started, ended = excluded.ended, \
+         outcome = excluded.outcome, confirmed = excluded.confirmed, swept = excluded.swept",
+    )?;
+    sql.announce();
+    Ok(true)
+}
+
+/// The epoch in the row; 0 until the job has an owner.
+fn epoch(job: &Job) -> i64 {
+    job.fence.as_ref().map_or(0, |fence| fence.epoch.0)
+}
+
+fn attempt_row(job: JobId, attempt: &Attempt) -> Vec<Value> {
+    let confirmed = match attempt.progress {
+        Progress::Placed | Progress::Running | Progress::Lost => false,
+        Progress::Over(_) => true,
+    };
+    values![
+        job,
+        attempt.n,
+        attempt.unit.to_string(),
+        &attempt.sender,
+        attempt.node.clone(),
+        &attempt.group,
+        attempt.child,
+        attempt.placed,
+        attempt.started,
+        attempt.ended,
+        attempt.ending(),
+        confirmed,
+        attempt.swept,
+    ]
+    .to_vec()
+}

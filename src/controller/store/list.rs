@@ -1,0 +1,321 @@
+//! Lists of jobs, newest first, filtered and paged in the store; and all that is known of one job.
+//!
+//! A filter by time becomes a range of numbers by one look-up, since later jobs have higher numbers. The rest is
+//! checked along an index that has all columns of the filters, or along the jobs with a label.
+
+use std::collections::BTreeMap;
+
+use super::Store;
+use super::drive::HostStats;
+use super::error::Error;
+use super::holders::Kept;
+use super::jobs::{self, Terms};
+use super::sql::{Row, Sql, Value, from_json, values};
+use crate::controller::core::{Attempt, GroupName, InstanceName, JobId, JobKind, JobState, Time};
+
+/// Which jobs a list shows. An empty filter shows all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobFilter {
+    /// Any of these states.
+    pub states: Vec<JobState>,
+    /// Any of these kinds.
+    pub kinds: Vec<JobKind>,
+    /// The beginning of the name.
+    pub name: Option<String>,
+    /// The group it was placed through.
+    pub group: Option<GroupName>,
+    /// The instance that runs or ran it.
+    pub node: Option<InstanceName>,
+    /// All of these labels.
+    pub labels: BTreeMap<String, String>,
+    /// Created then or later.
+    pub since: Option<Time>,
+    /// Created then or earlier.
+    pub until: Option<Time>,
+    /// A lower number: the next page begins below the last job of this one.
+    pub before: Option<JobId>,
+}
+
+/// A job in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobRow {
+    /// Its number.
+    pub id: JobId,
+    /// Chosen by the client.
+    pub key: Option<String>,
+    /// What it does.
+    pub kind: JobKind,
+    /// Shown to operators.
+    pub name: String,
+    /// Its state.
+    pub state: JobState,
+    /// −100 to 100; higher goes first.
+    pub priority: i8,
+    /// Its owner.
+    pub controller_node: Option<InstanceName>,
+    /// The instance of its latest attempt.
+    pub execution_node: Option<InstanceName>,
+    /// The group of its latest attempt.
+    pub instance_group: Option<GroupName>,
+    /// The number of its latest attempt; 0 if there is none.
+    pub attempt: u32,
+    /// Its impact.
+    pub impact: u32,
+    /// Hosts in its inventory, if the header says so.
+    pub hosts: Option<u32>,
+    /// Forks that the header requests.
+    pub forks: u32,
+    /// When it was submitted.
+    pub created: Time,
+    /// When its latest attempt was accepted.
+    pub started: Option<Time>,
+    /// When it ended.
+    pub finished: Option<Time>,
+    /// A cancel was requested.
+    pub cancel_requested: bool,
+    /// Why it is in its state, or what it waits for.
+    pub explanation: String,
+    /// Events so far.
+    pub events: u64,
+    /// The playbook's exit code.
+    pub rc: Option<i32>,
+    /// What it can be found by.
+    pub labels: BTreeMap<String, String>,
+    /// Who submitted it.
+    pub launched_by: String,
+}
+
+/// One page of a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobPage {
+    /// Newest first.
+    pub jobs: Vec<JobRow>,
+    /// What the next page asks for as `before`, if there may be one.
+    pub next: Option<JobId>,
+}
+
+/// All that is known of one job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobDetail {
+    /// As in lists.
+    pub row: JobRow,
+    /// The header as JSON.
+    pub header: String,
+    /// How it is placed and retried.
+    pub terms: Terms,
+    /// In order.
+    pub attempts: Vec<Attempt>,
+    /// By host.
+    pub host_stats: BTreeMap<String, HostStats>,
+    /// Jobs that must succeed first.
+    pub depends_on: Vec<JobId>,
+    /// Bytes of output so far.
+    pub output_bytes: u64,
+    /// The commit that was checked out.
+    pub revision: Option<String>,
+    /// Who holds its payload and its output: node, unit, and what it is.
+    pub holders: Vec<(InstanceName, String, Kept)>,
+}
+
+/// The most rows of one page.
+pub const PAGE_MAX: u32 = 1000;
+
+/// As long as a transaction of PostgreSQL may take: within this time numbers may not follow the order of creation.
+const SLACK_MS: i64 = 60_000;
+
+const COLUMNS: &str = "job.id, job.key, job.kind, job.name, job.state, job.priority, job.controller_node, \
+    job.execution_node, job.instance_group, job.attempt, job.impact, job.hosts, job.forks, job.created, \
+    job.started, job.finished, job.cancel_requested, job.explanation, job.events, job.rc, job.labels, \
+    job.launched_by";
+
+impl Store {
+    /// One page of jobs, newest first, at most `limit` and [`PAGE_MAX`] of them.
+    pub async fn list(&self, filter: JobFilter, limit: u32) -> Result<JobPage, Error> {
+        self.read(move |sql| page(sql, &filter, limit.clamp(1, PAGE_MAX))).await
+    }
+
+    /// All that is known of one job.
+    ///
+    /// # Errors
+    /// There is no such job.
+    pub async fn detail(&self, id: JobId) -> Result<JobDetail, Error> {
+        self.read(move |sql| detail(sql, id)).await
+    }
+
+    /// How many jobs of each state and kind there are.
+    pub async fn counts(&self) -> Result<BTreeMap<(JobState, JobKind), u64>, Error> {
+        self.read(|sql| {
+            let read = |mut row: Row| Ok(((row.take()?, row.take()?), row.take()?));
+            let query = "SELECT state, kind, count(*) FROM job GROUP BY state, kind";
+            sql.query(query, &[])?.into_iter().map(read).collect()
+        })
+        .await
+    }
+}
+
+/// Conditions and their parameters.
+#[derive(Default)]
+struct Conditions {
+    texts: Vec<String>,
+    values: Vec<Value>,
+}
+
+impl Conditions {
+    /// Adds a condition whose `?` is the value.
+    fn add(&mut self, text: &str, value: impl Into<Value>) {
+        self.values.push(value.into());
+        self.texts.push(text.replace('?', &format!("${}", self.values.len())));
+    }
+
+    fn add_any(&mut self, column: &str, names: impl Iterator<Item = &'static str>) {
+        // Names of our own enums: nothing in them needs quoting.
+        let names: Vec<String> = names.map(|name| format!("'{name}'")).collect();
+        if !names.is_empty() {
+            self.texts.push(format!("{column} IN ({})", names.join(",")));
+        }
+    }
+}
+
+fn page(sql: &mut dyn Sql, filter: &JobFilter, limit: u32) -> Result<JobPage, Error> {
+    let Some(mut all) = time_range(sql, filter)? else { return Ok(JobPage::default()) };
+    all.add_any("job.state", filter.states.iter().map(|state| state.name()));
+    all.add_any("job.kind", filter.kinds.iter().map(|kind| kind.name()));
+    if let Some(name) = &filter.name {
+        let letters = name.chars().count();
+        all.add(&format!("substr(job.name, 1, {letters}) = ?"), name.as_str());
+    }
+    if let Some(group) = &filter.group {
+        all.add("job.instance_group = ?", group);
+    }
+    if let Some(node) = &filter.node {
+        all.add("job.execution_node = ?", node);
+    }
+    if let Some(before) = filter.before {
+        all.add("job.id < ?", before);
+    }
+    let mut words = filter.labels.iter().map(|(name, value)| label_word(name, value));
+    let first = words.next();
+    for word in words {
+        all.add("EXISTS (SELECT 1 FROM label other WHERE other.word = ? AND other.job = job.id)", word);
+    }
+    // Labels are cut in the index, so jobs with other long ones are sorted out at the end.
+    let (from, order) = match first {
+        Some(word) => {
+            all.add("label.word = ?", word);
+            ("label CROSS JOIN job ON job.id = label.job".to_owned(), "label.job")
+        }
+        None => (format!("job{}", sql.dialect().by_facets()), "job.id"),
+    };
+    let conditions = if all.texts.is_empty() { "TRUE".into() } else { all.texts.join(" AND ") };
+    let query = format!(
+        "SELECT {COLUMNS} FROM job WHERE job.id IN \
+         (SELECT job.id FROM {from} WHERE {conditions} ORDER BY {order} DESC LIMIT {limit}) \
+         ORDER BY job.id DESC"
+    );
+    let rows = sql.query(&query, &all.values)?;
+    let mut jobs = rows.into_iter().map(|mut row| read(&mut row)).collect::<Result<Vec<_>, _>>()?;
+    let next = jobs.last().filter(|_| jobs.len() == limit as usize).map(|job| job.id);
+    let has_labels =
+        |row: &JobRow| filter.labels.iter().all(|(name, value)| row.labels.get(name) == Some(value));
+    jobs.retain(has_labels);
+    Ok(JobPage { jobs, next })
+}
+
+/// The range of numbers that jobs of a time range have, and the exact times. `None` if no job is that young.
+fn time_range(sql: &mut dyn Sql, filter: &JobFilter) -> Result<Option<Conditions>, Error> {
+    let mut all = Conditions::default();
+    let mut first_from = |time: i64| {
+        let query = "SELECT id FROM job WHERE created >= $1 ORDER BY created, id LIMIT 1";
+        let row = sql.query(query, values![time])?.pop();
+        row.map(|mut row| row.take::<JobId>()).transpose()
+    };
+    if let Some(Time(since)) = filter.since {
+        let Some(first) = first_from(since.saturating_sub(SLACK_MS))? else { return Ok(None) };
+        all.add("job.id >= ?", first);
+        all.add("job.created >= ?", since);
+    }
+    if let Some(Time(until)) = filter.until {
+        if let Some(end) = first_from(until.saturating_add(SLACK_MS))? {
+            all.add("job.id < ?", end);
+        }
+        all.add("job.created <= ?", until);
+    }
+    Ok(Some(all))
+}
+
+/// A label as the index has it: cut, because an entry of an index has a size limit.
+pub(super) fn label_word(name: &str, value: &str) -> String {
+    const LONGEST: usize = 200;
+    format!("{name}={value}").chars().take(LONGEST).collect()
+}
+
+fn read(row: &mut Row) -> Result<JobRow, Error> {
+    Ok(JobRow {
+        id: row.take()?,
+        key: row.take()?,
+        kind: row.take()?,
+        name: row.take()?,
+        state: row.take()?,
+        priority: row.take()?,
+        controller_node: row.take()?,
+        execution_node: row.take()?,
+        instance_group: row.take()?,
+        attempt: row.take()?,
+        impact: row.take()?,
+        hosts: row.take()?,
+        forks: row.take()?,
+        created: row.take()?,
+        started: row.take()?,
+        finished: row.take()?,
+        cancel_requested: row.take()?,
+        explanation: row.take()?,
+        events: row.take()?,
+        rc: row.take()?,
+        labels: from_json(&row.take::<String>()?)?,
+        launched_by: row.take()?,
+    })
+}
+
+fn detail(sql: &mut dyn Sql, id: JobId) -> Result<JobDetail, Error> {
+    let query = format!("SELECT {COLUMNS}, header, output_bytes, revision FROM job WHERE id = $1");
+    let mut row = sql.query(&query, values![id])?.pop().ok_or(Error::NoJob(id))?;
+    let (job, header, output_bytes) = (read(&mut row)?, row.take()?, row.take()?);
+    let revision = row.take()?;
+    let loaded = jobs::load(sql, "job.id = $1", values![id], false)?.pop().ok_or(Error::NoJob(id))?;
+    let depends_on = sql.query("SELECT needs FROM dep WHERE job = $1 ORDER BY needs", values![id])?;
+    let holders =
+        sql.query("SELECT node, unit, has FROM holder WHERE job = $1 ORDER BY node, unit, has", values![id])?;
+    Ok(JobDetail {
+        row: job,
+        header,
+        terms: loaded.terms,
+        attempts: loaded.job.attempts,
+        host_stats: host_stats(sql, id)?,
+        depends_on: depends_on.into_iter().map(|mut row| row.take()).collect::<Result<_, _>>()?,
+        output_bytes,
+        revision,
+        holders: holders
+            .into_iter()
+            .map(|mut row| Ok((row.take()?, row.take()?, row.take()?)))
+            .collect::<Result<_, Error>>()?,
+    })
+}
+
+fn host_stats(sql: &mut dyn Sql, id: JobId) -> Result<BTreeMap<String, HostStats>, Error> {
+    let query =
+        "SELECT host, ok, changed, failures, dark, skipped, rescued, ignored FROM stat WHERE job = $1";
+    let read = |mut row: Row| {
+        let host = row.take()?;
+        let stats = HostStats {
+            ok: row.take()?,
+            changed: row.take()?,
+            failures: row.take()?,
+            dark: row.take()?,
+            skipped: row.take()?,
+            rescued: row.take()?,
+            ignored: row.take()?,
+        };
+        Ok((host, stats))
+    };
+    sql.query(query, values![id])?.into_iter().map(read).collect()
+}

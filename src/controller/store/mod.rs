@@ -1,0 +1,173 @@
+//! The controller's store: jobs, attempts, instances, groups, leases, in SQLite or PostgreSQL.
+//!
+//! [`Store`] has verbs of the domain; each is one transaction. What a job or an instance does next is decided by
+//! `core`: a verb loads it, lets the core change it, and saves the difference, so the rules are the same on
+//! both databases and in simulations. No payload and no credential enters it: it holds headers.
+//!
+//! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `holders`, `projects`, `audit`: the verbs.
+//! - `jobs`, `instances`, `groups`, `scene`: the core's types as rows; `schema`: the tables.
+//! - `sql`: one transaction over either database; `sqlite`, `postgres`: the two of them; `options`: which one.
+//!
+//! Every write of an owner carries its epoch. One that changes nothing is counted, and fails with
+//! [`Error::Fenced`]: its caller stands down. docs/controller-store.md describes the data for operators.
+
+mod audit;
+mod drive;
+mod error;
+mod groups;
+mod holders;
+mod instances;
+mod jobs;
+mod list;
+mod options;
+mod owners;
+mod pass;
+mod postgres;
+mod projects;
+mod registry;
+mod scene;
+mod schema;
+mod sql;
+mod sqlite;
+mod submit;
+mod tls;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::watch;
+
+pub use self::audit::Audit;
+pub use self::drive::{Figures, HostStats};
+pub use self::error::Error;
+pub use self::groups::GroupRecord;
+pub use self::holders::{Holding, Kept};
+pub use self::instances::InstanceRecord;
+pub use self::jobs::Terms;
+pub use self::list::{JobDetail, JobFilter, JobPage, JobRow, PAGE_MAX};
+pub use self::options::{Options, PostgresOptions, SslMode};
+pub use self::owners::{Losses, Seen};
+pub use self::pass::{PassLimits, Passed};
+use self::postgres::Postgres;
+pub use self::projects::Project;
+pub use self::registry::Registry;
+pub use self::scene::Overview;
+use self::schema::Step;
+use self::sql::Sql;
+use self::sqlite::Sqlite;
+pub use self::sqlite::restore;
+pub use self::submit::{Dependency, Submission, Submitted};
+use crate::controller::core::{Fence, InstanceName, Time};
+
+/// A handle to the store. Clones share it; the last one that is dropped closes it.
+#[derive(Debug, Clone)]
+pub struct Store {
+    engine: Arc<Engine>,
+    changes: Arc<watch::Sender<u64>>,
+    fenced: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+enum Engine {
+    Sqlite(Sqlite),
+    Postgres(Postgres),
+}
+
+impl Store {
+    /// Opens the store of a control node, and creates or migrates its tables.
+    ///
+    /// # Errors
+    /// The settings or files are wrong, another control node has the file, the store is for newer programs, or the
+    /// database cannot be reached.
+    pub async fn open(options: &Options, node: &InstanceName) -> Result<Self, Error> {
+        Self::open_with(options, node, schema::STEPS).await
+    }
+
+    async fn open_with(
+        options: &Options,
+        node: &InstanceName,
+        steps: &'static [Step],
+    ) -> Result<Self, Error> {
+        let changes = Arc::new(watch::Sender::new(0));
+        let engine = match options {
+            Options::Sqlite(path) => Engine::Sqlite(Sqlite::open(path, node, changes.clone())?),
+            Options::Postgres(options) => Engine::Postgres(Postgres::open(options, changes.clone())?),
+        };
+        let store = Self { engine: Arc::new(engine), changes, fenced: Arc::default() };
+        store.write(move |sql| schema::migrate(sql, steps)).await?;
+        Ok(store)
+    }
+
+    /// Changes whenever something changed that a control node should look at: jobs, instances, groups, the pause.
+    /// Notifications of other control nodes may be lost, so look at times without one, too.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// How many writes were fenced since the store was opened.
+    pub fn fenced_writes(&self) -> u64 {
+        self.fenced.load(Ordering::Relaxed)
+    }
+
+    /// The store's clock: the database's, or with SQLite one that never goes back while the process runs.
+    pub async fn now(&self) -> Result<Time, Error> {
+        self.read(|sql| Ok(sql.now())).await
+    }
+
+    /// The number that tells this install from others, 32 hex digits.
+    pub async fn install_id(&self) -> Result<String, Error> {
+        self.read(|sql| schema::get(sql, "install_id"))
+            .await?
+            .ok_or_else(|| Error::Corrupt("meta has no install_id".into()))
+    }
+
+    /// Writes a copy of the store into a new file, while it is in use. It contains what was committed before.
+    ///
+    /// # Errors
+    /// The file exists or cannot be written, or the store is PostgreSQL, which has pg_dump.
+    pub async fn backup(&self, to: &Path) -> Result<(), Error> {
+        match &*self.engine {
+            Engine::Sqlite(sqlite) => sqlite.backup(to).await,
+            Engine::Postgres(_) => Err(Error::Settings("the store is PostgreSQL: use pg_dump".into())),
+        }
+    }
+
+    /// Runs one transaction that writes. `verb` may run more than once.
+    async fn write<T: Send + 'static>(
+        &self,
+        verb: impl Fn(&mut dyn Sql) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        match &*self.engine {
+            Engine::Sqlite(sqlite) => sqlite.write(verb).await,
+            Engine::Postgres(postgres) => postgres.run(verb).await,
+        }
+    }
+
+    /// Runs one transaction that only reads. `verb` may run more than once.
+    async fn read<T: Send + 'static>(
+        &self,
+        verb: impl Fn(&mut dyn Sql) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        match &*self.engine {
+            Engine::Sqlite(sqlite) => sqlite.read(verb).await,
+            Engine::Postgres(postgres) => postgres.run(verb).await,
+        }
+    }
+
+    /// Runs one transaction of an owner, and counts it if it was fenced.
+    async fn fenced_write<T: Send + 'static>(
+        &self,
+        by: Fence,
+        verb: impl Fn(&mut dyn Sql, &Fence) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let result = self.write(move |sql| verb(sql, &by)).await;
+        if let Err(Error::Fenced(_)) = &result {
+            self.fenced.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests;

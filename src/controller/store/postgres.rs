@@ -1,0 +1,357 @@
+//! PostgreSQL: a few connections, each transaction on a thread that may wait.
+//!
+//! A verb is plain code that waits for each answer, so it runs on a thread of its own, beside the runtime. Nothing
+//! is kept on a connection between transactions, so transaction poolers work; behind them only notifications do not.
+//! A transaction that lost a race is repeated. This file knows no table.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::AbortHandle;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Connection, SimpleQueryMessage, Socket};
+
+use super::error::Error;
+use super::options::PostgresOptions;
+use super::sql::{Dialect, Lock, Row, Sql, Value};
+use super::tls::{Secured, Tls};
+use crate::controller::core::{RetryDelay, Time};
+
+/// Connections for transactions; one more listens.
+const CONNECTIONS: usize = 8;
+/// How often a transaction that loses races is repeated.
+const ATTEMPTS: u32 = 10;
+/// Nothing takes longer, unless the server or the network hangs.
+const ANSWER_WITHIN: Duration = Duration::from_secs(45);
+const RECONNECT: RetryDelay =
+    RetryDelay { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
+const CHANNEL: &str = "meshd_controller";
+
+/// Settings that hold for one transaction only, and the clock.
+const BEGIN: &str = "BEGIN; SET LOCAL search_path TO meshd; SET LOCAL statement_timeout = '30s'; \
+    SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '60s'; \
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
+pub(super) struct Postgres {
+    pool: Arc<Pool>,
+    slots: Arc<Semaphore>,
+    listener: AbortHandle,
+}
+
+struct Pool {
+    options: PostgresOptions,
+    tls: Tls,
+    runtime: Handle,
+    /// Locked only to take a connection or to put it back.
+    idle: Mutex<Vec<Client>>,
+    /// Since when no connection can be made. Locked for moments.
+    failures: Mutex<Failures>,
+    changes: Arc<watch::Sender<u64>>,
+    /// Tells our own notifications from those of others.
+    id: String,
+}
+
+/// Connections that failed in a row.
+#[derive(Default)]
+struct Failures {
+    count: u32,
+    retry_at: Option<Instant>,
+    why: String,
+}
+
+impl Postgres {
+    /// Begins to listen. The first transaction shows whether the server can be reached.
+    pub(super) fn open(options: &PostgresOptions, changes: Arc<watch::Sender<u64>>) -> Result<Self, Error> {
+        let runtime = Handle::current();
+        // So that a wrong password file is named at once.
+        options.config()?;
+        let pool = Arc::new(Pool {
+            options: options.clone(),
+            tls: Tls::new(&options.ssl)?,
+            runtime: runtime.clone(),
+            idle: Mutex::default(),
+            failures: Mutex::default(),
+            changes,
+            id: format!("{:016x}", rand::random::<u64>()),
+        });
+        let listener = runtime.spawn(listen(pool.clone())).abort_handle();
+        Ok(Self { pool, slots: Arc::new(Semaphore::new(CONNECTIONS)), listener })
+    }
+
+    /// Runs one transaction. It completes even if the caller stops waiting.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        verb: impl Fn(&mut dyn Sql) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let slot = self.slots.clone().acquire_owned().await;
+        let slot = slot.map_err(|closed| Error::Away(closed.to_string()))?;
+        let pool = self.pool.clone();
+        let work = move || {
+            let _slot = slot;
+            pool.run(&verb)
+        };
+        tokio::task::spawn_blocking(work).await.map_err(|error| Error::Away(error.to_string()))?
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.listener.abort();
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres").field("options", &self.pool.options).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    fn run<T>(&self, verb: &impl Fn(&mut dyn Sql) -> Result<T, Error>) -> Result<T, Error> {
+        for attempt in 1..=ATTEMPTS {
+            match self.run_once(verb) {
+                Err(Error::Raced) => {
+                    // Two that race should not meet again.
+                    let pause = rand::random::<u64>() % (1 << attempt.min(7));
+                    std::thread::sleep(Duration::from_millis(pause));
+                }
+                result => return result,
+            }
+        }
+        Err(Error::Away("other transactions came first, again and again".into()))
+    }
+
+    fn run_once<T>(&self, verb: &impl Fn(&mut dyn Sql) -> Result<T, Error>) -> Result<T, Error> {
+        let (client, now) = self.begin()?;
+        let mut transaction = Transaction { pool: self, client: &client, now, announced: false };
+        let result = verb(&mut transaction);
+        let announced = transaction.announced;
+        let end = match &result {
+            Ok(_) if announced => format!("NOTIFY {CHANNEL}, '{}'; COMMIT", self.id),
+            Ok(_) => "COMMIT".to_owned(),
+            Err(_) => "ROLLBACK".to_owned(),
+        };
+        let ended = self.wait(client.batch_execute(&end));
+        if ended.is_ok() && !client.is_closed() {
+            self.idle.lock().push(client);
+        }
+        let value = result?;
+        ended?;
+        if announced {
+            self.changes.send_modify(|count| *count += 1);
+        }
+        Ok(value)
+    }
+
+    /// A connection with a transaction. An idle connection that turns out to be dead is replaced.
+    fn begin(&self) -> Result<(Client, Time), Error> {
+        loop {
+            let idle = self.idle.lock().pop();
+            let is_new = idle.is_none();
+            let client = match idle {
+                Some(client) => client,
+                None => self.connect()?,
+            };
+            match self.wait(client.simple_query(BEGIN)) {
+                Ok(answers) => return Ok((client, clock(&answers)?)),
+                Err(error) if is_new => return Err(error),
+                // Nothing has happened yet, so a fresh connection may try.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn connect(&self) -> Result<Client, Error> {
+        {
+            let failures = self.failures.lock();
+            if failures.retry_at.is_some_and(|at| Instant::now() < at) {
+                return Err(Error::Away(failures.why.clone()));
+            }
+        }
+        let connected = self.options.config().and_then(|config| self.wait(config.connect(self.tls.clone())));
+        let mut failures = self.failures.lock();
+        match connected {
+            Ok((client, connection)) => {
+                *failures = Failures::default();
+                // It ends with the client; what it reports, the client's next statement reports as well.
+                self.runtime.spawn(async move { drop(connection.await) });
+                Ok(client)
+            }
+            Err(error) => {
+                failures.count = failures.count.saturating_add(1);
+                failures.retry_at = Some(Instant::now() + RECONNECT.delay(failures.count));
+                failures.why = match &error {
+                    Error::Away(why) => why.clone(),
+                    other => other.to_string(),
+                };
+                Err(error)
+            }
+        }
+    }
+
+    fn wait<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
+        let answer = async { tokio::time::timeout(ANSWER_WITHIN, work).await };
+        let answer = self.runtime.block_on(answer);
+        Ok(answer.map_err(|_| Error::Away("PostgreSQL does not answer".into()))??)
+    }
+}
+
+fn clock(answers: &[SimpleQueryMessage]) -> Result<Time, Error> {
+    let row = answers.iter().find_map(|answer| match answer {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    let now = row.and_then(|text| text.parse().ok());
+    now.map(Time).ok_or_else(|| Error::Away("PostgreSQL did not tell the time".into()))
+}
+
+/// Listens for notifications, on a connection of its own, until the store is closed.
+async fn listen(pool: Arc<Pool>) {
+    let mut failures = 0;
+    loop {
+        let connected = match pool.options.config() {
+            Ok(config) => config.connect(pool.tls.clone()).await.map_err(Error::from),
+            Err(error) => Err(error),
+        };
+        let error = match connected {
+            Ok((client, connection)) => {
+                failures = 0;
+                receive(&pool, &client, connection).await
+            }
+            Err(error) => error,
+        };
+        tracing::debug!(%error, "the controller's store does not notify");
+        failures += 1;
+        tokio::time::sleep(RECONNECT.delay(failures)).await;
+    }
+}
+
+/// Receives notifications until the connection fails.
+async fn receive(pool: &Pool, client: &Client, mut connection: Connection<Socket, Secured<Socket>>) -> Error {
+    let command = format!("LISTEN {CHANNEL}");
+    let mut command = pin!(client.batch_execute(&command));
+    let mut listening = false;
+    loop {
+        tokio::select! {
+            result = &mut command, if !listening => match result {
+                // What happened before is not notified.
+                Ok(()) => {
+                    listening = true;
+                    pool.changes.send_modify(|count| *count += 1);
+                }
+                Err(error) => return error.into(),
+            },
+            message = poll_fn(|cx| connection.poll_message(cx)) => match message {
+                Some(Ok(AsyncMessage::Notification(note))) if note.payload() != pool.id => {
+                    pool.changes.send_modify(|count| *count += 1);
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return error.into(),
+                None => return Error::Away("the connection was closed".into()),
+            },
+        }
+    }
+}
+
+struct Transaction<'a> {
+    pool: &'a Pool,
+    client: &'a Client,
+    now: Time,
+    announced: bool,
+}
+
+impl Sql for Transaction<'_> {
+    fn dialect(&self) -> Dialect {
+        Dialect::Postgres
+    }
+
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64, Error> {
+        self.pool.wait(self.client.execute_typed(sql, &typed(values)))
+    }
+
+    fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
+        let rows = self.pool.wait(self.client.query_typed(sql, &typed(values)))?;
+        rows.iter().map(read).collect()
+    }
+
+    fn batch(&mut self, sql: &str) -> Result<(), Error> {
+        self.pool.wait(self.client.batch_execute(sql))
+    }
+
+    fn try_lock(&mut self, lock: Lock) -> Result<bool, Error> {
+        let query = "SELECT pg_try_advisory_xact_lock($1)::int::bigint";
+        self.query(query, &[Value::from(lock as i64)])?.remove(0).take()
+    }
+
+    fn lock(&mut self, lock: Lock) -> Result<(), Error> {
+        self.query(
+            "SELECT 1::bigint FROM (SELECT pg_advisory_xact_lock($1)) taken",
+            &[Value::from(lock as i64)],
+        )?;
+        Ok(())
+    }
+
+    fn announce(&mut self) {
+        self.announced = true;
+    }
+}
+
+fn typed(values: &[Value]) -> Vec<(&(dyn ToSql + Sync), Type)> {
+    fn typed(value: &Value) -> (&(dyn ToSql + Sync), Type) {
+        match value {
+            Value::Int(int) => (int, Type::INT8),
+            Value::Text(text) => (text, Type::TEXT),
+        }
+    }
+    values.iter().map(typed).collect()
+}
+
+fn read(row: &tokio_postgres::Row) -> Result<Row, Error> {
+    let value = |(at, column): (usize, &tokio_postgres::Column)| match *column.type_() {
+        Type::INT8 => row.try_get(at).map(Value::Int).map_err(Error::from),
+        Type::INT4 => {
+            let int: Option<i32> = row.try_get(at)?;
+            Ok(Value::Int(int.map(i64::from)))
+        }
+        Type::TEXT => row.try_get(at).map(Value::Text).map_err(Error::from),
+        ref other => Err(Error::Corrupt(format!("the column {} has type {other}", column.name()))),
+    };
+    let values = row.columns().iter().enumerate().map(value);
+    Ok(Row::new(values.collect::<Result<_, _>>()?))
+}
+
+impl From<tokio_postgres::Error> for Error {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let Some(refusal) = error.as_db_error() else {
+            let cause =
+                std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+            return Self::Away(format!("{error}{cause}"));
+        };
+        let races = [
+            &SqlState::T_R_SERIALIZATION_FAILURE,
+            &SqlState::T_R_DEADLOCK_DETECTED,
+            &SqlState::UNIQUE_VIOLATION,
+            &SqlState::FOREIGN_KEY_VIOLATION,
+        ];
+        let code = refusal.code();
+        if races.contains(&code) {
+            Self::Raced
+        } else if code.code().starts_with("22") {
+            // The value itself: to repeat it would not help.
+            Self::Conflict(format!("PostgreSQL does not store this: {}", refusal.message()))
+        } else {
+            Self::Away(format!("PostgreSQL: {} ({})", refusal.message(), code.code()))
+        }
+    }
+}

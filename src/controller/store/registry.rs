@@ -1,0 +1,302 @@
+//! Instances and groups together: changed under one lock, with the policies run after each change.
+//!
+//! The registry is loaded whole, changed in memory and saved by difference: it is small, and changes are rare.
+//! Whether a change is allowed is decided here, from the registry and from the jobs that are still open.
+
+use std::collections::BTreeSet;
+
+use super::audit::Audit;
+use super::error::Error;
+use super::groups::{self, GroupRecord};
+use super::holders::{self, Kept};
+use super::instances::{self, InstanceRecord};
+use super::jobs::{self, OPEN};
+use super::sql::{Lock, Sql, values};
+use super::{Store, schema};
+use crate::controller::core::{
+    Attempt, Group, GroupName, Instance, InstanceName, JobId, MemberChange, NodeState, Time, member_changes,
+};
+
+/// All instances and groups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registry {
+    /// In order of registration.
+    pub instances: Vec<InstanceRecord>,
+    /// In the order in which they were created.
+    pub groups: Vec<GroupRecord>,
+}
+
+impl Registry {
+    /// The record of an instance.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn instance_mut(&mut self, name: &InstanceName) -> Result<&mut InstanceRecord, Error> {
+        let found = self.instances.iter_mut().find(|record| record.instance.name == *name);
+        found.ok_or_else(|| Error::NoInstance(name.clone()))
+    }
+
+    /// The record of a group.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn group_mut(&mut self, name: &GroupName) -> Result<&mut GroupRecord, Error> {
+        let found = self.groups.iter_mut().find(|record| record.group.name == *name);
+        found.ok_or_else(|| Error::NoGroup(name.clone()))
+    }
+
+    /// Registers a node, unless it is registered.
+    ///
+    /// # Errors
+    /// A group has its name.
+    pub fn add_instance(&mut self, record: InstanceRecord) -> Result<&mut InstanceRecord, Error> {
+        let name = record.instance.name.clone();
+        if self.groups.iter().any(|group| group.group.name.as_str() == name.as_str()) {
+            return Err(Error::Conflict(format!("{name} is the name of a group")));
+        }
+        if self.instance_mut(&name).is_err() {
+            self.instances.push(record);
+        }
+        self.instance_mut(&name)
+    }
+
+    /// Creates a group.
+    ///
+    /// # Errors
+    /// A group or an instance has its name.
+    pub fn create_group(&mut self, record: GroupRecord) -> Result<(), Error> {
+        let name = record.group.name.as_str();
+        let taken = self.groups.iter().any(|other| other.group.name.as_str() == name)
+            || self.instances.iter().any(|other| other.instance.name.as_str() == name);
+        if taken {
+            return Err(Error::Conflict(format!("the name {name} belongs to a group or an instance")));
+        }
+        self.groups.push(record);
+        Ok(())
+    }
+
+    /// Puts an instance into a group's list, from which it becomes a member.
+    ///
+    /// # Errors
+    /// There is no such group or instance, or the list of the group is fixed.
+    pub fn add_to_group(&mut self, group: &GroupName, instance: &InstanceName) -> Result<(), Error> {
+        self.instance_mut(instance)?;
+        let list = &mut self.group_mut(group)?.group.policy.list;
+        if !list.contains(instance) {
+            list.push(instance.clone());
+        }
+        Ok(())
+    }
+
+    /// Removes an instance from a group's list.
+    ///
+    /// # Errors
+    /// There is no such group, or the list of the group is fixed.
+    pub fn remove_from_group(&mut self, group: &GroupName, instance: &InstanceName) -> Result<(), Error> {
+        self.group_mut(group)?.group.policy.list.retain(|listed| listed != instance);
+        Ok(())
+    }
+
+    /// What the policies would change.
+    pub fn policy_changes(&self) -> Vec<MemberChange> {
+        member_changes(&self.plain_instances(), &self.plain_groups())
+    }
+
+    /// The instances as the core takes them.
+    pub fn plain_instances(&self) -> Vec<Instance> {
+        self.instances.iter().map(|record| record.instance.clone()).collect()
+    }
+
+    /// The groups as the core takes them.
+    pub fn plain_groups(&self) -> Vec<Group> {
+        self.groups.iter().map(|record| record.group.clone()).collect()
+    }
+
+    /// Reserved groups keep their policy and their members' kind.
+    fn check_reserved(&self) -> Result<(), Error> {
+        for reserved in Group::reserved() {
+            let kept =
+                self.groups.iter().map(|record| &record.group).find(|group| group.name == reserved.name);
+            if kept.is_none_or(|group| group.policy != reserved.policy || group.is_container_group()) {
+                return Err(Error::Conflict(format!(
+                    "the group {} is reserved: to take a node out of it, set its managed_by_policy to false",
+                    reserved.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn load(sql: &mut dyn Sql) -> Result<Self, Error> {
+        Ok(Self { instances: instances::load(sql)?, groups: groups::load(sql)? })
+    }
+}
+
+/// Changes the registry under its lock, and runs the policies.
+pub(super) fn change<T>(
+    sql: &mut dyn Sql,
+    change: impl FnOnce(&mut Registry) -> Result<T, Error>,
+) -> Result<T, Error> {
+    sql.lock(Lock::Registry)?;
+    let before = Registry::load(sql)?;
+    let mut after = before.clone();
+    let result = change(&mut after)?;
+    after.check_reserved()?;
+    let saved = instances::save(sql, &before.instances, &after.instances)?
+        | groups::save(sql, &before.groups, &after.groups)?;
+    let members = after.policy_changes();
+    groups::save_members(sql, &members)?;
+    if saved || !members.is_empty() {
+        sql.announce();
+    }
+    Ok(result)
+}
+
+impl Store {
+    /// All instances and groups.
+    pub async fn registry(&self) -> Result<Registry, Error> {
+        self.read(Registry::load).await
+    }
+
+    /// Changes instances and groups, runs the policies and records the operator's request, if it was one.
+    /// `change` may be called more than once.
+    ///
+    /// # Errors
+    /// As `change`, or the change is not allowed for a reserved group. Nothing has changed then.
+    pub async fn change_registry<T: Send + 'static>(
+        &self,
+        audit: Option<Audit>,
+        change: impl Fn(&mut Registry, Time) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.write(move |sql| {
+            let now = sql.now();
+            Audit::save(audit.as_ref(), sql)?;
+            self::change(sql, |registry| change(registry, now))
+        })
+        .await
+    }
+
+    /// Deletes a group.
+    ///
+    /// # Errors
+    /// It is reserved, or a job was placed through it and has not ended.
+    pub async fn delete_group(&self, audit: Audit, name: GroupName) -> Result<(), Error> {
+        self.write(move |sql| {
+            audit.clone().insert(sql)?;
+            let active =
+                "SELECT count(*) FROM job WHERE state IN ('waiting', 'running') AND instance_group = $1";
+            let active: i64 = sql.query(active, values![&name])?.remove(0).take()?;
+            if active > 0 {
+                return Err(Error::Conflict(format!("{active} jobs run in the group {name}")));
+            }
+            change(sql, |registry| {
+                registry.group_mut(&name)?;
+                registry.groups.retain(|record| record.group.name != name);
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// An operator declares a node dead: whatever ran there is over, and its payloads are lost. The record goes too.
+    ///
+    /// # Errors
+    /// There is no such instance.
+    pub async fn declare_dead(&self, audit: Audit, name: InstanceName) -> Result<(), Error> {
+        self.write(move |sql| {
+            let now = sql.now();
+            audit.clone().insert(sql)?;
+            let mut held = BTreeSet::new();
+            for mut row in
+                sql.query("DELETE FROM holder WHERE node = $1 RETURNING job, has", values![&name])?
+            {
+                held.insert((row.take::<JobId>()?, row.take::<String>()?));
+            }
+            for before in jobs::load(sql, OPEN, &[], true)? {
+                let mut job = before.job.clone();
+                job.on_declared_dead(&name, now);
+                if held.contains(&(job.id, Kept::Payload.name().to_owned()))
+                    && holders::of(sql, job.id, Kept::Payload)?.is_empty()
+                {
+                    job.on_payload_lost(&name, now);
+                }
+                jobs::save(sql, &before.job, &job)?;
+            }
+            remove(sql, &name)
+        })
+        .await
+    }
+
+    /// Removes an instance, once nothing runs on it. Returns whether it is gone; until then it is draining.
+    ///
+    /// # Errors
+    /// There is no such instance.
+    pub async fn drain_instance(&self, audit: Option<Audit>, name: InstanceName) -> Result<bool, Error> {
+        self.write(move |sql| {
+            Audit::save(audit.as_ref(), sql)?;
+            let open = open_attempts(sql, &name)?;
+            let removable = change(sql, |registry| {
+                let instance = &mut registry.instance_mut(&name)?.instance;
+                instance.drain();
+                Ok(instance.is_removable(open))
+            })?;
+            if removable {
+                remove(sql, &name)?;
+            }
+            Ok(removable)
+        })
+        .await
+    }
+
+    /// Removes drained instances on which nothing runs any more.
+    pub async fn remove_drained(&self) -> Result<Vec<InstanceName>, Error> {
+        self.write(|sql| {
+            let drained = "SELECT name FROM instance WHERE node_state = $1 ORDER BY id";
+            let mut removed = Vec::new();
+            for mut row in sql.query(drained, values![NodeState::Deprovisioning])? {
+                let name = row.take()?;
+                if open_attempts(sql, &name)? == 0 {
+                    remove(sql, &name)?;
+                    removed.push(name);
+                }
+            }
+            Ok(removed)
+        })
+        .await
+    }
+
+    /// Whether an operator paused the controller.
+    pub async fn is_paused(&self) -> Result<bool, Error> {
+        self.read(paused).await
+    }
+
+    /// Pauses the controller, or ends the pause.
+    pub async fn set_paused(&self, audit: Audit, on: bool) -> Result<(), Error> {
+        self.write(move |sql| {
+            audit.clone().insert(sql)?;
+            schema::set(sql, "paused", if on { "1" } else { "0" })?;
+            sql.announce();
+            Ok(())
+        })
+        .await
+    }
+}
+
+pub(super) fn paused(sql: &mut dyn Sql) -> Result<bool, Error> {
+    Ok(schema::get(sql, "paused")?.as_deref() == Some("1"))
+}
+
+fn open_attempts(sql: &mut dyn Sql, node: &InstanceName) -> Result<usize, Error> {
+    let open = jobs::load(sql, OPEN, &[], false)?;
+    let attempts = open.iter().flat_map(|loaded| &loaded.job.attempts);
+    let is_there = |attempt: &&Attempt| attempt.is_open() && attempt.depends_on_node(node);
+    Ok(attempts.filter(is_there).count())
+}
+
+fn remove(sql: &mut dyn Sql, name: &InstanceName) -> Result<(), Error> {
+    change(sql, |registry| {
+        registry.instance_mut(name)?;
+        registry.instances.retain(|record| record.instance.name != *name);
+        Ok(())
+    })
+}

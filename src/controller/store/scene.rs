@@ -1,0 +1,143 @@
+//! The state that a pass, an explanation and an overview are computed from, loaded at one moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::error::Error;
+use super::jobs::{self, Loaded};
+use super::registry::{self, Registry};
+use super::sql::Sql;
+use super::{Store, owners};
+use crate::controller::core::{
+    Claim, Explanation, Fence, Group, Instance, InstanceName, JobId, JobState, Loads, Need, PendingJob,
+    Scene, Time, explain,
+};
+use crate::controller::store::sql::values;
+
+/// Everything that placement depends on.
+#[derive(Debug)]
+pub(super) struct Loadout {
+    pub(super) instances: Vec<Instance>,
+    pub(super) groups: Vec<Group>,
+    /// Jobs that are not final, or have attempts that may still run.
+    pub(super) jobs: Vec<Loaded>,
+    pub(super) claims: Vec<Claim>,
+    pub(super) pending: Vec<PendingJob>,
+    /// Owners whose lease is valid.
+    pub(super) live: Vec<Fence>,
+    pub(super) paused: bool,
+    pub(super) now: Time,
+}
+
+impl Loadout {
+    pub(super) fn load(sql: &mut dyn Sql) -> Result<Self, Error> {
+        let Registry { instances, groups } = Registry::load(sql)?;
+        let mut jobs = jobs::load(sql, jobs::OPEN, &[], false)?;
+        jobs::load_words(sql, &mut jobs)?;
+        let live = owners::live(sql)?;
+        let pending = pending(sql, &jobs, &live)?;
+        Ok(Self {
+            instances: instances.into_iter().map(|record| record.instance).collect(),
+            groups: groups.into_iter().map(|record| record.group).collect(),
+            claims: jobs.iter().flat_map(|loaded| loaded.job.claims()).collect(),
+            jobs,
+            pending,
+            live,
+            paused: registry::paused(sql)?,
+            now: sql.now(),
+        })
+    }
+
+    pub(super) fn scene(&self, require_tls: bool) -> Scene<'_> {
+        Scene {
+            instances: &self.instances,
+            groups: &self.groups,
+            claims: &self.claims,
+            require_tls,
+            paused: self.paused,
+            now: self.now,
+        }
+    }
+}
+
+/// Pending jobs as a pass sees them. A holder whose lease has expired cannot own a job.
+fn pending(sql: &mut dyn Sql, jobs: &[Loaded], live: &[Fence]) -> Result<Vec<PendingJob>, Error> {
+    let live: BTreeSet<&InstanceName> = live.iter().map(|fence| &fence.owner).collect();
+    let mut needs: BTreeMap<JobId, Vec<Need>> = BTreeMap::new();
+    let rows = sql.query(
+        "SELECT dep.job, dep.needs, needed.state FROM dep JOIN job ON job.id = dep.job \
+         LEFT JOIN job needed ON needed.id = dep.needs WHERE job.state = 'pending' ORDER BY dep.job, dep.needs",
+        &[],
+    )?;
+    for mut row in rows {
+        needs.entry(row.take()?).or_default().push(Need { job: row.take()?, state: row.take()? });
+    }
+    let mut holders: BTreeMap<JobId, Vec<InstanceName>> = BTreeMap::new();
+    let rows = sql.query(
+        "SELECT DISTINCT holder.job, holder.node FROM holder JOIN job ON job.id = holder.job \
+         WHERE job.state = 'pending' AND holder.has = 'payload' ORDER BY holder.job, holder.node",
+        &[],
+    )?;
+    for mut row in rows {
+        let (job, node) = (row.take()?, row.take()?);
+        if live.contains(&node) {
+            holders.entry(job).or_default().push(node);
+        }
+    }
+    let waiting = jobs.iter().filter(|loaded| loaded.job.state == JobState::Pending);
+    Ok(waiting
+        .map(|Loaded { job, terms, priority }| PendingJob {
+            id: job.id,
+            kind: job.kind,
+            impact: job.impact,
+            priority: *priority,
+            groups: terms.groups.clone(),
+            needs: needs.remove(&job.id).unwrap_or_default(),
+            exclusive: job.exclusive.clone(),
+            holders: holders.remove(&job.id).unwrap_or_default(),
+            since: job.pending_since,
+            pending_timeout: terms.pending_timeout,
+            hold: job.hold(),
+        })
+        .collect())
+}
+
+/// Instances and groups with their loads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Overview {
+    /// The records.
+    pub registry: Registry,
+    /// By the same indexes.
+    pub loads: Loads,
+    /// The store's clock.
+    pub now: Time,
+}
+
+impl Store {
+    /// Instances and groups with their loads.
+    pub async fn overview(&self) -> Result<Overview, Error> {
+        self.read(|sql| {
+            let registry = Registry::load(sql)?;
+            let jobs = jobs::load(sql, jobs::OPEN, &[], false)?;
+            let claims: Vec<_> = jobs.iter().flat_map(|loaded| loaded.job.claims()).collect();
+            let loads = Loads::sum(&registry.plain_instances(), &registry.plain_groups(), &claims);
+            Ok(Overview { registry, loads, now: sql.now() })
+        })
+        .await
+    }
+
+    /// Why a job is pending; `None` if it is not.
+    ///
+    /// # Errors
+    /// There is no such job.
+    pub async fn explain(&self, id: JobId, require_tls: bool) -> Result<Option<Explanation>, Error> {
+        self.read(move |sql| {
+            if sql.query("SELECT 1 FROM job WHERE id = $1", values![id])?.is_empty() {
+                return Err(Error::NoJob(id));
+            }
+            let loadout = Loadout::load(sql)?;
+            let job = loadout.pending.iter().find(|job| job.id == id);
+            Ok(job.map(|job| explain(&loadout.scene(require_tls), job)))
+        })
+        .await
+    }
+}

@@ -1,0 +1,400 @@
+//! SQLite: one file, one writer thread, readers beside it.
+//!
+//! A durable commit waits for the disk, so writes that wait are committed together: each runs in a savepoint of one
+//! transaction, and all are answered after its commit. A reader sees the last commit and waits for nobody. A lock
+//! file keeps a second control node out. This file knows no table.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OpenFlags, params_from_iter};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::error::Error;
+use super::schema;
+use super::sql::{Dialect, Lock, Row, Sql, Value};
+use crate::controller::core::{InstanceName, Time};
+
+/// Writes of one commit, and how long it collects them.
+const WRITES_AT_ONCE: usize = 128;
+const COLLECT: Duration = Duration::from_millis(20);
+/// Writes that wait before their callers do.
+const QUEUE: usize = 256;
+/// Idle readers that are kept.
+const READERS: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct Sqlite {
+    path: PathBuf,
+    clock: Clock,
+    /// `None` only while it is dropped.
+    queue: Option<mpsc::Sender<Box<dyn Waiting>>>,
+    writer: Option<JoinHandle<()>>,
+    /// Idle connections. Locked only to take one or to put it back.
+    readers: Arc<Mutex<Vec<Connection>>>,
+}
+
+impl Sqlite {
+    /// Opens or creates the database, which nobody else has open.
+    pub(super) fn open(
+        path: &Path,
+        node: &InstanceName,
+        changes: Arc<watch::Sender<u64>>,
+    ) -> Result<Self, Error> {
+        let lock = lock_file(path, node)?;
+        // SQLite would create it with the mode of the umask; its other files get the mode of this one.
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+        file.map_err(Error::file(path))?;
+        let connection = Connection::open(path)?;
+        connection.execute_batch(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; \
+             PRAGMA busy_timeout = 5000; PRAGMA journal_size_limit = 67108864;",
+        )?;
+        connection.set_prepared_statement_cache_capacity(64);
+        let clock = Clock::start();
+        let (queue, waiting) = mpsc::channel(QUEUE);
+        let writer = std::thread::Builder::new()
+            .name("controller-store".into())
+            .spawn(move || {
+                write_all(&connection, clock, waiting, &changes);
+                drop(connection);
+                // Last, so that the next holder finds a closed database.
+                drop(lock);
+            })
+            .map_err(Error::file(path))?;
+        let readers = Arc::default();
+        Ok(Self { path: path.to_owned(), clock, queue: Some(queue), writer: Some(writer), readers })
+    }
+
+    pub(super) async fn write<T: Send + 'static>(
+        &self,
+        verb: impl Fn(&mut dyn Sql) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let stopped = || Error::Away("its writer has stopped".into());
+        let (answer, answered) = oneshot::channel();
+        let queue = self.queue.as_ref().ok_or_else(stopped)?;
+        let write = PendingWrite { verb, result: None, answer };
+        queue.send(Box::new(write)).await.map_err(|_| stopped())?;
+        answered.await.map_err(|_| stopped())?
+    }
+
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        verb: impl Fn(&mut dyn Sql) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (path, clock, readers) = (self.path.clone(), self.clock, self.readers.clone());
+        let work = move || {
+            let idle = readers.lock().pop();
+            let connection = idle.map_or_else(|| open_reader(&path), Ok)?;
+            connection.execute_batch("BEGIN")?;
+            let mut transaction = Transaction { connection: &connection, now: clock.now(), announced: false };
+            let result = verb(&mut transaction);
+            connection.execute_batch("ROLLBACK")?;
+            let mut idle = readers.lock();
+            if idle.len() < READERS {
+                idle.push(connection);
+            }
+            result
+        };
+        tokio::task::spawn_blocking(work).await.map_err(|error| Error::Away(error.to_string()))?
+    }
+
+    pub(super) async fn backup(&self, to: &Path) -> Result<(), Error> {
+        let (from, to) = (self.path.clone(), to.to_owned());
+        let work = move || copy(&open_reader(&from)?, &to);
+        tokio::task::spawn_blocking(work).await.map_err(|error| Error::Away(error.to_string()))?
+    }
+}
+
+impl Drop for Sqlite {
+    /// Waits for the writer's last commit: then the file is closed, and another process may open it.
+    fn drop(&mut self) {
+        self.readers.lock().clear();
+        drop(self.queue.take());
+        if let Some(writer) = self.writer.take() {
+            // A writer that panicked has closed the file, too.
+            let _panicked = writer.join();
+        }
+    }
+}
+
+/// Replaces the store by a backup. The daemon must not run.
+///
+/// # Errors
+/// A daemon has the store open, or the file is no backup that this program understands.
+pub fn restore(store: &Path, backup: &Path) -> Result<(), Error> {
+    let _lock = lock_file(store, &"restore".into())?;
+    fs::metadata(backup).map_err(Error::file(backup))?;
+    let from = open_reader(backup)?;
+    let verdict: String = from.query_row("PRAGMA quick_check", [], |row| row.get(0))?;
+    if verdict != "ok" {
+        return Err(Error::Corrupt(format!("{}: {verdict}", backup.display())));
+    }
+    let mut transaction = Transaction { connection: &from, now: Clock::start().now(), announced: false };
+    schema::check(&mut transaction)?;
+    let new = with_suffix(store, ".new");
+    if let Err(error) = fs::remove_file(&new)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(Error::File { path: new, source: error });
+    }
+    copy(&from, &new)?;
+    // What the log of the former database has must not be applied to the new one.
+    for suffix in ["-wal", "-shm"] {
+        let _absent = fs::remove_file(with_suffix(store, suffix));
+    }
+    fs::rename(&new, store).map_err(Error::file(store))?;
+    sync_directory(store)
+}
+
+/// Copies what is committed into a new file, compactly.
+fn copy(from: &Connection, to: &Path) -> Result<(), Error> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(to).map_err(Error::file(to))?;
+    let name = to.to_str().ok_or_else(|| Error::Settings(format!("{} is no UTF-8", to.display())))?;
+    let copied = from.execute("VACUUM INTO ?1", [name]).map_err(Error::from);
+    let copied = copied.and_then(|_| file.sync_all().map_err(Error::file(to)));
+    copied.and_then(|()| sync_directory(to)).inspect_err(|_| drop(fs::remove_file(to)))
+}
+
+fn sync_directory(of: &Path) -> Result<(), Error> {
+    let parent = of.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent).and_then(|directory| directory.sync_all()).map_err(Error::file(parent))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Takes the lock beside the database and writes down who has it. The system frees it when the process ends.
+fn lock_file(path: &Path, node: &InstanceName) -> Result<File, Error> {
+    let name = with_suffix(path, ".lock");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let mut file = options.open(&name).map_err(Error::file(&name))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            // The holder may be writing it right now.
+            let _incomplete = file.read_to_string(&mut holder);
+            return Err(Error::Held { path: path.to_owned(), holder: holder.trim().to_owned() });
+        }
+        Err(TryLockError::Error(source)) => return Err(Error::File { path: name, source }),
+    }
+    let text = format!("node {node}, process {}\n", std::process::id());
+    let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes()));
+    written.map_err(Error::file(name))?;
+    Ok(file)
+}
+
+fn open_reader(path: &Path) -> Result<Connection, Error> {
+    let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    connection.execute_batch("PRAGMA busy_timeout = 5000;")?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+/// The wall clock at the start, and from there on the monotonic one.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    started: Instant,
+    wall: i64,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { started: Instant::now(), wall: jiff::Timestamp::now().as_millisecond() }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.wall) + self.started.elapsed()
+    }
+}
+
+/// A write that waits for its commit.
+trait Waiting: Send {
+    /// Runs it, and returns whether its changes should be kept.
+    fn run(&mut self, sql: &mut dyn Sql) -> bool;
+
+    /// Answers its caller: the transaction was committed, or why not.
+    fn answer(self: Box<Self>, committed: Result<(), String>);
+}
+
+struct PendingWrite<T, F> {
+    verb: F,
+    result: Option<Result<T, Error>>,
+    answer: oneshot::Sender<Result<T, Error>>,
+}
+
+impl<T: Send, F: Fn(&mut dyn Sql) -> Result<T, Error> + Send> Waiting for PendingWrite<T, F> {
+    fn run(&mut self, sql: &mut dyn Sql) -> bool {
+        self.result.insert((self.verb)(sql)).is_ok()
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), String>) {
+        let result = match (self.result, committed) {
+            (Some(Ok(value)), Ok(())) => Ok(value),
+            (Some(Ok(_)) | None, Err(why)) => Err(Error::Away(why)),
+            (Some(Err(error)), _) => Err(error),
+            (None, Ok(())) => Err(Error::Away("it was not run".into())),
+        };
+        // The caller may have gone away; its write stays.
+        let _gone = self.answer.send(result);
+    }
+}
+
+/// The writer's thread: commits until all handles are dropped.
+fn write_all(
+    connection: &Connection,
+    clock: Clock,
+    mut queue: mpsc::Receiver<Box<dyn Waiting>>,
+    changes: &watch::Sender<u64>,
+) {
+    while let Some(first) = queue.blocking_recv() {
+        let mut writes = Vec::new();
+        let mut announced = false;
+        let committed = commit_together(connection, clock, first, &mut queue, &mut writes, &mut announced);
+        for write in writes {
+            write.answer(committed.clone());
+        }
+        if announced && committed.is_ok() {
+            changes.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+/// Runs the first write and those that wait behind it, and commits them.
+fn commit_together(
+    connection: &Connection,
+    clock: Clock,
+    first: Box<dyn Waiting>,
+    queue: &mut mpsc::Receiver<Box<dyn Waiting>>,
+    writes: &mut Vec<Box<dyn Waiting>>,
+    announced: &mut bool,
+) -> Result<(), String> {
+    let failed = |error: rusqlite::Error| error.to_string();
+    writes.push(first);
+    connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
+    let until = Instant::now() + COLLECT;
+    loop {
+        let write = writes.last_mut().expect("the first one at least");
+        *announced |= run_in_savepoint(connection, clock, &mut **write).map_err(|error| {
+            // If the disk is full SQLite has undone the whole transaction already.
+            let _undone = connection.execute_batch("ROLLBACK");
+            failed(error)
+        })?;
+        if writes.len() >= WRITES_AT_ONCE || Instant::now() >= until {
+            break;
+        }
+        let Ok(next) = queue.try_recv() else { break };
+        writes.push(next);
+    }
+    connection.execute_batch("COMMIT").map_err(|error| {
+        let _undone = connection.execute_batch("ROLLBACK");
+        failed(error)
+    })
+}
+
+/// Runs one write so that its failure undoes nothing else. Returns whether it has something to announce.
+fn run_in_savepoint(
+    connection: &Connection,
+    clock: Clock,
+    write: &mut dyn Waiting,
+) -> Result<bool, rusqlite::Error> {
+    connection.execute_batch("SAVEPOINT one")?;
+    let mut transaction = Transaction { connection, now: clock.now(), announced: false };
+    let keep = write.run(&mut transaction);
+    let announced = transaction.announced && keep;
+    connection.execute_batch(if keep { "RELEASE one" } else { "ROLLBACK TO one; RELEASE one" })?;
+    Ok(announced)
+}
+
+struct Transaction<'a> {
+    connection: &'a Connection,
+    now: Time,
+    announced: bool,
+}
+
+impl Sql for Transaction<'_> {
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
+    }
+
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64, Error> {
+        let mut statement = self.connection.prepare_cached(&numbered(sql))?;
+        Ok(statement.execute(params_from_iter(values))? as u64)
+    }
+
+    fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
+        let mut statement = self.connection.prepare_cached(&numbered(sql))?;
+        let columns = statement.column_count();
+        let mut rows = statement.query(params_from_iter(values))?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next()? {
+            let values = (0..columns).map(|at| read(row.get_ref(at)?));
+            found.push(Row::new(values.collect::<Result<_, _>>()?));
+        }
+        Ok(found)
+    }
+
+    fn batch(&mut self, sql: &str) -> Result<(), Error> {
+        Ok(self.connection.execute_batch(sql)?)
+    }
+
+    fn try_lock(&mut self, _lock: Lock) -> Result<bool, Error> {
+        // There is one writer.
+        Ok(true)
+    }
+
+    fn lock(&mut self, _lock: Lock) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn announce(&mut self) {
+        self.announced = true;
+    }
+}
+
+/// SQLite numbers `$1` by first use, and `?1` by its number. No text of ours has a dollar for anything else.
+fn numbered(sql: &str) -> String {
+    sql.replace('$', "?")
+}
+
+fn read(value: ValueRef<'_>) -> Result<Value, Error> {
+    match value {
+        ValueRef::Null => Ok(Value::Int(None)),
+        ValueRef::Integer(int) => Ok(Value::Int(Some(int))),
+        ValueRef::Text(text) => Ok(Value::Text(Some(String::from_utf8_lossy(text).into_owned()))),
+        ValueRef::Real(_) | ValueRef::Blob(_) => Err(Error::Corrupt(format!("a column has {value:?}"))),
+    }
+}
+
+impl rusqlite::ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(match self {
+            Self::Int(Some(int)) => ToSqlOutput::Borrowed(ValueRef::Integer(*int)),
+            Self::Text(Some(text)) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
+            Self::Int(None) | Self::Text(None) => ToSqlOutput::Borrowed(ValueRef::Null),
+        })
+    }
+}
+
+impl From<rusqlite::Error> for Error {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Away(error.to_string())
+    }
+}

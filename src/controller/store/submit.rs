@@ -1,0 +1,196 @@
+//! A submission becomes a job, once.
+//!
+//! The same unit, or the same key and kind, gives the same job, however often it is submitted. The store gets the
+//! header and never the payload.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::error::Error;
+use super::holders::Kept;
+use super::jobs::Terms;
+use super::sql::{Sql, Value, insert, to_json, values};
+use super::{Store, list};
+use crate::controller::core::{Class, GroupName, InstanceName, JobId, JobKind, JobState, Time, Word};
+
+/// A job to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Submission {
+    /// The control node that holds its payload.
+    pub node: InstanceName,
+    /// The unit there that submits it.
+    pub unit: String,
+    /// Chosen by the client; the same key and kind give the same job.
+    pub key: Option<String>,
+    /// What it does.
+    pub kind: JobKind,
+    /// Shown to operators.
+    pub name: String,
+    /// −100 to 100; higher goes first.
+    pub priority: i8,
+    /// The header as JSON.
+    pub header: String,
+    /// How it is placed and retried.
+    pub terms: Terms,
+    /// What it can be found by.
+    pub labels: BTreeMap<String, String>,
+    /// Its impact.
+    pub impact: u32,
+    /// Hosts in its inventory, if the header says so.
+    pub hosts: Option<u32>,
+    /// Forks that the header requests.
+    pub forks: u32,
+    /// Who submitted it, as the door determined.
+    pub launched_by: String,
+    /// Words of which only one running job may hold each.
+    pub exclusive: Vec<Word>,
+    /// Jobs that must succeed first.
+    pub needs: Vec<Dependency>,
+}
+
+/// A job that another one depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Dependency {
+    /// By its number.
+    Id(JobId),
+    /// By its key.
+    Key(String),
+}
+
+/// The job of a submission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Submitted {
+    /// It is new.
+    New(JobId),
+    /// The unit or the key is known. The unit follows this job.
+    Known(JobId),
+}
+
+impl Submitted {
+    /// The job's number.
+    pub fn id(self) -> JobId {
+        match self {
+            Self::New(id) | Self::Known(id) => id,
+        }
+    }
+}
+
+impl Store {
+    /// Stores a job, unless its unit or its key is known. Refuses it while `max_pending` jobs are pending.
+    ///
+    /// # Errors
+    /// The key belongs to a job of another kind, a group or a dependency does not exist, or too many are pending.
+    pub async fn submit(&self, submission: Submission, max_pending: u64) -> Result<Submitted, Error> {
+        self.write(move |sql| submit(sql, &submission, max_pending)).await
+    }
+}
+
+fn submit(sql: &mut dyn Sql, new: &Submission, max_pending: u64) -> Result<Submitted, Error> {
+    if let Some(id) = known_unit(sql, new)? {
+        return Ok(Submitted::Known(id));
+    }
+    if let Some(key) = &new.key
+        && let Some((job, kind)) = by_key(sql, key)?
+    {
+        return match kind == new.kind {
+            true => Ok(Submitted::Known(job)),
+            false => Err(Error::KeyTaken { key: key.clone(), job, kind }),
+        };
+    }
+    check_room(sql, max_pending)?;
+    check_groups(sql, new)?;
+    let needs = find_needs(sql, &new.needs)?;
+    let id = insert_job(sql, new)?;
+    insert_parts(sql, id, new, needs)?;
+    sql.announce();
+    Ok(Submitted::New(id))
+}
+
+fn known_unit(sql: &mut dyn Sql, new: &Submission) -> Result<Option<JobId>, Error> {
+    let query = "SELECT job FROM holder WHERE node = $1 AND unit = $2 ORDER BY job LIMIT 1";
+    sql.query(query, values![&new.node, new.unit.as_str()])?.pop().map(|mut row| row.take()).transpose()
+}
+
+fn by_key(sql: &mut dyn Sql, key: &str) -> Result<Option<(JobId, JobKind)>, Error> {
+    let found = sql.query("SELECT id, kind FROM job WHERE key = $1", values![key])?.pop();
+    found.map(|mut row| Ok((row.take()?, row.take()?))).transpose()
+}
+
+fn check_room(sql: &mut dyn Sql, max_pending: u64) -> Result<(), Error> {
+    let query = "SELECT 1 FROM job WHERE state = $1 ORDER BY id LIMIT 1 OFFSET $2";
+    let last = sql.query(query, values![JobState::Pending, max_pending.saturating_sub(1)])?;
+    if last.is_empty() { Ok(()) } else { Err(Error::Full(max_pending)) }
+}
+
+fn check_groups(sql: &mut dyn Sql, new: &Submission) -> Result<(), Error> {
+    let mut known: BTreeSet<GroupName> = BTreeSet::new();
+    for mut row in sql.query("SELECT name FROM grp", &[])? {
+        known.insert(row.take()?);
+    }
+    let unknown = new.terms.groups.iter().find(|(group, _)| !known.contains(group));
+    unknown.map_or(Ok(()), |(group, _)| Err(Error::NoGroup(group.clone())))
+}
+
+fn find_needs(sql: &mut dyn Sql, needs: &[Dependency]) -> Result<BTreeSet<JobId>, Error> {
+    let mut found = BTreeSet::new();
+    for need in needs {
+        let (row, shown) = match need {
+            Dependency::Id(id) => {
+                (sql.query("SELECT id FROM job WHERE id = $1", values![*id])?.pop(), format!("job {id}"))
+            }
+            Dependency::Key(key) => (
+                sql.query("SELECT id FROM job WHERE key = $1", values![key.as_str()])?.pop(),
+                format!("{key:?}"),
+            ),
+        };
+        found.insert(row.ok_or(Error::NoDependency(shown))?.take()?);
+    }
+    Ok(found)
+}
+
+fn insert_job(sql: &mut dyn Sql, new: &Submission) -> Result<JobId, Error> {
+    let mut last = sql.query("SELECT created FROM job ORDER BY id DESC LIMIT 1", &[])?;
+    let last: Option<Time> = last.pop().map(|mut row| row.take()).transpose()?;
+    // Later jobs were created later, also if the clock was set back: lists by time rely on it.
+    let now = last.map_or(sql.now(), |last| last.max(sql.now()));
+    let class = match new.kind.class() {
+        Class::Execution => "execution",
+        Class::Control => "control",
+    };
+    let rows = sql.query(
+        "INSERT INTO job (key, kind, class, name, state, priority, header, terms, labels, impact, hosts, forks, \
+         launched_by, attempt, epoch, cancel_requested, explanation, events, output_bytes, created, \
+         pending_since) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0, 0, 0, '', 0, 0, \
+         $14, $15) RETURNING id",
+        values![
+            new.key.clone(),
+            new.kind,
+            class,
+            new.name.as_str(),
+            JobState::Pending,
+            new.priority,
+            new.header.as_str(),
+            to_json(&new.terms),
+            to_json(&new.labels),
+            new.impact,
+            new.hosts,
+            new.forks,
+            new.launched_by.as_str(),
+            now,
+            sql.now(),
+        ],
+    )?;
+    rows.into_iter().next().ok_or_else(|| Error::Corrupt("a new job has no number".into()))?.take()
+}
+
+fn insert_parts(sql: &mut dyn Sql, id: JobId, new: &Submission, needs: BTreeSet<JobId>) -> Result<(), Error> {
+    let one = |value: Value| vec![Value::from(id), value];
+    let words: BTreeSet<&Word> = new.exclusive.iter().collect();
+    let words = words.into_iter().map(|word| one(word.into())).collect();
+    let labels: BTreeSet<String> =
+        new.labels.iter().map(|(name, value)| list::label_word(name, value)).collect();
+    insert(sql, "lock (job, word)", words, "")?;
+    insert(sql, "label (job, word)", labels.into_iter().map(|word| one(word.into())).collect(), "")?;
+    insert(sql, "dep (job, needs)", needs.into_iter().map(|need| one(need.into())).collect(), "")?;
+    let payload = values![id, &new.node, new.unit.as_str(), Kept::Payload.name()].to_vec();
+    insert(sql, "holder (job, node, unit, has)", vec![payload], "")
+}
