@@ -177,7 +177,7 @@ impl Conditions {
 }
 
 fn page(sql: &mut dyn Sql, filter: &JobFilter, limit: u32) -> Result<JobPage, Error> {
-    let Some(mut all) = time_range(sql, filter)? else { return Ok(JobPage::default()) };
+    let mut all = time_range(sql, filter)?;
     all.add_any("job.state", filter.states.iter().map(|state| state.name()));
     all.add_any("job.kind", filter.kinds.iter().map(|kind| kind.name()));
     if let Some(name) = &filter.name {
@@ -201,8 +201,10 @@ fn page(sql: &mut dyn Sql, filter: &JobFilter, limit: u32) -> Result<JobPage, Er
     // Labels are cut in the index, so jobs with other long ones are sorted out at the end.
     let (from, order) = match first {
         Some(word) => {
+            all.texts.push("job.id = label.job".into());
             all.add("label.word = ?", word);
-            ("label CROSS JOIN job ON job.id = label.job".to_owned(), "label.job")
+            // SQLite begins with the left one of a cross join; the other would read all jobs.
+            ("label CROSS JOIN job".to_owned(), "label.job")
         }
         None => (format!("job{}", sql.dialect().by_facets()), "job.id"),
     };
@@ -221,26 +223,28 @@ fn page(sql: &mut dyn Sql, filter: &JobFilter, limit: u32) -> Result<JobPage, Er
     Ok(JobPage { jobs, next })
 }
 
-/// The range of numbers that jobs of a time range have, and the exact times. `None` if no job is that young.
-fn time_range(sql: &mut dyn Sql, filter: &JobFilter) -> Result<Option<Conditions>, Error> {
+/// The range of numbers that jobs of a time range have, and the exact times.
+fn time_range(sql: &mut dyn Sql, filter: &JobFilter) -> Result<Conditions, Error> {
     let mut all = Conditions::default();
-    let mut first_from = |time: i64| {
-        let query = "SELECT id FROM job WHERE created >= $1 ORDER BY created, id LIMIT 1";
+    let mut id_of = |query: &str, time: i64| {
         let row = sql.query(query, values![time])?.pop();
         row.map(|mut row| row.take::<JobId>()).transpose()
     };
     if let Some(Time(since)) = filter.since {
-        let Some(first) = first_from(since.saturating_sub(SLACK_MS))? else { return Ok(None) };
-        all.add("job.id >= ?", first);
+        let last_before = "SELECT id FROM job WHERE created < $1 ORDER BY created DESC LIMIT 1";
+        if let Some(id) = id_of(last_before, since.saturating_sub(SLACK_MS))? {
+            all.add("job.id > ?", id);
+        }
         all.add("job.created >= ?", since);
     }
     if let Some(Time(until)) = filter.until {
-        if let Some(end) = first_from(until.saturating_add(SLACK_MS))? {
-            all.add("job.id < ?", end);
+        let first_after = "SELECT id FROM job WHERE created > $1 ORDER BY created LIMIT 1";
+        if let Some(id) = id_of(first_after, until.saturating_add(SLACK_MS))? {
+            all.add("job.id < ?", id);
         }
         all.add("job.created <= ?", until);
     }
-    Ok(Some(all))
+    Ok(all)
 }
 
 /// A label as the index has it: cut, because an entry of an index has a size limit.

@@ -229,7 +229,7 @@ fn expired(sql: &mut dyn Sql) -> Result<Vec<InstanceName>, Error> {
 /// The control nodes whose lease is valid.
 pub(super) fn live(sql: &mut dyn Sql) -> Result<Vec<Fence>, Error> {
     let now = sql.now();
-    let rows = sql.query("SELECT node, epoch FROM lease WHERE expires >= $1 ORDER BY node", values![now])?;
+    let rows = sql.query("SELECT node, epoch FROM lease WHERE expires > $1 ORDER BY node", values![now])?;
     let read = |mut row: Row| Ok(Fence { owner: row.take()?, epoch: row.take()? });
     rows.into_iter().map(read).collect()
 }

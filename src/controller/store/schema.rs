@@ -9,6 +9,7 @@ use crate::controller::core::Group;
 use crate::controller::store::groups;
 
 /// One step forward.
+#[derive(Clone, Copy)]
 pub(super) struct Step {
     /// The oldest program that may use the store after this step, by the number of the newest step that it knows.
     pub(super) min_reader: i64,

@@ -35,7 +35,7 @@ pub(super) struct Sqlite {
     path: PathBuf,
     clock: Clock,
     /// `None` only while it is dropped.
-    queue: Option<mpsc::Sender<Box<dyn Waiting>>>,
+    pub(super) queue: Option<mpsc::Sender<Box<dyn Waiting>>>,
     writer: Option<JoinHandle<()>>,
     /// Idle connections. Locked only to take one or to put it back.
     readers: Arc<Mutex<Vec<Connection>>>,
@@ -222,7 +222,7 @@ impl Clock {
 }
 
 /// A write that waits for its commit.
-trait Waiting: Send {
+pub(super) trait Waiting: Send {
     /// Runs it, and returns whether its changes should be kept.
     fn run(&mut self, sql: &mut dyn Sql) -> bool;
 
@@ -264,11 +264,11 @@ fn write_all(
         let mut writes = Vec::new();
         let mut announced = false;
         let committed = commit_together(connection, clock, first, &mut queue, &mut writes, &mut announced);
-        for write in writes {
-            write.answer(committed.clone());
-        }
         if announced && committed.is_ok() {
             changes.send_modify(|count| *count += 1);
+        }
+        for write in writes {
+            write.answer(committed.clone());
         }
     }
 }

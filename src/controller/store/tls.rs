@@ -61,7 +61,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for T
     type Error = io::Error;
 
     fn make_tls_connect(&mut self, host: &str) -> io::Result<Connect> {
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        // Asked for Unix sockets, too, which have no name and no TLS.
+        let name = ServerName::try_from(host.to_owned()).ok();
         Ok(Connect { connector: TlsConnector::from(self.0.clone()), name })
     }
 }
@@ -69,7 +70,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for T
 /// One handshake to come.
 pub(super) struct Connect {
     connector: TlsConnector,
-    name: ServerName<'static>,
+    name: Option<ServerName<'static>>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Connect {
@@ -78,7 +79,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
     type Future = BoxFuture<'static, io::Result<Secured<S>>>;
 
     fn connect(self, stream: S) -> Self::Future {
-        let handshake = self.connector.connect(self.name, stream);
+        let Some(name) = self.name else {
+            let nameless = io::Error::other("the host has no name that a certificate could prove");
+            return std::future::ready(Err(nameless)).boxed();
+        };
+        let handshake = self.connector.connect(name, stream);
         handshake.map(|stream| stream.map(|stream| Secured(Box::new(stream)))).boxed()
     }
 }

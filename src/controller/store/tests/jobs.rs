@@ -1,0 +1,281 @@
+//! The life of a job in the store.
+
+use super::*;
+use crate::controller::core::{AttemptNo, ChildId};
+
+both![
+    a_job_is_submitted_once,
+    a_submission_that_cannot_be_is_refused_and_leaves_nothing,
+    a_job_is_placed_runs_and_ends,
+    a_final_state_stays,
+    a_cancel_is_saved,
+    a_lost_attempt_holds_the_job_until_it_is_known_to_have_ended,
+    a_quota_makes_the_job_wait,
+    dependencies_and_words_hold_jobs_back,
+    a_pending_job_is_explained,
+    a_pause_places_nothing,
+    a_pass_is_bounded_and_says_that_there_is_more,
+    what_has_ended_is_deleted_in_time,
+];
+
+async fn a_job_is_submitted_once(site: Site) {
+    let (store, _) = site.ready().await;
+    let mut first = submission("u1");
+    first.key = Some("ci-1".into());
+    let id = store.submit(first.clone(), 9).await.unwrap();
+    assert!(matches!(id, Submitted::New(_)));
+    let known = Submitted::Known(id.id());
+    // The same unit, for instance because the answer was lost.
+    assert_eq!(store.submit(first.clone(), 9).await.unwrap(), known);
+    let second = Submission { unit: "u2".into(), ..first.clone() };
+    assert_eq!(store.submit(second.clone(), 9).await.unwrap(), known);
+    let other = Submission { kind: JobKind::AdHoc, ..second };
+    let refused = store.submit(other, 9).await.unwrap_err();
+    assert!(matches!(refused, Error::KeyTaken { kind: JobKind::Job, .. }), "{refused}");
+    assert_eq!(store.list(JobFilter::default(), 50).await.unwrap().jobs.len(), 1);
+    assert_eq!(store.holders(id.id(), Kept::Payload).await.unwrap(), [("c1".into(), "u1".into())]);
+}
+
+async fn a_submission_that_cannot_be_is_refused_and_leaves_nothing(site: Site) {
+    let (store, _) = site.ready().await;
+    let mut unknown = submission("u1");
+    unknown.terms.groups = vec![("nowhere".into(), Level::Launch)];
+    assert!(matches!(store.submit(unknown, 9).await, Err(Error::NoGroup(_))));
+    let lost = Submission { needs: vec![Dependency::Key("ci-1".into())], ..submission("u1") };
+    let own = Submission { key: Some("ci-1".into()), ..lost.clone() };
+    for wrong in [lost, own, Submission { needs: vec![Dependency::Id(JobId(77))], ..submission("u1") }] {
+        assert!(matches!(store.submit(wrong, 9).await, Err(Error::NoDependency(_))));
+    }
+    submit(&store, "u1").await;
+    let full = store.submit(submission("u2"), 1).await;
+    assert!(matches!(full, Err(Error::Full(1))));
+    for table in ["SELECT count(*) FROM job", "SELECT count(*) FROM holder"] {
+        assert_eq!(number(&store, table).await, 1);
+    }
+}
+
+async fn a_job_is_placed_runs_and_ends(site: Site) {
+    let (store, c1) = site.ready().await;
+    let mut new = submission("u1");
+    new.header = r#"{"controller": 1, "name": "köln"}"#.into();
+    new.labels = [("env".to_owned(), "test".to_owned())].into();
+    new.terms.retry = Retry { max: 3, on_error: true, ..Retry::default() };
+    new.terms.lost_after = Some(Duration::from_secs(77));
+    let id = store.submit(new.clone(), 9).await.unwrap().id();
+    assert_eq!(place(&store, &c1).await, [id]);
+    let job = store.job(id).await.unwrap();
+    assert_eq!((job.state, job.fence.clone()), (JobState::Waiting, Some(c1.clone())));
+    assert_eq!((job.retry, job.lost_after), (new.terms.retry, new.terms.lost_after));
+    let unit = &job.current().unwrap().unit;
+    assert_eq!((unit.job, unit.attempt), (id, AttemptNo(1)));
+    assert!(store.install_id().await.unwrap().starts_with(&format!("{:08x}", unit.install)));
+    assert_eq!(ChildId::parse(&unit.to_string()).as_ref(), Some(unit));
+    assert_eq!(place(&store, &c1).await, []);
+
+    assert_eq!(accept(&store, &c1, id).await.unwrap().state, JobState::Running);
+    let hosts = (0..1200).map(|at| (format!("h{at}"), HostStats { ok: at, dark: 1, ..HostStats::default() }));
+    let mut figures = Figures { events: 7, output_bytes: 900, ..Figures::default() };
+    store.count(c1.clone(), id, figures.clone()).await.unwrap();
+    figures =
+        Figures { events: 8, rc: Some(2), revision: Some("abc".into()), hosts: hosts.collect(), ..figures };
+    let evidence = evidence(FinalStatus::Failed);
+    let report = move |driven: &mut crate::controller::core::Driven<'_>, now| {
+        driven.on_ended(AttemptNo(1), &evidence, now)
+    };
+    let job = store.drive(c1.clone(), id, Some(figures.clone()), report).await.unwrap();
+    assert_eq!(job.state, JobState::Failed);
+
+    let detail = store.detail(id).await.unwrap();
+    assert_eq!((detail.header, detail.host_stats), (new.header, figures.hosts));
+    assert_eq!((detail.row.events, detail.output_bytes, detail.row.rc), (8, 900, Some(2)));
+    assert_eq!((detail.revision.as_deref(), detail.attempts), (Some("abc"), job.attempts.clone()));
+    assert_eq!((detail.row.state, detail.row.labels), (JobState::Failed, new.labels));
+    assert_eq!(detail.row.execution_node, job.attempts[0].node);
+    assert_eq!((detail.row.finished, detail.row.attempt), (job.finished, 1));
+    assert_eq!(store.driven(c1.clone()).await.unwrap(), [job]);
+    sweep(&store, &c1, id).await;
+    assert_eq!(store.driven(c1).await.unwrap(), []);
+}
+
+async fn a_final_state_stays(site: Site) {
+    let (store, c1) = site.ready().await;
+    let id = submit(&store, "u1").await;
+    place(&store, &c1).await;
+    accept(&store, &c1, id).await.unwrap();
+    let ended = end(&store, &c1, id, FinalStatus::Successful).await.unwrap();
+    assert_eq!(ended.state, JobState::Successful);
+    assert_eq!(store.cancel(None, id).await.unwrap(), ended);
+    assert_eq!(end(&store, &c1, id, FinalStatus::Failed).await.unwrap(), ended);
+    assert_eq!(accept(&store, &c1, id).await.unwrap(), ended);
+    let late = store.count(c1.clone(), id, Figures { events: 9, ..Figures::default() }).await;
+    assert!(matches!(late, Err(Error::Fenced(_))));
+    // What nobody else does: a save that began with an older state.
+    let before = Job { state: JobState::Running, finished: None, ..ended.clone() };
+    let after = Job { state: JobState::Canceled, ..before.clone() };
+    assert!(
+        !store.write(move |sql| crate::controller::store::jobs::save(sql, &before, &after)).await.unwrap()
+    );
+    assert_eq!(store.job(id).await.unwrap(), ended);
+    assert_eq!(store.detail(id).await.unwrap().row.events, 0);
+}
+
+async fn a_cancel_is_saved(site: Site) {
+    let (store, c1) = site.ready().await;
+    let (pending, running) = (submit(&store, "u1").await, submit(&store, "u2").await);
+    let job = store.cancel(Some(audit("job.cancel")), pending).await.unwrap();
+    assert_eq!((job.state, job.cancel_requested), (JobState::Canceled, true));
+    assert_eq!(place(&store, &c1).await, [running]);
+    accept(&store, &c1, running).await.unwrap();
+    let job = store.cancel(None, running).await.unwrap();
+    assert_eq!((job.state, job.cancel_requested), (JobState::Running, true));
+    let job = end(&store, &c1, running, FinalStatus::Successful).await.unwrap();
+    assert_eq!(job.state, JobState::Canceled);
+    assert!(matches!(store.cancel(None, JobId(99)).await, Err(Error::NoJob(JobId(99)))));
+    let requests = store.audit(9).await.unwrap();
+    assert_eq!(requests.into_iter().map(|(_, audit)| audit).collect::<Vec<_>>(), [audit("job.cancel")]);
+}
+
+async fn a_lost_attempt_holds_the_job_until_it_is_known_to_have_ended(site: Site) {
+    let (store, c1) = site.ready().await;
+    let mut new = submission("u1");
+    new.terms.retry.max = 1;
+    let id = store.submit(new, 9).await.unwrap().id();
+    place(&store, &c1).await;
+    accept(&store, &c1, id).await.unwrap();
+    let lose = |driven: &mut crate::controller::core::Driven<'_>, now| {
+        driven.on_lost(AttemptNo(1), now);
+        Ok(())
+    };
+    let job = store.drive(c1.clone(), id, None, lose).await.unwrap();
+    assert_eq!((job.state, job.attempts[0].progress), (JobState::Pending, Progress::Lost));
+    assert_eq!(store.job(id).await.unwrap(), job);
+    assert_eq!(place(&store, &c1).await, []);
+    assert!(store.job(id).await.unwrap().explanation.contains("is lost and may still run"));
+    store.drive(c1.clone(), id, None, |driven, now| driven.on_unknown(AttemptNo(1), now)).await.unwrap();
+    assert_eq!(place(&store, &c1).await, [id]);
+    let job = store.job(id).await.unwrap();
+    assert_eq!((job.attempts.len(), job.attempts[1].n), (2, AttemptNo(2)));
+    assert_ne!(job.attempts[0].unit, job.attempts[1].unit);
+}
+
+async fn a_quota_makes_the_job_wait(site: Site) {
+    let (store, c1) = site.ready().await;
+    let id = submit(&store, "u1").await;
+    place(&store, &c1).await;
+    let refused =
+        Evidence { status: None, detail: "exceeded quota: pods".into(), ..evidence(FinalStatus::Error) };
+    let report = move |driven: &mut crate::controller::core::Driven<'_>, now| {
+        driven.on_ended(AttemptNo(1), &refused, now)
+    };
+    let job = store.drive(c1.clone(), id, None, report).await.unwrap();
+    assert_eq!(job.quota.as_ref().map(|quota| quota.refusals), Some(1));
+    assert_eq!(store.job(id).await.unwrap(), job);
+    assert_eq!(place(&store, &c1).await, []);
+    assert_eq!(store.job(id).await.unwrap().explanation, "waiting for a quota: exceeded quota: pods");
+}
+
+async fn dependencies_and_words_hold_jobs_back(site: Site) {
+    let (store, c1) = site.ready().await;
+    let first = Submission { key: Some("a".into()), exclusive: vec!["site".into()], ..submission("u1") };
+    let first = store.submit(first, 9).await.unwrap().id();
+    let needs = vec![Dependency::Key("a".into()), Dependency::Id(first)];
+    let second = store.submit(Submission { needs, ..submission("u2") }, 9).await.unwrap().id();
+    let third = Submission { exclusive: vec!["site".into()], ..submission("u3") };
+    let third = store.submit(third, 9).await.unwrap().id();
+    assert_eq!(store.detail(second).await.unwrap().depends_on, [first]);
+    assert_eq!(place(&store, &c1).await, [first]);
+    assert_eq!(place(&store, &c1).await, []);
+    assert_eq!(
+        store.job(third).await.unwrap().explanation,
+        format!("waiting for job {first}, which holds \"site\"")
+    );
+    accept(&store, &c1, first).await.unwrap();
+    end(&store, &c1, first, FinalStatus::Failed).await.unwrap();
+    let passed = store.pass(c1.clone(), PassLimits::default()).await.unwrap();
+    assert_eq!((passed.failed, passed.placed), (vec![second], vec![(third, c1)]));
+    assert_eq!(store.job(second).await.unwrap().state, JobState::Failed);
+}
+
+async fn a_pending_job_is_explained(site: Site) {
+    let (store, c1) = site.ready().await;
+    let large = store.submit(Submission { impact: 500, ..submission("u1") }, 9).await.unwrap().id();
+    let large2 = store.submit(Submission { impact: 500, ..submission("u2") }, 9).await.unwrap().id();
+    let waits = store.submit(Submission { impact: 500, ..submission("u3") }, 9).await.unwrap().id();
+    // An idle instance takes what is too large for it.
+    assert_eq!(place(&store, &c1).await, [large, large2]);
+    assert_eq!(store.job(waits).await.unwrap().explanation, "waiting for capacity in default");
+    let explanation = store.explain(waits, false).await.unwrap().unwrap();
+    assert_eq!(explanation.summary, "waiting for capacity in default");
+    assert_eq!(explanation.groups[0].instances.len(), 2);
+    assert_eq!(store.explain(large, false).await.unwrap(), None);
+    assert!(matches!(store.explain(JobId(99), false).await, Err(Error::NoJob(_))));
+}
+
+async fn a_pause_places_nothing(site: Site) {
+    let (store, c1) = site.ready().await;
+    let id = submit(&store, "u1").await;
+    store.set_paused(audit("pause"), true).await.unwrap();
+    assert!(store.is_paused().await.unwrap());
+    assert_eq!(place(&store, &c1).await, []);
+    assert_eq!(store.job(id).await.unwrap().explanation, "the controller is paused");
+    store.set_paused(audit("resume"), false).await.unwrap();
+    assert_eq!(place(&store, &c1).await, [id]);
+}
+
+async fn a_pass_is_bounded_and_says_that_there_is_more(site: Site) {
+    let (store, c1) = site.ready().await;
+    for at in 0..8 {
+        submit(&store, &format!("u{at}")).await;
+    }
+    let limits = PassLimits { changes: 2, explanations: 1, ..PassLimits::default() };
+    let mut placed = 0;
+    let mut passes = 0;
+    loop {
+        let passed = store.pass(c1.clone(), limits).await.unwrap();
+        assert!(passed.placed.len() <= 2);
+        placed += passed.placed.len();
+        passes += 1;
+        if !passed.again {
+            assert_eq!(passed.pending, 2);
+            break;
+        }
+    }
+    // Two instances of capacity 20 take three jobs of impact 6 each.
+    assert_eq!(placed, 6);
+    assert_eq!(passes, 3);
+    let explained = "SELECT count(*) FROM job WHERE explanation = 'waiting for capacity in default'";
+    assert_eq!(number(&store, explained).await, 2);
+}
+
+async fn what_has_ended_is_deleted_in_time(site: Site) {
+    let (store, c1) = site.ready().await;
+    let (old, active) = (submit(&store, "u1").await, submit(&store, "u2").await);
+    place(&store, &c1).await;
+    accept(&store, &c1, old).await.unwrap();
+    store.hold(old, "c1".into(), "u1".into(), Kept::Output).await.unwrap();
+    let counted = Figures { output_bytes: 70, ..Figures::default() };
+    store.count(c1.clone(), old, counted).await.unwrap();
+    end(&store, &c1, old, FinalStatus::Successful).await.unwrap();
+    let later = store.now().await.unwrap() + Duration::from_secs(60);
+    let held = store.held("c1".into(), Kept::Output, later, 9).await.unwrap();
+    assert_eq!(held.iter().map(|held| (held.job, held.output_bytes)).collect::<Vec<_>>(), [(old, 70)]);
+    assert_eq!(store.held("c1".into(), Kept::Payload, later, 9).await.unwrap().len(), 1);
+    assert_eq!(store.held("c1".into(), Kept::Output, held[0].finished.unwrap(), 9).await.unwrap(), []);
+    assert_eq!(store.output_bytes("c1".into()).await.unwrap(), 70);
+    assert_eq!(store.output_bytes("c2".into()).await.unwrap(), 0);
+
+    assert_eq!(store.purge(later, 9).await.unwrap(), 0, "its unit is not released");
+    sweep(&store, &c1, old).await;
+    assert_eq!(store.purge(later, 9).await.unwrap(), 0, "its output is there");
+    for kept in Kept::ALL {
+        store.let_go(old, "c1".into(), kept).await.unwrap();
+    }
+    assert_eq!(store.purge(later, 9).await.unwrap(), 1);
+    assert!(matches!(store.detail(old).await, Err(Error::NoJob(_))));
+    assert_eq!(number(&store, "SELECT count(*) FROM attempt").await, 1);
+    let refused = store.delete_job(audit("job.delete"), active).await;
+    assert!(matches!(refused, Err(Error::Conflict(_))));
+    // Numbers are not used again.
+    sql(&store, "DELETE FROM job").await;
+    assert!(submit(&store, "u9").await > active);
+}

@@ -1,0 +1,183 @@
+//! What only PostgreSQL has: several control nodes, notifications, lost connections, passwords, TLS.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::controller::store::sql::{Lock, Sql};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_wakes_the_other_control_node() {
+    let Some(site) = Site::postgres().await else { return };
+    let (here, c1) = site.ready().await;
+    let there = Store::open(&site.options, &"c2".into()).await.unwrap();
+    let mut changes = there.changes();
+    // Its connection listens from here on.
+    tokio::time::timeout(Duration::from_secs(30), changes.wait_for(|count| *count > 0))
+        .await
+        .unwrap()
+        .unwrap();
+    changes.mark_unchanged();
+    let id = submit(&here, "u1").await;
+    tokio::time::timeout(Duration::from_secs(30), changes.changed()).await.unwrap().unwrap();
+    assert_eq!(there.job(id).await.unwrap().state, JobState::Pending);
+    place(&there, &c1).await;
+    assert_eq!(here.job(id).await.unwrap().state, JobState::Waiting);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_pass_at_a_time() {
+    let Some(site) = Site::postgres().await else { return };
+    let (here, c1) = site.ready().await;
+    let there = Store::open(&site.options, &"c2".into()).await.unwrap();
+    let (taken, is_taken) = tokio::sync::oneshot::channel();
+    let taken = parking_lot::Mutex::new(Some(taken));
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let wait = parking_lot::Mutex::new(wait);
+    let holder = tokio::spawn(async move {
+        let hold = move |sql: &mut dyn Sql| {
+            assert!(sql.try_lock(Lock::Pass)?);
+            taken.lock().take().unwrap().send(()).unwrap();
+            Ok(wait.lock().recv().is_ok())
+        };
+        there.write(hold).await
+    });
+    is_taken.await.unwrap();
+    submit(&here, "u1").await;
+    let passed = here.pass(c1.clone(), PassLimits::default()).await.unwrap();
+    assert_eq!(passed, Passed { elsewhere: true, ..Passed::default() });
+    release.send(()).unwrap();
+    assert!(holder.await.unwrap().unwrap());
+    assert_eq!(place(&here, &c1).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_connections_are_replaced() {
+    let Some(site) = Site::postgres().await else { return };
+    let (store, c1) = site.ready().await;
+    let server = server::get().unwrap();
+    let id = submit(&store, "u1").await;
+    let mut changes = store.changes();
+    changes.wait_for(|count| *count > 0).await.unwrap();
+    let database: String =
+        store.read(|sql| sql.query("SELECT current_database()::text", &[])?.remove(0).take()).await.unwrap();
+    for _ in 0..3 {
+        let kill =
+            format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'");
+        server.run(&kill).await;
+        assert_eq!(store.job(id).await.unwrap().id, id);
+    }
+    place(&store, &c1).await;
+    // In the middle of a transaction nothing is known, and nothing was changed.
+    let doomed = store.write(|sql| {
+        sql.execute("DELETE FROM attempt", &[])?;
+        sql.query("SELECT pg_terminate_backend(pg_backend_pid())::int", &[])?;
+        Ok(())
+    });
+    assert!(matches!(doomed.await, Err(Error::Away(_))));
+    assert_eq!(store.job(id).await.unwrap().attempts.len(), 1);
+    // It listens again: another store's change arrives.
+    let other = Store::open(&site.options, &"c2".into()).await.unwrap();
+    changes.mark_unchanged();
+    let arrives = async {
+        let mut at = 0;
+        while !changes.has_changed().unwrap() {
+            at += 1;
+            submit(&other, &format!("other{at}")).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), arrives).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_is_said_so_at_once() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("postgresql://meshd@127.0.0.1:{port}/db?sslmode=disable");
+    let options = Options::parse(&url, None, Path::new("")).unwrap();
+    let refused = Store::open(&options, &"c1".into()).await.unwrap_err();
+    assert!(matches!(refused, Error::Away(_)), "{refused}");
+    assert!(refused.to_string().starts_with("the store is away: "), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_password_is_read_from_a_private_file() {
+    let Some(site) = Site::postgres().await else { return };
+    let server = server::get().unwrap();
+    let database = database(&site);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("password");
+    fs::write(&file, "correct horse\n").unwrap();
+    let url = format!("postgresql://meshd@127.0.0.1:{}/{database}?sslmode=disable", server.port);
+    let options = Options::parse(&url, Some(file.clone()), Path::new("")).unwrap();
+    for mode in [0o640, 0o604] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        let refused = Store::open(&options, &"c1".into()).await.unwrap_err();
+        assert!(refused.to_string().contains(&format!("{mode:04o}")), "{refused}");
+    }
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();
+    let store = Store::open(&options, &"c1".into()).await.unwrap();
+    assert!(!format!("{store:?} {options:?}").contains("horse"));
+    let without = Options::parse(&url, None, Path::new("")).unwrap();
+    assert!(matches!(Store::open(&without, &"c1".into()).await, Err(Error::Away(_))));
+    // Another one in the file counts for the next connection.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&file, "wrong").unwrap();
+    let refused = Store::open(&options, &"c1".into()).await.unwrap_err();
+    assert!(!refused.to_string().contains("horse"), "{refused}");
+}
+
+fn database(site: &Site) -> String {
+    let Options::Postgres(options) = &site.options else { panic!() };
+    options.config().unwrap().get_dbname().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_must_prove_its_name() {
+    let Some(site) = Site::postgres().await else { return };
+    let server = server::get().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let password = directory.path().join("password");
+    fs::write(&password, "correct horse").unwrap();
+    fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).unwrap();
+    let (port, database) = (server.port, database(&site));
+    let ca = server.directory.join("ca.pem").display().to_string().replace('/', "%2F");
+    let open = async |host: &str, query: String| {
+        let url = format!("postgresql://meshd@{host}:{port}/{database}{query}");
+        Store::open(&Options::parse(&url, Some(password.clone()), Path::new(""))?, &"c1".into()).await
+    };
+    let store = open("localhost", format!("?sslmode=verify-full&sslrootcert={ca}")).await.unwrap();
+    let encrypted = "SELECT count(*) FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl";
+    assert_eq!(number(&store, encrypted).await, 1);
+    // The certificate is for localhost, and no authority of the system signed it.
+    for (host, query) in [("127.0.0.1", format!("?sslrootcert={ca}")), ("localhost", String::new())] {
+        let refused = open(host, query).await.unwrap_err();
+        assert!(matches!(refused, Error::Away(_)), "{refused}");
+    }
+}
+
+#[test]
+fn stores_are_parsed() {
+    let parse = |text: &str| Options::parse(text, None, Path::new("/d/store.db"));
+    assert_eq!(parse("sqlite").unwrap(), Options::Sqlite("/d/store.db".into()));
+    assert_eq!(parse("sqlite:/x").unwrap(), Options::Sqlite("/x".into()));
+    let ssl = |text: &str| match parse(text).unwrap() {
+        Options::Postgres(options) => options.ssl,
+        Options::Sqlite(path) => panic!("{path:?}"),
+    };
+    assert_eq!(ssl("postgresql://u@a,b/db"), SslMode::VerifyFull(None));
+    assert_eq!(ssl("postgresql://u@a/db?sslrootcert=%2Fca"), SslMode::VerifyFull(Some("/ca".into())));
+    assert_eq!(ssl("postgresql://u@a/db?sslmode=disable"), SslMode::Disable);
+    assert_eq!(ssl("postgresql://u@/db?host=/run/postgresql"), SslMode::Disable);
+    for wrong in [
+        "mysql://u@a/db",
+        "sqlite:",
+        "postgresql://u:hunter2@a/db",
+        "postgresql://u@a/db?password=hunter2",
+        "postgresql://u@a/db?sslmode=require",
+        "postgresql://u@a/db?sslrootcert=%2",
+        "postgresql://u:hunter2@a:port/db",
+    ] {
+        let refused = parse(wrong).unwrap_err().to_string();
+        assert!(refused.starts_with("store: ") && !refused.contains("hunter2"), "{refused}");
+    }
+}

@@ -1,0 +1,165 @@
+//! What only SQLite has: the file, its lock, group commit, backup and restore.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::controller::store::sql::values;
+
+#[tokio::test]
+async fn a_second_process_is_refused_by_name() {
+    let site = Site::sqlite();
+    let store = site.open().await;
+    let refused = Store::open(&site.options, &"c2".into()).await.unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains(&format!("node c1, process {}", std::process::id())), "{text}");
+    assert!(text.contains("store.db"), "{text}");
+    drop(store);
+    Store::open(&site.options, &"c2".into()).await.unwrap();
+}
+
+#[tokio::test]
+async fn only_its_owner_may_read_the_files() {
+    let site = Site::sqlite();
+    let store = site.open().await;
+    submit(&store, "u1").await;
+    let directory = site.path().parent().unwrap();
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.path());
+        names.push(entry.file_name().into_string().unwrap());
+    }
+    names.sort();
+    assert_eq!(names, ["store.db", "store.db-shm", "store.db-wal", "store.db.lock"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_answered_survives_a_kill() {
+    let site = Site::sqlite();
+    let (store, c1) = site.ready().await;
+    let id = submit(&store, "u1").await;
+    place(&store, &c1).await;
+    // The files as a kill -9 leaves them: nothing is closed.
+    let after = Site::sqlite();
+    for suffix in ["", "-wal"] {
+        let name = |path: &Path| format!("{}{suffix}", path.display());
+        fs::copy(name(site.path()), name(after.path())).unwrap();
+    }
+    let restarted = after.open().await;
+    assert_eq!(restarted.job(id).await.unwrap(), store.job(id).await.unwrap());
+    let new = start(&restarted, "c1").await;
+    assert_eq!(new.epoch.0, c1.epoch.0 + 1);
+    assert_eq!(restarted.job(id).await.unwrap().fence, Some(new.clone()));
+    accept(&restarted, &new, id).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_that_wait_share_a_commit() {
+    let site = Site::sqlite();
+    let store = site.open().await;
+    let before = *store.changes().borrow();
+    // While one write holds the writer, others gather behind it.
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let wait = parking_lot::Mutex::new(wait);
+    let slow = store.clone();
+    let slow = tokio::spawn(async move { slow.write(move |_| Ok(wait.lock().recv().is_ok())).await });
+    let writes: Vec<_> = (0..100)
+        .map(|at| {
+            let store = store.clone();
+            tokio::spawn(async move { store.submit(submission(&format!("u{at}")), 1000).await })
+        })
+        .collect();
+    let Engine::Sqlite(sqlite) = &*store.engine else { panic!() };
+    while sqlite.queue.as_ref().unwrap().capacity() > 256 - 100 {
+        tokio::task::yield_now().await;
+    }
+    release.send(()).unwrap();
+    assert!(slow.await.unwrap().unwrap());
+    for write in writes {
+        write.await.unwrap().unwrap();
+    }
+    let commits = *store.changes().borrow() - before;
+    assert!((1..50).contains(&commits), "{commits} commits");
+    assert_eq!(number(&store, "SELECT count(*) FROM job").await, 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_fails_undoes_nothing_else() {
+    let site = Site::sqlite();
+    let (store, _) = site.ready().await;
+    let writes: Vec<_> = (0..60)
+        .map(|at| {
+            let store = store.clone();
+            let needs = if at % 2 == 0 { Vec::new() } else { vec![Dependency::Id(JobId(999))] };
+            let new = Submission { needs, ..submission(&format!("u{at}")) };
+            tokio::spawn(async move { store.submit(new, 1000).await.is_ok() })
+        })
+        .collect();
+    for (at, write) in writes.into_iter().enumerate() {
+        assert_eq!(write.await.unwrap(), at % 2 == 0);
+    }
+    assert_eq!(number(&store, "SELECT count(*) FROM job").await, 30);
+    // Halfway through.
+    let failed = store.write(|sql| {
+        sql.execute("DELETE FROM job", values![])?;
+        Err::<(), _>(Error::Conflict("no".into()))
+    });
+    assert!(matches!(failed.await, Err(Error::Conflict(_))));
+    assert_eq!(number(&store, "SELECT count(*) FROM job").await, 30);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_under_load_is_whole_and_can_be_restored() {
+    let site = Site::sqlite();
+    let (store, _) = site.ready().await;
+    let load = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for at in 0..200 {
+                let new = Submission {
+                    exclusive: vec!["one".into(), "two".into()],
+                    ..submission(&format!("u{at}"))
+                };
+                store.submit(new, 1000).await.unwrap();
+            }
+        })
+    };
+    while number(&store, "SELECT count(*) FROM job").await < 20 {
+        tokio::task::yield_now().await;
+    }
+    let backup = site.path().with_file_name("backup.db");
+    store.backup(&backup).await.unwrap();
+    assert!(matches!(store.backup(&backup).await, Err(Error::File { .. })), "it exists");
+    load.await.unwrap();
+    assert!(matches!(restore(site.path(), &backup), Err(Error::Held { .. })));
+    drop(store);
+    restore(site.path(), &backup).unwrap();
+    assert_eq!(fs::metadata(site.path()).unwrap().permissions().mode() & 0o777, 0o600);
+    let store = site.open().await;
+    let jobs = number(&store, "SELECT count(*) FROM job").await;
+    assert!((20..200).contains(&jobs), "{jobs}");
+    assert_eq!(number(&store, "SELECT count(*) FROM lock").await, 2 * jobs);
+    assert_eq!(number(&store, "SELECT count(*) FROM holder").await, jobs);
+    drop(store);
+    // Neither garbage nor another database takes its place.
+    fs::write(&backup, "no database at all, but long enough to look at: ".repeat(100)).unwrap();
+    assert!(restore(site.path(), &backup).is_err());
+    fs::remove_file(&backup).unwrap();
+    rusqlite::Connection::open(&backup).unwrap().execute_batch("CREATE TABLE meta (key, value)").unwrap();
+    assert!(matches!(restore(site.path(), &backup), Err(Error::Corrupt(_))));
+    assert_eq!(number(&site.open().await, "SELECT count(*) FROM job").await, jobs);
+}
+
+#[tokio::test]
+async fn times_do_not_go_back_with_the_clock() {
+    let site = Site::sqlite();
+    let store = site.open().await;
+    let first = submit(&store, "u1").await;
+    // As a clock that was ahead has left it.
+    sql(&store, "UPDATE job SET created = created + 3600000").await;
+    let second = submit(&store, "u2").await;
+    let created = |page: JobPage| page.jobs.iter().map(|job| (job.id, job.created)).collect::<Vec<_>>();
+    let rows = created(store.list(JobFilter::default(), 9).await.unwrap());
+    assert_eq!(rows, [(second, rows[1].1), (first, rows[1].1)]);
+}
