@@ -2,8 +2,8 @@
 //!
 //! It is a service inside control nodes. A client submits a **job**. An **instance** is the record of a node
 //! that may run jobs. An **attempt** is one try to run a job, as one unit of work on one instance. The
-//! **owner** is the control node that drives a job. [`core`] decides, from plain state and a given time. This
-//! room knows nothing of routing.
+//! **owner** is the control node that drives a job. [`core`] decides, from plain state and a given time.
+//! [`store`] keeps that state in SQLite or PostgreSQL. This room knows nothing of routing.
 
 pub mod core;
 pub mod store;

@@ -123,7 +123,11 @@ async fn history(store: &Store, watch: &mut Watch, mut dice: Dice) {
             }
             _ if jobs == 0 => {}
             random => {
-                let id = JobId(first + 1 + dice.below(jobs as u64) as i64);
+                let active = "SELECT coalesce(min(id), 0) FROM job WHERE state IN ('waiting', 'running')";
+                let id = match number(store, active).await {
+                    oldest if oldest > first && dice.below(3) > 0 => JobId(oldest),
+                    _ => JobId(first + 1 + dice.below(jobs as u64) as i64),
+                };
                 act(store, &mut dice, fence, id, random).await;
                 let job = store.job(id).await.unwrap();
                 watch.check(&job);
