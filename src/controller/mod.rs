@@ -6,4 +6,5 @@
 //! [`store`] keeps that state in SQLite or PostgreSQL. This room knows nothing of routing.
 
 pub mod core;
+pub mod credentials;
 pub mod store;
