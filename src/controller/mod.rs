@@ -4,7 +4,13 @@
 //! that may run jobs. An **attempt** is one try to run a job, as one unit of work on one instance. The
 //! **owner** is the control node that drives a job. [`core`] decides, from plain state and a given time.
 //! [`store`] keeps that state in SQLite or PostgreSQL. This room knows nothing of routing.
+//!
+//! - [`header`] and [`stream`]: what a client submits, and what its runner answers; [`refusal`]: why a
+//!   submission is refused.
 
 pub mod core;
 pub mod credentials;
+pub mod header;
+pub mod refusal;
 pub mod store;
+pub mod stream;

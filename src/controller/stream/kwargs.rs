@@ -1,0 +1,141 @@
+//! Rewrites the kwargs line of a stream for the child that gets it. Nothing else of a stream ever changes, and
+//! within the line no value but those that are asked for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+
+use crate::controller::credentials::RegistryLogin;
+use crate::controller::header::{Header, Pull, RunnerWords};
+
+/// The longest `limit`: it is one argument of ansible-playbook, and the system's most is 128 KiB.
+const LONGEST_LIMIT: usize = 120_000;
+
+/// What a child's kwargs are to say. It holds a secret once there is a login.
+#[derive(Debug, Default)]
+pub struct KwargsChange<'a> {
+    /// How the runner starts the job.
+    pub runner: Option<&'a RunnerWords>,
+    /// The content of the credential that `runner` names.
+    pub registry: Option<&'a RegistryLogin>,
+    /// The longest run.
+    pub timeout: Option<Duration>,
+    /// The only hosts to run on.
+    pub limit: Option<&'a [String]>,
+    /// It runs in a pod, which is its container: no other one is started.
+    pub in_pod: bool,
+}
+
+/// Why a line cannot be rewritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KwargsError {
+    /// It is no kwargs line.
+    #[error("the stored payload does not begin with a kwargs line")]
+    NoKwargs,
+    /// Too many hosts.
+    #[error("too many hosts for one run: their names are longer than {LONGEST_LIMIT} bytes")]
+    LongLimit,
+}
+
+impl<'a> KwargsChange<'a> {
+    /// What a header asks for, without its credential.
+    pub fn of(header: &'a Header) -> Self {
+        Self { runner: header.runner.as_ref(), timeout: header.timeout, ..Self::default() }
+    }
+
+    /// Whether the stream passes as it is.
+    pub fn is_none(&self) -> bool {
+        let Self { runner, registry, timeout, limit, in_pod: _ } = self;
+        runner.is_none() && registry.is_none() && timeout.is_none() && limit.is_none()
+    }
+
+    /// The line as the child is to read it, with its newline.
+    ///
+    /// # Errors
+    /// [`KwargsError`]
+    pub fn apply(&self, line: &[u8]) -> Result<Vec<u8>, KwargsError> {
+        if self.is_none() {
+            return Ok(line.to_vec());
+        }
+        let no_kwargs = |_| KwargsError::NoKwargs;
+        let mut outer: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(line).map_err(no_kwargs)?;
+        let kwargs = outer.remove("kwargs").ok_or(KwargsError::NoKwargs)?;
+        let mut kwargs: BTreeMap<String, Box<RawValue>> =
+            serde_json::from_str(kwargs.get()).map_err(no_kwargs)?;
+        for (key, value) in self.changes(&kwargs)? {
+            match value {
+                Value::Null => drop(kwargs.remove(key)),
+                value => drop(kwargs.insert(key.to_owned(), to_raw_value(&value).map_err(no_kwargs)?)),
+            }
+        }
+        outer.insert("kwargs".to_owned(), to_raw_value(&kwargs).map_err(no_kwargs)?);
+        let mut text = serde_json::to_vec(&outer).map_err(no_kwargs)?;
+        text.push(b'\n');
+        Ok(text)
+    }
+
+    /// The keys that change; null removes one.
+    fn changes(
+        &self,
+        kwargs: &BTreeMap<String, Box<RawValue>>,
+    ) -> Result<Vec<(&'static str, Value)>, KwargsError> {
+        let mut changes = Vec::new();
+        if let Some(timeout) = self.timeout {
+            // The runner counts whole seconds, and takes 0 for no limit.
+            changes.push(("timeout", json!(timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0))));
+        }
+        if let Some(hosts) = self.limit {
+            let limit = hosts.join(",");
+            if limit.len() > LONGEST_LIMIT {
+                return Err(KwargsError::LongLimit);
+            }
+            changes.push(("limit", limit.into()));
+        }
+        if self.in_pod {
+            let container = ["container_image", "container_options", "container_auth_data"];
+            changes.extend(container.map(|key| (key, Value::Null)));
+            changes.push(("process_isolation", false.into()));
+            return Ok(changes);
+        }
+        if let Some(login) = self.registry {
+            let auth = json!({
+                "host": login.host,
+                "username": login.username,
+                "password": login.password.expose(),
+                "verify_ssl": login.verify_ssl,
+            });
+            changes.push(("container_auth_data", auth));
+        }
+        if let Some(words) = self.runner {
+            changes.extend(container(words, kwargs));
+        }
+        Ok(changes)
+    }
+}
+
+fn container(words: &RunnerWords, kwargs: &BTreeMap<String, Box<RawValue>>) -> Vec<(&'static str, Value)> {
+    let given = |key| kwargs.get(key).and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+    let mut changes = Vec::new();
+    let isolation = words.isolation.or(words.image.as_ref().map(|_| true));
+    if let Some(isolation) = isolation {
+        changes.push(("process_isolation", isolation.into()));
+    }
+    if isolation == Some(true) && !given("process_isolation_executable").is_some_and(|it| it.is_string()) {
+        changes.push(("process_isolation_executable", "podman".into()));
+    }
+    if let Some(image) = &words.image {
+        changes.push(("container_image", image.as_str().into()));
+    }
+    if words.options.is_some() || words.pull.is_some() {
+        let stream = || given("container_options").and_then(|it| serde_json::from_value(it).ok());
+        let mut options: Vec<String> = words.options.clone().or_else(stream).unwrap_or_default();
+        if let Some(pull) = words.pull.map(Pull::name) {
+            options.retain(|option| !option.starts_with("--pull="));
+            options.push(format!("--pull={pull}"));
+        }
+        changes.push(("container_options", options.into()));
+    }
+    changes
+}

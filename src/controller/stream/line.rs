@@ -1,0 +1,41 @@
+//! What one line of a runner's stream is, by its keys.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+/// The keys that anybody here looks at. What else a line has is skipped.
+#[derive(Debug, Deserialize)]
+pub(super) struct RunnerLine<'a> {
+    #[serde(borrow)]
+    pub kwargs: Option<&'a RawValue>,
+    pub zipfile: Option<u64>,
+    pub eof: Option<IgnoredAny>,
+    pub status: Option<String>,
+    pub job_explanation: Option<String>,
+    pub event: Option<String>,
+    pub counter: Option<u64>,
+    pub uuid: Option<IgnoredAny>,
+    #[serde(borrow)]
+    pub event_data: Option<&'a RawValue>,
+}
+
+impl<'a> RunnerLine<'a> {
+    /// `None` for what the runner does not write.
+    pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(line).ok()
+    }
+}
+
+/// The forks in the keyword arguments, which the runner's command line passes as text.
+pub(super) fn forks(kwargs: &RawValue) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Kwargs {
+        forks: Option<serde_json::Value>,
+    }
+    let forks = serde_json::from_str::<Kwargs>(kwargs.get()).ok()?.forks?;
+    match forks {
+        serde_json::Value::String(text) => text.parse().ok(),
+        other => other.as_u64().and_then(|forks| forks.try_into().ok()),
+    }
+}

@@ -1,0 +1,23 @@
+//! The runner's stream, in both directions: lines of JSON, and zips in base64 between them.
+//!
+//! `scan` cuts the bytes into lines and zips, `line` says what a line is. [`Submission`] checks a stream on its
+//! way in, [`KwargsChange`] rewrites its first line on the way to a child, [`WorkerOutput`] reads what comes
+//! back. All of them are fed bytes and need little memory however long the stream is; none of them reads or
+//! writes anything itself.
+
+mod kwargs;
+mod line;
+mod output;
+mod scan;
+mod stats;
+mod submission;
+mod tail;
+mod zip;
+
+pub use self::kwargs::{KwargsChange, KwargsError};
+pub use self::output::{WorkerOutput, lost_line};
+pub use self::stats::HostStats;
+pub use self::submission::{Accepted, Awaited, Submission};
+
+#[cfg(test)]
+mod tests;

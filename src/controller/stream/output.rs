@@ -1,0 +1,227 @@
+//! Reads what a worker writes, while it passes unchanged: statuses, events, stats per host, the exit code.
+//!
+//! It knows up to where lines and zips are whole, so that the output of a lost attempt can be cut there and
+//! that of the next one appended.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::line::RunnerLine;
+use super::scan::{Piece, Scanner};
+use super::stats::{self, HostStats};
+use super::tail::Tail;
+use super::zip::ExitCode;
+use crate::controller::core::{ChildEnd, Evidence, FinalStatus};
+
+/// Longer lines are counted unread.
+const LONGEST_LINE: usize = 4 << 20;
+const LONGEST_STATUS: usize = 32;
+const LONGEST_EXPLANATION: usize = 1_000;
+const STATS: &str = "playbook_on_stats";
+const KEEPALIVE: &str = "keepalive";
+
+/// The output of one attempt, as far as it has come.
+#[derive(Debug)]
+pub struct WorkerOutput {
+    scanner: Scanner,
+    /// Up to here lines and zips are whole, and the end line is not among them.
+    whole: u64,
+    zip: ExitCode,
+    events: u64,
+    long_lines: u64,
+    last_status: Option<String>,
+    final_status: Option<FinalStatus>,
+    explanation: Option<String>,
+    hosts: BTreeMap<String, HostStats>,
+    has_ended: bool,
+    /// A zip was interrupted: nothing behind it can be read.
+    is_damaged: bool,
+    other: Tail,
+}
+
+impl Default for WorkerOutput {
+    fn default() -> Self {
+        Self {
+            scanner: Scanner::new(LONGEST_LINE),
+            whole: 0,
+            zip: ExitCode::default(),
+            events: 0,
+            long_lines: 0,
+            last_status: None,
+            final_status: None,
+            explanation: None,
+            hosts: BTreeMap::new(),
+            has_ended: false,
+            is_damaged: false,
+            other: Tail::default(),
+        }
+    }
+}
+
+impl WorkerOutput {
+    /// Reads the next bytes.
+    pub fn push(&mut self, mut bytes: &[u8]) {
+        while let Some(piece) = self.scanner.next(&mut bytes) {
+            match piece {
+                Piece::Line(line) => {
+                    let seen = Seen::of(line);
+                    if seen.is_none() && !line.is_empty() {
+                        self.other.push(line);
+                    }
+                    self.on_line(seen);
+                }
+                Piece::LongLine => {
+                    self.long_lines += 1;
+                    self.on_whole();
+                }
+                Piece::Zip(part) => {
+                    if self.zip.found().is_none() {
+                        self.zip.push(part);
+                    }
+                }
+                Piece::ZipEnd => self.on_whole(),
+                Piece::BadZip => self.is_damaged = true,
+            }
+        }
+    }
+
+    /// No more bytes come.
+    pub fn finish(&mut self) {
+        let unfinished = self.scanner.unfinished();
+        if !unfinished.is_empty() {
+            self.other.push(unfinished);
+        }
+    }
+
+    fn on_line(&mut self, seen: Option<Seen>) {
+        match seen {
+            Some(Seen::Status(status, explanation)) => {
+                if let Some(status) = FinalStatus::from_name(&status) {
+                    self.final_status = Some(status);
+                    self.explanation = explanation;
+                }
+                self.last_status = Some(status);
+            }
+            Some(Seen::Zip(bytes)) => {
+                self.scanner.begin_zip(bytes);
+                self.zip = ExitCode::default();
+                return;
+            }
+            Some(Seen::End) => {
+                self.has_ended = true;
+                return;
+            }
+            Some(Seen::Event(hosts)) => {
+                self.events += 1;
+                if let Some(hosts) = hosts {
+                    self.hosts = hosts;
+                }
+            }
+            Some(Seen::Nothing) | None => {}
+        }
+        self.on_whole();
+    }
+
+    fn on_whole(&mut self) {
+        if !self.has_ended && !self.is_damaged {
+            self.whole = self.scanner.position();
+        }
+    }
+
+    /// Bytes read so far.
+    pub fn position(&self) -> u64 {
+        self.scanner.position()
+    }
+
+    /// Up to here lines and zips are whole, and the end line is not among them.
+    pub fn whole(&self) -> u64 {
+        self.whole
+    }
+
+    /// Whether the end line has come.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Events, without signs of life.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Lines that were too long to be read.
+    pub fn long_lines(&self) -> u64 {
+        self.long_lines
+    }
+
+    /// The name of the last status.
+    pub fn last_status(&self) -> Option<&str> {
+        self.last_status.as_deref()
+    }
+
+    /// The last final status.
+    pub fn final_status(&self) -> Option<FinalStatus> {
+        self.final_status
+    }
+
+    /// What the playbook did on each host; empty before its recap.
+    pub fn hosts(&self) -> &BTreeMap<String, HostStats> {
+        &self.hosts
+    }
+
+    /// The exit code of the program that the runner ran.
+    pub fn exit_code(&self) -> Option<i32> {
+        self.zip.found()
+    }
+
+    /// What the job's end is judged from, once its unit has ended.
+    pub fn evidence(&self, child: ChildEnd, detail: String) -> Evidence {
+        Evidence {
+            status: self.final_status,
+            job_explanation: self.explanation.clone(),
+            child,
+            detail,
+            tail: self.other.text(),
+        }
+    }
+}
+
+/// The line that ends the output of a lost attempt, for those who read on.
+pub fn lost_line(explanation: &str) -> String {
+    format!("{}\n", json!({"status": "error", "job_explanation": explanation}))
+}
+
+/// What a line says, in the order in which `ansible-runner process` looks at its keys.
+enum Seen {
+    Status(String, Option<String>),
+    Zip(u64),
+    End,
+    Event(Option<BTreeMap<String, HostStats>>),
+    Nothing,
+}
+
+impl Seen {
+    /// `None` if the runner did not write it.
+    fn of(line: &[u8]) -> Option<Self> {
+        let line = RunnerLine::parse(line)?;
+        Some(match line {
+            RunnerLine { status: Some(status), job_explanation, .. } => {
+                let explanation = job_explanation.map(|text| cut(text, LONGEST_EXPLANATION));
+                Self::Status(cut(status, LONGEST_STATUS), explanation)
+            }
+            RunnerLine { zipfile: Some(bytes), .. } => Self::Zip(bytes),
+            RunnerLine { eof: Some(_), .. } => Self::End,
+            RunnerLine { event: Some(event), .. } if event == KEEPALIVE => Self::Nothing,
+            RunnerLine { event, counter: Some(1..), uuid: Some(_), event_data, .. } => {
+                let recap = event_data.filter(|_| event.as_deref() == Some(STATS));
+                Self::Event(recap.and_then(|data| stats::parse(data.get())))
+            }
+            RunnerLine { .. } => Self::Nothing,
+        })
+    }
+}
+
+fn cut(mut text: String, longest: usize) -> String {
+    text.truncate(text.floor_char_boundary(longest));
+    text
+}

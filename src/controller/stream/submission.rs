@@ -1,0 +1,183 @@
+//! Checks a submission while it comes: a header line perhaps, then a transmit stream from its kwargs line to
+//! its end line. It keeps one line at most; the caller stores the bytes as they are.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::line::{RunnerLine, forks};
+use super::scan::{Piece, Scanner};
+use crate::controller::header::Header;
+use crate::controller::refusal::{LINE_LIMIT, Refusal, StreamFault};
+
+/// What a stream must bring next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// The header, or the kwargs line.
+    FirstLine,
+    /// The kwargs line.
+    Kwargs,
+    /// The length of the zip, or the end line if it has none.
+    ZipOrEnd,
+    /// The rest of the zip.
+    Zip,
+    /// The end line.
+    End,
+    /// Nothing.
+    Nothing,
+}
+
+impl fmt::Display for Awaited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FirstLine => "its first line",
+            Self::Kwargs => "its kwargs line",
+            Self::ZipOrEnd => "its zipfile line or its eof line",
+            Self::Zip => "the end of its zip",
+            Self::End => "its eof line",
+            Self::Nothing => "nothing more",
+        })
+    }
+}
+
+/// A submission on its way in.
+#[derive(Debug)]
+pub struct Submission {
+    scanner: Scanner,
+    awaited: Awaited,
+    limit: u64,
+    header: Option<Header>,
+    header_length: u64,
+    kwargs_length: u64,
+    forks: Option<u32>,
+}
+
+/// A submission that came whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accepted {
+    /// What it asks for.
+    pub header: Header,
+    /// Bytes of the header line, in front of the stream.
+    pub header_length: u64,
+    /// Bytes of the stream's first line, its newline included.
+    pub kwargs_length: u64,
+    /// The forks in the kwargs.
+    pub forks: Option<u32>,
+    /// All its bytes.
+    pub length: u64,
+}
+
+impl Submission {
+    /// A submission of at most `limit` bytes, with the header that came as a parameter, if so.
+    pub fn new(limit: u64, header: Option<Header>) -> Self {
+        let awaited = if header.is_some() { Awaited::Kwargs } else { Awaited::FirstLine };
+        let scanner = Scanner::new(LINE_LIMIT);
+        Self { scanner, awaited, limit, header, header_length: 0, kwargs_length: 0, forks: None }
+    }
+
+    /// The header, as soon as it is known.
+    pub fn header(&self) -> Option<&Header> {
+        self.header.as_ref()
+    }
+
+    /// Checks the next bytes.
+    ///
+    /// # Errors
+    /// [`Refusal`]. Nothing more must be pushed then.
+    pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), Refusal> {
+        if self.scanner.position() + bytes.len() as u64 > self.limit {
+            return Err(Refusal::TooLarge { limit: self.limit });
+        }
+        loop {
+            let start = self.scanner.position() - self.scanner.unfinished().len() as u64;
+            let Some(piece) = self.scanner.next(&mut bytes) else { break };
+            match piece {
+                Piece::Line(line) => {
+                    let length = line.len() as u64 + 1;
+                    match read_line(self.awaited, line, start)? {
+                        Step::Header(header) => {
+                            (self.header, self.header_length) = (Some(*header), length);
+                            self.awaited = Awaited::Kwargs;
+                        }
+                        Step::Kwargs(forks) => {
+                            (self.forks, self.kwargs_length) = (forks, length);
+                            self.header.get_or_insert_default();
+                            self.awaited = Awaited::ZipOrEnd;
+                        }
+                        Step::Zip(bytes) => {
+                            self.scanner.begin_zip(bytes);
+                            self.awaited = Awaited::Zip;
+                        }
+                        Step::End => self.awaited = Awaited::Nothing,
+                    }
+                }
+                Piece::LongLine => return Err(self.too_long()),
+                Piece::Zip(_) => {}
+                Piece::ZipEnd => self.awaited = Awaited::End,
+                Piece::BadZip => return Err(StreamFault::BadZip(self.scanner.position()).into()),
+            }
+        }
+        if self.scanner.is_in_long_line() { Err(self.too_long()) } else { Ok(()) }
+    }
+
+    /// The sender has ended.
+    ///
+    /// # Errors
+    /// It ended too early.
+    pub fn finish(self) -> Result<Accepted, Refusal> {
+        let length = self.scanner.position();
+        if !self.scanner.unfinished().is_empty() && self.awaited == Awaited::Nothing {
+            return Err(StreamFault::Unexpected(Awaited::Nothing, length).into());
+        }
+        match self.header {
+            Some(header) if self.awaited == Awaited::Nothing => Ok(Accepted {
+                header,
+                header_length: self.header_length,
+                kwargs_length: self.kwargs_length,
+                forks: self.forks,
+                length,
+            }),
+            Some(_) | None => Err(StreamFault::EndsEarly(self.awaited, length).into()),
+        }
+    }
+
+    fn too_long(&self) -> Refusal {
+        match self.awaited {
+            Awaited::FirstLine => Refusal::LongFirstLine,
+            awaited => StreamFault::LongLine(awaited).into(),
+        }
+    }
+}
+
+/// What a line is.
+enum Step {
+    Header(Box<Header>),
+    Kwargs(Option<u32>),
+    Zip(u64),
+    End,
+}
+
+/// Reads the line that begins at `start`.
+fn read_line(awaited: Awaited, line: &[u8], start: u64) -> Result<Step, Refusal> {
+    let unexpected = || Refusal::Stream(StreamFault::Unexpected(awaited, start));
+    let parsed = RunnerLine::parse(line);
+    match (awaited, parsed) {
+        (Awaited::FirstLine | Awaited::Kwargs, Some(RunnerLine { kwargs: Some(kwargs), .. })) => {
+            if kwargs.get().starts_with('{') { Ok(Step::Kwargs(forks(kwargs))) } else { Err(unexpected()) }
+        }
+        (Awaited::FirstLine, _) => first_line(line),
+        (Awaited::ZipOrEnd, Some(RunnerLine { zipfile: Some(bytes), .. })) => Ok(Step::Zip(bytes)),
+        (Awaited::ZipOrEnd | Awaited::End, Some(RunnerLine { eof: Some(_), zipfile: None, .. })) => {
+            Ok(Step::End)
+        }
+        (_, _) => Err(unexpected()),
+    }
+}
+
+fn first_line(line: &[u8]) -> Result<Step, Refusal> {
+    let Ok(Value::Object(map)) = serde_json::from_slice(line) else { return Err(Refusal::NoHeader) };
+    if !map.contains_key("controller") {
+        return Err(Refusal::NoHeader);
+    }
+    Ok(Step::Header(Box::new(Header::try_from(Value::Object(map))?)))
+}

@@ -1,0 +1,25 @@
+//! The last bytes of what a worker wrote that is not its stream: usually the traceback that explains its end.
+
+/// The most bytes that are kept.
+const KEPT: usize = 1_000;
+
+/// The end of a text of any length.
+#[derive(Debug, Default)]
+pub(super) struct Tail(Vec<u8>);
+
+impl Tail {
+    /// Adds a line.
+    pub(super) fn push(&mut self, line: &[u8]) {
+        self.0.extend_from_slice(&line[line.len().saturating_sub(KEPT)..]);
+        self.0.push(b'\n');
+        let excess = self.0.len().saturating_sub(KEPT);
+        self.0.drain(..excess);
+    }
+
+    /// The text, fit for a table or a terminal.
+    pub(super) fn text(&self) -> String {
+        let text = String::from_utf8_lossy(&self.0);
+        let shown = |c: char| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
+        text.trim().chars().map(shown).collect()
+    }
+}

@@ -1,0 +1,107 @@
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::*;
+use super::recorded;
+use crate::controller::credentials::RegistryLogin;
+use crate::controller::header::{Header, Pull, RunnerWords};
+
+/// The kwargs of a line after a change.
+fn changed(change: &KwargsChange<'_>, kwargs: &Value) -> Value {
+    let line = format!("{}\n", json!({"kwargs": kwargs}));
+    let line = change.apply(line.as_bytes()).unwrap();
+    assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+    let mut whole: Value = serde_json::from_slice(&line).unwrap();
+    whole["kwargs"].take()
+}
+
+#[test]
+fn without_a_reason_the_bytes_stay_as_they_are() {
+    let stream = recorded("ok.in");
+    let line = &stream[..stream.iter().position(|byte| *byte == b'\n').unwrap() + 1];
+    let header = Header::default();
+    assert_eq!(KwargsChange::of(&header).apply(line).unwrap(), line);
+    let in_pod = KwargsChange { in_pod: true, ..KwargsChange::default() };
+    assert_eq!(in_pod.apply(line).unwrap(), line);
+    assert_eq!(KwargsChange::default().apply(b"anything"), Ok(b"anything".to_vec()));
+}
+
+#[test]
+fn image_pull_options_and_login_become_the_runners_words() {
+    let words = RunnerWords {
+        image: Some("quay.io/ee".to_owned()),
+        pull: Some(Pull::Always),
+        options: None,
+        ..RunnerWords::default()
+    };
+    let login = RegistryLogin {
+        host: "quay.io".to_owned(),
+        username: "u".to_owned(),
+        password: "canary".to_owned().into(),
+        verify_ssl: false,
+    };
+    let header =
+        Header { runner: Some(words), timeout: Some(Duration::from_millis(1_001)), ..Header::default() };
+    let change = KwargsChange { registry: Some(&login), ..KwargsChange::of(&header) };
+    let kwargs = json!({
+        "playbook": "a.yml", "ident": "x", "container_options": ["--user=root", "--pull=never"],
+        "process_isolation": null, "process_isolation_executable": null,
+    });
+    let wanted = json!({
+        "playbook": "a.yml", "ident": "x", "container_options": ["--user=root", "--pull=always"],
+        "process_isolation": true, "process_isolation_executable": "podman", "container_image": "quay.io/ee",
+        "container_auth_data": {"host": "quay.io", "username": "u", "password": "canary", "verify_ssl": false},
+        "timeout": 2,
+    });
+    assert_eq!(changed(&change, &kwargs), wanted);
+    assert!(!format!("{change:?}").contains("canary"));
+
+    // In a pod there is no other container.
+    let change = KwargsChange { in_pod: true, ..change };
+    let wanted = json!({
+        "playbook": "a.yml", "ident": "x", "timeout": 2,
+        "process_isolation": false, "process_isolation_executable": null,
+    });
+    assert_eq!(changed(&change, &kwargs), wanted);
+}
+
+#[test]
+fn isolation_alone_keeps_the_image_and_program_of_the_stream() {
+    let words = RunnerWords {
+        isolation: Some(true),
+        options: Some(vec!["-v=/a:/b".to_owned()]),
+        ..RunnerWords::default()
+    };
+    let change = KwargsChange { runner: Some(&words), ..KwargsChange::default() };
+    let kwargs =
+        json!({"container_image": "i", "process_isolation_executable": "docker", "container_options": ["x"]});
+    let wanted = json!({
+        "container_image": "i", "process_isolation_executable": "docker", "container_options": ["-v=/a:/b"],
+        "process_isolation": true,
+    });
+    assert_eq!(changed(&change, &kwargs), wanted);
+    let off = RunnerWords { isolation: Some(false), image: Some("j".to_owned()), ..RunnerWords::default() };
+    let off = changed(&KwargsChange { runner: Some(&off), ..KwargsChange::default() }, &json!({}));
+    assert_eq!(off, json!({"process_isolation": false, "container_image": "j"}));
+}
+
+#[test]
+fn a_rerun_names_its_hosts_and_no_other_value_changes() {
+    let hosts = ["b".to_owned(), "c".to_owned()];
+    let change = KwargsChange { limit: Some(&hosts), ..KwargsChange::default() };
+    // Numbers that a parser would round, and keys that we do not know.
+    let line = br#"{"kwargs": {"x": 123456789012345678901234567890, "y": 1.10, "limit": "all", "z": {"b":1,"a":2}}, "w": 0}"#;
+    let line = String::from_utf8(change.apply(line).unwrap()).unwrap();
+    assert_eq!(
+        line,
+        "{\"kwargs\":{\"limit\":\"b,c\",\"x\":123456789012345678901234567890,\"y\":1.10,\
+         \"z\":{\"b\":1,\"a\":2}},\"w\":0}\n"
+    );
+    let many: Vec<String> = (0..20_000).map(|i| format!("host-{i:06}")).collect();
+    let many = KwargsChange { limit: Some(&many), ..KwargsChange::default() };
+    assert_eq!(many.apply(b"{\"kwargs\": {}}\n"), Err(KwargsError::LongLimit));
+    for line in [b"".as_slice(), b"{}", b"{\"kwargs\": 5}", b"[]"] {
+        assert_eq!(change.apply(line), Err(KwargsError::NoKwargs));
+    }
+}

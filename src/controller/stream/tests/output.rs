@@ -1,0 +1,181 @@
+use proptest::prelude::*;
+
+use super::super::*;
+use super::{recorded, zip};
+use crate::controller::core::{ChildEnd, Ending, FinalStatus, UnitAt, judge};
+
+fn read(stream: &[u8], chunk: usize) -> WorkerOutput {
+    let mut output = WorkerOutput::default();
+    stream.chunks(chunk).for_each(|part| output.push(part));
+    output.finish();
+    output
+}
+
+fn stats(output: &WorkerOutput, host: &str) -> HostStats {
+    output.hosts()[host]
+}
+
+#[test]
+fn recorded_streams_tell_how_they_ended() {
+    for (name, status, last, events, code, ending) in [
+        ("ok.out", Some(FinalStatus::Successful), "successful", 8, Some(0), Ending::Successful),
+        ("failed.out", Some(FinalStatus::Failed), "failed", 8, Some(2), Ending::Failed),
+        ("unreachable.out", Some(FinalStatus::Failed), "failed", 6, Some(4), Ending::Failed),
+        ("timeout.out", Some(FinalStatus::Timeout), "timeout", 4, Some(254), Ending::Failed),
+        ("canceled.out", Some(FinalStatus::Canceled), "canceled", 5, Some(254), Ending::Failed),
+        ("error.out", Some(FinalStatus::Error), "error", 0, None, Ending::Error),
+    ] {
+        let stream = recorded(name);
+        for chunk in [1, 7, 1000, stream.len()] {
+            let output = read(&stream, chunk);
+            assert_eq!(output.final_status(), status, "{name}");
+            assert_eq!(output.last_status(), Some(last), "{name}");
+            assert_eq!((output.events(), output.exit_code()), (events, code), "{name}");
+            assert!(output.has_ended());
+            assert_eq!(output.position(), stream.len() as u64);
+            // Everything but the end line is whole.
+            assert_eq!(&stream[output.whole() as usize..], b"{\"eof\": true}\n", "{name}");
+            let evidence = output.evidence(ChildEnd::Failed, "exit status 2".to_owned());
+            assert_eq!(evidence.tail, "");
+            let verdict = judge(false, &evidence, UnitAt { unit: "u", node: None });
+            assert_eq!(verdict.ending, ending, "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_recap_is_counted_per_host() {
+    let one = HostStats { ok: 1, ..HostStats::default() };
+    let output = read(&recorded("ok.out"), 512);
+    assert_eq!((output.hosts().len(), stats(&output, "a"), stats(&output, "b")), (2, one, one));
+    let output = read(&recorded("failed.out"), 512);
+    assert_eq!(stats(&output, "a"), HostStats { skipped: 1, ..HostStats::default() });
+    assert_eq!(stats(&output, "b"), HostStats { failures: 1, ..HostStats::default() });
+    assert!(stats(&output, "b").has_failed() && !stats(&output, "a").has_failed());
+    let output = read(&recorded("unreachable.out"), 512);
+    assert_eq!(stats(&output, "a"), HostStats { dark: 1, ..HostStats::default() });
+    assert!(stats(&output, "a").has_failed());
+    assert!(read(&recorded("timeout.out"), 512).hosts().is_empty());
+}
+
+#[test]
+fn a_traceback_is_kept_for_the_explanation() {
+    let output = read(&recorded("exception.out"), 100);
+    assert_eq!((output.final_status(), output.last_status(), output.has_ended()), (None, None, false));
+    let evidence = output.evidence(ChildEnd::Failed, "exit status 1".to_owned());
+    assert!(evidence.tail.ends_with("got an unexpected keyword argument 'nonsense'"), "{}", evidence.tail);
+    assert!(evidence.tail.len() <= 1_000 && evidence.tail.len() > 500);
+    let verdict = judge(false, &evidence, UnitAt { unit: "u", node: None });
+    assert!(verdict.explanation.contains("'nonsense'"));
+
+    let mut output = read(b"one\n{\"status\": \"running\"}\n\x1b[31mtwo\xff\nthree", 3);
+    output.finish();
+    assert_eq!(output.last_status(), Some("running"));
+    let tail = output.evidence(ChildEnd::Failed, String::new()).tail;
+    assert!(tail.starts_with("one\n\u{fffd}[31mtwo\u{fffd}\nthree"), "{tail:?}");
+}
+
+#[test]
+fn an_output_is_whole_at_lines_and_zips_only() {
+    let stream = recorded("failed.out");
+    let zip_line = stream.windows(11).position(|window| window == b"{\"zipfile\":").unwrap();
+    let end_line = stream.len() - b"{\"eof\": true}\n".len();
+    let mut output = WorkerOutput::default();
+    for (at, byte) in stream.iter().enumerate() {
+        output.push(&[*byte]);
+        let whole = output.whole() as usize;
+        let read = at + 1;
+        if read <= zip_line {
+            let line_end = stream[..read].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            assert_eq!(whole, line_end);
+        } else if read < end_line {
+            assert_eq!(whole, zip_line, "at {read}");
+        } else {
+            assert_eq!(whole, end_line, "at {read}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_output_that_is_closed_and_continued_reads_to_the_end() {
+    let lost = recorded("failed.out");
+    for cut in (0..lost.len()).step_by(97) {
+        let first = read(&lost[..cut], 64);
+        let whole = &lost[..first.whole() as usize];
+        let line = lost_line("attempt 1 was lost with e1");
+        let joined = [whole, line.as_bytes(), &recorded("ok.out")].concat();
+        let output = read(&joined, 64);
+        assert_eq!(output.final_status(), Some(FinalStatus::Successful));
+        assert_eq!(output.evidence(ChildEnd::Succeeded, String::new()).tail, "", "cut at {cut}");
+        assert!(output.has_ended());
+        assert_eq!(output.exit_code(), Some(0));
+    }
+}
+
+#[test]
+fn nothing_behind_a_damaged_zip_is_whole() {
+    let stream = [zip(300)[..100].to_vec(), b"Killed {\n{\"status\": \"failed\"}\n".to_vec()].concat();
+    let output = read(&stream, 10);
+    assert_eq!(output.whole(), 0);
+    assert_eq!(output.final_status(), Some(FinalStatus::Failed));
+}
+
+#[test]
+fn long_lines_are_counted_unread() {
+    let long = [b"{\"event\": \"".to_vec(), vec![b'x'; 5 << 20], b"\"}\n".to_vec()].concat();
+    let stream = [&long, b"{\"status\": \"successful\"}\n".as_slice()].concat();
+    let output = read(&stream, 1 << 16);
+    assert_eq!((output.long_lines(), output.events()), (1, 0));
+    assert_eq!(output.final_status(), Some(FinalStatus::Successful));
+    assert_eq!(output.whole(), stream.len() as u64);
+    assert_eq!(output.evidence(ChildEnd::Failed, String::new()).tail, "");
+}
+
+#[test]
+fn lines_of_other_runners_do_no_harm() {
+    for (line, events, last) in [
+        (r#"{"event": "keepalive", "counter": 0, "uuid": 0}"#, 0, None),
+        (r#"{"event": "verbose", "counter": 1, "uuid": "a", "stdout": "x", "new": [1]}"#, 1, None),
+        (r#"{"event": "verbose", "counter": 0, "uuid": "a"}"#, 0, None),
+        (r#"{"event": "verbose", "uuid": "a"}"#, 0, None),
+        (r#"{"counter": 3, "uuid": "a"}"#, 1, None),
+        (
+            r#"{"event": "playbook_on_stats", "counter": 1, "uuid": "a", "event_data": {"ok": {"h": -1}}}"#,
+            1,
+            None,
+        ),
+        (r#"{"status": "weird", "event": "verbose"}"#, 0, Some("weird")),
+        (
+            r#"{"status": "sssssssssssssssssssssssssssssssssssssssssss"}"#,
+            0,
+            Some("ssssssssssssssssssssssssssssssss"),
+        ),
+        ("{}", 0, None),
+    ] {
+        let output = read(format!("{line}\n").as_bytes(), 5);
+        assert_eq!((output.events(), output.last_status()), (events, last), "{line}");
+        assert_eq!(output.final_status(), None);
+        assert_eq!(output.evidence(ChildEnd::Failed, String::new()).tail, "", "{line}");
+    }
+}
+
+proptest! {
+    /// However a stream is split, the same is read; however it is damaged, nothing breaks.
+    #[test]
+    fn splitting_changes_nothing(
+        name in prop::sample::select(vec!["ok.out", "failed.out", "exception.out"]),
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        chunk in 1usize..5_000,
+    ) {
+        let mut stream = recorded(name);
+        for (at, byte) in edits {
+            let at = at.index(stream.len());
+            stream[at] = byte;
+        }
+        let (whole, parts) = (read(&stream, stream.len()), read(&stream, chunk));
+        prop_assert_eq!(format!("{:?}", parts.evidence(ChildEnd::Failed, String::new())),
+            format!("{:?}", whole.evidence(ChildEnd::Failed, String::new())));
+        prop_assert_eq!((parts.whole(), parts.events(), parts.exit_code()), (whole.whole(), whole.events(), whole.exit_code()));
+        prop_assert!(parts.whole() <= stream.len() as u64);
+    }
+}

@@ -1,0 +1,140 @@
+//! Finds the exit code in a zip of artifacts while it passes: the file `rc`, which is nowhere else in the
+//! stream. It follows the headers in front of the entries and keeps nothing but that file.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use flate2::{Decompress, FlushDecompress};
+
+/// The largest file that may be an exit code.
+const LARGEST: u32 = 64;
+const HEADER: usize = 30;
+const SIGNATURE: [u8; 4] = *b"PK\x03\x04";
+const STORED: u16 = 0;
+const DEFLATED: u16 = 8;
+
+/// Looks for the exit code.
+#[derive(Debug, Default)]
+pub(super) struct ExitCode {
+    /// Letters of base64 that are not four yet.
+    letters: Vec<u8>,
+    at: Place,
+    bytes: Vec<u8>,
+    found: Option<i32>,
+}
+
+/// Where in the zip the next byte belongs.
+#[derive(Debug, Default, Clone, Copy)]
+enum Place {
+    #[default]
+    Header,
+    /// Name and extra field.
+    Name(Entry),
+    /// The content of `rc`.
+    Code(Entry),
+    /// The content of another file: this many bytes.
+    Other(u64),
+    /// No more entries, or nothing that we understand.
+    End,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    method: u16,
+    size: u32,
+    name: usize,
+    extra: usize,
+}
+
+impl ExitCode {
+    /// The code, once it has passed.
+    pub(super) fn found(&self) -> Option<i32> {
+        self.found
+    }
+
+    /// Looks at the next part of the zip, in base64 with blanks.
+    pub(super) fn push(&mut self, base64: &[u8]) {
+        if matches!(self.at, Place::End) {
+            return;
+        }
+        for part in base64.chunks(4_096) {
+            self.letters.extend(part.iter().filter(|byte| !byte.is_ascii_whitespace()));
+            let whole = self.letters.len() / 4 * 4;
+            let Ok(bytes) = STANDARD.decode(&self.letters[..whole]) else {
+                self.at = Place::End;
+                return;
+            };
+            self.letters.drain(..whole);
+            self.read(&bytes);
+        }
+    }
+
+    fn read(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match self.at {
+                Place::End => return,
+                Place::Other(left) => {
+                    let skipped = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                    bytes = &bytes[skipped..];
+                    let left = left - skipped as u64;
+                    self.at = if left == 0 { Place::Header } else { Place::Other(left) };
+                }
+                Place::Header => self.collect(&mut bytes, HEADER, |_, header| match Entry::parse(header) {
+                    Some(entry) => Place::Name(entry),
+                    None => Place::End,
+                }),
+                Place::Name(entry) => {
+                    self.collect(&mut bytes, entry.name + entry.extra, |_, name| entry.content(name));
+                }
+                Place::Code(entry) => self.collect(&mut bytes, entry.size as usize, |code, content| {
+                    code.found = entry.read(content);
+                    Place::End
+                }),
+            }
+        }
+    }
+
+    /// Collects so many bytes, and then goes where they lead.
+    fn collect(&mut self, bytes: &mut &[u8], wanted: usize, then: impl FnOnce(&mut Self, &[u8]) -> Place) {
+        let (taken, rest) = bytes.split_at(bytes.len().min(wanted - self.bytes.len()));
+        self.bytes.extend_from_slice(taken);
+        *bytes = rest;
+        if self.bytes.len() == wanted {
+            let whole = std::mem::take(&mut self.bytes);
+            self.at = then(self, &whole);
+        }
+    }
+}
+
+impl Entry {
+    /// Reads the header of an entry; `None` if it is none, or one whose size comes later.
+    fn parse(header: &[u8]) -> Option<Self> {
+        let number = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+        let size_follows = number(6) & 8 != 0;
+        let size = u32::from_le_bytes([header[18], header[19], header[20], header[21]]);
+        if header[..4] != SIGNATURE || size_follows || size == u32::MAX {
+            return None;
+        }
+        Some(Self { method: number(8), size, name: number(26).into(), extra: number(28).into() })
+    }
+
+    fn content(self, name: &[u8]) -> Place {
+        match (&name[..self.name], self.size) {
+            (_, 0) => Place::Header,
+            (b"rc", 1..=LARGEST) => Place::Code(self),
+            (_, size) => Place::Other(size.into()),
+        }
+    }
+
+    fn read(self, content: &[u8]) -> Option<i32> {
+        let mut text = Vec::with_capacity(LARGEST as usize);
+        match self.method {
+            STORED => text.extend_from_slice(content),
+            DEFLATED => {
+                let mut inflate = Decompress::new(false);
+                inflate.decompress_vec(content, &mut text, FlushDecompress::Finish).ok()?;
+            }
+            _ => return None,
+        }
+        std::str::from_utf8(&text).ok()?.trim().parse().ok()
+    }
+}
