@@ -11,6 +11,7 @@
 pub mod core;
 pub mod credentials;
 pub mod header;
+pub mod health;
 pub mod refusal;
 pub mod store;
 pub mod stream;

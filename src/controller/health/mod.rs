@@ -1,0 +1,115 @@
+//! Health checks: the child that asks a node for its processors and memory, what its answer means, and which
+//! instances are asked next. It sends nothing; [`Instance`](super::core::Instance) knows when a check is due.
+
+mod schedule;
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::core::{ChildEnd, Cpus, HealthReport};
+
+pub use self::schedule::{CHECKS_AT_ONCE, next_checks, next_due};
+
+/// The `params` of the child.
+pub const PARAMS: &str = "--worker-info";
+/// How long a check may take, as the child's `ttl` too.
+pub const BUDGET: Duration = Duration::from_secs(20);
+/// The most output that is read.
+pub const LONGEST_OUTPUT: usize = 64 << 10;
+
+const LONGEST_ERROR: usize = 1_000;
+const MOST_ERRORS: usize = 16;
+const LONGEST_WORD: usize = 64;
+
+/// How a check ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckEnd {
+    /// How its unit ended.
+    pub child: ChildEnd,
+    /// The unit's Detail.
+    pub detail: String,
+    /// The unit's output, at most [`LONGEST_OUTPUT`].
+    pub output: Vec<u8>,
+}
+
+impl CheckEnd {
+    /// What it says about the instance.
+    ///
+    /// # Errors
+    /// The entries for the instance's `errors`: it starts no jobs until a check succeeds.
+    pub fn report(&self) -> Result<HealthReport, Vec<String>> {
+        let output = String::from_utf8_lossy(&self.output);
+        let failed = |what: &str| vec![shown(&format!("{what}: {}: {output}", self.detail))];
+        match self.child {
+            ChildEnd::Succeeded => {
+                let info = find(&output).ok_or_else(|| failed("the runner's answer is not understood"))?;
+                read(&info)
+            }
+            ChildEnd::Failed => Err(failed("the health check failed")),
+            ChildEnd::Canceled => Err(failed("the health check was cancelled")),
+            ChildEnd::Released => Err(failed("the health check was released")),
+        }
+    }
+}
+
+/// The runner's answer, which warnings of Python may surround.
+fn find(output: &str) -> Option<Value> {
+    let parse = |text: &str| {
+        let options = serde_saphyr::options! { with_snippet: false };
+        serde_saphyr::from_str_with_options::<Value>(text, options).ok().filter(Value::is_object)
+    };
+    parse(output).or_else(|| output.lines().rev().filter(|line| line.starts_with('{')).find_map(parse))
+}
+
+fn read(info: &Value) -> Result<HealthReport, Vec<String>> {
+    let reported = info["errors"].as_array().into_iter().flatten();
+    let mut errors: Vec<String> = reported
+        .take(MOST_ERRORS)
+        .map(|error| error.as_str().map_or_else(|| error.to_string(), shown))
+        .collect();
+    let mut missing = |key: &str| errors.push(format!("the runner's answer has no usable {key}"));
+    let cpus = info["cpu_count"].as_u64().filter(|count| *count > 0);
+    let cpus = cpus.and_then(|count| u32::try_from(count).ok());
+    if cpus.is_none() {
+        missing("cpu_count");
+    }
+    let memory = info["mem_in_bytes"].as_u64();
+    if memory.is_none() {
+        missing("mem_in_bytes");
+    }
+    // YAML reads a version such as 2.4 as a number.
+    let version = match &info["runner_version"] {
+        Value::String(text) => word(text),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    if version.is_none() {
+        missing("runner_version");
+    }
+    match (cpus, memory, version) {
+        (Some(cpus), Some(memory), Some(version)) if errors.is_empty() => Ok(HealthReport {
+            cpus: Cpus::whole(cpus),
+            memory,
+            uuid: info["uuid"].as_str().and_then(word),
+            version: format!("ansible-runner-{version}"),
+        }),
+        (_, _, _) => Err(errors),
+    }
+}
+
+fn word(text: &str) -> Option<String> {
+    let plain = !text.is_empty() && text.len() <= LONGEST_WORD && text.bytes().all(|b| b.is_ascii_graphic());
+    plain.then(|| text.to_owned())
+}
+
+/// A text of another node, fit for a table.
+fn shown(text: &str) -> String {
+    let mut text: String =
+        text.trim().chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect();
+    text.truncate(text.floor_char_boundary(LONGEST_ERROR));
+    text
+}
+
+#[cfg(test)]
+mod tests;

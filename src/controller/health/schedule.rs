@@ -1,0 +1,33 @@
+//! Which instances are checked next. When a check is due is decided by the instance: at first sight, when it
+//! returns, on demand, and after an error with a growing delay.
+
+use std::collections::BTreeSet;
+
+use crate::controller::core::{Instance, InstanceName, Time};
+
+/// The most checks at a time: a control node that starts up sees all its instances at once.
+pub const CHECKS_AT_ONCE: usize = 16;
+
+/// The instances that `observer` checks now, those that have waited longest first. `running` are being checked
+/// already.
+pub fn next_checks(
+    instances: &[Instance],
+    observer: &InstanceName,
+    running: &BTreeSet<InstanceName>,
+    now: Time,
+) -> Vec<InstanceName> {
+    let mut due: Vec<(Time, &InstanceName)> = instances
+        .iter()
+        .filter(|instance| instance.is_reachable_from(observer, now) && !running.contains(&instance.name))
+        .filter_map(|instance| instance.health_due.filter(|due| *due <= now).map(|due| (due, &instance.name)))
+        .collect();
+    due.sort();
+    let free = CHECKS_AT_ONCE.saturating_sub(running.len());
+    due.into_iter().take(free).map(|(_, name)| name.clone()).collect()
+}
+
+/// When to look again, if no instance changes before.
+pub fn next_due(instances: &[Instance], running: &BTreeSet<InstanceName>, now: Time) -> Option<Time> {
+    let waiting = instances.iter().filter(|instance| !running.contains(&instance.name));
+    waiting.filter_map(|instance| instance.health_due).filter(|due| *due > now).min()
+}
