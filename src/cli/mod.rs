@@ -7,6 +7,8 @@ mod connect;
 mod demo;
 mod endpoint;
 pub(crate) mod exit;
+#[cfg_attr(not(test), expect(dead_code, reason = "no command uses it yet"))]
+mod job;
 mod loglevel;
 mod node;
 mod output;

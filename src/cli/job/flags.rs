@@ -1,0 +1,147 @@
+//! The flags of `meshctl job run`.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+
+/// Arguments of `meshctl job run`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["playbook", "module"]))]
+pub(super) struct RunFlags {
+    /// Directory to run: with project/ in it a runner's directory, else the project itself [default: .]
+    pub dir: Option<PathBuf>,
+    /// Playbook to run, as a path within the project
+    #[arg(long, short = 'p', value_name = "FILE")]
+    pub playbook: Option<String>,
+    /// Module to run on each host, instead of a playbook
+    #[arg(long, short = 'm')]
+    pub module: Option<String>,
+    /// Arguments of the module
+    #[arg(long = "args", short = 'a', requires = "module")]
+    pub module_args: Option<String>,
+    /// Hosts that the module runs on [default: all]
+    #[arg(long, requires = "module")]
+    pub pattern: Option<String>,
+    /// Inventory: a file, a directory, or a list of hosts with a comma
+    #[arg(long, short = 'i', value_name = "FILE|DIR|HOST,")]
+    pub inventory: Vec<String>,
+    /// Variables: KEY=VALUE, a JSON object, or @FILE
+    #[arg(long = "extra-vars", short = 'e', value_name = "VARS")]
+    pub extra_vars: Vec<String>,
+    /// Run on these hosts alone
+    #[arg(long, short = 'l', value_name = "PATTERN")]
+    pub limit: Option<String>,
+    /// Hosts at a time
+    #[arg(long, short = 'f', value_parser = clap::value_parser!(u32).range(1..))]
+    pub forks: Option<u32>,
+    /// Run only what has these tags
+    #[arg(long, short = 't')]
+    pub tags: Option<String>,
+    /// Leave out what has these tags
+    #[arg(long)]
+    pub skip_tags: Option<String>,
+    /// Have the playbook say more (up to -vvvvv)
+    #[arg(short = 'v', action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Change nothing, and say what would change
+    #[arg(long)]
+    pub check: bool,
+    /// Show what changes in files
+    #[arg(long)]
+    pub diff: bool,
+    /// Private key for the hosts
+    #[arg(long, value_name = "FILE")]
+    pub private_key: Option<PathBuf>,
+    /// Ask for the password of the connection
+    #[arg(long, short = 'k')]
+    pub ask_pass: bool,
+    /// Ask for the password of become
+    #[arg(long, short = 'K')]
+    pub ask_become_pass: bool,
+    /// File with the password of the vault
+    #[arg(long, value_name = "FILE")]
+    pub vault_password_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub placing: Placing,
+    /// Unpack the job's artifacts into this directory
+    #[arg(long, value_name = "DIR")]
+    pub artifacts: Option<PathBuf>,
+    /// Do not wait for the job's end
+    #[arg(long)]
+    pub detach: bool,
+}
+
+/// Where and when a job runs: the flags that become its header.
+#[derive(Debug, Default, Args)]
+pub(super) struct Placing {
+    /// Number of hosts in the inventory, for the job's size
+    #[arg(long)]
+    pub hosts: Option<u32>,
+    /// Longest run, as in 1h30m
+    #[arg(long, value_name = "DURATION", value_parser = span)]
+    pub job_timeout: Option<String>,
+    /// Longest wait for a place
+    #[arg(long, value_name = "DURATION", value_parser = span)]
+    pub pending_timeout: Option<String>,
+    /// How long its node may be silent
+    #[arg(long, value_name = "DURATION", value_parser = span)]
+    pub lost_after: Option<String>,
+    /// Run it again that often if its node is lost
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10))]
+    pub retry: Option<u32>,
+    /// Even if the lost one may still run
+    #[arg(long, requires = "retry")]
+    pub retry_unconfirmed: bool,
+    /// Group to run in; more of them in order
+    #[arg(long)]
+    pub group: Vec<String>,
+    /// Name for lists
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Submitting the same key again follows the same job
+    #[arg(long, value_name = "KEY")]
+    pub job_key: Option<String>,
+    /// -100 to 100; higher goes first
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i8).range(-100..=100))]
+    pub priority: Option<i8>,
+    /// Label for filters
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
+    pub label: Vec<(String, String)>,
+    /// Job that must succeed first: its number or its key
+    #[arg(long, value_name = "JOB")]
+    pub depends_on: Vec<String>,
+    /// Word of which only one running job may hold each
+    #[arg(long, value_name = "WORD")]
+    pub exclusive: Vec<String>,
+    /// Image of the execution environment
+    #[arg(long)]
+    pub image: Option<String>,
+    /// When to pull it: always, missing or never
+    #[arg(long, value_parser = ["always", "missing", "never"])]
+    pub pull: Option<String>,
+    /// Credential of its registry
+    #[arg(long, value_name = "CREDENTIAL")]
+    pub registry: Option<String>,
+    /// Repository of the project, which the control node fetches
+    #[arg(long, value_name = "URL")]
+    pub project_url: Option<String>,
+    /// Its branch, tag or commit
+    #[arg(long, requires = "project_url")]
+    pub revision: Option<String>,
+    /// Credential of the repository
+    #[arg(long, value_name = "CREDENTIAL", requires = "project_url")]
+    pub project_credential: Option<String>,
+}
+
+fn span(text: &str) -> Result<String, String> {
+    match crate::duration::parse(text) {
+        Ok(span) if span.is_zero() => Err("it must be above zero".to_owned()),
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}

@@ -1,0 +1,333 @@
+//! What is packed, compared with a stream that ansible-runner 2.4.3 made of the same directory
+//! (`tests/vectors/runner/tree.in`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Cursor, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use clap::{CommandFactory, FromArgMatches, Parser};
+use serde_json::{Map, Value, json};
+
+use super::flags::RunFlags;
+use super::pack::{Job, Typed};
+use super::transmit::Stream;
+use crate::cli::exit::Failure;
+
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    flags: RunFlags,
+}
+
+fn flags(dir: &Path, words: &[&str]) -> RunFlags {
+    let dir = dir.to_str().unwrap();
+    let words = ["run", dir].into_iter().chain(words.iter().copied());
+    let matches = Line::command().try_get_matches_from(words).unwrap_or_else(|error| panic!("{error}"));
+    Line::from_arg_matches(&matches).unwrap().flags
+}
+
+/// Name: kind and mode, content.
+type Files = BTreeMap<String, (u32, Vec<u8>)>;
+
+/// The header if there is one, the kwargs, and the files as a worker unpacks them.
+fn read(stream: &[u8]) -> (Option<Value>, Map<String, Value>, Files) {
+    let mut rest = stream;
+    let mut line = || {
+        let end = rest.iter().position(|byte| *byte == b'\n').unwrap();
+        let value: Value = serde_json::from_slice(&rest[..end]).unwrap();
+        rest = &rest[end + 1..];
+        value
+    };
+    let first = line();
+    let (header, kwargs) =
+        if first.get("controller").is_some() { (Some(first), line()) } else { (None, first) };
+    let size = line()["zipfile"].as_u64().unwrap();
+    let body = size.div_ceil(3) as usize * 4;
+    assert_eq!(
+        &rest[body..],
+        if header.is_some() { b"{\"eof\":true}\n".as_slice() } else { b"{\"eof\": true}\n" }
+    );
+    let zip = STANDARD.decode(&rest[..body]).unwrap();
+    assert_eq!(zip.len() as u64, size);
+    let mut zip = zip::ZipArchive::new(Cursor::new(zip)).unwrap();
+    let mut files = Files::new();
+    for at in 0..zip.len() {
+        let mut file = zip.by_index(at).unwrap();
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).unwrap();
+        let name = file.name().unwrap().trim_start_matches("./").trim_end_matches('/').to_owned();
+        assert_eq!(files.insert(name, (file.unix_mode().unwrap(), content)), None);
+    }
+    (header, kwargs["kwargs"].as_object().unwrap().clone(), files)
+}
+
+fn pack(flags: &RunFlags, typed: &Typed) -> Result<(Value, Map<String, Value>, Files), Failure> {
+    let job = Job::collect(flags, typed, "ident")?;
+    let header = flags.placing.header(flags.module.is_some());
+    let mut stream = Stream::new(&header, &job.kwargs, &job.tree).unwrap();
+    let mut bytes = Vec::new();
+    let length = stream.length();
+    stream.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes.len() as u64, length);
+    let (header, kwargs, files) = read(&bytes);
+    Ok((header.unwrap(), kwargs, files))
+}
+
+fn write(root: &Path, file: &str, mode: u32, text: &str) {
+    let path = root.join(file);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(mode).open(&path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// The directory of which `tree.in` was made.
+fn runners_directory() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let playbook = "- hosts: all\n  gather_facts: false\n  tasks:\n    - debug: msg=hello\n";
+    write(root, "project/site.yml", 0o644, playbook);
+    write(root, "project/roles/a/tasks/main.yml", 0o644, "[]\n");
+    write(root, "project/secret.txt", 0o600, "s");
+    write(root, "project/script.sh", 0o755, "#!/bin/sh\n");
+    write(root, "project/empty", 0o644, "");
+    write(root, "inventory/hosts", 0o644, "a ansible_connection=local\n");
+    write(root, "inventory/dynamic.py", 0o750, "#!/usr/bin/python3\nprint(\"{}\")\n");
+    write(root, "env/settings", 0o600, "job_timeout: 60\n");
+    write(root, "env/extravars", 0o600, "{\"x\": 1}\n");
+    fs::create_dir(root.join("project/none")).unwrap();
+    let mode =
+        |path: &str, mode| fs::set_permissions(root.join(path), fs::Permissions::from_mode(mode)).unwrap();
+    for path in ["project", "project/roles", "project/roles/a", "project/roles/a/tasks", "inventory", "env"] {
+        mode(path, 0o755);
+    }
+    mode("project/none", 0o700);
+    symlink("site.yml", root.join("project/link.yml")).unwrap();
+    symlink("roles", root.join("project/more")).unwrap();
+    symlink("../nowhere", root.join("project/dangling")).unwrap();
+    symlink("project/site.yml", root.join("top")).unwrap();
+    let fifo = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, root.join("project/fifo"), rustix::fs::FileType::Fifo, fifo, 0)
+        .unwrap();
+    folder
+}
+
+#[test]
+fn a_runners_directory_is_packed_as_the_runner_does() {
+    let folder = runners_directory();
+    let (header, mut kwargs, files) =
+        pack(&flags(folder.path(), &["-p", "site.yml"]), &Typed::default()).unwrap();
+    let vector = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/runner/tree.in");
+    let (_, mut theirs, their_files) = read(&fs::read(vector).unwrap());
+    assert_eq!(header, json!({"controller": 1}));
+    // What the runner's command line passes on without being asked is what it assumes anyway.
+    theirs.retain(|_, value| ![json!(null), json!(false), json!(0)].contains(value));
+    assert!(kwargs.remove("ident").is_some() && theirs.remove("ident").is_some());
+    assert_eq!(kwargs, theirs);
+    assert_eq!(files.keys().collect::<Vec<_>>(), their_files.keys().collect::<Vec<_>>());
+    assert!(files.len() > 15 && !files.contains_key("project/fifo"));
+    assert_eq!(files["project/link.yml"], (0o120_777, b"site.yml".to_vec()));
+    assert_eq!(files, their_files);
+}
+
+#[test]
+fn another_directory_is_a_project_without_its_history() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "site.yml", 0o644, "[]");
+    write(folder.path(), ".git/config", 0o644, "x");
+    write(folder.path(), "sub/.git", 0o644, "gitdir: x");
+    write(folder.path(), "sub/a", 0o644, "x");
+    let (_, _, files) = pack(&flags(folder.path(), &["-p", "site.yml"]), &Typed::default()).unwrap();
+    assert_eq!(
+        files.keys().collect::<Vec<_>>(),
+        ["project", "project/site.yml", "project/sub", "project/sub/a"]
+    );
+    for playbook in ["none.yml", "../site.yml", "/etc/passwd", ""] {
+        let failure = pack(&flags(folder.path(), &["-p", playbook]), &Typed::default()).unwrap_err();
+        assert!(failure.message.starts_with("there is no playbook"), "{}", failure.message);
+    }
+}
+
+#[test]
+fn inventories_take_the_place_of_the_directorys_own() {
+    let folder = runners_directory();
+    let other = tempfile::tempdir().unwrap();
+    write(other.path(), "prod", 0o755, "#!/bin/sh\n");
+    write(other.path(), "group_vars/all.yml", 0o644, "x: 1\n");
+    write(other.path(), "more/extra", 0o644, "b\n");
+    let prod = other.path().join("prod").display().to_string();
+    let more = other.path().join("more").display().to_string();
+    let words = ["-p", "site.yml", "-i", &prod, "-i", "c,d,", "-i", &more];
+    let (_, kwargs, files) = pack(&flags(folder.path(), &words), &Typed::default()).unwrap();
+    let names: Vec<_> = files.keys().filter(|name| name.starts_with("inventory")).collect();
+    assert_eq!(
+        names,
+        [
+            "inventory",
+            "inventory/extra",
+            "inventory/group_vars",
+            "inventory/group_vars/all.yml",
+            "inventory/hosts-of-command-line",
+            "inventory/prod"
+        ]
+    );
+    assert_eq!(files["inventory/prod"].0, 0o100_755);
+    assert_eq!(files["inventory/hosts-of-command-line"].1, b"c\nd\n");
+    assert!(!kwargs.contains_key("inventory"));
+    let twice = flags(folder.path(), &["-p", "site.yml", "-i", &prod, "-i", &prod]);
+    assert!(pack(&twice, &Typed::default()).unwrap_err().message.contains("another inventory/prod already"));
+}
+
+#[test]
+fn variables_and_secrets_are_files_that_only_the_owner_reads() {
+    let folder = runners_directory();
+    let other = tempfile::tempdir().unwrap();
+    write(other.path(), "vars.yml", 0o644, "y: [1, 2]\nz: canary\n");
+    write(other.path(), "key", 0o600, "KEY canary\n");
+    write(other.path(), "vault", 0o600, "canary vault\n");
+    let path = |file: &str| other.path().join(file).display().to_string();
+    let (vars, key, vault) = (format!("@{}", path("vars.yml")), path("key"), path("vault"));
+    let words = [
+        "-p",
+        "site.yml",
+        "-e",
+        "a=1 b='x y'",
+        "-e",
+        &vars,
+        "-e",
+        "{\"a\": {\"n\": null}}",
+        "--private-key",
+        &key,
+        "-k",
+        "-K",
+        "--vault-password-file",
+        &vault,
+        "--check",
+        "--diff",
+        "-vv",
+        "-l",
+        "web",
+        "-f",
+        "7",
+        "-t",
+        "x",
+        "--skip-tags",
+        "y",
+    ];
+    let typed = Typed { connection: Some("canary c".to_owned()), become_user: Some("canary b".to_owned()) };
+    let (header, kwargs, files) = pack(&flags(folder.path(), &words), &typed).unwrap();
+    let text = |name: &str| {
+        assert_eq!(files[name].0, 0o100_600, "{name}");
+        String::from_utf8(files[name].1.clone()).unwrap()
+    };
+    let variables: Value = serde_json::from_str(&text("env/extravars")).unwrap();
+    assert_eq!(variables, json!({"x": 1, "a": {"n": null}, "b": "x y", "y": [1, 2], "z": "canary"}));
+    assert_eq!(text("env/ssh_key"), "KEY canary\n");
+    let passwords: Value = serde_json::from_str(&text("env/passwords")).unwrap();
+    assert_eq!(
+        passwords,
+        json!({
+            r"SSH password:\s*?$": "canary c",
+            r"BECOME password.*:\s*?$": "canary b",
+            r"Vault password:\s*?$": "canary vault",
+        })
+    );
+    let wanted = json!({
+        "ident": "ident", "playbook": "site.yml", "limit": "web", "forks": 7, "tags": "x", "skip_tags": "y",
+        "verbosity": 2,
+        "cmdline": "--check --diff --ask-pass --ask-become-pass --ask-vault-pass",
+    });
+    assert_eq!(Value::Object(kwargs), wanted);
+    assert!(!header.to_string().contains("canary"));
+    for (words, text) in [
+        (["-e", "canary"], "-e: write KEY=VALUE (several with blanks between), a JSON object, or @FILE"),
+        (["-e", "a='canary"], "-e: a quote is not closed"),
+        (["-e", "{canary"], "-e: it is not a JSON or YAML object"),
+    ] {
+        let words = [&["-p", "site.yml"], &words[..]].concat();
+        assert_eq!(pack(&flags(folder.path(), &words), &Typed::default()).unwrap_err().message, text);
+    }
+}
+
+#[test]
+fn flags_become_the_header() {
+    let folder = runners_directory();
+    let words = [
+        "-m",
+        "ping",
+        "--pattern",
+        "web",
+        "--hosts",
+        "20",
+        "--job-timeout",
+        "1h",
+        "--pending-timeout",
+        "2h",
+        "--lost-after",
+        "3m",
+        "--retry",
+        "2",
+        "--retry-unconfirmed",
+        "--group",
+        "east",
+        "--group",
+        "west",
+        "--name",
+        "n",
+        "--job-key",
+        "k",
+        "--priority",
+        "-5",
+        "--label",
+        "a=b=c",
+        "--depends-on",
+        "41",
+        "--depends-on",
+        "build",
+        "--exclusive",
+        "site",
+        "--image",
+        "i",
+        "--pull",
+        "never",
+        "--registry",
+        "quay",
+    ];
+    let (header, kwargs, _) = pack(&flags(folder.path(), &words), &Typed::default()).unwrap();
+    assert_eq!(Value::Object(kwargs), json!({"ident": "ident", "module": "ping", "host_pattern": "web"}));
+    let wanted = json!({
+        "controller": 1, "kind": "ad_hoc", "name": "n", "key": "k", "labels": {"a": "b=c"}, "hosts": 20,
+        "groups": {"launch": ["east", "west"]}, "priority": -5, "depends_on": [41, {"key": "build"}],
+        "exclusive": ["site"], "pending_timeout": "2h", "timeout": "1h", "lost_after": "3m",
+        "retry": {"max": 2, "unconfirmed": true}, "runner": {"image": "i", "pull": "never", "registry": "quay"},
+    });
+    assert_eq!(header, wanted);
+}
+
+#[test]
+fn a_project_from_a_repository_needs_no_directory() {
+    let plain = tempfile::tempdir().unwrap();
+    let runners = runners_directory();
+    let url = [
+        "-p",
+        "any.yml",
+        "--project-url",
+        "https://h/a",
+        "--revision",
+        "main",
+        "--project-credential",
+        "git",
+    ];
+    for folder in [&plain, &runners] {
+        assert!(pack(&flags(folder.path(), &url), &Typed::default()).is_err());
+    }
+    fs::remove_dir_all(runners.path().join("project")).unwrap();
+    let (header, _, files) = pack(&flags(runners.path(), &url), &Typed::default()).unwrap();
+    assert_eq!(header["sync"], json!({"url": "https://h/a", "revision": "main", "credential": "git"}));
+    assert!(files.contains_key("env/settings") && !files.keys().any(|name| name.starts_with("project")));
+}

@@ -1,0 +1,156 @@
+//! The files of a job by their paths in the stream, in order. It holds names and facts; contents stay on disk
+//! until they are written, but for those that the flags made.
+
+use std::collections::BTreeMap;
+use std::fs::{self, FileType, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use crate::cli::exit::{Exit, Failure};
+
+/// Something in a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub content: Content,
+    /// Permission bits.
+    pub mode: u32,
+    pub modified: Timestamp,
+}
+
+/// What it holds.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Content {
+    Directory,
+    /// A file on disk, and its size when it was found.
+    File(PathBuf, u64),
+    /// Made by a flag: often a secret.
+    Text(Vec<u8>),
+    /// A symbolic link.
+    Link(String),
+}
+
+impl std::fmt::Debug for Content {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Directory => f.write_str("Directory"),
+            Self::File(path, size) => write!(f, "File({}, {size})", path.display()),
+            Self::Text(text) => write!(f, "Text({} bytes)", text.len()),
+            Self::Link(target) => write!(f, "Link({target})"),
+        }
+    }
+}
+
+/// The files of a job: a directory sorts before what is in it.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    entries: BTreeMap<String, Entry>,
+}
+
+impl Tree {
+    /// All entries in order.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
+    }
+
+    /// Whether there is something of that path.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
+    /// Leaves out a directory with all that is in it.
+    pub(super) fn remove(&mut self, directory: &str) {
+        let below = format!("{directory}/");
+        self.entries.retain(|name, _| name != directory && !name.starts_with(&below));
+    }
+
+    /// Adds what is in a directory, below `prefix` (empty for the top), but for the names in `without`. FIFOs,
+    /// sockets and devices are left out; symbolic links stay links.
+    ///
+    /// # Errors
+    /// Something cannot be read, has no name in UTF-8, or is there already.
+    pub(super) fn add_directory(
+        &mut self,
+        root: &Path,
+        prefix: &str,
+        without: &[&str],
+    ) -> Result<(), Failure> {
+        let mut left = vec![(root.to_owned(), prefix.to_owned())];
+        while let Some((directory, prefix)) = left.pop() {
+            let unreadable = |error| unreadable(&directory, &error);
+            for found in fs::read_dir(&directory).map_err(unreadable)? {
+                let found = found.map_err(unreadable)?;
+                let name = found.file_name();
+                let name = name.to_str().ok_or_else(|| {
+                    Failure::new(
+                        Exit::Failed,
+                        format!("{:?}: its name is not UTF-8: rename it", found.path()),
+                    )
+                })?;
+                if without.contains(&name) {
+                    continue;
+                }
+                let name = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}/{name}") };
+                if self.add(&found.path(), &name)?.is_some_and(|kind| kind.is_dir()) {
+                    left.push((found.path(), name));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds one thing, without what is in it. Returns its kind if it can be packed.
+    ///
+    /// # Errors
+    /// As [`Self::add_directory`].
+    pub(super) fn add(&mut self, path: &Path, name: &str) -> Result<Option<FileType>, Failure> {
+        let facts = fs::symlink_metadata(path).map_err(|error| unreadable(path, &error))?;
+        let kind = facts.file_type();
+        let content = if kind.is_dir() {
+            Content::Directory
+        } else if kind.is_symlink() {
+            let target = fs::read_link(path).map_err(|error| unreadable(path, &error))?;
+            let target = target.into_os_string().into_string().map_err(|_| {
+                Failure::new(Exit::Failed, format!("{}: its target is not UTF-8: rename it", path.display()))
+            })?;
+            Content::Link(target)
+        } else if kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device() {
+            return Ok(None);
+        } else {
+            Content::File(path.to_owned(), facts.len())
+        };
+        let entry = Entry { content, mode: facts.mode() & 0o777, modified: modified(&facts) };
+        if self.entries.insert(name.to_owned(), entry).is_some() {
+            let text = format!("{}: the job has another {name} already", path.display());
+            return Err(Failure::usage(text));
+        }
+        Ok(Some(kind))
+    }
+
+    /// Adds a directory for files that the flags make.
+    pub(super) fn make_directory(&mut self, name: &str) {
+        let content = Content::Directory;
+        self.entries.entry(name.to_owned()).or_insert(Entry {
+            content,
+            mode: 0o700,
+            modified: Timestamp::now(),
+        });
+    }
+
+    /// Adds a file that only its owner may read, instead of one that is there.
+    pub(super) fn make_file(&mut self, directory: &str, name: &str, text: Vec<u8>) {
+        self.make_directory(directory);
+        let entry = Entry { content: Content::Text(text), mode: 0o600, modified: Timestamp::now() };
+        self.entries.insert(format!("{directory}/{name}"), entry);
+    }
+}
+
+fn modified(facts: &Metadata) -> Timestamp {
+    let time = facts.modified().ok().and_then(|time| Timestamp::try_from(time).ok());
+    time.unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(Exit::Failed, format!("cannot read {}: {error}", path.display()))
+}
