@@ -2,8 +2,13 @@
 //! stream. It follows the headers in front of the entries and keeps nothing but that file.
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet::STANDARD;
+use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use flate2::{Decompress, FlushDecompress};
+
+/// As Python reads it, which does not look at the bits behind the last byte.
+const BASE64: GeneralPurpose =
+    GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
 /// The largest file that may be an exit code.
 const LARGEST: u32 = 64;
@@ -59,7 +64,7 @@ impl ExitCode {
         for part in base64.chunks(4_096) {
             self.letters.extend(part.iter().filter(|byte| !byte.is_ascii_whitespace()));
             let whole = self.letters.len() / 4 * 4;
-            let Ok(bytes) = STANDARD.decode(&self.letters[..whole]) else {
+            let Ok(bytes) = BASE64.decode(&self.letters[..whole]) else {
                 self.at = Place::End;
                 return;
             };
