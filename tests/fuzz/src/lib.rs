@@ -13,6 +13,8 @@ use jiff::Timestamp;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
+use meshd::controller::header::Header;
+use meshd::controller::stream::{KwargsChange, Submission, WorkerOutput};
 use meshd::mesh::{LinkPolicy, LocalService, Mesh, Now, Options, SessionId, Tick};
 use meshd::rpc::request::Request;
 use meshd::tls::{Facts, Names};
@@ -26,7 +28,7 @@ use meshd::work::status::Status;
 pub(crate) type Target = fn(&[u8]);
 
 /// All targets by name, which is also the name of their corpus directory.
-pub(crate) const TARGETS: [(&str, Target); 10] = [
+pub(crate) const TARGETS: [(&str, Target); 13] = [
     ("frame", frame),
     ("data_header", data_header),
     ("routing_update", routing_update),
@@ -37,6 +39,9 @@ pub(crate) const TARGETS: [(&str, Target); 10] = [
     ("token", token),
     ("certificate_names", certificate_names),
     ("operations", operations),
+    ("job_header", job_header),
+    ("submission", submission),
+    ("worker_output", worker_output),
 ];
 
 /// Frames come out of a buffer whole, however it was filled.
@@ -205,6 +210,54 @@ pub(crate) fn operations(data: &[u8]) {
         assert!(mesh.poll_timeout().is_some());
         let _status = mesh.status(now(time));
     }
+}
+
+/// An accepted header is stored and read back unchanged.
+pub(crate) fn job_header(data: &[u8]) {
+    match Header::parse(data) {
+        Ok(header) => {
+            let text = serde_json::to_vec(&header).expect("a header is JSON");
+            assert_eq!(Header::parse(&text).expect("just printed"), header);
+            let _named = (header.credentials(), header.needs_admin(), header.size(None).impact(header.kind));
+        }
+        Err(fault) => assert!(!fault.to_string().is_empty()),
+    }
+}
+
+/// A submission is judged the same however its bytes are split, and its kwargs line can be rewritten.
+pub(crate) fn submission(data: &[u8]) {
+    let read = |size: usize| {
+        let mut submission = Submission::new(1 << 20, None);
+        data.chunks(size).try_for_each(|part| submission.push(part))?;
+        submission.finish()
+    };
+    let whole = read(data.len().max(1));
+    assert_eq!(read(3).is_ok(), whole.is_ok());
+    match whole {
+        Ok(accepted) => {
+            let end = (accepted.header_length + accepted.kwargs_length) as usize;
+            let hosts = ["a".to_owned()];
+            let change = KwargsChange { limit: Some(&hosts), ..KwargsChange::of(&accepted.header) };
+            let line = change.apply(&data[accepted.header_length as usize..end]).expect("a kwargs line");
+            assert!(line.ends_with(b"\n"));
+        }
+        Err(refusal) => assert!(!refusal.to_string().is_empty()),
+    }
+}
+
+/// The output of any program is read, and cut where lines and zips are whole.
+pub(crate) fn worker_output(data: &[u8]) {
+    let read = |data: &[u8], size: usize| {
+        let mut output = WorkerOutput::default();
+        data.chunks(size).for_each(|part| output.push(part));
+        output.finish();
+        output
+    };
+    let (whole, parts) = (read(data, data.len().max(1)), read(data, 7));
+    assert_eq!((whole.whole(), whole.events()), (parts.whole(), parts.events()));
+    assert_eq!(whole.exit_code(), parts.exit_code());
+    let cut = read(&data[..whole.whole() as usize], 64);
+    assert_eq!(cut.whole(), whole.whole());
 }
 
 /// A well-formed message from one of a few neighbours.
