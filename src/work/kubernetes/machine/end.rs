@@ -149,6 +149,12 @@ impl Machine {
         self.fail_with_event(now, text);
     }
 
+    /// `worker` has ended, and its kubelet has no log of it any more: most often it has evicted the pod.
+    pub(super) fn fail_without_log(&mut self, now: Instant, said: &str) {
+        let text = format!("Error with pod's stdout: {said}{}", self.circumstances());
+        self.fail_with_event(now, text);
+    }
+
     /// The node, and the message of the pod as a whole.
     fn circumstances(&self) -> String {
         let Some(pod) = &self.pod else { return String::new() };

@@ -18,6 +18,8 @@ use crate::work::unit::State;
 /// The first and the longest delay after a stream that ended in order.
 const REOPEN: Duration = Duration::from_millis(200);
 const REOPEN_LONGEST: Duration = Duration::from_secs(5);
+/// How long a kubelet may say after `worker`'s end that there is no log: it has removed the container then.
+const LOG_GONE_AFTER: Duration = Duration::from_secs(30);
 /// How long a silent following stream stays open after `worker` has ended.
 const LINGER: Duration = Duration::from_secs(30);
 
@@ -32,6 +34,8 @@ pub(super) struct Stdout {
     reopens: BackOff,
     pauses: BackOff,
     has_output: bool,
+    /// Since when there were only messages in the log's place, after `worker`'s end.
+    without_log: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +65,7 @@ impl Stdout {
             reopens: BackOff::new(REOPEN, REOPEN_LONGEST),
             pauses: BackOff::new(first, LONGEST_PAUSE),
             has_output: false,
+            without_log: None,
         }
     }
 
@@ -188,6 +193,7 @@ impl Machine {
             stream.has_new = true;
         }
         self.stdout.has_output = true;
+        self.stdout.without_log = None;
         self.stdout.reopens.reset();
         self.stdout.pauses.reset();
         self.outages.log = None;
@@ -199,11 +205,18 @@ impl Machine {
     }
 
     /// The kubelet or API server sent a message instead of the log.
-    fn tell_message(&mut self, now: Instant, said: &str) {
+    fn on_message(&mut self, now: Instant, said: &str) {
+        if self.ended.is_some() {
+            let since = *self.stdout.without_log.get_or_insert(now);
+            if now.duration_since(since) >= LOG_GONE_AFTER {
+                return self.fail_without_log(now, said);
+            }
+        }
         if self.state == State::Running {
             self.set(State::Running, format!("Pod Running: {said}"));
         }
         self.note_outage(now, OutageOf::Log, format!("Error with pod's stdout: {said}"));
+        self.go_on_after_break(now);
     }
 
     pub(super) fn on_log_ended(&mut self, now: Instant, end: StreamEnd) {
@@ -219,8 +232,7 @@ impl Machine {
             if parked {
                 return self.return_to_parked(now);
             }
-            self.tell_message(now, &said);
-            return self.go_on_after_break(now);
+            return self.on_message(now, &said);
         }
         match (end, joins) {
             (StreamEnd::InOrder, Ok(())) if completes => self.log_complete(now),

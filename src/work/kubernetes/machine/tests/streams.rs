@@ -175,6 +175,31 @@ fn kubelet_messages_are_reported_but_are_no_output() {
 }
 
 #[test]
+fn a_log_that_its_kubelet_has_removed_does_not_come_back() {
+    let (mut rig, stream) = Rig::following();
+    rig.logs(stream, LINE);
+    rig.watched(ended(0, "Completed"));
+    let (begun, mut stream) = (rig.now, rig.opened_log(false));
+    let said = "unable to retrieve container logs for containerd://abc";
+    while !rig.is_final() {
+        assert!(rig.now < begun + Duration::from_secs(120));
+        rig.logs(stream, said);
+        rig.unit.handle_log_ended(rig.now, stream, StreamEnd::InOrder);
+        let requests = rig.asks();
+        if rig.is_final() {
+            break;
+        }
+        assert!(!requests.iter().any(|request| matches!(request, ApiRequest::Delete(_))));
+        rig.wake();
+        stream = rig.opened_log(rig.now == begun);
+    }
+    assert!(rig.now >= begun + Duration::from_secs(30));
+    let (state, detail) = rig.last_said();
+    assert_eq!(state, State::Failed);
+    assert!(detail.starts_with(&format!("Error with pod's stdout: {said} on node")), "{detail}");
+}
+
+#[test]
 fn an_attach_that_never_reached_the_container_is_repeated() {
     let mut rig = Rig::created(settings());
     rig.watched(Container::Running);
