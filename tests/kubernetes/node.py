@@ -1,5 +1,6 @@
 """A meshd that runs pods: its configuration, its process, and what clients ask of it, each within a time limit."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -159,7 +160,7 @@ class Node:
 
 
 class Reader(threading.Thread):
-    """Reads a unit's results aside."""
+    """Reads a unit's results aside; `output` is None until they have ended, and if they do not end in time."""
 
     def __init__(self, node, unit, seconds=150):
         super().__init__(daemon=True)
@@ -167,7 +168,8 @@ class Reader(threading.Thread):
         self.start()
 
     def run(self):
-        self.output = self.node.results(self.unit, self.seconds)
+        with contextlib.suppress(TimeoutError):
+            self.output = self.node.results(self.unit, self.seconds)
 
 
 class ServiceAccount:
