@@ -37,8 +37,8 @@ pub(super) struct Loaded {
 }
 
 /// Jobs that are not final, or whose last units are not released.
-pub(super) const OPEN: &str = "(job.state IN ('pending', 'waiting', 'running') \
-    OR job.id IN (SELECT job FROM attempt WHERE swept = 0))";
+pub(super) const OPEN: &str = "job.id IN (SELECT id FROM job WHERE state IN ('pending', 'waiting', 'running') \
+    UNION SELECT job FROM attempt WHERE swept = 0)";
 
 /// Loads the jobs that a condition selects, by number, in one statement: what it returns is one moment of the
 /// database. `locked` keeps others from changing them until the transaction ends.

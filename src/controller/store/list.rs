@@ -1,7 +1,8 @@
 //! Lists of jobs, newest first, filtered and paged in the store; and all that is known of one job.
 //!
-//! A filter by time becomes a range of numbers by one look-up, since later jobs have higher numbers. The rest is
-//! checked along an index that has all columns of the filters, or along the jobs with a label.
+//! A filter by time becomes a range of numbers by one look-up, since later jobs have higher numbers. PostgreSQL plans the
+//! rest. SQLite has no statistics of a history that grows, so here it is probed which filter few jobs pass: that one's
+//! index is read, else the one that has all columns of the filters.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use super::drive::HostStats;
 use super::error::Error;
 use super::holders::Kept;
 use super::jobs::{self, Terms};
-use super::sql::{Row, Sql, Value, from_json, values};
+use super::sql::{Dialect, Row, Sql, Value, from_json, values};
 use crate::controller::core::{Attempt, GroupName, InstanceName, JobId, JobKind, JobState, Time};
 
 /// Which jobs a list shows. An empty filter shows all.
@@ -123,6 +124,9 @@ pub const PAGE_MAX: u32 = 1000;
 /// As long as a transaction of PostgreSQL may take: within this time numbers may not follow the order of creation.
 const SLACK_MS: i64 = 60_000;
 
+/// Fewer jobs than this are read and sorted for one page.
+const FEW: i64 = 1000;
+
 const COLUMNS: &str = "job.id, job.key, job.kind, job.name, job.state, job.priority, job.controller_node, \
     job.execution_node, job.instance_group, job.attempt, job.impact, job.hosts, job.forks, job.created, \
     job.started, job.finished, job.cancel_requested, job.explanation, job.events, job.rc, job.labels, \
@@ -167,10 +171,17 @@ impl Conditions {
         self.texts.push(text.replace('?', &format!("${}", self.values.len())));
     }
 
-    fn add_any(&mut self, column: &str, names: impl Iterator<Item = &'static str>) {
-        // Names of our own enums: nothing in them needs quoting.
+    /// Adds a choice among names of our own enums, in which nothing needs quoting.
+    fn add_any(
+        &mut self,
+        column: &str,
+        names: impl Iterator<Item = &'static str>,
+        index: &'static str,
+        indexes: &mut Vec<(&'static str, usize)>,
+    ) {
         let names: Vec<String> = names.map(|name| format!("'{name}'")).collect();
         if !names.is_empty() {
+            indexes.push((index, self.texts.len()));
             self.texts.push(format!("{column} IN ({})", names.join(",")));
         }
     }
@@ -178,36 +189,31 @@ impl Conditions {
 
 fn page(sql: &mut dyn Sql, filter: &JobFilter, limit: u32) -> Result<JobPage, Error> {
     let mut all = time_range(sql, filter)?;
-    all.add_any("job.state", filter.states.iter().map(|state| state.name()));
-    all.add_any("job.kind", filter.kinds.iter().map(|kind| kind.name()));
+    let mut indexes = Vec::new();
+    all.add_any("job.state", filter.states.iter().map(|state| state.name()), "job_state", &mut indexes);
+    all.add_any("job.kind", filter.kinds.iter().map(|kind| kind.name()), "job_kind", &mut indexes);
     if let Some(name) = &filter.name {
+        add_name(&mut all, sql.dialect(), name);
+        indexes.push(("job_name", all.texts.len() - 1));
         let letters = name.chars().count();
         all.add(&format!("substr(job.name, 1, {letters}) = ?"), name.as_str());
     }
     if let Some(group) = &filter.group {
         all.add("job.instance_group = ?", group);
+        indexes.push(("job_group", all.texts.len() - 1));
     }
     if let Some(node) = &filter.node {
         all.add("job.execution_node = ?", node);
+        indexes.push(("job_node", all.texts.len() - 1));
     }
     if let Some(before) = filter.before {
         all.add("job.id < ?", before);
     }
-    let mut words = filter.labels.iter().map(|(name, value)| label_word(name, value));
-    let first = words.next();
-    for word in words {
-        all.add("EXISTS (SELECT 1 FROM label other WHERE other.word = ? AND other.job = job.id)", word);
-    }
-    // Labels are cut in the index, so jobs with other long ones are sorted out at the end.
-    let (from, order) = match first {
-        Some(word) => {
-            all.texts.push("job.id = label.job".into());
-            all.add("label.word = ?", word);
-            // SQLite begins with the left one of a cross join; the other would read all jobs.
-            ("label CROSS JOIN job".to_owned(), "label.job")
-        }
-        None => (format!("job{}", sql.dialect().by_facets()), "job.id"),
+    let from = match sql.dialect().plans_by_statistics() {
+        true => "job".to_owned(),
+        false => format!("job INDEXED BY {}", rarest(sql, &all, &indexes)?.unwrap_or("job_facets")),
     };
+    let (from, order) = add_labels(&mut all, filter, from);
     let conditions = if all.texts.is_empty() { "TRUE".into() } else { all.texts.join(" AND ") };
     let query = format!(
         "SELECT {COLUMNS} FROM job WHERE job.id IN \
@@ -217,10 +223,60 @@ fn page(sql: &mut dyn Sql, filter: &JobFilter, limit: u32) -> Result<JobPage, Er
     let rows = sql.query(&query, &all.values)?;
     let mut jobs = rows.into_iter().map(|mut row| read(&mut row)).collect::<Result<Vec<_>, _>>()?;
     let next = jobs.last().filter(|_| jobs.len() == limit as usize).map(|job| job.id);
+    // Labels are cut in the index, so jobs with other long ones are sorted out at the end.
     let has_labels =
         |row: &JobRow| filter.labels.iter().all(|(name, value)| row.labels.get(name) == Some(value));
     jobs.retain(has_labels);
     Ok(JobPage { jobs, next })
+}
+
+/// The range of the index of names in which all names with that beginning are.
+fn add_name(all: &mut Conditions, dialect: Dialect, name: &str) {
+    let key = dialect.name_key();
+    let first: String = name.chars().take(64).collect();
+    let last = format!("{first}{}", char::MAX);
+    all.values.extend([Value::from(first), Value::from(last)]);
+    let n = all.values.len();
+    all.texts.push(format!("{key} BETWEEN ${} AND ${n}", n - 1));
+}
+
+/// Adds the labels. The jobs with the first one are walked, unless another filter leaves few.
+fn add_labels(all: &mut Conditions, filter: &JobFilter, from: String) -> (String, &'static str) {
+    let mut words = filter.labels.iter().map(|(name, value)| label_word(name, value)).peekable();
+    if words.peek().is_none() {
+        return (from, "job.id");
+    }
+    let walks_labels = from == "job" || from.ends_with("job_facets");
+    if walks_labels {
+        all.texts.push("job.id = label.job".into());
+        all.add("label.word = ?", words.next().unwrap_or_default());
+    }
+    for word in words {
+        all.add("EXISTS (SELECT 1 FROM label other WHERE other.word = ? AND other.job = job.id)", word);
+    }
+    // SQLite begins with the left one of a cross join; the other would read all jobs.
+    if walks_labels { ("label CROSS JOIN job".into(), "label.job") } else { (from, "job.id") }
+}
+
+/// The index of the first filter that few jobs pass.
+fn rarest(
+    sql: &mut dyn Sql,
+    all: &Conditions,
+    indexes: &[(&'static str, usize)],
+) -> Result<Option<&'static str>, Error> {
+    for (index, at) in indexes {
+        // It numbers its parameters as the whole query does, which then all must be there.
+        let query = format!(
+            "SELECT count(*) FROM (SELECT 1 FROM job INDEXED BY {index} WHERE {} LIMIT {FEW}) some",
+            all.texts[*at]
+        );
+        let used = (1..=all.values.len()).rev().find(|n| all.texts[*at].contains(&format!("${n}")));
+        let count: i64 = sql.query(&query, &all.values[..used.unwrap_or(0)])?.remove(0).take()?;
+        if count < FEW {
+            return Ok(Some(index));
+        }
+    }
+    Ok(None)
 }
 
 /// The range of numbers that jobs of a time range have, and the exact times.

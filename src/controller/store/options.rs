@@ -18,7 +18,7 @@ pub enum Options {
     /// A file of SQLite.
     Sqlite(PathBuf),
     /// A PostgreSQL server.
-    Postgres(PostgresOptions),
+    Postgres(Box<PostgresOptions>),
 }
 
 /// How to reach PostgreSQL.
@@ -51,7 +51,9 @@ impl Options {
             ("sqlite", _) => Ok(Self::Sqlite(default.to_owned())),
             (_, Some("")) => Err(Error::Settings("sqlite: needs a path".into())),
             (_, Some(path)) => Ok(Self::Sqlite(path.into())),
-            (url, None) => PostgresOptions::parse(url, password_file).map(Self::Postgres),
+            (url, None) => {
+                PostgresOptions::parse(url, password_file).map(|options| Self::Postgres(Box::new(options)))
+            }
         }
     }
 }

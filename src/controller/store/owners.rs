@@ -51,6 +51,9 @@ impl Store {
             let former = lease(sql, &node)?;
             let lease = Lease::start(former.as_ref(), node.clone(), sql.now(), &times);
             save_lease(sql, &lease)?;
+            // With SQLite a former process may have had a clock that was ahead.
+            let now = sql.now();
+            sql.execute("UPDATE seen SET at = $1 WHERE at > $1", values![now])?;
             let fence = lease.fence();
             hand_over(sql, &node, on_loss, |_, _| Ok(fence.clone()))?;
             sql.announce();

@@ -43,11 +43,11 @@ pub(super) trait Sql {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lock {
     /// Create or migrate the tables.
-    Schema = 0x6d65_7368_0001,
+    Schema = 0x6d65_0001,
     /// Place jobs.
-    Pass = 0x6d65_7368_0002,
+    Pass = 0x6d65_0002,
     /// Change instances and groups.
-    Registry = 0x6d65_7368_0003,
+    Registry = 0x6d65_0003,
 }
 
 /// Where the two databases differ.
@@ -92,11 +92,19 @@ impl Dialect {
         }
     }
 
-    /// Reads a list of jobs from the index that has all columns of the filters. PostgreSQL chooses by statistics.
-    pub(super) const fn by_facets(self) -> &'static str {
+    /// What the index of names has, in the order of bytes: an entry of an index has a size limit.
+    pub(super) const fn name_key(self) -> &'static str {
         match self {
-            Self::Sqlite => " INDEXED BY job_facets",
-            Self::Postgres => "",
+            Self::Sqlite => "substr(job.name, 1, 64)",
+            Self::Postgres => "(substr(job.name, 1, 64) COLLATE \"C\")",
+        }
+    }
+
+    /// Whether the database chooses the index of a query by statistics.
+    pub(super) const fn plans_by_statistics(self) -> bool {
+        match self {
+            Self::Sqlite => false,
+            Self::Postgres => true,
         }
     }
 }

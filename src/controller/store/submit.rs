@@ -116,9 +116,9 @@ fn by_key(sql: &mut dyn Sql, key: &str) -> Result<Option<(JobId, JobKind)>, Erro
 }
 
 fn check_room(sql: &mut dyn Sql, max_pending: u64) -> Result<(), Error> {
-    let query = "SELECT 1 FROM job WHERE state = $1 ORDER BY id LIMIT 1 OFFSET $2";
-    let last = sql.query(query, values![JobState::Pending, max_pending.saturating_sub(1)])?;
-    if last.is_empty() { Ok(()) } else { Err(Error::Full(max_pending)) }
+    let query = "SELECT count(*) FROM (SELECT 1 FROM job WHERE state = $1 LIMIT $2) some";
+    let pending: u64 = sql.query(query, values![JobState::Pending, max_pending])?.remove(0).take()?;
+    if pending < max_pending { Ok(()) } else { Err(Error::Full(max_pending)) }
 }
 
 fn check_groups(sql: &mut dyn Sql, new: &Submission) -> Result<(), Error> {

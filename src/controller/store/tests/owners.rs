@@ -109,7 +109,7 @@ async fn an_instance_that_nobody_sees_is_lost_with_its_attempts(site: Site) {
     assert_eq!(store.write(silent).await.unwrap(), 2);
     let patience = Patience { started: Time(0), lost_after: Duration::from_secs(180) };
     let losses = store.judge_losses(c1.clone(), patience).await.unwrap();
-    assert_eq!(losses.instances, [node.clone()]);
+    assert_eq!(losses.instances, std::slice::from_ref(&node));
     assert_eq!(losses.attempts, [(id, AttemptNo(1))]);
     assert_eq!(store.job(id).await.unwrap().state, JobState::Failed);
     let state = |registry: Registry| {

@@ -144,7 +144,7 @@ async fn a_drained_instance_goes_after_its_last_job(site: Site) {
     let at = overview.registry.instances.iter().position(|record| record.instance.name == node).unwrap();
     assert_eq!((overview.loads.instances[at].consumed, overview.loads.instances[at].jobs), (6, 1));
     end(&store, &c1, id, FinalStatus::Successful).await.unwrap();
-    assert_eq!(store.remove_drained().await.unwrap(), [node.clone()]);
+    assert_eq!(store.remove_drained().await.unwrap(), std::slice::from_ref(&node));
     let registry = store.registry().await.unwrap();
     assert!(!registry.instances.iter().any(|record| record.instance.name == node));
     assert_eq!(members(&registry, "default").len(), 1);
