@@ -267,7 +267,7 @@ fn rarest(
     for (index, at) in indexes {
         // It numbers its parameters as the whole query does, which then all must be there.
         let query = format!(
-            "SELECT count(*) FROM (SELECT 1 FROM job INDEXED BY {index} WHERE {} LIMIT {FEW}) some",
+            "SELECT count(*) FROM (SELECT 1 FROM job INDEXED BY {index} WHERE {} LIMIT {FEW}) few",
             all.texts[*at]
         );
         let used = (1..=all.values.len()).rev().find(|n| all.texts[*at].contains(&format!("${n}")));

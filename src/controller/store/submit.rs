@@ -116,7 +116,7 @@ fn by_key(sql: &mut dyn Sql, key: &str) -> Result<Option<(JobId, JobKind)>, Erro
 }
 
 fn check_room(sql: &mut dyn Sql, max_pending: u64) -> Result<(), Error> {
-    let query = "SELECT count(*) FROM (SELECT 1 FROM job WHERE state = $1 LIMIT $2) some";
+    let query = "SELECT count(*) FROM (SELECT 1 FROM job WHERE state = $1 LIMIT $2) few";
     let pending: u64 = sql.query(query, values![JobState::Pending, max_pending])?.remove(0).take()?;
     if pending < max_pending { Ok(()) } else { Err(Error::Full(max_pending)) }
 }
