@@ -269,7 +269,8 @@ mod tests {
     #[test]
     fn a_group_merges_maps_replaces_lists_and_removes_by_null() {
         let text = "metadata: {labels: {team: a, meshd/job: forged}, annotations: {x: {y: z}}}\n\
-                    spec:\n  serviceAccountName: null\n  nodeSelector: {disk: ssd, none: null}\n  containers:\n  - name: side\n    image: s\n  - {name: worker, image: group, args: [sleep]}\n";
+                    spec:\n  serviceAccountName: null\n  nodeSelector: {disk: ssd, none: null}\n  \
+                    containers:\n  - name: side\n    image: s\n  - {name: worker, image: group, args: [sleep]}\n";
         let changes = PodOverride::parse(text).unwrap();
         let secret = CredentialName::new("quay").unwrap();
         let runner = RunnerWords { pull: Some(Pull::Missing), keepalive: Some(15), ..RunnerWords::default() };

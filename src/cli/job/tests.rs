@@ -135,6 +135,55 @@ fn a_runners_directory_is_packed_as_the_runner_does() {
     assert_eq!(files, their_files);
 }
 
+/// Needs the ansible-runner of tests/requirements.txt, which tests/run installs; without it nothing is compared.
+#[test]
+fn the_runner_unpacks_and_runs_it() {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join(".venv/bin");
+    if !programs.join("ansible-runner").exists() {
+        eprintln!("skipped: there is no ansible-runner in {}", programs.display());
+        return;
+    }
+    let folder = runners_directory();
+    let job =
+        Job::collect(&flags(folder.path(), &["-p", "site.yml", "-e", "y=2"]), &Typed::default(), "ident")
+            .unwrap();
+    let header = json!({"controller": 1});
+    let mut stream = Vec::new();
+    Stream::new(&header, &job.kwargs, &job.tree).unwrap().read_to_end(&mut stream).unwrap();
+    let header_end = header.to_string().len() + 1;
+    let run = tempfile::tempdir().unwrap();
+    let (input, there) = (run.path().join("in"), run.path().join("there"));
+    fs::write(&input, &stream[header_end..]).unwrap();
+    let path = format!("{}:/usr/bin:/bin", programs.display());
+    let ran = std::process::Command::new(programs.join("ansible-runner"))
+        .args(["worker", "--private-data-dir", there.to_str().unwrap()])
+        .env("PATH", path)
+        .env("HOME", run.path())
+        .stdin(fs::File::open(&input).unwrap())
+        .output()
+        .unwrap();
+    let output = String::from_utf8_lossy(&ran.stdout);
+    assert!(output.contains("{\"status\": \"successful\""), "{output}");
+    let (_, _, files) = read(&stream);
+    assert!(files.len() > 15);
+    for (name, (mode, content)) in files {
+        let (here, there) = (folder.path().join(&name), there.join(&name));
+        let facts = fs::symlink_metadata(&there).unwrap_or_else(|error| panic!("{name}: {error}"));
+        if facts.is_symlink() {
+            assert_eq!(fs::read_link(&here).unwrap(), fs::read_link(&there).unwrap(), "{name}");
+            continue;
+        }
+        assert_eq!(facts.permissions().mode() & 0o777, mode & 0o777, "{name}");
+        if facts.is_file() {
+            assert_eq!(fs::read(&there).unwrap(), content, "{name}");
+            let age = |path| fs::metadata(path).unwrap().modified().unwrap();
+            // Zips count in steps of two seconds; what a flag made is new.
+            let apart = age(&here).duration_since(age(&there)).unwrap_or_default();
+            assert!(name == "env/extravars" || apart.as_secs() <= 2, "{name}");
+        }
+    }
+}
+
 #[test]
 fn another_directory_is_a_project_without_its_history() {
     let folder = tempfile::tempdir().unwrap();

@@ -19,9 +19,11 @@ const BLOCK: usize = 48 << 10;
 /// Above this a file needs the large form of zip.
 const LARGE: u64 = 2 << 30;
 
+type Text = Cursor<Vec<u8>>;
+
 /// A stream that can be read, of known length.
 pub(super) struct Stream {
-    bytes: Chain<Chain<Cursor<Vec<u8>>, Base64Reader<File>>, Cursor<Vec<u8>>>,
+    bytes: Chain<Chain<Text, Base64Reader<File>>, Text>,
     length: u64,
 }
 

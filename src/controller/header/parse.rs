@@ -29,7 +29,7 @@ impl TryFrom<Value> for Header {
 
     fn try_from(value: Value) -> Read<Self> {
         let mut fields = Fields::of_header(value)?;
-        if fields.take("controller").is_none_or(|field| field.value != Value::from(1)) {
+        if fields.take("controller").is_none_or(|field| field.value != 1) {
             return Err(HeaderFault::Version);
         }
         let key = read(fields.optional("key"), |field| field.text(LONGEST_KEY))?;

@@ -98,7 +98,7 @@ impl ExitCode {
         }
     }
 
-    /// Collects so many bytes, and then goes where they lead.
+    /// Collects that many bytes, and then goes where they lead.
     fn collect(&mut self, bytes: &mut &[u8], wanted: usize, then: impl FnOnce(&mut Self, &[u8]) -> Place) {
         let (taken, rest) = bytes.split_at(bytes.len().min(wanted - self.bytes.len()));
         self.bytes.extend_from_slice(taken);
