@@ -28,14 +28,14 @@ pub(super) struct Typed {
 }
 
 /// A job, ready to be written as a stream.
-pub(super) struct Job {
+pub(super) struct Bundle {
     /// The runner's keyword arguments.
     pub kwargs: Map<String, Value>,
     /// Its files.
     pub tree: Tree,
 }
 
-impl Job {
+impl Bundle {
     /// Collects it. `ident` is the runner's name for this run.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use serde_json::{Map, Value, json};
 
 use super::flags::RunFlags;
-use super::pack::{Job, Typed};
+use super::pack::{Bundle, Typed};
 use super::transmit::Stream;
 use crate::cli::exit::Failure;
 
@@ -66,7 +66,7 @@ fn read(stream: &[u8]) -> (Option<Value>, Map<String, Value>, Files) {
 }
 
 fn pack(flags: &RunFlags, typed: &Typed) -> Result<(Value, Map<String, Value>, Files), Failure> {
-    let job = Job::collect(flags, typed, "ident")?;
+    let job = Bundle::collect(flags, typed, "ident")?;
     let header = flags.placing.header(flags.module.is_some());
     let mut stream = Stream::new(&header, &job.kwargs, &job.tree).unwrap();
     let mut bytes = Vec::new();
@@ -145,7 +145,7 @@ fn the_runner_unpacks_and_runs_it() {
     }
     let folder = runners_directory();
     let job =
-        Job::collect(&flags(folder.path(), &["-p", "site.yml", "-e", "y=2"]), &Typed::default(), "ident")
+        Bundle::collect(&flags(folder.path(), &["-p", "site.yml", "-e", "y=2"]), &Typed::default(), "ident")
             .unwrap();
     let header = json!({"controller": 1});
     let mut stream = Vec::new();

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
-use super::tree::{Content, Entry, Tree};
+use super::tree::{Content, Packed, Tree};
 
 /// Bytes that become base64 at a time: a multiple of three.
 const BLOCK: usize = 48 << 10;
@@ -95,7 +95,7 @@ fn write_zip(tree: &Tree, file: File) -> io::Result<File> {
 }
 
 /// The runner restores times in the zone of its own machine, and zips know no zones.
-fn local_time(entry: &Entry, zone: &TimeZone) -> DateTime {
+fn local_time(entry: &Packed, zone: &TimeZone) -> DateTime {
     let time = zone.to_datetime(entry.modified);
     let part = |number: i8| u8::try_from(number).unwrap_or(0);
     let (year, month, day) = (u16::try_from(time.year()).unwrap_or(0), part(time.month()), part(time.day()));

@@ -12,7 +12,7 @@ use crate::cli::exit::{Exit, Failure};
 
 /// Something in a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct Packed {
     pub content: Content,
     /// Permission bits.
     pub mode: u32,
@@ -45,12 +45,12 @@ impl std::fmt::Debug for Content {
 /// The files of a job: a directory sorts before what is in it.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, Packed>,
 }
 
 impl Tree {
     /// All entries in order.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &Packed)> {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
@@ -120,7 +120,7 @@ impl Tree {
         } else {
             Content::File(path.to_owned(), facts.len())
         };
-        let entry = Entry { content, mode: facts.mode() & 0o777, modified: modified(&facts) };
+        let entry = Packed { content, mode: facts.mode() & 0o777, modified: modified(&facts) };
         if self.entries.insert(name.to_owned(), entry).is_some() {
             let text = format!("{}: the job has another {name} already", path.display());
             return Err(Failure::usage(text));
@@ -131,7 +131,7 @@ impl Tree {
     /// Adds a directory for files that the flags make.
     pub(super) fn make_directory(&mut self, name: &str) {
         let content = Content::Directory;
-        self.entries.entry(name.to_owned()).or_insert(Entry {
+        self.entries.entry(name.to_owned()).or_insert(Packed {
             content,
             mode: 0o700,
             modified: Timestamp::now(),
@@ -141,7 +141,7 @@ impl Tree {
     /// Adds a file that only its owner may read, instead of one that is there.
     pub(super) fn make_file(&mut self, directory: &str, name: &str, text: Vec<u8>) {
         self.make_directory(directory);
-        let entry = Entry { content: Content::Text(text), mode: 0o600, modified: Timestamp::now() };
+        let entry = Packed { content: Content::Text(text), mode: 0o600, modified: Timestamp::now() };
         self.entries.insert(format!("{directory}/{name}"), entry);
     }
 }

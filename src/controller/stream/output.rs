@@ -65,7 +65,7 @@ impl WorkerOutput {
         while let Some(piece) = self.scanner.next(&mut bytes) {
             match piece {
                 Piece::Line(line) => {
-                    let seen = Seen::of(line);
+                    let seen = Meaning::of(line);
                     if seen.is_none() && !line.is_empty() {
                         self.other.push(line);
                     }
@@ -94,31 +94,31 @@ impl WorkerOutput {
         }
     }
 
-    fn on_line(&mut self, seen: Option<Seen>) {
+    fn on_line(&mut self, seen: Option<Meaning>) {
         match seen {
-            Some(Seen::Status(status, explanation)) => {
+            Some(Meaning::Status(status, explanation)) => {
                 if let Some(status) = FinalStatus::from_name(&status) {
                     self.final_status = Some(status);
                     self.explanation = explanation;
                 }
                 self.last_status = Some(status);
             }
-            Some(Seen::Zip(bytes)) => {
+            Some(Meaning::Zip(bytes)) => {
                 self.scanner.begin_zip(bytes);
                 self.zip = ExitCode::default();
                 return;
             }
-            Some(Seen::End) => {
+            Some(Meaning::End) => {
                 self.has_ended = true;
                 return;
             }
-            Some(Seen::Event(hosts)) => {
+            Some(Meaning::Event(hosts)) => {
                 self.events += 1;
                 if let Some(hosts) = hosts {
                     self.hosts = hosts;
                 }
             }
-            Some(Seen::Nothing) | None => {}
+            Some(Meaning::Nothing) | None => {}
         }
         self.on_whole();
     }
@@ -192,7 +192,7 @@ pub fn lost_line(explanation: &str) -> String {
 }
 
 /// What a line says, in the order in which `ansible-runner process` looks at its keys.
-enum Seen {
+enum Meaning {
     Status(String, Option<String>),
     Zip(u64),
     End,
@@ -200,7 +200,7 @@ enum Seen {
     Nothing,
 }
 
-impl Seen {
+impl Meaning {
     /// `None` if the runner did not write it.
     fn of(line: &[u8]) -> Option<Self> {
         let line = RunnerLine::parse(line)?;

@@ -8,7 +8,7 @@ const KEPT: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Scanner {
     limit: usize,
-    state: State,
+    state: Within,
     /// The beginning of a line whose end has not come.
     line: Vec<u8>,
     /// The buffered line was handed out.
@@ -18,7 +18,7 @@ pub(super) struct Scanner {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum State {
+enum Within {
     Line,
     /// In a line beyond the limit.
     LongLine,
@@ -50,7 +50,7 @@ pub(super) enum Piece<'a> {
 impl Scanner {
     /// At the beginning of a stream whose lines may be that long.
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, state: State::Line, line: Vec::new(), spent: false, position: 0 }
+        Self { limit, state: Within::Line, line: Vec::new(), spent: false, position: 0 }
     }
 
     /// Bytes read so far.
@@ -60,7 +60,7 @@ impl Scanner {
 
     /// Whether the line at hand is beyond the limit.
     pub(super) fn is_in_long_line(&self) -> bool {
-        matches!(self.state, State::LongLine)
+        matches!(self.state, Within::LongLine)
     }
 
     /// The beginning of a line whose end has not come.
@@ -71,7 +71,7 @@ impl Scanner {
     /// The line just read says that a zip of that many bytes follows.
     pub(super) fn begin_zip(&mut self, bytes: u64) {
         let letters = bytes.div_ceil(3).saturating_mul(4);
-        self.state = State::Zip(Body { letters, padding: (3 - bytes % 3) % 3 });
+        self.state = Within::Zip(Body { letters, padding: (3 - bytes % 3) % 3 });
     }
 
     /// Takes the next piece off the input; `None` once it is used up.
@@ -81,20 +81,20 @@ impl Scanner {
             self.line.shrink_to(KEPT);
         }
         match &mut self.state {
-            State::Zip(Body { letters: 0, padding: _ }) => {
-                self.state = State::Line;
+            Within::Zip(Body { letters: 0, padding: _ }) => {
+                self.state = Within::Line;
                 Some(Piece::ZipEnd)
             }
             _ if input.is_empty() => None,
-            State::Zip(body) => {
+            Within::Zip(body) => {
                 let length = body.accept(input);
                 if length == 0 {
-                    self.state = State::Line;
+                    self.state = Within::Line;
                     return Some(Piece::BadZip);
                 }
                 Some(Piece::Zip(self.take(input, length)))
             }
-            State::Line | State::LongLine => self.next_line(input),
+            Within::Line | Within::LongLine => self.next_line(input),
         }
     }
 
@@ -103,12 +103,12 @@ impl Scanner {
         let part = self.take(input, end.map_or(input.len(), |at| at + 1));
         let part = part.strip_suffix(b"\n").unwrap_or(part);
         if self.line.len() + part.len() > self.limit {
-            self.state = State::LongLine;
+            self.state = Within::LongLine;
         }
         if self.is_in_long_line() {
             self.line = Vec::new();
             end?;
-            self.state = State::Line;
+            self.state = Within::Line;
             return Some(Piece::LongLine);
         }
         if self.line.is_empty() && end.is_some() {

@@ -33,9 +33,9 @@ enum Place {
     #[default]
     Header,
     /// Name and extra field.
-    Name(Entry),
+    Name(ZipEntry),
     /// The content of `rc`.
-    Code(Entry),
+    Code(ZipEntry),
     /// The content of another file: this many bytes.
     Other(u64),
     /// No more entries, or nothing that we understand.
@@ -43,7 +43,7 @@ enum Place {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct ZipEntry {
     method: u16,
     size: u32,
     name: usize,
@@ -83,10 +83,12 @@ impl ExitCode {
                     let left = left - skipped as u64;
                     self.at = if left == 0 { Place::Header } else { Place::Other(left) };
                 }
-                Place::Header => self.collect(&mut bytes, HEADER, |_, header| match Entry::parse(header) {
-                    Some(entry) => Place::Name(entry),
-                    None => Place::End,
-                }),
+                Place::Header => {
+                    self.collect(&mut bytes, HEADER, |_, header| match ZipEntry::parse(header) {
+                        Some(entry) => Place::Name(entry),
+                        None => Place::End,
+                    })
+                }
                 Place::Name(entry) => {
                     self.collect(&mut bytes, entry.name + entry.extra, |_, name| entry.content(name));
                 }
@@ -110,7 +112,7 @@ impl ExitCode {
     }
 }
 
-impl Entry {
+impl ZipEntry {
     /// Reads the header of an entry; `None` if it is none, or one whose size comes later.
     fn parse(header: &[u8]) -> Option<Self> {
         let number = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
