@@ -19,9 +19,9 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("rpc", &["duration", "os", "tls", "wire"]),
     ("work", &["duration", "os", "rpc", "stream", "wire"]),
     ("control", &["duration", "mesh", "node", "os", "rpc", "stream", "tls", "wire", "work"]),
-    ("controller", &["duration"]),
+    ("controller", &["duration", "mesh", "wire"]),
     ("telemetry", &[]),
-    ("config", &["duration", "mesh", "service", "telemetry", "tls", "wire", "work"]),
+    ("config", &["controller", "duration", "mesh", "service", "telemetry", "tls", "wire", "work"]),
     (
         "daemon",
         &[
@@ -44,7 +44,8 @@ const ARROWS: [(&str, &[&str]); 17] = [
 ];
 
 /// What `config` may name of the rooms: their options and the values in them.
-const OPTIONS: [&str; 22] = [
+const OPTIONS: [&str; 23] = [
+    "controller::options",
     "duration",
     "mesh::LinkPolicy",
     "mesh::firewall::Action",

@@ -80,16 +80,19 @@ fn parse_action(value: &Located) -> Result<Action, String> {
 fn name_match(key: &str, value: &Located) -> Result<Option<Pattern>, String> {
     let refused = |reason: String| invalid(&value.show(), &format!("{}: {reason}", shown(key)));
     let text = value.as_text().ok_or_else(|| refused("a name is text".to_owned()))?;
-    let Some(rest) = text.strip_prefix('/') else {
-        return Ok(Some(text).filter(|text| !text.is_empty()).map(Pattern::Exact));
-    };
+    if text.is_empty() { Ok(None) } else { pattern(&text).map(Some).map_err(refused) }
+}
+
+/// A name, or a regular expression between slashes, which must match a whole name.
+pub(super) fn pattern(text: &str) -> Result<Pattern, String> {
+    let Some(rest) = text.strip_prefix('/') else { return Ok(Pattern::Exact(text.to_owned())) };
     let pattern = rest
         .strip_suffix('/')
-        .ok_or_else(|| refused("a regular expression begins and ends with a slash".to_owned()))?;
+        .ok_or_else(|| "a regular expression begins and ends with a slash".to_owned())?;
     // The group keeps an alternative inside the anchors.
     let regex = Regex::new(&format!("^(?:{pattern})$"))
-        .map_err(|_| refused(format!("{} is no regular expression", quoted(pattern))))?;
-    Ok(Some(Pattern::Regex(regex)))
+        .map_err(|_| format!("{} is no regular expression", quoted(pattern)))?;
+    Ok(Pattern::Regex(regex))
 }
 
 /// A warning for an expression whose alternatives stand in no group. A receptor node puts the anchors before the first

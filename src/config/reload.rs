@@ -5,13 +5,16 @@
 //! component that changes. It refuses to start or stop anything.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::components::Profile;
 use super::directives::node::Node;
 use super::directives::{Component, Config};
+use crate::controller::options::{ControllerOptions, NodeType};
 use crate::mesh::firewall::Rule;
 use crate::telemetry::LogLevel;
+use crate::wire::ServiceName;
 use crate::work::Quota;
 
 /// The changes that a running node makes to follow a new configuration.
@@ -146,9 +149,18 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
         Err(NotReloadable::Node("id"))
     } else if old.node.data_dir != new.node.data_dir {
         Err(NotReloadable::Node("datadir"))
+    } else if fixed_of_controller(old) != fixed_of_controller(new) {
+        Err(NotReloadable::ModifiedOrAdded("work-controller"))
     } else {
         Ok(())
     }
+}
+
+/// What of a controller only a restart can change.
+fn fixed_of_controller(config: &Config) -> Option<(NodeType, &str, &Option<PathBuf>, ServiceName)> {
+    let controller = config.controller.as_ref()?;
+    let ControllerOptions { node_type, store, store_password_file, peers, .. } = controller;
+    Some((*node_type, store, store_password_file, peers.service))
 }
 
 /// True if each value occurs as often on both sides, in whatever order.

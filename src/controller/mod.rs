@@ -7,12 +7,14 @@
 //!
 //! - [`header`] and [`stream`]: what a client submits, and what its runner answers; [`refusal`]: why a
 //!   submission is refused.
-//! - [`credentials`], [`pod`], [`health`]: what a child is given, and what a health check says.
+//! - [`options`]: its settings; [`credentials`], [`pod`], [`health`]: what a child is given, and what a health
+//!   check says.
 
 pub mod core;
 pub mod credentials;
 pub mod header;
 pub mod health;
+pub mod options;
 pub mod pod;
 pub mod refusal;
 pub mod store;

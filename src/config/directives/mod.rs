@@ -4,6 +4,7 @@
 //! later.
 
 pub mod certificates;
+pub mod controller;
 pub mod links;
 pub mod node;
 pub mod services;
@@ -19,6 +20,7 @@ use super::declare::{Declared, Reader, Settings};
 use super::error::Report;
 use super::item::Item;
 use super::schema::Directive;
+use crate::controller::options::ControllerOptions;
 use crate::service::IpRouterOptions;
 use crate::telemetry::LogLevel;
 use crate::tls::{ClientOptions, ServerOptions};
@@ -116,6 +118,7 @@ configuration! {
     work::WorkPython => work_python: Vec<CommandType>;
     work::WorkSigning => work_signing: Option<work::WorkSigning>;
     work::WorkVerification => work_verification: Option<work::WorkVerification>;
+    controller::WorkController => controller: Option<ControllerOptions>;
     tls::TlsServer => tls_servers: Vec<ServerOptions>;
     tls::TlsClient => tls_clients: Vec<ClientOptions>;
     certificates::CertInit => cert_init: Option<certificates::CertInit>;

@@ -252,7 +252,7 @@ grammar! {
     struct SignedOnly => bool = Flag <bool as Single>::read, role Role::Needs("work-verification");
 }
 
-fn work_type(text: &str) -> Result<String, &'static str> {
+pub(super) fn work_type(text: &str) -> Result<String, &'static str> {
     let fits = !text.contains(|c: char| c.is_whitespace() || c.is_control());
     if fits { Ok(text.to_owned()) } else { Err("a work type holds no blanks and no control characters") }
 }

@@ -1,6 +1,7 @@
 //! The grammar as a whole: configurations that are refused, with their exact messages, and such that load.
 
 mod accepted;
+mod controller;
 mod documents;
 mod reading;
 mod reloading;

@@ -1,0 +1,210 @@
+//! The controller of a control node.
+//!
+//! Owns its declaration, which is read into [`crate::controller::options`]. It refuses to open the store and the
+//! directory of credentials, and leaves the grammar of `store` to the store.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::super::declare::{directive, settings};
+use super::super::firewall;
+use super::super::parameters::{
+    self, Bytes, OwnService, TlsClientName, TlsServerName, choice, grammar, number, parsed,
+};
+use crate::controller::options::{
+    Bounds, ChildTypes, ControllerOptions, Discovery, LEAST_HEARTBEATS, NodeType, OnLoss, Peers, Timers,
+};
+use crate::mesh::firewall::Pattern;
+
+directive! {
+    /// Makes this node a control node, which places jobs
+    /// This version knows its settings and refuses to run it
+    "work-controller" in Work [singleton];
+    WorkController => ControllerOptions {
+        /// control, or hybrid to run jobs as well
+        node_type "nodetype": ControlType = "control",
+        /// sqlite, sqlite:PATH or a URL of PostgreSQL
+        /// As in `postgresql://USER@HOST[,HOST]/DB?sslmode=verify-full&sslrootcert=FILE`; it may hold no password.
+        store: String = "sqlite",
+        /// file with the password for PostgreSQL
+        store_password_file "storepasswordfile": Option<PathBuf>,
+        /// directory of credentials
+        credentials: Option<PathBuf>,
+        /// work types of its children
+        child_types: Children,
+        /// where children make their directories
+        run_dir "rundir": PathBuf = "/tmp",
+        /// tls-client profile towards instances
+        tls_client "tlsclient": Option<TlsClientName>,
+        /// no jobs without TLS; true if tlsclient is given
+        require_tls "requiretls": Option<bool>,
+        /// callers over the mesh need a valid token
+        verify_signature "verifysignature": bool = "true",
+        /// of nodes: off, disabled or enabled
+        /// A node that advertises `runnertype` and is not registered is ignored; registered and left to an operator;
+        /// or registered and enabled, so that every node that may join the mesh gets jobs with their secrets.
+        discovery: Discovery = "disabled",
+        /// node IDs that discovery may register; all if not given
+        /// An ID between slashes is a regular expression.
+        discover_nodes "discovernodes": Vec<NodePattern>,
+        /// when an owner is lost: takeover or fail
+        on_loss "onloss": OnLoss = "takeover",
+        /// control nodes that hold each payload, 1 or 2
+        payload_copies "payloadcopies": Copies = "1",
+        /// when something is lost
+        timers: Times,
+        /// what is kept
+        bounds: Kept,
+        /// forks per processor
+        forks_per_cpu "forkspercpu": Count = "4",
+        /// MiB of memory per fork
+        mib_per_fork "mibperfork": Count = "100",
+        /// bytes that jobs cannot use
+        /// If not given it is 2147483648, or 0 in a pod.
+        memory_reserve "memoryreserve": Option<Bytes>,
+        /// how control nodes reach each other
+        peers: PeerService,
+    }
+    check not_served(node_type);
+    make ControllerOptions {
+        node_type,
+        store,
+        store_password_file,
+        credentials,
+        child_types,
+        run_dir,
+        require_tls: require_tls.unwrap_or(tls_client.is_some()),
+        tls_client,
+        verify_signature,
+        discovery,
+        discover_nodes,
+        on_loss,
+        payload_copies,
+        timers,
+        bounds,
+        forks_per_cpu,
+        mib_per_fork,
+        memory_reserve,
+        peers,
+    }
+}
+
+/// Nothing serves it so far, and a node must not look as if it placed jobs.
+fn not_served(_: &NodeType) -> Option<&'static str> {
+    Some("this version of meshd cannot run a controller: remove the directive")
+}
+
+/// The work types of children.
+#[derive(Debug, Clone, Copy)]
+pub enum Children {}
+
+settings! {
+    Children => ChildTypes {
+        /// work type of children on this node
+        local "localtype": TypeName = "local",
+        /// work type of children on other nodes
+        runner "runnertype": TypeName = "ansible-runner",
+        /// pods with a credential
+        kube_runtime "kuberuntimetype": TypeName = "kubernetes-runtime-auth",
+        /// pods without one
+        kube_in_cluster "kubeinclustertype": TypeName = "kubernetes-incluster-auth",
+    }
+}
+
+/// When something is lost.
+#[derive(Debug, Clone, Copy)]
+pub enum Times {}
+
+settings! {
+    Times => Timers {
+        /// how often it says that it is there
+        heartbeat: Interval = "10s",
+        /// silence after which a control node is lost
+        owner_lost_after "ownerlostafter": Interval = "30s",
+        /// silence after which an instance is lost
+        lost_after "lostafter": Interval = "3m",
+        /// how often pending jobs are looked at
+        poll: Interval = "20s",
+    }
+    check few_heartbeats(heartbeat, owner_lost_after);
+}
+
+fn few_heartbeats(heartbeat: &Duration, owner_lost_after: &Duration) -> Option<&'static str> {
+    (heartbeat.saturating_mul(LEAST_HEARTBEATS) > *owner_lost_after).then_some(
+        "`ownerlostafter` must be at least three times `heartbeat`: one lost message must not lose a node",
+    )
+}
+
+/// What is kept.
+#[derive(Debug, Clone, Copy)]
+pub enum Kept {}
+
+settings! {
+    Kept => Bounds {
+        /// most jobs that may wait
+        max_pending "maxpending": Count = "100000",
+        /// most bytes of a payload
+        max_payload "maxpayload": Bytes = "4294967296",
+        /// how long a payload is kept after its job's end
+        payload_retention "payloadretention": Duration = "24h",
+        /// how long an output is kept
+        output_retention "outputretention": Duration = "720h",
+        /// most bytes of all outputs
+        output_limit "outputlimit": Bytes = "21474836480",
+        /// how long a job is listed
+        job_retention "jobretention": Duration = "2160h",
+        /// most bytes of fetched projects
+        project_cache "projectcache": Bytes = "10737418240",
+        /// how often instances are cleaned up; 0 is never
+        cleanup_every "cleanupevery": Duration = "3h",
+    }
+}
+
+/// How control nodes reach each other.
+#[derive(Debug, Clone, Copy)]
+pub enum PeerService {}
+
+settings! {
+    PeerService => Peers {
+        /// service for other control nodes
+        service "peerservice": OwnService = "ctrlpeer",
+        /// its tls-server profile
+        tls_server "peertlsserver": Option<TlsServerName>,
+        /// tls-client profile towards other control nodes
+        tls_client "peertlsclient": Option<TlsClientName>,
+    }
+}
+
+grammar! {
+    impl Discovery => Discovery = Text choice(
+        &[("off", Discovery::Off), ("disabled", Discovery::Disabled), ("enabled", Discovery::Enabled)],
+        "it is off, disabled or enabled",
+    );
+    impl OnLoss => OnLoss = Text choice(
+        &[("takeover", OnLoss::TakeOver), ("fail", OnLoss::Fail)], "it is takeover or fail",
+    );
+}
+
+grammar! {
+    /// What a node with a controller is.
+    struct ControlType => NodeType = Text choice(
+        &[("control", NodeType::Control), ("hybrid", NodeType::Hybrid)], "it is control or hybrid",
+    );
+    /// A node ID, or an expression for several.
+    struct NodePattern => Pattern = Text parsed(firewall::pattern);
+    /// The name of a work type that need not be configured here.
+    struct TypeName => String = Text parsed(super::work::work_type);
+    /// Copies of a payload.
+    struct Copies => u32 = Int number(1..=2, "a payload has one copy or two");
+    /// A number above zero.
+    struct Count => u32 = Int number(1..=2_147_483_647, "a whole number above zero is needed");
+    /// A duration above zero.
+    struct Interval => Duration = Text parsed(interval);
+}
+
+fn interval(text: &str) -> Result<Duration, &'static str> {
+    match parameters::duration(text)? {
+        Duration::ZERO => Err("it must be above zero"),
+        interval => Ok(interval),
+    }
+}

@@ -1,0 +1,182 @@
+//! The settings of a controller. No configuration with one loads so far, so these look at what is read all the same.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::*;
+use crate::controller::options::{
+    Bounds, ChildTypes, ControllerOptions, Discovery, NodeType, OnLoss, Peers, Timers,
+};
+use crate::mesh::firewall::Pattern;
+use crate::wire::ServiceName;
+
+const REFUSAL: &str = "work-controller: this version of meshd cannot run a controller: remove the directive";
+
+/// What a directive with these parameters says, and the errors besides that it is not served.
+fn read(parameters: &str) -> (Option<ControllerOptions>, Vec<String>) {
+    let text = format!(
+        "- local-only\n- tls-client: {{name: c}}\n- tls-server: {{name: s, cert: c, key: k}}\n- work-controller: {parameters}\n"
+    );
+    let mut report = Report::default();
+    let items = yaml::read(Path::new("x.yml"), &text, &mut report).items;
+    let config = assemble(items, &environment(), &mut report);
+    let errors = report.finish().unwrap_err().to_string();
+    let errors = errors.lines().map(|line| line.strip_prefix("x.yml:4: ").unwrap_or(line).to_owned());
+    (config.controller, errors.filter(|error| error != REFUSAL).collect())
+}
+
+fn accepted(parameters: &str) -> ControllerOptions {
+    let (options, errors) = read(parameters);
+    assert_eq!(errors, Vec::<String>::new(), "{parameters}");
+    options.unwrap()
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[test]
+fn without_parameters_it_has_the_defaults_of_the_contract() {
+    let seconds = Duration::from_secs;
+    let defaults = ControllerOptions {
+        node_type: NodeType::Control,
+        store: "sqlite".to_owned(),
+        store_password_file: None,
+        credentials: None,
+        child_types: ChildTypes {
+            local: "local".to_owned(),
+            runner: "ansible-runner".to_owned(),
+            kube_runtime: "kubernetes-runtime-auth".to_owned(),
+            kube_in_cluster: "kubernetes-incluster-auth".to_owned(),
+        },
+        run_dir: PathBuf::from("/tmp"),
+        tls_client: None,
+        require_tls: false,
+        verify_signature: true,
+        discovery: Discovery::Disabled,
+        discover_nodes: Vec::new(),
+        on_loss: OnLoss::TakeOver,
+        payload_copies: 1,
+        timers: Timers {
+            heartbeat: seconds(10),
+            owner_lost_after: seconds(30),
+            lost_after: seconds(180),
+            poll: seconds(20),
+        },
+        bounds: Bounds {
+            max_pending: 100_000,
+            max_payload: 4 << 30,
+            payload_retention: 24 * HOUR,
+            output_retention: 720 * HOUR,
+            output_limit: 20 << 30,
+            job_retention: 2_160 * HOUR,
+            project_cache: 10 << 30,
+            cleanup_every: 3 * HOUR,
+        },
+        forks_per_cpu: 4,
+        mib_per_fork: 100,
+        memory_reserve: None,
+        peers: Peers { service: ServiceName::new("ctrlpeer").unwrap(), tls_server: None, tls_client: None },
+    };
+    assert_eq!(accepted("{}"), defaults);
+}
+
+#[test]
+fn every_parameter_has_an_effect() {
+    let usual = accepted("{}");
+    for parameter in &Directive::find("work-controller").unwrap().parameters {
+        let value = match parameter.name {
+            "nodetype" => "hybrid",
+            "store" => "'postgresql://meshd@db1,db2/meshd'",
+            "tlsclient" | "peertlsclient" => "c",
+            "peertlsserver" => "s",
+            "requiretls" => "true",
+            "verifysignature" => "false",
+            "discovery" => "enabled",
+            "discovernodes" => "[e1, /x.*/]",
+            "onloss" => "fail",
+            "payloadcopies" => "2",
+            "heartbeat" | "poll" => "5s",
+            "ownerlostafter" | "lostafter" => "1h",
+            "payloadretention" | "outputretention" | "jobretention" | "cleanupevery" => "77h",
+            "rundir" | "credentials" | "storepasswordfile" | "localtype" | "runnertype"
+            | "kuberuntimetype" | "kubeinclustertype" | "peerservice" => "other",
+            _ => "77",
+        };
+        assert_ne!(accepted(&format!("{{{}: {value}}}", parameter.name)), usual, "{}", parameter.name);
+    }
+    let found = accepted("{discovernodes: [e1, /x.*/], tlsclient: c, memoryreserve: 0, cleanupevery: 0s}");
+    assert_eq!(found.discover_nodes[0], Pattern::Exact("e1".to_owned()));
+    assert!(found.discover_nodes[1].matches("x12") && !found.discover_nodes[1].matches("ax"));
+    assert!(found.require_tls, "it follows tlsclient");
+    assert!(!accepted("{tlsclient: c, requiretls: false}").require_tls);
+    assert_eq!(found.memory_reserve, Some(0));
+    assert_eq!(found.bounds.cleanup_every, Duration::ZERO);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (parameters, error) in [
+        (
+            "{nodetype: execution}",
+            "work-controller: nodetype: \"execution\" is not allowed: it is control or hybrid",
+        ),
+        (
+            "{discovery: on}",
+            "work-controller: discovery: \"true\" is not allowed: it is off, disabled or enabled",
+        ),
+        ("{onloss: retry}", "work-controller: onloss: \"retry\" is not allowed: it is takeover or fail"),
+        (
+            "{payloadcopies: 3}",
+            "work-controller: payloadcopies: 3 is not allowed: a payload has one copy or two",
+        ),
+        ("{heartbeat: 0s}", "work-controller: heartbeat: \"0s\" is not allowed: it must be above zero"),
+        (
+            "{heartbeat: 11s}",
+            "work-controller: `ownerlostafter` must be at least three times `heartbeat`: one lost message must not lose a node",
+        ),
+        (
+            "{jobretention: 90d}",
+            "work-controller: jobretention: \"90d\" is not allowed: write for example 1.5h, 30m or 30m10s",
+        ),
+        (
+            "{maxpending: 0}",
+            "work-controller: maxpending: 0 is not allowed: a whole number above zero is needed",
+        ),
+        (
+            "{discovernodes: [/x]}",
+            "work-controller: discovernodes: \"/x\" is not allowed: a regular expression begins and ends with a slash",
+        ),
+        (
+            "{discovernodes: ['/(/']}",
+            "work-controller: discovernodes: \"/(/\" is not allowed: \"(\" is no regular expression",
+        ),
+        (
+            "{tlsclient: none}",
+            "work-controller: tlsclient: there is no tls-client named \"none\": there are c",
+        ),
+        ("{store: ''}", "work-controller: store: may not be empty"),
+    ] {
+        assert_eq!(read(parameters).1, [error], "{parameters}");
+    }
+}
+
+#[test]
+fn a_configuration_with_one_is_refused() {
+    for text in ["- work-controller\n", "- work-controller: {nodetype: hybrid}\n"] {
+        let error = load_text(text).unwrap_err().to_string();
+        assert_eq!(error, format!("x.yml:1: {REFUSAL}"));
+    }
+}
+
+#[test]
+fn type_store_and_peer_service_need_a_restart() {
+    let (config, _) = load_text("- local-only\n").unwrap();
+    let with = |parameters| Config { controller: Some(accepted(parameters)), ..config.clone() };
+    let usual = with("{}");
+    let fixed = Err(NotReloadable::ModifiedOrAdded("work-controller"));
+    for parameters in ["{nodetype: hybrid}", "{store: 'sqlite:/x'}", "{peerservice: other}"] {
+        assert_eq!(plan(&usual, &with(parameters)).map(|_| ()), fixed, "{parameters}");
+    }
+    assert_eq!(plan(&config, &usual).map(|_| ()), fixed);
+    assert_eq!(plan(&usual, &config).map(|_| ()), fixed);
+    assert!(plan(&usual, &with("{poll: 5s}")).is_ok());
+}

@@ -1,0 +1,123 @@
+//! The settings of a controller, checked. It knows no syntax of configuration and opens no files.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use super::core::{NodeType, OnLoss};
+use crate::mesh::firewall::Pattern;
+use crate::wire::ServiceName;
+
+/// Heartbeats that an owner may miss before it is lost, at least.
+pub const LEAST_HEARTBEATS: u32 = 3;
+
+/// What happens to a node that advertises the runner and is not registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Discovery {
+    /// Nothing.
+    Off,
+    /// It is registered, and an operator enables it.
+    Disabled,
+    /// It is registered and enabled, so it gets jobs with their secrets.
+    Enabled,
+}
+
+/// A controller as it is configured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ControllerOptions {
+    /// Control or hybrid.
+    pub node_type: NodeType,
+    /// `sqlite`, `sqlite:PATH` or a URL of PostgreSQL, for the store to read.
+    pub store: String,
+    /// File with the password for PostgreSQL.
+    pub store_password_file: Option<PathBuf>,
+    /// Directory of credentials.
+    pub credentials: Option<PathBuf>,
+    /// The work types of children.
+    pub child_types: ChildTypes,
+    /// Where children make their directories.
+    pub run_dir: PathBuf,
+    /// The `tls-client` for instances whose control service uses TLS.
+    pub tls_client: Option<String>,
+    /// Instances without TLS get no jobs.
+    pub require_tls: bool,
+    /// Callers over the mesh prove themselves by a token.
+    pub verify_signature: bool,
+    /// What happens to new nodes.
+    pub discovery: Discovery,
+    /// The nodes that discovery may register; all if empty.
+    pub discover_nodes: Vec<Pattern>,
+    /// What happens to jobs whose owner restarts or is lost.
+    pub on_loss: OnLoss,
+    /// Control nodes that hold a payload before its submission is answered.
+    pub payload_copies: u32,
+    /// When something is lost.
+    pub timers: Timers,
+    /// What is kept, for how long, and how much of it.
+    pub bounds: Bounds,
+    /// Forks per processor.
+    pub forks_per_cpu: u32,
+    /// MiB per fork.
+    pub mib_per_fork: u32,
+    /// Bytes that jobs cannot use; `None` for the default of the machine, which is none in a pod.
+    pub memory_reserve: Option<u64>,
+    /// How control nodes reach each other.
+    pub peers: Peers,
+}
+
+/// The work types of children, by their names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChildTypes {
+    /// On the owner itself.
+    pub local: String,
+    /// On another instance.
+    pub runner: String,
+    /// In a cluster with a credential.
+    pub kube_runtime: String,
+    /// In the owner's own cluster.
+    pub kube_in_cluster: String,
+}
+
+/// When something is lost, and how often a node looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timers {
+    /// How often a control node renews its lease.
+    pub heartbeat: Duration,
+    /// How long a lease may be expired before its jobs get another owner.
+    pub owner_lost_after: Duration,
+    /// How long an instance may be unseen before its jobs are lost.
+    pub lost_after: Duration,
+    /// How often pending jobs are looked at without a reason.
+    pub poll: Duration,
+}
+
+/// What is kept, for how long, and how much of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Most pending jobs.
+    pub max_pending: u32,
+    /// Most bytes of a payload.
+    pub max_payload: u64,
+    /// How long a payload is kept after its job's end.
+    pub payload_retention: Duration,
+    /// How long an output is kept.
+    pub output_retention: Duration,
+    /// Most bytes of all outputs.
+    pub output_limit: u64,
+    /// How long a job's row is kept.
+    pub job_retention: Duration,
+    /// Most bytes of project trees.
+    pub project_cache: u64,
+    /// How often instances are cleaned up; zero is never.
+    pub cleanup_every: Duration,
+}
+
+/// How control nodes reach each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peers {
+    /// The service of the mesh.
+    pub service: ServiceName,
+    /// Its `tls-server`.
+    pub tls_server: Option<String>,
+    /// The `tls-client` towards others.
+    pub tls_client: Option<String>,
+}
