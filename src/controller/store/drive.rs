@@ -11,25 +11,7 @@ use super::error::Error;
 use super::jobs::{self, OPEN};
 use super::sql::{Sql, insert, values};
 use crate::controller::core::{Driven, Fence, Job, JobId, Refused, Time};
-
-/// What a job has done on one host, by ansible's words.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HostStats {
-    /// Tasks that succeeded.
-    pub ok: u32,
-    /// Tasks that changed something.
-    pub changed: u32,
-    /// Tasks that failed.
-    pub failures: u32,
-    /// Tasks that could not reach the host.
-    pub dark: u32,
-    /// Tasks that were skipped.
-    pub skipped: u32,
-    /// Failed tasks that a rescue block handled.
-    pub rescued: u32,
-    /// Failed tasks that were ignored.
-    pub ignored: u32,
-}
+use crate::controller::stream::HostStats;
 
 /// What the owner has counted in a job's output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 
 use super::Store;
-use super::drive::HostStats;
 use super::error::Error;
 use super::holders::Kept;
 use super::jobs::{self, Terms};
 use super::sql::{Dialect, Row, Sql, Value, from_json, values};
 use crate::controller::core::{Attempt, GroupName, InstanceName, JobId, JobKind, JobState, Time};
+use crate::controller::stream::HostStats;
 
 /// Which jobs a list shows. An empty filter shows all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

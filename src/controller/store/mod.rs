@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
 
 pub use self::audit::Audit;
-pub use self::drive::{Figures, HostStats};
+pub use self::drive::Figures;
 pub use self::error::Error;
 pub use self::groups::GroupRecord;
 pub use self::holders::{Holding, Kept};
@@ -57,7 +57,7 @@ use self::schema::Step;
 use self::sql::Sql;
 use self::sqlite::Sqlite;
 pub use self::sqlite::restore;
-pub use self::submit::{Dependency, Submission, Submitted};
+pub use self::submit::{Submission, Submitted};
 use crate::controller::core::{Fence, InstanceName, Time};
 
 /// A handle to the store. Clones share it; the last one that is dropped closes it.

@@ -11,6 +11,7 @@ use super::jobs::Terms;
 use super::sql::{Sql, Value, insert, to_json, values};
 use super::{Store, list};
 use crate::controller::core::{Class, GroupName, InstanceName, JobId, JobKind, JobState, Time, Word};
+use crate::controller::header::Dependency;
 
 /// A job to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,15 +46,6 @@ pub struct Submission {
     pub exclusive: Vec<Word>,
     /// Jobs that must succeed first.
     pub needs: Vec<Dependency>,
-}
-
-/// A job that another one depends on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Dependency {
-    /// By its number.
-    Id(JobId),
-    /// By its key.
-    Key(String),
 }
 
 /// The job of a submission.
@@ -134,7 +126,7 @@ fn find_needs(sql: &mut dyn Sql, needs: &[Dependency]) -> Result<BTreeSet<JobId>
     let mut found = BTreeSet::new();
     for need in needs {
         let (row, shown) = match need {
-            Dependency::Id(id) => {
+            Dependency::Job(id) => {
                 (sql.query("SELECT id FROM job WHERE id = $1", values![*id])?.pop(), format!("job {id}"))
             }
             Dependency::Key(key) => (

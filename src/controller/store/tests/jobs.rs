@@ -43,7 +43,7 @@ async fn a_submission_that_cannot_be_is_refused_and_leaves_nothing(site: Site) {
     assert!(matches!(store.submit(unknown, 9).await, Err(Error::NoGroup(_))));
     let lost = Submission { needs: vec![Dependency::Key("ci-1".into())], ..submission("u1") };
     let own = Submission { key: Some("ci-1".into()), ..lost.clone() };
-    for wrong in [lost, own, Submission { needs: vec![Dependency::Id(JobId(77))], ..submission("u1") }] {
+    for wrong in [lost, own, Submission { needs: vec![Dependency::Job(JobId(77))], ..submission("u1") }] {
         assert!(matches!(store.submit(wrong, 9).await, Err(Error::NoDependency(_))));
     }
     submit(&store, "u1").await;
@@ -178,7 +178,7 @@ async fn dependencies_and_words_hold_jobs_back(site: Site) {
     let (store, c1) = site.ready().await;
     let first = Submission { key: Some("a".into()), exclusive: vec!["site".into()], ..submission("u1") };
     let first = store.submit(first, 9).await.unwrap().id();
-    let needs = vec![Dependency::Key("a".into()), Dependency::Id(first)];
+    let needs = vec![Dependency::Key("a".into()), Dependency::Job(first)];
     let second = store.submit(Submission { needs, ..submission("u2") }, 9).await.unwrap().id();
     let third = Submission { exclusive: vec!["site".into()], ..submission("u3") };
     let third = store.submit(third, 9).await.unwrap().id();

@@ -20,6 +20,8 @@ use crate::controller::core::{
     NodeState, NodeType, Offer, OnLoss, Patience, Policy, Progress, Retry,
 };
 use crate::controller::core::{ChildEnd, FinalStatus};
+use crate::controller::header::Dependency;
+use crate::controller::stream::HostStats;
 
 /// Runs tests on both databases.
 macro_rules! both {

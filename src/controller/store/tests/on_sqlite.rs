@@ -91,7 +91,7 @@ async fn a_write_that_fails_undoes_nothing_else() {
     let writes: Vec<_> = (0..60)
         .map(|at| {
             let store = store.clone();
-            let needs = if at % 2 == 0 { Vec::new() } else { vec![Dependency::Id(JobId(999))] };
+            let needs = if at % 2 == 0 { Vec::new() } else { vec![Dependency::Job(JobId(999))] };
             let new = Submission { needs, ..submission(&format!("u{at}")) };
             tokio::spawn(async move { store.submit(new, 1000).await.is_ok() })
         })
