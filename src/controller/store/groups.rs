@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::error::Error;
-use super::sql::{Row, Sql, Value, from_json, insert, to_json, values};
+use super::sql::{Row, Sql, SqlValue, from_json, insert, to_json, values};
 use crate::controller::core::{Backing, Group, GroupName, InstanceName, Member, MemberChange, Policy};
 
 /// A group, with what its pods need.
@@ -107,7 +107,7 @@ pub(super) fn save_members(sql: &mut dyn Sql, changes: &[MemberChange]) -> Resul
 }
 
 /// A row of [`INTO`].
-pub(super) fn row(record: &GroupRecord, position: u64) -> Vec<Value> {
+pub(super) fn row(record: &GroupRecord, position: u64) -> Vec<SqlValue> {
     let GroupRecord { group, cluster, namespace, pod_spec_override, registry } = record;
     let Policy { percentage, minimum, list } = &group.policy;
     values![

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::error::Error;
-use super::sql::{Row, Sql, Value, from_json, insert, to_json, values};
+use super::sql::{Row, Sql, SqlValue, from_json, insert, to_json, values};
 use crate::controller::core::{Adjustment, Capacities, Instance, InstanceName, NodeType, Sighting, Time};
 
 /// A record of a node, with what only operators look at.
@@ -132,7 +132,7 @@ pub(super) fn save(
     Ok(changed)
 }
 
-fn row(record: &InstanceRecord) -> Vec<Value> {
+fn row(record: &InstanceRecord) -> Vec<SqlValue> {
     let InstanceRecord { instance, cpu, memory, last_health_check, created } = record;
     values![
         &instance.name,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
-use super::sql::{Row, Sql, Value, from_json, insert, to_json, values};
+use super::sql::{Row, Sql, SqlValue, from_json, insert, to_json, values};
 use crate::controller::core::{
     Attempt, ChildId, Ending, Fence, GroupName, Job, JobId, Level, Progress, Retry, Time,
 };
@@ -29,7 +29,7 @@ pub struct Terms {
 
 /// A job with what only the store knows of it.
 #[derive(Debug, Clone)]
-pub(super) struct Loaded {
+pub(super) struct StoredJob {
     /// The words of `exclusive` are empty until [`load_words`].
     pub(super) job: Job,
     pub(super) terms: Terms,
@@ -45,9 +45,9 @@ pub(super) const OPEN: &str = "job.id IN (SELECT id FROM job WHERE state IN ('pe
 pub(super) fn load(
     sql: &mut dyn Sql,
     condition: &str,
-    values: &[Value],
+    values: &[SqlValue],
     locked: bool,
-) -> Result<Vec<Loaded>, Error> {
+) -> Result<Vec<StoredJob>, Error> {
     let lock = if locked { sql.dialect().lock_jobs() } else { "" };
     let query = format!(
         "SELECT job.id, job.kind, job.impact, job.state, job.cancel_requested, job.controller_node, job.epoch, \
@@ -55,7 +55,7 @@ pub(super) fn load(
          a.sender, a.node, a.grp, a.work_type, a.placed, a.started, a.ended, a.outcome, a.confirmed, a.swept \
          FROM job LEFT JOIN attempt a ON a.job = job.id WHERE {condition} ORDER BY job.id, a.n{lock}"
     );
-    let mut found: Vec<Loaded> = Vec::new();
+    let mut found: Vec<StoredJob> = Vec::new();
     for mut row in sql.query(&query, values)? {
         let one = read(&mut row)?;
         let attempt = read_attempt(&mut row)?;
@@ -77,7 +77,7 @@ pub(super) fn load_one(sql: &mut dyn Sql, id: JobId) -> Result<Job, Error> {
     found.into_iter().next().map(|loaded| loaded.job).ok_or(Error::NoJob(id))
 }
 
-fn read(row: &mut Row) -> Result<Loaded, Error> {
+fn read(row: &mut Row) -> Result<StoredJob, Error> {
     let (id, kind, impact) = (row.take()?, row.take()?, row.take()?);
     let (state, cancel_requested) = (row.take()?, row.take()?);
     let owner: Option<_> = row.take()?;
@@ -102,7 +102,7 @@ fn read(row: &mut Row) -> Result<Loaded, Error> {
         quota: quota.map(|text| from_json(&text)).transpose()?,
         finished,
     };
-    Ok(Loaded { job, terms, priority: row.take()? })
+    Ok(StoredJob { job, terms, priority: row.take()? })
 }
 
 fn read_attempt(row: &mut Row) -> Result<Option<Attempt>, Error> {
@@ -125,7 +125,7 @@ fn read_attempt(row: &mut Row) -> Result<Option<Attempt>, Error> {
 }
 
 /// Adds the words of `exclusive`, which only the sums of claims need.
-pub(super) fn load_words(sql: &mut dyn Sql, jobs: &mut [Loaded]) -> Result<(), Error> {
+pub(super) fn load_words(sql: &mut dyn Sql, jobs: &mut [StoredJob]) -> Result<(), Error> {
     let rows = sql.query(
         "SELECT lock.job, lock.word FROM lock JOIN job ON job.id = lock.job \
          WHERE job.state IN ('pending', 'waiting', 'running') ORDER BY lock.job, lock.word",
@@ -195,7 +195,7 @@ fn epoch(job: &Job) -> i64 {
     job.fence.as_ref().map_or(0, |fence| fence.epoch.0)
 }
 
-fn attempt_row(job: JobId, attempt: &Attempt) -> Vec<Value> {
+fn attempt_row(job: JobId, attempt: &Attempt) -> Vec<SqlValue> {
     let confirmed = match attempt.progress {
         Progress::Placed | Progress::Running | Progress::Lost => false,
         Progress::Over(_) => true,

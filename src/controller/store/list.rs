@@ -10,7 +10,7 @@ use super::Store;
 use super::error::Error;
 use super::holders::Kept;
 use super::jobs::{self, Terms};
-use super::sql::{Dialect, Row, Sql, Value, from_json, values};
+use super::sql::{Dialect, Row, Sql, SqlValue, from_json, values};
 use crate::controller::core::{Attempt, GroupName, InstanceName, JobId, JobKind, JobState, Time};
 use crate::controller::stream::HostStats;
 
@@ -161,12 +161,12 @@ impl Store {
 #[derive(Default)]
 struct Conditions {
     texts: Vec<String>,
-    values: Vec<Value>,
+    values: Vec<SqlValue>,
 }
 
 impl Conditions {
     /// Adds a condition whose `?` is the value.
-    fn add(&mut self, text: &str, value: impl Into<Value>) {
+    fn add(&mut self, text: &str, value: impl Into<SqlValue>) {
         self.values.push(value.into());
         self.texts.push(text.replace('?', &format!("${}", self.values.len())));
     }
@@ -235,7 +235,7 @@ fn add_name(all: &mut Conditions, dialect: Dialect, name: &str) {
     let key = dialect.name_key();
     let first: String = name.chars().take(64).collect();
     let last = format!("{first}{}", char::MAX);
-    all.values.extend([Value::from(first), Value::from(last)]);
+    all.values.extend([SqlValue::from(first), SqlValue::from(last)]);
     let n = all.values.len();
     all.texts.push(format!("{key} BETWEEN ${} AND ${n}", n - 1));
 }

@@ -47,7 +47,7 @@ pub use self::instances::InstanceRecord;
 pub use self::jobs::Terms;
 pub use self::list::{JobDetail, JobFilter, JobPage, JobRow, PAGE_MAX};
 pub use self::options::{Options, PostgresOptions, SslMode};
-pub use self::owners::{Losses, Seen};
+pub use self::owners::{Losses, Observed};
 pub use self::pass::{PassLimits, Passed};
 use self::postgres::Postgres;
 pub use self::projects::Project;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::error::Error;
 use super::instances;
-use super::jobs::{self, Loaded, OPEN};
+use super::jobs::{self, OPEN, StoredJob};
 use super::scene::Loadout;
 use super::sql::{Row, Sql, values};
 use super::{Store, holders, registry};
@@ -18,7 +18,7 @@ use crate::controller::core::{
 
 /// How a control node sees an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct Observed {
     /// The instance.
     pub instance: InstanceName,
     /// There is a route to it.
@@ -66,13 +66,13 @@ impl Store {
     ///
     /// # Errors
     /// The lease was taken: the caller must stand down.
-    pub async fn heartbeat(&self, by: Fence, times: LeaseTimes, seen: Vec<Seen>) -> Result<(), Error> {
+    pub async fn heartbeat(&self, by: Fence, times: LeaseTimes, seen: Vec<Observed>) -> Result<(), Error> {
         self.fenced_write(by, move |sql, by| {
             let now = sql.now();
             let mut lease = lease(sql, &by.owner)?.ok_or_else(|| Error::fenced(by))?;
             lease.renew(by, now, &times)?;
             save_lease(sql, &lease)?;
-            let sighting = |seen: &Seen| {
+            let sighting = |seen: &Observed| {
                 let age = i64::try_from(seen.age.as_millis()).unwrap_or(i64::MAX);
                 let arrived = Time(now.0.saturating_sub(age));
                 (seen.instance.clone(), Sighting { routed: seen.routed, arrived })
@@ -152,7 +152,7 @@ fn hand_over(
     sql: &mut dyn Sql,
     former: &InstanceName,
     on_loss: OnLoss,
-    heir: impl Fn(&mut dyn Sql, &Loaded) -> Result<Fence, Error>,
+    heir: impl Fn(&mut dyn Sql, &StoredJob) -> Result<Fence, Error>,
 ) -> Result<Vec<(JobId, Fence)>, Error> {
     let now = sql.now();
     let condition = format!("{OPEN} AND job.controller_node = $1");

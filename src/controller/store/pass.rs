@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::error::Error;
-use super::jobs::{self, Loaded};
+use super::jobs::{self, StoredJob};
 use super::scene::Loadout;
 use super::sql::{Lock, Sql, list, values};
 use super::{Store, owners, schema};
@@ -64,7 +64,8 @@ impl Store {
 fn run(sql: &mut dyn Sql, limits: &PassLimits) -> Result<Passed, Error> {
     let loadout = Loadout::load(sql)?;
     let decisions = pass(&loadout.scene(limits.require_tls), &loadout.pending);
-    let jobs: BTreeMap<JobId, &Loaded> = loadout.jobs.iter().map(|loaded| (loaded.job.id, loaded)).collect();
+    let jobs: BTreeMap<JobId, &StoredJob> =
+        loadout.jobs.iter().map(|loaded| (loaded.job.id, loaded)).collect();
     let install = install(sql)?;
     let mut passed = Passed::default();
     let mut texts: BTreeMap<String, Vec<JobId>> = BTreeMap::new();

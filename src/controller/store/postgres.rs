@@ -20,7 +20,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, SimpleQueryMessage, Socke
 
 use super::error::Error;
 use super::options::PostgresOptions;
-use super::sql::{Dialect, Lock, Row, Sql, Value};
+use super::sql::{Dialect, Lock, Row, Sql, SqlValue};
 use super::tls::{Secured, Tls};
 use crate::controller::core::{RetryDelay, Time};
 
@@ -276,11 +276,11 @@ impl Sql for Transaction<'_> {
         self.now
     }
 
-    fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64, Error> {
+    fn execute(&mut self, sql: &str, values: &[SqlValue]) -> Result<u64, Error> {
         self.pool.wait(self.client.execute_typed(sql, &typed(values)))
     }
 
-    fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
+    fn query(&mut self, sql: &str, values: &[SqlValue]) -> Result<Vec<Row>, Error> {
         let rows = self.pool.wait(self.client.query_typed(sql, &typed(values)))?;
         rows.iter().map(read).collect()
     }
@@ -291,13 +291,13 @@ impl Sql for Transaction<'_> {
 
     fn try_lock(&mut self, lock: Lock) -> Result<bool, Error> {
         let query = "SELECT pg_try_advisory_xact_lock($1)::int::bigint";
-        self.query(query, &[Value::from(lock as i64)])?.remove(0).take()
+        self.query(query, &[SqlValue::from(lock as i64)])?.remove(0).take()
     }
 
     fn lock(&mut self, lock: Lock) -> Result<(), Error> {
         self.query(
             "SELECT 1::bigint FROM (SELECT pg_advisory_xact_lock($1)) taken",
-            &[Value::from(lock as i64)],
+            &[SqlValue::from(lock as i64)],
         )?;
         Ok(())
     }
@@ -307,11 +307,11 @@ impl Sql for Transaction<'_> {
     }
 }
 
-fn typed(values: &[Value]) -> Vec<(&(dyn ToSql + Sync), Type)> {
-    fn typed(value: &Value) -> (&(dyn ToSql + Sync), Type) {
+fn typed(values: &[SqlValue]) -> Vec<(&(dyn ToSql + Sync), Type)> {
+    fn typed(value: &SqlValue) -> (&(dyn ToSql + Sync), Type) {
         match value {
-            Value::Int(int) => (int, Type::INT8),
-            Value::Text(text) => (text, Type::TEXT),
+            SqlValue::Int(int) => (int, Type::INT8),
+            SqlValue::Text(text) => (text, Type::TEXT),
         }
     }
     values.iter().map(typed).collect()
@@ -319,12 +319,12 @@ fn typed(values: &[Value]) -> Vec<(&(dyn ToSql + Sync), Type)> {
 
 fn read(row: &tokio_postgres::Row) -> Result<Row, Error> {
     let value = |(at, column): (usize, &tokio_postgres::Column)| match *column.type_() {
-        Type::INT8 => row.try_get(at).map(Value::Int).map_err(Error::from),
+        Type::INT8 => row.try_get(at).map(SqlValue::Int).map_err(Error::from),
         Type::INT4 => {
             let int: Option<i32> = row.try_get(at)?;
-            Ok(Value::Int(int.map(i64::from)))
+            Ok(SqlValue::Int(int.map(i64::from)))
         }
-        Type::TEXT => row.try_get(at).map(Value::Text).map_err(Error::from),
+        Type::TEXT => row.try_get(at).map(SqlValue::Text).map_err(Error::from),
         ref other => Err(Error::Corrupt(format!("the column {} has type {other}", column.name()))),
     };
     let values = row.columns().iter().enumerate().map(value);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::Error;
-use super::jobs::{self, Loaded};
+use super::jobs::{self, StoredJob};
 use super::registry::{self, Registry};
 use super::sql::Sql;
 use super::{Store, owners};
@@ -19,7 +19,7 @@ pub(super) struct Loadout {
     pub(super) instances: Vec<Instance>,
     pub(super) groups: Vec<Group>,
     /// Jobs that are not final, or have attempts that may still run.
-    pub(super) jobs: Vec<Loaded>,
+    pub(super) jobs: Vec<StoredJob>,
     pub(super) claims: Vec<Claim>,
     pub(super) pending: Vec<PendingJob>,
     /// Owners whose lease is valid.
@@ -60,7 +60,7 @@ impl Loadout {
 }
 
 /// Pending jobs as a pass sees them. A holder whose lease has expired cannot own a job.
-fn pending(sql: &mut dyn Sql, jobs: &[Loaded], live: &[Fence]) -> Result<Vec<PendingJob>, Error> {
+fn pending(sql: &mut dyn Sql, jobs: &[StoredJob], live: &[Fence]) -> Result<Vec<PendingJob>, Error> {
     let live: BTreeSet<&InstanceName> = live.iter().map(|fence| &fence.owner).collect();
     let mut needs: BTreeMap<JobId, Vec<Need>> = BTreeMap::new();
     let rows = sql.query(
@@ -85,7 +85,7 @@ fn pending(sql: &mut dyn Sql, jobs: &[Loaded], live: &[Fence]) -> Result<Vec<Pen
     }
     let waiting = jobs.iter().filter(|loaded| loaded.job.state == JobState::Pending);
     Ok(waiting
-        .map(|Loaded { job, terms, priority }| PendingJob {
+        .map(|StoredJob { job, terms, priority }| PendingJob {
             id: job.id,
             kind: job.kind,
             impact: job.impact,

@@ -20,10 +20,10 @@ pub(super) trait Sql {
     fn now(&self) -> Time;
 
     /// Runs a statement and returns how many rows it changed.
-    fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64, Error>;
+    fn execute(&mut self, sql: &str, values: &[SqlValue]) -> Result<u64, Error>;
 
     /// Runs a query, or a statement with `RETURNING`.
-    fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error>;
+    fn query(&mut self, sql: &str, values: &[SqlValue]) -> Result<Vec<Row>, Error>;
 
     /// Runs several statements without parameters.
     fn batch(&mut self, sql: &str) -> Result<(), Error>;
@@ -111,7 +111,7 @@ impl Dialect {
 
 /// A parameter or a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum SqlValue {
     /// A number, a time or a truth value.
     Int(Option<i64>),
     /// A text.
@@ -120,10 +120,10 @@ pub(super) enum Value {
 
 /// A row, whose columns are taken in the order of the query.
 #[derive(Debug)]
-pub(super) struct Row(std::vec::IntoIter<Value>);
+pub(super) struct Row(std::vec::IntoIter<SqlValue>);
 
 impl Row {
-    pub(super) fn new(values: Vec<Value>) -> Self {
+    pub(super) fn new(values: Vec<SqlValue>) -> Self {
         Self(values.into_iter())
     }
 
@@ -140,68 +140,68 @@ impl Row {
 /// What a column can be read as.
 pub(super) trait Column: Sized {
     /// The value, if it is one.
-    fn read(value: Value) -> Option<Self>;
+    fn read(value: SqlValue) -> Option<Self>;
 }
 
 impl Column for Option<i64> {
-    fn read(value: Value) -> Option<Self> {
+    fn read(value: SqlValue) -> Option<Self> {
         match value {
-            Value::Int(int) => Some(int),
-            Value::Text(None) => Some(None),
-            Value::Text(Some(_)) => None,
+            SqlValue::Int(int) => Some(int),
+            SqlValue::Text(None) => Some(None),
+            SqlValue::Text(Some(_)) => None,
         }
     }
 }
 
 impl Column for Option<String> {
-    fn read(value: Value) -> Option<Self> {
+    fn read(value: SqlValue) -> Option<Self> {
         match value {
-            Value::Text(text) => Some(text),
-            Value::Int(None) => Some(None),
-            Value::Int(Some(_)) => None,
+            SqlValue::Text(text) => Some(text),
+            SqlValue::Int(None) => Some(None),
+            SqlValue::Int(Some(_)) => None,
         }
     }
 }
 
 impl Column for i64 {
-    fn read(value: Value) -> Option<Self> {
+    fn read(value: SqlValue) -> Option<Self> {
         Option::<i64>::read(value)?
     }
 }
 
 impl Column for String {
-    fn read(value: Value) -> Option<Self> {
+    fn read(value: SqlValue) -> Option<Self> {
         Option::<String>::read(value)?
     }
 }
 
-/// Types stored as a number or a text: how they become a [`Value`] and back, also if they are optional.
+/// Types stored as a number or a text: how they become a [`SqlValue`] and back, also if they are optional.
 macro_rules! stored {
     ($($type:ty: $kind:ident $raw:ty, |$from:ident| $write:expr, |$to:ident| $read:expr;)*) => {$(
-        impl From<$type> for Value {
+        impl From<$type> for SqlValue {
             fn from($from: $type) -> Self {
                 Self::$kind(Some($write))
             }
         }
 
-        impl From<Option<$type>> for Value {
+        impl From<Option<$type>> for SqlValue {
             fn from(value: Option<$type>) -> Self {
                 Self::$kind(value.map(|$from: $type| $write))
             }
         }
 
         impl Column for $type {
-            fn read(value: Value) -> Option<Self> {
+            fn read(value: SqlValue) -> Option<Self> {
                 let $to = <$raw>::read(value)?;
                 $read
             }
         }
 
         impl Column for Option<$type> {
-            fn read(value: Value) -> Option<Self> {
+            fn read(value: SqlValue) -> Option<Self> {
                 match value {
-                    Value::Int(None) | Value::Text(None) => Some(None),
-                    Value::Int(_) | Value::Text(_) => <$type>::read(value).map(Some),
+                    SqlValue::Int(None) | SqlValue::Text(None) => Some(None),
+                    SqlValue::Int(_) | SqlValue::Text(_) => <$type>::read(value).map(Some),
                 }
             }
         }
@@ -238,31 +238,31 @@ stored! {
     Ending: Text String, |ending| ending.name().to_owned(), |text| named(&Ending::ALL, Ending::name, &text);
 }
 
-impl From<i64> for Value {
+impl From<i64> for SqlValue {
     fn from(int: i64) -> Self {
         Self::Int(Some(int))
     }
 }
 
-impl From<String> for Value {
+impl From<String> for SqlValue {
     fn from(text: String) -> Self {
         Self::Text(Some(text))
     }
 }
 
-impl From<&str> for Value {
+impl From<&str> for SqlValue {
     fn from(text: &str) -> Self {
         text.to_owned().into()
     }
 }
 
-impl From<Option<String>> for Value {
+impl From<Option<String>> for SqlValue {
     fn from(text: Option<String>) -> Self {
         Self::Text(text)
     }
 }
 
-impl<T: Clone + Into<Value>> From<&T> for Value {
+impl<T: Clone + Into<SqlValue>> From<&T> for SqlValue {
     fn from(value: &T) -> Self {
         value.clone().into()
     }
@@ -270,7 +270,7 @@ impl<T: Clone + Into<Value>> From<&T> for Value {
 
 /// The parameters of a statement, in order: `values![id, "pending", None::<Time>]`.
 macro_rules! values {
-    ($($value:expr),* $(,)?) => { &[$($crate::controller::store::sql::Value::from($value)),*] };
+    ($($value:expr),* $(,)?) => { &[$($crate::controller::store::sql::SqlValue::from($value)),*] };
 }
 pub(super) use values;
 
@@ -281,7 +281,7 @@ const ROWS_AT_ONCE: usize = 500;
 pub(super) fn insert(
     sql: &mut dyn Sql,
     into: &str,
-    rows: Vec<Vec<Value>>,
+    rows: Vec<Vec<SqlValue>>,
     conflict: &str,
 ) -> Result<(), Error> {
     for rows in rows.chunks(ROWS_AT_ONCE) {

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::error::Error;
 use super::schema;
-use super::sql::{Dialect, Lock, Row, Sql, Value};
+use super::sql::{Dialect, Lock, Row, Sql, SqlValue};
 use crate::controller::core::{InstanceName, Time};
 
 /// Writes of one commit, and how long it collects them.
@@ -334,12 +334,12 @@ impl Sql for Transaction<'_> {
         self.now
     }
 
-    fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64, Error> {
+    fn execute(&mut self, sql: &str, values: &[SqlValue]) -> Result<u64, Error> {
         let mut statement = self.connection.prepare_cached(&numbered(sql))?;
         Ok(statement.execute(params_from_iter(values))? as u64)
     }
 
-    fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
+    fn query(&mut self, sql: &str, values: &[SqlValue]) -> Result<Vec<Row>, Error> {
         let mut statement = self.connection.prepare_cached(&numbered(sql))?;
         let columns = statement.column_count();
         let mut rows = statement.query(params_from_iter(values))?;
@@ -374,16 +374,16 @@ fn numbered(sql: &str) -> String {
     sql.replace('$', "?")
 }
 
-fn read(value: ValueRef<'_>) -> Result<Value, Error> {
+fn read(value: ValueRef<'_>) -> Result<SqlValue, Error> {
     match value {
-        ValueRef::Null => Ok(Value::Int(None)),
-        ValueRef::Integer(int) => Ok(Value::Int(Some(int))),
-        ValueRef::Text(text) => Ok(Value::Text(Some(String::from_utf8_lossy(text).into_owned()))),
+        ValueRef::Null => Ok(SqlValue::Int(None)),
+        ValueRef::Integer(int) => Ok(SqlValue::Int(Some(int))),
+        ValueRef::Text(text) => Ok(SqlValue::Text(Some(String::from_utf8_lossy(text).into_owned()))),
         ValueRef::Real(_) | ValueRef::Blob(_) => Err(Error::Corrupt(format!("a column has {value:?}"))),
     }
 }
 
-impl rusqlite::ToSql for Value {
+impl rusqlite::ToSql for SqlValue {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(match self {
             Self::Int(Some(int)) => ToSqlOutput::Borrowed(ValueRef::Integer(*int)),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::error::Error;
 use super::holders::Kept;
 use super::jobs::Terms;
-use super::sql::{Sql, Value, insert, to_json, values};
+use super::sql::{Sql, SqlValue, insert, to_json, values};
 use super::{Store, list};
 use crate::controller::core::{Class, GroupName, InstanceName, JobId, JobKind, JobState, Time, Word};
 use crate::controller::header::Dependency;
@@ -175,7 +175,7 @@ fn insert_job(sql: &mut dyn Sql, new: &Submission) -> Result<JobId, Error> {
 }
 
 fn insert_parts(sql: &mut dyn Sql, id: JobId, new: &Submission, needs: BTreeSet<JobId>) -> Result<(), Error> {
-    let one = |value: Value| vec![Value::from(id), value];
+    let one = |value: SqlValue| vec![SqlValue::from(id), value];
     let words: BTreeSet<&Word> = new.exclusive.iter().collect();
     let words = words.into_iter().map(|word| one(word.into())).collect();
     let labels: BTreeSet<String> =

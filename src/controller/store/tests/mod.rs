@@ -111,7 +111,7 @@ async fn start(store: &Store, node: &str) -> Fence {
 }
 
 async fn beat(store: &Store, fence: &Fence, nodes: &[&str]) {
-    let seen = |node: &&str| Seen { instance: (*node).into(), routed: true, age: Duration::ZERO };
+    let seen = |node: &&str| Observed { instance: (*node).into(), routed: true, age: Duration::ZERO };
     let seen = nodes.iter().map(seen).collect();
     store.heartbeat(fence.clone(), LeaseTimes::default(), seen).await.unwrap();
 }
