@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::api::{Api, HttpApi};
+use super::api::{Answer, Api, HttpApi};
 use super::executor::{own_credential, parse, read};
 use super::extra::KubeExtra;
 use super::name::Owner;
@@ -57,24 +57,27 @@ async fn missing_rights(kind: &KubernetesType) -> Result<Vec<String>, String> {
     let (api, namespace) = HttpApi::new(&credential, None).await.map_err(|error| error.to_string())?;
     let namespace = if kind.namespace.is_empty() { namespace } else { kind.namespace.clone() };
     let mut missing = Vec::new();
-    if let Ok(Ok(answer)) = timeout(ANSWER_WITHIN, api.version()).await {
-        missing.extend(too_old(&answer));
+    // A pod with TCP brings its output itself. A server that cannot be asked is named below.
+    if kind.stream_method == StreamMethod::Logger
+        && let Ok(version) = answer(api.version()).await
+    {
+        missing.extend(too_old(&version));
     }
     for (verb, subresource) in RIGHTS {
         if !subresource.is_empty() && kind.stream_method == StreamMethod::Tcp {
             continue;
         }
-        let answer = timeout(ANSWER_WITHIN, api.may(&namespace, verb, subresource)).await;
-        match answer {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => {
-                let on =
-                    if subresource.is_empty() { "pods".to_owned() } else { format!("pods/{subresource}") };
-                missing.push(format!("its credential may not {verb} {on} in namespace {namespace}"));
-            }
-            Ok(Err(error)) => return Err(format!("the API server cannot be asked: {error}")),
-            Err(_) => return Err("the API server cannot be asked: it does not answer".into()),
+        if !answer(api.may(&namespace, verb, subresource)).await? {
+            let on = if subresource.is_empty() { "pods".to_owned() } else { format!("pods/{subresource}") };
+            missing.push(format!("its credential may not {verb} {on} in namespace {namespace}"));
         }
     }
     Ok(missing)
+}
+
+async fn answer<T>(answer: Answer<T>) -> Result<T, String> {
+    match timeout(ANSWER_WITHIN, answer).await {
+        Ok(answer) => answer.map_err(|error| format!("the API server cannot be asked: {error}")),
+        Err(_) => Err("the API server cannot be asked: it does not answer".into()),
+    }
 }

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 
 use super::api::connect::{ConnectError, Credential};
-use super::api::{Answer, Api, HttpApi, PodName, Select};
+use super::api::{ANSWER_WITHIN, Api, HttpApi, PodName, Select, no_answer};
 use super::api_error::ApiError;
 use super::environment::Rate;
 use super::name::STORE_LABEL;
@@ -45,15 +45,16 @@ impl Cluster {
         })
     }
 
-    /// Creates a pod, unless the server is too old.
-    pub fn create(self: &Arc<Self>, namespace: &str, pod: &Value) -> Answer<Value> {
-        let (cluster, create) = (self.clone(), self.api.create(namespace, pod));
-        Box::pin(async move {
-            match cluster.refusal.get_or_try_init(|| cluster.look_at_version()).await? {
-                Some(refusal) => Err(ApiError::Rejected(refusal.clone())),
-                None => create.await,
-            }
-        })
+    /// Refuses a server that is too old for logs to be followed. One request answers that for all units.
+    ///
+    /// # Errors
+    /// [`ApiError::Rejected`] names its version; others say why it cannot be asked now.
+    pub async fn check_server(&self) -> Result<(), ApiError> {
+        let asked = self.refusal.get_or_try_init(|| self.look_at_version());
+        match timeout(ANSWER_WITHIN, asked).await.unwrap_or_else(|_| Err(no_answer()))? {
+            Some(refusal) => Err(ApiError::Rejected(refusal.clone())),
+            None => Ok(()),
+        }
     }
 
     async fn look_at_version(&self) -> Result<Option<String>, ApiError> {

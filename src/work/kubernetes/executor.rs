@@ -300,8 +300,11 @@ pub(super) async fn read(what: &str, path: Option<&Path>) -> Result<String, Stri
     }
 }
 
-/// Reads YAML, or JSON. The parser's own words would show secrets.
-pub(super) fn parse(what: &str, text: &str) -> Result<Value, String> {
+/// Reads YAML, or JSON.
+///
+/// # Errors
+/// The line that is wrong: the parser's own words would show secrets.
+pub fn parse(what: &str, text: &str) -> Result<Value, String> {
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let line = error.location().map_or(0, |location| location.line());

@@ -16,15 +16,14 @@ use super::connect::{ConnectError, Connected, Credential, chain};
 use super::rate::RateLimit;
 use super::rights::{self, Rights};
 use super::{
-    Answer, Api, LogStream, PodChanges, PodList, PodName, Select, StdinStream, attach, body, connect,
+    ANSWER_WITHIN, Answer, Api, LogStream, PodChanges, PodList, PodName, Select, StdinStream, attach, body,
+    connect, no_answer,
 };
 use crate::work::kubernetes::api_error::ApiError;
 use crate::work::kubernetes::environment::Rate;
 use crate::work::kubernetes::pod::WORKER;
 use crate::work::kubernetes::waiting::joined;
 
-/// How long an answer, or the beginning of a stream, may take.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// How long the server keeps a watch open.
 const WATCH_FOR: Duration = Duration::from_secs(290);
 /// Pods in one answer to a list.
@@ -222,10 +221,6 @@ pub(super) fn request(method: Method, path: &str, body: Body) -> Result<Request<
         .uri(path)
         .body(body)
         .map_err(|error| ApiError::Rejected(error.to_string()))
-}
-
-fn no_answer() -> ApiError {
-    ApiError::Unreachable(format!("no answer within {} s", ANSWER_WITHIN.as_secs()))
 }
 
 fn pods(namespace: &str) -> Result<String, ApiError> {

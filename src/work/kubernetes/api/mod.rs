@@ -12,7 +12,7 @@ pub mod connect;
 mod http;
 mod rate;
 mod rights;
-mod spdy;
+pub mod spdy;
 mod websocket;
 
 use std::io;
@@ -29,6 +29,8 @@ use tokio::sync::oneshot;
 pub use self::http::HttpApi;
 use super::api_error::ApiError;
 
+/// How long an answer, or the beginning of a stream, may take.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// How often an attach stream over which nothing is sent any more is kept alive.
 const PING_EVERY: Duration = Duration::from_secs(30);
 /// How long the server's reason is waited for where a stream broke off while it was written.
@@ -36,6 +38,11 @@ const LAST_WORD_WITHIN: Duration = Duration::from_secs(2);
 
 /// An answer on its way.
 pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send>>;
+
+/// The error of a request that was not answered in time.
+pub fn no_answer() -> ApiError {
+    ApiError::Unreachable(format!("no answer within {} s", ANSWER_WITHIN.as_secs()))
+}
 
 /// Bytes of a log as they come. An error means that the stream broke off; without one it ended in order.
 pub type LogStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;

@@ -6,7 +6,7 @@ use std::io;
 
 use bytes::{BufMut as _, BytesMut};
 use tokio::fs::File;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, WriteHalf, split};
 use tokio::sync::{mpsc, oneshot};
 
 use super::attach::{Connection, outcome};
@@ -117,8 +117,11 @@ async fn write(
     }
 }
 
-/// Reads frames up to the server's word.
-async fn read(mut from: ReadHalf<Connection>, pongs: mpsc::Sender<u32>) -> Result<(), AttachError> {
+/// Reads frames up to the server's word; pings that are to be answered go to `pongs`.
+///
+/// # Errors
+/// [`AttachError`]: the word is not that stdin arrived, or the frames end without it.
+pub async fn read(mut from: impl AsyncRead + Unpin, pongs: mpsc::Sender<u32>) -> Result<(), AttachError> {
     let mut status = Vec::new();
     loop {
         let mut head = [0; 8];

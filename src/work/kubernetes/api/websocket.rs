@@ -18,6 +18,9 @@ const CLOSE: u8 = 255;
 /// Bytes of a message.
 const PIECE: usize = 64 * 1024;
 
+/// Bytes read at once: the server says little.
+const READ: usize = 4096;
+
 /// The stream, just opened.
 pub(super) struct WebSocketStdin(Connection);
 
@@ -31,7 +34,8 @@ impl StdinStream for WebSocketStdin {
     fn send(self: Box<Self>, payload: File, sent: oneshot::Sender<()>) -> Sending {
         Box::pin(async move {
             // Each message goes out as it is given: a buffer of its own would only hold it twice.
-            let config = WebSocketConfig::default().write_buffer_size(0).max_message_size(Some(1 << 20));
+            let config = WebSocketConfig::default().write_buffer_size(0).read_buffer_size(READ);
+            let config = config.max_message_size(Some(1 << 20));
             let socket = WebSocketStream::from_raw_socket(self.0, Role::Client, Some(config)).await;
             let (mut to, mut from) = socket.split();
             let (half_closed, mut is_half_closed) = oneshot::channel();

@@ -1,9 +1,12 @@
 //! The task of one unit: it owns the unit's [`Machine`], does what that asks for, in order, and feeds it what comes of
 //! it. A status is durable before anything after it is done; meanwhile the log is read on. Decides nothing.
 //!
+//! - `requests`: what the API server is asked, and what comes of it. `stdin`: the attach stream.
 //! - `stdout`: the files that output goes to. `commands`: what clients ask for. `tcp`: pods that connect to this node.
 
 mod commands;
+mod requests;
+mod stdin;
 mod stdout;
 mod tcp;
 
@@ -12,31 +15,28 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use serde_json::Value;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
 use self::commands::Waiting;
 pub use self::commands::{Command, Commands, Removed};
+use self::requests::News;
+use self::stdin::{Attach, sent};
 use self::stdout::{StdoutFile, Stored, Storing};
 use self::tcp::TcpPeer;
-use super::api::{AttachError, LogStream, PodName, StdinStream};
-use super::api_error::ApiError;
+use super::api::{LogStream, PodName};
 use super::cluster::Cluster;
 use super::log::StreamEnd;
 use super::log::cursor::Cursor;
-use super::machine::{
-    ApiRequest, AttachNews, Machine, MachineOutput, PodRecord, Recorded, StatusChange, StreamId, UnitSettings,
-};
+use super::machine::{Machine, MachineOutput, PodRecord, Recorded, StatusChange, StreamId, UnitSettings};
 use super::pod::Template;
-use super::pod_status::PodSeen;
 use super::watch::{Subscription, WatchNews};
 use crate::work::unit::State;
 
@@ -90,7 +90,8 @@ pub fn start(job: Job) -> Commands {
     tokio::spawn(async move {
         let (unit, record) = (job.unit.clone(), job.begin.record().clone());
         match Driver::new(job, inbox).await {
-            Ok(driver) => driver.run().await,
+            // Boxed, as each task that it is moved into has a copy of it otherwise.
+            Ok(driver) => Box::new(driver).run().await,
             Err(error) => {
                 let detail = format!("Error opening stdout file: {error}");
                 unit.record(StatusChange { state: State::Failed, detail, record }, 0).await;
@@ -98,19 +99,6 @@ pub fn start(job: Job) -> Commands {
         }
     });
     commands
-}
-
-/// What comes of a request.
-enum News {
-    Created(Result<Value, ApiError>),
-    Got(Result<Value, ApiError>),
-    /// The pod was looked at because the watch has lost it.
-    LookedAt(Result<Value, ApiError>),
-    Attached(u32, Result<Box<dyn StdinStream>, ApiError>),
-    StdinEnded(u32, Result<(), AttachError>),
-    LogOpened(StreamId, Result<LogStream, ApiError>),
-    Event(Result<Option<String>, ApiError>),
-    Deleted(Result<(), ApiError>),
 }
 
 struct Driver {
@@ -135,17 +123,6 @@ struct Driver {
     syncing: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     inbox: mpsc::UnboundedReceiver<Command>,
     waiting: Waiting,
-}
-
-/// The attach stream.
-#[derive(Default)]
-struct Attach {
-    /// Counts streams, so that an earlier one's news are known as such.
-    number: u32,
-    task: Option<AbortHandle>,
-    stream: Option<Box<dyn StdinStream>>,
-    /// Says when all was sent.
-    sent: Option<oneshot::Receiver<()>>,
 }
 
 impl Driver {
@@ -195,7 +172,7 @@ impl Driver {
         Ok(driver)
     }
 
-    async fn run(mut self) {
+    async fn run(mut self: Box<Self>) {
         loop {
             self.act();
             if self.is_over() {
@@ -241,7 +218,7 @@ impl Driver {
         !is_busy && self.waiting.is_empty() && (self.waiting.is_released || self.machine.is_idle())
     }
 
-    async fn close(mut self) {
+    async fn close(mut self: Box<Self>) {
         self.inbox.close();
         self.requests.shutdown().await;
     }
@@ -288,158 +265,6 @@ impl Driver {
 
     fn pod_name(&self) -> PodName {
         PodName { namespace: self.pod.namespace.clone(), name: self.pod.pod_name.clone() }
-    }
-
-    fn ask(&mut self, request: ApiRequest) {
-        let (api, pod) = (self.cluster.api.clone(), self.pod_name());
-        match request {
-            ApiRequest::Watch => {
-                self.is_watching = true;
-                self.follow();
-            }
-            ApiRequest::Create(name) => {
-                self.follow();
-                let Some(template) = &self.template else { return };
-                let answer = self.cluster.create(template.namespace(), &template.named(&name));
-                self.requests.spawn(async move { News::Created(answer.await) });
-            }
-            ApiRequest::GetPod => {
-                let answer = api.get(&pod);
-                self.requests.spawn(async move { News::Got(answer.await) });
-            }
-            ApiRequest::Attach => {
-                self.attach.number += 1;
-                let (number, answer) = (self.attach.number, api.attach(&pod));
-                let task = self.requests.spawn(async move { News::Attached(number, answer.await) });
-                self.attach.task = Some(task);
-            }
-            ApiRequest::SendStdin => self.send_stdin(),
-            ApiRequest::CloseAttach => self.close_attach(),
-            ApiRequest::OpenLog { stream, since, follow } => {
-                let answer = api.open_log(&pod, since, follow);
-                let task = self.requests.spawn(async move { News::LogOpened(stream, answer.await) });
-                self.opening.insert(stream, task);
-            }
-            ApiRequest::CloseLog(stream) => {
-                self.logs.remove(&stream);
-                if let Some(task) = self.opening.remove(&stream) {
-                    task.abort();
-                }
-            }
-            ApiRequest::GetEvents if !self.cluster.may_read_events() => {
-                self.machine.handle_event(now(), None)
-            }
-            ApiRequest::GetEvents => {
-                let answer = api.last_event(&pod.namespace, &self.pod.pod_uid);
-                self.requests.spawn(async move { News::Event(answer.await) });
-            }
-            ApiRequest::Delete(uid) => {
-                let answer = api.delete(&pod, &uid);
-                self.requests.spawn(async move { News::Deleted(answer.await) });
-            }
-        }
-    }
-
-    /// Follows the pod under its present name.
-    fn follow(&mut self) {
-        let is_followed = self.watch.as_ref().is_some_and(|watch| watch.name() == self.pod.pod_name);
-        if self.is_watching && !is_followed {
-            self.watch = Some(self.cluster.follow(&self.pod_name(), !self.pod.adopted));
-        }
-    }
-
-    fn send_stdin(&mut self) {
-        let Some(stream) = self.attach.stream.take() else { return };
-        let (sent, is_sent) = oneshot::channel();
-        let (number, path) = (self.attach.number, self.unit.dir().join("stdin"));
-        let task =
-            self.requests.spawn(async move { News::StdinEnded(number, send(stream, &path, sent).await) });
-        self.attach.task = Some(task);
-        self.attach.sent = Some(is_sent);
-    }
-
-    fn close_attach(&mut self) {
-        // An earlier stream's number is nobody's any more.
-        let number = self.attach.number + 1;
-        if let Some(task) = std::mem::take(&mut self.attach).task {
-            task.abort();
-        }
-        self.attach.number = number;
-    }
-
-    fn on_sent(&mut self) {
-        self.attach.sent = None;
-        self.machine.handle_attach(now(), AttachNews::Sent);
-    }
-
-    fn on_news(&mut self, news: News) {
-        let now = now();
-        match news {
-            News::Created(answer) => self.machine.handle_created(now, seen(answer)),
-            News::Got(answer) => self.machine.handle_pod(now, seen(answer)),
-            News::LookedAt(answer) => self.on_looked_at(answer),
-            News::Attached(number, _) | News::StdinEnded(number, _) if number != self.attach.number => {}
-            News::Attached(_, Ok(stream)) => {
-                self.attach.stream = Some(stream);
-                self.machine.handle_attach(now, AttachNews::Opened);
-            }
-            News::Attached(_, Err(error)) => self.machine.handle_attach(now, AttachNews::Refused(error)),
-            News::StdinEnded(_, outcome) => {
-                if self.attach.sent.take().is_some_and(|mut sent| sent.try_recv().is_ok()) {
-                    self.machine.handle_attach(now, AttachNews::Sent);
-                }
-                self.machine.handle_attach(now, attach_news(outcome));
-            }
-            News::LogOpened(stream, answer) => {
-                if self.opening.remove(&stream).is_none() {
-                    return;
-                }
-                let (opened, answer) = match answer {
-                    Ok(opened) => (Some(opened), Ok(())),
-                    Err(error) => (None, Err(error)),
-                };
-                self.machine.handle_log_opened(now, stream, answer);
-                if let Some(opened) = opened.filter(|_| self.machine.wants_log(stream)) {
-                    self.logs.insert(stream, opened);
-                }
-            }
-            News::Event(answer) => {
-                if matches!(answer, Err(ApiError::Forbidden(_))) {
-                    self.cluster.note_events_refused();
-                }
-                self.machine.handle_event(now, answer.ok().flatten().as_deref());
-            }
-            News::Deleted(answer) => self.machine.handle_deleted(now, answer),
-        }
-    }
-
-    fn on_watched(&mut self, news: WatchNews) {
-        let now = now();
-        match news {
-            WatchNews::Applied(pod) => self.machine.handle_watched(now, pod),
-            WatchNews::Deleted(pod) => self.machine.handle_watched_gone(now, pod),
-            // The list may be older than the pod, so the pod itself is asked for.
-            WatchNews::Absent if self.machine.pod().is_some() => {
-                let answer = self.cluster.api.get(&self.pod_name());
-                self.requests.spawn(async move { News::LookedAt(answer.await) });
-            }
-            WatchNews::Absent => {}
-            WatchNews::ServerIsBack => self.machine.handle_server_is_back(now),
-            WatchNews::Refused(error) => {
-                let text =
-                    format!("Error getting pod {}/{}. Error: {error}", self.pod.namespace, self.pod.pod_name);
-                self.machine.handle_failure(now, text);
-            }
-        }
-    }
-
-    fn on_looked_at(&mut self, answer: Result<Value, ApiError>) {
-        match (answer, self.machine.pod().cloned()) {
-            (Ok(pod), _) => self.machine.handle_watched(now(), PodSeen::read(&pod)),
-            (Err(ApiError::NotFound(_)), Some(pod)) => self.machine.handle_watched_gone(now(), pod),
-            // The next list tells.
-            (Err(_), _) => {}
-        }
     }
 
     fn on_piece(&mut self, stream: StreamId, piece: Option<std::io::Result<Bytes>>) {
@@ -489,31 +314,6 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-fn seen(answer: Result<Value, ApiError>) -> Result<PodSeen, ApiError> {
-    answer.map(|pod| PodSeen::read(&pod))
-}
-
-fn attach_news(outcome: Result<(), AttachError>) -> AttachNews {
-    match outcome {
-        Ok(()) => AttachNews::Succeeded,
-        Err(AttachError::NeverAttached(message)) => {
-            AttachNews::Refused(ApiError::Busy { message, retry_after: None })
-        }
-        Err(AttachError::Broken(cause)) => AttachNews::Failed(cause),
-    }
-}
-
-async fn send(
-    stream: Box<dyn StdinStream>,
-    path: &Path,
-    sent: oneshot::Sender<()>,
-) -> Result<(), AttachError> {
-    let payload = tokio::fs::File::open(path).await;
-    let payload =
-        payload.map_err(|error| AttachError::Broken(format!("Error opening stdin file: {error}")))?;
-    stream.send(payload, sent).await
-}
-
 /// Waits for something that may be under way, and takes it away then.
 async fn finished<F: Future + Unpin>(slot: &mut Option<F>) -> F::Output {
     match slot {
@@ -523,13 +323,6 @@ async fn finished<F: Future + Unpin>(slot: &mut Option<F>) -> F::Output {
             done
         }
         None => std::future::pending().await,
-    }
-}
-
-async fn sent(slot: &mut Option<oneshot::Receiver<()>>) {
-    // A sender that was dropped has failed, which its stream's end says.
-    if finished(slot).await.is_err() {
-        std::future::pending().await
     }
 }
 

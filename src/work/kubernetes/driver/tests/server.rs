@@ -1,4 +1,8 @@
-//! A scripted API server: it keeps pods and their logs, answers over real sockets, and fails where a test says so.
+//! A scripted API server: it keeps pods and their logs, answers over real sockets, and fails where a test says so. The
+//! tests of `tests/work` use it too.
+
+#[path = "server_http.rs"]
+mod http;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -7,48 +11,62 @@ use std::sync::Arc;
 use futures_util::{SinkExt as _, StreamExt as _};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use crate::work::kubernetes::api::connect::Credential;
+use self::http::{Asked, Connection, Socket, answer, base64, chunk, head, parameter, read, stream};
 
 /// The server, and what a test sees and changes of it.
 #[derive(Clone)]
-pub(super) struct Server {
-    pub(super) address: SocketAddr,
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    /// With TLS, the authority's certificate and how connections are accepted.
+    tls: Arc<Mutex<Option<(String, TlsAcceptor)>>>,
     world: Arc<Mutex<World>>,
     changed: Arc<watch::Sender<()>>,
 }
 
 #[derive(Default)]
-pub(super) struct World {
-    pub(super) pods: BTreeMap<String, Value>,
+pub(crate) struct World {
+    /// The token that is accepted.
+    pub(crate) token: &'static str,
+    /// Rights that are not there: `VERB SUBRESOURCE`.
+    pub(crate) denied: Vec<&'static str>,
+    /// Requests whose text contains one of these are answered with 503.
+    pub(crate) broken: Vec<&'static str>,
+    pub(crate) pods: BTreeMap<String, Value>,
     /// Of each pod, as the kubelet has it.
-    pub(super) logs: BTreeMap<String, String>,
-    pub(super) stdin: BTreeMap<String, Vec<u8>>,
+    pub(crate) logs: BTreeMap<String, String>,
+    pub(crate) stdin: BTreeMap<String, Vec<u8>>,
     /// What a connection brings that is opened: `METHOD PATH?QUERY`.
-    pub(super) requests: Vec<String>,
+    pub(crate) requests: Vec<String>,
     events: Vec<Value>,
     /// Answers to the next requests whose text contains the first, instead of the right ones.
-    pub(super) faults: VecDeque<(&'static str, Fault)>,
+    pub(crate) faults: VecDeque<(&'static str, Fault)>,
     /// The first log stream of the pod with UID `uN` breaks off after N bytes.
-    pub(super) cuts_first_stream: bool,
-    pub(super) cuts: u32,
+    pub(crate) cuts_first_stream: bool,
+    pub(crate) cuts: u32,
+    /// How often all log streams were cut off.
+    logs_cut: u32,
     /// What is held back is answered.
-    pub(super) goes_on: bool,
+    pub(crate) goes_on: bool,
     /// The release that the server says it is; none if empty.
-    pub(super) version: &'static str,
+    pub(crate) version: &'static str,
     /// Each pod that is created runs at once.
-    pub(super) runs_at_once: bool,
+    pub(crate) runs_at_once: bool,
     made: u32,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// This status and message.
     Refuse(u16, &'static str),
     /// No answer, and the connection ends, after the request was carried out.
@@ -61,53 +79,84 @@ pub(super) enum Fault {
     End,
 }
 
-struct Asked {
-    method: String,
-    path: String,
-    query: String,
-    body: Value,
-}
-
 impl Server {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = Self { address, world: Arc::default(), changed: Arc::new(watch::Sender::new(())) };
+        let world = World { token: "hunter2", ..World::default() };
+        let (world, tls) = (Arc::new(Mutex::new(world)), Arc::default());
+        let server = Self { address, tls, world, changed: Arc::new(watch::Sender::new(())) };
         server.clone().listen(listener);
         server
+    }
+
+    /// The same with TLS.
+    pub(crate) async fn start_tls() -> Self {
+        let server = Self::start().await;
+        server.renew_certificate();
+        server
+    }
+
+    /// Has new connections be answered with a new certificate; gives it.
+    pub(crate) fn renew_certificate(&self) -> String {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let config = config.with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+        *self.tls.lock() = Some((made.cert.pem(), TlsAcceptor::from(Arc::new(config))));
+        made.cert.pem()
     }
 
     fn listen(self, listener: TcpListener) {
         tokio::spawn(async move {
             while let Ok((connection, _)) = listener.accept().await {
                 let server = self.clone();
-                tokio::spawn(async move { server.serve(connection).await });
+                connection.set_nodelay(true).unwrap();
+                let acceptor = server.tls.lock().as_ref().map(|(_, acceptor)| acceptor.clone());
+                tokio::spawn(async move {
+                    let socket: Box<dyn Socket> = match acceptor {
+                        None => Box::new(connection),
+                        Some(acceptor) => match acceptor.accept(connection).await {
+                            Ok(connection) => Box::new(connection),
+                            // The client does not know the certificate.
+                            Err(_) => return,
+                        },
+                    };
+                    server.serve(BufReader::new(socket)).await;
+                });
             }
         });
     }
 
-    pub(super) fn credential(&self) -> Credential {
-        Credential::Kubeconfig(json!({
+    /// A kubeconfig that leads here.
+    pub(crate) fn kubeconfig(&self) -> Value {
+        let mut cluster = json!({"server": format!("http://{}", self.address)});
+        if let Some((authority, _)) = &*self.tls.lock() {
+            cluster["server"] = format!("https://{}", self.address).into();
+            cluster["certificate-authority-data"] = base64(authority.as_bytes()).into();
+        }
+        json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "x",
-            "clusters": [{"name": "x", "cluster": {"server": format!("http://{}", self.address)}}],
+            "clusters": [{"name": "x", "cluster": cluster}],
             "users": [{"name": "x", "user": {"token": "hunter2"}}],
             "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x", "namespace": "ns"}}],
-        }))
+        })
     }
 
     /// Looks at, or changes, what there is; streams notice it.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
         let done = change(&mut self.world.lock());
         self.changed.send_replace(());
         done
     }
 
-    pub(super) fn fault(&self, request: &'static str, fault: Fault) {
+    pub(crate) fn fault(&self, request: &'static str, fault: Fault) {
         self.world.lock().faults.push_back((request, fault));
     }
 
     /// Waits until something is so.
-    pub(super) async fn until(&self, what: &str, mut is_so: impl FnMut(&World) -> bool) {
+    pub(crate) async fn until(&self, what: &str, mut is_so: impl FnMut(&World) -> bool) {
         let mut changed = self.changed.subscribe();
         let waits = async {
             while !is_so(&self.world.lock()) {
@@ -120,25 +169,25 @@ impl Server {
     }
 
     /// The only pod's name, once there is one.
-    pub(super) async fn pod(&self) -> String {
+    pub(crate) async fn pod(&self) -> String {
         self.until("a pod", |world| !world.pods.is_empty()).await;
         self.world.lock().pods.keys().next().unwrap().clone()
     }
 
     /// Has a pod's worker run.
-    pub(super) fn run(&self, pod: &str) {
+    pub(crate) fn run(&self, pod: &str) {
         self.change(|world| world.set_worker(pod, "Running", json!({"running": {}})));
     }
 
     /// Has it end.
-    pub(super) fn end(&self, pod: &str, code: i32) {
+    pub(crate) fn end(&self, pod: &str, code: i32) {
         let (phase, reason) = if code == 0 { ("Succeeded", "Completed") } else { ("Failed", "Error") };
         let ended = json!({"terminated": {"exitCode": code, "reason": reason}});
         self.change(|world| world.set_worker(pod, phase, ended));
     }
 
     /// Has it print lines, two of them at each time.
-    pub(super) fn print(&self, pod: &str, lines: std::ops::Range<u32>) {
+    pub(crate) fn print(&self, pod: &str, lines: std::ops::Range<u32>) {
         self.change(|world| {
             let log = world.logs.entry(pod.to_owned()).or_default();
             for line in lines {
@@ -149,19 +198,35 @@ impl Server {
         });
     }
 
+    /// Has all log streams break off.
+    pub(crate) fn cut_logs(&self) {
+        self.change(|world| world.logs_cut += 1);
+    }
+
+    /// Puts bytes into its log as they are.
+    pub(crate) fn write(&self, pod: &str, text: &str) {
+        self.change(|world| world.logs.entry(pod.to_owned()).or_default().push_str(text));
+    }
+
     fn lock(&self) -> MutexGuard<'_, World> {
         self.world.lock()
     }
 
-    async fn serve(&self, connection: TcpStream) {
-        let mut connection = BufReader::new(connection);
+    async fn serve(&self, mut connection: Connection) {
         while let Some((asked, is_upgrade)) = read(&mut connection).await {
             let text = format!("{} {}?{}", asked.method, asked.path, asked.query);
             let fault = {
                 let mut world = self.lock();
                 world.requests.push(text.clone());
                 let at = world.faults.iter().position(|(part, _)| text.contains(part));
-                at.and_then(|at| world.faults.remove(at)).map(|(_, fault)| fault)
+                let fault = at.and_then(|at| world.faults.remove(at)).map(|(_, fault)| fault);
+                if asked.token != world.token {
+                    Some(Fault::Refuse(401, "Unauthorized"))
+                } else if world.broken.iter().any(|part| text.contains(part)) {
+                    Some(Fault::Refuse(503, "the server is currently unable to handle the request"))
+                } else {
+                    fault
+                }
             };
             self.changed.send_replace(());
             if let Some(Fault::Hold) = fault {
@@ -206,7 +271,7 @@ impl Server {
         answer
     }
 
-    async fn watch(&self, mut connection: BufReader<TcpStream>, asked: &Asked) {
+    async fn watch(&self, mut connection: Connection, asked: &Asked) {
         let mut changed = self.changed.subscribe();
         let mut shown: usize = parameter(&asked.query, "resourceVersion").parse().unwrap();
         if !head(&mut connection).await {
@@ -227,12 +292,15 @@ impl Server {
         }
     }
 
-    async fn log(&self, mut connection: BufReader<TcpStream>, asked: &Asked) {
+    async fn log(&self, mut connection: Connection, asked: &Asked) {
         let pod = asked.path.split('/').nth(6).unwrap().to_owned();
         let since = parameter(&asked.query, "sinceTime").replace("%3A", ":");
         let follows = asked.query.contains("follow=true");
         let mut changed = self.changed.subscribe();
-        let mut left = self.lock().cut(&pod);
+        let (mut left, logs_cut) = {
+            let mut world = self.lock();
+            (world.cut(&pod), world.logs_cut)
+        };
         if !head(&mut connection).await {
             return;
         }
@@ -240,14 +308,17 @@ impl Server {
         loop {
             let (new, has_ended) = {
                 let world = self.lock();
+                if world.logs_cut > logs_cut {
+                    return;
+                }
                 let log = world.logs.get(&pod).cloned().unwrap_or_default();
                 let has_ended = world.pods.get(&pod).is_none_or(|pod| pod.to_string().contains("terminated"));
                 (log[shown..].to_owned(), has_ended)
             };
             shown += new.len();
             let is_in = |line: &&str| {
-                let stamp: jiff::Timestamp = line.split(' ').next().unwrap().parse().unwrap();
-                since.is_empty() || stamp >= since.parse().unwrap()
+                let stamp = || line.split(' ').next().unwrap().parse::<jiff::Timestamp>().unwrap();
+                since.is_empty() || stamp() >= since.parse().unwrap()
             };
             let mut text: String = new.split_inclusive('\n').filter(is_in).collect();
             if let Some(left) = &mut left {
@@ -268,7 +339,7 @@ impl Server {
         }
     }
 
-    async fn attach(&self, mut connection: BufReader<TcpStream>, asked: &Asked) {
+    async fn attach(&self, mut connection: Connection, asked: &Asked) {
         let pod = asked.path.split('/').nth(6).unwrap().to_owned();
         let spdy = asked.method == "POST";
         let head: &[u8] = match spdy {
@@ -334,9 +405,16 @@ impl World {
         cut
     }
 
-    pub(super) fn set_worker(&mut self, name: &str, phase: &str, state: Value) {
+    pub(crate) fn set_worker(&mut self, name: &str, phase: &str, state: Value) {
+        self.set_status(
+            name,
+            json!({"phase": phase, "containerStatuses": [{"name": "worker", "state": state}]}),
+        );
+    }
+
+    pub(crate) fn set_status(&mut self, name: &str, status: Value) {
         let Some(mut pod) = self.pods.get(name).cloned() else { return };
-        pod["status"] = json!({"phase": phase, "containerStatuses": [{"name": "worker", "state": state}]});
+        pod["status"] = status;
         let pod = self.note("MODIFIED", pod);
         self.pods.insert(name.to_owned(), pod);
     }
@@ -361,6 +439,15 @@ impl World {
                 }
                 (201, pod)
             }
+            ("POST", _) if asked.path.ends_with("/selfsubjectaccessreviews") => {
+                let wanted = &asked.body["spec"]["resourceAttributes"];
+                let text = |key: &str| wanted[key].as_str().unwrap_or_default().to_owned();
+                let right = format!("{} {}", text("verb"), text("subresource"));
+                (
+                    201,
+                    json!({"status": {"allowed": !self.denied.iter().any(|denied| right.trim() == *denied)}}),
+                )
+            }
             ("GET", "") => {
                 let pods: Vec<_> = self.pods.values().cloned().collect();
                 (200, json!({"items": pods, "metadata": {"resourceVersion": self.events.len().to_string()}}))
@@ -376,60 +463,4 @@ impl World {
             _ => (405, json!({"message": "no such thing here"})),
         }
     }
-}
-
-async fn read(connection: &mut BufReader<TcpStream>) -> Option<(Asked, bool)> {
-    let (mut first, mut length, mut is_upgrade) = (String::new(), 0, false);
-    loop {
-        let mut line = String::new();
-        if connection.read_line(&mut line).await.ok()? == 0 {
-            return None;
-        }
-        let lower = line.trim().to_lowercase();
-        if first.is_empty() {
-            first = line.trim().to_owned();
-        } else if let Some(value) = lower.strip_prefix("content-length:") {
-            length = value.trim().parse().ok()?;
-        } else if lower.starts_with("upgrade:") {
-            is_upgrade = true;
-        } else if lower.starts_with("authorization:") {
-            assert_eq!(line.trim().split(' ').next_back(), Some("hunter2"));
-        } else if lower.is_empty() {
-            break;
-        }
-    }
-    let mut body = vec![0; length];
-    connection.read_exact(&mut body).await.ok()?;
-    let (method, rest) = first.split_once(' ')?;
-    let target = rest.split(' ').next()?;
-    let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let body = serde_json::from_slice(&body).unwrap_or_default();
-    Some((Asked { method: method.into(), path: path.into(), query: query.into(), body }, is_upgrade))
-}
-
-fn parameter<'a>(query: &'a str, name: &str) -> &'a str {
-    let given = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
-    given.unwrap_or_default()
-}
-
-async fn answer(connection: &mut BufReader<TcpStream>, code: u16, body: &Value) -> bool {
-    let body = body.to_string();
-    let text = format!("HTTP/1.1 {code} x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    connection.get_mut().write_all(text.as_bytes()).await.is_ok()
-}
-
-async fn head(connection: &mut BufReader<TcpStream>) -> bool {
-    connection.get_mut().write_all(b"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n").await.is_ok()
-}
-
-/// The empty chunk is the last.
-async fn chunk(connection: &mut BufReader<TcpStream>, bytes: &[u8]) -> bool {
-    let chunk = [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
-    connection.get_mut().write_all(&chunk).await.is_ok()
-}
-
-async fn stream(connection: &mut BufReader<TcpStream>, bytes: &[u8], ends: bool) -> bool {
-    head(connection).await
-        && (bytes.is_empty() || chunk(connection, bytes).await)
-        && (!ends || chunk(connection, b"").await)
 }

@@ -1,0 +1,188 @@
+//! The requests that a unit's machine asks for, and their answers on the way back to it: of the API server, of the watch
+//! and of the pod's streams. Owns which answer belongs to which request; decides nothing.
+
+use serde_json::Value;
+
+use super::stdin::attach_news;
+use super::{Driver, now};
+use crate::work::kubernetes::api::{Answer, AttachError, LogStream, StdinStream};
+use crate::work::kubernetes::api_error::ApiError;
+use crate::work::kubernetes::machine::{ApiRequest, AttachNews, StreamId};
+use crate::work::kubernetes::pod_status::PodSeen;
+use crate::work::kubernetes::watch::WatchNews;
+
+/// What comes of a request.
+pub(super) enum News {
+    Created(Result<Value, ApiError>),
+    Got(Result<Value, ApiError>),
+    /// The pod was looked at because the watch has lost it.
+    LookedAt(Result<Value, ApiError>),
+    Attached(u32, Result<Box<dyn StdinStream>, ApiError>),
+    StdinEnded(u32, Result<(), AttachError>),
+    LogOpened(StreamId, Result<LogStream, ApiError>),
+    Event(Result<Option<String>, ApiError>),
+    Deleted(Result<(), ApiError>),
+}
+
+impl Driver {
+    pub(super) fn ask(&mut self, request: ApiRequest) {
+        let (api, pod) = (self.cluster.api.clone(), self.pod_name());
+        match request {
+            ApiRequest::Watch => {
+                self.is_watching = true;
+                self.follow();
+            }
+            ApiRequest::Create(name) => {
+                self.follow();
+                let Some(template) = &self.template else {
+                    let gone = ApiError::Rejected("its definition cannot be used any more".into());
+                    return self.machine.handle_created(now(), Err(gone));
+                };
+                let answer = api.create(template.namespace(), &template.named(&name));
+                let answer = after(self.check_server(), answer);
+                self.requests.spawn(async move { News::Created(answer.await) });
+            }
+            // The pod is somebody else's, and was never seen: nothing has asked what server this is.
+            ApiRequest::GetPod if self.pod.adopted && self.pod.pod_uid.is_empty() => {
+                let answer = after(self.check_server(), api.get(&pod));
+                self.requests.spawn(async move { News::Got(answer.await) });
+            }
+            ApiRequest::GetPod => {
+                let answer = api.get(&pod);
+                self.requests.spawn(async move { News::Got(answer.await) });
+            }
+            ApiRequest::Attach => {
+                self.attach.number += 1;
+                let (number, answer) = (self.attach.number, api.attach(&pod));
+                let task = self.requests.spawn(async move { News::Attached(number, answer.await) });
+                self.attach.task = Some(task);
+            }
+            ApiRequest::SendStdin => self.send_stdin(),
+            ApiRequest::CloseAttach => self.close_attach(),
+            ApiRequest::OpenLog { stream, since, follow } => {
+                let answer = api.open_log(&pod, since, follow);
+                let task = self.requests.spawn(async move { News::LogOpened(stream, answer.await) });
+                self.opening.insert(stream, task);
+            }
+            ApiRequest::CloseLog(stream) => {
+                self.logs.remove(&stream);
+                if let Some(task) = self.opening.remove(&stream) {
+                    task.abort();
+                }
+            }
+            ApiRequest::GetEvents if !self.cluster.may_read_events() => {
+                self.machine.handle_event(now(), None)
+            }
+            ApiRequest::GetEvents => {
+                let answer = api.last_event(&pod.namespace, &self.pod.pod_uid);
+                self.requests.spawn(async move { News::Event(answer.await) });
+            }
+            ApiRequest::Delete(uid) => {
+                let answer = api.delete(&pod, &uid);
+                self.requests.spawn(async move { News::Deleted(answer.await) });
+            }
+        }
+    }
+
+    /// Refuses a server whose logs cannot be followed on; other pods bring their output themselves.
+    fn check_server(&self) -> impl Future<Output = Result<(), ApiError>> + Send + use<> {
+        let cluster = self.tcp.is_none().then(|| self.cluster.clone());
+        async move {
+            match cluster {
+                Some(cluster) => cluster.check_server().await,
+                None => Ok(()),
+            }
+        }
+    }
+
+    /// Follows the pod under its present name.
+    fn follow(&mut self) {
+        let is_followed = self.watch.as_ref().is_some_and(|watch| watch.name() == self.pod.pod_name);
+        if self.is_watching && !is_followed {
+            self.watch = Some(self.cluster.follow(&self.pod_name(), !self.pod.adopted));
+        }
+    }
+
+    pub(super) fn on_news(&mut self, news: News) {
+        let now = now();
+        match news {
+            News::Created(answer) => self.machine.handle_created(now, seen(answer)),
+            News::Got(answer) => self.machine.handle_pod(now, seen(answer)),
+            News::LookedAt(answer) => self.on_looked_at(answer),
+            News::Attached(number, _) | News::StdinEnded(number, _) if number != self.attach.number => {}
+            News::Attached(_, Ok(stream)) => {
+                self.attach.stream = Some(stream);
+                self.machine.handle_attach(now, AttachNews::Opened);
+            }
+            News::Attached(_, Err(error)) => self.machine.handle_attach(now, AttachNews::Refused(error)),
+            News::StdinEnded(_, outcome) => {
+                if self.attach.sent.take().is_some_and(|mut sent| sent.try_recv().is_ok()) {
+                    self.machine.handle_attach(now, AttachNews::Sent);
+                }
+                self.machine.handle_attach(now, attach_news(outcome));
+            }
+            News::LogOpened(stream, answer) => {
+                if self.opening.remove(&stream).is_none() {
+                    return;
+                }
+                let (opened, answer) = match answer {
+                    Ok(opened) => (Some(opened), Ok(())),
+                    Err(error) => (None, Err(error)),
+                };
+                self.machine.handle_log_opened(now, stream, answer);
+                if let Some(opened) = opened.filter(|_| self.machine.wants_log(stream)) {
+                    self.logs.insert(stream, opened);
+                }
+            }
+            News::Event(answer) => {
+                if matches!(answer, Err(ApiError::Forbidden(_))) {
+                    self.cluster.note_events_refused();
+                }
+                self.machine.handle_event(now, answer.ok().flatten().as_deref());
+            }
+            News::Deleted(answer) => self.machine.handle_deleted(now, answer),
+        }
+    }
+
+    pub(super) fn on_watched(&mut self, news: WatchNews) {
+        let now = now();
+        match news {
+            WatchNews::Applied(pod) => self.machine.handle_watched(now, pod),
+            WatchNews::Deleted(pod) => self.machine.handle_watched_gone(now, pod),
+            // The list may be older than the pod, so the pod itself is asked for.
+            WatchNews::Absent if self.machine.pod().is_some() => {
+                let answer = self.cluster.api.get(&self.pod_name());
+                self.requests.spawn(async move { News::LookedAt(answer.await) });
+            }
+            WatchNews::Absent => {}
+            WatchNews::ServerIsBack => self.machine.handle_server_is_back(now),
+            WatchNews::Refused(error) => {
+                let text =
+                    format!("Error getting pod {}/{}. Error: {error}", self.pod.namespace, self.pod.pod_name);
+                self.machine.handle_failure(now, text);
+            }
+        }
+    }
+
+    fn on_looked_at(&mut self, answer: Result<Value, ApiError>) {
+        match (answer, self.machine.pod().cloned()) {
+            (Ok(pod), _) => self.machine.handle_watched(now(), PodSeen::read(&pod)),
+            (Err(ApiError::NotFound(_)), Some(pod)) => self.machine.handle_watched_gone(now(), pod),
+            // The next list tells.
+            (Err(_), _) => {}
+        }
+    }
+}
+
+fn seen(answer: Result<Value, ApiError>) -> Result<PodSeen, ApiError> {
+    answer.map(|pod| PodSeen::read(&pod))
+}
+
+/// An answer that is asked for once the server has passed a check.
+async fn after<T>(
+    check: impl Future<Output = Result<(), ApiError>>,
+    answer: Answer<T>,
+) -> Result<T, ApiError> {
+    check.await?;
+    answer.await
+}
