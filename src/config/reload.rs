@@ -96,7 +96,6 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
         forget_after,
         quota,
         stream_buffers,
-        // These have no effect yet.
         kube_support_reconnect: _,
         kube_qps: _,
         kube_burst: _,
@@ -151,6 +150,8 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
         Err(NotReloadable::Node("datadir"))
     } else if fixed_of_controller(old) != fixed_of_controller(new) {
         Err(NotReloadable::ModifiedOrAdded("work-controller"))
+    } else if old.node.kubernetes() != new.node.kubernetes() {
+        Err(NotReloadable::Node("receptorkube..."))
     } else {
         Ok(())
     }

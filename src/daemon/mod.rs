@@ -188,6 +188,7 @@ async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result
         .map_err(Failure::start(what()))?;
     options.signer = wiring::signer(config).map_err(Failure::start("work-signing"))?;
     options.verifier = wiring::verifier(config).map_err(Failure::start("work-verification"))?;
+    options.kubernetes = config.node.kubernetes();
     let dialer = Arc::new(wiring::MeshDialer::new(streams.clone(), tls.clone()));
     let work = Registry::open(options, dialer).await.map_err(Failure::start(what()))?;
     work.set_quota(config.node.quota);

@@ -17,7 +17,11 @@ fn without() -> WorkError {
 }
 
 impl Pods {
-    pub(crate) async fn open(units: Arc<Units>, _: Arc<Local>) -> Arc<Self> {
+    pub(crate) async fn open(
+        units: Arc<Units>,
+        _: Arc<Local>,
+        _: BTreeMap<&'static str, String>,
+    ) -> Arc<Self> {
         Arc::new(Self(units))
     }
 

@@ -45,9 +45,14 @@ pub(crate) struct Pods {
 }
 
 impl Pods {
-    /// Reads the environment, and the ID of the node's directory.
-    pub(crate) async fn open(units: Arc<Units>, local: Arc<Local>) -> Arc<Self> {
-        let environment = Environment::read(|name| std::env::var(name).ok());
+    /// Reads the settings, those of the node before the environment, and the ID of the node's directory.
+    pub(crate) async fn open(
+        units: Arc<Units>,
+        local: Arc<Local>,
+        settings: BTreeMap<&'static str, String>,
+    ) -> Arc<Self> {
+        let setting = |name: &str| settings.get(name).cloned().or_else(|| std::env::var(name).ok());
+        let environment = Environment::read(setting);
         let path = units.store().root().join(STORE_ID);
         let id = units.store().blocking(move || store_id(path)).await;
         let executor = match (environment, id) {

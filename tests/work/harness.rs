@@ -65,6 +65,7 @@ pub(crate) fn options(data_dir: PathBuf, name: &str) -> Options {
         cancel_grace: Duration::from_secs(10),
         signer: None,
         verifier: None,
+        kubernetes: BTreeMap::new(),
     }
 }
 

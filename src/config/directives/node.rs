@@ -3,6 +3,7 @@
 //! Owns the defaults that depend on the machine and on the name the program was called by. It refuses to touch the
 //! directory.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -45,14 +46,14 @@ directive! {
         quota: Quota,
         /// bytes for buffers of streams; an eighth of the memory
         stream_buffers "streambuffers": Option<StreamBuffers>,
-        /// Kubernetes: resume broken logs
-        kube_support_reconnect "receptorkubesupportreconnect": Option<String> [without_effect],
+        /// Kubernetes: no effect, logs are always resumed
+        kube_support_reconnect "receptorkubesupportreconnect": Option<String>,
         /// Kubernetes: requests per second
-        kube_qps "receptorkubeclientsetqps": Option<String> [without_effect],
+        kube_qps "receptorkubeclientsetqps": Option<String>,
         /// Kubernetes: requests at once
-        kube_burst "receptorkubeclientsetburst": Option<String> [without_effect],
+        kube_burst "receptorkubeclientsetburst": Option<String>,
         /// Kubernetes: kind of limit
-        kube_rate_limiter "receptorkubeclientsetratelimiter": Option<String> [without_effect],
+        kube_rate_limiter "receptorkubeclientsetratelimiter": Option<String>,
     }
 }
 
@@ -136,6 +137,17 @@ grammar! {
 }
 
 impl Node {
+    /// The settings for Kubernetes, by the names that they have in the environment.
+    pub fn kubernetes(&self) -> BTreeMap<&'static str, String> {
+        let given = [
+            ("RECEPTOR_KUBE_SUPPORT_RECONNECT", &self.kube_support_reconnect),
+            ("RECEPTOR_KUBE_CLIENTSET_QPS", &self.kube_qps),
+            ("RECEPTOR_KUBE_CLIENTSET_BURST", &self.kube_burst),
+            ("RECEPTOR_KUBE_CLIENTSET_RATE_LIMITER", &self.kube_rate_limiter),
+        ];
+        given.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect()
+    }
+
     /// The placeholder in the configuration of a command that runs no node.
     pub(super) fn none() -> Self {
         Self {

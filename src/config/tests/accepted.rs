@@ -393,8 +393,10 @@ fn what_awx_writes_parses() {
     assert!(config.ws_peers[1].address.secure, "a TLS profile makes it wss");
     let (_, warnings) = load_text(AWX).unwrap();
     assert_eq!(warnings, []);
-    let (_, warnings) = load_text("- node: {id: a, receptorkubeclientsetqps: 5}\n- local-only\n").unwrap();
-    assert_eq!(warnings[0].text, "node: this version of meshd makes no use of receptorkubeclientsetqps");
+    let (config, warnings) =
+        load_text("- node: {id: a, receptorkubeclientsetqps: 5}\n- local-only\n").unwrap();
+    assert_eq!(warnings, []);
+    assert_eq!(config.node.kubernetes(), [("RECEPTOR_KUBE_CLIENTSET_QPS", "5".to_owned())].into());
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn the_help_text_names_everything_and_fits_the_terminal() {
     for line in [
         "\n  --udp-peer: Connects to a neighbour over UDP\n",
         "\n      tls=TEXT                         tls-client profile\n",
-        "\n      receptorkubesupportreconnect=TEXT Kubernetes: resume broken logs [no effect]\n",
+        "\n      receptorkubeclientsetqps=TEXT    Kubernetes: requests per second\n",
     ] {
         assert!(help.contains(line), "{line}");
     }

@@ -79,6 +79,7 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
         cancel_grace: Duration::from_secs(10),
         signer: None,
         verifier: None,
+        kubernetes: Default::default(),
     };
     let work = Registry::open(options, Arc::new(Alone(id))).await.expect("a work engine");
     let streams = Streams::new(node.clone());

@@ -52,6 +52,8 @@ pub struct Options {
     pub signer: Option<Arc<Signer>>,
     /// Checks the signatures of requests from other nodes.
     pub verifier: Option<Arc<Verifier>>,
+    /// Settings for Kubernetes that count before those of the environment, by their names there.
+    pub kubernetes: BTreeMap<&'static str, String>,
 }
 
 impl Options {
@@ -69,6 +71,7 @@ impl Options {
             cancel_grace: Duration::from_secs(10),
             signer: None,
             verifier: None,
+            kubernetes: BTreeMap::new(),
         })
     }
 }
@@ -99,12 +102,13 @@ impl Registry {
     /// # Errors
     /// [`OpenError`] when the directory cannot be trusted or used, or no process can be started.
     pub async fn open(options: Options, dialer: Arc<dyn Dialer>) -> Result<Self, OpenError> {
-        let Options { data_dir, node_id, work_types, runner_exe, cancel_grace, signer, verifier } = options;
+        let Options { data_dir, node_id, work_types, runner_exe, cancel_grace, signer, verifier, kubernetes } =
+            options;
         let store = Store::open(&data_dir, &node_id)?;
         let units = Arc::new(Units::new(store, node_id));
         let local = Local::new(units.clone(), work_types, runner_exe, cancel_grace)?;
         let remotes = Remotes::new(units.clone(), dialer, signer);
-        let pods = Pods::open(units.clone(), local.clone()).await;
+        let pods = Pods::open(units.clone(), local.clone(), kubernetes).await;
         let this = Self { units, local, remotes, pods, verifier: Arc::new(verifier.into()) };
         this.resume_all().await?;
         this.local.start_retention();
