@@ -2,6 +2,7 @@
 //! that reach each other through memory. Nothing here sleeps for time to pass: every wait is for a condition.
 
 mod control;
+mod daemon;
 mod error_messages;
 mod faults;
 mod fields;
@@ -10,6 +11,8 @@ mod invariants;
 mod limits;
 mod local;
 mod memory_per_unit;
+#[cfg(feature = "kubernetes")]
+mod pods;
 mod remote;
 mod restart;
 mod soak;

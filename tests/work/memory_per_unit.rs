@@ -1,13 +1,9 @@
 //! The cost of finished units: memory for each, and the time of a start and of a list with many of them.
 //! `KEPT_UNITS` sets their number (10,000). Prints its measurements with `--nocapture`.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::*;
+use crate::daemon::{Daemon, scratch_in_memory};
 
 /// The most bytes of memory per unit.
 const BOUND: u64 = 1024;
@@ -19,59 +15,10 @@ const LOCAL: &str =
     r#"{"State":2,"Detail":"exit status 0","StdoutSize":0,"WorkType":"ansible-runner","ExtraData":null}"#;
 const REMOTE: &str = r#"{"State":3,"Detail":"exit status 2","StdoutSize":0,"WorkType":"remote","ExtraData":{"RemoteNode":"execution-1.example.com","RemoteWorkType":"ansible-runner","RemoteParams":{"params":"--private-data-dir=/tmp/awx_1234_abcdefgh --delete"},"RemoteUnitID":"abcd1234","RemoteStarted":true,"LocalCancelled":false,"LocalReleased":false,"SignWork":true,"TLSClient":"tlsclient","Expiration":"0001-01-01T00:00:00Z"}}"#;
 
-/// The real daemon, killed when dropped.
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Daemon {
-    fn start(dir: &Path) -> Self {
-        let command = Command::new(env!("CARGO_BIN_EXE_meshd"))
-            .arg("--config")
-            .arg(dir.join("c.yml"))
-            .stdin(Stdio::null())
-            .spawn();
-        Self(command.unwrap())
-    }
-
-    /// Resident memory in bytes, without the program's own code, which comes and goes.
-    fn memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
-    }
-}
-
-fn ask(socket: &Path, line: &str) -> String {
-    let deadline = Instant::now() + LIMIT;
-    let stream = loop {
-        match UnixStream::connect(socket) {
-            Ok(stream) => break stream,
-            Err(error) => assert!(Instant::now() < deadline, "no answer: {error}"),
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    };
-    let mut stream = BufReader::new(stream);
-    let mut answer = String::new();
-    stream.read_line(&mut answer).unwrap();
-    stream.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
-    answer.clear();
-    stream.read_line(&mut answer).unwrap();
-    answer
-}
-
 /// The cost of a start with that many units: memory before and after a list, and the time to its answer.
 fn measure(units: u32, status: &str) -> (u64, u64, Duration) {
-    // In memory if possible: creating the units is not part of the measurement, and takes a busy disk a
-    // minute.
-    let shm = Path::new("/dev/shm");
-    let temp =
-        tempfile::tempdir_in(if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() }).unwrap();
+    // Creating the units is not part of the measurement, and takes a busy disk a minute.
+    let temp = scratch_in_memory();
     let dir = temp.path();
     let config = format!(
         "- node: {{id: n1, datadir: {0}/data}}\n- log-level: error\n- local-only\n\
@@ -90,13 +37,13 @@ fn measure(units: u32, status: &str) -> (u64, u64, Duration) {
     }
     let begun = Instant::now();
     let daemon = Daemon::start(dir);
-    let first = ask(&dir.join("s"), "work status u0000000");
+    let first = daemon.ask("work status u0000000");
     assert!(units == 0 || first.contains("exit status"), "{first}");
     let loaded = daemon.memory();
     drop(daemon);
     let restarted = Instant::now();
     let daemon = Daemon::start(dir);
-    let list = ask(&dir.join("s"), "work list");
+    let list = daemon.ask("work list");
     let took = restarted.elapsed();
     assert_eq!(list.matches("\"StateName\"").count(), units as usize);
     println!("{units} units: first start {:?}", begun.elapsed() - took);
