@@ -61,8 +61,8 @@ fn no_bytes_do_harm() {
         let corpus = corpus(name);
         corpus.iter().for_each(|bytes| target(bytes));
         // Configurations need files, which are slow.
-        let cases = if name == "configuration" { cases / 4 } else { cases };
-        search(name, target, mutated(corpus), cases);
-        search(name, target, proptest::collection::vec(any::<u8>(), 0..300), cases / 4);
+        let cases = if *name == "configuration" { cases / 4 } else { cases };
+        search(name, *target, mutated(corpus), cases);
+        search(name, *target, proptest::collection::vec(any::<u8>(), 0..300), cases / 4);
     }
 }

@@ -4,6 +4,9 @@
 //! Each function also checks an invariant of accepted input, usually that printing and parsing it again gives
 //! the same value.
 
+#[cfg(feature = "kubernetes")]
+pub(crate) mod pods;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -28,7 +31,7 @@ use meshd::work::status::Status;
 pub(crate) type Target = fn(&[u8]);
 
 /// All targets by name, which is also the name of their corpus directory.
-pub(crate) const TARGETS: [(&str, Target); 13] = [
+pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("frame", frame),
     ("data_header", data_header),
     ("routing_update", routing_update),
@@ -42,6 +45,14 @@ pub(crate) const TARGETS: [(&str, Target); 13] = [
     ("job_header", job_header),
     ("submission", submission),
     ("worker_output", worker_output),
+    #[cfg(feature = "kubernetes")]
+    ("log_stream", pods::log_stream),
+    #[cfg(feature = "kubernetes")]
+    ("attach_stream", pods::attach_stream),
+    #[cfg(feature = "kubernetes")]
+    ("pod_status", pods::pod_status),
+    #[cfg(feature = "kubernetes")]
+    ("kubeconfig", pods::kubeconfig),
 ];
 
 /// Frames come out of a buffer whole, however it was filled.

@@ -226,6 +226,30 @@ fn the_rest_of_a_line_that_began_before_the_requested_second_is_skipped() {
     assert_eq!(stdout.text(), kubelet.truth);
 }
 
+#[test]
+fn lines_of_any_length_come_whole_in_pieces_of_a_kubelet() {
+    const PIECE: usize = 16 * 1024;
+    for length in [1, 2, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 5 * PIECE - 2, 1 << 20] {
+        for end in ["", "\n"] {
+            let mut kubelet = Kubelet::default();
+            kubelet.print(SECOND, "before\n");
+            let text = ('a'..='z').cycle().take(length).collect::<String>() + end;
+            for (at, piece) in text.as_bytes().chunks(PIECE).enumerate() {
+                kubelet.print(2 * SECOND + at as i128, std::str::from_utf8(piece).unwrap());
+            }
+            let whole = kubelet.serve(None);
+            for cut in (0..whole.len()).step_by(PIECE / 2 + 7).chain([40, 70, whole.len()]) {
+                let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+                reader.open();
+                stdout.take(&mut reader, &whole[..cut.min(whole.len())]).unwrap();
+                reader.close(StreamEnd::Broken);
+                stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+                assert!(stdout.text() == kubelet.truth, "{length} bytes, cut at {cut}");
+            }
+        }
+    }
+}
+
 /// A log that was rotated within a line while a stream followed it, which ended in order with the first file.
 fn rotated_within_a_line() -> (LogReader, Stdout, Kubelet) {
     let mut kubelet = three_equal();
