@@ -38,8 +38,8 @@ pub enum WatchNews {
     Refused(ApiError),
 }
 
-/// Who follows a pod, each by the number of its right.
-type Followers = Vec<(u64, mpsc::UnboundedSender<WatchNews>)>;
+/// Who follows a pod, each by the number of its right. News are boxed: a channel has room for 32 from its beginning.
+type Followers = Vec<(u64, mpsc::UnboundedSender<Box<WatchNews>>)>;
 
 /// A shared watch.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub struct PodWatch {
 pub struct Subscription {
     name: String,
     id: u64,
-    news: mpsc::UnboundedReceiver<WatchNews>,
+    news: mpsc::UnboundedReceiver<Box<WatchNews>>,
     watch: Arc<PodWatch>,
 }
 
@@ -91,13 +91,13 @@ impl PodWatch {
     fn publish(&self, name: &str, news: &WatchNews) {
         for (_, follower) in self.followers.lock().get(name).into_iter().flatten() {
             // One that was dropped leaves the list a moment later.
-            let _ = follower.send(news.clone());
+            let _ = follower.send(Box::new(news.clone()));
         }
     }
 
     fn publish_to_all(&self, news: &WatchNews) {
         for (_, follower) in self.followers.lock().values().flatten() {
-            let _ = follower.send(news.clone());
+            let _ = follower.send(Box::new(news.clone()));
         }
     }
 
@@ -129,7 +129,7 @@ impl Subscription {
     /// The next news.
     pub async fn next(&mut self) -> WatchNews {
         match self.news.recv().await {
-            Some(news) => news,
+            Some(news) => *news,
             None => std::future::pending().await,
         }
     }
