@@ -129,6 +129,10 @@ impl Driver {
                     Ok(opened) => (Some(opened), Ok(())),
                     Err(error) => (None, Err(error)),
                 };
+                if answer.is_ok() {
+                    // `worker` has run: no other pod is made.
+                    self.template = None;
+                }
                 self.machine.handle_log_opened(now, stream, answer);
                 if let Some(opened) = opened.filter(|_| self.machine.wants_log(stream)) {
                     self.logs.insert(stream, opened);
