@@ -136,7 +136,11 @@ async fn submit(
             return Err(error);
         }
         Err(Broken::Unit(error)) => {
-            abort(submission, &id, &error).await;
+            match &error {
+                // A refused job leaves nothing.
+                WorkError::Job(cause) => submission.discard(cause.clone()).await,
+                _ => abort(submission, &id, &error).await,
+            }
             channel.refuse(&error.to_string()).await?;
             // The rest of the payload must never be taken for commands.
             return Ok(Next::Close);

@@ -22,6 +22,17 @@ pub enum WorkError {
         /// What is missing.
         why: &'static str,
     },
+    /// The controller refuses a submission, for this cause.
+    #[error("controller: {0}")]
+    Job(String),
+    /// The unit is a job's child, which only the controller ends.
+    #[error("unit {unit} belongs to job {job}: use meshctl job cancel {job}")]
+    Child {
+        /// The unit.
+        unit: String,
+        /// The job.
+        job: i64,
+    },
     /// A unit cannot run as a pod, for this cause.
     #[error("{0}")]
     Pod(String),

@@ -11,6 +11,7 @@
 //! - `local`: units that run here. [`follow`] and `remote`: units on other nodes.
 //! - [`limits`]: what bounds the units of a type. `cgroup`: the kernel's part of that. [`signing`]: signatures of requests between nodes.
 //! - `results`: output as it grows.
+//! - [`jobs`]: units that are jobs of a controller: what it does for them.
 //! - `kubernetes`: units that run as pods: what is decided about them, pure.
 
 mod asked;
@@ -19,6 +20,7 @@ mod cgroup;
 mod command;
 mod error;
 pub mod follow;
+pub mod jobs;
 pub mod kubernetes;
 pub mod limits;
 mod local;
@@ -37,7 +39,7 @@ mod units;
 pub use caller::{Caller, Origin, Submitter, UnknownSubmitter};
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin};
 pub use error::{OpenError, WorkError};
-pub use registry::{Listing, Options, Registry, Submission};
+pub use registry::{ChildStatus, ChildWatch, Listing, Options, Registry, Submission};
 pub use results::ResultStream;
 pub use store::NodeDirectory;
 pub use unit::{State, UnitId};

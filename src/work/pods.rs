@@ -287,7 +287,7 @@ impl Pods {
 fn pod_of(status: &Status) -> Option<&KubeExtra> {
     match &status.extra {
         Extra::Kubernetes(extra) => Some(extra),
-        Extra::None | Extra::Command(_) | Extra::Remote(_) | Extra::Other(_) => None,
+        Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Remote(_) | Extra::Other(_) => None,
     }
 }
 

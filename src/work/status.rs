@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::asked::{self, Asked};
 use super::caller::{self, Submitter};
+use super::jobs::{CONTROLLER, JobExtra};
 use super::kubernetes::extra::KubeExtra;
 use super::unit::{Life, State};
 use crate::rpc::UnitReport;
@@ -44,6 +45,8 @@ pub enum Extra {
     None,
     /// A command unit.
     Command(CommandExtra),
+    /// A job of the controller.
+    Job(Box<JobExtra>),
     /// A unit that runs as a pod.
     Kubernetes(Box<KubeExtra>),
     /// A unit on another node.
@@ -275,7 +278,7 @@ impl Status {
     pub fn remote(&self) -> Option<&RemoteExtra> {
         match &self.extra {
             Extra::Remote(remote) => Some(remote),
-            Extra::None | Extra::Command(_) | Extra::Kubernetes(_) | Extra::Other(_) => None,
+            Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Kubernetes(_) | Extra::Other(_) => None,
         }
     }
 
@@ -283,7 +286,7 @@ impl Status {
     pub fn remote_mut(&mut self) -> Option<&mut RemoteExtra> {
         match &mut self.extra {
             Extra::Remote(remote) => Some(remote),
-            Extra::None | Extra::Command(_) | Extra::Kubernetes(_) | Extra::Other(_) => None,
+            Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Kubernetes(_) | Extra::Other(_) => None,
         }
     }
 
@@ -325,6 +328,9 @@ impl Extra {
                 Ok(command) => Ok(Self::Command(command)),
                 Err(_) => {
                     let value: Value = serde_json::from_str(text)?;
+                    if work_type == CONTROLLER {
+                        return serde_json::from_value(value).map(Self::Job);
+                    }
                     match KubeExtra::is_one(&value) {
                         true => serde_json::from_value(value).map(Self::Kubernetes),
                         false => Ok(Self::Other(Box::new(value))),
@@ -340,6 +346,7 @@ impl Serialize for Extra {
         match self {
             Self::None => s.serialize_unit(),
             Self::Command(command) => command.serialize(s),
+            Self::Job(extra) => extra.serialize(s),
             Self::Kubernetes(extra) => extra.serialize(s),
             Self::Remote(remote) => remote.serialize(s),
             Self::Other(value) => value.serialize(s),

@@ -54,7 +54,7 @@ impl Local {
         }
         status.extra = match status.extra {
             Extra::Command(_) | Extra::None => Extra::None,
-            kept @ (Extra::Kubernetes(_) | Extra::Remote(_) | Extra::Other(_)) => kept,
+            kept @ (Extra::Job(_) | Extra::Kubernetes(_) | Extra::Remote(_) | Extra::Other(_)) => kept,
         };
         let _ = writer.put(status, Durability::Durable).await;
         true

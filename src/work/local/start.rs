@@ -343,9 +343,12 @@ fn find_runner(entry: &Entry) -> io::Result<Option<Identity>> {
     }
     match &entry.status().extra {
         Extra::Command(extra) if extra.pid > 0 => Identity::of_go_runner(extra.pid, &entry.dir),
-        Extra::None | Extra::Command(_) | Extra::Kubernetes(_) | Extra::Remote(_) | Extra::Other(_) => {
-            Ok(None)
-        }
+        Extra::None
+        | Extra::Command(_)
+        | Extra::Job(_)
+        | Extra::Kubernetes(_)
+        | Extra::Remote(_)
+        | Extra::Other(_) => Ok(None),
     }
 }
 

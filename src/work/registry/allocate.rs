@@ -34,9 +34,9 @@ impl Registry {
             return Ok((whole, true));
         }
         let mut status = match here {
-            true => match self.pod_status(&request).await? {
-                Some(status) => status,
-                None => self.local_status(&request)?,
+            true => match (self.job_status(&request), self.pod_status(&request).await?) {
+                (Some(status), _) | (None, Some(status)) => status,
+                (None, None) => self.local_status(&request)?,
             },
             false => self.remote_status(request)?,
         };

@@ -4,10 +4,12 @@
 
 mod adopt;
 mod allocate;
+mod jobs;
 mod listing;
 mod restart;
 mod submit;
 
+pub use self::jobs::{ChildStatus, ChildWatch};
 pub use self::listing::Listing;
 pub use self::submit::Submission;
 
@@ -19,6 +21,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 
+use super::jobs::{CONTROLLER, JobsSlot};
 use super::local::{self, Local};
 use super::pods::Pods;
 use super::remote::Remotes;
@@ -83,6 +86,7 @@ pub struct Registry {
     local: Arc<Local>,
     remotes: Arc<Remotes>,
     pods: Arc<Pods>,
+    jobs: JobsSlot,
     /// Checks the signatures of requests from other nodes.
     verifier: Arc<ArcSwapOption<Verifier>>,
 }
@@ -109,7 +113,8 @@ impl Registry {
         let local = Local::new(units.clone(), work_types, runner_exe, cancel_grace)?;
         let remotes = Remotes::new(units.clone(), dialer, signer);
         let pods = Pods::open(units.clone(), local.clone(), kubernetes).await;
-        let this = Self { units, local, remotes, pods, verifier: Arc::new(verifier.into()) };
+        let jobs = JobsSlot::default();
+        let this = Self { units, local, remotes, pods, jobs, verifier: Arc::new(verifier.into()) };
         this.resume_all().await?;
         this.local.start_retention();
         this.pods.sweep();
@@ -128,7 +133,9 @@ impl Registry {
 
     /// The work types that can run, as advertisements list them.
     pub fn work_commands(&self) -> Vec<WorkCommand> {
-        self.local.work_commands()
+        let mut commands = self.local.work_commands();
+        commands.extend(self.controller_command());
+        commands
     }
 
     /// Whether [`Self::set_work_types`] would take them.
@@ -211,11 +218,17 @@ impl Registry {
             found => found?,
         };
         let status = self.check_caller(&entry, caller, Verb::Cancel)?;
+        self.jobs.check_child(&entry.id)?;
+        self.cancel_entry(&entry, &status).await
+    }
+
+    async fn cancel_entry(&self, entry: &Arc<Entry>, status: &Status) -> Result<Outcome, WorkError> {
         match status.extra {
-            Extra::Remote(_) => self.remotes.cancel(&entry).await,
-            Extra::Kubernetes(_) => self.pods.cancel(&entry).await,
+            Extra::Job(_) => self.jobs.cancel(entry).await,
+            Extra::Remote(_) => self.remotes.cancel(entry).await,
+            Extra::Kubernetes(_) => self.pods.cancel(entry).await,
             Extra::None | Extra::Command(_) | Extra::Other(_) => {
-                self.local.cancel(&entry).await.map(|()| Outcome::Done)
+                self.local.cancel(entry).await.map(|()| Outcome::Done)
             }
         }
     }
@@ -232,9 +245,22 @@ impl Registry {
             found => found?,
         };
         let status = self.check_caller(&entry, caller, Verb::Release)?;
-        let this = self.clone();
+        if !force {
+            self.jobs.check_child(&entry.id)?;
+        }
+        self.release_entry(entry, &status, force).await
+    }
+
+    async fn release_entry(
+        &self,
+        entry: Arc<Entry>,
+        status: &Arc<Status>,
+        force: bool,
+    ) -> Result<Outcome, WorkError> {
+        let (this, status) = (self.clone(), status.clone());
         detached(async move {
             match status.extra {
+                Extra::Job(_) => this.jobs.release(&this.units, &entry, force).await,
                 Extra::Remote(_) => this.remotes.release(&entry, force).await,
                 Extra::Kubernetes(_) => this.pods.release(&entry, force).await,
                 Extra::None | Extra::Command(_) | Extra::Other(_) => {
@@ -300,7 +326,9 @@ impl Registry {
 
     /// Whether a unit is of a type that can be here.
     fn knows(&self, status: &Status) -> bool {
-        status.work_type == REMOTE || self.local.has_type(&status.work_type)
+        status.work_type == REMOTE
+            || matches!(status.extra, Extra::Job(_))
+            || self.local.has_type(&status.work_type)
     }
 
     /// Whether a caller may touch the unit.
@@ -308,7 +336,10 @@ impl Registry {
         let status = entry.status();
         let verify = match status.remote() {
             Some(remote) => remote.sign_work,
-            None => status.verify_signature || self.local.verifies(&status.work_type),
+            None => {
+                (status.verify_signature || self.local.verifies(&status.work_type))
+                    && !self.may_skip_token(&status.work_type, caller)
+            }
         };
         let about = Subject { verb, unit: Some(entry.id.as_str()), ..Subject::default() };
         self.verify_if(verify, caller, &about)?;
@@ -323,7 +354,13 @@ impl Registry {
         caller: &Caller,
         about: &Subject<'_>,
     ) -> Result<Option<PayloadHash>, WorkError> {
-        let verify = if work_type == REMOTE { signed } else { self.local.verifies(work_type) };
+        let verify = match work_type {
+            REMOTE => signed,
+            CONTROLLER if self.jobs.get().is_some() => {
+                self.controller_verifies() && !self.may_skip_token(work_type, caller)
+            }
+            _ => self.local.verifies(work_type),
+        };
         self.verify_if(verify, caller, about)
     }
 

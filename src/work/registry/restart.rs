@@ -61,7 +61,7 @@ impl Registry {
         for entry in abandoned {
             match entry.status().extra {
                 Extra::Kubernetes(_) => drop(tokio::spawn(self.pods.clone().finish_release(entry))),
-                Extra::None | Extra::Command(_) | Extra::Remote(_) | Extra::Other(_) => {
+                Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Remote(_) | Extra::Other(_) => {
                     self.remotes.resume_abandoned(&entry);
                 }
             }
@@ -75,6 +75,8 @@ impl Registry {
             self.remotes.resume(entry).await;
         } else if matches!(status.extra, Extra::Kubernetes(_)) {
             self.pods.resume(entry).await;
+        } else if matches!(status.extra, Extra::Job(_)) {
+            self.resume_job(entry).await;
         } else if self.local.has_type(&status.work_type) || matches!(status.extra, Extra::Command(_)) {
             self.local.resume(entry).await;
         }
@@ -98,7 +100,7 @@ impl Registry {
             match &mut status.extra {
                 Extra::Remote(remote) => (remote.local_cancelled, remote.local_released) = (true, true),
                 Extra::Kubernetes(_) => {}
-                Extra::None | Extra::Command(_) | Extra::Other(_) => return None,
+                Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Other(_) => return None,
             }
             Some(status)
         });

@@ -12,6 +12,7 @@ use super::{Registry, detached};
 use crate::duration;
 use crate::rpc::request::SubmitRequest;
 use crate::wire::NodeId;
+use crate::work::jobs::JobIntake;
 use crate::work::remote::PayloadStream;
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{Extra, REMOTE, RemoteExtra, Status, is_secret};
@@ -40,6 +41,8 @@ pub struct Submission {
     signed: Option<SignedPayload>,
     /// Of a unit for another node whose payload is a long one. Kept to the end, for the news of its driver.
     streamed: Option<PayloadStream>,
+    /// Checks the payload of a job.
+    intake: Option<Box<dyn JobIntake>>,
     done: bool,
 }
 
@@ -75,6 +78,7 @@ impl Registry {
             ..Subject::default()
         };
         let signed = self.check_signature(&request.work_type, request.sign_work, &caller, &about)?;
+        let intake = self.intake(&request, &caller).await?;
         let (entry, is_whole) = detached(self.clone().unit_for(request, caller.submitter(), chosen)).await?;
         Ok(Submission {
             registry: self.clone(),
@@ -85,6 +89,7 @@ impl Registry {
             broken: false,
             signed: signed.map(SignedPayload::new),
             streamed: None,
+            intake: intake.filter(|_| !is_whole),
             done: is_whole,
         })
     }
@@ -169,6 +174,9 @@ impl Submission {
         if self.is_whole {
             return Ok(());
         }
+        if let Some(intake) = &mut self.intake {
+            intake.push(bytes).map_err(WorkError::Job)?;
+        }
         if let Err(exceeded) = self.entry.charge_payload(bytes.len() as u64) {
             let submitter = self.entry.status().submitter;
             return Err(self.registry.exceeded(exceeded, submitter).await);
@@ -197,11 +205,14 @@ impl Submission {
         }
         self.done = true;
         let (registry, entry) = (self.registry.clone(), self.entry.clone());
+        if let Some(intake) = self.intake.take() {
+            return detached(async move { registry.start_job(&entry, intake).await }).await;
+        }
         let started = detached(async move {
             match entry.status().extra {
                 Extra::Remote(_) => registry.remotes.start(&entry).await,
                 Extra::Kubernetes(_) => registry.pods.start(&entry).await.map(|()| Started::Started),
-                Extra::None | Extra::Command(_) | Extra::Other(_) => {
+                Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Other(_) => {
                     registry.local.start(&entry).await.map(|()| Started::Started)
                 }
             }

@@ -1,0 +1,328 @@
+//! Units that are jobs of a controller: what the controller does for them, and what it may do with them. Owns the
+//! seam between the units of this node and the room that places jobs; decides nothing about jobs.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::status::{Extra, Status};
+use super::store::{Durability, Store};
+use super::unit::{Event, State, UnitId};
+use super::units::{Entry, Outcome, Units};
+use super::{Caller, Origin, WorkError};
+
+/// The work type whose units are jobs.
+pub const CONTROLLER: &str = "controller";
+
+/// How long the answer to a cancel or release waits for the job's end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Time between attempts to write an output or a status.
+const REWRITE: Duration = Duration::from_secs(1);
+
+/// Something that takes time.
+pub type Act<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A control node's controller, as its units see it. Errors are texts for `ERROR: controller: `.
+pub trait Jobs: Send + Sync + 'static {
+    /// Submissions over the mesh need the token of a work-signing key.
+    fn verifies_signatures(&self) -> bool;
+
+    /// A submission begins.
+    ///
+    /// # Errors
+    /// Its parameters are wrong, or the controller takes none.
+    fn begin(&self, request: JobRequest) -> Result<Box<dyn JobIntake>, String>;
+
+    /// A unit that an earlier daemon left is here, with its payload.
+    fn resume(&self, unit: JobUnit);
+
+    /// Cancels the job of a unit. The cancel is saved when this returns.
+    fn cancel(&self, unit: UnitId) -> Act<'_, Result<(), String>>;
+
+    /// A unit of a job that has ended is deleted.
+    fn forget(&self, unit: UnitId) -> Act<'_, ()>;
+
+    /// The number of the job that a child unit belongs to; `None` for every other unit.
+    fn parent(&self, unit: &UnitId) -> Option<i64>;
+}
+
+/// A submission while its payload comes.
+pub trait JobIntake: Debug + Send + Sync {
+    /// Checks the next bytes.
+    ///
+    /// # Errors
+    /// The submission is refused, and leaves nothing.
+    fn push(&mut self, bytes: &[u8]) -> Result<(), String>;
+
+    /// The payload is complete and durable. Says whether the job is stored already.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    fn finish(self: Box<Self>, unit: JobUnit) -> Act<'static, Result<bool, String>>;
+}
+
+/// What comes with a submission.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobRequest {
+    /// The parameters of the unit.
+    pub params: BTreeMap<String, String>,
+    /// The caller may have jobs run on the control node itself.
+    pub is_admin: bool,
+    /// Who it is: `unix`, `cert` or `mesh:NODE`.
+    pub launched_by: String,
+}
+
+/// Whether a caller may do everything: over the Unix socket, or with a client certificate over TCP.
+pub(super) fn is_admin(caller: &Caller) -> bool {
+    match caller.origin {
+        Origin::Unix => true,
+        Origin::Tcp => caller.trusted,
+        Origin::Mesh { .. } => false,
+    }
+}
+
+/// ExtraData of a job's unit.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+#[expect(missing_docs, reason = "the keys are specified in docs/controller.md")]
+pub struct JobExtra {
+    #[serde(rename = "JobID", skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<i64>,
+    pub kind: String,
+    pub name: String,
+    pub controller_node: String,
+    pub execution_node: String,
+    pub instance_group: String,
+    #[serde(rename = "ChildUnitID")]
+    pub child_unit_id: String,
+    pub child_work_type: String,
+    pub attempt: u32,
+    pub impact: u32,
+    pub event_count: u64,
+    pub last_status: String,
+    pub explanation: String,
+    pub exit_code: Option<i32>,
+    pub created: Option<String>,
+    pub started: Option<String>,
+    pub finished: Option<String>,
+    pub cancel_requested: bool,
+    /// The attempt whose output was begun last, and the byte at which it begins.
+    pub output_attempt: u32,
+    pub output_from: u64,
+    /// Who submitted it, and whether as an administrator: a unit that lost its row is entered again.
+    pub launched_by: String,
+    pub is_admin: bool,
+    /// The header, if it came as a parameter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+}
+
+/// What a job's unit shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobReport {
+    /// As clients of units know it.
+    pub state: State,
+    /// For people.
+    pub detail: String,
+    /// The rest.
+    pub extra: JobExtra,
+}
+
+/// The unit of a job.
+#[derive(Debug, Clone)]
+pub struct JobUnit {
+    entry: Arc<Entry>,
+    store: Store,
+}
+
+impl JobUnit {
+    pub(super) fn new(entry: Arc<Entry>, store: Store) -> Self {
+        Self { entry, store }
+    }
+
+    /// The unit's ID.
+    pub fn id(&self) -> &UnitId {
+        &self.entry.id
+    }
+
+    /// What it shows besides state and Detail.
+    pub fn extra(&self) -> JobExtra {
+        extra_of(&self.entry.status()).cloned().unwrap_or_default()
+    }
+
+    /// Whether its state is final, or it is deleted.
+    pub fn is_final(&self) -> bool {
+        self.entry.is_gone() || self.entry.status().life.state.is_final()
+    }
+
+    /// The file with the payload.
+    pub fn payload(&self) -> PathBuf {
+        self.entry.dir.file("stdin")
+    }
+
+    /// The file with the output.
+    pub fn output(&self) -> PathBuf {
+        self.entry.dir.file("stdout")
+    }
+
+    /// Bytes of output.
+    pub fn output_size(&self) -> u64 {
+        self.entry.dir.stdout_size()
+    }
+
+    /// Adds to the output. A disk that cannot take it is waited for, and Detail says so.
+    pub async fn append(&self, bytes: Bytes) {
+        let mut left = bytes;
+        while !self.is_final() && !left.is_empty() {
+            let (dir, piece) = (self.entry.dir.clone(), left.clone());
+            let written = self.store.blocking(move || append(&dir, &piece)).await;
+            match written {
+                Ok(()) => return,
+                Err((count, error)) => {
+                    left = left.slice(count..);
+                    let error = WorkError::io("write", self.output(), error);
+                    self.entry.apply(&self.store, Event::Blocked(error.to_string())).await;
+                    tokio::time::sleep(REWRITE).await;
+                }
+            }
+        }
+    }
+
+    /// Shares the output of another unit of the same job, so that it is on disk once.
+    pub async fn share_output(&self, of: &Self) {
+        let (from, to) = (of.output(), self.output());
+        let (source, shared) = (of.entry.dir.clone(), self.id().clone());
+        let linked = self.store.blocking(move || {
+            drop(source.append_stdout()?);
+            match std::fs::hard_link(from, to) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+                Ok(()) | Err(_) => Ok(()),
+            }
+        });
+        if let Err(error) = linked.await {
+            tracing::warn!(unit = %shared, %error, "the output of the unit's job is not readable through it");
+        }
+    }
+
+    /// Shows a report. What is final stays; a final report, or one of another attempt, is durable when this returns.
+    pub async fn report(&self, report: JobReport) {
+        let mut writer = self.entry.writer(&self.store).await;
+        let mut status = Status::clone(&writer.status());
+        if status.life.state.is_final() || self.entry.is_gone() {
+            return;
+        }
+        let JobReport { state, detail, extra } = report;
+        let is_same = extra_of(&status) == Some(&extra);
+        if is_same && status.life.state == state && status.life.detail == detail {
+            return;
+        }
+        let marks = |extra: &JobExtra| (extra.job_id, extra.output_attempt, extra.output_from);
+        let is_lasting = state.is_final() || extra_of(&status).map(marks) != Some(marks(&extra));
+        status.exit_code = extra.exit_code.filter(|_| state.is_final());
+        status.life.apply(&Event::Reported(state, detail, self.output_size()));
+        status.extra = Extra::Job(Box::new(extra));
+        let how = if is_lasting { Durability::Durable } else { Durability::Deferred };
+        while let Err(error) = writer.put(status.clone(), how).await {
+            tracing::warn!(unit = %self.id(), %error, "a status is not on disk yet");
+            drop(writer);
+            tokio::time::sleep(REWRITE).await;
+            writer = self.entry.writer(&self.store).await;
+            if self.entry.is_gone() {
+                return;
+            }
+        }
+    }
+}
+
+/// Writes all of it, or says how much was written.
+fn append(dir: &super::store::UnitDir, bytes: &[u8]) -> Result<(), (usize, std::io::Error)> {
+    use std::io::Write as _;
+    let mut file = dir.append_stdout().map_err(|error| (0, error))?;
+    let mut written = 0;
+    while written < bytes.len() {
+        match file.write(&bytes[written..]) {
+            Ok(0) => return Err((written, std::io::ErrorKind::WriteZero.into())),
+            Ok(count) => written += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err((written, error)),
+        }
+    }
+    Ok(())
+}
+
+fn extra_of(status: &Status) -> Option<&JobExtra> {
+    match &status.extra {
+        Extra::Job(extra) => Some(extra),
+        Extra::None | Extra::Command(_) | Extra::Kubernetes(_) | Extra::Remote(_) | Extra::Other(_) => None,
+    }
+}
+
+/// The controller of a node, if it has one.
+#[derive(Clone, Default)]
+pub(super) struct JobsSlot(Arc<arc_swap::ArcSwapOption<Box<dyn Jobs>>>);
+
+impl JobsSlot {
+    pub(super) fn set(&self, jobs: Option<Box<dyn Jobs>>) {
+        self.0.store(jobs.map(Arc::new));
+    }
+
+    pub(super) fn get(&self) -> Option<Arc<Box<dyn Jobs>>> {
+        self.0.load_full()
+    }
+
+    fn required(&self) -> Result<Arc<Box<dyn Jobs>>, WorkError> {
+        self.get().ok_or_else(|| WorkError::UnknownType(CONTROLLER.to_owned()))
+    }
+
+    /// Refuses what would end a job behind the controller's back.
+    pub(super) fn check_child(&self, unit: &UnitId) -> Result<(), WorkError> {
+        let parent = self.get().and_then(|jobs| jobs.parent(unit));
+        parent.map_or(Ok(()), |job| Err(WorkError::Child { unit: unit.to_string(), job }))
+    }
+
+    pub(super) async fn cancel(&self, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
+        if entry.status().life.state.is_final() {
+            return Ok(Outcome::Done);
+        }
+        self.required()?.cancel(entry.id.clone()).await.map_err(WorkError::Job)?;
+        let in_time = tokio::time::timeout(PATIENCE, entry.finished()).await.is_ok();
+        Ok(if in_time { Outcome::Done } else { Outcome::Pending })
+    }
+
+    /// Cancels a job that has not ended, and deletes its unit once it has; with `force` at once.
+    pub(super) async fn release(
+        &self,
+        units: &Arc<Units>,
+        entry: &Arc<Entry>,
+        force: bool,
+    ) -> Result<Outcome, WorkError> {
+        if self.get().is_some() {
+            let ended = self.cancel(entry).await;
+            if !force && ended? == Outcome::Pending {
+                let (this, units, entry) = (self.clone(), units.clone(), entry.clone());
+                tokio::spawn(async move {
+                    entry.finished().await;
+                    if let Err(error) = this.delete(&units, &entry).await {
+                        tracing::warn!(unit = %entry.id, %error, "a unit to be released stays");
+                    }
+                });
+                return Ok(Outcome::Pending);
+            }
+        }
+        self.delete(units, entry).await.map(|()| Outcome::Done)
+    }
+
+    async fn delete(&self, units: &Arc<Units>, entry: &Arc<Entry>) -> Result<(), WorkError> {
+        if let Some(jobs) = self.get() {
+            jobs.forget(entry.id.clone()).await;
+        }
+        units.remove(entry, |_| ()).await
+    }
+}

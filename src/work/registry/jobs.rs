@@ -1,0 +1,189 @@
+//! Units that are jobs, and the units that a job has: which requests go to the controller, and what it alone may do.
+
+use std::sync::Arc;
+
+use super::{Registry, detached};
+use crate::rpc::request::SubmitRequest;
+use crate::wire::{NodeId, WorkCommand};
+use crate::work::jobs::{self, CONTROLLER, JobExtra, JobIntake, JobRequest, JobUnit, Jobs};
+use crate::work::status::{Extra, Status};
+use crate::work::store::Durability;
+use crate::work::unit::{Event, State};
+use crate::work::units::{Entry, Follower, Outcome, Started};
+use crate::work::{Caller, Origin, WorkError};
+
+/// How the child of a job stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChildStatus {
+    /// Its state.
+    pub state: State,
+    /// Phase and cause.
+    pub detail: String,
+    /// The node that runs it has it.
+    pub is_accepted: bool,
+}
+
+/// Follows how the child of a job stands.
+#[derive(Debug)]
+pub struct ChildWatch(Follower);
+
+impl ChildWatch {
+    /// How it stands.
+    pub fn now(&mut self) -> ChildStatus {
+        let status = self.0.borrow_and_update();
+        let is_there = status.remote().is_some_and(|remote| remote.remote_started);
+        let state = status.life.state;
+        ChildStatus {
+            state,
+            detail: status.life.detail.clone(),
+            is_accepted: is_there || state != State::Pending,
+        }
+    }
+
+    /// Returns when that may have changed.
+    pub async fn changed(&mut self) {
+        // The follower keeps the sender, so this cannot fail.
+        let _never = self.0.changed().await;
+    }
+}
+
+impl Registry {
+    /// Gives the node a controller, and to it the units that an earlier daemon left.
+    pub async fn serve_jobs(&self, jobs: Box<dyn Jobs>) {
+        self.jobs.set(Some(jobs));
+        for entry in self.units.all() {
+            let status = entry.status();
+            if matches!(status.extra, Extra::Job(_)) && !status.life.state.is_final() {
+                self.resume_job(&entry).await;
+            }
+        }
+    }
+
+    /// Takes the controller away. Jobs' units stay as they are.
+    pub fn end_jobs(&self) {
+        self.jobs.set(None);
+    }
+
+    /// Whether a unit exists that never got its payload: nothing of it was started.
+    ///
+    /// # Errors
+    /// There is no such unit.
+    pub fn lacks_payload(&self, unit: &str) -> Result<bool, WorkError> {
+        Ok(self.units.find(unit)?.status().life.lacks_payload())
+    }
+
+    /// Follows how a unit stands.
+    ///
+    /// # Errors
+    /// There is no such unit.
+    pub fn watch_child(&self, unit: &str) -> Result<ChildWatch, WorkError> {
+        Ok(ChildWatch(self.units.find(unit)?.subscribe()))
+    }
+
+    /// Cancels a unit for the controller, which clients may not do.
+    ///
+    /// # Errors
+    /// As [`Self::cancel`].
+    pub async fn cancel_child(&self, unit: &str) -> Result<Outcome, WorkError> {
+        let entry = self.units.find(unit)?;
+        let status = entry.status();
+        self.cancel_entry(&entry, &status).await
+    }
+
+    /// Releases a unit for the controller, which clients may not do.
+    ///
+    /// # Errors
+    /// As [`Self::release`].
+    pub async fn release_child(&self, unit: &str) -> Result<Outcome, WorkError> {
+        let entry = self.units.find(unit)?;
+        let status = entry.status();
+        self.release_entry(entry, &status, false).await
+    }
+
+    pub(super) fn controller_command(&self) -> Option<WorkCommand> {
+        let jobs = self.jobs.get()?;
+        Some(WorkCommand { work_type: CONTROLLER.to_owned(), secure: jobs.verifies_signatures() })
+    }
+
+    pub(super) fn controller_verifies(&self) -> bool {
+        self.jobs.get().is_some_and(|jobs| jobs.verifies_signatures())
+    }
+
+    /// A client certificate is as good as a token, for jobs.
+    pub(super) fn may_skip_token(&self, work_type: &str, caller: &Caller) -> bool {
+        work_type == CONTROLLER && caller.signature.is_none() && jobs::is_admin(caller)
+    }
+
+    /// What checks the payload of a submission, if it is a job.
+    pub(super) async fn intake(
+        &self,
+        request: &SubmitRequest,
+        caller: &Caller,
+    ) -> Result<Option<Box<dyn JobIntake>>, WorkError> {
+        let Some(controller) = self.controller_for(request) else { return Ok(None) };
+        if request.ttl.as_ref().is_some_and(|ttl| !ttl.is_empty()) {
+            return Err(WorkError::TtlIsForRemoteWork);
+        }
+        let launched_by = match caller.origin {
+            Origin::Unix => "unix".to_owned(),
+            Origin::Tcp if caller.trusted => "cert".to_owned(),
+            Origin::Tcp => "tcp".to_owned(),
+            Origin::Mesh { node, certified: _ } => {
+                let name = self.remotes.name_of(node).await;
+                format!("mesh:{}", name.map_or_else(|| node.to_string(), |name| name.to_string()))
+            }
+        };
+        let is_admin = jobs::is_admin(caller);
+        let request = JobRequest { params: request.params.clone(), is_admin, launched_by };
+        controller.begin(request).map(Some).map_err(WorkError::Job)
+    }
+
+    /// The first status of a job's unit; none if the unit is none.
+    pub(super) fn job_status(&self, request: &SubmitRequest) -> Option<Status> {
+        let controller = self.controller_for(request)?;
+        let status = Status::new(CONTROLLER, Extra::Job(Box::<JobExtra>::default()));
+        Some(Status { verify_signature: controller.verifies_signatures(), ..status })
+    }
+
+    fn controller_for(&self, request: &SubmitRequest) -> Option<Arc<Box<dyn Jobs>>> {
+        let own = self.units.node_id();
+        let here = NodeId::resolve(&request.node, own).is_ok_and(|node| node == *own);
+        self.jobs.get().filter(|_| here && request.work_type == CONTROLLER)
+    }
+
+    /// Starts a job whose payload is durable. One that is refused leaves nothing.
+    pub(super) async fn start_job(
+        &self,
+        entry: &Arc<Entry>,
+        intake: Box<dyn JobIntake>,
+    ) -> Result<Started, WorkError> {
+        let store = self.units.store();
+        let mut writer = entry.writer(store).await;
+        if writer.status().life.state != State::Pending {
+            return Err(WorkError::EndedEarly(entry.id.to_string()));
+        }
+        writer.apply(Event::PayloadComplete, Durability::Durable).await;
+        drop(writer);
+        match intake.finish(JobUnit::new(entry.clone(), store.clone())).await {
+            Ok(true) => Ok(Started::Started),
+            Ok(false) => Ok(Started::Submitted),
+            Err(cause) => {
+                entry.apply(store, Event::StartFailed(cause.clone())).await;
+                let (units, refused) = (self.units.clone(), entry.clone());
+                detached(async move { units.remove(&refused, |_| ()).await }).await?;
+                Err(WorkError::Job(cause))
+            }
+        }
+    }
+
+    pub(super) async fn resume_job(&self, entry: &Arc<Entry>) {
+        let store = self.units.store();
+        if entry.status().life.awaits_payload {
+            entry.apply(store, Event::Restarted).await;
+            return;
+        }
+        if let Some(jobs) = self.jobs.get() {
+            jobs.resume(JobUnit::new(entry.clone(), store.clone()));
+        }
+    }
+}
