@@ -28,6 +28,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "backend",
             "config",
             "control",
+            "controller",
             "mesh",
             "node",
             "os",

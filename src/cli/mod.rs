@@ -7,10 +7,13 @@ mod connect;
 mod demo;
 mod endpoint;
 pub(crate) mod exit;
+mod group;
+mod instance;
 #[cfg_attr(not(test), expect(dead_code, reason = "no command uses it yet"))]
 mod job;
 mod loglevel;
 mod node;
+mod operation;
 mod output;
 mod ping;
 mod reload;
@@ -68,6 +71,15 @@ enum Verb {
     /// Submit jobs and look after them
     #[command(subcommand)]
     Work(work::Work),
+    /// Jobs that find their node by themselves
+    #[command(subcommand)]
+    Job(job::Job),
+    /// Nodes that run jobs
+    #[command(subcommand)]
+    Instance(instance::Instance),
+    /// Groups of instances
+    #[command(subcommand)]
+    Group(group::Group),
     /// Make certificates, look at them and verify them
     #[command(subcommand)]
     Cert(cert::Cert),
@@ -131,6 +143,9 @@ async fn dispatch(cli: Cli, output: Output, node_profiles: cert::NodeProfiles) -
         Verb::Node(node) => node.run(&context()?).await,
         Verb::Version(version) => version.run(&context()?).await,
         Verb::Work(work) => work.run(&context()?).await,
+        Verb::Job(job) => job.run(&context()?).await,
+        Verb::Instance(instance) => instance.run(&context()?).await,
+        Verb::Group(group) => group.run(&context()?).await,
         Verb::Cert(cert) => cert.run(output, node_profiles),
         Verb::Key(key) => key.run(output),
         Verb::Demo(demo) => demo.run(output).await,

@@ -26,6 +26,7 @@ fn needs_trust(context: &Context, request: &Request) -> Option<&'static str> {
         Request::Reload => Some("reload"),
         Request::NodeForget { .. } => Some("node forget"),
         Request::LogLevel { .. } => Some("loglevel"),
+        Request::Controller { .. } => Some("controller"),
         Request::Work(WorkRequest::Submit(SubmitRequest { sign_work: true, .. })) => Some("signwork"),
         Request::Work(WorkRequest::Adopt(_)) => Some("work adopt"),
         Request::Work(WorkRequest::Submit(submit)) => {

@@ -7,6 +7,7 @@
 mod access;
 mod channel;
 mod connect;
+mod controller;
 mod lines;
 pub(crate) mod listen;
 mod loglevel;
@@ -29,6 +30,7 @@ use crate::tls::{Profiles, UnknownProfile};
 use crate::wire::{InvalidServiceName, NodeId};
 use crate::work::{Registry, WorkError};
 
+pub(crate) use controller::{Operations, Operator};
 pub(crate) use lines::LineBudget;
 pub(crate) use listen::ListenError;
 pub(crate) use loglevel::LogLevels;
@@ -48,6 +50,8 @@ pub(crate) struct Context {
     pub work: Registry,
     /// Reads the configuration again.
     pub reload: Arc<dyn Reload>,
+    /// The controller, if the node has one.
+    pub controller: Option<Arc<dyn Operations>>,
     /// Shows and changes how much is logged.
     pub log: Arc<dyn LogLevels>,
     /// How much room command lines may take.

@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use super::channel::{Channel, ClientStream, Line, MAX_LINE};
 use super::server::ServerLimits;
-use super::{Context, access, connect, loglevel, node, ping, reload, status, traceroute, work};
+use super::{Context, access, connect, controller, loglevel, node, ping, reload, status, traceroute, work};
 use crate::rpc::request::Request;
 use crate::work::{Caller, Origin};
 
@@ -174,6 +174,7 @@ async fn execute(
             let answer = loglevel::answer(context, level.as_deref());
             return channel.answer(answer).await.map(|()| Next::Command);
         }
+        Request::Controller { operation } => controller::answer(context, peer, operation).await,
         Request::Work(request) => return work::execute(context, channel, peer, request).await,
         Request::Connect { node, service, tls } => {
             return match connect::dial(context, &node, &service, tls).await {

@@ -10,12 +10,17 @@
 //! - [`options`]: its settings; [`credentials`], [`pod`], [`health`]: what a child is given, and what a health
 //!   check says.
 
+mod answers;
+pub mod children;
 pub mod core;
 pub mod credentials;
+pub mod driver;
 pub mod header;
 pub mod health;
+pub mod operations;
 pub mod options;
 pub mod pod;
 pub mod refusal;
+pub mod service;
 pub mod store;
 pub mod stream;

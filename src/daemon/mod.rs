@@ -7,6 +7,7 @@
 mod certificates;
 mod check;
 mod components;
+mod controller;
 mod epoch;
 mod reload;
 mod watch;
@@ -139,6 +140,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
         streams.set_buffers(bytes);
     }
     let work = open_work(&config, &streams, &tls).await?;
+    let controller = controller::start(&config, &directory, &node, &work).await?;
     node.set_work_commands(work.work_commands());
     let stop = CancellationToken::new();
     let profiles = tls.clone();
@@ -150,6 +152,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
         tls: profiles,
         work: work.clone(),
         reload: reloader.clone(),
+        controller: controller.clone().map(|controller| Arc::new(controller) as _),
         log: Arc::new(log),
         lines: LineBudget::default(),
         version: VERSION,
@@ -162,6 +165,9 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let end = wait_for_end(stopped, reloader.as_ref()).await;
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     reloader.stop().await;
+    if let Some(controller) = controller {
+        controller.stop(&work);
+    }
     node.stop();
     work.close().await;
     end

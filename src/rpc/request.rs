@@ -64,6 +64,11 @@ pub enum Request {
         /// The new level, as the client wrote it.
         level: Option<String>,
     },
+    /// One operation of the controller, with its arguments.
+    Controller {
+        /// `op` names it.
+        operation: serde_json::Map<String, serde_json::Value>,
+    },
     /// Anything about work units.
     Work(WorkRequest),
 }
@@ -263,6 +268,7 @@ impl Request {
             | Self::Connect { .. }
             | Self::NodeForget { .. }
             | Self::LogLevel { .. }
+            | Self::Controller { .. }
             | Self::Work(_) => format!("{}\n", json::print(self)),
         }
     }
@@ -277,6 +283,7 @@ impl Request {
             Self::Reload => "reload",
             Self::NodeForget { .. } => "node forget",
             Self::LogLevel { .. } => "loglevel",
+            Self::Controller { .. } => "controller",
             Self::Work(WorkRequest::Submit(_)) => "work submit",
             Self::Work(WorkRequest::Adopt(_)) => "work adopt",
             Self::Work(WorkRequest::List { .. }) => "work list",

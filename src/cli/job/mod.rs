@@ -4,9 +4,12 @@
 
 mod flags;
 mod header;
+mod manage;
 mod pack;
 mod transmit;
 mod tree;
+
+pub(super) use self::manage::Job;
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ mod cancel;
 mod follow;
 mod list;
 mod params;
-mod payload;
+pub(super) mod payload;
 mod progress;
 mod release;
 mod results;
@@ -51,4 +51,12 @@ impl Work {
             Self::Release(release) => release.run(context).await,
         }
     }
+}
+
+/// Prints the output of a unit until it ends, and exits as the unit does.
+///
+/// # Errors
+/// We were interrupted, nobody reads us, or the node stayed away.
+pub(super) async fn results_of(context: &Context, unit: &str) -> Result<Exit, Failure> {
+    follow::follow(context, unit, 0).await
 }

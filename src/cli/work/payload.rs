@@ -10,7 +10,7 @@ use crate::cli::{
 };
 
 /// A payload about to be sent.
-pub(super) struct Payload {
+pub(in crate::cli) struct Payload {
     /// Its bytes.
     pub bytes: Box<dyn AsyncRead + Unpin + Send>,
     /// How many there are, if that can be known.
@@ -25,7 +25,7 @@ impl Payload {
     }
 
     /// Our standard input, until it ends.
-    pub(super) fn stdin(output: Output) -> Self {
+    pub(in crate::cli) fn stdin(output: Output) -> Self {
         if std::io::stdin().is_terminal() {
             output.note("Reading the payload from the terminal; end it with Ctrl-D.");
         }
@@ -36,7 +36,7 @@ impl Payload {
     ///
     /// # Errors
     /// A [`Failure`] that names the file.
-    pub(super) async fn file(path: &str) -> Result<Self, Failure> {
+    pub(in crate::cli) async fn file(path: &str) -> Result<Self, Failure> {
         let failed =
             |error| Failure::new(Exit::Failed, format!("cannot read payload file {path:?}: {error}"));
         let file = File::open(path).await.map_err(failed)?;

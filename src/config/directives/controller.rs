@@ -65,7 +65,6 @@ directive! {
         /// how control nodes reach each other
         peers: PeerService,
     }
-    check not_served(node_type);
     make ControllerOptions {
         node_type,
         store,
@@ -87,11 +86,6 @@ directive! {
         memory_reserve,
         peers,
     }
-}
-
-/// Nothing serves it so far, and a node must not look as if it placed jobs.
-fn not_served(_: &NodeType) -> Option<&'static str> {
-    Some("this version of meshd cannot run a controller: remove the directive")
 }
 
 /// The work types of children.

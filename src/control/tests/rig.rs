@@ -86,6 +86,7 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     let reload = Arc::new(Scripted { result, data });
     let log = Arc::new(OneLevel);
     Context {
+        controller: None,
         node,
         streams,
         tls: Default::default(),

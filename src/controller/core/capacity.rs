@@ -33,6 +33,11 @@ impl Cpus {
         Self(count.saturating_mul(10))
     }
 
+    /// In tenths.
+    pub fn tenths(self) -> u32 {
+        self.0
+    }
+
     /// Parses `SYSTEM_TASK_ABS_CPU` as AWX does: a number, or thousandths with `m`; at least 0.1, and 1 if it
     /// is invalid.
     pub fn from_override(text: &str) -> Self {

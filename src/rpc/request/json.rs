@@ -33,6 +33,11 @@ pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
             _ => Err(RequestError::BadSubcommand),
         },
         "loglevel" => log_level(&object),
+        "controller" => {
+            let mut operation = object;
+            operation.remove("command");
+            Ok(Request::Controller { operation })
+        }
         "work" => work(object).map(Request::Work),
         _ => Err(RequestError::UnknownCommand),
     }
@@ -179,6 +184,10 @@ pub(super) fn print(request: &Request) -> Value {
         Request::LogLevel { level } => {
             line.add([("command", "loglevel")]);
             line.add_given("level", level.as_deref());
+        }
+        Request::Controller { operation } => {
+            line.0.extend(operation.clone());
+            line.add([("command", "controller")]);
         }
         Request::Work(request) => print_work(request, &mut line),
     }

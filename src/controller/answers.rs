@@ -1,0 +1,205 @@
+//! The records of a controller as JSON, as operators' programs read them.
+
+use serde_json::{Map, Value, json};
+
+use super::core::{Explanation, Instance, Job, Progress, Time, unusable};
+use super::driver::{Driver, rfc3339};
+use super::store::{JobDetail, JobRow, Kept, Overview};
+
+/// All instances with their loads.
+pub(super) fn instances(overview: &Overview, driver: &Driver) -> Vec<Value> {
+    let registry = &overview.registry;
+    let records = registry.instances.iter().zip(&overview.loads.instances);
+    let one = |(record, load): (&super::store::InstanceRecord, &super::core::InstanceLoad)| {
+        let instance: &Instance = &record.instance;
+        let groups: Vec<String> = registry
+            .groups
+            .iter()
+            .filter(|group| group.group.has_member(&instance.name))
+            .map(|group| group.group.name.to_string())
+            .collect();
+        json!({
+            "name": instance.name.to_string(),
+            "node_type": instance.node_type.name(),
+            "node_state": instance.node_state.name(),
+            "enabled": instance.enabled,
+            "managed_by_policy": instance.managed_by_policy,
+            "draining": instance.draining,
+            "reachable": instance.is_reachable_from(&driver.node, overview.now),
+            "why": unusable(instance).map(|why| why.code()),
+            "capacity": load.capacity,
+            "cpu_capacity": instance.capacities.cpu,
+            "mem_capacity": instance.capacities.mem,
+            "cpu": f64::from(record.cpu) / 10.0,
+            "memory": record.memory,
+            "capacity_adjustment": f64::from(instance.adjustment.0) / 100.0,
+            "consumed_capacity": load.consumed,
+            "remaining_capacity": load.remaining(),
+            "jobs_running": load.jobs,
+            "groups": groups,
+            "version": instance.version,
+            "uuid": instance.uuid,
+            "errors": instance.errors,
+            "last_seen": shown(instance.last_seen()),
+            "last_health_check": shown(record.last_health_check),
+        })
+    };
+    records.map(one).collect()
+}
+
+/// All groups with their loads.
+pub(super) fn groups(overview: &Overview) -> Vec<Value> {
+    let (instances, groups) = (overview.registry.plain_instances(), overview.registry.plain_groups());
+    let reserved = super::core::Group::reserved();
+    let one = |(at, record): (usize, &super::store::GroupRecord)| {
+        let group = &record.group;
+        let sum = overview.loads.group_capacity(&instances, &groups, at);
+        let members: Vec<Value> = group
+            .members()
+            .iter()
+            .map(|member| json!({"name": member.name.to_string(), "origin": member.origin.name()}))
+            .collect();
+        let list: Vec<String> = group.policy.list.iter().map(ToString::to_string).collect();
+        json!({
+            "name": group.name.to_string(),
+            "reserved": reserved.iter().any(|one| one.name == group.name),
+            "is_container_group": group.is_container_group(),
+            "policy_instance_percentage": group.policy.percentage,
+            "policy_instance_minimum": group.policy.minimum,
+            "policy_instance_list": list,
+            "members": members,
+            "capacity": sum.capacity,
+            "consumed_capacity": sum.consumed,
+            "remaining_capacity": sum.remaining,
+            "jobs_running": sum.jobs_running,
+            "max_concurrent_jobs": group.max_concurrent_jobs,
+            "max_forks": group.max_forks,
+            "cluster": record.cluster,
+            "namespace": record.namespace,
+            "pod_spec_override": record.pod_spec_override,
+            "registry": record.registry,
+        })
+    };
+    overview.registry.groups.iter().enumerate().map(one).collect()
+}
+
+/// A job in a list.
+pub(super) fn job(row: &JobRow) -> Value {
+    let end = row.finished.unwrap_or_else(|| Time(jiff::Timestamp::now().as_millisecond()));
+    json!({
+        "id": row.id.0,
+        "key": row.key,
+        "kind": row.kind.name(),
+        "name": row.name,
+        "state": row.state.name(),
+        "priority": row.priority,
+        "controller_node": row.controller_node.as_ref().map(ToString::to_string),
+        "execution_node": row.execution_node.as_ref().map(ToString::to_string),
+        "instance_group": row.instance_group.as_ref().map(ToString::to_string),
+        "attempt": row.attempt,
+        "impact": row.impact,
+        "hosts": row.hosts,
+        "forks": row.forks,
+        "created": rfc3339(row.created),
+        "started": shown(row.started),
+        "finished": shown(row.finished),
+        "elapsed": row.started.map(|started| end.since(started).as_secs_f64()),
+        "cancel_requested": row.cancel_requested,
+        "explanation": row.explanation,
+        "events": row.events,
+        "rc": row.rc,
+        "labels": row.labels,
+        "launched_by": row.launched_by,
+    })
+}
+
+/// All that is known of a job.
+pub(super) fn job_detail(detail: &JobDetail) -> Value {
+    let attempts: Vec<Value> = detail
+        .attempts
+        .iter()
+        .map(|attempt| {
+            json!({
+                "n": attempt.n.0,
+                "node": attempt.node.as_ref().map(ToString::to_string),
+                "unit": attempt.unit.to_string(),
+                "work_type": attempt.child.name(),
+                "placed": rfc3339(attempt.placed),
+                "started": shown(attempt.started),
+                "ended": shown(attempt.ended),
+                "outcome": attempt.ending().map(|ending| ending.name()),
+                "confirmed": match attempt.progress {
+                    Progress::Over(_) => true,
+                    Progress::Placed | Progress::Running | Progress::Lost => false,
+                },
+            })
+        })
+        .collect();
+    let stats: Map<String, Value> = detail
+        .host_stats
+        .iter()
+        .map(|(host, stats)| {
+            let counts = json!({
+                "ok": stats.ok,
+                "changed": stats.changed,
+                "failures": stats.failures,
+                "dark": stats.dark,
+                "skipped": stats.skipped,
+                "rescued": stats.rescued,
+                "ignored": stats.ignored,
+            });
+            (host.clone(), counts)
+        })
+        .collect();
+    let unit = detail.holders.iter().find(|(_, _, kept)| *kept == Kept::Payload).map(|(_, unit, _)| unit);
+    let header: Value = serde_json::from_str(&detail.header).unwrap_or_default();
+    let mut answer = job(&detail.row);
+    if let Value::Object(fields) = &mut answer {
+        fields.insert("header".into(), header);
+        fields.insert("unit".into(), json!(unit));
+        fields.insert("attempts".into(), Value::Array(attempts));
+        fields.insert("host_stats".into(), Value::Object(stats));
+        fields
+            .insert("depends_on".into(), json!(detail.depends_on.iter().map(|id| id.0).collect::<Vec<_>>()));
+        fields.insert("output_bytes".into(), json!(detail.output_bytes));
+        fields.insert("payload_until".into(), Value::Null);
+        fields.insert("revision".into(), json!(detail.revision));
+    }
+    answer
+}
+
+/// Why a job does not run.
+pub(super) fn explanation(job: &Job, explained: Option<Explanation>) -> Value {
+    let summary = explained.as_ref().map_or_else(|| job.explanation.clone(), |one| one.summary.clone());
+    let checks = explained.iter().flat_map(|one| &one.checks);
+    let checks: Vec<Value> = checks
+        .map(|check| json!({"check": check.check, "ok": check.ok, "detail": check.detail}))
+        .chain([json!({"check": "store", "ok": true, "detail": ""})])
+        .collect();
+    let groups = explained.iter().flat_map(|one| &one.groups);
+    let groups: Vec<Value> = groups
+        .map(|group| {
+            let instances = group.instances.iter().map(|one| {
+                json!({
+                    "name": one.name.to_string(),
+                    "ok": one.why.is_none(),
+                    "why": one.why.map(|why| why.code()),
+                    "needs": one.needs,
+                    "remaining": one.remaining,
+                })
+            });
+            json!({
+                "name": group.name.to_string(),
+                "level": group.level.name(),
+                "ok": group.why.is_none(),
+                "why": group.why.map(|why| why.code()),
+                "instances": instances.collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    json!({"id": job.id.0, "state": job.state.name(), "summary": summary, "checks": checks, "groups": groups})
+}
+
+fn shown(time: Option<Time>) -> Option<String> {
+    time.map(rfc3339)
+}

@@ -1,0 +1,305 @@
+//! One attempt of a job: sent once, followed to its end, completed in the job's output, and released.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::Driver;
+use super::output::AttemptOutput;
+use super::world::{ChildInput, ChildNews, ChildRequest, Known};
+use crate::controller::core::{
+    Attempt, AttemptNo, ChildEnd, ChildType, Duty, Evidence, Job, JobId, Progress, RetryDelay,
+};
+use crate::controller::header::Header;
+use crate::controller::refusal::LINE_LIMIT;
+use crate::controller::store::Error;
+use crate::controller::stream::KwargsChange;
+
+/// Between two tries to release a unit.
+const RELEASE: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
+/// How often counters are saved while output comes.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+
+impl Driver {
+    /// Drives one attempt to its last duty. May be called again after an error.
+    pub(super) async fn drive_attempt(
+        self: &Arc<Self>,
+        id: JobId,
+        n: AttemptNo,
+        mut duty: watch::Receiver<Duty>,
+    ) -> Result<(), Error> {
+        let job = self.store.job(id).await?;
+        let Some(attempt) = job.attempt(n).cloned() else { return Ok(()) };
+        let unit = attempt.unit.to_string();
+        if attempt.is_open() {
+            let request = self.request(&job, &attempt).await?;
+            let is_there = match request {
+                Ok(request) => self.ensure_sent(&job, &attempt, request, &mut duty).await?,
+                Err(cause) => self.refuse(id, n, cause).await?,
+            };
+            if is_there {
+                self.follow(&job, &attempt, &mut duty).await?;
+            }
+        }
+        self.complete(id, n).await?;
+        let mut failures = 0;
+        while !self.children.release(unit.clone()).await {
+            failures += 1;
+            sleep(RELEASE.delay(failures)).await;
+        }
+        self.store.drive(self.fence.clone(), id, None, move |job, _| job.on_swept(n)).await.map(drop)
+    }
+
+    /// The unit of an attempt, or why there can be none.
+    async fn request(&self, job: &Job, attempt: &Attempt) -> Result<Result<ChildRequest, String>, Error> {
+        let options = self.options();
+        let types = &options.child_types;
+        let Some(node) = attempt.node.clone() else {
+            return Ok(Err("container groups are not served by this version".to_owned()));
+        };
+        let is_own = node == self.node;
+        let offer = self.offer_of(&node).await;
+        let work_type = match attempt.child {
+            ChildType::Local => types.local.clone(),
+            ChildType::Runner => types.runner.clone(),
+            ChildType::Container => types.kube_runtime.clone(),
+        };
+        let header = self.header(job.id).await?;
+        let unit = attempt.unit.to_string();
+        let mut params = format!("--private-data-dir={}/meshd_{unit}", options.run_dir.display());
+        if header.cleanup {
+            params.push_str(" --delete");
+        }
+        if let Some(seconds) = header.runner.as_ref().and_then(|runner| runner.keepalive) {
+            params.push_str(&format!(" --keepalive-seconds {seconds}"));
+        }
+        let tls = options.tls_client.clone().filter(|_| offer.tls && !is_own);
+        let signed = offer.secure && !is_own;
+        Ok(Ok(ChildRequest { unit, node, work_type, params, signed, tls, ttl: None }))
+    }
+
+    async fn header(&self, id: JobId) -> Result<Header, Error> {
+        let text = self.store.detail(id).await?.header;
+        Header::parse(text.as_bytes()).map_err(|error| Error::Corrupt(format!("header of job {id}: {error}")))
+    }
+
+    /// Sees to it that the unit exists. Returns false if there is none and never will be.
+    async fn ensure_sent(
+        &self,
+        job: &Job,
+        attempt: &Attempt,
+        request: ChildRequest,
+        duty: &mut watch::Receiver<Duty>,
+    ) -> Result<bool, Error> {
+        let (id, n) = (job.id, attempt.n);
+        let known = self.children.known(&request.unit);
+        match (known, attempt.progress) {
+            (Known::Here, _) => return Ok(true),
+            (Known::Unknown, Progress::Running | Progress::Lost) if request.node != self.node => {
+                return match self.children.adopt(request).await {
+                    Ok(()) => Ok(true),
+                    Err(cause) => {
+                        tracing::warn!(job = %id, cause, "a child cannot be adopted");
+                        self.unknown(id, n).await
+                    }
+                };
+            }
+            (Known::Unknown | Known::Unsent, Progress::Running | Progress::Lost | Progress::Over(_)) => {
+                return self.unknown(id, n).await;
+            }
+            (Known::Unknown, Progress::Placed) => {}
+            (Known::Unsent, Progress::Placed) => {
+                self.children.release(request.unit.clone()).await;
+            }
+        }
+        if *duty.borrow_and_update() == Duty::Cancel {
+            return self.unknown(id, n).await;
+        }
+        let input = match self.input(id).await? {
+            Ok(input) => input,
+            Err(cause) => return self.refuse(id, n, cause).await,
+        };
+        match self.children.send(request, input).await {
+            Ok(()) => Ok(true),
+            Err(cause) => self.refuse(id, n, cause).await,
+        }
+    }
+
+    /// Nothing of an attempt was ever started.
+    async fn unknown(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
+        self.store.drive(self.fence.clone(), id, None, move |job, now| job.on_unknown(n, now)).await?;
+        Ok(false)
+    }
+
+    /// An attempt cannot be started.
+    async fn refuse(&self, id: JobId, n: AttemptNo, detail: String) -> Result<bool, Error> {
+        let evidence = Evidence {
+            status: None,
+            job_explanation: None,
+            child: ChildEnd::Failed,
+            detail,
+            tail: String::new(),
+        };
+        let report =
+            move |job: &mut crate::controller::core::Driven<'_>, now| job.on_ended(n, &evidence, now);
+        self.store.drive(self.fence.clone(), id, None, report).await?;
+        Ok(false)
+    }
+
+    /// What the child of a job reads: the runner's stream, without our header.
+    async fn input(&self, id: JobId) -> Result<Result<ChildInput, String>, Error> {
+        let Some(unit) = self.first_unit(id) else {
+            return Ok(Err("its payload is gone: its unit was released by force".to_owned()));
+        };
+        let header = self.header(id).await?;
+        let path = unit.payload();
+        let read = tokio::task::spawn_blocking(move || input(&path, &header)).await;
+        Ok(read.unwrap_or_else(|_| Err("its payload could not be read".to_owned())))
+    }
+
+    async fn follow(
+        &self,
+        job: &Job,
+        attempt: &Attempt,
+        duty: &mut watch::Receiver<Duty>,
+    ) -> Result<(), Error> {
+        let (id, n, unit) = (job.id, attempt.n, attempt.unit.to_string());
+        let last_words = match n.0.checked_sub(1).and_then(|former| job.attempt(AttemptNo(former))) {
+            Some(Attempt { node: Some(node), n, .. }) => {
+                format!("attempt {n} on {node} did not come to its end")
+            }
+            Some(_) | None => "the attempt before did not come to its end".to_owned(),
+        };
+        let mut output = AttemptOutput::begin(self.first_unit(id), job, n, &last_words).await;
+        let mut stream = self.children.follow(unit.clone(), output.position()).await;
+        let mut is_open = attempt.progress == Progress::Running;
+        let mut is_cancelled = false;
+        let mut counted = Instant::now();
+        let (end, detail) = loop {
+            if *duty.borrow_and_update() == Duty::Cancel && !std::mem::replace(&mut is_cancelled, true) {
+                let (children, unit) = (self.children.clone(), unit.clone());
+                tokio::spawn(async move { children.cancel(unit).await });
+            }
+            let news = tokio::select! {
+                news = stream.next() => news,
+                changed = duty.changed() => match changed {
+                    Ok(()) => continue,
+                    Err(_) => return Ok(()),
+                },
+            };
+            if !is_open && !matches!(news, ChildNews::Ended { .. }) {
+                is_open = true;
+                self.store
+                    .drive(self.fence.clone(), id, None, move |job, now| job.on_accepted(n, now))
+                    .await?;
+                self.show(id).await?;
+            }
+            match news {
+                ChildNews::Accepted => {}
+                ChildNews::Output(bytes) => {
+                    // What an attempt that counts no longer writes is read, and thrown away.
+                    if !matches!(*duty.borrow(), Duty::Cancel) || self.is_current(id, n).await? {
+                        output.push(bytes).await;
+                    }
+                    if counted.elapsed() >= COUNT_EVERY {
+                        counted = Instant::now();
+                        // A job that has ended counts no more.
+                        let _ended = self.store.count(self.fence.clone(), id, output.figures()).await;
+                    }
+                }
+                ChildNews::Ended { end, detail } => break (end, detail),
+            }
+        };
+        output.parser.finish();
+        let evidence = output.parser.evidence(end, detail);
+        let figures = Some(output.figures());
+        let report =
+            move |job: &mut crate::controller::core::Driven<'_>, now| job.on_ended(n, &evidence, now);
+        let job = self.store.drive(self.fence.clone(), id, figures, report).await?;
+        if job.state.is_final() && job.current().is_some_and(|current| current.n == n) {
+            self.copy_rest(&unit, &mut output).await;
+        }
+        Ok(())
+    }
+
+    async fn is_current(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
+        let job = self.store.job(id).await?;
+        Ok(!job.state.is_final() && job.current().is_some_and(|current| current.n == n))
+    }
+
+    /// Copies what was held back, or what an earlier process did not copy.
+    async fn copy_rest(&self, unit: &str, output: &mut AttemptOutput) {
+        if self.children.known(unit) != Known::Here {
+            return;
+        }
+        let mut stream = self.children.follow(unit.to_owned(), output.written()).await;
+        while let ChildNews::Output(_) | ChildNews::Accepted = match stream.next().await {
+            ChildNews::Output(bytes) => {
+                output.write_rest(bytes).await;
+                ChildNews::Accepted
+            }
+            news => news,
+        } {}
+    }
+
+    /// The job's output is complete, and its units show its end.
+    async fn complete(&self, id: JobId, n: AttemptNo) -> Result<(), Error> {
+        let job = self.store.job(id).await?;
+        let counts = job.current().is_some_and(|current| current.n == n);
+        if !job.state.is_final() || !counts {
+            return self.show_unless_final(&job).await;
+        }
+        let unit = self.first_unit(id);
+        if let (Some(unit), Some(attempt)) = (unit, job.attempt(n))
+            && unit.extra().output_attempt == n.0
+        {
+            let mut output = AttemptOutput::begin(Some(unit), &job, n, "").await;
+            self.copy_rest(&attempt.unit.to_string(), &mut output).await;
+        }
+        self.show(id).await
+    }
+
+    async fn show_unless_final(&self, job: &Job) -> Result<(), Error> {
+        if job.state.is_final() { Ok(()) } else { self.show(job.id).await }
+    }
+
+    /// An attempt is lost. If its job ends with it, the units show that.
+    pub(super) async fn show_lost(&self, id: JobId) -> Result<(), Error> {
+        let job = self.store.job(id).await?;
+        if let Some(unit) = self.first_unit(id)
+            && job.state.is_final()
+            && job.retry.max > 0
+        {
+            unit.append(crate::controller::stream::lost_line(&job.explanation).into()).await;
+        }
+        self.show(id).await
+    }
+}
+
+/// Finds the runner's stream in a payload, and rewrites its first line if the header asks for that.
+fn input(path: &Path, header: &Header) -> Result<ChildInput, String> {
+    let broken = |error: std::io::Error| format!("its payload cannot be read: {error}");
+    let mut file = BufReader::new(std::fs::File::open(path).map_err(broken)?);
+    let mut line = |at: &mut u64| -> Result<Vec<u8>, String> {
+        let mut line = Vec::new();
+        let limit = LINE_LIMIT as u64 + 1;
+        *at += (&mut file).take(limit).read_until(b'\n', &mut line).map_err(broken)? as u64;
+        Ok(line)
+    };
+    let mut from = 0;
+    let first = line(&mut from)?;
+    let is_header = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&first)
+        .is_ok_and(|object| object.contains_key("controller"));
+    let kwargs_at = if is_header { from } else { 0 };
+    let change = KwargsChange::of(header);
+    if change.is_none() {
+        return Ok(ChildInput { head: Vec::new(), file: Some((path.to_owned(), kwargs_at)) });
+    }
+    let kwargs = if is_header { line(&mut from)? } else { first };
+    let head = change.apply(&kwargs).map_err(|error| error.to_string())?;
+    Ok(ChildInput { head, file: Some((path.to_owned(), from)) })
+}

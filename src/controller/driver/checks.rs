@@ -1,0 +1,115 @@
+//! Health checks: one unit on the instance that asks the runner for the machine's size.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Driver;
+use super::world::{ChildInput, ChildNews, ChildRequest};
+use crate::controller::core::{ChildEnd, HealthReport, InstanceName, Rates};
+use crate::controller::health::{BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, next_checks};
+use crate::controller::store::Error;
+
+/// How long the release of a check's unit is waited for.
+const PAUSE: Duration = Duration::from_secs(1);
+const RELEASES: u32 = 5;
+
+impl Driver {
+    /// Starts the checks that are due.
+    pub(super) async fn check_instances(self: &Arc<Self>) -> Result<(), Error> {
+        let registry = self.store.registry().await?;
+        let now = self.store.now().await?;
+        let running = self.checks.lock().clone();
+        for name in next_checks(&registry.plain_instances(), &self.node, &running, now) {
+            self.checks.lock().insert(name.clone());
+            let this = self.clone();
+            tokio::spawn(async move {
+                this.check(&name).await;
+                this.checks.lock().remove(&name);
+                this.wake.notify_one();
+            });
+        }
+        Ok(())
+    }
+
+    async fn check(self: &Arc<Self>, name: &InstanceName) {
+        let options = self.options();
+        let is_own = *name == self.node;
+        let types = &options.child_types;
+        let offer = self.offer_of(name).await;
+        let request = ChildRequest {
+            unit: format!("c{:08x}h{:016x}", self.install, rand::random::<u64>()),
+            node: name.clone(),
+            work_type: if is_own { types.local.clone() } else { types.runner.clone() },
+            params: PARAMS.to_owned(),
+            signed: offer.secure && !is_own,
+            tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),
+            ttl: (!is_own).then_some(BUDGET),
+        };
+        let unit = request.unit.clone();
+        let ended = tokio::time::timeout(BUDGET, self.ask(request)).await;
+        let report = match ended {
+            Ok(end) => end.report(),
+            Err(_) => Err(vec![format!("no answer to the health check within {} s", BUDGET.as_secs())]),
+        };
+        if let Err(error) = self.save_health(name, report).await {
+            tracing::warn!(instance = %name, %error, "the result of a health check is not saved");
+        }
+        self.children.cancel(unit.clone()).await;
+        for _ in 0..RELEASES {
+            if self.children.release(unit.clone()).await {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn ask(&self, request: ChildRequest) -> CheckEnd {
+        let unit = request.unit.clone();
+        if let Err(detail) = self.children.send(request, ChildInput { head: Vec::new(), file: None }).await {
+            return CheckEnd { child: ChildEnd::Failed, detail, output: Vec::new() };
+        }
+        let mut stream = self.children.follow(unit, 0).await;
+        let mut output = Vec::new();
+        loop {
+            match stream.next().await {
+                ChildNews::Accepted => {}
+                ChildNews::Output(bytes) => {
+                    let room = LONGEST_OUTPUT.saturating_sub(output.len()).min(bytes.len());
+                    output.extend_from_slice(&bytes[..room]);
+                }
+                ChildNews::Ended { end: child, detail } => return CheckEnd { child, detail, output },
+            }
+        }
+    }
+
+    async fn save_health(
+        &self,
+        name: &InstanceName,
+        report: Result<HealthReport, Vec<String>>,
+    ) -> Result<(), Error> {
+        match &report {
+            Ok(_) => tracing::debug!(instance = %name, "healthy"),
+            Err(errors) => tracing::warn!(instance = %name, ?errors, "the health check failed"),
+        }
+        let (name, options) = (name.clone(), self.options());
+        let reserve = Rates::default().memory_reserve;
+        let rates = Rates {
+            forks_per_cpu: options.forks_per_cpu,
+            mib_per_fork: options.mib_per_fork,
+            memory_reserve: options.memory_reserve.unwrap_or(reserve),
+        };
+        let change = move |registry: &mut crate::controller::store::Registry, now| {
+            let record = registry.instance_mut(&name)?;
+            record.last_health_check = Some(now);
+            match report.clone() {
+                Ok(report) => {
+                    (record.cpu, record.memory) = (report.cpus.tenths(), report.memory);
+                    record.instance.on_healthy(report, &rates);
+                }
+                Err(errors) => record.instance.on_unhealthy(errors, now),
+            }
+            Ok(())
+        };
+        self.store.change_registry(None, change).await
+    }
+}

@@ -1,0 +1,133 @@
+//! What the mesh's advertisements mean for the registry: which nodes are registered, as what, and what they offer.
+//! Pure, but for the store at the end.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::world::NodeView;
+use crate::controller::core::{InstanceName, NodeType, Offer, SIGHTING_LIFE};
+use crate::controller::options::{ControllerOptions, Discovery};
+use crate::controller::store::{Error, InstanceRecord, Registry, Seen, Store};
+
+/// When each node was heard last, by the clock of this process.
+#[derive(Debug, Default)]
+pub(super) struct Sightings(BTreeMap<InstanceName, Sighted>);
+
+#[derive(Debug, Clone, Copy)]
+struct Sighted {
+    advertised: i64,
+    heard: Instant,
+    routed: bool,
+    /// When it was last reachable, with an advertisement that counted.
+    seen: Instant,
+}
+
+impl Sightings {
+    /// Takes the nodes as they are now. An advertisement counts from the moment at which it arrived here.
+    pub(super) fn note(&mut self, nodes: &[NodeView], now: Instant) {
+        for sighted in self.0.values_mut() {
+            sighted.routed = false;
+        }
+        for node in nodes {
+            let Some(advertised) = node.advertised else { continue };
+            let new = Sighted { advertised, heard: now, routed: false, seen: now };
+            let sighted = self.0.entry(node.name.clone()).or_insert(new);
+            if sighted.advertised != advertised {
+                (sighted.advertised, sighted.heard) = (advertised, now);
+            }
+            sighted.routed = node.routed;
+            if node.routed && now.duration_since(sighted.heard) <= SIGHTING_LIFE {
+                sighted.seen = now;
+            }
+        }
+    }
+
+    /// What a heartbeat says.
+    pub(super) fn report(&self, own: &InstanceName, now: Instant) -> Vec<Seen> {
+        let others = self.0.iter().filter(|(name, _)| *name != own).map(|(name, sighted)| Seen {
+            instance: name.clone(),
+            routed: sighted.routed,
+            age: now.duration_since(sighted.seen),
+        });
+        let myself = Seen { instance: own.clone(), routed: true, age: Duration::ZERO };
+        others.chain([myself]).collect()
+    }
+}
+
+/// What a node offers for jobs.
+pub(super) fn offer(node: &NodeView, runner: &str) -> Offer {
+    let found = node.work_types.iter().find(|(name, _)| name == runner);
+    Offer { runner: found.is_some(), secure: found.is_some_and(|(_, secure)| *secure), tls: node.tls }
+}
+
+/// What a node is that is not registered; `None` if it has nothing to do with jobs.
+pub(super) fn node_type(node: &NodeView, options: &ControllerOptions) -> Option<NodeType> {
+    node.advertised?;
+    match (node.work_types.is_empty(), offer(node, &options.child_types.runner).runner) {
+        (true, _) => Some(NodeType::Hop),
+        (false, true) => Some(NodeType::Execution),
+        (false, false) => None,
+    }
+}
+
+/// Brings the registry up to what the nodes advertise. Returns whether anything was to change.
+fn apply(
+    registry: &mut Registry,
+    nodes: &[NodeView],
+    own: (&InstanceName, bool),
+    options: &ControllerOptions,
+    now: crate::controller::core::Time,
+) -> Result<bool, Error> {
+    let mut changed = false;
+    for node in nodes {
+        let is_own = node.name == *own.0;
+        if registry.instance_mut(&node.name).is_err() {
+            let found = match is_own {
+                true => Some((options.node_type, true)),
+                false => wanted(node, options),
+            };
+            let Some((node_type, enabled)) = found else { continue };
+            registry.add_instance(InstanceRecord::register(node.name.clone(), node_type, enabled, now))?;
+            changed = true;
+        }
+        let instance = &mut registry.instance_mut(&node.name)?.instance;
+        let offer = offer(node, &options.child_types.runner);
+        if node.advertised.is_some() && instance.offer != offer {
+            instance.offer = offer;
+            changed = true;
+        }
+        if is_own && (instance.signs != own.1 || instance.node_type != options.node_type) {
+            (instance.signs, instance.node_type) = (own.1, options.node_type);
+            changed = true;
+        }
+    }
+    Ok(changed)
+}
+
+fn wanted(node: &NodeView, options: &ControllerOptions) -> Option<(NodeType, bool)> {
+    let patterns = &options.discover_nodes;
+    let may = patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(node.name.as_str()));
+    let node_type = node_type(node, options).filter(|_| may)?;
+    match options.discovery {
+        Discovery::Off => None,
+        Discovery::Disabled => Some((node_type, false)),
+        Discovery::Enabled => Some((node_type, true)),
+    }
+}
+
+/// Brings the registry in the store up to what the nodes advertise.
+pub(super) async fn register(
+    store: &Store,
+    nodes: Vec<NodeView>,
+    own: InstanceName,
+    signs: bool,
+    options: ControllerOptions,
+) -> Result<(), Error> {
+    let mut current = store.registry().await?;
+    if !apply(&mut current, &nodes, (&own, signs), &options, store.now().await?)? {
+        return Ok(());
+    }
+    let change =
+        move |registry: &mut Registry, now| apply(registry, &nodes, (&own, signs), &options, now).map(drop);
+    store.change_registry(None, change).await
+}

@@ -1,0 +1,255 @@
+//! One control node's part: it looks at the mesh, has passes made, and drives the jobs that it owns. One task decides
+//! what is due; each attempt and each health check has a task of its own, and each job's units show its row.
+//!
+//! - `world`: what it does to mesh and units. `discovery`: who is registered. `checks`: their health.
+//! - `attempt`: one attempt, from its submission to the release of its unit. `output`: what it adds to its job's output.
+//! - `shown`: what the units of jobs show.
+
+mod attempt;
+mod checks;
+mod discovery;
+mod output;
+mod shown;
+pub mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use self::discovery::Sightings;
+pub use self::shown::rfc3339;
+use self::world::{Children, Mesh};
+use super::core::{AttemptNo, Duty, Fence, InstanceName, JobId, LeaseTimes, Offer, Patience, Time};
+use super::options::ControllerOptions;
+use super::store::{Error, PassLimits, Store};
+use crate::work::jobs::JobUnit;
+
+/// The least time between two looks at everything.
+const LEAST_PAUSE: Duration = Duration::from_millis(10);
+/// How long a store that is away is left alone.
+const AWAY: Duration = Duration::from_secs(1);
+
+/// What drives the jobs of one control node.
+pub struct Driver {
+    pub(super) node: InstanceName,
+    pub(super) store: Store,
+    pub(super) fence: Fence,
+    /// The first 8 hex digits of the install ID.
+    pub(super) install: u32,
+    options: ArcSwap<ControllerOptions>,
+    mesh: Arc<dyn Mesh>,
+    children: Arc<dyn Children>,
+    started: Time,
+    /// The units of jobs that have not shown their end. Plain locks, held for a look or an entry.
+    units: Mutex<BTreeMap<JobId, Vec<JobUnit>>>,
+    /// The tasks of attempts, with what each has to do.
+    attempts: Mutex<BTreeMap<(JobId, AttemptNo), watch::Sender<Duty>>>,
+    /// The instances that are being checked.
+    checks: Mutex<BTreeSet<InstanceName>>,
+    wake: Notify,
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver").field("fence", &self.fence).finish_non_exhaustive()
+    }
+}
+
+impl Driver {
+    /// Takes this node's lease; its jobs continue, or fail if the options say so.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn start(
+        node: InstanceName,
+        store: Store,
+        options: ControllerOptions,
+        mesh: Arc<dyn Mesh>,
+        children: Arc<dyn Children>,
+    ) -> Result<Arc<Self>, Error> {
+        let fence = store.start_owner(node.clone(), times(&options), options.on_loss).await?;
+        let install = store.install_id().await?;
+        let install = install.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        let install = install.ok_or_else(|| Error::Corrupt("install_id in meta is no number".into()))?;
+        let started = store.now().await?;
+        Ok(Arc::new(Self {
+            node,
+            store,
+            fence,
+            install,
+            options: ArcSwap::from_pointee(options),
+            mesh,
+            children,
+            started,
+            units: Mutex::default(),
+            attempts: Mutex::default(),
+            checks: Mutex::default(),
+            wake: Notify::new(),
+        }))
+    }
+
+    /// The settings.
+    pub fn options(&self) -> Arc<ControllerOptions> {
+        self.options.load_full()
+    }
+
+    /// Replaces the settings; what runs goes on.
+    pub fn set_options(&self, options: ControllerOptions) {
+        self.options.store(Arc::new(options));
+        self.wake.notify_one();
+    }
+
+    /// Works until it is stopped, or another process has this node's lease.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let ended = tokio::select! {
+            ended = self.work() => ended,
+            () = stop.cancelled() => return,
+        };
+        if let Err(error) = ended {
+            tracing::error!(%error, "the controller stands down: it starts, cancels and releases nothing");
+        }
+    }
+
+    async fn work(self: &Arc<Self>) -> Result<(), Error> {
+        let mut store = self.store.changes();
+        let mut mesh = self.mesh.changes();
+        let mut sightings = Sightings::default();
+        let ticks = |period: Duration| {
+            let mut ticks = interval(period);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            ticks
+        };
+        let timers = self.options().timers;
+        let (mut heartbeat, mut poll) = (ticks(timers.heartbeat), ticks(timers.poll));
+        loop {
+            tokio::select! {
+                _ = store.changed() => {}
+                _ = mesh.changed() => unless_away(self.observe(&mut sightings).await)?,
+                _ = heartbeat.tick() => unless_away(self.beat(&mut sightings).await)?,
+                _ = poll.tick() => unless_away(self.show_pending().await)?,
+                () = self.wake.notified() => {}
+            }
+            let look = async {
+                while self.pass().await? {}
+                self.attend().await?;
+                self.check_instances().await
+            };
+            if !unless_away_said(look.await)? {
+                sleep(AWAY).await;
+            }
+            sleep(LEAST_PAUSE).await;
+        }
+    }
+
+    /// Looks at the mesh: new nodes are registered, and the store learns who is seen.
+    async fn observe(&self, sightings: &mut Sightings) -> Result<(), Error> {
+        let nodes = self.mesh.nodes().await;
+        sightings.note(&nodes, Instant::now());
+        let (own, signs) = (self.node.clone(), self.mesh.signs());
+        discovery::register(&self.store, nodes, own, signs, ControllerOptions::clone(&self.options()))
+            .await?;
+        let seen = sightings.report(&self.node, Instant::now());
+        let known: BTreeSet<InstanceName> =
+            self.store.registry().await?.plain_instances().into_iter().map(|one| one.name).collect();
+        let seen = seen.into_iter().filter(|seen| known.contains(&seen.instance)).collect();
+        self.store.heartbeat(self.fence.clone(), times(&self.options()), seen).await
+    }
+
+    async fn beat(&self, sightings: &mut Sightings) -> Result<(), Error> {
+        self.observe(sightings).await?;
+        let patience = Patience { started: self.started, lost_after: self.options().timers.lost_after };
+        let losses = self.store.judge_losses(self.fence.clone(), patience).await?;
+        for instance in &losses.instances {
+            tracing::warn!(%instance, "an instance is lost");
+        }
+        for (job, attempt) in losses.attempts {
+            tracing::warn!(%job, %attempt, "an attempt is lost with its instance");
+            self.show_lost(job).await?;
+        }
+        self.store.remove_drained().await.map(drop)
+    }
+
+    /// Has a pass made. Returns whether another one should follow at once.
+    async fn pass(&self) -> Result<bool, Error> {
+        let limits = PassLimits { require_tls: self.options().require_tls, ..PassLimits::default() };
+        let passed = self.store.pass(self.fence.clone(), limits).await?;
+        for job in passed.failed {
+            self.show(job).await?;
+        }
+        Ok(passed.again)
+    }
+
+    /// Has every attempt of this node's jobs a task that knows what to do.
+    async fn attend(self: &Arc<Self>) -> Result<(), Error> {
+        for job in self.store.driven(self.fence.clone()).await? {
+            if !job.state.is_final() {
+                self.show(job.id).await?;
+            }
+            let duties: Vec<_> = job.duties().collect();
+            for (n, duty) in duties {
+                match duty {
+                    Duty::Nothing => {}
+                    Duty::Send | Duty::Follow | Duty::Cancel | Duty::Ask | Duty::Release => {
+                        self.assign(job.id, n, duty);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn assign(self: &Arc<Self>, job: JobId, n: AttemptNo, duty: Duty) {
+        let mut attempts = self.attempts.lock();
+        if let Some(task) = attempts.get(&(job, n)) {
+            task.send_if_modified(|known| std::mem::replace(known, duty) != duty);
+            return;
+        }
+        let (sender, receiver) = watch::channel(duty);
+        attempts.insert((job, n), sender);
+        let this = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = this.drive_attempt(job, n, receiver).await {
+                tracing::warn!(%job, attempt = %n, %error, "an attempt is left alone for a moment");
+                sleep(AWAY).await;
+            }
+            this.attempts.lock().remove(&(job, n));
+            this.wake.notify_one();
+        });
+    }
+
+    /// What an instance offers.
+    async fn offer_of(&self, name: &InstanceName) -> Offer {
+        let registry = self.store.registry().await;
+        let found =
+            registry.ok().and_then(|mut registry| Some(registry.instance_mut(name).ok()?.instance.offer));
+        found.unwrap_or_default()
+    }
+}
+
+/// The times of leases.
+fn times(options: &ControllerOptions) -> LeaseTimes {
+    let timers = options.timers;
+    LeaseTimes { heartbeat: timers.heartbeat, owner_lost_after: timers.owner_lost_after }
+}
+
+/// A store that is away comes back; everything else ends the driver.
+fn unless_away(result: Result<(), Error>) -> Result<(), Error> {
+    unless_away_said(result).map(drop)
+}
+
+fn unless_away_said(result: Result<(), Error>) -> Result<bool, Error> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error @ Error::Fenced(_)) => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "the controller's store does not work");
+            Ok(false)
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What the units of jobs show: the job's row, in the form of a unit's status.
+
+use jiff::Timestamp;
+
+use super::Driver;
+use crate::controller::core::{ChildType, JobId, JobState, Progress, Time};
+use crate::controller::store::{Error, JobDetail, JobFilter, PAGE_MAX};
+use crate::rpc::UnitState;
+use crate::work::jobs::{JobExtra, JobReport, JobUnit};
+
+impl Driver {
+    /// A unit follows a job from now on. One whose job has ended shows that at once.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn attach(&self, job: JobId, unit: JobUnit) -> Result<(), Error> {
+        let first = self.first_unit(job);
+        if let Some(first) = first.filter(|first| first.id() != unit.id()) {
+            unit.share_output(&first).await;
+        }
+        self.units.lock().entry(job).or_default().push(unit);
+        let detail = self.store.detail(job).await?;
+        let rest = detail.attempts.last().is_some_and(|last| match last.progress {
+            Progress::Over(_) => !last.swept,
+            Progress::Placed | Progress::Running | Progress::Lost => false,
+        });
+        // What has to be read from its child comes first.
+        if !(detail.row.state.is_final() && rest) {
+            self.show(job).await?;
+        }
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// The unit that has the job's output.
+    pub(super) fn first_unit(&self, job: JobId) -> Option<JobUnit> {
+        self.units.lock().get(&job)?.first().cloned()
+    }
+
+    /// The job of a unit, if it has not shown its end.
+    pub fn job_of(&self, unit: &str) -> Option<JobId> {
+        let units = self.units.lock();
+        let has = |list: &Vec<JobUnit>| list.iter().any(|one| one.id().as_str() == unit);
+        units.iter().find(|(_, list)| has(list)).map(|(job, _)| *job)
+    }
+
+    /// A unit that is deleted follows no job any more.
+    pub fn detach(&self, unit: &str) {
+        for list in self.units.lock().values_mut() {
+            list.retain(|one| one.id().as_str() != unit);
+        }
+    }
+
+    /// A cancel was saved. A job that had not been placed has ended with it.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn show_canceled(&self, job: JobId) -> Result<(), Error> {
+        let now = self.store.job(job).await?;
+        let has_output = now.current().is_some_and(|last| !last.swept);
+        if now.state.is_final() && has_output { Ok(()) } else { self.show(job).await }
+    }
+
+    /// Has the units of a job show its row as it is now.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn show(&self, job: JobId) -> Result<(), Error> {
+        let units = self.units.lock().get(&job).cloned().unwrap_or_default();
+        if units.is_empty() {
+            return Ok(());
+        }
+        let detail = self.store.detail(job).await?;
+        let is_final = detail.row.state.is_final();
+        for unit in &units {
+            unit.report(self.report(&detail, unit.extra())).await;
+        }
+        if is_final {
+            self.units.lock().remove(&job);
+        }
+        Ok(())
+    }
+
+    /// Has the units of all jobs show their rows: an operator changed many.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn show_open(&self) -> Result<(), Error> {
+        let jobs: Vec<JobId> = self.units.lock().keys().copied().collect();
+        for job in jobs {
+            self.show_canceled(job).await?;
+        }
+        Ok(())
+    }
+
+    /// Has the units of pending jobs show what they wait for.
+    pub(super) async fn show_pending(&self) -> Result<(), Error> {
+        let filter = JobFilter { states: vec![JobState::Pending], ..JobFilter::default() };
+        for row in self.store.list(filter, PAGE_MAX).await?.jobs {
+            self.show(row.id).await?;
+        }
+        Ok(())
+    }
+
+    fn report(&self, detail: &JobDetail, former: JobExtra) -> JobReport {
+        let row = &detail.row;
+        let types = &self.options().child_types;
+        let attempt = detail.attempts.last();
+        let name = |name: Option<String>| name.unwrap_or_default();
+        let extra = JobExtra {
+            job_id: Some(row.id.0),
+            kind: row.kind.name().to_owned(),
+            name: row.name.clone(),
+            controller_node: name(row.controller_node.as_ref().map(ToString::to_string)),
+            execution_node: name(row.execution_node.as_ref().map(ToString::to_string)),
+            instance_group: name(row.instance_group.as_ref().map(ToString::to_string)),
+            child_unit_id: name(attempt.map(|attempt| attempt.unit.to_string())),
+            child_work_type: name(attempt.map(|attempt| match attempt.child {
+                ChildType::Local => types.local.clone(),
+                ChildType::Runner => types.runner.clone(),
+                ChildType::Container => types.kube_runtime.clone(),
+            })),
+            attempt: row.attempt,
+            impact: row.impact,
+            event_count: row.events,
+            explanation: row.explanation.clone(),
+            exit_code: row.rc,
+            created: Some(rfc3339(row.created)),
+            started: row.started.map(rfc3339),
+            finished: row.finished.map(rfc3339),
+            cancel_requested: row.cancel_requested,
+            ..former
+        };
+        let state = match row.state {
+            JobState::Pending | JobState::Waiting => UnitState::Pending,
+            JobState::Running => UnitState::Running,
+            JobState::Successful => UnitState::Succeeded,
+            JobState::Failed | JobState::Error => UnitState::Failed,
+            JobState::Canceled => UnitState::Canceled,
+        };
+        let detail = match row.state {
+            JobState::Successful => "Finished".to_owned(),
+            JobState::Canceled => "Canceled".to_owned(),
+            JobState::Pending
+            | JobState::Waiting
+            | JobState::Running
+            | JobState::Failed
+            | JobState::Error => row.explanation.clone(),
+        };
+        JobReport { state, detail, extra }
+    }
+}
+
+/// A time of the store for clients.
+pub fn rfc3339(time: Time) -> String {
+    Timestamp::from_millisecond(time.0).unwrap_or_default().to_string()
+}

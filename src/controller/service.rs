@@ -1,0 +1,301 @@
+//! The controller as this node's units and its control socket see it: submissions become jobs, units follow them, and
+//! clients cancel them. What is due for a job is `driver`'s business, what operators ask for `operations`'.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::children::Units;
+use super::core::{ChildId, InstanceName, JobId};
+use super::driver::Driver;
+use super::driver::world::Mesh;
+use super::header::{self, Header};
+use super::options::ControllerOptions;
+use super::refusal::LINE_LIMIT;
+use super::store::{Dependency, Error, Kept, Options, Store, Submission, Submitted, Terms};
+use super::stream;
+use crate::work::Registry;
+use crate::work::jobs::{Act, JobIntake, JobRequest, JobUnit, Jobs};
+use crate::work::unit::UnitId;
+
+/// The parameter that may carry the header.
+const HEADER: &str = "header";
+/// How long a submission waits between two tries while the store is away.
+const AWAY: Duration = Duration::from_secs(1);
+const CHUNK: usize = 256 << 10;
+
+/// A running controller. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Service {
+    pub(super) driver: Arc<Driver>,
+    stop: CancellationToken,
+}
+
+/// The store of a node: its file is below the node's directory unless the settings name another.
+///
+/// # Errors
+/// The settings are wrong.
+pub fn store_options(options: &ControllerOptions, directory: &std::path::Path) -> Result<Options, Error> {
+    let default = directory.join(".controller").join("store.db");
+    Options::parse(&options.store, options.store_password_file.clone(), &default)
+}
+
+impl Service {
+    /// Opens the store, takes this node's lease, and serves jobs.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn start(
+        options: ControllerOptions,
+        store: &Options,
+        registry: Registry,
+        node: &str,
+        mesh: Arc<dyn Mesh>,
+    ) -> Result<Self, Error> {
+        let node = InstanceName::from(node);
+        let store = Store::open(store, &node).await?;
+        let children = Arc::new(Units(registry.clone()));
+        let driver = Driver::start(node, store, options, mesh, children).await?;
+        let stop = CancellationToken::new();
+        let service = Self { driver: driver.clone(), stop: stop.clone() };
+        registry.serve_jobs(Box::new(Door(Arc::downgrade(&driver)))).await;
+        tokio::spawn(driver.run(stop));
+        Ok(service)
+    }
+
+    /// Replaces the settings.
+    pub fn set_options(&self, options: ControllerOptions) {
+        self.driver.set_options(options);
+    }
+
+    /// Ends it. Children run on.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+}
+
+/// What units reach of the controller. It keeps nothing alive.
+struct Door(Weak<Driver>);
+
+const STOPPED: &str = "the controller has stopped";
+
+impl Door {
+    fn driver(&self) -> Result<Arc<Driver>, String> {
+        self.0.upgrade().ok_or_else(|| STOPPED.to_owned())
+    }
+}
+
+impl Jobs for Door {
+    fn verifies_signatures(&self) -> bool {
+        self.driver().is_ok_and(|driver| driver.options().verify_signature)
+    }
+
+    fn begin(&self, request: JobRequest) -> Result<Box<dyn JobIntake>, String> {
+        let driver = self.driver()?;
+        let header = request.params.get(HEADER).filter(|text| !text.is_empty());
+        if let Some(other) = request.params.keys().find(|name| *name != HEADER) {
+            return Err(format!("unknown parameter `{other}`: there is {HEADER}"));
+        }
+        if header.is_some_and(|text| text.len() > LINE_LIMIT) {
+            return Err(format!("the parameter {HEADER} is longer than {LINE_LIMIT} bytes"));
+        }
+        let parsed = header.map(|text| Header::parse(text.as_bytes())).transpose();
+        let parsed = parsed.map_err(|error| format!("header: {error}"))?;
+        let stream = stream::Submission::new(driver.options().bounds.max_payload, parsed);
+        Ok(Box::new(Intake { driver, stream, header: header.cloned(), request }))
+    }
+
+    fn resume(&self, unit: JobUnit) {
+        if let Ok(driver) = self.driver() {
+            tokio::spawn(async move {
+                let id = unit.id().clone();
+                let job = unit.extra().job_id.map(JobId);
+                let result = match job {
+                    Some(job) => driver.attach(job, unit).await.map_err(|error| error.to_string()),
+                    None => enter_again(driver, unit).await,
+                };
+                if let Err(error) = result {
+                    tracing::warn!(unit = %id, error, "a unit does not follow its job");
+                }
+            });
+        }
+    }
+
+    fn cancel(&self, unit: UnitId) -> Act<'_, Result<(), String>> {
+        Box::pin(async move {
+            let driver = self.driver()?;
+            let Some(job) = driver.job_of(unit.as_str()) else { return Ok(()) };
+            driver.store.cancel(None, job).await.map_err(|error| error.to_string())?;
+            driver.show_canceled(job).await.map_err(|error| error.to_string())
+        })
+    }
+
+    fn forget(&self, unit: UnitId) -> Act<'_, ()> {
+        Box::pin(async move {
+            let Ok(driver) = self.driver() else { return };
+            driver.detach(unit.as_str());
+        })
+    }
+
+    fn parent(&self, unit: &UnitId) -> Option<i64> {
+        let driver = self.driver().ok()?;
+        let child = ChildId::parse(unit.as_str())?;
+        (child.install == driver.install).then_some(child.job.0)
+    }
+}
+
+/// A unit whose payload is here and whose row is not: an earlier process ended between the two.
+async fn enter_again(driver: Arc<Driver>, unit: JobUnit) -> Result<(), String> {
+    let extra = unit.extra();
+    let header = extra.header.clone();
+    let parsed = header.as_ref().map(|text| Header::parse(text.as_bytes())).transpose();
+    let parsed = parsed.map_err(|error| error.to_string())?;
+    let mut stream = stream::Submission::new(driver.options().bounds.max_payload, parsed);
+    let path = unit.payload();
+    let checked = tokio::task::spawn_blocking(move || -> Result<stream::Submission, String> {
+        use std::io::Read as _;
+        let mut file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            let count = file.read(&mut buffer).map_err(|error| error.to_string())?;
+            if count == 0 {
+                return Ok(stream);
+            }
+            stream.push(&buffer[..count]).map_err(|error| error.to_string())?;
+        }
+    });
+    let stream = checked.await.map_err(|error| error.to_string())??;
+    let is_admin = unit.extra().is_admin;
+    let request = JobRequest { params: Default::default(), is_admin, launched_by: extra.launched_by };
+    Box::new(Intake { driver, stream, header, request }).finish(unit).await.map(drop)
+}
+
+/// A submission while its payload comes.
+#[derive(Debug)]
+struct Intake {
+    driver: Arc<Driver>,
+    stream: stream::Submission,
+    header: Option<String>,
+    request: JobRequest,
+}
+
+impl JobIntake for Intake {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.stream.push(bytes).map_err(|error| error.to_string())?;
+        self.stream.header().map_or(Ok(()), |header| check(header, self.request.is_admin))
+    }
+
+    fn finish(self: Box<Self>, unit: JobUnit) -> Act<'static, Result<bool, String>> {
+        Box::pin(async move {
+            let Self { driver, stream, header, request } = *self;
+            let accepted = stream.finish().map_err(|error| error.to_string())?;
+            check(&accepted.header, request.is_admin)?;
+            let submission = submission(&driver, &unit, accepted, &request.launched_by)?;
+            let mut extra = unit.extra();
+            (extra.launched_by, extra.is_admin, extra.header) =
+                (request.launched_by, request.is_admin, header);
+            let mut report = crate::work::jobs::JobReport {
+                state: crate::rpc::UnitState::Pending,
+                detail: "waiting for the store".to_owned(),
+                extra,
+            };
+            match enter(&driver, &submission).await {
+                Ok(job) => {
+                    report.extra.job_id = Some(job.id().0);
+                    report.detail = "pending".to_owned();
+                    unit.report(report).await;
+                    follow(&driver, job, unit).await.map_err(|error| error.to_string())?;
+                    Ok(true)
+                }
+                Err(Error::Away(_)) => {
+                    unit.report(report).await;
+                    tokio::spawn(async move {
+                        let entered = loop {
+                            tokio::time::sleep(AWAY).await;
+                            match enter(&driver, &submission).await {
+                                Err(Error::Away(_)) => {}
+                                entered => break entered,
+                            }
+                        };
+                        let followed = match entered {
+                            Ok(job) => follow(&driver, job, unit).await,
+                            Err(error) => Err(error),
+                        };
+                        if let Err(error) = followed {
+                            tracing::warn!(%error, "a submission that waited for the store is not a job");
+                        }
+                    });
+                    Ok(false)
+                }
+                Err(error) => Err(error.to_string()),
+            }
+        })
+    }
+}
+
+async fn enter(driver: &Driver, submission: &Submission) -> Result<Submitted, Error> {
+    let limit = u64::from(driver.options().bounds.max_pending);
+    driver.store.submit(submission.clone(), limit).await
+}
+
+async fn follow(driver: &Driver, job: Submitted, unit: JobUnit) -> Result<(), Error> {
+    let (node, id) = (driver.node.clone(), unit.id().to_string());
+    driver.attach(job.id(), unit).await?;
+    driver.store.hold(job.id(), node, id, Kept::Output).await
+}
+
+/// What this version does, and what the caller may do.
+fn check(header: &Header, is_admin: bool) -> Result<(), String> {
+    if let Some(why) = header.needs_admin().filter(|_| !is_admin) {
+        return Err(why.to_owned());
+    }
+    if header.sync.is_some() {
+        return Err(
+            "header: sync: this version does not synchronise projects: put the project into the stream"
+                .into(),
+        );
+    }
+    match header.credentials().first() {
+        Some((name, _)) => Err(format!("header: this version sends no credentials, and it names {name}")),
+        None => Ok(()),
+    }
+}
+
+fn submission(
+    driver: &Driver,
+    unit: &JobUnit,
+    accepted: stream::Accepted,
+    launched_by: &str,
+) -> Result<Submission, String> {
+    let stream::Accepted { header, forks, .. } = accepted;
+    let text = serde_json::to_string(&header).map_err(|error| error.to_string())?;
+    let size = header.size(forks);
+    let needs = header.depends_on.iter().map(|need| match need {
+        header::Dependency::Job(id) => Dependency::Id(*id),
+        header::Dependency::Key(key) => Dependency::Key(key.clone()),
+    });
+    let terms = Terms {
+        groups: header.groups.walk(),
+        retry: header.retry,
+        lost_after: header.lost_after,
+        pending_timeout: header.pending_timeout,
+    };
+    Ok(Submission {
+        node: driver.node.clone(),
+        unit: unit.id().to_string(),
+        key: header.key.clone(),
+        kind: header.kind,
+        name: header.name.clone().unwrap_or_default(),
+        priority: header.priority,
+        header: text,
+        terms,
+        labels: header.labels.clone(),
+        impact: size.impact(header.kind),
+        hosts: header.hosts,
+        forks: size.forks,
+        launched_by: launched_by.to_owned(),
+        exclusive: header.exclusive.clone(),
+        needs: needs.collect(),
+    })
+}

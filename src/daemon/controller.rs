@@ -1,0 +1,153 @@
+//! The controller of a control node, wired to the node: what it sees of the mesh, and what the control socket asks of it.
+
+use std::os::unix::fs::DirBuilderExt as _;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+
+use super::Failure;
+use crate::config::Config;
+use crate::control::{Operations, Operator};
+use crate::controller::core::InstanceName;
+use crate::controller::driver::world::{Doing, Mesh, NodeView};
+use crate::controller::options::ControllerOptions;
+use crate::controller::service::{Service, store_options};
+use crate::controller::store::Error;
+use crate::node::NodeHandle;
+use crate::wire::{Advertisement, ConnType, NodeId};
+use crate::work::{NodeDirectory, Registry};
+
+/// The directory of the store, below the node's.
+const DIRECTORY: &str = ".controller";
+
+/// What marks a control service among a node's services.
+const CONTROL_SERVICE: &str = "Control Service";
+
+/// A running controller.
+#[derive(Debug, Clone)]
+pub(super) struct Controller(Service);
+
+/// Starts the controller, if one is configured.
+pub(super) async fn start(
+    config: &Config,
+    directory: &NodeDirectory,
+    node: &NodeHandle,
+    work: &Registry,
+) -> Result<Option<Controller>, Failure> {
+    let Some(options) = config.controller.clone() else { return Ok(None) };
+    let mesh = Arc::new(SeenMesh::new(node.clone(), work.clone(), config.work_signing.is_some()));
+    let started = open(options, directory, node.id(), work, mesh).await;
+    started.map(|service| Some(Controller(service))).map_err(Failure::start("work-controller"))
+}
+
+async fn open(
+    options: ControllerOptions,
+    directory: &NodeDirectory,
+    node: &NodeId,
+    work: &Registry,
+    mesh: Arc<SeenMesh>,
+) -> Result<Service, Error> {
+    let store = store_options(&options, directory.path())?;
+    let path = directory.path().join(DIRECTORY);
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+    made.map_err(|source| Error::File { path, source })?;
+    Service::start(options, &store, work.clone(), node.as_str(), mesh).await
+}
+
+impl Controller {
+    /// Ends it; children run on.
+    pub(super) fn stop(&self, work: &Registry) {
+        self.0.stop();
+        work.end_jobs();
+    }
+}
+
+impl Operations for Controller {
+    fn operate(
+        &self,
+        operation: Map<String, Value>,
+        who: Operator,
+    ) -> Pin<Box<dyn Future<Output = Value> + Send + '_>> {
+        Box::pin(async move {
+            let who = match who {
+                Operator::Unix => "unix",
+                Operator::Certificate => "cert",
+            };
+            match self.0.operate(operation, who).await {
+                Ok(result) => json!({"ok": true, "result": result}),
+                Err(refused) => {
+                    json!({"ok": false, "error": {"code": refused.code, "message": refused.message}})
+                }
+            }
+        })
+    }
+}
+
+/// Whether it is a control service, which a node without work types advertises too.
+fn is_control(ad: &Advertisement) -> bool {
+    let tag = ad.tags.as_ref().and_then(|tags| tags.get("type"));
+    ad.work_commands.is_some() || tag.is_some_and(|tag| tag == CONTROL_SERVICE)
+}
+
+/// The mesh as this node sees it.
+struct SeenMesh {
+    node: NodeHandle,
+    work: Registry,
+    signs: bool,
+    changes: watch::Sender<u64>,
+}
+
+impl SeenMesh {
+    fn new(node: NodeHandle, work: Registry, signs: bool) -> Self {
+        let changes = watch::Sender::new(0);
+        let (news, mut noticed) = (changes.clone(), node.changes());
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = noticed.next() => news.send_modify(|count| *count += 1),
+                    () = news.closed() => return,
+                }
+            }
+        });
+        Self { node, work, signs, changes }
+    }
+}
+
+impl Mesh for SeenMesh {
+    fn nodes(&self) -> Doing<'_, Vec<NodeView>> {
+        Box::pin(async move {
+            let status = self.node.status().await;
+            let own = self.node.id();
+            let types = self.work.work_commands().into_iter();
+            let mut nodes = vec![NodeView {
+                name: InstanceName::from(own.as_str()),
+                routed: true,
+                advertised: Some(0),
+                tls: false,
+                work_types: types.map(|kind| (kind.work_type, kind.secure)).collect(),
+            }];
+            let controls = status.advertisements.iter().filter(|ad| is_control(ad));
+            for ad in controls.filter(|ad| ad.node_id != *own) {
+                let types = ad.work_commands.iter().flatten();
+                nodes.push(NodeView {
+                    name: InstanceName::from(ad.node_id.as_str()),
+                    routed: status.routing_table.contains_key(&ad.node_id),
+                    advertised: Some(ad.time.as_millisecond()),
+                    tls: ad.conn_type == ConnType::STREAM_TLS,
+                    work_types: types.map(|kind| (kind.work_type.clone(), kind.secure)).collect(),
+                });
+            }
+            nodes
+        })
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn signs(&self) -> bool {
+        self.signs
+    }
+}
