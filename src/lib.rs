@@ -17,8 +17,8 @@
 //! - [`work`] owns units of work: their life, their directories, their processes, their results.
 //! - [`control`] owns the control service, which answers the line protocol that clients speak.
 //! - [`rpc`] owns that protocol: its requests, answers and errors, and the client of it; below `work` and `control`.
-//! - [`controller`] owns placement: which node runs a job, when, and what follows its loss. So far it only decides: no
-//!   directive reaches it.
+//! - [`controller`] owns placement: which node runs a job, when, and what follows its loss. Its units are
+//!   jobs, and each attempt of a job is a unit of another node.
 //! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
 //! - `daemon` wires all of them into a node; `telemetry` is its log; `cli` is meshctl; `program` chooses between the two.
 //! - `os` owns what the operating system gives: limits, Unix sockets, inotify.

@@ -5,6 +5,8 @@
 //! **owner** is the control node that drives a job. [`core`] decides, from plain state and a given time.
 //! [`store`] keeps that state in SQLite or PostgreSQL. This room knows nothing of routing.
 //!
+//! - [`service`]: submissions become jobs; [`operations`]: what operators ask; `answers`: the JSON of both.
+//! - [`driver`]: what one control node does for its jobs; [`children`]: their attempts as units; [`store`]: what is kept.
 //! - [`header`] and [`stream`]: what a client submits, and what its runner answers; [`refusal`]: why a
 //!   submission is refused.
 //! - [`options`]: its settings; [`credentials`], [`pod`], [`health`]: what a child is given, and what a health

@@ -106,9 +106,9 @@ impl Jobs for Door {
         Ok(Box::new(Intake { driver, stream, header: header.cloned(), request }))
     }
 
-    fn resume(&self, unit: JobUnit) {
-        if let Ok(driver) = self.driver() {
-            tokio::spawn(async move {
+    fn resume(&self, unit: JobUnit) -> Act<'_, ()> {
+        Box::pin(async move {
+            if let Ok(driver) = self.driver() {
                 let id = unit.id().clone();
                 let job = unit.extra().job_id.map(JobId);
                 let result = match job {
@@ -118,8 +118,8 @@ impl Jobs for Door {
                 if let Err(error) = result {
                     tracing::warn!(unit = %id, error, "a unit does not follow its job");
                 }
-            });
-        }
+            }
+        })
     }
 
     fn cancel(&self, unit: UnitId) -> Act<'_, Result<(), String>> {
@@ -200,6 +200,7 @@ impl JobIntake for Intake {
                 detail: "waiting for the store".to_owned(),
                 extra,
             };
+            let entering = driver.entering.read().await;
             match enter(&driver, &submission).await {
                 Ok(job) => {
                     report.extra.job_id = Some(job.id().0);
@@ -209,20 +210,10 @@ impl JobIntake for Intake {
                     Ok(true)
                 }
                 Err(Error::Away(_)) => {
+                    drop(entering);
                     unit.report(report).await;
                     tokio::spawn(async move {
-                        let entered = loop {
-                            tokio::time::sleep(AWAY).await;
-                            match enter(&driver, &submission).await {
-                                Err(Error::Away(_)) => {}
-                                entered => break entered,
-                            }
-                        };
-                        let followed = match entered {
-                            Ok(job) => follow(&driver, job, unit).await,
-                            Err(error) => Err(error),
-                        };
-                        if let Err(error) = followed {
+                        if let Err(error) = enter_later(&driver, submission, unit).await {
                             tracing::warn!(%error, "a submission that waited for the store is not a job");
                         }
                     });
@@ -237,6 +228,18 @@ impl JobIntake for Intake {
 async fn enter(driver: &Driver, submission: &Submission) -> Result<Submitted, Error> {
     let limit = u64::from(driver.options().bounds.max_pending);
     driver.store.submit(submission.clone(), limit).await
+}
+
+/// Stores a job as soon as the store is there.
+async fn enter_later(driver: &Driver, submission: Submission, unit: JobUnit) -> Result<(), Error> {
+    loop {
+        tokio::time::sleep(AWAY).await;
+        let _entering = driver.entering.read().await;
+        match enter(driver, &submission).await {
+            Err(Error::Away(_)) => {}
+            entered => return follow(driver, entered?, unit).await,
+        }
+    }
 }
 
 async fn follow(driver: &Driver, job: Submitted, unit: JobUnit) -> Result<(), Error> {

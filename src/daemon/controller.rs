@@ -57,6 +57,11 @@ async fn open(
 }
 
 impl Controller {
+    /// Follows a new configuration.
+    pub(super) fn set_options(&self, options: ControllerOptions) {
+        self.0.set_options(options);
+    }
+
     /// Ends it; children run on.
     pub(super) fn stop(&self, work: &Registry) {
         self.0.stop();

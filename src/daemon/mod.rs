@@ -145,7 +145,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let stop = CancellationToken::new();
     let profiles = tls.clone();
     tokio::spawn(tls.watch(stop.clone()));
-    let reloader = Reloader::new(log.clone(), config, sources, &warnings);
+    let reloader = Reloader::new(log.clone(), config, sources, &warnings, controller.clone());
     let context = Context {
         node: node.clone(),
         streams,

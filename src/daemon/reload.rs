@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 use tracing::{info, warn};
 
 use super::components::{Components, StartError};
+use super::controller::Controller;
 use super::watch::Followed;
 use super::wiring;
 use crate::config::{self, Config, Loaded, ReloadPlan, Sources, Warning};
@@ -26,6 +27,7 @@ use crate::work::signing::{Signer, Verifier};
 pub(super) struct Reloader {
     me: Weak<Self>,
     log: Log,
+    controller: Option<Controller>,
     state: Mutex<Applied>,
 }
 
@@ -40,10 +42,16 @@ struct Applied {
 
 impl Reloader {
     /// A node of which no component runs yet.
-    pub(super) fn new(log: Log, config: Config, sources: Sources, warnings: &[Warning]) -> Arc<Self> {
+    pub(super) fn new(
+        log: Log,
+        config: Config,
+        sources: Sources,
+        warnings: &[Warning],
+        controller: Option<Controller>,
+    ) -> Arc<Self> {
         let warned = warnings.iter().map(Warning::to_string).collect();
         let state = Mutex::new(Applied { config, sources, warned, components: None });
-        Arc::new_cyclic(|me| Self { me: me.clone(), log, state })
+        Arc::new_cyclic(|me| Self { me: me.clone(), log, controller, state })
     }
 
     /// Starts the configuration's components. A reload that is asked for meanwhile waits.
@@ -147,6 +155,10 @@ impl Reloader {
         }
         if let Some((level, trace)) = plan.log {
             self.log.set(level, trace);
+        }
+        if let (Some(controller), Some(options)) = (&self.controller, &new.controller) {
+            controller.set_options(options.clone());
+            context.node.set_work_commands(context.work.work_commands());
         }
         Ok(())
     }

@@ -40,8 +40,8 @@ pub trait Jobs: Send + Sync + 'static {
     /// Its parameters are wrong, or the controller takes none.
     fn begin(&self, request: JobRequest) -> Result<Box<dyn JobIntake>, String>;
 
-    /// A unit that an earlier daemon left is here, with its payload.
-    fn resume(&self, unit: JobUnit);
+    /// A unit that an earlier daemon left is here, with its payload. Returns once it follows its job.
+    fn resume(&self, unit: JobUnit) -> Act<'_, ()>;
 
     /// Cancels the job of a unit. The cancel is saved when this returns.
     fn cancel(&self, unit: UnitId) -> Act<'_, Result<(), String>>;
@@ -196,47 +196,79 @@ impl JobUnit {
     }
 
     /// Shares the output of another unit of the same job, so that it is on disk once.
-    pub async fn share_output(&self, of: &Self) {
-        let (from, to) = (of.output(), self.output());
-        let (source, shared) = (of.entry.dir.clone(), self.id().clone());
+    pub async fn share_output(&self, of: &str) {
+        let (source, to) = (of.parse::<UnitId>().map(|of| self.store.unit(&of)), self.output());
         let linked = self.store.blocking(move || {
+            let source = source.map_err(std::io::Error::other)?;
             drop(source.append_stdout()?);
-            match std::fs::hard_link(from, to) {
+            match std::fs::hard_link(source.file("stdout"), to) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
                 Ok(()) | Err(_) => Ok(()),
             }
         });
         if let Err(error) = linked.await {
-            tracing::warn!(unit = %shared, %error, "the output of the unit's job is not readable through it");
+            tracing::warn!(unit = %self.id(), %error, "the output of the unit's job is not readable through it");
         }
     }
 
-    /// Shows a report. What is final stays; a final report, or one of another attempt, is durable when this returns.
+    /// The output of an attempt begins at the end of what is there. Returns where it begins, at once if it has begun.
+    pub async fn begin_output(&self, attempt: u32) -> u64 {
+        let mut extra = self.extra();
+        if extra.output_attempt != attempt {
+            (extra.output_attempt, extra.output_from) = (attempt, self.output_size());
+            self.put(Durability::Durable, |status| status.extra = Extra::Job(Box::new(extra.clone()))).await;
+        }
+        extra.output_from
+    }
+
+    /// The last status in the runner's stream.
+    pub async fn note_status(&self, last_status: &str) {
+        let change = |status: &mut Status| {
+            if let Extra::Job(extra) = &mut status.extra {
+                last_status.clone_into(&mut extra.last_status);
+            }
+        };
+        self.put(Durability::Deferred, change).await;
+    }
+
+    /// Shows a report. What is final stays, and so does what the unit itself knows: its output, and who submitted it. A
+    /// final report, or one that names the job first, is durable when this returns.
     pub async fn report(&self, report: JobReport) {
-        let mut writer = self.entry.writer(&self.store).await;
-        let mut status = Status::clone(&writer.status());
-        if status.life.state.is_final() || self.entry.is_gone() {
-            return;
-        }
-        let JobReport { state, detail, extra } = report;
-        let is_same = extra_of(&status) == Some(&extra);
-        if is_same && status.life.state == state && status.life.detail == detail {
-            return;
-        }
-        let marks = |extra: &JobExtra| (extra.job_id, extra.output_attempt, extra.output_from);
-        let is_lasting = state.is_final() || extra_of(&status).map(marks) != Some(marks(&extra));
-        status.exit_code = extra.exit_code.filter(|_| state.is_final());
-        status.life.apply(&Event::Reported(state, detail, self.output_size()));
-        status.extra = Extra::Job(Box::new(extra));
+        let former = self.extra();
+        let is_lasting = report.state.is_final() || former.job_id != report.extra.job_id;
         let how = if is_lasting { Durability::Durable } else { Durability::Deferred };
-        while let Err(error) = writer.put(status.clone(), how).await {
-            tracing::warn!(unit = %self.id(), %error, "a status is not on disk yet");
-            drop(writer);
-            tokio::time::sleep(REWRITE).await;
-            writer = self.entry.writer(&self.store).await;
-            if self.entry.is_gone() {
+        let size = self.output_size();
+        let change = |status: &mut Status| {
+            let JobReport { state, detail, mut extra } = report.clone();
+            status.exit_code = extra.exit_code.filter(|_| state.is_final());
+            status.life.apply(&Event::Reported(state, detail, size));
+            if let Some(kept) = extra_of(status) {
+                (extra.output_attempt, extra.output_from) = (kept.output_attempt, kept.output_from);
+                extra.last_status = kept.last_status.clone();
+            }
+            status.extra = Extra::Job(Box::new(extra));
+        };
+        self.put(how, change).await;
+    }
+
+    async fn put(&self, how: Durability, change: impl Fn(&mut Status)) {
+        loop {
+            let mut writer = self.entry.writer(&self.store).await;
+            let former = writer.status();
+            if former.life.state.is_final() || self.entry.is_gone() {
                 return;
             }
+            let mut status = Status::clone(&former);
+            change(&mut status);
+            if status == *former {
+                return;
+            }
+            match writer.put(status, how).await {
+                Ok(()) => return,
+                Err(error) => tracing::warn!(unit = %self.id(), %error, "a status is not on disk yet"),
+            }
+            drop(writer);
+            tokio::time::sleep(REWRITE).await;
         }
     }
 }

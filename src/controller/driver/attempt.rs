@@ -18,6 +18,7 @@ use crate::controller::header::Header;
 use crate::controller::refusal::LINE_LIMIT;
 use crate::controller::store::Error;
 use crate::controller::stream::KwargsChange;
+use crate::work::jobs::JobUnit;
 
 /// Between two tries to release a unit.
 const RELEASE: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
@@ -35,6 +36,7 @@ impl Driver {
         let job = self.store.job(id).await?;
         let Some(attempt) = job.attempt(n).cloned() else { return Ok(()) };
         let unit = attempt.unit.to_string();
+        let mut is_copied = false;
         if attempt.is_open() {
             let request = self.request(&job, &attempt).await?;
             let is_there = match request {
@@ -42,10 +44,10 @@ impl Driver {
                 Err(cause) => self.refuse(id, n, cause).await?,
             };
             if is_there {
-                self.follow(&job, &attempt, &mut duty).await?;
+                is_copied = self.follow(&job, &attempt, &mut duty).await?;
             }
         }
-        self.complete(id, n).await?;
+        self.complete(id, n, is_copied).await?;
         let mut failures = 0;
         while !self.children.release(unit.clone()).await {
             failures += 1;
@@ -161,12 +163,13 @@ impl Driver {
         Ok(read.unwrap_or_else(|_| Err("its payload could not be read".to_owned())))
     }
 
+    /// Follows the unit to its end, and reports it. Returns false if there is nothing to follow any more.
     async fn follow(
         &self,
         job: &Job,
         attempt: &Attempt,
         duty: &mut watch::Receiver<Duty>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let (id, n, unit) = (job.id, attempt.n, attempt.unit.to_string());
         let last_words = match n.0.checked_sub(1).and_then(|former| job.attempt(AttemptNo(former))) {
             Some(Attempt { node: Some(node), n, .. }) => {
@@ -188,7 +191,7 @@ impl Driver {
                 news = stream.next() => news,
                 changed = duty.changed() => match changed {
                     Ok(()) => continue,
-                    Err(_) => return Ok(()),
+                    Err(_) => return Ok(false),
                 },
             };
             if !is_open && !matches!(news, ChildNews::Ended { .. }) {
@@ -221,9 +224,10 @@ impl Driver {
             move |job: &mut crate::controller::core::Driven<'_>, now| job.on_ended(n, &evidence, now);
         let job = self.store.drive(self.fence.clone(), id, figures, report).await?;
         if job.state.is_final() && job.current().is_some_and(|current| current.n == n) {
-            self.copy_rest(&unit, &mut output).await;
+            let (unit_of_job, written) = (self.first_unit(id), output.written());
+            self.copy_rest(&unit, unit_of_job, written).await;
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn is_current(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
@@ -232,33 +236,31 @@ impl Driver {
     }
 
     /// Copies what was held back, or what an earlier process did not copy.
-    async fn copy_rest(&self, unit: &str, output: &mut AttemptOutput) {
-        if self.children.known(unit) != Known::Here {
-            return;
-        }
-        let mut stream = self.children.follow(unit.to_owned(), output.written()).await;
-        while let ChildNews::Output(_) | ChildNews::Accepted = match stream.next().await {
-            ChildNews::Output(bytes) => {
-                output.write_rest(bytes).await;
-                ChildNews::Accepted
+    async fn copy_rest(&self, child: &str, unit: Option<JobUnit>, written: u64) {
+        let Some(unit) = unit.filter(|_| self.children.known(child) == Known::Here) else { return };
+        let mut stream = self.children.follow(child.to_owned(), written).await;
+        loop {
+            match stream.next().await {
+                ChildNews::Accepted => {}
+                ChildNews::Output(bytes) => unit.append(bytes).await,
+                ChildNews::Ended { .. } => return,
             }
-            news => news,
-        } {}
+        }
     }
 
     /// The job's output is complete, and its units show its end.
-    async fn complete(&self, id: JobId, n: AttemptNo) -> Result<(), Error> {
+    async fn complete(&self, id: JobId, n: AttemptNo, is_copied: bool) -> Result<(), Error> {
         let job = self.store.job(id).await?;
         let counts = job.current().is_some_and(|current| current.n == n);
         if !job.state.is_final() || !counts {
             return self.show_unless_final(&job).await;
         }
-        let unit = self.first_unit(id);
-        if let (Some(unit), Some(attempt)) = (unit, job.attempt(n))
-            && unit.extra().output_attempt == n.0
-        {
-            let mut output = AttemptOutput::begin(Some(unit), &job, n, "").await;
-            self.copy_rest(&attempt.unit.to_string(), &mut output).await;
+        if let (Some(unit), Some(attempt), false) = (self.first_unit(id), job.attempt(n), is_copied) {
+            let extra = unit.extra();
+            if extra.output_attempt == n.0 {
+                let written = unit.output_size().saturating_sub(extra.output_from);
+                self.copy_rest(&attempt.unit.to_string(), Some(unit), written).await;
+            }
         }
         self.show(id).await
     }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, RwLock, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -52,6 +52,8 @@ pub struct Driver {
     attempts: Mutex<BTreeMap<(JobId, AttemptNo), watch::Sender<Duty>>>,
     /// The instances that are being checked.
     checks: Mutex<BTreeSet<InstanceName>>,
+    /// Held by a submission from its row to its unit, so that no attempt of a job starts before its unit is known.
+    pub(super) entering: RwLock<()>,
     wake: Notify,
 }
 
@@ -90,6 +92,7 @@ impl Driver {
             units: Mutex::default(),
             attempts: Mutex::default(),
             checks: Mutex::default(),
+            entering: RwLock::default(),
             wake: Notify::new(),
         }))
     }
@@ -187,6 +190,7 @@ impl Driver {
 
     /// Has every attempt of this node's jobs a task that knows what to do.
     async fn attend(self: &Arc<Self>) -> Result<(), Error> {
+        let _all_entered = self.entering.write().await;
         for job in self.store.driven(self.fence.clone()).await? {
             if !job.state.is_final() {
                 self.show(job.id).await?;
@@ -194,7 +198,8 @@ impl Driver {
             let duties: Vec<_> = job.duties().collect();
             for (n, duty) in duties {
                 match duty {
-                    Duty::Nothing => {}
+                    // An operator declared its node dead: its task has nothing to wait for.
+                    Duty::Nothing => drop(self.attempts.lock().remove(&(job.id, n))),
                     Duty::Send | Duty::Follow | Duty::Cancel | Duty::Ask | Duty::Release => {
                         self.assign(job.id, n, duty);
                     }

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use crate::controller::core::{AttemptNo, Job};
 use crate::controller::store::{Figures, HostStats};
 use crate::controller::stream::{WorkerOutput, lost_line};
-use crate::work::jobs::{JobReport, JobUnit};
+use crate::work::jobs::JobUnit;
 
 /// Most bytes that wait for the end of a line or zip. Those of a longer one are read again at its end.
 const MOST_HELD: usize = 4 << 20;
@@ -35,21 +35,10 @@ impl AttemptOutput {
         let mut parser = WorkerOutput::default();
         let mut written = 0;
         if let Some(unit) = &unit {
-            let extra = unit.extra();
-            if extra.output_attempt != n.0 {
-                if unit.output_size() > 0 {
-                    unit.append(lost_line(last_words).into()).await;
-                }
-                let mut extra = unit.extra();
-                (extra.output_attempt, extra.output_from) = (n.0, unit.output_size());
-                let state = if extra.started.is_some() {
-                    crate::rpc::UnitState::Running
-                } else {
-                    crate::rpc::UnitState::Pending
-                };
-                unit.report(JobReport { state, detail: job.explanation.clone(), extra }).await;
+            if unit.extra().output_attempt != n.0 && unit.output_size() > 0 {
+                unit.append(lost_line(last_words).into()).await;
             }
-            let (path, from) = (unit.output(), unit.extra().output_from);
+            let (path, from) = (unit.output(), unit.begin_output(n.0).await);
             let read = tokio::task::spawn_blocking(move || replay(&path, from)).await;
             if let Ok(Some((known, bytes))) = read {
                 (parser, written) = (known, bytes);
@@ -71,8 +60,12 @@ impl AttemptOutput {
 
     /// Takes the next bytes.
     pub(super) async fn push(&mut self, bytes: Bytes) {
+        let status = self.parser.last_status().map(str::to_owned);
         self.parser.push(&bytes);
         let Some(unit) = &self.unit else { return };
+        if let Some(last) = self.parser.last_status().filter(|last| Some(*last) != status.as_deref()) {
+            unit.note_status(last).await;
+        }
         if !self.holds_back {
             self.written += bytes.len() as u64;
             return unit.append(bytes).await;
@@ -91,14 +84,6 @@ impl AttemptOutput {
         if self.held.len() > MOST_HELD {
             self.held = BytesMut::new();
             self.is_behind = true;
-        }
-    }
-
-    /// Writes bytes as they are: the attempt is the last one.
-    pub(super) async fn write_rest(&mut self, bytes: Bytes) {
-        self.written += bytes.len() as u64;
-        if let Some(unit) = &self.unit {
-            unit.append(bytes).await;
         }
     }
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::Driver;
 use crate::controller::core::{ChildType, JobId, JobState, Progress, Time};
-use crate::controller::store::{Error, JobDetail, JobFilter, PAGE_MAX};
+use crate::controller::store::{Error, JobDetail, JobFilter, Kept, PAGE_MAX};
 use crate::rpc::UnitState;
 use crate::work::jobs::{JobExtra, JobReport, JobUnit};
 
@@ -14,9 +14,9 @@ impl Driver {
     /// # Errors
     /// Those of the store.
     pub async fn attach(&self, job: JobId, unit: JobUnit) -> Result<(), Error> {
-        let first = self.first_unit(job);
-        if let Some(first) = first.filter(|first| first.id() != unit.id()) {
-            unit.share_output(&first).await;
+        let holders = self.store.holders(job, Kept::Payload).await?;
+        if let Some((_, first)) = holders.first().filter(|(_, first)| first != unit.id().as_str()) {
+            unit.share_output(first).await;
         }
         self.units.lock().entry(job).or_default().push(unit);
         let detail = self.store.detail(job).await?;

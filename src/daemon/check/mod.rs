@@ -4,6 +4,7 @@
 //! files are opened for reading. What the configuration itself gets wrong is `config`'s to say; certificates and keys
 //! are `trust`'s part.
 
+mod controller;
 mod trust;
 
 use std::collections::BTreeMap;
@@ -106,6 +107,7 @@ fn findings(config: &Config, running: bool) -> Findings {
     }
     findings.profiles(config);
     findings.keys(config);
+    findings.controller(config);
     findings
 }
 

@@ -183,7 +183,7 @@ impl Registry {
             return;
         }
         if let Some(jobs) = self.jobs.get() {
-            jobs.resume(JobUnit::new(entry.clone(), store.clone()));
+            jobs.resume(JobUnit::new(entry.clone(), store.clone())).await;
         }
     }
 }

@@ -1,0 +1,167 @@
+"""A control node that places jobs: two execution nodes behind a hop, with a stand-in for ansible-runner."""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from client import ControlError
+from mesh import MESHCTL, command_type, environment, until
+
+STAND_IN = pathlib.Path(__file__).with_name("stand_in_runner.py")
+RUNNER = f"{STAND_IN} worker"
+
+
+def runner(name):
+    return command_type(name, sys.executable, RUNNER, runtime=True)
+
+
+@pytest.fixture
+def nodes(mesh, tmp_path):
+    """control - hop - two execution nodes."""
+    mesh.node("hop", listen=True)
+    settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "lostafter": "3s", "rundir": str(tmp_path), "poll": "1s"}
+    mesh.node("control", peers=["hop"], work=[runner("local")], extra=[{"work-controller": settings}])
+    for name in ("e1", "e2"):
+        mesh.node(name, peers=["hop"], work=[runner("ansible-runner")])
+    mesh.start()
+    ready = lambda: sum(one["capacity"] > 0 for one in ask(mesh["control"], "instance.list")["instances"])  # noqa: E731
+    until("three instances to be ready", lambda: ready() == 3, 60)
+    return mesh
+
+
+def ask(node, op, **arguments):
+    answer = node.command({"command": "controller", "op": op, **arguments})
+    assert answer["ok"], answer
+    return answer["result"]
+
+
+def stream(header=None, **kwargs):
+    lines = [{"kwargs": kwargs}, {"eof": True}]
+    if header is not None:
+        lines.insert(0, {"controller": 1, **header})
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def submit(node, header=None, **kwargs):
+    """Submits a job; returns its unit and number."""
+    with node.control() as client:
+        answer = client.submit("control", "controller", stream(header, **kwargs))
+    assert answer["result"] == "Job Started", answer
+    return answer["unitid"], node.unit(answer["unitid"])["ExtraData"]["JobID"]
+
+
+def job(node, number):
+    return ask(node, "job.get", id=number)
+
+
+def ended(node, number, seconds=60):
+    return until(f"job {number} to end", lambda: (one := job(node, number))["finished"] and one, seconds)
+
+
+def wrote(ident, lines, status="successful"):
+    """What the stand-in writes, up to its zip."""
+    says = [{"status": "starting", "command": ["ansible-playbook"]}, {"status": "running"}]
+    says += [{"counter": n, "uuid": f"u{n}", "event": "verbose", "stdout": f"{ident} {n}", "event_data": {}} for n in range(1, lines + 1)]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in [*says, {"status": status}])
+
+
+def test_jobs_spread_over_the_nodes_and_their_output_is_whole(nodes):
+    control = nodes["control"]
+    kinds = {one["name"]: one["node_type"] for one in ask(control, "instance.list")["instances"]}
+    assert kinds == {"control": "control", "hop": "hop", "e1": "execution", "e2": "execution"}
+    jobs = [submit(control, ident=f"j{n}", lines=20) for n in range(20)]
+    used = set()
+    for n, (unit, number) in enumerate(jobs):
+        one = ended(control, number)
+        assert (one["state"], one["rc"], one["events"]) == ("successful", 0, 20), one
+        used.add(one["execution_node"])
+        until("the unit's end", lambda u=unit: control.unit(u)["StateName"] == "Succeeded")
+        output = control.results(unit)
+        assert output.startswith(wrote(f"j{n}", 20)) and output.endswith(b'{"eof": true}\n')
+    assert used == {"e1", "e2"}
+    swept = lambda: [u for u in control.command("work list") if u not in {unit for unit, _ in jobs}]  # noqa: E731
+    until("the children to be released", lambda: swept() == [])
+    for name in ("e1", "e2"):
+        until(f"{name} to have no units", lambda n=name: nodes[n].command("work list") == {})
+
+
+def test_what_fails_is_told_and_what_is_malformed_leaves_nothing(nodes):
+    control = nodes["control"]
+    _, number = submit(control, ident="f", status="failed")
+    one = ended(control, number)
+    assert (one["state"], one["rc"]) == ("failed", 2), one
+    before = ask(control, "job.list")["jobs"]
+    units = set(control.command("work list"))
+    for payload, why in [
+        (b'{"kwargs": {}}\n', "the stream ends after 15 bytes"),
+        (b"hello\n", "the first line is neither a header"),
+        (stream({"nonsense": 1}), "unknown key `nonsense`"),
+        (stream({"groups": {"template": ["nowhere"]}}), "there is no group nowhere"),
+    ]:
+        with control.control() as client, pytest.raises(ControlError, match="controller: ") as refused:
+            client.submit("control", "controller", payload)
+        assert why in str(refused.value)
+    assert ask(control, "job.list")["jobs"] == before
+    assert set(control.command("work list")) <= units
+
+
+def test_a_cancel_reaches_the_runner(nodes, tmp_path):
+    control = nodes["control"]
+    unit, number = submit(control, ident="c", go=str(tmp_path / "never"))
+    until("it to run", lambda: job(control, number)["state"] == "running")
+    child = job(control, number)["attempts"][0]["unit"]
+    with pytest.raises(ControlError, match=f"unit {child} belongs to job {number}: use meshctl job cancel {number}"):
+        control.command(f"work cancel {child}")
+    meshctl = [str(MESHCTL), "--socket", str(control.socket), "--json", "job", "cancel", str(number)]
+    done = subprocess.run(meshctl, capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode == 0, done
+    assert ended(control, number)["state"] == "canceled"
+    until("the unit's end", lambda: control.unit(unit)["StateName"] == "Canceled")
+    for name in ("e1", "e2"):
+        until(f"{name} to have no units", lambda n=name: nodes[n].command("work list") == {})
+
+
+def test_a_killed_control_node_goes_on_where_it_was(nodes, tmp_path):
+    control, go = nodes["control"], tmp_path / "go"
+    jobs = [submit(control, ident=f"r{n}", lines=50, go=str(go)) for n in range(4)]
+    for _, number in jobs:
+        until("it to run", lambda n=number: job(control, n)["state"] == "running")
+    control.stop(signal.SIGKILL)
+    go.touch()
+    control.start()
+    for n, (unit, number) in enumerate(jobs):
+        one = ended(control, number)
+        assert (one["state"], len(one["attempts"])) == ("successful", 1), one
+        until("the unit's end", lambda u=unit: control.unit(u)["StateName"] == "Succeeded")
+        output = control.results(unit)
+        assert output.startswith(wrote(f"r{n}", 50)) and output.endswith(b'{"eof": true}\n')
+        assert output.count(b'"starting"') == 1
+
+
+def test_a_lost_node_fails_its_jobs_and_an_operator_lets_them_run_again(nodes, tmp_path):
+    control, go = nodes["control"], tmp_path / "go"
+    _, fails = submit(control, ident="a", go=str(go))
+    unit, again = submit(control, {"retry": {"max": 1}}, ident="b", go=str(go))
+    until("both to run", lambda: all(job(control, n)["state"] == "running" for n in (fails, again)))
+    places = {job(control, n)["execution_node"] for n in (fails, again)}
+    for name in places:
+        nodes[name].stop(signal.SIGKILL)
+    assert ended(control, fails)["state"] == "failed"
+    until("it to wait", lambda: "may still run" in job(control, again)["explanation"])
+    assert job(control, again)["state"] == "pending"
+    lost = job(control, again)["execution_node"]
+    go.touch()
+    for name in places - {lost}:
+        nodes[name].start()
+    ask(control, "instance.remove", name=lost, dead=True)
+    if places == {lost}:
+        one = ended(control, again)
+        assert (one["state"], one["attempt"]) == ("successful", 2), one
+        until("the unit's end", lambda: control.unit(unit)["StateName"] == "Succeeded")
+        assert b"did not come to its end" in control.results(unit)
+    else:
+        assert ended(control, again)["state"] == "successful"
