@@ -165,3 +165,57 @@ def test_a_lost_node_fails_its_jobs_and_an_operator_lets_them_run_again(nodes, t
         assert b"did not come to its end" in control.results(unit)
     else:
         assert ended(control, again)["state"] == "successful"
+
+
+def meshctl(node, *words, **more):
+    command = [str(MESHCTL), "--socket", str(node.socket), *words]
+    return subprocess.run(command, capture_output=True, env=environment(), timeout=60, **more)
+
+
+def test_meshctl_submits_waits_and_shows(nodes, tmp_path):
+    control = nodes["control"]
+    submitted = json.loads(meshctl(control, "--json", "job", "submit", input=stream(ident="m", lines=2)).stdout)
+    number = str(submitted["id"])
+    waited = meshctl(control, "job", "wait", number)
+    assert (waited.returncode, json.loads(waited.stdout)["state"]) == (0, "successful"), waited
+    until("the output", lambda: meshctl(control, "job", "output", number).stdout.startswith(wrote("m", 2)))
+    listed = json.loads(meshctl(control, "job", "list").stdout)["jobs"]
+    assert [one["id"] for one in listed] == [submitted["id"]]
+    assert json.loads(meshctl(control, "job", "show", number).stdout)["unit"] == submitted["unit"]
+    refused = meshctl(control, "job", "submit", "--header", '{"controller": 2}', input=stream())
+    assert refused.returncode == 101 and b"this node understands version 1 only" in refused.stderr, refused
+    missing = meshctl(control, "job", "show", "777")
+    assert missing.returncode == 1 and b"there is no job 777" in missing.stderr, missing
+    for name in ("e1", "e2"):
+        assert meshctl(control, "instance", "disable", name).returncode == 0
+    _, waiting = submit(control, ident="w")
+    explained = lambda: json.loads(meshctl(control, "job", "explain", str(waiting)).stdout)  # noqa: E731
+    whys = {one["name"]: one["why"] for one in explained()["groups"][0]["instances"]}
+    assert (whys["e1"], whys["e2"], explained()["state"]) == ("disabled", "disabled", "pending")
+    meshctl(control, "instance", "enable", "e2")
+    assert ended(control, waiting)["execution_node"] == "e2"
+
+
+def test_over_the_mesh_a_job_needs_a_token_and_operations_are_not_served(nodes):
+    control, stranger = nodes["control"], nodes["e1"]
+    with stranger.control() as client, pytest.raises(ControlError, match="could not verify signature: signature is empty"):
+        client.submit("control", "controller", stream())
+    assert ask(control, "job.list")["jobs"] == []
+    tunnel = stranger.control()
+    tunnel.send({"command": "connect", "node": "control", "service": "control"})
+    assert "Connecting" in tunnel.line() and "Receptor Control, node control" in tunnel.line()
+    tunnel.send({"command": "controller", "op": "ping"})
+    with pytest.raises(ControlError, match="controller over this connection is not allowed"):
+        tunnel.line()
+    tunnel.close()
+
+
+def test_the_same_key_is_the_same_job(nodes):
+    control = nodes["control"]
+    first, number = submit(control, {"key": "ci-1"}, ident="k")
+    second, again = submit(control, {"key": "ci-1"}, ident="other")
+    assert number == again
+    ended(control, number)
+    for unit in (first, second):
+        until("the unit's end", lambda u=unit: control.unit(u)["StateName"] == "Succeeded")
+        assert control.results(unit).startswith(wrote("k", 3))

@@ -131,3 +131,125 @@ pub(super) async fn register(
         move |registry: &mut Registry, now| apply(registry, &nodes, (&own, signs), &options, now).map(drop);
     store.change_registry(None, change).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::core::Time;
+    use crate::controller::options::NodeType as Wanted;
+    use crate::mesh::firewall::Pattern;
+
+    fn options(discovery: Discovery) -> ControllerOptions {
+        let seconds = Duration::from_secs;
+        ControllerOptions {
+            node_type: Wanted::Control,
+            store: "sqlite".into(),
+            store_password_file: None,
+            credentials: None,
+            child_types: crate::controller::options::ChildTypes {
+                local: "local".into(),
+                runner: "ansible-runner".into(),
+                kube_runtime: "k".into(),
+                kube_in_cluster: "i".into(),
+            },
+            run_dir: "/tmp".into(),
+            tls_client: None,
+            require_tls: false,
+            verify_signature: true,
+            discovery,
+            discover_nodes: Vec::new(),
+            on_loss: crate::controller::options::OnLoss::TakeOver,
+            payload_copies: 1,
+            timers: crate::controller::options::Timers {
+                heartbeat: seconds(10),
+                owner_lost_after: seconds(30),
+                lost_after: seconds(180),
+                poll: seconds(20),
+            },
+            bounds: crate::controller::options::Bounds {
+                max_pending: 10,
+                max_payload: 10,
+                payload_retention: seconds(1),
+                output_retention: seconds(1),
+                output_limit: 1,
+                job_retention: seconds(1),
+                project_cache: 1,
+                cleanup_every: seconds(1),
+            },
+            forks_per_cpu: 4,
+            mib_per_fork: 100,
+            memory_reserve: None,
+            peers: crate::controller::options::Peers {
+                service: crate::wire::ServiceName::new("ctrlpeer").unwrap(),
+                tls_server: None,
+                tls_client: None,
+            },
+        }
+    }
+
+    fn node(name: &str, types: &[(&str, bool)]) -> NodeView {
+        let work_types = types.iter().map(|(name, secure)| ((*name).to_owned(), *secure)).collect();
+        NodeView { name: name.into(), routed: true, advertised: Some(1), tls: false, work_types }
+    }
+
+    fn registered(nodes: &[NodeView], options: &ControllerOptions) -> Vec<(String, Wanted, bool, Offer)> {
+        let mut registry = Registry { instances: Vec::new(), groups: Vec::new() };
+        let own = InstanceName::from("own");
+        assert!(apply(&mut registry, nodes, (&own, true), options, Time(0)).unwrap());
+        assert!(!apply(&mut registry, nodes, (&own, true), options, Time(1)).unwrap(), "it changes once");
+        let show = |one: &crate::controller::core::Instance| {
+            (one.name.to_string(), one.node_type, one.enabled, one.offer)
+        };
+        registry.plain_instances().iter().map(show).collect()
+    }
+
+    #[test]
+    fn nodes_are_registered_as_what_they_advertise() {
+        let nodes = [
+            node("own", &[("local", false)]),
+            node("e", &[("ansible-runner", true)]),
+            node("hop", &[]),
+            node("other", &[("cat", false)]),
+        ];
+        let secure = Offer { runner: true, secure: true, tls: false };
+        let own = ("own".to_owned(), Wanted::Control, true, Offer::default());
+        assert_eq!(registered(&nodes, &options(Discovery::Off)), std::slice::from_ref(&own));
+        for (discovery, enabled) in [(Discovery::Disabled, false), (Discovery::Enabled, true)] {
+            let found = registered(&nodes, &options(discovery));
+            let wanted = [
+                own.clone(),
+                ("e".to_owned(), Wanted::Execution, enabled, secure),
+                ("hop".to_owned(), Wanted::Hop, enabled, Offer::default()),
+            ];
+            assert_eq!(found, wanted);
+        }
+        let some = ControllerOptions {
+            discover_nodes: vec![Pattern::Exact("hop".into())],
+            ..options(Discovery::Enabled)
+        };
+        assert_eq!(registered(&nodes, &some).len(), 2, "own and hop");
+    }
+
+    #[test]
+    fn a_node_is_seen_while_it_is_routed_and_advertises() {
+        let (own, start) = (InstanceName::from("own"), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut sightings = Sightings::default();
+        let age = |sightings: &Sightings, now| {
+            let seen = sightings.report(&own, now);
+            let e = seen.iter().find(|seen| seen.instance.as_str() == "e").unwrap();
+            (e.routed, e.age.as_secs())
+        };
+        let mut e = node("e", &[]);
+        sightings.note(std::slice::from_ref(&e), at(0));
+        sightings.note(std::slice::from_ref(&e), at(100));
+        assert_eq!(age(&sightings, at(100)), (true, 0));
+        sightings.note(&[], at(110));
+        assert_eq!(age(&sightings, at(130)), (false, 30));
+        sightings.note(std::slice::from_ref(&e), at(200));
+        assert_eq!(age(&sightings, at(200)), (true, 100), "its advertisement is too old to count");
+        e.advertised = Some(2);
+        sightings.note(std::slice::from_ref(&e), at(201));
+        assert_eq!(age(&sightings, at(201)), (true, 0));
+    }
+}
