@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from client import ControlError
-from mesh import MESHCTL, command_type, environment, until
+from mesh import MESHCTL, RECEPTORCTL, command_type, environment, until
 
 STAND_IN = pathlib.Path(__file__).with_name("stand_in_runner.py")
 RUNNER = f"{STAND_IN} worker"
@@ -219,3 +219,11 @@ def test_the_same_key_is_the_same_job(nodes):
     for unit in (first, second):
         until("the unit's end", lambda u=unit: control.unit(u)["StateName"] == "Succeeded")
         assert control.results(unit).startswith(wrote("k", 3))
+
+
+def test_receptorctl_submits_and_follows_a_job(nodes):
+    control = nodes["control"]
+    command = [str(RECEPTORCTL), "--socket", str(control.socket), "work", "submit", "controller", "--node", "control", "-p", "-", "-f"]
+    done = subprocess.run(command, input=stream(ident="rc", lines=4), capture_output=True, env=environment(), timeout=60)
+    assert done.returncode == 0, done
+    assert wrote("rc", 4) in done.stdout and b'{"eof": true}' in done.stdout
