@@ -18,7 +18,6 @@ use crate::mesh::firewall::Pattern;
 
 directive! {
     /// Makes this node a control node, which places jobs
-    /// This version knows its settings and refuses to run it
     "work-controller" in Work [singleton];
     WorkController => ControllerOptions {
         /// control, or hybrid to run jobs as well
