@@ -9,7 +9,7 @@ use super::operation::{operate, print_list};
 
 /// Verbs of `meshctl group`.
 #[derive(Debug, Subcommand)]
-pub(super) enum Group {
+pub(super) enum GroupVerb {
     /// List them: a table on a terminal, else JSON
     List,
     /// Show one
@@ -19,7 +19,7 @@ pub(super) enum Group {
     },
 }
 
-impl Group {
+impl GroupVerb {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         match self {
             Self::List => {

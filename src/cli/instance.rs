@@ -9,7 +9,7 @@ use super::operation::{operate, print_list};
 
 /// Verbs of `meshctl instance`.
 #[derive(Debug, Subcommand)]
-pub(super) enum Instance {
+pub(super) enum InstanceVerb {
     /// List them: a table on a terminal, else JSON
     List,
     /// Show one
@@ -37,7 +37,7 @@ pub(super) enum Instance {
     },
 }
 
-impl Instance {
+impl InstanceVerb {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let (op, name) = match self {
             Self::List => {

@@ -73,13 +73,13 @@ enum Verb {
     Work(work::Work),
     /// Jobs that find their node by themselves
     #[command(subcommand)]
-    Job(job::Job),
+    Job(job::JobVerb),
     /// Nodes that run jobs
     #[command(subcommand)]
-    Instance(instance::Instance),
+    Instance(instance::InstanceVerb),
     /// Groups of instances
     #[command(subcommand)]
-    Group(group::Group),
+    Group(group::GroupVerb),
     /// Make certificates, look at them and verify them
     #[command(subcommand)]
     Cert(cert::Cert),

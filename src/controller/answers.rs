@@ -3,11 +3,11 @@
 use serde_json::{Map, Value, json};
 
 use super::core::{Explanation, Instance, Job, Progress, Time, unusable};
-use super::driver::{Driver, rfc3339};
+use super::driver::{JobDriver, rfc3339};
 use super::store::{JobDetail, JobRow, Kept, Overview};
 
 /// All instances with their loads.
-pub(super) fn instances(overview: &Overview, driver: &Driver) -> Vec<Value> {
+pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Value> {
     let registry = &overview.registry;
     let records = registry.instances.iter().zip(&overview.loads.instances);
     let one = |(record, load): (&super::store::InstanceRecord, &super::core::InstanceLoad)| {

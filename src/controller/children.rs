@@ -17,9 +17,9 @@ const PARAMS: &str = "params";
 
 /// The units of this node.
 #[derive(Debug, Clone)]
-pub struct Units(pub Registry);
+pub struct RegistryChildren(pub Registry);
 
-impl Units {
+impl RegistryChildren {
     async fn submit(&self, request: ChildRequest, input: ChildInput) -> Result<(), WorkError> {
         let ChildRequest { unit, node, work_type, params, signed, tls, ttl } = request;
         let request = SubmitRequest {
@@ -71,7 +71,7 @@ impl Units {
     }
 }
 
-impl Children for Units {
+impl Children for RegistryChildren {
     fn known(&self, unit: &str) -> Known {
         match self.0.lacks_payload(unit) {
             Ok(true) => Known::Unsent,

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::children::Units;
+use super::children::RegistryChildren;
 use super::core::{ChildId, InstanceName, JobId};
-use super::driver::Driver;
+use super::driver::JobDriver;
 use super::driver::world::Mesh;
 use super::header::{self, Header};
 use super::options::ControllerOptions;
@@ -28,7 +28,7 @@ const CHUNK: usize = 256 << 10;
 /// A running controller. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Service {
-    pub(super) driver: Arc<Driver>,
+    pub(super) driver: Arc<JobDriver>,
     stop: CancellationToken,
 }
 
@@ -55,8 +55,8 @@ impl Service {
     ) -> Result<Self, Error> {
         let node = InstanceName::from(node);
         let store = Store::open(store, &node).await?;
-        let children = Arc::new(Units(registry.clone()));
-        let driver = Driver::start(node, store, options, mesh, children).await?;
+        let children = Arc::new(RegistryChildren(registry.clone()));
+        let driver = JobDriver::start(node, store, options, mesh, children).await?;
         let stop = CancellationToken::new();
         let service = Self { driver: driver.clone(), stop: stop.clone() };
         registry.serve_jobs(Box::new(Door(Arc::downgrade(&driver)))).await;
@@ -76,12 +76,12 @@ impl Service {
 }
 
 /// What units reach of the controller. It keeps nothing alive.
-struct Door(Weak<Driver>);
+struct Door(Weak<JobDriver>);
 
 const STOPPED: &str = "the controller has stopped";
 
 impl Door {
-    fn driver(&self) -> Result<Arc<Driver>, String> {
+    fn driver(&self) -> Result<Arc<JobDriver>, String> {
         self.0.upgrade().ok_or_else(|| STOPPED.to_owned())
     }
 }
@@ -146,7 +146,7 @@ impl Jobs for Door {
 }
 
 /// A unit whose payload is here and whose row is not: an earlier process ended between the two.
-async fn enter_again(driver: Arc<Driver>, unit: JobUnit) -> Result<(), String> {
+async fn enter_again(driver: Arc<JobDriver>, unit: JobUnit) -> Result<(), String> {
     let extra = unit.extra();
     let header = extra.header.clone();
     let parsed = header.as_ref().map(|text| Header::parse(text.as_bytes())).transpose();
@@ -174,7 +174,7 @@ async fn enter_again(driver: Arc<Driver>, unit: JobUnit) -> Result<(), String> {
 /// A submission while its payload comes.
 #[derive(Debug)]
 struct Intake {
-    driver: Arc<Driver>,
+    driver: Arc<JobDriver>,
     stream: stream::Submission,
     header: Option<String>,
     request: JobRequest,
@@ -225,13 +225,13 @@ impl JobIntake for Intake {
     }
 }
 
-async fn enter(driver: &Driver, submission: &Submission) -> Result<Submitted, Error> {
+async fn enter(driver: &JobDriver, submission: &Submission) -> Result<Submitted, Error> {
     let limit = u64::from(driver.options().bounds.max_pending);
     driver.store.submit(submission.clone(), limit).await
 }
 
 /// Stores a job as soon as the store is there.
-async fn enter_later(driver: &Driver, submission: Submission, unit: JobUnit) -> Result<(), Error> {
+async fn enter_later(driver: &JobDriver, submission: Submission, unit: JobUnit) -> Result<(), Error> {
     loop {
         tokio::time::sleep(AWAY).await;
         let _entering = driver.entering.read().await;
@@ -242,7 +242,7 @@ async fn enter_later(driver: &Driver, submission: Submission, unit: JobUnit) -> 
     }
 }
 
-async fn follow(driver: &Driver, job: Submitted, unit: JobUnit) -> Result<(), Error> {
+async fn follow(driver: &JobDriver, job: Submitted, unit: JobUnit) -> Result<(), Error> {
     let (node, id) = (driver.node.clone(), unit.id().to_string());
     driver.attach(job.id(), unit).await?;
     driver.store.hold(job.id(), node, id, Kept::Output).await
@@ -266,7 +266,7 @@ fn check(header: &Header, is_admin: bool) -> Result<(), String> {
 }
 
 fn submission(
-    driver: &Driver,
+    driver: &JobDriver,
     unit: &JobUnit,
     accepted: stream::Accepted,
     launched_by: &str,

@@ -18,7 +18,7 @@ const POLL: Duration = Duration::from_millis(500);
 
 /// Verbs of `meshctl job`.
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum Job {
+pub(in crate::cli) enum JobVerb {
     /// Submit what ansible-runner transmit writes, with a header line before it or without
     Submit {
         /// The stream [default: standard input]
@@ -72,7 +72,7 @@ pub(in crate::cli) enum Job {
     },
 }
 
-impl Job {
+impl JobVerb {
     pub(in crate::cli) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         match self {
             Self::Submit { file, header } => submit(context, &file, header).await,

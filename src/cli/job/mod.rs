@@ -9,7 +9,7 @@ mod pack;
 mod transmit;
 mod tree;
 
-pub(super) use self::manage::Job;
+pub(super) use self::manage::JobVerb;
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::Driver;
+use super::JobDriver;
 use super::output::AttemptOutput;
 use super::world::{ChildInput, ChildNews, ChildRequest, Known};
 use crate::controller::core::{
@@ -25,7 +25,7 @@ const RELEASE: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest:
 /// How often counters are saved while output comes.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
-impl Driver {
+impl JobDriver {
     /// Drives one attempt to its last duty. May be called again after an error.
     pub(super) async fn drive_attempt(
         self: &Arc<Self>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Driver;
+use super::JobDriver;
 use super::world::{ChildInput, ChildNews, ChildRequest};
 use crate::controller::core::{ChildEnd, HealthReport, InstanceName, Rates};
 use crate::controller::health::{BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, next_checks};
@@ -13,7 +13,7 @@ use crate::controller::store::Error;
 const PAUSE: Duration = Duration::from_secs(1);
 const RELEASES: u32 = 5;
 
-impl Driver {
+impl JobDriver {
     /// Starts the checks that are due.
     pub(super) async fn check_instances(self: &Arc<Self>) -> Result<(), Error> {
         let registry = self.store.registry().await?;

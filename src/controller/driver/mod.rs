@@ -36,7 +36,7 @@ const LEAST_PAUSE: Duration = Duration::from_millis(10);
 const AWAY: Duration = Duration::from_secs(1);
 
 /// What drives the jobs of one control node.
-pub struct Driver {
+pub struct JobDriver {
     pub(super) node: InstanceName,
     pub(super) store: Store,
     pub(super) fence: Fence,
@@ -57,13 +57,13 @@ pub struct Driver {
     wake: Notify,
 }
 
-impl std::fmt::Debug for Driver {
+impl std::fmt::Debug for JobDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Driver").field("fence", &self.fence).finish_non_exhaustive()
+        f.debug_struct("JobDriver").field("fence", &self.fence).finish_non_exhaustive()
     }
 }
 
-impl Driver {
+impl JobDriver {
     /// Takes this node's lease; its jobs continue, or fail if the options say so.
     ///
     /// # Errors

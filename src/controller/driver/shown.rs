@@ -2,13 +2,13 @@
 
 use jiff::Timestamp;
 
-use super::Driver;
+use super::JobDriver;
 use crate::controller::core::{ChildType, JobId, JobState, Progress, Time};
 use crate::controller::store::{Error, JobDetail, JobFilter, Kept, PAGE_MAX};
 use crate::rpc::UnitState;
 use crate::work::jobs::{JobExtra, JobReport, JobUnit};
 
-impl Driver {
+impl JobDriver {
     /// A unit follows a job from now on. One whose job has ended shows that at once.
     ///
     /// # Errors
