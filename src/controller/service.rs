@@ -10,10 +10,10 @@ use super::children::RegistryChildren;
 use super::core::{ChildId, InstanceName, JobId};
 use super::driver::JobDriver;
 use super::driver::world::Mesh;
-use super::header::{self, Header};
+use super::header::Header;
 use super::options::ControllerOptions;
 use super::refusal::LINE_LIMIT;
-use super::store::{Dependency, Error, Kept, Options, Store, Submission, Submitted, Terms};
+use super::store::{Error, Kept, Options, Store, Submission, Submitted, Terms};
 use super::stream;
 use crate::work::Registry;
 use crate::work::jobs::{Act, JobIntake, JobRequest, JobUnit, Jobs};
@@ -274,10 +274,6 @@ fn submission(
     let stream::Accepted { header, forks, .. } = accepted;
     let text = serde_json::to_string(&header).map_err(|error| error.to_string())?;
     let size = header.size(forks);
-    let needs = header.depends_on.iter().map(|need| match need {
-        header::Dependency::Job(id) => Dependency::Id(*id),
-        header::Dependency::Key(key) => Dependency::Key(key.clone()),
-    });
     let terms = Terms {
         groups: header.groups.walk(),
         retry: header.retry,
@@ -299,6 +295,6 @@ fn submission(
         forks: size.forks,
         launched_by: launched_by.to_owned(),
         exclusive: header.exclusive.clone(),
-        needs: needs.collect(),
+        needs: header.depends_on.clone(),
     })
 }

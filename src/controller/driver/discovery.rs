@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::world::NodeView;
 use crate::controller::core::{InstanceName, NodeType, Offer, SIGHTING_LIFE};
 use crate::controller::options::{ControllerOptions, Discovery};
-use crate::controller::store::{Error, InstanceRecord, Registry, Seen, Store};
+use crate::controller::store::{Error, InstanceRecord, Observed, Registry, Store};
 
 /// When each node was heard last, by the clock of this process.
 #[derive(Debug, Default)]
@@ -43,13 +43,13 @@ impl Sightings {
     }
 
     /// What a heartbeat says.
-    pub(super) fn report(&self, own: &InstanceName, now: Instant) -> Vec<Seen> {
-        let others = self.0.iter().filter(|(name, _)| *name != own).map(|(name, sighted)| Seen {
+    pub(super) fn report(&self, own: &InstanceName, now: Instant) -> Vec<Observed> {
+        let others = self.0.iter().filter(|(name, _)| *name != own).map(|(name, sighted)| Observed {
             instance: name.clone(),
             routed: sighted.routed,
             age: now.duration_since(sighted.seen),
         });
-        let myself = Seen { instance: own.clone(), routed: true, age: Duration::ZERO };
+        let myself = Observed { instance: own.clone(), routed: true, age: Duration::ZERO };
         others.chain([myself]).collect()
     }
 }

@@ -7,7 +7,7 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use bytes::{Bytes, BytesMut};
 
 use crate::controller::core::{AttemptNo, Job};
-use crate::controller::store::{Figures, HostStats};
+use crate::controller::store::Figures;
 use crate::controller::stream::{WorkerOutput, lost_line};
 use crate::work::jobs::JobUnit;
 
@@ -89,25 +89,12 @@ impl AttemptOutput {
 
     /// What was counted.
     pub(super) fn figures(&self) -> Figures {
-        let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-        let hosts = self.parser.hosts().iter().map(|(host, stats)| {
-            let stats = HostStats {
-                ok: count(stats.ok),
-                changed: count(stats.changed),
-                failures: count(stats.failures),
-                dark: count(stats.dark),
-                skipped: count(stats.skipped),
-                rescued: count(stats.rescued),
-                ignored: count(stats.ignored),
-            };
-            (host.clone(), stats)
-        });
         Figures {
             events: self.parser.events(),
             output_bytes: self.unit.as_ref().map_or(0, JobUnit::output_size),
             rc: self.parser.exit_code(),
             revision: None,
-            hosts: hosts.collect(),
+            hosts: self.parser.hosts().clone(),
         }
     }
 }
