@@ -39,13 +39,18 @@ pub fn member_changes(instances: &[Instance], groups: &[Group]) -> Vec<MemberCha
     changes
 }
 
-/// The members of each group, in the order of the groups. A container group has none.
+/// The members of each group, in the order of the groups, and there in order of registration. A container group has none.
 fn compute_members(instances: &[Instance], groups: &[Group]) -> Vec<Vec<Member>> {
     let mut draft = Draft::from_lists(instances, groups);
     draft.fill(MemberOrigin::Minimum, |group, size, _pool| size >= group.policy.minimum);
     draft.fill(MemberOrigin::Percentage, |group, size, pool| {
         100 * size as u64 >= u64::from(group.policy.percentage) * pool as u64
     });
+    let place: BTreeMap<&InstanceName, usize> =
+        instances.iter().enumerate().map(|(at, instance)| (&instance.name, at)).collect();
+    for members in &mut draft.members {
+        members.sort_by_key(|member| place.get(&member.name));
+    }
     draft.members
 }
 

@@ -107,6 +107,20 @@ fn a_lost_or_disabled_instance_keeps_its_groups() {
     assert_eq!(member_changes(&instances, &groups), []);
 }
 
+/// Which of two comes first into a group depends on what the other groups have; the group's members do not.
+#[test]
+fn members_stand_in_order_of_registration() {
+    let mut groups = vec![
+        Group::new("controlplane".into(), policy(51, 0, &[])),
+        Group::new("g1".into(), policy(0, 2, &[])),
+    ];
+    apply(&nodes("h1 h2 h3"), &mut groups);
+    let names: Vec<_> = groups[0].members().iter().map(|member| member.name.clone()).collect();
+    let mut sorted = names.clone();
+    sorted.sort();
+    assert_eq!((names.len(), &names), (2, &sorted));
+}
+
 #[test]
 fn the_reserved_groups_take_everything() {
     let mut groups = Group::reserved().to_vec();
