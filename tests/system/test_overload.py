@@ -383,10 +383,15 @@ def test_a_new_listener_opens_behind_the_new_rules(target):
         until("the new listener", lambda: connects(port))
         blocked.start()
         until("a way to the target", lambda: "target" in blocked.status()["RoutingTable"])
-        answer = blocked.command("ping target")
+        # The target may not have a way back yet for its notice.
+        answer = until("a word from the target", lambda: answered(blocked.command("ping target")))
         reload.join()
     assert answers == [{"Success": True}], answers
     assert answer["Success"] is False and "blocked by firewall" in answer["Error"], answer
+
+
+def answered(answer):
+    return answer if answer["Success"] or answer["Error"] != "timeout" else None
 
 
 def connects(port):
