@@ -1,7 +1,5 @@
 //! One attempt of a job: sent once, followed to its end, completed in the job's output, and released.
 
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,14 +8,11 @@ use tokio::time::{Instant, sleep};
 
 use super::JobDriver;
 use super::output::AttemptOutput;
-use super::world::{ChildInput, ChildNews, ChildRequest, Known};
+use super::world::{ChildNews, ChildRequest, Known};
 use crate::controller::core::{
-    Attempt, AttemptNo, ChildEnd, ChildType, Duty, Evidence, Job, JobId, Progress, RetryDelay,
+    Attempt, AttemptNo, ChildEnd, Duty, Evidence, Job, JobId, Progress, RetryDelay,
 };
-use crate::controller::header::Header;
-use crate::controller::refusal::LINE_LIMIT;
 use crate::controller::store::Error;
-use crate::controller::stream::KwargsChange;
 use crate::work::jobs::JobUnit;
 
 /// Between two tries to release a unit.
@@ -54,39 +49,6 @@ impl JobDriver {
             sleep(RELEASE.delay(failures)).await;
         }
         self.store.drive(self.fence.clone(), id, None, move |job, _| job.on_swept(n)).await.map(drop)
-    }
-
-    /// The unit of an attempt, or why there can be none.
-    async fn request(&self, job: &Job, attempt: &Attempt) -> Result<Result<ChildRequest, String>, Error> {
-        let options = self.options();
-        let types = &options.child_types;
-        let Some(node) = attempt.node.clone() else {
-            return Ok(Err("container groups are not served by this version".to_owned()));
-        };
-        let is_own = node == self.node;
-        let offer = self.offer_of(&node).await;
-        let work_type = match attempt.child {
-            ChildType::Local => types.local.clone(),
-            ChildType::Runner => types.runner.clone(),
-            ChildType::Container => types.kube_runtime.clone(),
-        };
-        let header = self.header(job.id).await?;
-        let unit = attempt.unit.to_string();
-        let mut params = format!("--private-data-dir={}/meshd_{unit}", options.run_dir.display());
-        if header.cleanup {
-            params.push_str(" --delete");
-        }
-        if let Some(seconds) = header.runner.as_ref().and_then(|runner| runner.keepalive) {
-            params.push_str(&format!(" --keepalive-seconds {seconds}"));
-        }
-        let tls = options.tls_client.clone().filter(|_| offer.tls && !is_own);
-        let signed = offer.secure && !is_own;
-        Ok(Ok(ChildRequest { unit, node, work_type, params, signed, tls, ttl: None }))
-    }
-
-    async fn header(&self, id: JobId) -> Result<Header, Error> {
-        let text = self.store.detail(id).await?.header;
-        Header::parse(text.as_bytes()).map_err(|error| Error::Corrupt(format!("header of job {id}: {error}")))
     }
 
     /// Sees to it that the unit exists. Returns false if there is none and never will be.
@@ -150,17 +112,6 @@ impl JobDriver {
             move |job: &mut crate::controller::core::Driven<'_>, now| job.on_ended(n, &evidence, now);
         self.store.drive(self.fence.clone(), id, None, report).await?;
         Ok(false)
-    }
-
-    /// What the child of a job reads: the runner's stream, without our header.
-    async fn input(&self, id: JobId) -> Result<Result<ChildInput, String>, Error> {
-        let Some(unit) = self.first_unit(id) else {
-            return Ok(Err("its payload is gone: its unit was released by force".to_owned()));
-        };
-        let header = self.header(id).await?;
-        let path = unit.payload();
-        let read = tokio::task::spawn_blocking(move || input(&path, &header)).await;
-        Ok(read.unwrap_or_else(|_| Err("its payload could not be read".to_owned())))
     }
 
     /// Follows the unit to its end, and reports it. Returns false if there is nothing to follow any more.
@@ -280,28 +231,4 @@ impl JobDriver {
         }
         self.show(id).await
     }
-}
-
-/// Finds the runner's stream in a payload, and rewrites its first line if the header asks for that.
-fn input(path: &Path, header: &Header) -> Result<ChildInput, String> {
-    let broken = |error: std::io::Error| format!("its payload cannot be read: {error}");
-    let mut file = BufReader::new(std::fs::File::open(path).map_err(broken)?);
-    let mut line = |at: &mut u64| -> Result<Vec<u8>, String> {
-        let mut line = Vec::new();
-        let limit = LINE_LIMIT as u64 + 1;
-        *at += (&mut file).take(limit).read_until(b'\n', &mut line).map_err(broken)? as u64;
-        Ok(line)
-    };
-    let mut from = 0;
-    let first = line(&mut from)?;
-    let is_header = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&first)
-        .is_ok_and(|object| object.contains_key("controller"));
-    let kwargs_at = if is_header { from } else { 0 };
-    let change = KwargsChange::of(header);
-    if change.is_none() {
-        return Ok(ChildInput { head: Vec::new(), file: Some((path.to_owned(), kwargs_at)) });
-    }
-    let kwargs = if is_header { line(&mut from)? } else { first };
-    let head = change.apply(&kwargs).map_err(|error| error.to_string())?;
-    Ok(ChildInput { head, file: Some((path.to_owned(), from)) })
 }

@@ -3,12 +3,15 @@
 //!
 //! - `world`: what it does to mesh and units. `discovery`: who is registered. `checks`: their health.
 //! - `attempt`: one attempt, from its submission to the release of its unit. `output`: what it adds to its job's output.
+//! - `request` and `input`: the unit of an attempt, and what it reads.
 //! - `shown`: what the units of jobs show.
 
 mod attempt;
 mod checks;
 mod discovery;
+mod input;
 mod output;
+mod request;
 mod shown;
 pub mod world;
 

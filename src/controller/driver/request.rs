@@ -1,0 +1,47 @@
+//! The unit of an attempt: which work type of which node, and with which parameters. What it reads is `input`'s.
+
+use super::JobDriver;
+use super::world::ChildRequest;
+use crate::controller::core::{Attempt, ChildType, Job, JobId};
+use crate::controller::header::Header;
+use crate::controller::store::Error;
+
+impl JobDriver {
+    /// The unit of an attempt, or why there can be none.
+    pub(super) async fn request(
+        &self,
+        job: &Job,
+        attempt: &Attempt,
+    ) -> Result<Result<ChildRequest, String>, Error> {
+        let options = self.options();
+        let types = &options.child_types;
+        let Some(node) = attempt.node.clone() else {
+            return Ok(Err("container groups are not served by this version".to_owned()));
+        };
+        let is_own = node == self.node;
+        let offer = self.offer_of(&node).await;
+        let work_type = match attempt.child {
+            ChildType::Local => types.local.clone(),
+            ChildType::Runner => types.runner.clone(),
+            ChildType::Container => types.kube_runtime.clone(),
+        };
+        let header = self.header(job.id).await?;
+        let unit = attempt.unit.to_string();
+        let mut params = format!("--private-data-dir={}/meshd_{unit}", options.run_dir.display());
+        if header.cleanup {
+            params.push_str(" --delete");
+        }
+        if let Some(seconds) = header.runner.as_ref().and_then(|runner| runner.keepalive) {
+            params.push_str(&format!(" --keepalive-seconds {seconds}"));
+        }
+        let tls = options.tls_client.clone().filter(|_| offer.tls && !is_own);
+        let signed = offer.secure && !is_own;
+        Ok(Ok(ChildRequest { unit, node, work_type, params, signed, tls, ttl: None }))
+    }
+
+    /// What was asked for with a job.
+    pub(super) async fn header(&self, id: JobId) -> Result<Header, Error> {
+        let text = self.store.detail(id).await?.header;
+        Header::parse(text.as_bytes()).map_err(|error| Error::Corrupt(format!("header of job {id}: {error}")))
+    }
+}

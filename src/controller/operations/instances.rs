@@ -1,0 +1,60 @@
+//! What operators change of instances.
+
+use serde_json::Value;
+
+use super::arguments::Arguments;
+use super::{Refused, answers};
+use crate::controller::core::{Adjustment, InstanceName, NodeType};
+use crate::controller::service::Service;
+use crate::controller::store::{Audit, Error, InstanceRecord, Registry};
+
+impl Service {
+    pub(super) async fn instance(&self, name: &str) -> Result<Value, Refused> {
+        let overview = self.driver.store.overview().await?;
+        let found = answers::instances(&overview, &self.driver).into_iter().find(|one| one["name"] == name);
+        Ok(found.ok_or_else(|| Error::NoInstance(InstanceName::from(name)))?)
+    }
+
+    pub(super) async fn add_instance(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
+        let name = asked.name("name")?;
+        let wanted = asked.text("node_type")?.unwrap_or_else(|| "execution".to_owned());
+        let node_type = [NodeType::Execution, NodeType::Hop].into_iter().find(|one| one.name() == wanted);
+        let node_type = node_type.ok_or_else(|| {
+            Refused::bad("node_type: it is execution or hop: control nodes register themselves")
+        })?;
+        let enabled = asked.flag("enabled")?.unwrap_or(true);
+        asked.end()?;
+        let instance = InstanceName::from(name.as_str());
+        let change = move |registry: &mut Registry, now| {
+            if registry.instance_mut(&instance).is_ok() {
+                return Err(Error::Conflict(format!("the instance {instance} exists")));
+            }
+            let record = InstanceRecord::register(instance.clone(), node_type, enabled, now);
+            registry.add_instance(record).map(drop)
+        };
+        let audit = Audit { target: name.clone(), ..audit };
+        self.driver.store.change_registry(Some(audit), change).await?;
+        self.instance(&name).await
+    }
+
+    pub(super) async fn set_instance(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
+        let name = asked.name("name")?;
+        let managed = asked.flag("managed_by_policy")?;
+        let adjustment = asked.take("capacity_adjustment");
+        asked.end()?;
+        let adjustment = adjustment.map(|value| {
+            let share = value.as_f64().filter(|share| (0.0..=1.0).contains(share));
+            share.ok_or_else(|| Refused::bad("capacity_adjustment: it is a number from 0 to 1"))
+        });
+        let adjustment = adjustment.transpose()?.map(|share| Adjustment((share * 100.0).round() as u32));
+        let instance = InstanceName::from(name.as_str());
+        let change = move |registry: &mut Registry, _| {
+            let one = &mut registry.instance_mut(&instance)?.instance;
+            one.managed_by_policy = managed.unwrap_or(one.managed_by_policy);
+            one.adjustment = adjustment.unwrap_or(one.adjustment);
+            Ok(())
+        };
+        self.driver.store.change_registry(Some(Audit { target: name.clone(), ..audit }), change).await?;
+        self.instance(&name).await
+    }
+}

@@ -1,0 +1,193 @@
+//! What operators ask of a controller: lists, explanations, cancels, and changes of instances and groups. Owns the names
+//! of operations and their arguments; the shapes of answers are `answers`'.
+
+mod arguments;
+mod groups;
+mod instances;
+mod jobs;
+
+use serde_json::{Map, Value, json};
+
+use self::arguments::Arguments;
+use super::answers;
+use super::core::{GroupName, InstanceName};
+use super::service::Service;
+use super::store::{Audit, Error};
+
+/// Why an operation was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// For programs.
+    pub code: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+impl Refused {
+    fn bad(message: impl Into<String>) -> Self {
+        Self { code: "bad_request", message: message.into() }
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        let code = match &error {
+            Error::Away(_) => "store_away",
+            Error::Fenced(_) => "owner_away",
+            Error::NoJob(_) | Error::NoInstance(_) | Error::NoGroup(_) | Error::NoDependency(_) => {
+                "not_found"
+            }
+            Error::Conflict(_) | Error::Job(_) | Error::KeyTaken { .. } => "conflict",
+            Error::Full(_)
+            | Error::TooOld { .. }
+            | Error::Held { .. }
+            | Error::Settings(_)
+            | Error::File { .. }
+            | Error::Corrupt(_)
+            | Error::Raced => "refused",
+        };
+        Self { code, message: error.to_string() }
+    }
+}
+
+impl Service {
+    /// Carries out one operation for a caller with all rights.
+    ///
+    /// # Errors
+    /// [`Refused`]
+    pub async fn operate(&self, mut request: Map<String, Value>, who: &str) -> Result<Value, Refused> {
+        let Some(Value::String(op)) = request.remove("op") else {
+            return Err(Refused::bad("op: it is missing"));
+        };
+        let mut asked = Arguments { op: op.clone(), left: request };
+        let audit = |target: &str| Audit { who: who.to_owned(), op: op.clone(), target: target.to_owned() };
+        match op.as_str() {
+            "ping" => {
+                asked.end()?;
+                self.ping().await
+            }
+            "pause" | "resume" => {
+                asked.end()?;
+                let is_pause = op == "pause";
+                self.driver.store.set_paused(audit(""), is_pause).await?;
+                Ok(json!({"paused": is_pause}))
+            }
+            "instance.list" => {
+                asked.end()?;
+                let overview = self.driver.store.overview().await?;
+                Ok(json!({"instances": answers::instances(&overview, &self.driver)}))
+            }
+            "instance.get" => {
+                let name = asked.name("name")?;
+                asked.end()?;
+                self.instance(&name).await
+            }
+            "instance.enable" | "instance.disable" => {
+                let name = asked.name("name")?;
+                asked.end()?;
+                let (instance, enabled) = (InstanceName::from(name.as_str()), op == "instance.enable");
+                let change = move |registry: &mut super::store::Registry, _| {
+                    registry.instance_mut(&instance)?.instance.enabled = enabled;
+                    Ok(())
+                };
+                self.driver.store.change_registry(Some(audit(&name)), change).await?;
+                self.instance(&name).await
+            }
+            "instance.add" => self.add_instance(asked, audit("")).await,
+            "instance.set" => self.set_instance(asked, audit("")).await,
+            "instance.health" => {
+                let name = asked.name("name")?;
+                asked.end()?;
+                let instance = InstanceName::from(name.as_str());
+                let change = move |registry: &mut super::store::Registry, now| {
+                    registry.instance_mut(&instance)?.instance.request_health_check(now);
+                    Ok(())
+                };
+                self.driver.store.change_registry(Some(audit(&name)), change).await?;
+                self.instance(&name).await
+            }
+            "instance.remove" => {
+                let name = asked.name("name")?;
+                let dead = asked.flag("dead")?.unwrap_or(false);
+                let _drain = asked.flag("drain")?;
+                asked.end()?;
+                let instance = InstanceName::from(name.as_str());
+                let gone = match dead {
+                    true => {
+                        self.driver.store.declare_dead(audit(&name), instance).await?;
+                        self.driver.show_open().await?;
+                        true
+                    }
+                    false => self.driver.store.drain_instance(Some(audit(&name)), instance).await?,
+                };
+                Ok(json!({"name": name, "removed": gone}))
+            }
+            "group.list" => {
+                asked.end()?;
+                Ok(json!({"groups": answers::groups(&self.driver.store.overview().await?)}))
+            }
+            "group.get" => {
+                let name = asked.name("name")?;
+                asked.end()?;
+                self.group(&name).await
+            }
+            "group.create" | "group.set" => self.change_group(asked, audit("")).await,
+            "group.add" | "group.remove" => {
+                let (name, instance) = (asked.name("name")?, asked.name("instance")?);
+                asked.end()?;
+                let (group, member) = (GroupName::from(name.as_str()), InstanceName::from(instance.as_str()));
+                let is_add = op == "group.add";
+                let change = move |registry: &mut super::store::Registry, _| match is_add {
+                    true => registry.add_to_group(&group, &member),
+                    false => registry.remove_from_group(&group, &member),
+                };
+                self.driver.store.change_registry(Some(audit(&name)), change).await?;
+                self.group(&name).await
+            }
+            "group.delete" => {
+                let name = asked.name("name")?;
+                asked.end()?;
+                self.driver.store.delete_group(audit(&name), GroupName::from(name.as_str())).await?;
+                Ok(json!({"name": name, "deleted": true}))
+            }
+            "job.list" => self.list_jobs(asked).await,
+            "job.get" => {
+                let id = asked.job()?;
+                asked.end()?;
+                Ok(answers::job_detail(&self.driver.store.detail(id).await?))
+            }
+            "job.explain" => {
+                let id = asked.job()?;
+                asked.end()?;
+                let require_tls = self.driver.options().require_tls;
+                let explained = self.driver.store.explain(id, require_tls).await?;
+                Ok(answers::explanation(&self.driver.store.job(id).await?, explained))
+            }
+            "job.cancel" => {
+                let id = asked.job()?;
+                asked.end()?;
+                self.driver.store.cancel(Some(audit(&id.to_string())), id).await?;
+                self.driver.show_canceled(id).await?;
+                Ok(answers::job_detail(&self.driver.store.detail(id).await?))
+            }
+            other => Err(Refused { code: "unknown_op", message: format!("there is no operation {other}") }),
+        }
+    }
+
+    async fn ping(&self) -> Result<Value, Refused> {
+        let store = &self.driver.store;
+        let kind = match self.driver.options().store.split(':').next() {
+            Some("sqlite") | None => "sqlite",
+            Some(_) => "postgresql",
+        };
+        let (paused, error) = match store.is_paused().await {
+            Ok(paused) => (paused, None),
+            Err(error) => (false, Some(error.to_string())),
+        };
+        Ok(json!({
+            "node": self.driver.node.to_string(),
+            "paused": paused,
+            "store": {"kind": kind, "up": error.is_none(), "error": error},
+        }))
+    }
+}
