@@ -21,6 +21,13 @@ def pod(script, **changes):
     return awx_pod({"image": BUSYBOX, "args": ["sh", "-c", script]}, **changes)
 
 
+def held(script, directory):
+    """A pod whose script begins once the test has made `directory/go`. It has said `begun` by then."""
+    wait = "echo begun; until [ -e /held/go ]; do sleep 0.1; done; "
+    mounts = {"volumeMounts": [{"name": "held", "mountPath": "/held"}]}
+    return pod(wait + script, worker=mounts, volumes=[{"name": "held", "hostPath": {"path": str(directory)}}])
+
+
 def runner_pod():
     """The pod that AWX sends, unchanged but for its image."""
     return awx_pod({"image": RUNNER, "args": ["ansible-runner", "worker", "--private-data-dir=/runner"]})

@@ -5,8 +5,9 @@ import time
 import pytest
 
 import cluster as kubernetes
+from mesh import until
 from node import Reader
-from pods import assert_same, pod, shell
+from pods import assert_same, held, pod, shell
 
 PODLOGS = kubernetes.STATE / "podlogs"
 #: Lines that tell where one is missing or doubled.
@@ -42,27 +43,37 @@ def test_all_bytes_come_whatever_the_lengths_of_their_lines(node):
     assert status["StateName"] == "Succeeded"
 
 
-def test_output_at_full_speed_comes_whole_across_a_rotation(node):
-    # What is rotated away before the log can be followed is nobody's any more.
-    output, status = node.run(shell(f"echo begun; sleep 3; seq 1 320000 | {MARKED}"))
-    assert_same(output, b"begun\n" + marked(320_000))
-    assert status["StateName"] == "Succeeded"
+def followed(node, script, directory):
+    """A unit that begins to print when its log is followed: what is rotated away before that is lost to everybody."""
+    unit = node.submit(**held(script, directory))
+    node.running(unit)
+    (directory / "go").touch()
+    return unit
 
 
-def test_output_comes_whole_across_twenty_rotations(node):
-    # The kubelet looks every 3 s for logs of more than 1 MiB.
-    piece = 27_000
-    script = f"for n in $(seq 0 21); do seq $((n * {piece} + 1)) $(((n + 1) * {piece})) | {MARKED}; sleep 3; done"
-    seen = set()
-    unit = node.submit(**shell(script))
-    reader = Reader(node, unit)
-    while reader.is_alive():
-        seen.update(path.name for path in PODLOGS.glob("*/worker/0.log.*"))
-        time.sleep(0.2)
-    assert_same(reader.output, marked(22 * piece))
+def test_output_at_full_speed_comes_whole_across_a_rotation(node, tmp_path):
+    unit = followed(node, f"seq 1 320000 | {MARKED}", tmp_path)
+    assert_same(node.results(unit), b"begun\n" + marked(320_000))
     assert node.final(unit)["StateName"] == "Succeeded"
-    rotated = {name for name in seen if not name.endswith((".gz", ".tmp"))}
-    assert len(rotated) >= 20, sorted(seen)
+
+
+def test_output_comes_whole_across_twenty_rotations(node, tmp_path):
+    # The kubelet looks every 3 s for logs of more than 1 MiB.
+    numbers = "$((n * 27000 + 1)) $(((n + 1) * 27000))"
+    script = f"n=0; until [ -e /held/end ]; do seq {numbers} | {MARKED}; n=$((n + 1)); sleep 3; done; echo $n"
+    unit = followed(node, script, tmp_path)
+    reader, seen = Reader(node, unit), set()
+
+    def are_rotated():
+        seen.update(path.name for path in PODLOGS.glob("*/worker/0.log.*"))
+        return len({name for name in seen if not name.endswith((".gz", ".tmp"))}) >= 20
+
+    until("twenty files to be rotated away", are_rotated, 100, 0.2)
+    (tmp_path / "end").touch()
+    reader.join(60)
+    pieces = int(reader.output.split()[-1])
+    assert_same(reader.output, b"begun\n%b%d\n" % (marked(27_000 * pieces), pieces))
+    assert node.final(unit)["StateName"] == "Succeeded"
 
 
 def test_a_silent_job_outlives_an_idle_limit(node):
