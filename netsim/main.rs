@@ -47,10 +47,10 @@ fn every_scenario_comes_to_rest() {
     assert!(reports.len() >= Scenario::ALL.len());
 }
 
-/// Up to `NETSIM_NODES` nodes, or 1,000: memory and time grow with the square.
+/// Up to `NETSIM_NODES` nodes, or 300: memory and time grow with the square.
 #[test]
 fn a_growing_mesh_stays_cheap() {
-    let largest = replay::nodes().unwrap_or(1_000);
+    let largest = replay::nodes().unwrap_or(300);
     let sizes = [10, 30, 100, 300, 1_000, 3_000, 10_000].into_iter().filter(|&size| size <= largest);
     let rows: Vec<scaling::Row> =
         sizes.map(|size| scaling::measure(size).unwrap_or_else(|e| panic!("{size} nodes: {e}"))).collect();
@@ -62,10 +62,10 @@ fn a_growing_mesh_stays_cheap() {
     }
 }
 
-/// 1,000 nodes, or `NETSIM_NODES`.
+/// 500 nodes, or `NETSIM_NODES`.
 #[test]
 fn a_large_mesh_survives_everything_at_once() {
-    let nodes = replay::nodes().unwrap_or(1_000);
+    let nodes = replay::nodes().unwrap_or(500);
     let case = Case { scenario: Scenario::Everything, topology: Topology::Sparse, nodes, seed: 1 };
     let start = std::time::Instant::now();
     let report = case.run().unwrap_or_else(|error| panic!("{nodes} nodes: {error}"));
