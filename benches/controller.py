@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Measure jobs of the controller, on a line control - hop - exec of processes on loopback.
+
+    benches/controller.py [--bin target/dist/meshd] [--rounds 3] [--only start,rate,idle,output] [--postgresql]
+
+A native stand-in for ansible-runner, compiled here, speaks the runner's stream. Beside each figure stands that of a plain
+`work submit` of the same program over the same mesh in the same run. With --postgresql two control nodes share a database
+that is started for it, and clients ask both in turns. Figures:
+
+  start   from the beginning of a submission to the first instruction of the runner on `exec`, milliseconds
+  rate    jobs per second at --clients clients that submit, read all of the output, and release
+  idle    memory of a control node with and without the controller, MiB
+  output  memory that 1 GB of one job's output adds to the control node at its highest, MiB
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests/system"), str(ROOT / "benches")]
+
+from jobs import command, release, results, submit  # noqa: E402
+from mesh import Mesh, command_type, until  # noqa: E402
+
+RUNNER = ROOT / "target/stand-in-runner"
+
+
+def stream(**kwargs):
+    lines = [{"kwargs": {"ident": "bench", "playbook": "site.yml", **kwargs}}, {"eof": True}]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def request(node, worktype):
+    return json.dumps({"command": "work", "subcommand": "submit", "node": node, "worktype": worktype}).encode() + b"\n"
+
+
+PLAIN, PAYLOAD = request("exec", "ansible-runner"), stream()
+
+
+def job(path):
+    """The request for a job on the control node behind this socket."""
+    return request(pathlib.Path(path).parent.name, "controller")
+
+
+def build(program, with_controller=True, database=None):
+    """control (or two) - hop - exec."""
+    mesh = Mesh()
+    work = [command_type(name, str(RUNNER), "worker", runtime=True) for name in ("local", "ansible-runner")]
+    mesh.node("hop", listen=True, program=program, level="error")
+    names = ["control", "other"] if database else ["control"]
+    for name in names:
+        store = database.options() if database else {}
+        directive = [{"work-controller": {"discovery": "enabled", "rundir": str(mesh.dir), **store}}] if with_controller else []
+        mesh.node(name, peers=["hop"], work=work[:1], extra=directive, program=program, level="error")
+    mesh.node("exec", peers=["hop"], work=work[1:], program=program, level="error")
+    mesh.start()
+    if with_controller:
+        until("all instances to be ready", lambda: ready(mesh["control"]) == len(names) + 1, 60)
+    return mesh, [str(mesh[name].socket) for name in names]
+
+
+def ready(node):
+    answer = node.command({"command": "controller", "op": "instance.list"})
+    return sum(one["capacity"] > 0 for one in answer["result"]["instances"])
+
+
+def starts(path, line, count):
+    """Milliseconds from the beginning of a submission to the runner's."""
+    times = []
+    for _ in range(count):
+        asked = time.time_ns()
+        unit = submit(path, line, PAYLOAD)
+        output = results(path, unit)
+        times.append((json.loads(output.split(b"\n", 1)[0])["began"] - asked) / 1e6)
+        release(path, unit)
+    return sorted(times)
+
+
+def client(path, line, count, go, done):
+    wrong = []
+    go.wait()
+    for _ in range(count):
+        try:
+            unit = submit(path, line, PAYLOAD)
+            if not results(path, unit).endswith(b'{"eof": true}\n'):
+                wrong.append(f"{unit}: its output is not whole")
+            release(path, unit)
+        except (OSError, RuntimeError) as error:
+            wrong.append(repr(error))
+    done.put(wrong)
+
+
+def rate(paths, line_of, clients, count):
+    """Jobs per second."""
+    context = multiprocessing.get_context("fork")
+    go, done = context.Event(), context.SimpleQueue()
+    each = max(1, count // clients)
+    asked = [paths[n % len(paths)] for n in range(clients)]
+    processes = [context.Process(target=client, args=(p, line_of(p), each, go, done), daemon=True) for p in asked]
+    for process in processes:
+        process.start()
+    begun = time.perf_counter()
+    go.set()
+    wrong = [text for _ in processes for text in done.get()]
+    took = time.perf_counter() - begun
+    if wrong:
+        raise SystemExit(f"{len(wrong)} jobs went wrong: {wrong[:3]}")
+    return each * clients / took
+
+
+def highest(node, reset=False):
+    """The node's highest memory since the last reset, MiB."""
+    process = pathlib.Path(f"/proc/{node.process.pid}")
+    if reset:
+        (process / "clear_refs").write_text("5")
+    line = next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def idle(program, with_controller):
+    mesh, _ = build(program, with_controller)
+    try:
+        return mesh["control"].rss() / (1 << 20)
+    finally:
+        mesh.end()
+        mesh.remove()
+
+
+def output(mesh, path, line, size):
+    """(MiB that a job's output adds at the highest, seconds)"""
+    before = highest(mesh["control"], reset=True)
+    begun = time.perf_counter()
+    unit = submit(path, line, stream(bytes=size))
+    until("the job's end", lambda: command(path, b"work status %s\n" % unit)["State"] >= 2, 600, 0.2)
+    took = time.perf_counter() - begun
+    grown = highest(mesh["control"]) - before
+    status = command(path, b"work status %s\n" % unit)
+    if status["StdoutSize"] < size or status["State"] != 2:
+        raise SystemExit(f"{status['StdoutSize']} bytes of {size}: {status['Detail']}")
+    release(path, unit)
+    return grown, took
+
+
+def measure(program, a, want):
+    found = {}
+    if "idle" in want and not a.postgresql:
+        found["idle MiB"] = [(idle(program, True), idle(program, False))]
+    database = None
+    if a.postgresql:
+        from postgres import Postgres
+
+        database = Postgres().start()
+    mesh, paths = build(program, True, database)
+    try:
+        if "start" in want:
+            starts(paths[0], PLAIN, 3), starts(paths[0], job(paths[0]), 3)
+            pairs = [starts(paths[0], line, a.n) for line in (job(paths[0]), PLAIN)]
+            found["start ms, median"] = [tuple(map(statistics.median, pairs))]
+            found["start ms, p99"] = [tuple(times[int(a.n * 0.99)] for times in pairs)]
+        if "rate" in want:
+            rate(paths, job, a.clients, a.clients)
+            found["jobs/s"] = [(rate(paths, job, a.clients, a.jobs), rate(paths, lambda _: PLAIN, a.clients, a.jobs))]
+        if "output" in want:
+            for line in (job(paths[0]), PLAIN):
+                output(mesh, paths[0], line, 20_000_000)
+            pairs = [output(mesh, paths[0], line, a.bytes) for line in (job(paths[0]), PLAIN)]
+            found["output MiB"] = [tuple(grown for grown, _ in pairs)]
+            found["output s"] = [tuple(took for _, took in pairs)]
+    finally:
+        mesh.end()
+        mesh.remove()
+        if database:
+            database.end()
+    return found
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--bin", default=ROOT / "target/dist/meshd", type=pathlib.Path)
+    ap.add_argument("--rounds", type=int, default=3)
+    ap.add_argument("--clients", type=int, default=10)
+    ap.add_argument("-n", type=int, default=100, help="submissions for `start`")
+    ap.add_argument("--jobs", type=int, default=500, help="jobs for `rate`")
+    ap.add_argument("--bytes", type=int, default=1_000_000_000)
+    ap.add_argument("--only", default="start,rate,idle,output")
+    ap.add_argument("--postgresql", action="store_true")
+    a = ap.parse_args()
+    subprocess.run(["rustc", "--edition", "2024", "-O", "-o", RUNNER, ROOT / "benches/stand_in/runner.rs"], check=True)
+    runs = {}
+    for _ in range(a.rounds):
+        for name, pairs in measure(a.bin, a, a.only.split(",")).items():
+            runs.setdefault(name, []).extend(pairs)
+    print(f"{time.strftime('%Y-%m-%d %H:%M')}, {os.cpu_count()} cores, {os.uname().release}\n")
+    print("| | controller | plain `work submit` | ratio |\n|---|---|---|---|")
+    for name, pairs in runs.items():
+        ours, plain = (statistics.median(side) for side in zip(*pairs))
+        print(f"| {name} | {ours:.1f} ({min(p[0] for p in pairs):.1f} to {max(p[0] for p in pairs):.1f}) | {plain:.1f} | {ours / plain if plain else 0:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
