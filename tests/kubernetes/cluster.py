@@ -63,10 +63,6 @@ class Cluster:
         images.make_busybox(STATE, self.ctr)
         self.start_server()
         self.start_kubelet()
-        self.spawn(
-            "scheduler", f"{programs.BIN}/kube-scheduler", f"--kubeconfig={STATE}/admin.kubeconfig",
-            "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port=26259",
-        )
         until("the node to be ready", self.is_node_ready, 90)
         self.kubectl("taint", "nodes", "node1", "node.kubernetes.io/not-ready-", check=False)
         self.kubectl("create", "namespace", JOBS)
@@ -111,6 +107,13 @@ class Cluster:
             "--kubelet-preferred-address-types=InternalIP",
         )
         until("the API server to be ready", lambda: self.api("GET", "/readyz", parse=False) == "ok", 90)
+        # A scheduler that was there before would wait for up to a minute until it asks again.
+        if "scheduler" in self.processes:
+            self.end("scheduler")
+        self.spawn(
+            "scheduler", f"{programs.BIN}/kube-scheduler", f"--kubeconfig={STATE}/admin.kubeconfig",
+            "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port=26259",
+        )
 
     def start_kubelet(self):
         self.spawn(
@@ -167,7 +170,7 @@ state = "{STATE}/containerd-state"
             "authorization": {"mode": "AlwaysAllow"},
             "containerRuntimeEndpoint": f"unix://{STATE}/containerd.sock",
             "containerLogMaxSize": self.logmax, "containerLogMaxFiles": 2, "containerLogMonitorInterval": "3s",
-            "streamingConnectionIdleTimeout": self.idle, "syncFrequency": "1s", "enforceNodeAllocatable": [],
+            "streamingConnectionIdleTimeout": self.idle, "syncFrequency": "1s", "volumeStatsAggPeriod": "2s", "enforceNodeAllocatable": [],
             "evictionHard": {"nodefs.available": "1%", "imagefs.available": "1%", "memory.available": "50Mi"},
             "resolvConf": "", "imageGCHighThresholdPercent": 99, "podLogsDir": f"{STATE}/podlogs",
             "volumePluginDir": f"{STATE}/kubelet/plugins",

@@ -23,6 +23,8 @@ def test_killing_the_daemon_again_and_again_loses_nothing(node):
     print(f"FAULTS_SEED={SEED}")
     points = random.Random(SEED)
     unit = node.submit(payload=b"payload\n", **shell("cat; for n in $(seq 1 500); do echo line $n; sleep 0.05; done"))
+    # A pod that has not started is deleted at the restart.
+    node.running(unit)
     for _ in range(20):
         time.sleep(points.uniform(0.0, 1.0))
         node.kill()
