@@ -1,12 +1,16 @@
-//! `controller`: one operation of the node's controller, answered in one line. What operations there are is decided by the
-//! controller, which implements [`Operations`]. It is never served over the mesh.
+//! `controller`: one operation of the node's controller, answered in one line, behind which a stream may follow. What
+//! operations there are is decided by the controller, which implements [`Operations`]. It is never served over the mesh.
 
+use std::io;
 use std::pin::Pin;
 
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
+use tokio::io::AsyncWriteExt as _;
 
 use super::Context;
-use super::session::Peer;
+use super::channel::Channel;
+use super::session::{Next, Peer};
 use crate::work::Origin;
 
 /// Who asks, with all rights.
@@ -20,17 +24,61 @@ pub(crate) enum Operator {
 
 /// The controller of a node.
 pub(crate) trait Operations: Send + Sync + 'static {
-    /// Carries out one operation, and returns the whole answer.
+    /// Carries out one operation.
     fn operate(
         &self,
         operation: Map<String, Value>,
         who: Operator,
-    ) -> Pin<Box<dyn Future<Output = Value> + Send + '_>>;
+    ) -> Pin<Box<dyn Future<Output = OperationAnswer> + Send + '_>>;
 }
 
-pub(super) async fn answer(context: &Context, peer: &Peer, operation: Map<String, Value>) -> Value {
-    let refused =
-        |code: &str, message: &str| json!({"ok": false, "error": {"code": code, "message": message}});
+/// What an operation is answered with.
+pub(crate) struct OperationAnswer {
+    /// The whole answer, or the line before a stream.
+    pub line: Value,
+    /// What follows, up to the end of the connection.
+    pub rest: Option<Box<dyn OperationStream>>,
+}
+
+/// The bytes behind an answer.
+pub(crate) trait OperationStream: Send {
+    /// The next bytes, a bounded number; `None` at the end, also where the rest cannot be read. Dropping the future loses
+    /// nothing.
+    fn next(&mut self) -> Pin<Box<dyn Future<Output = Option<Bytes>> + Send + '_>>;
+}
+
+/// Carries out an operation of a client.
+pub(super) async fn execute(
+    context: &Context,
+    channel: &mut Channel,
+    peer: &Peer,
+    operation: Map<String, Value>,
+) -> io::Result<Next> {
+    let OperationAnswer { line, rest } = answer(context, peer, operation).await;
+    channel.answer(Ok(line)).await?;
+    let Some(mut rest) = rest else { return Ok(Next::Command) };
+    // One piece at a time: a client that reads slowly makes nobody wait but its own session.
+    while let Some(piece) = next_piece(channel, &mut *rest).await? {
+        channel.write_all(&piece).await?;
+        channel.flush().await?;
+    }
+    Ok(Next::Close)
+}
+
+/// The next piece, for as long as the client is there.
+async fn next_piece(channel: &mut Channel, rest: &mut dyn OperationStream) -> io::Result<Option<Bytes>> {
+    tokio::select! {
+        biased;
+        piece = rest.next() => Ok(piece),
+        () = channel.gone() => Err(io::ErrorKind::ConnectionReset.into()),
+    }
+}
+
+async fn answer(context: &Context, peer: &Peer, operation: Map<String, Value>) -> OperationAnswer {
+    let refused = |code: &str, message: &str| {
+        let line = json!({"ok": false, "error": {"code": code, "message": message}});
+        OperationAnswer { line, rest: None }
+    };
     let who = match peer.origin {
         Origin::Unix => Operator::Unix,
         Origin::Tcp => Operator::Certificate,

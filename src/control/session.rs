@@ -174,7 +174,9 @@ async fn execute(
             let answer = loglevel::answer(context, level.as_deref());
             return channel.answer(answer).await.map(|()| Next::Command);
         }
-        Request::Controller { operation } => controller::answer(context, peer, operation).await,
+        Request::Controller { operation } => {
+            return controller::execute(context, channel, peer, operation).await;
+        }
         Request::Work(request) => return work::execute(context, channel, peer, request).await,
         Request::Connect { node, service, tls } => {
             return match connect::dial(context, &node, &service, tls).await {

@@ -29,6 +29,8 @@ const CHUNK: usize = 256 << 10;
 #[derive(Debug, Clone)]
 pub struct Service {
     pub(super) driver: Arc<JobDriver>,
+    /// The units of this node.
+    pub(super) registry: Registry,
     stop: CancellationToken,
 }
 
@@ -58,7 +60,7 @@ impl Service {
         let children = Arc::new(RegistryChildren(registry.clone()));
         let driver = JobDriver::start(node, store, options, mesh, children).await?;
         let stop = CancellationToken::new();
-        let service = Self { driver: driver.clone(), stop: stop.clone() };
+        let service = Self { driver: driver.clone(), registry: registry.clone(), stop: stop.clone() };
         registry.serve_jobs(Box::new(Door(Arc::downgrade(&driver)))).await;
         tokio::spawn(driver.run(stop));
         Ok(service)

@@ -4,14 +4,16 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use bytes::Bytes;
+use serde_json::{Map, Value};
 use tokio::sync::watch;
 
 use super::Failure;
 use crate::config::Config;
-use crate::control::{Operations, Operator};
+use crate::control::{OperationAnswer, OperationStream, Operations, Operator};
 use crate::controller::core::InstanceName;
 use crate::controller::driver::world::{Doing, Mesh, NodeView};
+use crate::controller::operations::{self, JobStream, Operated};
 use crate::controller::options::ControllerOptions;
 use crate::controller::service::{Service, store_options};
 use crate::controller::store::Error;
@@ -74,19 +76,29 @@ impl Operations for Controller {
         &self,
         operation: Map<String, Value>,
         who: Operator,
-    ) -> Pin<Box<dyn Future<Output = Value> + Send + '_>> {
+    ) -> Pin<Box<dyn Future<Output = OperationAnswer> + Send + '_>> {
         Box::pin(async move {
             let who = match who {
                 Operator::Unix => "unix",
                 Operator::Certificate => "cert",
             };
-            match self.0.operate(operation, who).await {
-                Ok(result) => json!({"ok": true, "result": result}),
-                Err(refused) => {
-                    json!({"ok": false, "error": {"code": refused.code, "message": refused.message}})
-                }
-            }
+            let (result, rest) = match self.0.operate(operation, who).await {
+                Ok(Operated::Done(result)) => (Ok(result), None),
+                Ok(Operated::Stream(result, stream)) => (Ok(result), Some(stream)),
+                Err(refused) => (Err(refused), None),
+            };
+            let rest = rest.map(|stream| Box::new(Rest(stream)) as Box<dyn OperationStream>);
+            OperationAnswer { line: operations::line(result), rest }
         })
+    }
+}
+
+/// The stream of an operation, as the control service sends it.
+struct Rest(JobStream);
+
+impl OperationStream for Rest {
+    fn next(&mut self) -> Pin<Box<dyn Future<Output = Option<Bytes>> + Send + '_>> {
+        Box::pin(self.0.next())
     }
 }
 

@@ -23,6 +23,8 @@ pub const CONTROLLER: &str = "controller";
 
 /// How long the answer to a cancel or release waits for the job's end.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Attempts whose beginning in the output is known.
+const STARTS: usize = 32;
 /// Time between attempts to write an output or a status.
 const REWRITE: Duration = Duration::from_secs(1);
 
@@ -116,6 +118,9 @@ pub struct JobExtra {
     /// The attempt whose output was begun last, and the byte at which it begins.
     pub output_attempt: u32,
     pub output_from: u64,
+    /// Where the output of each of the latest attempts begins.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub output_starts: BTreeMap<u32, u64>,
     /// Who submitted it, and whether as an administrator: a unit that lost its row is entered again.
     pub launched_by: String,
     pub is_admin: bool,
@@ -216,6 +221,10 @@ impl JobUnit {
         let mut extra = self.extra();
         if extra.output_attempt != attempt {
             (extra.output_attempt, extra.output_from) = (attempt, self.output_size());
+            extra.output_starts.insert(attempt, extra.output_from);
+            if extra.output_starts.len() > STARTS {
+                extra.output_starts.pop_first();
+            }
             self.put(Durability::Durable, |status| status.extra = Extra::Job(Box::new(extra.clone()))).await;
         }
         extra.output_from
@@ -244,6 +253,7 @@ impl JobUnit {
             status.life.apply(&Event::Reported(state, detail, size));
             if let Some(kept) = extra_of(status) {
                 (extra.output_attempt, extra.output_from) = (kept.output_attempt, kept.output_from);
+                extra.output_starts = kept.output_starts.clone();
                 extra.last_status = kept.last_status.clone();
             }
             status.extra = Extra::Job(Box::new(extra));

@@ -33,7 +33,7 @@ impl JobDriver {
     }
 
     /// The unit that has the job's output.
-    pub(super) fn first_unit(&self, job: JobId) -> Option<JobUnit> {
+    pub(in crate::controller) fn first_unit(&self, job: JobId) -> Option<JobUnit> {
         self.units.lock().get(&job)?.first().cloned()
     }
 

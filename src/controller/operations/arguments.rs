@@ -44,6 +44,14 @@ impl Arguments {
             .transpose()
     }
 
+    /// A number of bytes or of an event; 0 if it is not given.
+    pub(super) fn position(&mut self, key: &str) -> Result<u64, Refused> {
+        let from_zero = |number| {
+            u64::try_from(number).map_err(|_| Refused::bad(format!("{key}: it is a number from 0 on")))
+        };
+        self.number(key)?.map_or(Ok(0), from_zero)
+    }
+
     pub(super) fn flag(&mut self, key: &str) -> Result<Option<bool>, Refused> {
         self.take(key)
             .map(|value| value.as_bool().ok_or_else(|| Refused::bad(format!("{key}: it is true or false"))))

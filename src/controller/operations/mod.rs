@@ -5,6 +5,7 @@ mod arguments;
 mod groups;
 mod instances;
 mod jobs;
+mod streams;
 
 use serde_json::{Map, Value, json};
 
@@ -13,6 +14,25 @@ use super::answers;
 use super::core::{GroupName, InstanceName};
 use super::service::Service;
 use super::store::{Audit, Error};
+
+pub use self::streams::JobStream;
+
+/// What an operation gives.
+#[derive(Debug)]
+pub enum Operated {
+    /// Its result.
+    Done(Value),
+    /// What it says first, and the bytes that follow.
+    Stream(Value, JobStream),
+}
+
+/// The answer to an operation, as one JSON object.
+pub fn line(result: Result<Value, Refused>) -> Value {
+    match result {
+        Ok(result) => json!({"ok": true, "result": result}),
+        Err(Refused { code, message }) => json!({"ok": false, "error": {"code": code, "message": message}}),
+    }
+}
 
 /// Why an operation was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +46,10 @@ pub struct Refused {
 impl Refused {
     fn bad(message: impl Into<String>) -> Self {
         Self { code: "bad_request", message: message.into() }
+    }
+
+    fn missing(message: impl Into<String>) -> Self {
+        Self { code: "not_found", message: message.into() }
     }
 }
 
@@ -55,11 +79,21 @@ impl Service {
     ///
     /// # Errors
     /// [`Refused`]
-    pub async fn operate(&self, mut request: Map<String, Value>, who: &str) -> Result<Value, Refused> {
+    pub async fn operate(&self, mut request: Map<String, Value>, who: &str) -> Result<Operated, Refused> {
         let Some(Value::String(op)) = request.remove("op") else {
             return Err(Refused::bad("op: it is missing"));
         };
-        let mut asked = Arguments { op: op.clone(), left: request };
+        let asked = Arguments { op, left: request };
+        match asked.op.as_str() {
+            "job.output" => self.stream_output(asked).await,
+            "job.events" => self.stream_events(asked).await,
+            _ => self.answer(asked, who).await.map(Operated::Done),
+        }
+    }
+
+    /// Carries out one operation whose answer is one object.
+    async fn answer(&self, mut asked: Arguments, who: &str) -> Result<Value, Refused> {
+        let op = asked.op.clone();
         let audit = |target: &str| Audit { who: who.to_owned(), op: op.clone(), target: target.to_owned() };
         match op.as_str() {
             "ping" => {

@@ -4,6 +4,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
+const KEEPALIVE: &str = "keepalive";
+
 /// The keys that anybody here looks at. What else a line has is skipped.
 #[derive(Debug, Deserialize)]
 pub(super) struct RunnerLine<'a> {
@@ -24,6 +26,15 @@ impl<'a> RunnerLine<'a> {
     /// `None` for what the runner does not write.
     pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
+    }
+}
+
+impl RunnerLine<'_> {
+    /// Whether it is an event, and no sign of life. What `ansible-runner process` looks at first comes first.
+    pub(super) fn is_event(&self) -> bool {
+        let is_other = self.status.is_some() || self.zipfile.is_some() || self.eof.is_some();
+        let has_name = self.event.as_deref().is_some_and(|event| event != KEEPALIVE);
+        !is_other && has_name && self.counter.is_some_and(|counter| counter > 0) && self.uuid.is_some()
     }
 }
 

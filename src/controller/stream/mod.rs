@@ -5,6 +5,7 @@
 //! back. All of them are fed bytes and need little memory however long the stream is; none of them reads or
 //! writes anything itself.
 
+mod events;
 mod kwargs;
 mod line;
 mod output;
@@ -14,6 +15,7 @@ mod submission;
 mod tail;
 mod zip;
 
+pub use self::events::EventFilter;
 pub use self::kwargs::{KwargsChange, KwargsError};
 pub use self::output::{WorkerOutput, lost_line};
 pub use self::stats::HostStats;

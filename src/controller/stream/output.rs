@@ -15,11 +15,10 @@ use super::zip::ExitCode;
 use crate::controller::core::{ChildEnd, Evidence, FinalStatus};
 
 /// Longer lines are counted unread.
-const LONGEST_LINE: usize = 4 << 20;
+pub(super) const LONGEST_LINE: usize = 4 << 20;
 const LONGEST_STATUS: usize = 32;
 const LONGEST_EXPLANATION: usize = 1_000;
 const STATS: &str = "playbook_on_stats";
-const KEEPALIVE: &str = "keepalive";
 
 /// The output of one attempt, as far as it has come.
 #[derive(Debug)]
@@ -211,8 +210,8 @@ impl Meaning {
             }
             RunnerLine { zipfile: Some(bytes), .. } => Self::Zip(bytes),
             RunnerLine { eof: Some(_), .. } => Self::End,
-            RunnerLine { event: Some(event), .. } if event == KEEPALIVE => Self::Nothing,
-            RunnerLine { event, counter: Some(1..), uuid: Some(_), event_data, .. } => {
+            line if line.is_event() => {
+                let RunnerLine { event, event_data, .. } = line;
                 let recap = event_data.filter(|_| event.as_deref() == Some(STATS));
                 Self::Event(recap.and_then(|data| stats::parse(data.get())))
             }

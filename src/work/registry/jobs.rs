@@ -64,6 +64,13 @@ impl Registry {
         self.jobs.set(None);
     }
 
+    /// The unit of a job, also of one that has ended.
+    pub fn job_unit(&self, unit: &str) -> Option<JobUnit> {
+        let entry = self.units.find(unit).ok()?;
+        let is_job = matches!(entry.status().extra, Extra::Job(_));
+        is_job.then(|| JobUnit::new(entry, self.units.store().clone()))
+    }
+
     /// Whether a unit exists that never got its payload: nothing of it was started.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Streams of the real ansible-runner 2.4.3 (`tests/vectors/runner`), whole, split and cut at every byte.
 
+mod events;
 mod kwargs;
 mod output;
 mod submission;
