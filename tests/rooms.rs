@@ -41,7 +41,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "work",
         ],
     ),
-    ("cli", &["control", "duration", "os", "rpc", "tls", "wire", "work"]),
+    ("cli", &["control", "controller", "duration", "os", "rpc", "tls", "wire", "work"]),
 ];
 
 /// What `config` may name of the rooms: their options and the values in them.

@@ -10,8 +10,10 @@ use crate::rpc::CallError;
 pub(crate) enum Exit {
     /// Success.
     Success,
-    /// The node refused, or a unit that was followed failed or was canceled.
+    /// The node refused, or a unit or job that was followed failed or was canceled.
     Failed,
+    /// The playbook of a job ended with this code, 1 to 63.
+    Playbook(u8),
     /// At least one ping, or the end of a traceroute, went unanswered.
     NoReply,
     /// Reload: an item changed that only a restart can take over.
@@ -33,7 +35,7 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    /// All of them, in the order of their numbers.
+    /// All of them in the order of their numbers, but for those of playbooks.
     pub(crate) const ALL: [Self; 11] = [
         Self::Success,
         Self::Failed,
@@ -53,6 +55,7 @@ impl Exit {
         match self {
             Self::Success => 0,
             Self::Failed => 1,
+            Self::Playbook(code) => code,
             Self::NoReply => 2,
             Self::ReloadNeedsRestart => 3,
             Self::ReloadUnreadable => 4,
@@ -68,14 +71,15 @@ impl Exit {
     fn meaning(self) -> &'static str {
         match self {
             Self::Success => "done as asked",
-            Self::Failed => "refused by the node, or the followed unit failed or was canceled",
+            Self::Failed => "refused by the node, or the followed unit or job failed or was canceled",
+            Self::Playbook(_) => "job run and job wait: the code of the playbook that failed",
             Self::NoReply => "ping or traceroute: the node did not answer every time",
             Self::ReloadNeedsRestart => "reload: an item changed that needs a restart; nothing was changed",
             Self::ReloadUnreadable => "reload: the configuration does not parse; nothing was changed",
             Self::ReloadFailed => "reload: failed for another reason",
             Self::Usage => "wrong usage",
             Self::Unreachable => "no node at the socket, or it stopped answering",
-            Self::SubmitFailed => "work submit: the job was not accepted",
+            Self::SubmitFailed => "work submit, job run and job submit: the job was not accepted",
             Self::Interrupted => "interrupted by Ctrl-C or a termination signal",
             Self::BrokenPipe => "the reader of the output went away",
         }
@@ -84,8 +88,8 @@ impl Exit {
 
 /// The table at the end of `--help`.
 pub(crate) fn table() -> String {
-    let rows = Exit::ALL.map(|exit| format!("  {:>3}  {}", exit.code(), exit.meaning()));
-    format!("Exit codes:\n{}", rows.join("\n"))
+    let rows = Exit::ALL.map(|exit| format!("  {:>4}  {}", exit.code(), exit.meaning()));
+    format!("Exit codes:\n{}\n  1-63  {}", rows.join("\n"), Exit::Playbook(1).meaning())
 }
 
 /// Why a command ended early: a message for the user, an exit code for the shell.
@@ -148,7 +152,7 @@ mod tests {
     #[test]
     fn the_help_names_every_code() {
         let table = table();
-        assert_eq!(table.lines().count(), 1 + Exit::ALL.len());
-        assert!(table.contains("  101  work submit"), "{table}");
+        assert_eq!(table.lines().count(), 2 + Exit::ALL.len());
+        assert!(table.contains("  101  work submit") && table.contains("  1-63  job run"), "{table}");
     }
 }

@@ -1,15 +1,16 @@
 //! `meshctl`, the command line. Owns arguments, exit codes and what is printed; everything it knows about a node it
-//! asks through [`crate::rpc`]. One file per command; options and environment variables that
-//! receptorctl's users know keep their names and meaning.
+//! asks through [`crate::rpc`]; the stream of a job it reads as [`crate::controller::stream`] does. One file per command;
+//! options and environment variables that receptorctl's users know keep their names and meaning.
 
 mod cert;
+mod completion;
 mod connect;
+mod controller;
 mod demo;
 mod endpoint;
 pub(crate) mod exit;
 mod group;
 mod instance;
-#[cfg_attr(not(test), expect(dead_code, reason = "no command uses it yet"))]
 mod job;
 mod loglevel;
 mod node;
@@ -80,13 +81,18 @@ enum Verb {
     /// Groups of instances
     #[command(subcommand)]
     Group(group::GroupVerb),
+    /// The controller of a control node as a whole
+    #[command(subcommand)]
+    Controller(controller::ControllerVerb),
     /// Make certificates, look at them and verify them
     #[command(subcommand)]
     Cert(cert::Cert),
     /// Make keys for signing work
     #[command(subcommand)]
     Key(cert::Key),
-    /// Start a mesh of three nodes in a temporary directory and run a job on it
+    /// Print the script with which a shell completes arguments: source <(meshctl completion bash)
+    Completion(completion::Completion),
+    /// Start a mesh of four nodes in a temporary directory, run jobs on it, and lose one of the nodes
     Demo(demo::Demo),
 }
 
@@ -102,6 +108,9 @@ pub(crate) const DAEMON_ARGUMENT: &str = "__meshd";
 /// Runs meshctl with `args`, the program's name first, and returns its exit code. Blocks; starts its own runtime.
 /// `node_profiles` reads the TLS profiles of a node's configuration.
 pub(crate) fn main(args: Vec<OsString>, node_profiles: cert::NodeProfiles) -> ExitCode {
+    if completion::answer(&args) {
+        return ExitCode::SUCCESS;
+    }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -146,6 +155,8 @@ async fn dispatch(cli: Cli, output: Output, node_profiles: cert::NodeProfiles) -
         Verb::Job(job) => job.run(&context()?).await,
         Verb::Instance(instance) => instance.run(&context()?).await,
         Verb::Group(group) => group.run(&context()?).await,
+        Verb::Controller(controller) => controller.run(&context()?).await,
+        Verb::Completion(completion) => completion.run(output),
         Verb::Cert(cert) => cert.run(output, node_profiles),
         Verb::Key(key) => key.run(output),
         Verb::Demo(demo) => demo.run(output).await,

@@ -1,12 +1,9 @@
 //! Plain columns under headings, for people and for `grep`. Owns spacing; no borders, no colours.
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{ContentArrangement, Row, Table, presets};
 
 /// Lays `rows` out under `headings`; two spaces between columns, none at the ends of lines.
-pub(super) fn render<const N: usize>(
-    headings: [&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
-) -> String {
+pub(super) fn render(headings: impl Into<Row>, rows: impl IntoIterator<Item = impl Into<Row>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(headings);

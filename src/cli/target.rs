@@ -133,7 +133,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
     if number > 0.0 { Duration::try_from_secs_f64(number).map_err(|_| invalid()) } else { Err(invalid()) }
 }
 
-fn usual_socket(places: &[&str]) -> Result<Endpoint, Failure> {
+/// The first of the places where there is a socket.
+///
+/// # Errors
+/// A [`Failure`] that names them.
+pub(super) fn usual_socket(places: &[&str]) -> Result<Endpoint, Failure> {
     let there = |path: &&&str| match std::fs::metadata(path) {
         Ok(_) => true,
         // One that may not be looked at is reported when it is dialled.

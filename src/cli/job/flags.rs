@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 
+use crate::cli::completion::{groups, jobs};
+
 /// Arguments of `meshctl job run`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["playbook", "module"]))]
-pub(super) struct RunFlags {
+pub(in crate::cli) struct RunFlags {
     /// Directory to run: with project/ in it a runner's directory, else the project itself [default: .]
     pub dir: Option<PathBuf>,
     /// Playbook to run, as a path within the project
@@ -63,17 +65,17 @@ pub(super) struct RunFlags {
     pub vault_password_file: Option<PathBuf>,
     #[command(flatten)]
     pub placing: Placing,
-    /// Unpack the job's artifacts into this directory
+    /// Directory for the job's artifacts: stdout, rc, status, job_events/, facts
     #[arg(long, value_name = "DIR")]
     pub artifacts: Option<PathBuf>,
-    /// Do not wait for the job's end
+    /// Do not wait for the job's end: print its number
     #[arg(long)]
     pub detach: bool,
 }
 
 /// Where and when a job runs: the flags that become its header.
 #[derive(Debug, Default, Args)]
-pub(super) struct Placing {
+pub(in crate::cli) struct Placing {
     /// Number of hosts in the inventory, for the job's size
     #[arg(long)]
     pub hosts: Option<u32>,
@@ -93,7 +95,7 @@ pub(super) struct Placing {
     #[arg(long, requires = "retry")]
     pub retry_unconfirmed: bool,
     /// Group to run in; more of them in order
-    #[arg(long)]
+    #[arg(long, add = groups())]
     pub group: Vec<String>,
     /// Name for lists
     #[arg(long)]
@@ -108,7 +110,7 @@ pub(super) struct Placing {
     #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
     pub label: Vec<(String, String)>,
     /// Job that must succeed first: its number or its key
-    #[arg(long, value_name = "JOB")]
+    #[arg(long, value_name = "JOB", add = jobs())]
     pub depends_on: Vec<String>,
     /// Word of which only one running job may hold each
     #[arg(long, value_name = "WORD")]
@@ -141,7 +143,11 @@ fn span(text: &str) -> Result<String, String> {
     }
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+/// A label as typed.
+///
+/// # Errors
+/// For people.
+pub(super) fn label(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }

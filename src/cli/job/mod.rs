@@ -1,15 +1,25 @@
-//! `meshctl job run`: what a job is made of. The flags say it, `pack` collects its files from a directory and
-//! the flags, `tree` holds them, `transmit` writes them as ansible-runner transmit would. No Ansible is needed
-//! here. Secrets and variables are files of the stream, and arguments of no process.
+//! `meshctl job`: jobs that find their node by themselves.
+//!
+//! `verbs` is the list of commands; `run` is the one that makes a job of a directory, watches it and ends as it does.
+//! What a job is made of: the `flags` say it, `secrets` are asked for, `pack` collects its files from a directory and
+//! the flags, `tree` holds them, `transmit` writes them as ansible-runner transmit would, `submit` hands them over. No
+//! Ansible is needed here. Secrets and variables are files of the stream, and arguments of no process. What comes back:
+//! `follow` reads a job's output, `playbook` makes of it what ansible-playbook prints, `artifacts` keeps the files.
 
+mod artifacts;
 mod flags;
+mod follow;
 mod header;
-mod manage;
 mod pack;
+mod playbook;
+mod run;
+mod secrets;
+mod submit;
 mod transmit;
 mod tree;
+mod verbs;
 
-pub(super) use self::manage::JobVerb;
+pub(super) use self::verbs::JobVerb;
 
 #[cfg(test)]
 mod tests;

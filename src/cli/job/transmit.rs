@@ -4,11 +4,14 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Chain, Cursor, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::tz::TimeZone;
 use serde_json::{Map, Value, json};
+use tokio::io::{AsyncRead, ReadBuf};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
@@ -58,8 +61,24 @@ impl Read for Stream {
     }
 }
 
+/// Reads a file on this machine, which takes no longer than it takes a node to accept what was read.
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let count = self.bytes.read(buffer.initialize_unfilled())?;
+        buffer.advance(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
 /// A file that only we can open, and that is gone when we are.
-fn nameless_file() -> io::Result<File> {
+///
+/// # Errors
+/// The directory of temporary files takes none.
+pub(super) fn nameless_file() -> io::Result<File> {
     let name = format!(".meshctl-{:016x}", rand::random::<u64>());
     let path = std::env::temp_dir().join(name);
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;

@@ -69,6 +69,7 @@ fn left_early(context: &Context, unit: &str, position: u64, failure: Failure) ->
         Exit::Interrupted | Exit::Unreachable => {}
         Exit::Success
         | Exit::Failed
+        | Exit::Playbook(_)
         | Exit::NoReply
         | Exit::ReloadNeedsRestart
         | Exit::ReloadUnreadable

@@ -10,7 +10,7 @@ mod progress;
 mod release;
 mod results;
 mod status;
-mod submit;
+pub(super) mod submit;
 pub(super) mod units;
 
 use clap::Subcommand;
@@ -51,12 +51,4 @@ impl Work {
             Self::Release(release) => release.run(context).await,
         }
     }
-}
-
-/// Prints the output of a unit until it ends, and exits as the unit does.
-///
-/// # Errors
-/// We were interrupted, nobody reads us, or the node stayed away.
-pub(super) async fn results_of(context: &Context, unit: &str) -> Result<Exit, Failure> {
-    follow::follow(context, unit, 0).await
 }

@@ -118,7 +118,8 @@ fn ttl(text: &str) -> Result<String, String> {
     crate::duration::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-fn not_accepted(error: CallError) -> Failure {
+/// Why a submission failed.
+pub(in crate::cli) fn not_accepted(error: CallError) -> Failure {
     match error {
         CallError::Refused(text) => {
             Failure::new(Exit::SubmitFailed, format!("the node does not accept the job: {text}"))
@@ -128,7 +129,7 @@ fn not_accepted(error: CallError) -> Failure {
 }
 
 /// Why a unit has not got its payload.
-enum Unsent {
+pub(in crate::cli) enum Unsent {
     /// We gave the unit up.
     GivenUp(Failure),
     /// The node refused it, or is gone.
@@ -136,7 +137,10 @@ enum Unsent {
 }
 
 /// Sends the payload; if that is interrupted, or the payload cannot be read, the unit is given up.
-async fn send(mut submission: PendingUnit, payload: Payload) -> Result<Submitted, Unsent> {
+///
+/// # Errors
+/// [`Unsent`]
+pub(in crate::cli) async fn send(mut submission: PendingUnit, payload: Payload) -> Result<Submitted, Unsent> {
     let progress = Progress::new(payload.size);
     let sent = {
         let mut stop = pin!(interrupted());

@@ -18,8 +18,10 @@ mod zip;
 pub use self::events::EventFilter;
 pub use self::kwargs::{KwargsChange, KwargsError};
 pub use self::output::{WorkerOutput, lost_line};
+pub use self::scan::{Piece, Scanner};
 pub use self::stats::HostStats;
 pub use self::submission::{Accepted, Awaited, Submission};
+pub use self::zip::Letters;
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ const KEPT: usize = 64 << 10;
 
 /// Reads pieces off a stream.
 #[derive(Debug)]
-pub(super) struct Scanner {
+pub struct Scanner {
     limit: usize,
     state: Within,
     /// The beginning of a line whose end has not come.
@@ -34,7 +34,7 @@ struct Body {
 
 /// A piece of a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
+pub enum Piece<'a> {
     /// A whole line, without its newline.
     Line(&'a [u8]),
     /// The end of a line beyond the limit.
@@ -49,33 +49,33 @@ pub(super) enum Piece<'a> {
 
 impl Scanner {
     /// At the beginning of a stream whose lines may be that long.
-    pub(super) fn new(limit: usize) -> Self {
+    pub fn new(limit: usize) -> Self {
         Self { limit, state: Within::Line, line: Vec::new(), spent: false, position: 0 }
     }
 
     /// Bytes read so far.
-    pub(super) fn position(&self) -> u64 {
+    pub fn position(&self) -> u64 {
         self.position
     }
 
     /// Whether the line at hand is beyond the limit.
-    pub(super) fn is_in_long_line(&self) -> bool {
+    pub fn is_in_long_line(&self) -> bool {
         matches!(self.state, Within::LongLine)
     }
 
     /// The beginning of a line whose end has not come.
-    pub(super) fn unfinished(&self) -> &[u8] {
+    pub fn unfinished(&self) -> &[u8] {
         if self.spent { &[] } else { &self.line }
     }
 
     /// The line just read says that a zip of that many bytes follows.
-    pub(super) fn begin_zip(&mut self, bytes: u64) {
+    pub fn begin_zip(&mut self, bytes: u64) {
         let letters = bytes.div_ceil(3).saturating_mul(4);
         self.state = Within::Zip(Body { letters, padding: (3 - bytes % 3) % 3 });
     }
 
     /// Takes the next piece off the input; `None` once it is used up.
-    pub(super) fn next<'a, 'i: 'a>(&'a mut self, input: &mut &'i [u8]) -> Option<Piece<'a>> {
+    pub fn next<'a, 'i: 'a>(&'a mut self, input: &mut &'i [u8]) -> Option<Piece<'a>> {
         if std::mem::take(&mut self.spent) {
             self.line.clear();
             self.line.shrink_to(KEPT);

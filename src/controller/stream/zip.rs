@@ -17,11 +17,28 @@ const SIGNATURE: [u8; 4] = *b"PK\x03\x04";
 const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
 
+/// Turns base64 with blanks, in parts of any size, into bytes.
+#[derive(Debug, Default)]
+pub struct Letters {
+    /// Those that are not four yet.
+    left: Vec<u8>,
+}
+
+impl Letters {
+    /// The bytes that are whole with the next part; `None` if it is no base64.
+    pub fn push(&mut self, base64: &[u8]) -> Option<Vec<u8>> {
+        self.left.extend(base64.iter().filter(|byte| !byte.is_ascii_whitespace()));
+        let whole = self.left.len() / 4 * 4;
+        let bytes = BASE64.decode(&self.left[..whole]).ok()?;
+        self.left.drain(..whole);
+        Some(bytes)
+    }
+}
+
 /// Looks for the exit code.
 #[derive(Debug, Default)]
 pub(super) struct ExitCode {
-    /// Letters of base64 that are not four yet.
-    letters: Vec<u8>,
+    letters: Letters,
     at: Place,
     bytes: Vec<u8>,
     found: Option<i32>,
@@ -62,13 +79,10 @@ impl ExitCode {
             return;
         }
         for part in base64.chunks(4_096) {
-            self.letters.extend(part.iter().filter(|byte| !byte.is_ascii_whitespace()));
-            let whole = self.letters.len() / 4 * 4;
-            let Ok(bytes) = BASE64.decode(&self.letters[..whole]) else {
+            let Some(bytes) = self.letters.push(part) else {
                 self.at = Place::End;
                 return;
             };
-            self.letters.drain(..whole);
             self.read(&bytes);
         }
     }

@@ -1,0 +1,112 @@
+//! A job's artifacts in a directory, as `ansible-runner process` leaves them: the runner's files, and one file for each
+//! event. A job's node may be hostile: nothing that it sends gets out of the directory.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use zip::ZipArchive;
+
+use super::transmit::nameless_file;
+use crate::cli::exit::{Exit, Failure};
+use crate::controller::stream::Letters;
+
+const EVENTS: &str = "job_events";
+
+/// A directory that is filled while a job's output comes.
+pub(super) struct Artifacts {
+    directory: PathBuf,
+    /// The zip that is coming.
+    zip: Option<(Letters, File)>,
+}
+
+impl Artifacts {
+    /// Makes the directory, for its owner alone, unless it is there.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(super) fn create(directory: &Path) -> Result<Self, Failure> {
+        let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+        let artifacts = Self { directory, zip: None };
+        let made = DirBuilder::new().mode(0o700).recursive(true).create(&artifacts.directory);
+        artifacts.written(made)?;
+        Ok(artifacts)
+    }
+
+    /// An attempt starts: events of an earlier run would be taken for its own.
+    pub(super) fn begin(&mut self) -> Result<(), Failure> {
+        let events = self.directory.join(EVENTS);
+        let gone = match fs::remove_dir_all(&events) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        };
+        self.written(gone.and_then(|()| DirBuilder::new().mode(0o700).create(&events)))
+    }
+
+    /// Keeps an event as the runner wrote it.
+    pub(super) fn event(&self, counter: u64, uuid: &str, line: &[u8]) -> Result<(), Failure> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        if counter == 0 || uuid.is_empty() || uuid.len() > 64 || !uuid.bytes().all(is_plain) {
+            return Ok(());
+        }
+        let events = self.directory.join(EVENTS);
+        if !events.is_dir() {
+            self.written(DirBuilder::new().mode(0o700).recursive(true).create(&events))?;
+        }
+        self.write(&events.join(format!("{counter}-{uuid}.json")), line)
+    }
+
+    /// The runner's files follow.
+    pub(super) fn begin_zip(&mut self) -> Result<(), Failure> {
+        let file = self.written(nameless_file())?;
+        self.zip = Some((Letters::default(), file));
+        Ok(())
+    }
+
+    /// A part of them, in base64.
+    pub(super) fn zip(&mut self, part: &[u8]) -> Result<(), Failure> {
+        let Some((letters, file)) = &mut self.zip else { return Ok(()) };
+        let bytes = letters.push(part).ok_or_else(|| io::Error::other("its zip is no base64"));
+        let written = bytes.and_then(|bytes| file.write_all(&bytes));
+        self.written(written)
+    }
+
+    /// They are complete.
+    pub(super) fn end_zip(&mut self) -> Result<(), Failure> {
+        let Some((_, mut file)) = self.zip.take() else { return Ok(()) };
+        let unpacked = file.rewind().and_then(|()| {
+            let mut zip = ZipArchive::new(io::BufReader::new(file))?;
+            // Links and names that lead out of the directory are refused there.
+            Ok(zip.extract(&self.directory)?)
+        });
+        self.written(unpacked)
+    }
+
+    /// The job has ended: says how, if its runner could not.
+    pub(super) fn finish(&self, job: &Value) -> Result<(), Failure> {
+        let code = job["rc"].as_i64().map(|code| code.to_string());
+        for (name, text) in [("status", job["state"].as_str().map(str::to_owned)), ("rc", code)] {
+            let path = self.directory.join(name);
+            if let (Some(text), false) = (text, path.exists()) {
+                self.write(&path, text.as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+        let mut options = OpenOptions::new();
+        let nofollow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0);
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(nofollow);
+        self.written(options.open(path).and_then(|mut file| file.write_all(bytes)))
+    }
+
+    fn written<T>(&self, result: io::Result<T>) -> Result<T, Failure> {
+        result.map_err(|error| {
+            let directory = self.directory.display();
+            Failure::new(Exit::Failed, format!("cannot keep the job's artifacts in {directory}: {error}"))
+        })
+    }
+}

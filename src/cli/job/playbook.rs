@@ -1,0 +1,180 @@
+//! Makes of a runner's stream what ansible-playbook prints: the text of its events. Colours stay on a terminal, unless
+//! NO_COLOR is set. Artifacts go where they are wanted. It reads no other key of an event than those here.
+
+use anstream::adapter::strip_str;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+use super::artifacts::Artifacts;
+use crate::cli::exit::Failure;
+use crate::cli::output::Output;
+use crate::cli::table;
+use crate::controller::stream::{Piece, Scanner};
+
+/// Longer lines are left out.
+const LONGEST_LINE: usize = 4 << 20;
+const STATS: &str = "playbook_on_stats";
+const KEEPALIVE: &str = "keepalive";
+const STARTING: &str = "starting";
+
+/// What a line of the runner has.
+#[derive(Debug, Deserialize)]
+struct Line {
+    status: Option<String>,
+    job_explanation: Option<String>,
+    zipfile: Option<u64>,
+    eof: Option<IgnoredAny>,
+    event: Option<String>,
+    counter: Option<u64>,
+    uuid: Option<String>,
+    stdout: Option<String>,
+}
+
+/// A playbook as its output comes.
+pub(super) struct Playbook {
+    scanner: Scanner,
+    colour: bool,
+    artifacts: Option<Artifacts>,
+    /// The recap was printed.
+    has_recap: bool,
+    /// Why the attempt ended that was read last.
+    ended: Option<String>,
+}
+
+impl Playbook {
+    /// Before its first byte.
+    pub(super) fn new(output: Output, artifacts: Option<Artifacts>) -> Self {
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self::coloured(output.is_terminal() && !no_colour, artifacts)
+    }
+
+    pub(super) fn coloured(colour: bool, artifacts: Option<Artifacts>) -> Self {
+        let scanner = Scanner::new(LONGEST_LINE);
+        Self { scanner, colour, artifacts, has_recap: false, ended: None }
+    }
+
+    /// The text that the next bytes bring.
+    ///
+    /// # Errors
+    /// The artifacts cannot be written.
+    pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<String, Failure> {
+        let mut text = String::new();
+        while let Some(piece) = self.scanner.next(&mut bytes) {
+            match piece {
+                Piece::Line(line) => {
+                    // What is no line of the runner is kept for the job's explanation.
+                    let Ok(read) = serde_json::from_slice::<Line>(line) else { continue };
+                    let Line { status, job_explanation, zipfile, eof, event, counter, uuid, stdout } = read;
+                    if let Some(status) = status {
+                        if status == STARTING {
+                            if let Some(why) = self.ended.take() {
+                                text.push_str(&format!("\n({why}: it starts again)\n"));
+                            }
+                            self.has_recap = false;
+                            self.artifacts.as_mut().map_or(Ok(()), Artifacts::begin)?;
+                        }
+                        self.ended = job_explanation.or(self.ended.take());
+                    } else if let Some(size) = zipfile {
+                        self.scanner.begin_zip(size);
+                        self.artifacts.as_mut().map_or(Ok(()), Artifacts::begin_zip)?;
+                    } else if eof.is_none() && event.as_deref() != Some(KEEPALIVE) {
+                        if let (Some(artifacts), Some(counter), Some(uuid)) =
+                            (&self.artifacts, counter, &uuid)
+                        {
+                            artifacts.event(counter, uuid, line)?;
+                        }
+                        let stdout = stdout.unwrap_or_default();
+                        if !stdout.is_empty() {
+                            self.has_recap |= event.as_deref() == Some(STATS);
+                            text.push_str(&shown(&stdout, self.colour));
+                        }
+                    }
+                }
+                Piece::Zip(part) => self.artifacts.as_mut().map_or(Ok(()), |it| it.zip(part))?,
+                Piece::ZipEnd => self.artifacts.as_mut().map_or(Ok(()), Artifacts::end_zip)?,
+                Piece::LongLine | Piece::BadZip => {}
+            }
+        }
+        Ok(text)
+    }
+
+    /// What is left to say of a job that has ended: a recap, if the playbook printed none.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub(super) fn finish(&mut self, job: &Value) -> Result<String, Failure> {
+        if let Some(artifacts) = &self.artifacts {
+            artifacts.finish(job)?;
+        }
+        let hosts = job["host_stats"].as_object().filter(|hosts| !hosts.is_empty() && !self.has_recap);
+        let Some(hosts) = hosts else { return Ok(String::new()) };
+        const COUNTERS: [&str; 7] = ["ok", "changed", "dark", "failures", "skipped", "rescued", "ignored"];
+        let headings =
+            ["PLAY RECAP", "ok", "changed", "unreachable", "failed", "skipped", "rescued", "ignored"];
+        let rows = hosts.iter().map(|(host, counts)| {
+            let counts = COUNTERS.map(|key| counts[key].as_u64().unwrap_or(0).to_string());
+            std::iter::once(host.clone()).chain(counts).collect::<Vec<_>>()
+        });
+        Ok(format!("\n{}\n", table::render(headings, rows)))
+    }
+}
+
+fn shown(stdout: &str, colour: bool) -> String {
+    let text = stdout.replace("\r\n", "\n");
+    let text = if colour { text } else { strip_str(&text).to_string() };
+    format!("{text}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const STREAM: &str = concat!(
+        "{\"status\": \"starting\", \"command\": []}\n",
+        "{\"counter\": 1, \"uuid\": \"a\", \"event\": \"playbook_on_start\", \"stdout\": \"\"}\n",
+        "{\"counter\": 2, \"uuid\": \"b\", \"event\": \"x\", \"stdout\": \"\\r\\nPLAY [all] ***\"}\n",
+        "{\"event\": \"keepalive\", \"counter\": 0, \"uuid\": 0}\n",
+        "no JSON\n",
+        "{\"counter\": 3, \"uuid\": \"c\", \"event\": \"y\", \"stdout\": \"\\u001b[0;32mok: [h]\\u001b[0m\"}\n",
+        "{\"status\": \"failed\"}\n{\"zipfile\": 3}\nUEsD{\"eof\": true}\n",
+    );
+
+    fn text(playbook: &mut Playbook, bytes: &[u8], step: usize) -> String {
+        bytes.chunks(step).map(|part| playbook.push(part).unwrap()).collect()
+    }
+
+    #[test]
+    fn the_text_of_events_is_printed_however_it_is_cut() {
+        for step in [1, 7, 10_000] {
+            let mut plain = Playbook::coloured(false, None);
+            assert_eq!(text(&mut plain, STREAM.as_bytes(), step), "\nPLAY [all] ***\nok: [h]\n");
+            let mut coloured = Playbook::coloured(true, None);
+            let expected = "\nPLAY [all] ***\n\u{1b}[0;32mok: [h]\u{1b}[0m\n";
+            assert_eq!(text(&mut coloured, STREAM.as_bytes(), step), expected);
+        }
+    }
+
+    #[test]
+    fn a_recap_is_made_only_if_none_was_printed() {
+        let counts = json!({"ok": 2, "changed": 1, "dark": 0, "failures": 1, "skipped": 0, "rescued": 0, "ignored": 0});
+        let job = json!({"host_stats": {"web": counts}});
+        let mut playbook = Playbook::coloured(false, None);
+        text(&mut playbook, STREAM.as_bytes(), 100);
+        let made = playbook.finish(&job).unwrap();
+        assert!(made.contains("PLAY RECAP  ok  changed  unreachable  failed"), "{made}");
+        assert!(made.contains("\nweb         2   1        0            1"), "{made}");
+        let recap = b"{\"counter\": 4, \"uuid\": \"d\", \"event\": \"playbook_on_stats\", \"stdout\": \"PLAY RECAP\"}\n";
+        assert_eq!(text(&mut playbook, recap, 100), "PLAY RECAP\n");
+        assert_eq!(playbook.finish(&job).unwrap(), "");
+    }
+
+    #[test]
+    fn a_lost_attempt_is_named_when_the_next_one_starts() {
+        let mut playbook = Playbook::coloured(false, None);
+        let lost = "{\"status\": \"error\", \"job_explanation\": \"attempt 1 was lost\"}\n{\"status\": \"starting\"}\n";
+        let text = text(&mut playbook, lost.as_bytes(), 5);
+        assert_eq!(text, "\n(attempt 1 was lost: it starts again)\n");
+    }
+}

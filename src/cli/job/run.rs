@@ -1,0 +1,169 @@
+//! `meshctl job run`: makes a job of a directory, submits it, prints what its playbook prints, and ends as it does.
+//! Owns what Ctrl-C means: the first one cancels the job, the second one leaves it.
+
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use super::artifacts::Artifacts;
+use super::flags::RunFlags;
+use super::follow::{JobId, OutputOf, exit_of, final_job, state};
+use super::pack::{Bundle, Typed};
+use super::playbook::Playbook;
+use super::submit::submit;
+use super::transmit::Stream;
+use crate::cli::Context;
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::operation::{Operation, OperationError};
+use crate::cli::output::interrupted;
+use crate::cli::work::payload::Payload;
+use crate::controller::core::JobState;
+
+/// How often a job that does not run yet is asked why.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Pieces of output that wait for a slow terminal.
+const AHEAD: usize = 4;
+
+impl RunFlags {
+    pub(super) async fn run(self: Box<Self>, context: &Context) -> Result<Exit, Failure> {
+        let (output, detach) = (context.output, self.detach);
+        let typed = Typed::ask(&self).await?;
+        let artifacts = self.artifacts.as_deref().map(Artifacts::create).transpose()?;
+        let packed = tokio::task::spawn_blocking(move || pack(&self, &typed));
+        let stream = tokio::select! {
+            packed = packed => packed.map_err(|error| Failure::new(Exit::Failed, error.to_string()))??,
+            failure = interrupted() => return Err(failure),
+        };
+        let payload = Payload { size: Some(stream.length()), bytes: Box::new(stream) };
+        let (id, submitted) = submit(context, payload, None).await?;
+        output.note(&format!("Job {id}"));
+        if detach {
+            match output.json {
+                true => {
+                    output.value(&json!({"id": id, "unit": submitted.unit, "result": submitted.result}))?
+                }
+                false => output.line(&id.to_string())?,
+            }
+            return Ok(Exit::Success);
+        }
+        let mut playbook = Playbook::new(output, artifacts);
+        watch(context, id, &mut playbook).await?;
+        let job = final_job(context, id).await?;
+        let rest = playbook.finish(&job)?;
+        if output.json {
+            output.value(&job)?;
+        } else {
+            output.bytes(rest.as_bytes()).await?;
+            if let Some(end) = bad_end(id, &job) {
+                output.note(&end);
+            }
+        }
+        Ok(exit_of(&job))
+    }
+}
+
+/// The stream of the job.
+fn pack(flags: &RunFlags, typed: &Typed) -> Result<Stream, Failure> {
+    let ident = format!("{:032x}", rand::random::<u128>());
+    let job = Bundle::collect(flags, typed, &ident)?;
+    let header = flags.placing.header(flags.module.is_some());
+    Stream::new(&header, &job.kwargs, &job.tree)
+        .map_err(|error| Failure::new(Exit::Failed, format!("cannot pack the job: {error}")))
+}
+
+/// Prints the job's output to its end.
+async fn watch(context: &Context, id: JobId, playbook: &mut Playbook) -> Result<(), Failure> {
+    let (sender, mut pieces) = mpsc::channel(AHEAD);
+    let mut from = OutputOf::new(context, id, true);
+    tokio::spawn(async move {
+        while let Some(piece) = from.next().await.transpose() {
+            if sender.send(piece).await.is_err() {
+                break;
+            }
+        }
+    });
+    let mut waiting = pin!(tell_why_it_waits(context, id));
+    let mut stop: Pin<Box<dyn Future<Output = Failure>>> = Box::pin(interrupted());
+    let mut is_cancelled = false;
+    loop {
+        tokio::select! {
+            piece = pieces.recv() => match piece {
+                None => return Ok(()),
+                Some(piece) => {
+                    let text = playbook.push(&piece?)?;
+                    if !context.output.json {
+                        context.output.bytes(text.as_bytes()).await?;
+                    }
+                }
+            },
+            () = &mut waiting, if !is_cancelled => {}
+            failure = &mut stop => {
+                if std::mem::replace(&mut is_cancelled, true) {
+                    return Err(left(context, id, failure));
+                }
+                stop = Box::pin(interrupted());
+                tokio::select! {
+                    cancelled = cancel(context, id) => {
+                        if let Err(error) = cancelled {
+                            context.output.note(&format!("meshctl: job {id} is not cancelled: {error}"));
+                        }
+                    }
+                    failure = &mut stop => return Err(left(context, id, failure)),
+                }
+            }
+        }
+    }
+}
+
+async fn cancel(context: &Context, id: JobId) -> Result<Value, OperationError> {
+    context
+        .output
+        .note(&format!("meshctl: cancelling job {id} and waiting for its end; Ctrl-C again leaves it"));
+    Operation::new("job.cancel").with("id", id).ask(&context.client).await
+}
+
+fn left(context: &Context, id: JobId, failure: Failure) -> Failure {
+    let meshctl = format!("meshctl --socket {}", context.client.address());
+    Failure::new(failure.exit, format!("job {id} goes on without us; look after it: {meshctl} job show {id}"))
+}
+
+/// Says on standard error why a job does not start, each time the reason changes. Never ends before the job runs.
+async fn tell_why_it_waits(context: &Context, id: JobId) {
+    let get = Operation::new("job.get").with("id", id);
+    let mut last = String::new();
+    loop {
+        sleep(PATIENCE).await;
+        // Who follows the output says that the node is away.
+        let Ok(job) = get.ask(&context.client).await else { continue };
+        match state(&job) {
+            Some(JobState::Pending | JobState::Waiting) => {}
+            None
+            | Some(
+                JobState::Running
+                | JobState::Successful
+                | JobState::Failed
+                | JobState::Error
+                | JobState::Canceled,
+            ) => std::future::pending().await,
+        }
+        let why = job["explanation"].as_str().unwrap_or_default();
+        if !why.is_empty() && why != last {
+            context.output.note(&format!("Job {id} waits: {why}"));
+            last = why.to_owned();
+        }
+    }
+}
+
+/// How the job ended, if it did not succeed.
+fn bad_end(id: JobId, job: &Value) -> Option<String> {
+    if state(job) == Some(JobState::Successful) {
+        return None;
+    }
+    let text = |key: &str| job[key].as_str().filter(|text| !text.is_empty());
+    let node = text("execution_node").map(|node| format!(" on {node}")).unwrap_or_default();
+    let why = text("explanation").map(|why| format!(": {why}")).unwrap_or_default();
+    Some(format!("Job {id} {}{node}{why}", text("state").unwrap_or("ended")))
+}

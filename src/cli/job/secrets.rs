@@ -1,0 +1,92 @@
+//! Asks for the passwords of `-k` and `-K` on the terminal, without showing them. Without a terminal they are lines of
+//! standard input.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+
+use super::flags::RunFlags;
+use super::pack::Typed;
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::output::interrupted;
+
+impl Typed {
+    /// Asks for what the flags want, as ansible does: no answer to the second question is the first answer.
+    ///
+    /// # Errors
+    /// We were interrupted, or nothing could be read.
+    pub(super) async fn ask(flags: &RunFlags) -> Result<Self, Failure> {
+        let mut typed = Self::default();
+        if flags.ask_pass {
+            typed.connection = Some(ask("SSH password: ").await?);
+        }
+        if flags.ask_become_pass {
+            let default = typed.connection.clone().unwrap_or_default();
+            let question = if flags.ask_pass {
+                "BECOME password[defaults to SSH password]: "
+            } else {
+                "BECOME password: "
+            };
+            let answer = ask(question).await?;
+            typed.become_user = Some(if answer.is_empty() { default } else { answer });
+        }
+        Ok(typed)
+    }
+}
+
+async fn ask(question: &'static str) -> Result<String, Failure> {
+    let failed = |error: io::Error| Failure::new(Exit::Failed, format!("cannot read a password: {error}"));
+    let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty").ok();
+    // It must be dropped when we are interrupted, so that the terminal shows again what is typed.
+    let _hidden = match &terminal {
+        Some(terminal) => Some(Hidden::enter(terminal).map_err(failed)?),
+        None => None,
+    };
+    let read = tokio::task::spawn_blocking(move || read_line(terminal, question));
+    tokio::select! {
+        line = read => line.map_err(io::Error::other).flatten().map_err(failed),
+        failure = interrupted() => Err(failure),
+    }
+}
+
+fn read_line(terminal: Option<File>, question: &str) -> io::Result<String> {
+    let mut line = String::new();
+    let count = match terminal {
+        Some(mut terminal) => {
+            terminal.write_all(question.as_bytes())?;
+            let mut reader = BufReader::new(terminal);
+            let count = reader.read_line(&mut line)?;
+            reader.into_inner().write_all(b"\n")?;
+            count
+        }
+        None => io::stdin().read_line(&mut line)?,
+    };
+    if count == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(line.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// The terminal shows nothing that is typed for as long as this lives.
+struct Hidden {
+    terminal: File,
+    before: Termios,
+}
+
+impl Hidden {
+    fn enter(terminal: &File) -> io::Result<Self> {
+        let before = tcgetattr(terminal)?;
+        let mut hidden = before.clone();
+        hidden.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(terminal, OptionalActions::Flush, &hidden)?;
+        Ok(Self { terminal: terminal.try_clone()?, before })
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        // A terminal that is gone needs no restoring.
+        let _ = tcsetattr(&self.terminal, OptionalActions::Flush, &self.before);
+    }
+}

@@ -1,0 +1,317 @@
+//! The verbs of `meshctl job`: most of them send one operation for each job and print its result.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use tokio::io::AsyncReadExt;
+
+use super::flags::{Placing, RunFlags, label};
+use super::follow::{JobId, OutputOf, exit_of, final_job};
+use super::playbook::Playbook;
+use super::submit::submit;
+use crate::cli::Context;
+use crate::cli::completion::{groups, instances, jobs};
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::operation::{Columns, Operation, is_for_people, print, print_each};
+use crate::cli::table;
+use crate::cli::work::payload::Payload;
+
+const COLUMNS: Columns = (
+    "jobs",
+    &[
+        ("ID", "id"),
+        ("NAME", "name"),
+        ("KIND", "kind"),
+        ("STATE", "state"),
+        ("GROUP", "instance_group"),
+        ("NODE", "execution_node"),
+        ("IMPACT", "impact"),
+        ("CREATED", "created"),
+        ("EXPLANATION", "explanation"),
+    ],
+);
+/// Bytes of events that are read at a time.
+const CHUNK: usize = 64 << 10;
+
+/// Verbs of `meshctl job`.
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum JobVerb {
+    /// Run a playbook or a module on a node that the controller chooses, and print what it does
+    Run(Box<RunFlags>),
+    /// Submit what ansible-runner transmit writes, with a header line before it or without
+    Submit(Box<SubmitFlags>),
+    /// List jobs, newest first: a table on a terminal, else JSON
+    List(Filter),
+    /// Show all that is known of a job
+    Show(One),
+    /// Say why a job waits
+    Explain(One),
+    /// Print what a job's runner writes: lines of JSON, and its artifacts at the end
+    Output(OutputFlags),
+    /// Print a job's events, one JSON object a line
+    Events(EventFlags),
+    /// Cancel jobs
+    Cancel(Several),
+    /// Run jobs again, each as a new job
+    Rerun {
+        #[command(flatten)]
+        some: Several,
+        /// Only on the hosts that failed or were not reached
+        #[arg(long)]
+        failed_hosts: bool,
+    },
+    /// Wait for the ends of jobs; the exit code is that of the last one that did not succeed
+    Wait(Several),
+    /// Delete jobs that have ended, with their output
+    Delete(Several),
+}
+
+/// The number of a job.
+#[derive(Debug, Clone, Copy, Args, Serialize)]
+pub(in crate::cli) struct One {
+    /// Its number
+    #[arg(add = jobs())]
+    id: JobId,
+}
+
+/// The numbers of jobs.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Several {
+    /// Their numbers
+    #[arg(required = true, value_name = "ID", add = jobs())]
+    ids: Vec<JobId>,
+}
+
+/// Arguments of `meshctl job submit`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct SubmitFlags {
+    /// The stream [default: standard input]
+    #[arg(default_value = "-")]
+    file: String,
+    /// The header as JSON, instead of a header line; the flags below replace its keys
+    #[arg(long, value_parser = object)]
+    header: Option<Header>,
+    #[command(flatten)]
+    placing: Placing,
+}
+
+/// A header as typed.
+type Header = Map<String, Value>;
+
+/// Which jobs are listed.
+#[derive(Debug, Args, Serialize)]
+pub(in crate::cli) struct Filter {
+    /// Only those in this state
+    #[arg(long)]
+    state: Vec<String>,
+    /// Only those of this kind
+    #[arg(long)]
+    kind: Vec<String>,
+    /// Only those whose name begins like this
+    #[arg(long)]
+    name: Option<String>,
+    /// Only those that ran in this group
+    #[arg(long, add = groups())]
+    group: Option<String>,
+    /// Only those that ran on this node
+    #[arg(long, add = instances())]
+    node: Option<String>,
+    /// Only those with this label
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
+    #[serde(skip)]
+    label: Vec<(String, String)>,
+    /// Only those created at this time or later, such as 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Only those created before this time
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+    /// At most that many
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+    /// Only older ones than this job
+    #[arg(long, value_name = "ID")]
+    before: Option<JobId>,
+}
+
+/// Arguments of `meshctl job output`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct OutputFlags {
+    #[command(flatten)]
+    one: One,
+    /// Go on until the job has ended
+    #[arg(long, short)]
+    follow: bool,
+    /// Of this attempt alone
+    #[arg(long, value_name = "N")]
+    attempt: Option<u32>,
+    /// Print what the playbook printed instead
+    #[arg(long)]
+    text: bool,
+}
+
+/// Arguments of `meshctl job events`.
+#[derive(Debug, Args, Serialize)]
+pub(in crate::cli) struct EventFlags {
+    #[command(flatten)]
+    #[serde(skip)]
+    one: One,
+    /// Go on until the job has ended
+    #[arg(long, short)]
+    follow: bool,
+    /// Of this host alone
+    #[arg(long)]
+    host: Option<String>,
+    /// Only failures, and hosts that were not reached
+    #[arg(long)]
+    failed: bool,
+}
+
+impl JobVerb {
+    pub(in crate::cli) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let each = |op, some: Several| some.ids.into_iter().map(move |id| Operation::new(op).with("id", id));
+        match self {
+            Self::Run(flags) => flags.run(context).await,
+            Self::Submit(flags) => flags.run(context).await,
+            Self::List(filter) => {
+                let labels: Map<String, Value> =
+                    filter.label.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+                let list = Operation::of("job.list", &filter).with("label", labels);
+                list.print_list(context, COLUMNS).await
+            }
+            Self::Show(one) => Operation::of("job.get", &one).print(context).await,
+            Self::Explain(one) => {
+                let explained = Operation::of("job.explain", &one).ask(&context.client).await?;
+                let text = if is_for_people(context) { Some(explanation(&explained)) } else { None };
+                print(context, &explained, text)
+            }
+            Self::Output(flags) => flags.run(context).await,
+            Self::Events(flags) => flags.run(context).await,
+            Self::Cancel(some) => print_each(context, each("job.cancel", some)).await,
+            Self::Rerun { some, failed_hosts } => {
+                let rerun = each("job.rerun", some);
+                print_each(context, rerun.map(|one| one.with("failed_hosts", failed_hosts))).await
+            }
+            Self::Wait(some) => {
+                let mut exit = Exit::Success;
+                for id in some.ids {
+                    let job = final_job(context, id).await?;
+                    let end = json!({"id": id, "state": job["state"], "rc": job["rc"]});
+                    context.output.value_line(&end)?;
+                    exit = Some(exit_of(&job)).filter(|exit| *exit != Exit::Success).unwrap_or(exit);
+                }
+                Ok(exit)
+            }
+            Self::Delete(some) => print_each(context, each("job.delete", some)).await,
+        }
+    }
+}
+
+impl SubmitFlags {
+    async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let mut header = self.header;
+        if let Value::Object(flags) = self.placing.header(false)
+            && flags.len() > 1
+        {
+            header.get_or_insert_default().extend(flags);
+        }
+        let payload = match self.file.as_str() {
+            "-" => Payload::stdin(context.output),
+            file => Payload::file(file).await?,
+        };
+        let (id, submitted) =
+            submit(context, payload, header.map(|header| json!(header).to_string())).await?;
+        if context.output.json {
+            let (unit, result) = (submitted.unit, submitted.result);
+            context.output.value(&json!({"id": id, "unit": unit, "result": result}))?;
+        } else {
+            context.output.line(&format!("Job {id}: {}, unit {}", submitted.result, submitted.unit))?;
+        }
+        Ok(Exit::Success)
+    }
+}
+
+impl OutputFlags {
+    async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let mut output = OutputOf::new(context, self.one.id, self.follow).of_attempt(self.attempt);
+        let mut text = self.text.then(|| Playbook::new(context.output, None));
+        while let Some(bytes) = output.next().await? {
+            match &mut text {
+                None => context.output.bytes(&bytes).await?,
+                Some(playbook) => context.output.bytes(playbook.push(&bytes)?.as_bytes()).await?,
+            }
+        }
+        Ok(Exit::Success)
+    }
+}
+
+impl EventFlags {
+    async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let events = Operation::of("job.events", &self).with("id", self.one.id).with("from", 0);
+        let (_, mut connection) = events.begin(&context.client).await?;
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            let read = connection.reader().read(&mut buffer).await;
+            let count = read.map_err(|error| {
+                Failure::new(Exit::Unreachable, format!("the events are cut off: {error}"))
+            })?;
+            if count == 0 {
+                return Ok(Exit::Success);
+            }
+            context.output.bytes(&buffer[..count]).await?;
+        }
+    }
+}
+
+/// Why a job waits, for people: the sum, what holds it up, and each instance that it could run on.
+fn explanation(explained: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut lines = vec![format!(
+        "Job {} is {}: {}",
+        explained["id"],
+        text(&explained["state"]),
+        text(&explained["summary"])
+    )];
+    let failed = list(&explained["checks"]).into_iter().filter(|check| check["ok"] != true);
+    lines.extend(failed.map(|check| format!("  {}: {}", text(&check["check"]), text(&check["detail"]))));
+    let mut rows = Vec::new();
+    for group in list(&explained["groups"]) {
+        let row = |name: &Value, one: &Value| {
+            let number = |key: &str| one[key].as_i64().map(|it| it.to_string()).unwrap_or_default();
+            let why = if one["ok"] == true { "fits".to_owned() } else { text(&one["why"]) };
+            [text(&group["name"]), text(name), why, number("needs"), number("remaining")]
+        };
+        rows.push(row(&Value::Null, &group));
+        rows.extend(list(&group["instances"]).iter().map(|one| row(&one["name"], one)));
+    }
+    if !rows.is_empty() {
+        lines.push(table::render(["GROUP", "INSTANCE", "WHY", "NEEDS", "REMAINING"], rows));
+    }
+    lines.join("\n")
+}
+
+fn object(text: &str) -> Result<Header, String> {
+    serde_json::from_str(text).map_err(|error| format!("it is no JSON object: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_explanation_names_what_holds_a_job_up() {
+        let explained = json!({"id": 42, "state": "pending", "summary": "waiting for capacity in east",
+            "checks": [{"check": "dependencies", "ok": true, "detail": ""},
+                {"check": "paused", "ok": false, "detail": "resume it"}],
+            "groups": [{"name": "east", "level": "template", "ok": false, "why": "capacity", "instances":
+                [{"name": "e1", "ok": false, "why": "capacity", "needs": 21, "remaining": 9}]}]});
+        let expected = "\
+Job 42 is pending: waiting for capacity in east
+  paused: resume it
+GROUP  INSTANCE  WHY       NEEDS  REMAINING
+east             capacity
+east   e1        capacity  21     9";
+        assert_eq!(explanation(&explained), expected);
+    }
+}
