@@ -149,7 +149,7 @@ fn an_interrupted_payload_leaves_no_unit(program: &Path) {
 }
 
 #[test]
-fn the_demo_runs_a_job_and_leaves_nothing_behind() {
+fn the_demo_runs_jobs_loses_a_node_and_leaves_nothing_behind() {
     demo_on(Path::new(env!("CARGO_BIN_EXE_meshd")));
 }
 
@@ -175,10 +175,12 @@ fn demo_on(program: &Path) {
     for part in [
         "over mutual TLS, jobs signed",
         "1: hop",
-        "2: execution",
-        "step 3 of 3",
-        "through the mesh",
-        "Succeeded",
+        "2: e1",
+        "ok: [localhost] => Hello from e",
+        "instance remove e",
+        "it starts again",
+        "ok: [localhost] => Done on e",
+        "6 of 6 jobs successful",
     ] {
         assert!(out.contains(part), "{part:?} is missing in {out}");
     }

@@ -1,0 +1,116 @@
+//! `meshctl demo`: a mesh of four nodes on this machine with a controller, playbooks spread over them, one node lost
+//! with its job, and nothing left behind.
+//!
+//! Owns the order of events. The nodes are `mesh`'s, what is typed and what jobs do is `story`'s: meshctl's own
+//! commands, run by a shell as a user would type them.
+
+mod mesh;
+mod story;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use self::mesh::{DemoMesh, NODES};
+use super::exit::{Exit, Failure};
+use super::operation::Operation;
+use super::output::{Output, interrupted};
+
+/// How long a node may take to answer, to find its route, or to begin a job.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Arguments of `meshctl demo`.
+#[derive(Debug, Args)]
+pub(super) struct Demo {
+    /// Leave the mesh running, and say how to talk to it and how to stop it
+    #[arg(long)]
+    keep: bool,
+    /// Another node program for all but the control node, started with --config FILE
+    #[arg(long, hide = true, value_name = "PATH")]
+    meshd: Option<PathBuf>,
+}
+
+impl Demo {
+    pub(super) async fn run(self, output: Output) -> Result<Exit, Failure> {
+        let mut mesh = DemoMesh::new(self.keep, self.meshd.clone())?;
+        let shown = tokio::select! {
+            shown = show(&mut mesh, output) => shown,
+            failure = interrupted() => Err(failure),
+        };
+        if self.keep && shown.is_ok() {
+            say(output, &mesh.farewell())?;
+        } else {
+            mesh.stop().await;
+            // After a broken pipe nobody reads this.
+            let _ = say(output, "\nStopped the nodes and removed their directory.");
+        }
+        let jobs = shown?;
+        if output.json {
+            output.value(&json!({"jobs": jobs, "kept": self.keep, "mesh": mesh.describe()}))?;
+        }
+        let all = jobs.as_array().into_iter().flatten();
+        let has_failed = all.clone().count() == 0 || all.clone().any(|job| job["state"] != "successful");
+        Ok(if has_failed { Exit::Failed } else { Exit::Success })
+    }
+}
+
+/// Tells the story; returns the jobs.
+async fn show(mesh: &mut DemoMesh, output: Output) -> Result<Value, Failure> {
+    say(output, &format!("Starting four nodes in {} ...", mesh.directory().display()))?;
+    mesh.write_files()?;
+    let begun = Instant::now();
+    for name in NODES {
+        mesh.start(name).await?;
+    }
+    say(output, &format!("  all of them answer after {:.2} s", begun.elapsed().as_secs_f64()))?;
+    let control = mesh.client("control");
+    let list = Operation::new("instance.list");
+    let is_ready = async || {
+        let answer = list.ask(&control).await.unwrap_or_default();
+        let all = answer["instances"].as_array().into_iter().flatten();
+        all.filter(|one| one["capacity"].as_u64().is_some_and(|capacity| capacity > 0)).count() == 3
+    };
+    mesh.until("the controller to find three instances", is_ready).await?;
+    say(
+        output,
+        &format!(
+            "  the controller has its instances after {:.2} s\n\n                     .--- e1\n  control ---- hop --\
+             <\n                     '--- e2\n\n  links and jobs over mutual TLS, jobs signed: keys and certificates \
+             made just now",
+            begun.elapsed().as_secs_f64()
+        ),
+    )?;
+    let runner =
+        if mesh.has_ansible() { "ansible-runner" } else { "a stand-in, as there is no ansible-runner here" };
+    say(output, &format!("  jobs are run by {runner}"))?;
+    mesh.run_script(output, &story::first(), &[]).await?;
+
+    let newest = Operation::new("job.list").with("limit", 1);
+    let runs =
+        async || newest.ask(&control).await.is_ok_and(|answer| answer["jobs"][0]["state"] == "running");
+    mesh.until("the longer job to run", runs).await?;
+    let job = newest.ask(&control).await?["jobs"][0].take();
+    let lost = job["execution_node"].as_str().unwrap_or_default().to_owned();
+    mesh.kill(&lost).await?;
+    mesh.run_script(output, &story::then(), &[("LOST", lost), ("JOB", job["id"].to_string())]).await?;
+
+    let jobs = Operation::new("job.list").ask(&control).await?["jobs"].take();
+    let all = jobs.as_array().map(Vec::as_slice).unwrap_or_default();
+    let done = all.iter().filter(|job| job["state"] == "successful").count();
+    say(
+        output,
+        &format!("\n{done} of {} jobs successful, {:.1} s", all.len(), begun.elapsed().as_secs_f64()),
+    )?;
+    Ok(jobs)
+}
+
+/// With `--json` the story goes to standard error, since standard output is for the summary.
+fn say(output: Output, text: &str) -> Result<(), Failure> {
+    if output.json {
+        output.note(text);
+        return Ok(());
+    }
+    output.line(text)
+}

@@ -1,0 +1,270 @@
+//! meshctl's verbs on jobs against a scripted node: what it sends, what it prints, and its exit code.
+
+#[path = "support/fake_node.rs"]
+mod fake_node;
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command as Process, Stdio};
+use std::time::Duration;
+
+use assert_cmd::Command;
+use fake_node::{FakeNode, Step, asked, greeted, hear, say};
+use serde_json::{Value, json};
+
+const SUBMIT: &str = r#"{"command":"work","subcommand":"submit","node":"localhost","worktype":"controller"}"#;
+const CREATED: &str = "Work unit created with ID abcd1234. Send stdin data and EOF.\n";
+const STARTED: &str = "{\"result\":\"Job Started\",\"unitid\":\"abcd1234\"}\n";
+const EVENT: &str = "{\"counter\":1,\"uuid\":\"u1\",\"event\":\"x\",\"stdout\":\"ok: [a]\"}\n";
+const RECAP: &str =
+    "{\"counter\":2,\"uuid\":\"u2\",\"event\":\"playbook_on_stats\",\"stdout\":\"PLAY RECAP\"}\n";
+
+/// Runs meshctl against a script; returns exit code, standard output and standard error.
+fn run(conversations: Vec<Vec<Step>>, args: &[&str]) -> (i32, String, String) {
+    let node = FakeNode::start(conversations);
+    let output = meshctl(&node.socket()).args(args).output().unwrap();
+    node.finish();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn meshctl(socket: &Path) -> Command {
+    let mut command = Command::cargo_bin("meshctl").unwrap();
+    command.env_clear().arg("--socket").arg(socket).timeout(Duration::from_secs(20));
+    command
+}
+
+/// The question of an operation, and its answer.
+fn operation(op: &str, arguments: Value, result: Value) -> Vec<Step> {
+    asked(&question(op, arguments), &json!({"ok": true, "result": result}).to_string())
+}
+
+fn question(op: &str, mut arguments: Value) -> String {
+    let fields = arguments.as_object_mut().unwrap();
+    fields.insert("op".to_owned(), json!(op));
+    fields.insert("command".to_owned(), json!("controller"));
+    arguments.to_string()
+}
+
+/// The output of job 7 from a byte on, until the node closes the connection.
+fn output(from: usize, text: &str) -> Vec<Step> {
+    let asked = question("job.output", json!({"id": 7, "from": from, "attempt": null, "follow": true}));
+    let answer = json!({"ok": true, "result": {"id": 7, "from": from, "size": 0}});
+    greeted([hear(&asked), say(&format!("{answer}\n")), say(text)])
+}
+
+fn job(state: &str, more: Value) -> Vec<Step> {
+    let mut job = json!({"id": 7, "state": state, "rc": 0, "explanation": "", "host_stats": {}});
+    job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    operation("job.get", json!({"id": 7}), job)
+}
+
+/// The submission of a job that becomes number 7.
+fn submitted() -> [Vec<Step>; 2] {
+    let status = r#"{"State":0,"Detail":"","StdoutSize":0,"WorkType":"controller","ExtraData":{"JobID":7}}"#;
+    [
+        greeted([hear(SUBMIT), say(CREATED), Step::WaitForClose, say(STARTED)]),
+        asked("work status abcd1234", status),
+    ]
+}
+
+fn project() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("site.yml"), "[]").unwrap();
+    folder
+}
+
+#[test]
+fn a_job_is_followed_over_a_lost_connection_and_ends_us_as_its_playbook() {
+    let folder = project();
+    let text = format!("{EVENT}{RECAP}");
+    let size =
+        json!({"rc": 2, "output_bytes": text.len(), "execution_node": "e1", "explanation": "2 hosts failed"});
+    let mut script = submitted().to_vec();
+    script.extend([
+        output(0, &text[..30]),
+        job("running", json!({})),
+        output(30, &text[30..60]),
+        // It has ended, and not all came.
+        job("failed", size.clone()),
+        output(60, &text[60..]),
+        job("failed", size.clone()),
+        job("failed", size),
+    ]);
+    let (code, out, err) = run(script, &["job", "run", folder.path().to_str().unwrap(), "-p", "site.yml"]);
+    assert_eq!((code, out.as_str()), (2, "ok: [a]\nPLAY RECAP\n"), "{err}");
+    assert_eq!(err, "Job 7\nJob 7 failed on e1: 2 hosts failed\n");
+}
+
+#[test]
+fn without_a_recap_one_is_made_and_artifacts_are_kept() {
+    let folder = project();
+    let artifacts = folder.path().join("out");
+    let counts = json!({"web": {"ok": 3, "changed": 0, "dark": 0, "failures": 0, "skipped": 0, "rescued": 0, "ignored": 0}});
+    let end = || job("successful", json!({"host_stats": counts, "output_bytes": EVENT.len()}));
+    let mut script = submitted().to_vec();
+    script.extend([output(0, EVENT), end(), end()]);
+    let args = [
+        "job",
+        "run",
+        folder.path().to_str().unwrap(),
+        "-p",
+        "site.yml",
+        "--artifacts",
+        artifacts.to_str().unwrap(),
+    ];
+    let (code, out, err) = run(script, &args);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.starts_with("ok: [a]\n\nPLAY RECAP  ok") && out.contains("\nweb         3"), "{out}");
+    assert_eq!(fs::read_to_string(artifacts.join("job_events/1-u1.json")).unwrap(), EVENT.trim_end());
+    assert_eq!(fs::read_to_string(artifacts.join("status")).unwrap(), "successful");
+    assert_eq!(fs::read_to_string(artifacts.join("rc")).unwrap(), "0");
+}
+
+#[test]
+fn detached_the_number_is_the_output_and_a_refusal_is_101() {
+    let folder = project();
+    let args = ["job", "run", folder.path().to_str().unwrap(), "-p", "site.yml", "--detach"];
+    let (code, out, err) = run(submitted().to_vec(), &args);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "7\n", "Job 7\n"));
+    let refused = greeted([
+        hear(SUBMIT),
+        say(CREATED),
+        Step::WaitForClose,
+        say("ERROR: controller: there is no group x\n"),
+    ]);
+    let (code, out, err) = run(vec![refused], &args);
+    assert_eq!((code, out.as_str()), (101, ""));
+    assert_eq!(err, "meshctl: the node does not accept the job: controller: there is no group x\n");
+}
+
+#[test]
+fn ctrl_c_cancels_and_a_second_one_leaves() {
+    let folder = project();
+    let follow = question("job.output", json!({"id": 7, "from": 0, "attempt": null, "follow": true}));
+    let mut script = submitted().to_vec();
+    script.push(greeted([hear(&follow), say("{\"ok\":true,\"result\":{}}\n"), Step::Signal, Step::HoldOpen]));
+    let mut cancel = operation("job.cancel", json!({"id": 7}), json!({"id": 7}));
+    cancel.push(Step::Signal);
+    script.push(cancel);
+    let node = FakeNode::start(script);
+    let mut child = Process::new(assert_cmd::cargo::cargo_bin("meshctl"))
+        .env_clear()
+        .arg("--socket")
+        .arg(node.socket())
+        .args(["job", "run", folder.path().to_str().unwrap(), "-p", "site.yml"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let interrupt = |child: &std::process::Child| {
+        let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    };
+    node.wait();
+    interrupt(&child);
+    node.wait();
+    interrupt(&child);
+    let mut err = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{err}");
+    assert!(err.contains("cancelling job 7") && err.contains("job 7 goes on without us"), "{err}");
+    node.finish();
+}
+
+#[test]
+fn verbs_send_their_operation() {
+    let result = || json!({"name": "x"});
+    for (args, op, arguments) in [
+        ("job explain 4", "job.explain", json!({"id": 4})),
+        ("job rerun 4 --failed-hosts", "job.rerun", json!({"id": 4, "failed_hosts": true})),
+        ("job delete 4", "job.delete", json!({"id": 4})),
+        (
+            "instance add e1 --type hop",
+            "instance.add",
+            json!({"name": "e1", "node_type": "hop", "enabled": true}),
+        ),
+        ("instance health e1 --no-store", "instance.health", json!({"name": "e1", "store": false})),
+        (
+            "instance set e1 --adjustment 0.5",
+            "instance.set",
+            json!({"name": "e1", "capacity_adjustment": 0.5}),
+        ),
+        ("instance remove e1", "instance.remove", json!({"name": "e1", "drain": true, "dead": false})),
+        ("instance remove e1 --dead", "instance.remove", json!({"name": "e1", "drain": false, "dead": true})),
+        (
+            "group create g --percentage 50 --minimum 1 --list a,b --max-jobs 3 --max-forks 9",
+            "group.create",
+            json!({"policy_instance_percentage": 50, "policy_instance_minimum": 1, "policy_instance_list": ["a", "b"],
+                "max_concurrent_jobs": 3, "max_forks": 9, "name": "g"}),
+        ),
+        (
+            "group set g --container --cluster c --namespace n --registry r",
+            "group.set",
+            json!({"is_container_group": true, "cluster": "c", "namespace": "n", "registry": "r", "name": "g"}),
+        ),
+        ("group add g e1", "group.add", json!({"name": "g", "instance": "e1"})),
+        ("controller policy --dry-run", "policy.run", json!({"dry_run": true})),
+        ("controller backup /tmp/b", "backup", json!({"path": "/tmp/b"})),
+        ("controller cleanup", "cleanup", json!({})),
+    ] {
+        let words: Vec<&str> = args.split(' ').collect();
+        let (code, out, err) = run(vec![operation(op, arguments, result())], &words);
+        assert_eq!((code, out.as_str()), (0, "{\n  \"name\": \"x\"\n}\n"), "{args}: {err}");
+    }
+}
+
+#[test]
+fn waiting_ends_with_the_code_of_the_last_failure() {
+    let get = |id: i64, state: &str, rc: i64| {
+        operation("job.get", json!({"id": id}), json!({"id": id, "state": state, "rc": rc}))
+    };
+    let script = vec![get(1, "failed", 4), get(2, "running", 0), get(2, "successful", 0)];
+    let (code, out, err) = run(script, &["job", "wait", "1", "2"]);
+    assert_eq!(code, 4, "{err}");
+    assert!(out.starts_with("{\"id\":1,\"state\":\"failed\",\"rc\":4}\n{\"id\":2,"), "{out}");
+}
+
+#[test]
+fn one_refusal_does_not_keep_the_others_from_their_turn() {
+    let refused = json!({"ok": false, "error": {"code": "not_found", "message": "there is no job 1"}});
+    let script = vec![
+        asked(&question("job.cancel", json!({"id": 1})), &refused.to_string()),
+        operation("job.cancel", json!({"id": 2}), json!({"id": 2})),
+    ];
+    let (code, out, err) = run(script, &["job", "cancel", "1", "2"]);
+    assert_eq!(
+        (code, out.as_str(), err.as_str()),
+        (1, "{\n  \"id\": 2\n}\n", "meshctl: there is no job 1\n")
+    );
+}
+
+#[test]
+fn events_are_printed_as_they_come() {
+    let asked =
+        question("job.events", json!({"follow": true, "host": "web", "failed": true, "id": 7, "from": 0}));
+    let script = greeted([hear(&asked), say("{\"ok\":true,\"result\":{\"id\":7}}\n"), say(EVENT)]);
+    let (code, out, err) = run(vec![script], &["job", "events", "7", "-f", "--host", "web", "--failed"]);
+    assert_eq!((code, out.as_str()), (0, EVENT), "{err}");
+}
+
+#[test]
+fn shells_complete_names_that_the_node_knows() {
+    let jobs = json!({"jobs": [{"id": 42, "name": "site"}, {"id": 41, "name": "x"}]});
+    let node = FakeNode::start(vec![operation("job.list", json!({}), jobs)]);
+    let output = Command::cargo_bin("meshctl")
+        .unwrap()
+        .env_clear()
+        .env("MESHCTL_COMPLETE", "bash")
+        .env("_CLAP_COMPLETE_INDEX", "3")
+        .env("RECEPTORCTL_SOCKET", node.socket())
+        .args(["--", "meshctl", "job", "show", ""])
+        .timeout(Duration::from_secs(20))
+        .output()
+        .unwrap();
+    node.finish();
+    let out = String::from_utf8(output.stdout).unwrap();
+    assert!(out.starts_with("42\n41"), "{out}");
+    let script = Command::cargo_bin("meshctl").unwrap().args(["completion", "bash"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&script.stdout).contains("MESHCTL_COMPLETE"));
+}

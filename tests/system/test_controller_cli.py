@@ -1,0 +1,327 @@
+"""meshctl's commands for jobs, with real playbooks: what is printed, kept, asked for and returned."""
+
+import base64
+import io
+import json
+import os
+import pathlib
+import pty
+import re
+import select
+import signal
+import socket
+import stat
+import subprocess
+import threading
+import zipfile
+
+import pytest
+
+from mesh import ANSIBLE_RUNNER, MESHCTL, VENV, command_type, environment, until
+from test_controller import ask, ended, job, runner
+
+#: With the interpreter that runs Ansible itself.
+LOCAL = "ansible_connection=local ansible_python_interpreter='{{ ansible_playbook_python }}'"
+SITE = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - name: Say hello
+      ansible.builtin.debug: {msg: "hello {{ who | default('world') }}"}
+    - name: Change something
+      ansible.builtin.command: 'true'
+"""
+FAILS = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.command: 'false'
+"""
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A directory with playbooks and an inventory of two hosts."""
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "site.yml").write_text(SITE)
+    (root / "fails.yml").write_text(FAILS)
+    (root / "hosts").write_text(f"a {LOCAL}\nb {LOCAL}\n")
+    return root
+
+
+@pytest.fixture
+def real(mesh, tmp_path):
+    """A control node and an execution node with ansible-runner."""
+    if not ANSIBLE_RUNNER.exists():
+        pytest.skip(f"there is no ansible-runner in {VENV}")
+    work = lambda name: command_type(name, str(ANSIBLE_RUNNER), "worker", runtime=True)  # noqa: E731
+    return start(mesh, tmp_path, work)
+
+
+@pytest.fixture
+def stand_in(mesh, tmp_path):
+    """The same with a stand-in, whose jobs say what they do in their kwargs."""
+    return start(mesh, tmp_path, runner)
+
+
+def start(mesh, tmp_path, work):
+    settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "rundir": str(tmp_path), "poll": "1s"}
+    mesh.node("control", listen=True, work=[work("local")], extra=[{"work-controller": settings}])
+    mesh.node("e1", peers=["control"], work=[work("ansible-runner")])
+    mesh.start()
+    ready = lambda: sum(one["capacity"] > 0 for one in ask(mesh["control"], "instance.list")["instances"])  # noqa: E731
+    until("two instances to be ready", lambda: ready() == 2, 60)
+    return mesh["control"]
+
+
+def arguments(node, *words):
+    return [str(MESHCTL), "--socket", str(node.socket), *map(str, words)]
+
+
+def meshctl(node, *words, **more):
+    more = {"stdin": subprocess.DEVNULL, **more} if "input" not in more else more
+    return subprocess.run(arguments(node, *words), capture_output=True, text=True, env=environment(), timeout=120, **more)
+
+
+def result(node, *words):
+    done = meshctl(node, "--json", *words)
+    assert done.returncode == 0, done
+    return json.loads(done.stdout)
+
+
+def test_a_playbook_is_printed_as_ansible_playbook_prints_it(real, project, tmp_path):
+    out = tmp_path / "out"
+    done = meshctl(real, "job", "run", project, "-p", "site.yml", "-i", project / "hosts", "-e", "who=you", "--artifacts", out)
+    assert done.returncode == 0, done
+    words = [str(VENV / "bin" / "ansible-playbook"), "-i", "hosts", "-e", "who=you", "site.yml"]
+    theirs = subprocess.run(words, cwd=project, capture_output=True, text=True, env=environment(), timeout=120)
+
+    def tasks(text):
+        """Hosts answer in any order."""
+        return [sorted(part.splitlines()) for part in COLOUR.sub("", text).strip().split("\n\n")]
+
+    assert "\x1b" not in done.stdout and tasks(done.stdout) == tasks(theirs.stdout)
+    number = re.fullmatch(r"Job (\d+)\n", done.stderr)[1]
+    one = job(real, int(number))
+    assert (one["state"], one["rc"], one["execution_node"]) == ("successful", 0, "e1")
+    assert one["host_stats"]["a"]["ok"] == 2
+    # The runner's own command keeps the same.
+    run = tmp_path / "run"
+    (run / "project").mkdir(parents=True)
+    (run / "project" / "site.yml").write_text(SITE)
+    (run / "inventory").mkdir()
+    (run / "inventory" / "hosts").write_text((project / "hosts").read_text())
+    subprocess.run([str(ANSIBLE_RUNNER), "run", str(run), "-p", "site.yml", "--ident", "x"], check=True, capture_output=True, env=environment(), timeout=120)
+    theirs = run / "artifacts" / "x"
+    names = lambda root: sorted(path.name for path in root.iterdir())  # noqa: E731
+    assert set(names(theirs)) <= set(names(out)) and (out / "rc").read_text() == "0"
+    assert (out / "status").read_text() == "successful"
+    events = lambda root: sorted(json.loads(path.read_text())["event"] for path in (root / "job_events").glob("*-*.json"))  # noqa: E731
+    assert events(out) == events(theirs)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (out / "job_events").iterdir()} == {0o600}
+
+
+def test_exit_codes_are_those_of_the_playbook(real, project):
+    run = lambda *words: meshctl(real, "job", "run", project, *words)  # noqa: E731
+    failed = run("-p", "fails.yml", "-i", project / "hosts")
+    assert failed.returncode == 2 and "failed=1" in failed.stdout and " failed on e1" in failed.stderr, failed
+    (project / "nowhere").write_text("a ansible_host=127.0.0.1 ansible_port=1 ansible_connection=ssh\n")
+    unreachable = run("-p", "site.yml", "-i", project / "nowhere")
+    assert unreachable.returncode == 4 and "unreachable=1" in unreachable.stdout, unreachable
+    assert run("-p", "site.yml", "-i", "a,", "--group", "nowhere").returncode == 101
+    module = run("-m", "ping", "-i", project / "hosts", "--pattern", "b")
+    assert module.returncode == 0 and "b | SUCCESS" in module.stdout, module
+    last = result(real, "job", "list", "--limit", "1")["jobs"][0]
+    waited = meshctl(real, "job", "wait", last["id"] - 1, last["id"])
+    assert waited.returncode == 4, waited
+    failures = meshctl(real, "job", "events", last["id"] - 1, "--failed").stdout.splitlines()
+    assert [json.loads(line)["event"] for line in failures] == ["runner_on_unreachable"]
+    text = meshctl(real, "job", "output", last["id"], "--text").stdout
+    assert text == module.stdout
+
+
+class Secrets(threading.Thread):
+    """Looks for a word in the arguments of all processes, until stopped."""
+
+    def __init__(self, word):
+        super().__init__(daemon=True)
+        self.word, self.found, self.looks, self.over = word.encode(), set(), 0, threading.Event()
+        self.start()
+
+    def run(self):
+        while not self.over.is_set():
+            self.looks += 1
+            for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    words = path.read_bytes()
+                except OSError:
+                    continue
+                if self.word in words:
+                    self.found.add(words)
+
+
+def test_secrets_reach_the_playbook_and_no_argument(real, project, tmp_path):
+    secret = "canary-5f1c"
+    (tmp_path / "vault").write_text(f"{secret}-v\n")
+    (tmp_path / "vars.yml").write_text(f"who: {secret}-e\n")
+    vaulted = tmp_path / "vaulted"
+    vaulted.write_text("inner: opened\n")
+    vault = [str(VENV / "bin" / "ansible-vault"), "encrypt", "--vault-password-file", str(tmp_path / "vault"), str(vaulted)]
+    subprocess.run(vault, check=True, capture_output=True, env=environment(), timeout=60)
+    (project / "vaulted.yml").write_bytes(vaulted.read_bytes())
+    playbook = SITE.replace("gather_facts: false", "gather_facts: false\n  vars_files: [vaulted.yml]")
+    playbook += "    - ansible.builtin.assert: {that: [ansible_password == '%s-k', inner == 'opened', who == '%s-e']}\n"
+    (project / "secret.yml").write_text(playbook % (secret, secret))
+    looks = Secrets(secret)
+    words = ["job", "run", project, "-p", "secret.yml", "-i", project / "hosts", "-e", f"@{tmp_path / 'vars.yml'}"]
+    words += ["-k", "--vault-password-file", tmp_path / "vault"]
+    code, shown = on_a_terminal(arguments(real, *words), {"SSH password: ": f"{secret}-k\n"})
+    looks.over.set()
+    looks.join()
+    assert code == 0, shown
+    assert f"{secret}-k" not in shown and "\x1b[0;32mok: [a]" in shown, shown
+    assert looks.looks > 3 and looks.found == set()
+    for path in real.dir.rglob("*"):
+        if path.is_file() and "store.db" in path.name or path.name == "log":
+            assert secret.encode() not in path.read_bytes(), path
+
+
+def on_a_terminal(command, answers):
+    """Runs a command on a terminal of its own; returns its exit code and all that the terminal showed."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(command[0], command, environment())
+    shown = b""
+    while True:
+        ready, _, _ = select.select([terminal], [], [], 120)
+        assert ready, shown
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+        for question in [one for one in answers if one.encode() in shown]:
+            os.write(terminal, answers.pop(question).encode())
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status), shown.decode()
+
+
+class Recorder(threading.Thread):
+    """A control socket that takes one submission and keeps its payload."""
+
+    def __init__(self, path):
+        super().__init__(daemon=True)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.payload = b""
+        self.start()
+
+    def run(self):
+        for number in range(2):
+            stream, _ = self.listener.accept()
+            with stream, stream.makefile("rb") as lines:
+                stream.sendall(b"Receptor Control, node fake\n")
+                lines.readline()
+                if number == 0:
+                    stream.sendall(b"Work unit created with ID abcd1234. Send stdin data and EOF.\n")
+                    self.payload = lines.read()
+                    stream.sendall(b'{"result":"Job Started","unitid":"abcd1234"}\n')
+                else:
+                    stream.sendall(b'{"State":0,"Detail":"","StdoutSize":0,"WorkType":"controller","ExtraData":{"JobID":7}}\n')
+
+
+def unpacked(payload):
+    """The keyword arguments of a stream, and its files: mode, content or target."""
+    first, size, rest = payload.split(b"\n", 2)
+    size = json.loads(size)["zipfile"]
+    letters = (size + 2) // 3 * 4
+    with zipfile.ZipFile(io.BytesIO(base64.b64decode(rest[:letters]))) as archive:
+        files = {os.path.normpath(one.filename): (oct(one.external_attr >> 16), archive.read(one)) for one in archive.infolist()}
+    return json.loads(first)["kwargs"], files
+
+
+def test_the_stream_is_what_ansible_runner_makes(tmp_path):
+    if not ANSIBLE_RUNNER.exists():
+        pytest.skip(f"there is no ansible-runner in {VENV}")
+    root = tmp_path / "dir"
+    for directory in ("project/roles/r/tasks", "inventory/group_vars", "env", "project/empty"):
+        (root / directory).mkdir(parents=True)
+    (root / "project" / "site.yml").write_text(SITE)
+    (root / "project" / "roles" / "r" / "tasks" / "main.yml").write_text("[]\n")
+    (root / "project" / "run.sh").write_text("#!/bin/sh\n")
+    (root / "project" / "run.sh").chmod(0o755)
+    (root / "project" / "secret").write_text("s")
+    (root / "project" / "secret").chmod(0o600)
+    (root / "project" / "ü b.txt").write_text("names")
+    (root / "project" / "link.yml").symlink_to("site.yml")
+    (root / "project" / "more").symlink_to("roles")
+    (root / "project" / "dangling").symlink_to("../nowhere")
+    (root / "inventory" / "hosts").write_text("a\nb\n")
+    (root / "inventory" / "group_vars" / "all.yml").write_text("x: 1\n")
+    (root / "env" / "settings").write_text("job_timeout: 60\n")
+    flags = ["-p", "site.yml", "--limit", "web", "--forks", "7"]
+    theirs = [str(ANSIBLE_RUNNER), "transmit", str(root), *flags, "-v"]
+    theirs = subprocess.run(theirs, check=True, capture_output=True, env=environment(), timeout=60).stdout
+    node = Recorder(tmp_path / "s")
+    ours = [str(MESHCTL), "--socket", str(tmp_path / "s"), "job", "run", str(root), *flags, "-v", "--detach"]
+    done = subprocess.run(ours, capture_output=True, text=True, env=environment(), timeout=60)
+    assert (done.returncode, done.stdout) == (0, "7\n"), done
+    header, ours = node.payload.split(b"\n", 1)
+    assert json.loads(header) == {"controller": 1}
+    (kwargs, files), (their_kwargs, their_files) = unpacked(ours), unpacked(theirs)
+    # What the runner's command line passes on without being asked is what it assumes anyway.
+    plain = lambda kwargs: {key: str(value) for key, value in kwargs.items() if value and key != "ident"}  # noqa: E731
+    assert plain(kwargs) == plain(their_kwargs) and kwargs["ident"]
+    assert files == their_files and len(files) > 12
+
+
+def test_ctrl_c_cancels_the_job_and_waits_for_its_end(stand_in, project, tmp_path):
+    go = tmp_path / "never"
+    (project / "env").mkdir()
+    stream = b"".join(json.dumps(line).encode() + b"\n" for line in [{"kwargs": {"go": str(go)}}, {"eof": True}])
+    blocking = subprocess.run(arguments(stand_in, "job", "submit", "--name", "blocks"), input=stream, capture_output=True, env=environment(), timeout=60)
+    assert blocking.returncode == 0, blocking
+    assert result(stand_in, "job", "list", "--name", "blo")["jobs"][0]["name"] == "blocks"
+    for name in ("e1",):
+        assert meshctl(stand_in, "instance", "disable", name).returncode == 0
+    words = arguments(stand_in, "job", "run", project, "-p", "site.yml")
+    run = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
+    number = int(run.stderr.readline().split()[1])
+    assert f"Job {number} waits: " in run.stderr.readline()
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 1 and f"Job {number} canceled" in err, (run.returncode, out, err)
+    assert ended(stand_in, number)["state"] == "canceled"
+    first = result(stand_in, "job", "list")["jobs"][-1]["id"]
+    assert meshctl(stand_in, "job", "cancel", first).returncode == 0
+    assert meshctl(stand_in, "instance", "disable", "e1", "--wait").returncode == 0
+    assert ended(stand_in, first)["state"] == "canceled"
+
+
+def test_groups_and_instances_are_set_and_shown(stand_in):
+    group = result(stand_in, "group", "create", "east", "--list", "e1", "--max-jobs", "3")
+    assert (group["policy_instance_list"], group["max_concurrent_jobs"]) == (["e1"], 3)
+    assert [one["name"] for one in group["members"]] == ["e1"]
+    assert result(stand_in, "group", "set", "east", "--max-jobs", "0", "--list", "")["policy_instance_list"] == []
+    assert [one["name"] for one in result(stand_in, "group", "add", "east", "e1")["members"]] == ["e1"]
+    assert result(stand_in, "group", "remove", "east", "e1")["members"] == []
+    assert result(stand_in, "group", "delete", "east")["deleted"]
+    assert result(stand_in, "instance", "set", "e1", "--adjustment", "0.5", "--managed-by-policy", "false")["capacity_adjustment"] == 0.5
+    added = result(stand_in, "instance", "add", "later", "--type", "execution", "--disabled")
+    assert (added["enabled"], added["node_type"]) == (False, "execution")
+    assert result(stand_in, "controller", "pause")["paused"] and result(stand_in, "controller", "ping")["paused"]
+    assert result(stand_in, "controller", "resume")["paused"] is False
+    code, shown = on_a_terminal(arguments(stand_in, "instance", "list"), {})
+    assert code == 0 and re.search(r"^e1 +execution +ready +yes", shown, re.MULTILINE), shown
+    missing = meshctl(stand_in, "--json", "group", "show", "nowhere")
+    assert (missing.returncode, json.loads(missing.stderr)["exit_code"]) == (1, 1), missing
+    names = environment(MESHCTL_COMPLETE="bash", _CLAP_COMPLETE_INDEX="3", RECEPTORCTL_SOCKET=str(stand_in.socket))
+    words = [str(MESHCTL), "--", "meshctl", "instance", "enable", ""]
+    completed = subprocess.run(words, capture_output=True, text=True, env=names, timeout=60).stdout.split()
+    assert {"control", "e1", "later"} <= set(completed)
