@@ -3,17 +3,23 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
+use std::time::Duration;
 
-use super::core::ChildEnd;
-use super::driver::world::{ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known};
+use super::core::{ChildEnd, RetryDelay};
+use super::driver::world::{
+    ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known, PodChild,
+};
 use crate::rpc::UnitState;
 use crate::rpc::request::{AdoptRequest, SubmitRequest};
+use crate::work::kubernetes::place::{ClusterError, KUBE_CONFIG, KUBE_NAMESPACE, POD_NAME, PodPlace};
 use crate::work::{Caller, ChildWatch, Registry, ResultStream, WorkError};
 
 /// Bytes of payload that are handed on at a time.
 const CHUNK: usize = 128 * 1024;
 /// The parameter of a command with arguments.
 const PARAMS: &str = "params";
+/// Between two tries to look for a pod.
+const LOOK: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
 /// The units of this node.
 #[derive(Debug, Clone)]
@@ -21,11 +27,15 @@ pub struct RegistryChildren(pub Registry);
 
 impl RegistryChildren {
     async fn submit(&self, request: ChildRequest, input: ChildInput) -> Result<(), WorkError> {
-        let ChildRequest { unit, node, work_type, params, signed, tls, ttl } = request;
+        let ChildRequest { unit, node, work_type, params, signed, tls, ttl, pod } = request;
+        let params = match pod {
+            Some(pod) => pod.place.params,
+            None => BTreeMap::from([(PARAMS.to_owned(), params)]),
+        };
         let request = SubmitRequest {
             node: node.to_string(),
             work_type,
-            params: BTreeMap::from([(PARAMS.to_owned(), params)]),
+            params,
             tls_client: tls,
             ttl: ttl.map(|ttl| format!("{}s", ttl.as_secs())),
             sign_work: signed,
@@ -83,6 +93,9 @@ impl Children for RegistryChildren {
     fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<(), String>> {
         Box::pin(async move {
             let unit = request.unit.clone();
+            if request.is_inherited() && self.adopt_pod(&request).await?.is_some() {
+                return Ok(());
+            }
             match self.submit(request, input).await {
                 Ok(()) => Ok(()),
                 // A unit that was made and could not be started is followed: its Detail says why.
@@ -94,6 +107,10 @@ impl Children for RegistryChildren {
 
     fn adopt(&self, request: ChildRequest) -> Doing<'_, Result<(), String>> {
         Box::pin(async move {
+            if request.pod.is_some() {
+                let adopted = self.adopt_pod(&request).await?;
+                return adopted.ok_or_else(|| format!("no pod of unit {} is there", request.unit));
+            }
             let request = AdoptRequest {
                 node: request.node.to_string(),
                 unit: request.unit,
@@ -133,6 +150,53 @@ impl Children for RegistryChildren {
                 }
             }
         })
+    }
+
+    fn check_pod(&self, place: &PodPlace) -> Doing<'_, Result<(), String>> {
+        let place = place.clone();
+        Box::pin(async move { self.0.check_pods(&place).await.map_err(|error| error.to_string()) })
+    }
+
+    fn prepare_pod(&self, pod: &PodChild) -> Doing<'_, Result<(), ClusterError>> {
+        let PodChild { place, pull_secret, is_inherited: _ } = pod.clone();
+        Box::pin(async move {
+            match pull_secret {
+                Some(secret) => self.0.write_secret(&place, secret.expose()).await,
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn delete_secret(&self, place: PodPlace, name: String) -> Doing<'_, Result<(), ClusterError>> {
+        Box::pin(async move { self.0.delete_secret(&place, &name).await })
+    }
+}
+
+impl RegistryChildren {
+    /// Follows the pod that another control node made for a unit, from its first byte on; `None` if there is no such pod.
+    /// A cluster that does not answer is waited for: until it does, nobody knows whether the pod runs.
+    async fn adopt_pod(&self, request: &ChildRequest) -> Result<Option<()>, String> {
+        let Some(PodChild { place, .. }) = &request.pod else { return Ok(None) };
+        let mut failures = 0;
+        let found = loop {
+            match self.0.find_pod(place, &request.unit).await {
+                Ok(found) => break found,
+                Err(ClusterError::Refused(cause)) => return Err(cause),
+                Err(ClusterError::Passing(cause)) => {
+                    failures += 1;
+                    tracing::warn!(unit = request.unit, cause, "a pod cannot be looked for yet");
+                    tokio::time::sleep(LOOK.delay(failures)).await;
+                }
+            }
+        };
+        let Some((name, namespace)) = found else { return Ok(None) };
+        let mut adopted = place.clone();
+        adopted.params.retain(|key, _| key == KUBE_CONFIG);
+        adopted.params.extend([(POD_NAME.to_owned(), name), (KUBE_NAMESPACE.to_owned(), namespace)]);
+        let pod = Some(PodChild { place: adopted, pull_secret: None, is_inherited: false });
+        let input = ChildInput { head: Vec::new(), file: None };
+        let request = ChildRequest { pod, ..request.clone() };
+        self.submit(request, input).await.map(Some).map_err(|error| error.to_string())
     }
 }
 

@@ -10,10 +10,11 @@
 //! - [`header`] and [`stream`]: what a client submits, and what its runner answers; [`refusal`]: why a
 //!   submission is refused.
 //! - [`options`]: its settings; [`credentials`], [`pod`], [`health`]: what a child is given, and what a health
-//!   check says.
+//!   check says. `clusters`: what becomes of a container group's settings.
 
 mod answers;
 pub mod children;
+pub mod clusters;
 pub mod core;
 pub mod credentials;
 pub mod driver;

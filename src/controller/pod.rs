@@ -63,7 +63,13 @@ impl PodOverride {
         let Value::Object(map) = value else { return Err(PodFault::NotAMap) };
         let changes = Self(map);
         let image = RunnerWords { image: Some("image".to_owned()), ..RunnerWords::default() };
-        let trial = PodRequest { job: JobId(1), install: 0, runner: Some(&image), pull_secret: None };
+        let trial = PodRequest {
+            job: JobId(1),
+            install: 0,
+            namespace: None,
+            runner: Some(&image),
+            pull_secret: None,
+        };
         trial.pod(&changes).map(|_| changes)
     }
 }
@@ -75,6 +81,8 @@ pub struct PodRequest<'a> {
     pub job: JobId,
     /// The first 8 hex digits of the install ID.
     pub install: u32,
+    /// The namespace of its group.
+    pub namespace: Option<&'a str>,
     /// The header's image, pulling and signs of life.
     pub runner: Option<&'a RunnerWords>,
     /// The credential with which its image is pulled.
@@ -105,7 +113,7 @@ impl PodRequest<'_> {
     }
 
     fn default_pod(&self) -> Value {
-        json!({
+        let mut pod = json!({
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": format!("automation-job-{}", self.job), "labels": {}},
@@ -118,7 +126,11 @@ impl PodRequest<'_> {
                     "resources": {"requests": {"cpu": "250m", "memory": "100Mi"}},
                 }],
             },
-        })
+        });
+        if let Some(namespace) = self.namespace {
+            pod["metadata"]["namespace"] = namespace.into();
+        }
+        pod
     }
 
     fn fill_worker(&self, containers: &mut [Value]) -> Result<(), PodFault> {
@@ -195,7 +207,7 @@ pub fn secret_name(install: u32, credential: &CredentialName) -> String {
 }
 
 /// The secret with which images are pulled. It is shown nowhere.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PullSecret(Value);
 
 impl PullSecret {
@@ -239,7 +251,7 @@ mod tests {
     }
 
     fn request(runner: &RunnerWords) -> PodRequest<'_> {
-        PodRequest { job: JobId(42), install: 0xab, runner: Some(runner), pull_secret: None }
+        PodRequest { job: JobId(42), install: 0xab, namespace: None, runner: Some(runner), pull_secret: None }
     }
 
     #[test]

@@ -4,7 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::WorkError;
+use super::kubernetes::NOT_BUILT_IN;
+use super::kubernetes::place::{ClusterError, PodPlace};
 use super::local::Local;
 use super::status::Status;
 use super::units::{Entry, Outcome, Units};
@@ -13,7 +17,7 @@ use super::units::{Entry, Outcome, Units};
 pub(crate) struct Pods(Arc<Units>);
 
 fn without() -> WorkError {
-    WorkError::Pod(super::kubernetes::NOT_BUILT_IN.into())
+    WorkError::Pod(NOT_BUILT_IN.into())
 }
 
 impl Pods {
@@ -31,6 +35,22 @@ impl Pods {
         _: &BTreeMap<String, String>,
     ) -> Result<Option<Status>, WorkError> {
         Ok(None)
+    }
+
+    pub(crate) async fn check(&self, _: &PodPlace) -> Result<(), WorkError> {
+        Err(without())
+    }
+
+    pub(crate) async fn write_secret(&self, _: &PodPlace, _: &Value) -> Result<(), ClusterError> {
+        Err(ClusterError::Refused(NOT_BUILT_IN.into()))
+    }
+
+    pub(crate) async fn delete_secret(&self, _: &PodPlace, _: &str) -> Result<(), ClusterError> {
+        Err(ClusterError::Refused(NOT_BUILT_IN.into()))
+    }
+
+    pub(crate) async fn find(&self, _: &PodPlace, _: &str) -> Result<Option<(String, String)>, ClusterError> {
+        Err(ClusterError::Refused(NOT_BUILT_IN.into()))
     }
 
     pub(crate) async fn start(self: &Arc<Self>, _: &Arc<Entry>) -> Result<(), WorkError> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::WorkError;
@@ -17,6 +18,7 @@ use super::kubernetes::extra::KubeExtra;
 use super::kubernetes::machine::StatusChange;
 use super::kubernetes::name::label_value;
 use super::kubernetes::options::{AuthMethod, KubernetesType};
+use super::kubernetes::place::{ClusterError, PodPlace};
 use super::local::Local;
 use super::status::{Extra, Status};
 use super::store::{Durability, Store};
@@ -91,6 +93,39 @@ impl Pods {
         let extra = self.executor()?.check(&kind, params).await.map_err(WorkError::Pod)?;
         let status = Status::new(work_type, Extra::Kubernetes(Box::new(extra)));
         Ok(Some(Status { verify_signature: kind.verify_signature, ..status }))
+    }
+
+    /// Whether a unit with these parameters would be accepted as a pod.
+    pub(crate) async fn check(&self, place: &PodPlace) -> Result<(), WorkError> {
+        self.new_status(&place.work_type, &place.params).await?.map(drop).ok_or_else(|| unknown(place))
+    }
+
+    /// Has a secret be where pods go.
+    pub(crate) async fn write_secret(&self, place: &PodPlace, secret: &Value) -> Result<(), ClusterError> {
+        let (executor, kind) = self.at(place)?;
+        executor.write_secret(&kind, place, secret).await
+    }
+
+    /// Deletes a secret where pods go.
+    pub(crate) async fn delete_secret(&self, place: &PodPlace, name: &str) -> Result<(), ClusterError> {
+        let (executor, kind) = self.at(place)?;
+        executor.delete_secret(&kind, place, name).await
+    }
+
+    /// The name and namespace of the pod that any node made for a unit.
+    pub(crate) async fn find(
+        &self,
+        place: &PodPlace,
+        unit: &str,
+    ) -> Result<Option<(String, String)>, ClusterError> {
+        let (executor, kind) = self.at(place)?;
+        executor.find_pod(&kind, place, unit).await
+    }
+
+    fn at(&self, place: &PodPlace) -> Result<(&Executor, Box<KubernetesType>), ClusterError> {
+        let refused = |error: WorkError| ClusterError::Refused(error.to_string());
+        let kind = self.local.pods_of(&place.work_type).ok_or_else(|| refused(unknown(place)))?;
+        Ok((self.executor().map_err(refused)?, kind))
     }
 
     /// Starts a unit whose payload is complete.
@@ -282,6 +317,10 @@ impl Pods {
             });
         }
     }
+}
+
+fn unknown(place: &PodPlace) -> WorkError {
+    WorkError::UnknownType(place.work_type.clone())
 }
 
 fn pod_of(status: &Status) -> Option<&KubeExtra> {

@@ -1,6 +1,8 @@
 //! The work engine from outside: real processes of the real binary as runners, real files, and two engines
 //! that reach each other through memory. Nothing here sleeps for time to pass: every wait is for a condition.
 
+#[cfg(feature = "kubernetes")]
+mod container_groups;
 mod control;
 mod daemon;
 mod error_messages;

@@ -3,7 +3,7 @@
 
 #[path = "../../src/work/kubernetes/driver/tests/server.rs"]
 #[allow(dead_code, reason = "the tests of the driver use the rest")]
-mod server;
+pub(crate) mod server;
 
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;

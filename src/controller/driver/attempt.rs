@@ -63,7 +63,9 @@ impl JobDriver {
         let known = self.children.known(&request.unit);
         match (known, attempt.progress) {
             (Known::Here, _) => return Ok(true),
-            (Known::Unknown, Progress::Running | Progress::Lost) if request.node != self.node => {
+            (Known::Unknown, Progress::Running | Progress::Lost)
+                if request.node != self.node || request.is_inherited() =>
+            {
                 return match self.children.adopt(request).await {
                     Ok(()) => Ok(true),
                     Err(cause) => {
@@ -79,6 +81,9 @@ impl JobDriver {
             (Known::Unsent, Progress::Placed) => {
                 self.children.release(request.unit.clone()).await;
             }
+        }
+        if let Err(cause) = self.prepare_pod(&request, duty).await {
+            return self.refuse(id, n, cause).await;
         }
         if *duty.borrow_and_update() == Duty::Cancel {
             return self.unknown(id, n).await;

@@ -44,6 +44,7 @@ impl JobDriver {
             signed: offer.secure && !is_own,
             tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),
             ttl: (!is_own).then_some(BUDGET),
+            pod: None,
         };
         let unit = request.unit.clone();
         let ended = tokio::time::timeout(BUDGET, self.ask(request)).await;

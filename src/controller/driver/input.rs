@@ -18,14 +18,15 @@ impl JobDriver {
             return Ok(Err("its payload is gone: its unit was released by force".to_owned()));
         };
         let header = self.header(id).await?;
+        let in_pod = self.store.job(id).await?.current().is_some_and(|attempt| attempt.node.is_none());
         let path = unit.payload();
-        let read = tokio::task::spawn_blocking(move || input(&path, &header)).await;
+        let read = tokio::task::spawn_blocking(move || input(&path, &header, in_pod)).await;
         Ok(read.unwrap_or_else(|_| Err("its payload could not be read".to_owned())))
     }
 }
 
 /// Finds the runner's stream in a payload, and rewrites its first line if the header asks for that.
-fn input(path: &Path, header: &Header) -> Result<ChildInput, String> {
+fn input(path: &Path, header: &Header, in_pod: bool) -> Result<ChildInput, String> {
     let broken = |error: std::io::Error| format!("its payload cannot be read: {error}");
     let mut file = BufReader::new(std::fs::File::open(path).map_err(broken)?);
     let mut line = |at: &mut u64| -> Result<Vec<u8>, String> {
@@ -39,7 +40,7 @@ fn input(path: &Path, header: &Header) -> Result<ChildInput, String> {
     let is_header = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&first)
         .is_ok_and(|object| object.contains_key("controller"));
     let kwargs_at = if is_header { from } else { 0 };
-    let change = KwargsChange::of(header);
+    let change = KwargsChange { in_pod, ..KwargsChange::of(header) };
     if change.is_none() {
         return Ok(ChildInput { head: Vec::new(), file: Some((path.to_owned(), kwargs_at)) });
     }

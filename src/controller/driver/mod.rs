@@ -3,7 +3,7 @@
 //!
 //! - `world`: what it does to mesh and units. `discovery`: who is registered. `checks`: their health.
 //! - `attempt`: one attempt, from its submission to the release of its unit. `output`: what it adds to its job's output.
-//! - `request` and `input`: the unit of an attempt, and what it reads.
+//! - `request` and `input`: the unit of an attempt, and what it reads. `pods`: that of a container group.
 //! - `shown`: what the units of jobs show.
 
 mod attempt;
@@ -11,6 +11,7 @@ mod checks;
 mod discovery;
 mod input;
 mod output;
+mod pods;
 mod request;
 mod shown;
 pub mod world;

@@ -14,17 +14,10 @@ impl JobDriver {
         attempt: &Attempt,
     ) -> Result<Result<ChildRequest, String>, Error> {
         let options = self.options();
-        let types = &options.child_types;
-        let Some(node) = attempt.node.clone() else {
-            return Ok(Err("container groups are not served by this version".to_owned()));
-        };
+        let Some(node) = attempt.node.clone() else { return self.pod_request(job, attempt).await };
         let is_own = node == self.node;
         let offer = self.offer_of(&node).await;
-        let work_type = match attempt.child {
-            ChildType::Local => types.local.clone(),
-            ChildType::Runner => types.runner.clone(),
-            ChildType::Container => types.kube_runtime.clone(),
-        };
+        let work_type = self.child_type(attempt).await?;
         let header = self.header(job.id).await?;
         let unit = attempt.unit.to_string();
         let mut params = format!("--private-data-dir={}/meshd_{unit}", options.run_dir.display());
@@ -36,7 +29,17 @@ impl JobDriver {
         }
         let tls = options.tls_client.clone().filter(|_| offer.tls && !is_own);
         let signed = offer.secure && !is_own;
-        Ok(Ok(ChildRequest { unit, node, work_type, params, signed, tls, ttl: None }))
+        Ok(Ok(ChildRequest { unit, node, work_type, params, signed, tls, ttl: None, pod: None }))
+    }
+
+    /// The work type of an attempt's unit.
+    pub(super) async fn child_type(&self, attempt: &Attempt) -> Result<String, Error> {
+        let options = self.options();
+        Ok(match attempt.child {
+            ChildType::Local => options.child_types.local.clone(),
+            ChildType::Runner => options.child_types.runner.clone(),
+            ChildType::Container => self.pod_type(&attempt.group).await?,
+        })
     }
 
     /// What was asked for with a job.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::JobDriver;
-use crate::controller::core::{ChildType, JobId, JobState, Progress, Time};
+use crate::controller::core::{JobId, JobState, Progress, Time};
 use crate::controller::store::{Error, JobDetail, JobFilter, Kept, PAGE_MAX};
 use crate::rpc::UnitState;
 use crate::work::jobs::{JobExtra, JobReport, JobUnit};
@@ -72,8 +72,12 @@ impl JobDriver {
         }
         let detail = self.store.detail(job).await?;
         let is_final = detail.row.state.is_final();
+        let child_type = match detail.attempts.last() {
+            Some(attempt) => self.child_type(attempt).await?,
+            None => String::new(),
+        };
         for unit in &units {
-            unit.report(self.report(&detail, unit.extra())).await;
+            unit.report(report(&detail, &child_type, unit.extra())).await;
         }
         if is_final {
             self.units.lock().remove(&job);
@@ -101,54 +105,47 @@ impl JobDriver {
         }
         Ok(())
     }
+}
 
-    fn report(&self, detail: &JobDetail, former: JobExtra) -> JobReport {
-        let row = &detail.row;
-        let types = &self.options().child_types;
-        let attempt = detail.attempts.last();
-        let name = |name: Option<String>| name.unwrap_or_default();
-        let extra = JobExtra {
-            job_id: Some(row.id.0),
-            kind: row.kind.name().to_owned(),
-            name: row.name.clone(),
-            controller_node: name(row.controller_node.as_ref().map(ToString::to_string)),
-            execution_node: name(row.execution_node.as_ref().map(ToString::to_string)),
-            instance_group: name(row.instance_group.as_ref().map(ToString::to_string)),
-            child_unit_id: name(attempt.map(|attempt| attempt.unit.to_string())),
-            child_work_type: name(attempt.map(|attempt| match attempt.child {
-                ChildType::Local => types.local.clone(),
-                ChildType::Runner => types.runner.clone(),
-                ChildType::Container => types.kube_runtime.clone(),
-            })),
-            attempt: row.attempt,
-            impact: row.impact,
-            event_count: row.events,
-            explanation: row.explanation.clone(),
-            exit_code: row.rc,
-            created: Some(rfc3339(row.created)),
-            started: row.started.map(rfc3339),
-            finished: row.finished.map(rfc3339),
-            cancel_requested: row.cancel_requested,
-            ..former
-        };
-        let state = match row.state {
-            JobState::Pending | JobState::Waiting => UnitState::Pending,
-            JobState::Running => UnitState::Running,
-            JobState::Successful => UnitState::Succeeded,
-            JobState::Failed | JobState::Error => UnitState::Failed,
-            JobState::Canceled => UnitState::Canceled,
-        };
-        let detail = match row.state {
-            JobState::Successful => "Finished".to_owned(),
-            JobState::Canceled => "Canceled".to_owned(),
-            JobState::Pending
-            | JobState::Waiting
-            | JobState::Running
-            | JobState::Failed
-            | JobState::Error => row.explanation.clone(),
-        };
-        JobReport { state, detail, extra }
-    }
+fn report(detail: &JobDetail, child_type: &str, former: JobExtra) -> JobReport {
+    let row = &detail.row;
+    let attempt = detail.attempts.last();
+    let name = |name: Option<String>| name.unwrap_or_default();
+    let extra = JobExtra {
+        job_id: Some(row.id.0),
+        kind: row.kind.name().to_owned(),
+        name: row.name.clone(),
+        controller_node: name(row.controller_node.as_ref().map(ToString::to_string)),
+        execution_node: name(row.execution_node.as_ref().map(ToString::to_string)),
+        instance_group: name(row.instance_group.as_ref().map(ToString::to_string)),
+        child_unit_id: name(attempt.map(|attempt| attempt.unit.to_string())),
+        child_work_type: child_type.to_owned(),
+        attempt: row.attempt,
+        impact: row.impact,
+        event_count: row.events,
+        explanation: row.explanation.clone(),
+        exit_code: row.rc,
+        created: Some(rfc3339(row.created)),
+        started: row.started.map(rfc3339),
+        finished: row.finished.map(rfc3339),
+        cancel_requested: row.cancel_requested,
+        ..former
+    };
+    let state = match row.state {
+        JobState::Pending | JobState::Waiting => UnitState::Pending,
+        JobState::Running => UnitState::Running,
+        JobState::Successful => UnitState::Succeeded,
+        JobState::Failed | JobState::Error => UnitState::Failed,
+        JobState::Canceled => UnitState::Canceled,
+    };
+    let detail = match row.state {
+        JobState::Successful => "Finished".to_owned(),
+        JobState::Canceled => "Canceled".to_owned(),
+        JobState::Pending | JobState::Waiting | JobState::Running | JobState::Failed | JobState::Error => {
+            row.explanation.clone()
+        }
+    };
+    JobReport { state, detail, extra }
 }
 
 /// A time of the store for clients.

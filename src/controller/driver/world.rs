@@ -10,6 +10,8 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::controller::core::{ChildEnd, InstanceName};
+use crate::controller::pod::PullSecret;
+use crate::work::kubernetes::place::{ClusterError, PodPlace};
 
 /// Something that takes time.
 pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -58,6 +60,26 @@ pub struct ChildRequest {
     pub tls: Option<String>,
     /// How long its start may take.
     pub ttl: Option<Duration>,
+    /// It runs as a pod; `params` mean nothing then.
+    pub pod: Option<PodChild>,
+}
+
+impl ChildRequest {
+    /// It is a pod that another control node may have sent already.
+    pub fn is_inherited(&self) -> bool {
+        self.pod.as_ref().is_some_and(|pod| pod.is_inherited)
+    }
+}
+
+/// A unit that runs as a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodChild {
+    /// Where it goes, and what it is, as parameters of its submission.
+    pub place: PodPlace,
+    /// The secret with which its image is pulled.
+    pub pull_secret: Option<PullSecret>,
+    /// Another control node may have sent it already.
+    pub is_inherited: bool,
 }
 
 /// What a unit reads.
@@ -127,4 +149,22 @@ pub trait Children: Send + Sync + 'static {
 
     /// Has a unit released. Returns false if it has to be asked for again.
     fn release(&self, unit: String) -> Doing<'_, bool>;
+
+    /// Whether such a pod would be accepted as a unit. Asks no cluster.
+    ///
+    /// # Errors
+    /// It would be refused, for this cause.
+    fn check_pod(&self, place: &PodPlace) -> Doing<'_, Result<(), String>>;
+
+    /// Has everything be in its cluster that a pod needs besides itself.
+    ///
+    /// # Errors
+    /// In the API server's words.
+    fn prepare_pod(&self, pod: &PodChild) -> Doing<'_, Result<(), ClusterError>>;
+
+    /// Deletes a secret, if it is there.
+    ///
+    /// # Errors
+    /// In the API server's words.
+    fn delete_secret(&self, place: PodPlace, name: String) -> Doing<'_, Result<(), ClusterError>>;
 }

@@ -181,8 +181,7 @@ impl Service {
             "group.delete" => {
                 let name = asked.name("name")?;
                 asked.end()?;
-                self.driver.store.delete_group(audit(&name), GroupName::from(name.as_str())).await?;
-                Ok(json!({"name": name, "deleted": true}))
+                self.delete_group(name.clone(), audit(&name)).await
             }
             "job.list" => self.list_jobs(asked).await,
             "job.get" => {

@@ -17,7 +17,7 @@ pub struct GroupRecord {
     pub cluster: Option<String>,
     /// The namespace of its pods.
     pub namespace: Option<String>,
-    /// What is merged into their specification, as JSON.
+    /// What is merged into their specification, as the operator wrote it.
     pub pod_spec_override: Option<String>,
     /// The credential of its registry, by name.
     pub registry: Option<String>,

@@ -78,10 +78,14 @@ impl Registry {
     /// Puts an instance into a group's list, from which it becomes a member.
     ///
     /// # Errors
-    /// There is no such group or instance, or the list of the group is fixed.
+    /// There is no such group or instance, or the group is a container group, or its list is fixed.
     pub fn add_to_group(&mut self, group: &GroupName, instance: &InstanceName) -> Result<(), Error> {
         self.instance_mut(instance)?;
-        let list = &mut self.group_mut(group)?.group.policy.list;
+        let record = self.group_mut(group)?;
+        if record.group.is_container_group() {
+            return Err(Error::Conflict(format!("{group} is a container group, which has no instances")));
+        }
+        let list = &mut record.group.policy.list;
         if !list.contains(instance) {
             list.push(instance.clone());
         }

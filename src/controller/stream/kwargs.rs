@@ -47,8 +47,8 @@ impl<'a> KwargsChange<'a> {
 
     /// Whether the stream passes as it is.
     pub fn is_none(&self) -> bool {
-        let Self { runner, registry, timeout, limit, in_pod: _ } = self;
-        runner.is_none() && registry.is_none() && timeout.is_none() && limit.is_none()
+        let Self { runner, registry, timeout, limit, in_pod } = self;
+        runner.is_none() && registry.is_none() && timeout.is_none() && limit.is_none() && !in_pod
     }
 
     /// The line as the child is to read it, with its newline.
@@ -64,7 +64,11 @@ impl<'a> KwargsChange<'a> {
         let kwargs = outer.remove("kwargs").ok_or(KwargsError::NoKwargs)?;
         let mut kwargs: BTreeMap<String, Box<RawValue>> =
             serde_json::from_str(kwargs.get()).map_err(no_kwargs)?;
-        for (key, value) in self.changes(&kwargs)? {
+        let changes = self.changes(&kwargs)?;
+        if changes.is_empty() {
+            return Ok(line.to_vec());
+        }
+        for (key, value) in changes {
             match value {
                 Value::Null => drop(kwargs.remove(key)),
                 value => drop(kwargs.insert(key.to_owned(), to_raw_value(&value).map_err(no_kwargs)?)),
@@ -94,9 +98,12 @@ impl<'a> KwargsChange<'a> {
             changes.push(("limit", limit.into()));
         }
         if self.in_pod {
-            let container = ["container_image", "container_options", "container_auth_data"];
-            changes.extend(container.map(|key| (key, Value::Null)));
-            changes.push(("process_isolation", false.into()));
+            let asked = |value: &RawValue| !matches!(value.get(), "false" | "null");
+            if kwargs.get("process_isolation").is_some_and(|value| asked(value)) {
+                let container = ["container_image", "container_options", "container_auth_data"];
+                changes.extend(container.map(|key| (key, Value::Null)));
+                changes.push(("process_isolation", false.into()));
+            }
             return Ok(changes);
         }
         if let Some(login) = self.registry {

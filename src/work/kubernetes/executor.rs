@@ -108,7 +108,7 @@ impl Executor {
     /// # Errors
     /// Why it cannot start: its credential cannot be used.
     pub async fn start(&self, unit: PodUnit<'_>) -> Result<(), String> {
-        let cluster = self.cluster(&unit).await?;
+        let cluster = self.cluster(unit.kind, unit.extra).await?;
         let mut extra = unit.extra.clone();
         if extra.kube_namespace.is_empty() {
             extra.kube_namespace.clone_from(&cluster.namespace);
@@ -137,7 +137,7 @@ impl Executor {
     /// # Errors
     /// Why there can be none: its credential cannot be used any more.
     pub async fn resume(&self, unit: PodUnit<'_>, state: State, detail: String) -> Result<(), String> {
-        let cluster = self.cluster(&unit).await?;
+        let cluster = self.cluster(unit.kind, unit.extra).await?;
         // It was good once; a pod that is not to be created again needs none.
         let template = self.template(&unit, unit.extra).unwrap_or_default();
         let mut record = record_of(unit.extra);
@@ -190,8 +190,12 @@ impl Executor {
         Owner::new(&self.node, id, &self.store)
     }
 
-    async fn cluster(&self, unit: &PodUnit<'_>) -> Result<Arc<Cluster>, String> {
-        let credential = match (unit.kind.auth_method, unit.extra.kube_config.as_str()) {
+    pub(super) async fn cluster(
+        &self,
+        kind: &KubernetesType,
+        extra: &KubeExtra,
+    ) -> Result<Arc<Cluster>, String> {
+        let credential = match (kind.auth_method, extra.kube_config.as_str()) {
             (AuthMethod::InCluster, _) => Credential::InCluster,
             (AuthMethod::KubeConfig, "") => Credential::Default,
             (AuthMethod::Runtime, "") => return Err(parameters::ParameterError::NoKubeConfig.to_string()),

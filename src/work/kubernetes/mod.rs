@@ -7,7 +7,7 @@
 //! - [`pod`], [`name`], [`kubeconfig`]: the pod to create, and the credential for it.
 //! - [`pod_status`], [`waiting`], [`api_error`], [`server_version`]: the API server's answers.
 //! - [`log`]: stdout from log streams that break off, repeat themselves and rotate.
-//! - [`machine`]: the one owner of a unit, which decides.
+//! - [`machine`]: the one owner of a unit, which decides. `errands`: what is done beside units, at a [`place`].
 
 #[cfg(feature = "kubernetes")]
 pub mod api;
@@ -24,6 +24,8 @@ pub mod driver;
 #[cfg(feature = "kubernetes")]
 pub mod environment;
 #[cfg(feature = "kubernetes")]
+pub mod errands;
+#[cfg(feature = "kubernetes")]
 pub mod executor;
 pub mod extra;
 #[cfg(feature = "kubernetes")]
@@ -37,6 +39,7 @@ pub mod name;
 pub mod options;
 #[cfg(feature = "kubernetes")]
 pub mod parameters;
+pub mod place;
 #[cfg(feature = "kubernetes")]
 pub mod pod;
 #[cfg(feature = "kubernetes")]

@@ -4,6 +4,7 @@
 
 mod adopt;
 mod allocate;
+mod clusters;
 mod jobs;
 mod listing;
 mod restart;

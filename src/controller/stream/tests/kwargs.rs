@@ -59,11 +59,12 @@ fn image_pull_options_and_login_become_the_runners_words() {
 
     // In a pod there is no other container.
     let change = KwargsChange { in_pod: true, ..change };
-    let wanted = json!({
-        "playbook": "a.yml", "ident": "x", "timeout": 2,
-        "process_isolation": false, "process_isolation_executable": null,
-    });
+    let mut wanted = kwargs.clone();
+    wanted["timeout"] = 2.into();
     assert_eq!(changed(&change, &kwargs), wanted);
+    let isolated =
+        json!({"process_isolation": true, "container_image": "i", "container_auth_data": {}, "x": 1});
+    assert_eq!(changed(&change, &isolated), json!({"process_isolation": false, "timeout": 2, "x": 1}));
 }
 
 #[test]

@@ -163,6 +163,21 @@ impl Api for HttpApi {
         })
     }
 
+    fn get_secret(&self, namespace: &str, name: &str) -> Answer<Value> {
+        let (api, path) = (self.clone(), secret(namespace, name));
+        Box::pin(async move { api.json(get(&path?)?).await })
+    }
+
+    fn create_secret(&self, namespace: &str, secret: &Value) -> Answer<()> {
+        let (api, path, body) = (self.clone(), secrets(namespace), secret.to_string());
+        Box::pin(async move { api.json(with_json(Method::POST, &path?, body)?).await.map(drop) })
+    }
+
+    fn delete_secret(&self, namespace: &str, name: &str) -> Answer<()> {
+        let (api, path) = (self.clone(), secret(namespace, name));
+        Box::pin(async move { api.json(request(Method::DELETE, &path?, Body::empty())?).await.map(drop) })
+    }
+
     fn may(&self, namespace: &str, verb: &str, subresource: &str) -> Answer<bool> {
         let mut resource = json!({"namespace": namespace, "verb": verb, "resource": "pods"});
         if !subresource.is_empty() {
@@ -227,6 +242,14 @@ fn pods(namespace: &str) -> Result<String, ApiError> {
     Ok(format!("/api/v1/namespaces/{}/pods", checked(namespace)?))
 }
 
+fn secrets(namespace: &str) -> Result<String, ApiError> {
+    Ok(format!("/api/v1/namespaces/{}/secrets", checked(namespace)?))
+}
+
+fn secret(namespace: &str, name: &str) -> Result<String, ApiError> {
+    Ok(format!("{}/{}", secrets(namespace)?, checked(name)?))
+}
+
 fn path(pod: &PodName) -> Result<String, ApiError> {
     Ok(format!("{}/{}", pods(&pod.namespace)?, checked(&pod.name)?))
 }
@@ -237,7 +260,7 @@ fn checked(name: &str) -> Result<&str, ApiError> {
     if !name.is_empty() && name.bytes().all(fits) && name.bytes().any(|byte| byte != b'.') {
         return Ok(name);
     }
-    Err(ApiError::Rejected(format!("{name:?} cannot be the name of a namespace or a pod")))
+    Err(ApiError::Rejected(format!("{name:?} cannot be the name of a namespace, pod or secret")))
 }
 
 fn selector(select: &Select) -> String {

@@ -108,7 +108,7 @@ pub enum AttachError {
     Broken(String),
 }
 
-/// The requests that units make. All pods are JSON: fields unknown here pass through.
+/// The requests that units make, and those for the secrets beside them. All objects are JSON: fields unknown here pass through.
 pub trait Api: Send + Sync + 'static {
     /// Creates a pod.
     fn create(&self, namespace: &str, pod: &Value) -> Answer<Value>;
@@ -127,6 +127,12 @@ pub trait Api: Send + Sync + 'static {
     fn open_log(&self, pod: &PodName, since: Option<Timestamp>, follow: bool) -> Answer<LogStream>;
     /// Attaches to container `worker`'s stdin.
     fn attach(&self, pod: &PodName) -> Answer<Box<dyn StdinStream>>;
+    /// Gets a secret.
+    fn get_secret(&self, namespace: &str, name: &str) -> Answer<Value>;
+    /// Creates a secret.
+    fn create_secret(&self, namespace: &str, secret: &Value) -> Answer<()>;
+    /// Deletes a secret.
+    fn delete_secret(&self, namespace: &str, name: &str) -> Answer<()>;
     /// Whether the credential may make a request of this verb on pods or a subresource of them.
     fn may(&self, namespace: &str, verb: &str, subresource: &str) -> Answer<bool>;
     /// What the server says of its release.

@@ -46,6 +46,8 @@ pub(crate) struct World {
     /// Of each pod, as the kubelet has it.
     pub(crate) logs: BTreeMap<String, String>,
     pub(crate) stdin: BTreeMap<String, Vec<u8>>,
+    /// By `NAMESPACE/NAME`.
+    pub(crate) secrets: BTreeMap<String, Value>,
     /// What a connection brings that is opened: `METHOD PATH?QUERY`.
     pub(crate) requests: Vec<String>,
     events: Vec<Value>,
@@ -419,11 +421,26 @@ impl World {
         self.pods.insert(name.to_owned(), pod);
     }
 
+    fn answer_secret(&mut self, asked: &Asked) -> (u16, Value) {
+        let place = asked.path.split('/').nth(4).unwrap_or_default();
+        let given = asked.body["metadata"]["name"].as_str();
+        let name = format!("{place}/{}", asked.path.split('/').nth(6).or(given).unwrap_or_default());
+        let found = self.secrets.get(&name).cloned();
+        match (asked.method.as_str(), found) {
+            ("POST", None) => (201, self.secrets.entry(name).or_insert(asked.body.clone()).clone()),
+            ("POST", Some(_)) => (409, json!({"message": format!("secrets {name} already exists")})),
+            ("DELETE", Some(found)) => (200, self.secrets.remove(&name).unwrap_or(found)),
+            (_, Some(found)) => (200, found),
+            (_, None) => (404, json!({"message": format!("secrets {name} not found")})),
+        }
+    }
+
     fn answer(&mut self, asked: &Asked) -> (u16, Value) {
         let name = asked.path.split('/').nth(6).unwrap_or_default();
         let missing = || (404, json!({"message": format!("pods \"{name}\" not found")}));
         match (asked.method.as_str(), name) {
             _ if asked.path == "/version" => (200, json!({"major": "1", "gitVersion": self.version})),
+            _ if asked.path.contains("/secrets") => self.answer_secret(asked),
             ("POST", _) if asked.path.ends_with("/pods") => {
                 let mut pod = asked.body.clone();
                 let name = pod["metadata"]["name"].as_str().unwrap().to_owned();

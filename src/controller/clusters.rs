@@ -1,0 +1,178 @@
+//! The pods of container groups: what a group's settings and the credentials that it names make of them. Reads
+//! credentials, and blocks on the disk for it; sends nothing.
+
+use std::collections::BTreeMap;
+
+use super::core::JobId;
+use super::credentials::{
+    BadName, CredentialError, CredentialKind, CredentialName, Credentials, KubernetesLogin, RegistryLogin,
+};
+use super::driver::world::PodChild;
+use super::header::RunnerWords;
+use super::options::ChildTypes;
+use super::pod::{PodFault, PodOverride, PodRequest, PullSecret, secret_name};
+use super::store::GroupRecord;
+use crate::work::kubernetes::place::{KUBE_CONFIG, KUBE_POD, POD_PENDING_TIMEOUT, PodPlace};
+
+/// How long a pod may wait for its start, as in AWX.
+const PENDING_TIMEOUT: &str = "2h";
+
+/// The longest name of a namespace.
+const LONGEST_NAMESPACE: usize = 63;
+
+/// Why a group can have no pods. Begins with the setting.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupFault {
+    /// It runs its jobs on instances.
+    #[error("it is not a container group")]
+    Instances,
+    /// The name of a credential is no name.
+    #[error("{0}: {1}")]
+    Name(&'static str, BadName),
+    /// A credential cannot be used.
+    #[error("{0}: {1}")]
+    Credential(&'static str, CredentialError),
+    /// The namespace is no name.
+    #[error(
+        "namespace: it has 1 to {LONGEST_NAMESPACE} lower-case letters, digits and dashes, and begins and ends \
+         with a letter or digit"
+    )]
+    Namespace,
+    /// It is named twice, differently.
+    #[error("pod_spec_override: metadata.namespace is not the group's namespace: name it in one of the two")]
+    TwoNamespaces,
+    /// The pod cannot be built.
+    #[error("pod_spec_override: {0}")]
+    Pod(#[from] PodFault),
+}
+
+/// Builds what a group's jobs need.
+#[derive(Debug, Clone)]
+pub struct PodSetup {
+    /// The first 8 hex digits of the install ID.
+    pub install: u32,
+    /// The work types.
+    pub child_types: ChildTypes,
+    /// Those of this node.
+    pub credentials: Credentials,
+}
+
+impl PodSetup {
+    /// Where the pods of a group go, before its override is known.
+    fn place(&self, group: &GroupRecord) -> Result<PodPlace, GroupFault> {
+        if !group.group.is_container_group() {
+            return Err(GroupFault::Instances);
+        }
+        let login = group.cluster.as_deref().map(|name| self.kubernetes(name)).transpose()?;
+        let mut params = BTreeMap::new();
+        let mut namespace = group.namespace.clone();
+        if let Some(KubernetesLogin { kubeconfig, namespace: own }) = login {
+            params.insert(KUBE_CONFIG.to_owned(), kubeconfig.expose().to_owned());
+            namespace = namespace.or(own);
+        }
+        if namespace.as_deref().is_some_and(|name| !is_namespace(name)) {
+            return Err(GroupFault::Namespace);
+        }
+        Ok(PodPlace { work_type: self.work_type(group), params, namespace })
+    }
+
+    /// The work type of a group's units.
+    pub fn work_type(&self, group: &GroupRecord) -> String {
+        let ChildTypes { kube_runtime, kube_in_cluster, .. } = &self.child_types;
+        if group.cluster.is_some() { kube_runtime.clone() } else { kube_in_cluster.clone() }
+    }
+
+    /// The unit of a job in a group.
+    ///
+    /// # Errors
+    /// [`GroupFault`]
+    pub fn child(
+        &self,
+        group: &GroupRecord,
+        job: JobId,
+        runner: Option<&RunnerWords>,
+    ) -> Result<PodChild, GroupFault> {
+        let mut place = self.place(group)?;
+        let changes = PodOverride::parse(group.pod_spec_override.as_deref().unwrap_or_default())?;
+        let registry = group.registry.as_deref().map(|name| self.registry(name)).transpose()?;
+        let pod = PodRequest {
+            job,
+            install: self.install,
+            namespace: place.namespace.as_deref(),
+            runner,
+            pull_secret: registry.as_ref().map(|(name, _)| name),
+        };
+        let pod = pod.pod(&changes)?;
+        if let Some(namespace) = pod["metadata"]["namespace"].as_str() {
+            if place.namespace.as_deref().is_some_and(|name| name != namespace) {
+                return Err(GroupFault::TwoNamespaces);
+            }
+            if !is_namespace(namespace) {
+                return Err(GroupFault::Namespace);
+            }
+            place.namespace = Some(namespace.to_owned());
+        }
+        place.params.insert(KUBE_POD.to_owned(), pod.to_string());
+        place.params.insert(POD_PENDING_TIMEOUT.to_owned(), PENDING_TIMEOUT.to_owned());
+        let pull_secret = registry.map(|(name, login)| PullSecret::new(self.install, &name, &login));
+        Ok(PodChild { place, pull_secret, is_inherited: false })
+    }
+
+    /// The unit of any job in a group, to see whether there can be one.
+    ///
+    /// # Errors
+    /// [`GroupFault`]
+    pub fn trial(&self, group: &GroupRecord) -> Result<PodChild, GroupFault> {
+        let image = RunnerWords { image: Some("image".to_owned()), ..RunnerWords::default() };
+        self.child(group, JobId(1), Some(&image))
+    }
+
+    /// The secret of a group, if it has one: where, and its name. The registry's credential may be gone.
+    ///
+    /// # Errors
+    /// [`GroupFault`]
+    pub fn secret(&self, group: &GroupRecord) -> Result<Option<(PodPlace, String)>, GroupFault> {
+        let Some(registry) = &group.registry else { return Ok(None) };
+        let name = CredentialName::new(registry).map_err(|error| GroupFault::Name("registry", error))?;
+        let PodChild { place, .. } = self.trial(&GroupRecord { registry: None, ..group.clone() })?;
+        Ok(Some((place, secret_name(self.install, &name))))
+    }
+
+    fn kubernetes(&self, name: &str) -> Result<KubernetesLogin, GroupFault> {
+        let (name, kind) = self.read("cluster", name)?;
+        match kind {
+            CredentialKind::Kubernetes(login) => Ok(login),
+            other @ (CredentialKind::Registry(_) | CredentialKind::Scm(_)) => {
+                let error = CredentialError::Kind(name, other.name(), "kubernetes");
+                Err(GroupFault::Credential("cluster", error))
+            }
+        }
+    }
+
+    fn registry(&self, name: &str) -> Result<(CredentialName, RegistryLogin), GroupFault> {
+        let (name, kind) = self.read("registry", name)?;
+        match kind {
+            CredentialKind::Registry(login) => Ok((name, login)),
+            other @ (CredentialKind::Kubernetes(_) | CredentialKind::Scm(_)) => {
+                let error = CredentialError::Kind(name, other.name(), "registry");
+                Err(GroupFault::Credential("registry", error))
+            }
+        }
+    }
+
+    fn read(&self, key: &'static str, name: &str) -> Result<(CredentialName, CredentialKind), GroupFault> {
+        let name = CredentialName::new(name).map_err(|error| GroupFault::Name(key, error))?;
+        match self.credentials.read(&name) {
+            Ok(credential) => Ok((name, credential.kind)),
+            Err(error) => Err(GroupFault::Credential(key, error)),
+        }
+    }
+}
+
+fn is_namespace(name: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=LONGEST_NAMESPACE).contains(&name.len())
+        && name.bytes().all(good)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}

@@ -1,0 +1,167 @@
+//! The units of container groups, and what they need of their cluster. Owns how long a cluster that does not answer is
+//! waited for, and which control node's pod is followed; what a pod looks like is `clusters`' business.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::JobDriver;
+use super::world::{ChildRequest, Known, PodChild};
+use crate::controller::clusters::{GroupFault, PodSetup};
+use crate::controller::core::{Attempt, Duty, GroupName, Job, RetryDelay};
+use crate::controller::credentials::Credentials;
+use crate::controller::store::{Error, GroupRecord};
+use crate::work::kubernetes::place::{ClusterError, PodPlace};
+
+/// Between two tries to write a secret.
+const SECRET: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
+/// How long a secret is tried to be written: as long as a pod may wait for its start.
+const SECRET_WITHIN: Duration = Duration::from_secs(2 * 3600);
+
+impl JobDriver {
+    /// The unit of an attempt in a container group, or why there can be none.
+    pub(super) async fn pod_request(
+        &self,
+        job: &Job,
+        attempt: &Attempt,
+    ) -> Result<Result<ChildRequest, String>, Error> {
+        let request = ChildRequest {
+            unit: attempt.unit.to_string(),
+            node: self.node.clone(),
+            work_type: self.child_type(attempt).await?,
+            params: String::new(),
+            signed: false,
+            tls: None,
+            ttl: None,
+            pod: None,
+        };
+        // What runs already needs neither credential nor definition, which may have changed.
+        if self.children.known(&request.unit) == Known::Here {
+            return Ok(Ok(request));
+        }
+        let group = match self.store.registry().await?.group_mut(&attempt.group) {
+            Ok(group) => group.clone(),
+            Err(Error::NoGroup(group)) => return Ok(Err(format!("container group {group} is deleted"))),
+            Err(error) => return Err(error),
+        };
+        let (setup, header) = (self.pod_setup(), self.header(job.id).await?);
+        let (id, is_inherited) = (job.id, attempt.sender != self.node);
+        let made = in_background(move || setup.child(&group, id, header.runner.as_ref())).await;
+        let named = |fault| format!("container group {}: {fault}", attempt.group);
+        Ok(made
+            .map(|pod| ChildRequest { pod: Some(PodChild { is_inherited, ..pod }), ..request })
+            .map_err(named))
+    }
+
+    /// The work type of a container group's units. A group that is gone had a cluster.
+    pub(super) async fn pod_type(&self, group: &GroupName) -> Result<String, Error> {
+        let setup = self.pod_setup();
+        match self.store.registry().await?.group_mut(group) {
+            Ok(group) => Ok(setup.work_type(group)),
+            Err(Error::NoGroup(_)) => Ok(setup.child_types.kube_runtime),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has what a pod needs be in its cluster. Returns early if the attempt is to be cancelled.
+    ///
+    /// # Errors
+    /// It is refused, or the API server was away for too long.
+    pub(super) async fn prepare_pod(
+        &self,
+        request: &ChildRequest,
+        duty: &mut watch::Receiver<Duty>,
+    ) -> Result<(), String> {
+        let Some(pod) = &request.pod else { return Ok(()) };
+        let give_up = Instant::now() + SECRET_WITHIN;
+        let prepare = async {
+            let mut failures = 0;
+            loop {
+                match self.children.prepare_pod(pod).await {
+                    Err(ClusterError::Passing(cause)) if Instant::now() < give_up => {
+                        failures += 1;
+                        tracing::warn!(unit = request.unit, cause, "a pull secret is not written yet");
+                        sleep(SECRET.delay(failures)).await;
+                    }
+                    done => return done.map_err(|error| format!("its pull secret: {error}")),
+                }
+            }
+        };
+        let cancelled = async {
+            while *duty.borrow_and_update() != Duty::Cancel {
+                if duty.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tokio::select! {
+            prepared = prepare => prepared,
+            () = cancelled => Ok(()),
+        }
+    }
+
+    /// Whether a group could run jobs: its settings, its credentials, and the work type of its units.
+    ///
+    /// # Errors
+    /// What to change.
+    pub async fn check_group(&self, group: GroupRecord) -> Result<(), String> {
+        let setup = self.pod_setup();
+        let method = if group.cluster.is_some() { "runtime" } else { "incluster" };
+        let pod = in_background(move || setup.trial(&group)).await.map_err(|fault| fault.to_string())?;
+        self.children.check_pod(&pod.place).await.map_err(|cause| {
+            let work_type = &pod.place.work_type;
+            format!(
+                "this node's work type {work_type} does not run its pods: {cause}. It needs a directive \
+                 work-kubernetes with worktype {work_type}, authmethod {method}, allowruntimeauth, \
+                 allowruntimepod and allowruntimeparams"
+            )
+        })
+    }
+
+    /// The secret of a group as it was, if no group needs it any more: where it is, and its name.
+    ///
+    /// # Errors
+    /// Those of the store, and why the place is not known.
+    pub async fn unneeded_secret(
+        &self,
+        former: GroupRecord,
+    ) -> Result<Result<Option<(PodPlace, String)>, GroupFault>, Error> {
+        let groups = self.store.registry().await?.groups;
+        let setup = self.pod_setup();
+        Ok(in_background(move || {
+            let Some((place, name)) = setup.secret(&former)? else { return Ok(None) };
+            let is_needed = groups.iter().filter(|group| group.cluster == former.cluster).any(|group| {
+                let used = setup.secret(group).ok().flatten();
+                used.is_some_and(|(at, used)| used == name && at.namespace == place.namespace)
+            });
+            Ok((!is_needed).then_some((place, name)))
+        })
+        .await)
+    }
+
+    /// Deletes a secret.
+    ///
+    /// # Errors
+    /// In the API server's words.
+    pub async fn delete_secret(&self, place: PodPlace, name: String) -> Result<(), ClusterError> {
+        self.children.delete_secret(place, name).await
+    }
+
+    fn pod_setup(&self) -> PodSetup {
+        let options = self.options();
+        PodSetup {
+            install: self.install,
+            child_types: options.child_types.clone(),
+            credentials: Credentials::new(options.credentials.clone()),
+        }
+    }
+}
+
+/// Credentials are read from disk.
+async fn in_background<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(read).await {
+        Ok(read) => read,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

@@ -1,0 +1,42 @@
+//! Where pods go, for those who need something beside them: a secret, or the name of a pod. Types only.
+
+use std::collections::BTreeMap;
+
+/// The parameter with the content of a kubeconfig.
+pub const KUBE_CONFIG: &str = "secret_kube_config";
+/// The parameter with the definition of a pod.
+pub const KUBE_POD: &str = "secret_kube_pod";
+/// The parameter with the time within which a pod must run.
+pub const POD_PENDING_TIMEOUT: &str = "pod_pending_timeout";
+/// The parameter with the namespace of a pod.
+pub const KUBE_NAMESPACE: &str = "kube_namespace";
+/// The parameter with the name of a pod that runs already.
+pub const POD_NAME: &str = "pod_name";
+
+/// Where the pods of a work type go.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PodPlace {
+    /// The work type.
+    pub work_type: String,
+    /// Parameters of a submission, by which it brings its credential.
+    pub params: BTreeMap<String, String>,
+    /// `None`: where work type or credential lead.
+    pub namespace: Option<String>,
+}
+
+/// Why something in a cluster was not done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    /// The API server does not answer, or cannot now.
+    #[error("{0}")]
+    Passing(String),
+    /// It would be refused again.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl std::fmt::Debug for PodPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PodPlace({})", self.work_type)
+    }
+}

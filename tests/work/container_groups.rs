@@ -1,0 +1,429 @@
+//! Jobs in container groups: a control node beside a scripted API server, from the group to the release of the pod.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Instant;
+
+use base64::Engine as _;
+use meshd::controller::children::RegistryChildren;
+use meshd::controller::core::{ChildEnd, InstanceName};
+use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children, Known, PodChild};
+use meshd::work::CommandType;
+use meshd::work::Registry;
+use meshd::work::kubernetes::options::{AuthMethod, KubernetesType};
+use meshd::work::kubernetes::place::{KUBE_CONFIG, KUBE_POD, PodPlace};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::daemon::{Daemon, scratch_in_memory};
+use crate::harness::{LIMIT, Nowhere, Scratch, eventually, node, options};
+use crate::pods::server::{Fault, Server};
+
+const IMAGE: &str = "quay.example/ee:1";
+const PASSWORD: &str = "canary-of-quay";
+
+/// A control node with the credentials `prod`, a cluster, and `quay`, a registry.
+fn start(server: &Server) -> (TempDir, Daemon) {
+    let temp = scratch_in_memory();
+    let dir = temp.path();
+    std::fs::create_dir(dir.join("credentials")).unwrap();
+    credential(dir, "prod", &json!({"kind": "kubernetes", "kubeconfig": server.kubeconfig().to_string()}));
+    let quay = json!({"kind": "registry", "host": "quay.example", "username": "u", "password": PASSWORD});
+    credential(dir, "quay", &quay);
+    std::fs::write(dir.join("kubeconfig"), server.kubeconfig().to_string()).unwrap();
+    let stand_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/system/stand_in_runner.py");
+    let rights = json!({
+        "allowruntimeauth": true, "allowruntimepod": true, "allowruntimeparams": true, "deletepodonrestart": false,
+    });
+    let with = |settings: Value| {
+        let mut all = rights.as_object().unwrap().clone();
+        all.extend(settings.as_object().unwrap().clone());
+        json!({"work-kubernetes": all})
+    };
+    let config = json!([
+        {"node": {"id": "control", "datadir": dir.join("data")}}, {"log-level": "debug"}, "local-only",
+        {"control-service": {"service": "control", "filename": dir.join("s")}},
+        {"work-command": {
+            "worktype": "local", "command": "python3", "params": format!("{} worker", stand_in.display()),
+            "allowruntimeparams": true,
+        }},
+        with(json!({"worktype": "kubernetes-runtime-auth", "authmethod": "runtime"})),
+        with(json!({
+            "worktype": "kubernetes-incluster-auth", "authmethod": "kubeconfig", "kubeconfig": dir.join("kubeconfig"),
+        })),
+        {"work-controller": {"credentials": dir.join("credentials"), "rundir": dir, "poll": "200ms"}},
+    ]);
+    std::fs::write(dir.join("c.yml"), config.to_string()).unwrap();
+    let daemon = Daemon::start(dir);
+    let own = json!({"name": "control"});
+    until("the control node to be ready", || {
+        operate(&daemon, "instance.get", &own)["result"]["node_state"] == "ready"
+    });
+    (temp, daemon)
+}
+
+fn credential(dir: &Path, name: &str, content: &Value) {
+    let path = dir.join(format!("credentials/{name}.yml"));
+    std::fs::write(&path, content.to_string()).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what} never comes");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+fn operate(daemon: &Daemon, op: &str, arguments: &Value) -> Value {
+    let mut request = json!({"command": "controller", "op": op});
+    request.as_object_mut().unwrap().extend(arguments.as_object().unwrap().clone());
+    serde_json::from_str(&daemon.ask(&request.to_string())).unwrap()
+}
+
+fn done(daemon: &Daemon, op: &str, arguments: &Value) -> Value {
+    let answer = operate(daemon, op, arguments);
+    assert_eq!(answer["ok"], true, "{op} {arguments}: {answer}");
+    answer["result"].clone()
+}
+
+/// The group `pods`, with everything that a group can have.
+fn create_group(daemon: &Daemon) -> Value {
+    let group = json!({
+        "name": "pods", "is_container_group": true, "cluster": "prod", "namespace": "jobs", "registry": "quay",
+        "max_forks": 50,
+        "pod_spec_override": "spec:\n  serviceAccountName: null\n  nodeSelector: {disk: ssd} # fast\n",
+    });
+    done(daemon, "group.create", &group)
+}
+
+/// Submits a job for the group `pods`; its unit and number.
+fn submit(daemon: &Daemon, kwargs: &Value) -> (String, i64) {
+    let header = json!({"controller": 1, "groups": {"launch": ["pods"]}, "runner": {"image": IMAGE}});
+    let payload = format!("{header}\n{}\n{}\n", json!({"kwargs": kwargs}), json!({"eof": true}));
+    let (unit, answer) = daemon.submit("controller", json!({}), payload.as_bytes());
+    assert!(answer.contains("Job Started"), "{answer}");
+    let status = daemon.until(&unit, |status| status["ExtraData"]["JobID"].is_i64());
+    (unit, status["ExtraData"]["JobID"].as_i64().unwrap())
+}
+
+/// What a runner prints in its pod, a line each nanosecond.
+fn play(server: &Server, pod: &str, from: u32, lines: &[Value]) {
+    for (at, line) in (from..).zip(lines) {
+        server.write(pod, &format!("2026-01-02T03:04:05.{at:09}Z {line}\n"));
+    }
+}
+
+fn begin() -> Vec<Value> {
+    vec![json!({"status": "starting"}), json!({"counter": 1, "event": "verbose", "stdout": "hi"})]
+}
+
+fn finish() -> Vec<Value> {
+    vec![json!({"counter": 2, "event": "verbose"}), json!({"status": "successful"}), json!({"eof": true})]
+}
+
+fn is_final(status: &Value) -> bool {
+    status["State"].as_u64() >= Some(2)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_a_pod_of_its_groups_kind_and_nothing_of_it_is_left() {
+    let server = Server::start().await;
+    let (temp, daemon) = start(&server);
+    let group = create_group(&daemon);
+    assert_eq!(group["is_container_group"], true);
+    assert_eq!((&group["cluster"], &group["registry"]), (&json!("prod"), &json!("quay")));
+    assert_eq!((&group["capacity"], &group["members"]), (&json!(50), &json!([])));
+
+    let (unit, number) =
+        submit(&daemon, &json!({"playbook": "a.yml", "process_isolation": true, "container_image": "x"}));
+    let pod = server.pod().await;
+    assert!(pod.starts_with(&format!("automation-job-{number}-")), "{pod}");
+    let (body, secrets) = server.change(|world| (world.pods[&pod].clone(), world.secrets.clone()));
+    let install = body["metadata"]["labels"]["meshd/install"].as_str().unwrap().to_owned();
+    let secret_name = format!("meshd-{install}-quay");
+    assert_eq!(body["metadata"]["labels"]["meshd/job"], number.to_string());
+    assert_eq!(body["metadata"]["namespace"], "jobs");
+    let worker = json!({
+        "name": "worker", "image": IMAGE, "stdin": true, "stdinOnce": true,
+        "args": ["ansible-runner", "worker", "--private-data-dir=/runner"],
+        "resources": {"requests": {"cpu": "250m", "memory": "100Mi"}},
+    });
+    let spec = json!({
+        "automountServiceAccountToken": false, "nodeSelector": {"disk": "ssd"}, "restartPolicy": "Never",
+        "imagePullSecrets": [{"name": secret_name}], "containers": [worker],
+    });
+    assert_eq!(body["spec"], spec);
+
+    let secret = &secrets[&format!("jobs/{secret_name}")];
+    let config = secret["data"][".dockerconfigjson"].as_str().unwrap();
+    let config = base64::engine::general_purpose::STANDARD.decode(config).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    assert_eq!(config["auths"]["quay.example"]["password"], PASSWORD);
+
+    server.run(&pod);
+    play(&server, &pod, 0, &begin());
+    let running = daemon.until(&unit, |status| status["ExtraData"]["EventCount"].as_u64() >= Some(1));
+    assert_eq!(running["StateName"], "Running");
+    let shown = &running["ExtraData"];
+    assert_eq!((&shown["ExecutionNode"], &shown["InstanceGroup"]), (&json!(""), &json!("pods")));
+    assert_eq!(shown["ChildWorkType"], "kubernetes-runtime-auth");
+    let child = shown["ChildUnitID"].as_str().unwrap().to_owned();
+    assert!(child.starts_with(&format!("c{install}n{number}a1r")), "{child}");
+    assert!(daemon.ask(&format!("work cancel {child}")).contains("meshctl job cancel"));
+    let stdin = server.change(|world| String::from_utf8(world.stdin[&pod].clone()).unwrap());
+    let kwargs = json!({"kwargs": {"playbook": "a.yml", "process_isolation": false}});
+    assert_eq!(stdin, format!("{kwargs}\n{}\n", json!({"eof": true})));
+
+    // Nothing secret is shown, logged or stored by the controller.
+    let words = [PASSWORD, "hunter2"];
+    let asked = [
+        daemon.ask(&format!("work status {child}")),
+        daemon.ask("work list"),
+        daemon.log(),
+        operate(&daemon, "group.list", &json!({})).to_string(),
+        operate(&daemon, "job.get", &json!({"id": number})).to_string(),
+    ];
+    for text in asked {
+        assert!(!words.iter().any(|word| text.contains(word)), "{text}");
+    }
+    for entry in std::fs::read_dir(temp.path().join("data/control/.controller")).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = if path.is_file() { std::fs::read(path).unwrap() } else { continue };
+        assert!(!words.iter().any(|word| bytes.windows(word.len()).any(|part| part == word.as_bytes())));
+    }
+
+    play(&server, &pod, 10, &finish());
+    server.end(&pod, 0);
+    let ended = daemon.until(&unit, is_final);
+    assert_eq!((&ended["StateName"], &ended["ExtraData"]["EventCount"]), (&json!("Succeeded"), &json!(2)));
+    server.until("the deletion of the pod", |world| world.pods.is_empty()).await;
+    assert_eq!(done(&daemon, "group.get", &json!({"name": "pods"}))["jobs_running"], 0);
+
+    // Another job finds the secret, and replaces one that has changed.
+    server.change(|world| {
+        let secret = world.secrets.values_mut().next().unwrap();
+        secret["data"][".dockerconfigjson"] = "old".into();
+    });
+    let (unit, _) = submit(&daemon, &json!({}));
+    let pod = server.pod().await;
+    assert_eq!(server.change(|world| world.secrets.clone()), secrets);
+    daemon.ask(&format!("work cancel {unit}"));
+    assert_eq!(daemon.until(&unit, is_final)["StateName"], "Canceled");
+    server.until("the deletion of the pod", |world| !world.pods.contains_key(&pod)).await;
+
+    // It goes with the last group that needs it.
+    let other = json!({"name": "more", "is_container_group": true, "cluster": "prod", "namespace": "jobs", "registry": "quay"});
+    done(&daemon, "group.create", &other);
+    done(&daemon, "group.delete", &json!({"name": "pods"}));
+    assert_eq!(server.change(|world| world.secrets.len()), 1);
+    done(&daemon, "group.set", &json!({"name": "more", "registry": ""}));
+    assert_eq!(server.change(|world| world.secrets.len()), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_outlives_its_control_node_and_ends_once() {
+    let server = Server::start().await;
+    let (temp, mut daemon) = start(&server);
+    create_group(&daemon);
+    let (unit, number) = submit(&daemon, &json!({}));
+    let pod = server.pod().await;
+    server.run(&pod);
+    play(&server, &pod, 0, &begin());
+    daemon.until(&unit, |status| status["ExtraData"]["EventCount"].as_u64() >= Some(1));
+    // Neither the credential nor the definition is needed for what runs.
+    std::fs::remove_file(temp.path().join("credentials/prod.yml")).unwrap();
+    daemon.restart();
+    play(&server, &pod, 10, &finish());
+    server.end(&pod, 0);
+    let ended = daemon.until(&unit, is_final);
+    assert_eq!((&ended["StateName"], &ended["ExtraData"]["EventCount"]), (&json!("Succeeded"), &json!(2)));
+    let job = done(&daemon, "job.get", &json!({"id": number}));
+    assert_eq!(job["attempts"].as_array().unwrap().len(), 1, "{job}");
+    server.until("the deletion of the pod", |world| world.pods.is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_and_an_api_server_that_is_away_are_waited_for_and_a_cancel_ends_both() {
+    let server = Server::start().await;
+    let (_temp, daemon) = start(&server);
+    create_group(&daemon);
+    let words =
+        "pods \"x\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1";
+    server.fault("POST /api/v1/namespaces/jobs/pods", Fault::Refuse(403, words));
+    let (unit, number) = submit(&daemon, &json!({}));
+    let status = daemon.until(&unit, |status| status["Detail"].as_str().unwrap().contains("quota"));
+    assert_eq!(status["StateName"], "Pending");
+    let explained = done(&daemon, "job.explain", &json!({"id": number}));
+    assert!(explained["summary"].as_str().unwrap().contains(words), "{explained}");
+    daemon.ask(&format!("work cancel {unit}"));
+    assert_eq!(daemon.until(&unit, is_final)["StateName"], "Canceled");
+
+    server.change(|world| world.broken = vec!["/secrets"]);
+    let (unit, _) = submit(&daemon, &json!({}));
+    server
+        .until("a try", |world| world.requests.iter().filter(|one| one.contains("/secrets")).count() > 1)
+        .await;
+    assert_eq!(daemon.until(&unit, |_| true)["StateName"], "Pending");
+    daemon.ask(&format!("work cancel {unit}"));
+    assert_eq!(daemon.until(&unit, is_final)["StateName"], "Canceled");
+    assert!(server.change(|world| world.pods.is_empty()));
+
+    // A refusal ends the job, in the server's words.
+    server.change(|world| world.broken.clear());
+    server.fault("/secrets", Fault::Refuse(403, "secrets is forbidden"));
+    let (unit, _) = submit(&daemon, &json!({}));
+    let ended = daemon.until(&unit, is_final);
+    assert_eq!(ended["StateName"], "Failed");
+    assert!(ended["Detail"].as_str().unwrap().contains("its pull secret: secrets is forbidden"), "{ended}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_cannot_work_is_refused_with_what_to_change() {
+    let server = Server::start().await;
+    let (temp, daemon) = start(&server);
+    let exec = json!({"current-context": "x", "contexts": [{"name": "x", "context": {}}],
+        "users": [{"name": "x", "user": {"exec": {"command": "canary"}}}]});
+    credential(temp.path(), "exec", &json!({"kind": "kubernetes", "kubeconfig": exec.to_string()}));
+    credential(temp.path(), "wide", &json!({"kind": "kubernetes", "kubeconfig": "{}"}));
+    std::fs::set_permissions(
+        temp.path().join("credentials/wide.yml"),
+        std::fs::Permissions::from_mode(0o644),
+    )
+    .unwrap();
+    let long = "x".repeat((64 << 10) + 1);
+    for (settings, wanted) in [
+        (json!({"cluster": "missing"}), "cluster: credential missing: there is no file"),
+        (json!({"cluster": "../prod"}), "cluster: a credential's name has"),
+        (json!({"cluster": "quay"}), "cluster: credential quay is of kind registry"),
+        (json!({"registry": "prod"}), "registry: credential prod is of kind kubernetes"),
+        (json!({"cluster": "wide"}), "make it 0600"),
+        (json!({"cluster": "exec"}), "users[0].user.exec is not allowed"),
+        (json!({"namespace": "Jobs"}), "namespace: it has 1 to 63"),
+        (json!({"namespace": "a/../b"}), "namespace: it has 1 to 63"),
+        (json!({"pod_spec_override": "spec: [1"}), "pod_spec_override: it is not valid YAML: see line 1"),
+        (json!({"pod_spec_override": "spec: {containers: []}"}), "must be named worker"),
+        (json!({"pod_spec_override": long}), "pod_spec_override: it is longer"),
+        (
+            json!({"namespace": "a", "pod_spec_override": "metadata: {namespace: b}"}),
+            "name it in one of the two",
+        ),
+        (json!({"policy_instance_minimum": 1}), "is a container group, which has no instances"),
+        (json!({"is_container_group": false, "namespace": "jobs"}), "is not a container group"),
+        (json!({"pod_spec_override": 5}), "pod_spec_override: it is a text"),
+    ] {
+        let mut asked = json!({"name": "g", "is_container_group": true});
+        asked.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+        let answer = operate(&daemon, "group.create", &asked);
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains(wanted) && !message.contains("canary"), "{settings}: {answer}");
+    }
+    for name in ["default", "controlplane"] {
+        let answer = operate(&daemon, "group.set", &json!({"name": name, "is_container_group": true}));
+        assert!(answer["error"]["message"].as_str().unwrap().contains("create another group"), "{answer}");
+    }
+    done(&daemon, "instance.add", &json!({"name": "e1", "node_type": "execution"}));
+    done(&daemon, "group.create", &json!({"name": "g", "policy_instance_list": ["e1"]}));
+    let answer = operate(&daemon, "group.set", &json!({"name": "g", "is_container_group": true}));
+    assert!(answer["error"]["message"].as_str().unwrap().contains("has members"), "{answer}");
+    done(&daemon, "group.set", &json!({"name": "g", "policy_instance_list": []}));
+    let group = done(&daemon, "group.set", &json!({"name": "g", "is_container_group": true}));
+    assert_eq!((&group["cluster"], &group["namespace"]), (&Value::Null, &Value::Null));
+    let answer = operate(&daemon, "group.add", &json!({"name": "g", "instance": "e1"}));
+    assert!(answer["error"]["message"].as_str().unwrap().contains("no instances"), "{answer}");
+    let config = std::fs::read_to_string(temp.path().join("c.yml")).unwrap();
+    std::fs::write(temp.path().join("c.yml"), config.replace("kubernetes-runtime-auth", "kube")).unwrap();
+    assert!(daemon.ask("reload").contains("true"));
+    let answer = operate(&daemon, "group.set", &json!({"name": "g", "cluster": "prod"}));
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("a directive work-kubernetes with worktype kubernetes-runtime-auth"),
+        "{answer}"
+    );
+}
+
+/// The pod of an attempt, as another control node sent it.
+fn inherited(server: &Server, unit: &str) -> ChildRequest {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "automation-job-1", "namespace": "ns"},
+        "spec": {"containers": [{"name": "worker", "image": "i"}]},
+    });
+    let params = [(KUBE_CONFIG, server.kubeconfig()), (KUBE_POD, pod)];
+    let place = PodPlace {
+        work_type: "runtime".to_owned(),
+        params: params.map(|(name, value)| (name.to_owned(), value.to_string())).into(),
+        namespace: Some("ns".to_owned()),
+    };
+    ChildRequest {
+        unit: unit.to_owned(),
+        node: InstanceName::from("heir"),
+        work_type: "runtime".to_owned(),
+        params: String::new(),
+        signed: false,
+        tls: None,
+        ttl: None,
+        pod: Some(PodChild { place, pull_secret: None, is_inherited: true }),
+    }
+}
+
+async fn registry(scratch: &Scratch, name: &str) -> RegistryChildren {
+    let kind = KubernetesType {
+        auth_method: AuthMethod::Runtime,
+        allow_runtime_auth: true,
+        allow_runtime_pod: true,
+        ..KubernetesType::new("runtime")
+    };
+    let kind = CommandType { pods: Some(Box::new(kind)), ..CommandType::new("runtime", "") };
+    let mut options = options(scratch.path().join(name), name);
+    options.work_types = vec![kind];
+    let dialer = std::sync::Arc::new(Nowhere(node(name)));
+    RegistryChildren(Registry::open(options, dialer).await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pod_of_a_lost_control_node_is_followed_by_another_and_made_only_if_it_is_not_there() {
+    let server = Server::start().await;
+    let scratch = Scratch::new();
+    let unit = "c000000abn1a1r00000000";
+    let request = inherited(&server, unit);
+    let nothing = || ChildInput { head: b"{}\n".to_vec(), file: None };
+    let heir = registry(&scratch, "heir").await;
+    assert!(heir.adopt(request.clone()).await.unwrap_err().contains("no pod of unit"));
+    assert_eq!(heir.known(unit), Known::Unknown);
+
+    let lost = registry(&scratch, "lost").await;
+    let first = ChildRequest { node: InstanceName::from("lost"), ..request.clone() };
+    lost.send(first, nothing()).await.unwrap();
+    let pod = server.pod().await;
+    server.run(&pod);
+    server.print(&pod, 0..2);
+
+    // Sent or not: nobody knows. Here it was.
+    server.fault("labelSelector=meshd", Fault::Refuse(503, "later"));
+    heir.send(request.clone(), nothing()).await.unwrap();
+    assert_eq!(heir.known(unit), Known::Here);
+    server.print(&pod, 2..4);
+    server.end(&pod, 0);
+    let mut stream = heir.follow(unit.to_owned(), 0).await;
+    let mut output = Vec::new();
+    let end = loop {
+        match stream.next().await {
+            ChildNews::Accepted => {}
+            ChildNews::Output(bytes) => output.extend_from_slice(&bytes),
+            ChildNews::Ended { end, .. } => break end,
+        }
+    };
+    assert_eq!((end, output.as_slice()), (ChildEnd::Succeeded, &b"line 0\nline 1\nline 2\nline 3\n"[..]));
+    assert_eq!(server.change(|world| world.pods.len()), 1);
+    assert!(heir.release(unit.to_owned()).await);
+    server.until("the deletion of the pod", |world| world.pods.is_empty()).await;
+
+    // And one that was never sent is sent.
+    let other = "c000000abn2a1r00000000";
+    heir.send(ChildRequest { unit: other.to_owned(), ..request }, nothing()).await.unwrap();
+    let pod = server.pod().await;
+    server.run(&pod);
+    let stdin = || server.change(|world| world.stdin.get(&pod).cloned());
+    eventually("its stdin", || stdin() == Some(b"{}\n".to_vec())).await;
+}
