@@ -116,11 +116,18 @@ fn play(server: &Server, pod: &str, from: u32, lines: &[Value]) {
 }
 
 fn begin() -> Vec<Value> {
-    vec![json!({"status": "starting"}), json!({"counter": 1, "event": "verbose", "stdout": "hi"})]
+    vec![
+        json!({"status": "starting"}),
+        json!({"counter": 1, "uuid": "u1", "event": "verbose", "stdout": "hi"}),
+    ]
 }
 
 fn finish() -> Vec<Value> {
-    vec![json!({"counter": 2, "event": "verbose"}), json!({"status": "successful"}), json!({"eof": true})]
+    vec![
+        json!({"counter": 2, "uuid": "u2", "event": "verbose"}),
+        json!({"status": "successful"}),
+        json!({"eof": true}),
+    ]
 }
 
 fn is_final(status: &Value) -> bool {
@@ -164,8 +171,8 @@ async fn a_job_is_a_pod_of_its_groups_kind_and_nothing_of_it_is_left() {
 
     server.run(&pod);
     play(&server, &pod, 0, &begin());
-    let running = daemon.until(&unit, |status| status["ExtraData"]["EventCount"].as_u64() >= Some(1));
-    assert_eq!(running["StateName"], "Running");
+    let running = daemon
+        .until(&unit, |status| status["StateName"] == "Running" && status["StdoutSize"].as_u64() > Some(0));
     let shown = &running["ExtraData"];
     assert_eq!((&shown["ExecutionNode"], &shown["InstanceGroup"]), (&json!(""), &json!("pods")));
     assert_eq!(shown["ChildWorkType"], "kubernetes-runtime-auth");
@@ -231,7 +238,7 @@ async fn a_job_outlives_its_control_node_and_ends_once() {
     let pod = server.pod().await;
     server.run(&pod);
     play(&server, &pod, 0, &begin());
-    daemon.until(&unit, |status| status["ExtraData"]["EventCount"].as_u64() >= Some(1));
+    daemon.until(&unit, |status| status["StateName"] == "Running" && status["StdoutSize"].as_u64() > Some(0));
     // Neither the credential nor the definition is needed for what runs.
     std::fs::remove_file(temp.path().join("credentials/prod.yml")).unwrap();
     daemon.restart();
