@@ -47,29 +47,32 @@ impl RegistryChildren {
             if !input.head.is_empty() {
                 submission.write(&input.head).await?;
             }
-            let Some((path, from)) = input.file else { return Ok::<_, WorkError>(()) };
-            let failed = |error| WorkError::Job(format!("its payload cannot be read: {error}"));
-            let open = || -> std::io::Result<File> {
-                let mut file = File::open(&path)?;
-                file.seek(SeekFrom::Start(from))?;
-                Ok(file)
-            };
-            let mut file = open().map_err(failed)?;
-            loop {
-                let read = tokio::task::spawn_blocking(move || {
-                    let mut buffer = vec![0; CHUNK];
-                    file.read(&mut buffer).map(|count| {
-                        buffer.truncate(count);
-                        (file, buffer)
-                    })
-                });
-                let (rest, bytes) = read.await.map_err(std::io::Error::other).flatten().map_err(failed)?;
-                if bytes.is_empty() {
-                    return Ok(());
+            for (path, from) in input.files {
+                let failed = |error| WorkError::Job(format!("its payload cannot be read: {error}"));
+                let open = || -> std::io::Result<File> {
+                    let mut file = File::open(&path)?;
+                    file.seek(SeekFrom::Start(from))?;
+                    Ok(file)
+                };
+                let mut file = open().map_err(failed)?;
+                loop {
+                    let read = tokio::task::spawn_blocking(move || {
+                        let mut buffer = vec![0; CHUNK];
+                        file.read(&mut buffer).map(|count| {
+                            buffer.truncate(count);
+                            (file, buffer)
+                        })
+                    });
+                    let (rest, bytes) =
+                        read.await.map_err(std::io::Error::other).flatten().map_err(failed)?;
+                    if bytes.is_empty() {
+                        break;
+                    }
+                    file = rest;
+                    submission.write(&bytes).await?;
                 }
-                file = rest;
-                submission.write(&bytes).await?;
             }
+            Ok::<_, WorkError>(())
         };
         match sent.await {
             Ok(()) => submission.finish().await.map(drop),
@@ -194,7 +197,7 @@ impl RegistryChildren {
         adopted.params.retain(|key, _| key == KUBE_CONFIG);
         adopted.params.extend([(POD_NAME.to_owned(), name), (KUBE_NAMESPACE.to_owned(), namespace)]);
         let pod = Some(PodChild { place: adopted, pull_secret: None, is_inherited: false });
-        let input = ChildInput { head: Vec::new(), file: None };
+        let input = ChildInput { head: Vec::new(), files: Vec::new() };
         let request = ChildRequest { pod, ..request.clone() };
         self.submit(request, input).await.map(Some).map_err(|error| error.to_string())
     }

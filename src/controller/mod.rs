@@ -9,8 +9,8 @@
 //! - [`driver`]: what one control node does for its jobs; [`children`]: their attempts as units; [`store`]: what is kept.
 //! - [`header`] and [`stream`]: what a client submits, and what its runner answers; [`refusal`]: why a
 //!   submission is refused.
-//! - [`options`]: its settings; [`credentials`], [`pod`], [`health`]: what a child is given, and what a health
-//!   check says. `clusters`: what becomes of a container group's settings.
+//! - [`options`]: its settings; [`credentials`], [`projects`], [`pod`], [`health`]: what a child is given, and what a
+//!   health check says. `clusters`: what becomes of a container group's settings.
 
 mod answers;
 pub mod children;
@@ -23,6 +23,7 @@ pub mod health;
 pub mod operations;
 pub mod options;
 pub mod pod;
+pub mod projects;
 pub mod refusal;
 pub mod service;
 pub mod store;

@@ -72,6 +72,11 @@ pub enum StreamFault {
     /// A byte inside a zip that is no base64.
     #[error("the stream is damaged: its zip is no base64 at byte {0}")]
     BadZip(u64),
+    /// It brings a project, and the header asks for another one.
+    #[error(
+        "the stream brings files below project/, and the header's sync brings the project: leave out one of them"
+    )]
+    Project,
     /// It ends too early.
     #[error("the stream ends after {1} bytes, before {0}")]
     EndsEarly(Awaited, u64),

@@ -8,10 +8,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::children::RegistryChildren;
 use super::core::{ChildId, InstanceName, JobId};
+use super::credentials::{CredentialError, Credentials};
 use super::driver::JobDriver;
 use super::driver::world::Mesh;
-use super::header::Header;
+use super::header::{Header, Purpose};
 use super::options::ControllerOptions;
+use super::projects::ProjectCache;
 use super::refusal::LINE_LIMIT;
 use super::store::{Error, Kept, Options, Store, Submission, Submitted, Terms};
 use super::stream;
@@ -54,11 +56,12 @@ impl Service {
         registry: Registry,
         node: &str,
         mesh: Arc<dyn Mesh>,
+        projects: ProjectCache,
     ) -> Result<Self, Error> {
         let node = InstanceName::from(node);
         let store = Store::open(store, &node).await?;
         let children = Arc::new(RegistryChildren(registry.clone()));
-        let driver = JobDriver::start(node, store, options, mesh, children).await?;
+        let driver = JobDriver::start(node, store, options, mesh, children, projects).await?;
         let stop = CancellationToken::new();
         let service = Self { driver: driver.clone(), registry: registry.clone(), stop: stop.clone() };
         registry.serve_jobs(Box::new(Door(Arc::downgrade(&driver)))).await;
@@ -193,6 +196,7 @@ impl JobIntake for Intake {
             let Self { driver, stream, header, request } = *self;
             let accepted = stream.finish().map_err(|error| error.to_string())?;
             check(&accepted.header, request.is_admin)?;
+            check_credentials(&driver, &accepted.header, request.is_admin).await?;
             let submission = submission(&driver, &unit, accepted, &request.launched_by)?;
             let mut extra = unit.extra();
             (extra.launched_by, extra.is_admin, extra.header) =
@@ -250,21 +254,35 @@ async fn follow(driver: &JobDriver, job: Submitted, unit: JobUnit) -> Result<(),
     driver.store.hold(job.id(), node, id, Kept::Output).await
 }
 
-/// What this version does, and what the caller may do.
+/// What the caller may do.
 fn check(header: &Header, is_admin: bool) -> Result<(), String> {
     if let Some(why) = header.needs_admin().filter(|_| !is_admin) {
         return Err(why.to_owned());
     }
-    if header.sync.is_some() {
-        return Err(
-            "header: sync: this version does not synchronise projects: put the project into the stream"
-                .into(),
-        );
+    Ok(())
+}
+
+/// The credentials that a header names exist, fit their use, and are for this caller. They are read again at their use.
+async fn check_credentials(driver: &JobDriver, header: &Header, is_admin: bool) -> Result<(), String> {
+    if header.credentials().is_empty() {
+        return Ok(());
     }
-    match header.credentials().first() {
-        Some((name, _)) => Err(format!("header: this version sends no credentials, and it names {name}")),
-        None => Ok(()),
-    }
+    let (credentials, header) = (Credentials::new(driver.options().credentials.clone()), header.clone());
+    let checked = tokio::task::spawn_blocking(move || {
+        for (name, purpose) in header.credentials() {
+            if !is_admin {
+                credentials.check_mesh(name)?;
+            }
+            match purpose {
+                Purpose::Registry { image: Some(image) } => drop(credentials.registry(name, image)?),
+                Purpose::Registry { image: None } => drop(credentials.read(name)?),
+                Purpose::Repository(url) => drop(credentials.repository(name, url)?),
+            }
+        }
+        Ok::<_, CredentialError>(())
+    });
+    let checked = checked.await.map_err(|error| error.to_string())?;
+    checked.map_err(|error| format!("header: {error}"))
 }
 
 fn submission(

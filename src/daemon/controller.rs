@@ -15,14 +15,17 @@ use crate::controller::core::InstanceName;
 use crate::controller::driver::world::{Doing, Mesh, NodeView};
 use crate::controller::operations::{self, JobStream, Operated};
 use crate::controller::options::ControllerOptions;
+use crate::controller::projects::ProjectCache;
 use crate::controller::service::{Service, store_options};
 use crate::controller::store::Error;
 use crate::node::NodeHandle;
 use crate::wire::{Advertisement, ConnType, NodeId};
 use crate::work::{NodeDirectory, Registry};
 
-/// The directory of the store, below the node's.
+/// The directory of the store and the projects, below the node's.
 const DIRECTORY: &str = ".controller";
+/// The directory of the projects in it.
+const PROJECTS: &str = "projects";
 
 /// What marks a control service among a node's services.
 const CONTROL_SERVICE: &str = "Control Service";
@@ -55,7 +58,8 @@ async fn open(
     let path = directory.path().join(DIRECTORY);
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
     made.map_err(|source| Error::File { path, source })?;
-    Service::start(options, &store, work.clone(), node.as_str(), mesh).await
+    let projects = ProjectCache::new(directory.path().join(DIRECTORY).join(PROJECTS));
+    Service::start(options, &store, work.clone(), node.as_str(), mesh, projects).await
 }
 
 impl Controller {

@@ -394,7 +394,7 @@ async fn the_pod_of_a_lost_control_node_is_followed_by_another_and_made_only_if_
     let scratch = Scratch::new();
     let unit = "c000000abn1a1r00000000";
     let request = inherited(&server, unit);
-    let nothing = || ChildInput { head: b"{}\n".to_vec(), file: None };
+    let nothing = || ChildInput { head: b"{}\n".to_vec(), files: Vec::new() };
     let heir = registry(&scratch, "heir").await;
     assert!(heir.adopt(request.clone()).await.unwrap_err().contains("no pod of unit"));
     assert_eq!(heir.known(unit), Known::Unknown);

@@ -63,6 +63,25 @@ impl<'a> Driven<'a> {
         self.conclude(n, verdict, now)
     }
 
+    /// An attempt cannot be sent, since something that it needs is missing: nothing of it ran.
+    ///
+    /// # Errors
+    /// There is no such attempt.
+    pub fn on_not_prepared(
+        &mut self,
+        n: AttemptNo,
+        ending: Ending,
+        explanation: String,
+        now: Time,
+    ) -> Result<(), Refused> {
+        let attempt = self.attempt(n)?;
+        if !attempt.is_open() {
+            return Ok(());
+        }
+        attempt.swept = true;
+        self.conclude(n, Verdict { ending, explanation }, now)
+    }
+
     /// An attempt's instance does not know its unit, and the unit will not be sent again.
     ///
     /// An attempt that was never accepted has not run, so the job is placed again. One that ran was released

@@ -6,6 +6,7 @@
 
 mod file;
 mod url;
+mod uses;
 
 use std::fmt;
 use std::io::{self, Read};
@@ -201,6 +202,17 @@ pub enum CredentialError {
     /// It is of another kind than its use needs.
     #[error("credential {0} is of kind {1}: a credential of kind {2} is needed here")]
     Kind(CredentialName, &'static str, &'static str),
+    /// Its file does not allow the address.
+    #[error(
+        "credential {0} may not be sent to {1}: add a prefix of it to its urls, or use another credential"
+    )]
+    Address(CredentialName, Url),
+    /// The image has no address.
+    #[error("credential {0} cannot be used for the image {1:?}: its name is no address: {2}")]
+    Image(CredentialName, String, UrlError),
+    /// The caller came over the mesh.
+    #[error("credential {0} is not for callers over the mesh: its file would have to say mesh: true")]
+    Mesh(CredentialName),
 }
 
 /// The directory of credentials.

@@ -7,10 +7,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::JobDriver;
+use super::input::Prepared;
 use super::output::AttemptOutput;
 use super::world::{ChildNews, ChildRequest, Known};
 use crate::controller::core::{
-    Attempt, AttemptNo, ChildEnd, Duty, Evidence, Job, JobId, Progress, RetryDelay,
+    Attempt, AttemptNo, ChildEnd, Duty, Ending, Evidence, Job, JobId, Progress, RetryDelay,
 };
 use crate::controller::store::Error;
 use crate::work::jobs::JobUnit;
@@ -53,7 +54,7 @@ impl JobDriver {
 
     /// Sees to it that the unit exists. Returns false if there is none and never will be.
     async fn ensure_sent(
-        &self,
+        self: &Arc<Self>,
         job: &Job,
         attempt: &Attempt,
         request: ChildRequest,
@@ -88,9 +89,10 @@ impl JobDriver {
         if *duty.borrow_and_update() == Duty::Cancel {
             return self.unknown(id, n).await;
         }
-        let input = match self.input(id).await? {
-            Ok(input) => input,
-            Err(cause) => return self.refuse(id, n, cause).await,
+        let (input, _project) = match self.input(job, attempt, duty).await? {
+            Prepared::Ready(input, project) => (input, project),
+            Prepared::Impossible(ending, why) => return self.not_prepared(id, n, ending, why).await,
+            Prepared::Unwanted => return self.unknown(id, n).await,
         };
         match self.children.send(request, input).await {
             Ok(()) => Ok(true),
@@ -101,6 +103,21 @@ impl JobDriver {
     /// Nothing of an attempt was ever started.
     async fn unknown(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
         self.store.drive(self.fence.clone(), id, None, move |job, now| job.on_unknown(n, now)).await?;
+        Ok(false)
+    }
+
+    /// An attempt cannot be sent, since something that it needs is missing.
+    async fn not_prepared(
+        &self,
+        id: JobId,
+        n: AttemptNo,
+        ending: Ending,
+        why: String,
+    ) -> Result<bool, Error> {
+        let report = move |job: &mut crate::controller::core::Driven<'_>, now| {
+            job.on_not_prepared(n, ending, why.clone(), now)
+        };
+        self.store.drive(self.fence.clone(), id, None, report).await?;
         Ok(false)
     }
 

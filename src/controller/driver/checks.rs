@@ -66,7 +66,7 @@ impl JobDriver {
 
     async fn ask(&self, request: ChildRequest) -> CheckEnd {
         let unit = request.unit.clone();
-        if let Err(detail) = self.children.send(request, ChildInput { head: Vec::new(), file: None }).await {
+        if let Err(detail) = self.children.send(request, ChildInput::default()).await {
             return CheckEnd { child: ChildEnd::Failed, detail, output: Vec::new() };
         }
         let mut stream = self.children.follow(unit, 0).await;

@@ -1,50 +1,138 @@
-//! What the child of a job reads: the runner's stream as the client sent it, or with its first line changed.
+//! What the child of a job reads: the runner's stream as the client sent it, with its first line changed and a project
+//! put in if the header asks for that.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::sync::watch;
 
 use super::JobDriver;
 use super::world::ChildInput;
-use crate::controller::core::JobId;
+use crate::controller::core::{Attempt, ChildType, Duty, Ending, Job, JobKind};
+use crate::controller::credentials::{CredentialName, Credentials, RegistryLogin};
 use crate::controller::header::Header;
+use crate::controller::projects::{Held, search_paths};
 use crate::controller::refusal::LINE_LIMIT;
 use crate::controller::store::Error;
 use crate::controller::stream::KwargsChange;
 
-impl JobDriver {
-    /// What the child of a job reads: the runner's stream, without our header.
-    pub(super) async fn input(&self, id: JobId) -> Result<Result<ChildInput, String>, Error> {
-        let Some(unit) = self.first_unit(id) else {
-            return Ok(Err("its payload is gone: its unit was released by force".to_owned()));
-        };
-        let header = self.header(id).await?;
-        let in_pod = self.store.job(id).await?.current().is_some_and(|attempt| attempt.node.is_none());
-        let path = unit.payload();
-        let read = tokio::task::spawn_blocking(move || input(&path, &header, in_pod)).await;
-        Ok(read.unwrap_or_else(|_| Err("its payload could not be read".to_owned())))
+/// The key of the kwargs that names an image.
+const IMAGE: &str = "container_image";
+
+/// What can be done about an attempt that is to be sent.
+pub(super) enum Prepared {
+    /// Its unit reads this. The project stays on disk until it was sent.
+    Ready(ChildInput, Option<Held>),
+    /// It cannot be sent. The ending, and what the job explains.
+    Impossible(Ending, String),
+    /// It must not be sent any more.
+    Unwanted,
+}
+
+impl Prepared {
+    fn error(why: String) -> Self {
+        Self::Impossible(Ending::Error, why)
     }
 }
 
-/// Finds the runner's stream in a payload, and rewrites its first line if the header asks for that.
-fn input(path: &Path, header: &Header, in_pod: bool) -> Result<ChildInput, String> {
-    let broken = |error: std::io::Error| format!("its payload cannot be read: {error}");
-    let mut file = BufReader::new(std::fs::File::open(path).map_err(broken)?);
-    let mut line = |at: &mut u64| -> Result<Vec<u8>, String> {
-        let mut line = Vec::new();
-        let limit = LINE_LIMIT as u64 + 1;
-        *at += (&mut file).take(limit).read_until(b'\n', &mut line).map_err(broken)? as u64;
-        Ok(line)
-    };
-    let mut from = 0;
-    let first = line(&mut from)?;
-    let is_header = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&first)
-        .is_ok_and(|object| object.contains_key("controller"));
-    let kwargs_at = if is_header { from } else { 0 };
-    let change = KwargsChange { in_pod, ..KwargsChange::of(header) };
-    if change.is_none() {
-        return Ok(ChildInput { head: Vec::new(), file: Some((path.to_owned(), kwargs_at)) });
+impl JobDriver {
+    /// What the child of a job reads. It takes as long as the sync of its project.
+    pub(super) async fn input(
+        self: &Arc<Self>,
+        job: &Job,
+        attempt: &Attempt,
+        duty: &mut watch::Receiver<Duty>,
+    ) -> Result<Prepared, Error> {
+        let header = self.header(job.id).await?;
+        if job.kind == JobKind::ProjectSync {
+            return Ok(match self.sync_input(job.id, header).await {
+                Ok(stream) => Prepared::Ready(ChildInput { head: stream, files: Vec::new() }, None),
+                Err(why) => Prepared::error(why),
+            });
+        }
+        let Some(unit) = self.first_unit(job.id) else {
+            return Ok(Prepared::error("its payload is gone: its unit was released by force".to_owned()));
+        };
+        let tree = match &header.sync {
+            None => None,
+            Some(sync) => match self.project(job.id, attempt, sync, duty).await? {
+                super::sync::Project::There(tree) => Some(tree),
+                super::sync::Project::Missing(why) => {
+                    return Ok(Prepared::Impossible(Ending::Failed, why));
+                }
+                super::sync::Project::Unwanted => return Ok(Prepared::Unwanted),
+            },
+        };
+        let mut wanted = Wanted {
+            credentials: Credentials::new(self.options().credentials.clone()),
+            directory: self.private_data_dir(attempt),
+            in_pod: attempt.child == ChildType::Container,
+            header,
+        };
+        let (path, project) = (unit.payload(), tree.as_ref().map(|tree| tree.path().to_owned()));
+        let read = tokio::task::spawn_blocking(move || wanted.read(&path, project.as_deref())).await;
+        Ok(match read.unwrap_or_else(|_| Err("its payload could not be read".to_owned())) {
+            Ok(input) => Prepared::Ready(input, tree),
+            Err(why) => Prepared::error(why),
+        })
     }
-    let kwargs = if is_header { line(&mut from)? } else { first };
-    let head = change.apply(&kwargs).map_err(|error| error.to_string())?;
-    Ok(ChildInput { head, file: Some((path.to_owned(), from)) })
+}
+
+/// What is to become of a payload.
+struct Wanted {
+    header: Header,
+    credentials: Credentials,
+    /// Where the child unpacks it.
+    directory: String,
+    in_pod: bool,
+}
+
+impl Wanted {
+    /// Finds the runner's stream in a payload, rewrites its first line if that is wanted, and puts the project behind it.
+    fn read(&mut self, path: &Path, project: Option<&Path>) -> Result<ChildInput, String> {
+        let broken = |error: std::io::Error| format!("its payload cannot be read: {error}");
+        let mut file = BufReader::new(std::fs::File::open(path).map_err(broken)?);
+        let mut line = |at: &mut u64| -> Result<Vec<u8>, String> {
+            let mut line = Vec::new();
+            let limit = LINE_LIMIT as u64 + 1;
+            *at += (&mut file).take(limit).read_until(b'\n', &mut line).map_err(broken)? as u64;
+            Ok(line)
+        };
+        let mut from = 0;
+        let first = line(&mut from)?;
+        let is_header = serde_json::from_slice::<serde_json::Map<String, Value>>(&first)
+            .is_ok_and(|object| object.contains_key("controller"));
+        let kwargs_at = if is_header { from } else { 0 };
+        let registry = self.header.runner.as_ref().and_then(|runner| runner.registry.clone());
+        let variables = project.map(|_| search_paths(&self.directory));
+        let change = KwargsChange { variables, in_pod: self.in_pod, ..KwargsChange::of(&self.header) };
+        if change.is_none() && registry.is_none() {
+            return Ok(ChildInput { head: Vec::new(), files: vec![(path.to_owned(), kwargs_at)] });
+        }
+        let kwargs = if is_header { line(&mut from)? } else { first };
+        // A pod's image is pulled before anything runs in it.
+        let login = match registry.filter(|_| !self.in_pod) {
+            Some(name) => Some(self.login(&name, &kwargs)?),
+            None => None,
+        };
+        let change = KwargsChange { registry: login.as_ref(), ..change };
+        let head = change.apply(&kwargs).map_err(|error| error.to_string())?;
+        let project = project.map(|project| (project.to_owned(), 0));
+        let files = project.into_iter().chain([(path.to_owned(), from)]).collect();
+        Ok(ChildInput { head, files })
+    }
+
+    /// The login for the image that the header names, else the stream.
+    fn login(&self, name: &CredentialName, kwargs: &[u8]) -> Result<RegistryLogin, String> {
+        let stream = || {
+            let line: Value = serde_json::from_slice(kwargs).ok()?;
+            Some(line.get("kwargs")?.get(IMAGE)?.as_str()?.to_owned())
+        };
+        let image = self.header.runner.as_ref().and_then(|runner| runner.image.clone()).or_else(stream);
+        let image = image
+            .ok_or_else(|| format!("runner.registry: {name} is for an image, and the job names none"))?;
+        self.credentials.registry(name, &image).map_err(|error| error.to_string())
+    }
 }

@@ -3,7 +3,8 @@
 //!
 //! - `world`: what it does to mesh and units. `discovery`: who is registered. `checks`: their health.
 //! - `attempt`: one attempt, from its submission to the release of its unit. `output`: what it adds to its job's output.
-//! - `request` and `input`: the unit of an attempt, and what it reads. `pods`: that of a container group.
+//! - `request` and `input`: the unit of an attempt, and what it reads. `pods`: that of a container group. `sync`: the
+//!   project in it.
 //! - `shown`: what the units of jobs show.
 
 mod attempt;
@@ -14,6 +15,7 @@ mod output;
 mod pods;
 mod request;
 mod shown;
+mod sync;
 pub mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +33,7 @@ pub use self::shown::rfc3339;
 use self::world::{Children, Mesh};
 use super::core::{AttemptNo, Duty, Fence, InstanceName, JobId, LeaseTimes, Offer, Patience, Time};
 use super::options::ControllerOptions;
+use super::projects::ProjectCache;
 use super::store::{Error, PassLimits, Store};
 use crate::work::jobs::JobUnit;
 
@@ -49,6 +52,7 @@ pub struct JobDriver {
     options: ArcSwap<ControllerOptions>,
     mesh: Arc<dyn Mesh>,
     children: Arc<dyn Children>,
+    projects: ProjectCache,
     started: Time,
     /// The units of jobs that have not shown their end. Plain locks, held for a look or an entry.
     units: Mutex<BTreeMap<JobId, Vec<JobUnit>>>,
@@ -78,6 +82,7 @@ impl JobDriver {
         options: ControllerOptions,
         mesh: Arc<dyn Mesh>,
         children: Arc<dyn Children>,
+        projects: ProjectCache,
     ) -> Result<Arc<Self>, Error> {
         let fence = store.start_owner(node.clone(), times(&options), options.on_loss).await?;
         let install = store.install_id().await?;
@@ -92,6 +97,7 @@ impl JobDriver {
             options: ArcSwap::from_pointee(options),
             mesh,
             children,
+            projects,
             started,
             units: Mutex::default(),
             attempts: Mutex::default(),

@@ -20,7 +20,7 @@ impl JobDriver {
         let work_type = self.child_type(attempt).await?;
         let header = self.header(job.id).await?;
         let unit = attempt.unit.to_string();
-        let mut params = format!("--private-data-dir={}/meshd_{unit}", options.run_dir.display());
+        let mut params = format!("--private-data-dir={}", self.private_data_dir(attempt));
         if header.cleanup {
             params.push_str(" --delete");
         }
@@ -40,6 +40,11 @@ impl JobDriver {
             ChildType::Runner => options.child_types.runner.clone(),
             ChildType::Container => self.pod_type(&attempt.group).await?,
         })
+    }
+
+    /// Where the child of an attempt unpacks what it reads.
+    pub(super) fn private_data_dir(&self, attempt: &Attempt) -> String {
+        format!("{}/meshd_{}", self.options().run_dir.display(), attempt.unit)
     }
 
     /// What was asked for with a job.

@@ -82,13 +82,19 @@ pub struct PodChild {
     pub is_inherited: bool,
 }
 
-/// What a unit reads.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What a unit reads. It may hold secrets.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct ChildInput {
     /// Comes first.
     pub head: Vec<u8>,
-    /// Comes then, from this byte on.
-    pub file: Option<(PathBuf, u64)>,
+    /// Come then, each from that byte on.
+    pub files: Vec<(PathBuf, u64)>,
+}
+
+impl std::fmt::Debug for ChildInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChildInput").field("head", &self.head.len()).field("files", &self.files).finish()
+    }
 }
 
 /// What is known here of a unit.

@@ -50,7 +50,7 @@ pub use self::options::{Options, PostgresOptions, SslMode};
 pub use self::owners::{Losses, Observed};
 pub use self::pass::{PassLimits, Passed};
 use self::postgres::Postgres;
-pub use self::projects::Project;
+pub use self::projects::{BegunSync, NewSync, Project};
 pub use self::registry::Registry;
 pub use self::scene::Overview;
 use self::schema::Step;

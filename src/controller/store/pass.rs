@@ -133,7 +133,7 @@ fn explain_waiting(sql: &mut dyn Sql, texts: BTreeMap<String, Vec<JobId>>) -> Re
 }
 
 /// The first 8 hex digits of the install ID.
-fn install(sql: &mut dyn Sql) -> Result<u32, Error> {
+pub(super) fn install(sql: &mut dyn Sql) -> Result<u32, Error> {
     let id = schema::get(sql, "install_id")?.unwrap_or_default();
     let digits = id.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
     digits.ok_or_else(|| Error::Corrupt(format!("install_id in meta is {id:?}")))

@@ -1,9 +1,41 @@
-//! Which commit of a project each control node has synced last.
+//! Syncs of projects: jobs that their owner begins itself, and which commit of a project each control node synced first.
 
-use super::Store;
+use std::collections::BTreeMap;
+
 use super::error::Error;
+use super::holders::Kept;
+use super::jobs::{self, Terms};
 use super::sql::values;
-use crate::controller::core::{InstanceName, Time};
+use super::submit::{self, Submission};
+use super::{Store, pass};
+use crate::controller::core::{
+    ChildId, ChildType, Fence, GroupName, InstanceName, JobId, JobKind, Placement, Time, Word,
+};
+
+/// A sync that a job waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSync {
+    /// The unit of the attempt that waits for it: the same unit gets the same sync.
+    pub unit: String,
+    /// Only one sync with this word runs on a control node at a time.
+    pub word: Word,
+    /// Shown to operators.
+    pub name: String,
+    /// What is synced, as a header.
+    pub header: String,
+}
+
+/// What became of a new sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BegunSync {
+    /// It is this job, which its owner drives already, and which may have ended.
+    Job(JobId),
+    /// This one of the same project has to end first.
+    After(JobId),
+}
+
+/// How syncs before jobs are marked.
+const MARKS: [(&str, &str); 2] = [("launch_type", "sync"), ("job_type", "run")];
 
 /// A project on one control node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +72,79 @@ impl Store {
         .await
     }
 
+    /// The owner of a job begins a sync for it. It is not queued: the job that waits holds its place already.
+    ///
+    /// # Errors
+    /// The writer is fenced: it must stand down.
+    pub async fn begin_sync(&self, by: Fence, new: NewSync) -> Result<BegunSync, Error> {
+        self.fenced_write(by, move |sql, by| {
+            let submission = submission(&by.owner, &new);
+            if let Some(known) = submit::known_unit(sql, &submission)? {
+                return Ok(BegunSync::Job(known));
+            }
+            let query = "SELECT job.id FROM lock JOIN job ON job.id = lock.job WHERE lock.word = $1 \
+                 AND job.kind = $2 AND job.controller_node = $3 \
+                 AND job.state IN ('pending', 'waiting', 'running') ORDER BY job.id LIMIT 1";
+            let former = sql.query(query, values![&new.word, JobKind::ProjectSync, &by.owner])?.pop();
+            if let Some(mut row) = former {
+                return Ok(BegunSync::After(row.take()?));
+            }
+            let id = submit::submit(sql, &submission, u64::MAX)?.id();
+            let before = jobs::load_one(sql, id)?;
+            let mut job = before.clone();
+            let attempt = job.next_attempt();
+            let unit = ChildId { install: pass::install(sql)?, job: id, attempt, random: rand::random() };
+            let place = Placement {
+                job: id,
+                owner: by.owner.clone(),
+                execution_node: Some(by.owner.clone()),
+                group: GroupName::controlplane(),
+                child: ChildType::Local,
+            };
+            let now = sql.now();
+            job.place(&place, unit, by.clone(), now)?;
+            if jobs::save(sql, &before, &job)? { Ok(BegunSync::Job(id)) } else { Err(Error::Raced) }
+        })
+        .await
+    }
+
+    /// The project of a job is there. `sync` is the job that fetched it, if one had to, and is done with. The first sync
+    /// of a project on a control node is recorded as the project's.
+    ///
+    /// # Errors
+    /// The writer is fenced: it must stand down.
+    pub async fn end_sync(
+        &self,
+        by: Fence,
+        job: JobId,
+        sync: Option<JobId>,
+        url: String,
+        commit: String,
+    ) -> Result<(), Error> {
+        self.fenced_write(by, move |sql, by| {
+            let now = sql.now();
+            for id in [Some(job), sync].into_iter().flatten() {
+                let set =
+                    "UPDATE job SET revision = $1 WHERE id = $2 AND controller_node = $3 AND epoch = $4";
+                let changed = sql.execute(set, values![commit.as_str(), id, &by.owner, by.epoch])?;
+                if changed == 0 && id == job {
+                    return Err(Error::fenced(by));
+                }
+            }
+            if let Some(sync) = sync {
+                sql.execute(
+                    "INSERT INTO project (url, node, \"commit\", synced, status) VALUES ($1, $2, $3, $4, $5) \
+                     ON CONFLICT (url, node) DO NOTHING",
+                    values![url.as_str(), &by.owner, commit.as_str(), now, "successful"],
+                )?;
+                let done = "DELETE FROM holder WHERE job = $1 AND node = $2 AND has = $3";
+                sql.execute(done, values![sync, &by.owner, Kept::Payload.name()])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
     /// Records a sync. The time is the store's.
     pub async fn set_project(
         &self,
@@ -59,5 +164,28 @@ impl Store {
             Ok(())
         })
         .await
+    }
+}
+
+fn submission(owner: &InstanceName, new: &NewSync) -> Submission {
+    Submission {
+        node: owner.clone(),
+        unit: format!("{}-sync", new.unit),
+        key: None,
+        kind: JobKind::ProjectSync,
+        name: new.name.clone(),
+        priority: 0,
+        header: new.header.clone(),
+        terms: Terms::default(),
+        labels: MARKS
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect::<BTreeMap<_, _>>(),
+        impact: 0,
+        hosts: None,
+        forks: 0,
+        launched_by: format!("node:{owner}"),
+        exclusive: vec![new.word.clone()],
+        needs: Vec::new(),
     }
 }

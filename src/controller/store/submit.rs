@@ -76,7 +76,7 @@ impl Store {
     }
 }
 
-fn submit(sql: &mut dyn Sql, new: &Submission, max_pending: u64) -> Result<Submitted, Error> {
+pub(super) fn submit(sql: &mut dyn Sql, new: &Submission, max_pending: u64) -> Result<Submitted, Error> {
     if let Some(id) = known_unit(sql, new)? {
         return Ok(Submitted::Known(id));
     }
@@ -97,7 +97,8 @@ fn submit(sql: &mut dyn Sql, new: &Submission, max_pending: u64) -> Result<Submi
     Ok(Submitted::New(id))
 }
 
-fn known_unit(sql: &mut dyn Sql, new: &Submission) -> Result<Option<JobId>, Error> {
+/// The job of a unit that is known.
+pub(super) fn known_unit(sql: &mut dyn Sql, new: &Submission) -> Result<Option<JobId>, Error> {
     let query = "SELECT job FROM holder WHERE node = $1 AND unit = $2 ORDER BY job LIMIT 1";
     sql.query(query, values![&new.node, new.unit.as_str()])?.pop().map(|mut row| row.take()).transpose()
 }

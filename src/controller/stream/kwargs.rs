@@ -24,6 +24,8 @@ pub struct KwargsChange<'a> {
     pub timeout: Option<Duration>,
     /// The only hosts to run on.
     pub limit: Option<&'a [String]>,
+    /// Environment variables, for those that the stream does not set itself.
+    pub variables: Option<[(&'static str, String); 2]>,
     /// It runs in a pod, which is its container: no other one is started.
     pub in_pod: bool,
 }
@@ -47,8 +49,9 @@ impl<'a> KwargsChange<'a> {
 
     /// Whether the stream passes as it is.
     pub fn is_none(&self) -> bool {
-        let Self { runner, registry, timeout, limit, in_pod } = self;
-        runner.is_none() && registry.is_none() && timeout.is_none() && limit.is_none() && !in_pod
+        let Self { runner, registry, timeout, limit, variables, in_pod } = self;
+        let is_plain = runner.is_none() && registry.is_none() && timeout.is_none() && limit.is_none();
+        is_plain && variables.is_none() && !in_pod
     }
 
     /// The line as the child is to read it, with its newline.
@@ -96,6 +99,14 @@ impl<'a> KwargsChange<'a> {
                 return Err(KwargsError::LongLimit);
             }
             changes.push(("limit", limit.into()));
+        }
+        if let Some(variables) = &self.variables {
+            let given = kwargs.get("envvars").and_then(|raw| serde_json::from_str(raw.get()).ok());
+            let mut all: BTreeMap<String, Value> = given.unwrap_or_default();
+            for (name, value) in variables {
+                all.entry((*name).to_owned()).or_insert_with(|| value.as_str().into());
+            }
+            changes.push(("envvars", json!(all)));
         }
         if self.in_pod {
             let asked = |value: &RawValue| !matches!(value.get(), "false" | "null");

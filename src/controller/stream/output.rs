@@ -11,7 +11,7 @@ use super::line::RunnerLine;
 use super::scan::{Piece, Scanner};
 use super::stats::{self, HostStats};
 use super::tail::Tail;
-use super::zip::ExitCode;
+use super::zip::PassingZip;
 use crate::controller::core::{ChildEnd, Evidence, FinalStatus};
 
 /// Longer lines are counted unread.
@@ -26,7 +26,7 @@ pub struct WorkerOutput {
     scanner: Scanner,
     /// Up to here lines and zips are whole, and the end line is not among them.
     whole: u64,
-    zip: ExitCode,
+    zip: PassingZip,
     events: u64,
     long_lines: u64,
     last_status: Option<String>,
@@ -44,7 +44,7 @@ impl Default for WorkerOutput {
         Self {
             scanner: Scanner::new(LONGEST_LINE),
             whole: 0,
-            zip: ExitCode::default(),
+            zip: PassingZip::default(),
             events: 0,
             long_lines: 0,
             last_status: None,
@@ -75,7 +75,7 @@ impl WorkerOutput {
                     self.on_whole();
                 }
                 Piece::Zip(part) => {
-                    if self.zip.found().is_none() {
+                    if self.zip.exit_code().is_none() {
                         self.zip.push(part);
                     }
                 }
@@ -104,7 +104,7 @@ impl WorkerOutput {
             }
             Some(Meaning::Zip(bytes)) => {
                 self.scanner.begin_zip(bytes);
-                self.zip = ExitCode::default();
+                self.zip = PassingZip::default();
                 return;
             }
             Some(Meaning::End) => {
@@ -170,7 +170,7 @@ impl WorkerOutput {
 
     /// The exit code of the program that the runner ran.
     pub fn exit_code(&self) -> Option<i32> {
-        self.zip.found()
+        self.zip.exit_code()
     }
 
     /// What the job's end is judged from, once its unit has ended.

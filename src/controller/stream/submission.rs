@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::line::{RunnerLine, forks};
 use super::scan::{Piece, Scanner};
+use super::zip::PassingZip;
 use crate::controller::header::Header;
 use crate::controller::refusal::{LINE_LIMIT, Refusal, StreamFault};
 
@@ -50,6 +51,7 @@ pub struct Submission {
     header_length: u64,
     kwargs_length: u64,
     forks: Option<u32>,
+    zip: PassingZip,
 }
 
 /// A submission that came whole.
@@ -71,8 +73,16 @@ impl Submission {
     /// A submission of at most `limit` bytes, with the header that came as a parameter, if so.
     pub fn new(limit: u64, header: Option<Header>) -> Self {
         let awaited = if header.is_some() { Awaited::Kwargs } else { Awaited::FirstLine };
-        let scanner = Scanner::new(LINE_LIMIT);
-        Self { scanner, awaited, limit, header, header_length: 0, kwargs_length: 0, forks: None }
+        Self {
+            scanner: Scanner::new(LINE_LIMIT),
+            awaited,
+            limit,
+            header,
+            header_length: 0,
+            kwargs_length: 0,
+            forks: None,
+            zip: PassingZip::default(),
+        }
     }
 
     /// The header, as soon as it is known.
@@ -105,6 +115,7 @@ impl Submission {
                             self.awaited = Awaited::ZipOrEnd;
                         }
                         Step::Zip(bytes) => {
+                            self.zip = PassingZip::default();
                             self.scanner.begin_zip(bytes);
                             self.awaited = Awaited::Zip;
                         }
@@ -112,7 +123,14 @@ impl Submission {
                     }
                 }
                 Piece::LongLine => return Err(self.too_long()),
-                Piece::Zip(_) => {}
+                Piece::Zip(part) => {
+                    if self.header.as_ref().is_some_and(|header| header.sync.is_some()) {
+                        self.zip.push(part);
+                        if self.zip.has_project() {
+                            return Err(StreamFault::Project.into());
+                        }
+                    }
+                }
                 Piece::ZipEnd => self.awaited = Awaited::End,
                 Piece::BadZip => return Err(StreamFault::BadZip(self.scanner.position()).into()),
             }

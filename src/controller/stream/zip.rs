@@ -1,5 +1,5 @@
-//! Finds the exit code in a zip of artifacts while it passes: the file `rc`, which is nowhere else in the
-//! stream. It follows the headers in front of the entries and keeps nothing but that file.
+//! Reads a zip while it passes: the exit code of a worker, which is in the file `rc` and nowhere else in the stream, and
+//! whether a client brings a project. It follows the headers in front of the entries and keeps nothing but that file.
 
 use base64::Engine;
 use base64::alphabet::STANDARD;
@@ -35,13 +35,17 @@ impl Letters {
     }
 }
 
-/// Looks for the exit code.
+/// What a project's entries begin with.
+const PROJECT: &[u8] = b"project/";
+
+/// Looks at the entries of one zip.
 #[derive(Debug, Default)]
-pub(super) struct ExitCode {
+pub(super) struct PassingZip {
     letters: Letters,
     at: Place,
     bytes: Vec<u8>,
     found: Option<i32>,
+    has_project: bool,
 }
 
 /// Where in the zip the next byte belongs.
@@ -67,10 +71,15 @@ struct ZipEntry {
     extra: usize,
 }
 
-impl ExitCode {
-    /// The code, once it has passed.
-    pub(super) fn found(&self) -> Option<i32> {
+impl PassingZip {
+    /// The exit code, once it has passed.
+    pub(super) fn exit_code(&self) -> Option<i32> {
         self.found
+    }
+
+    /// Something below `project/` has passed.
+    pub(super) fn has_project(&self) -> bool {
+        self.has_project
     }
 
     /// Looks at the next part of the zip, in base64 with blanks.
@@ -104,11 +113,15 @@ impl ExitCode {
                     })
                 }
                 Place::Name(entry) => {
-                    self.collect(&mut bytes, entry.name + entry.extra, |_, name| entry.content(name));
+                    self.collect(&mut bytes, entry.name + entry.extra, |zip, name| {
+                        let name = &name[..entry.name];
+                        zip.has_project |= name.len() > PROJECT.len() && name.starts_with(PROJECT);
+                        entry.content(name)
+                    });
                 }
-                Place::Code(entry) => self.collect(&mut bytes, entry.size as usize, |code, content| {
-                    code.found = entry.read(content);
-                    Place::End
+                Place::Code(entry) => self.collect(&mut bytes, entry.size as usize, |zip, content| {
+                    zip.found = entry.read(content);
+                    Place::Header
                 }),
             }
         }
@@ -139,7 +152,7 @@ impl ZipEntry {
     }
 
     fn content(self, name: &[u8]) -> Place {
-        match (&name[..self.name], self.size) {
+        match (name, self.size) {
             (_, 0) => Place::Header,
             (b"rc", 1..=LARGEST) => Place::Code(self),
             (_, size) => Place::Other(size.into()),

@@ -1,0 +1,155 @@
+//! The project of a job: synced by a job of its own on this node, before the child that needs it is sent.
+//!
+//! That job is not queued, since the job that waits for it holds its place already: two queues that wait for each other
+//! could fill all capacity with waiting. What it does there is `projects`' business.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::JobDriver;
+use crate::controller::core::{Attempt, Duty, JobId, JobState, Word};
+use crate::controller::credentials::{Credential, Credentials};
+use crate::controller::header::{Header, ProjectSync};
+use crate::controller::projects::{Held, ProjectPlace, SyncOrder, is_commit};
+use crate::controller::store::{BegunSync, Error, Kept, NewSync};
+
+/// How far the project of a job is.
+pub(super) enum Project {
+    /// It is here.
+    There(Held),
+    /// It cannot be had, for this reason.
+    Missing(String),
+    /// Nobody wants it any more.
+    Unwanted,
+}
+
+impl JobDriver {
+    /// The project of a job, synced if it has to be.
+    pub(super) async fn project(
+        self: &Arc<Self>,
+        id: JobId,
+        attempt: &Attempt,
+        sync: &ProjectSync,
+        duty: &mut watch::Receiver<Duty>,
+    ) -> Result<Project, Error> {
+        if let Err(why) = self.repository_login(sync).await {
+            return Ok(Project::Missing(why));
+        }
+        let place = self.projects.place(sync);
+        let url = sync.url.to_string();
+        // What a branch or tag leads to, only the repository knows.
+        let wanted = sync.revision.clone().filter(|revision| is_commit(revision));
+        let known = wanted.and_then(|commit| Some((self.projects.tree(&place, &commit)?, commit)));
+        if let Some((tree, commit)) = known {
+            self.store.end_sync(self.fence.clone(), id, None, url, commit).await?;
+            return Ok(Project::There(tree));
+        }
+        let mirror = self.projects.mirror(&place);
+        let Some(job) = self.begin_sync(attempt, sync, &place, duty).await? else {
+            return Ok(Project::Unwanted);
+        };
+        let Some(state) = self.ended(job, duty).await? else {
+            self.store.cancel(None, job).await?;
+            self.store.let_go(job, self.node.clone(), Kept::Payload).await?;
+            return Ok(Project::Unwanted);
+        };
+        let answer = place.answer(job.0);
+        let commit = match (state, answer) {
+            (JobState::Successful, Some(Ok(commit))) => commit,
+            (_, answer) => {
+                self.store.let_go(job, self.node.clone(), Kept::Payload).await?;
+                place.forget_answer(job.0);
+                let why = match answer {
+                    Some(Err(why)) => why,
+                    Some(Ok(_)) | None => self.store.job(job).await?.explanation,
+                };
+                return Ok(Project::Missing(format!("its project could not be synced (job {job}): {why}")));
+            }
+        };
+        self.store.end_sync(self.fence.clone(), id, Some(job), url, commit.clone()).await?;
+        place.forget_answer(job.0);
+        drop(mirror);
+        let tree = self.projects.tree(&place, &commit);
+        self.shrink_projects();
+        let missing = || Project::Missing(format!("the tree that job {job} made of its project is gone"));
+        Ok(tree.map_or_else(missing, Project::There))
+    }
+
+    /// Begins the sync that an attempt waits for, after those of the same project. `None` if the attempt is not to be sent
+    /// any more.
+    async fn begin_sync(
+        &self,
+        attempt: &Attempt,
+        sync: &ProjectSync,
+        place: &ProjectPlace,
+        duty: &mut watch::Receiver<Duty>,
+    ) -> Result<Option<JobId>, Error> {
+        let header = Header { sync: Some(sync.clone()), ..Header::default() };
+        let new = NewSync {
+            unit: attempt.unit.to_string(),
+            word: Word::from(format!("project {}", place.hash).as_str()),
+            name: sync.url.to_string(),
+            header: serde_json::to_string(&header).map_err(|error| Error::Corrupt(error.to_string()))?,
+        };
+        loop {
+            match self.store.begin_sync(self.fence.clone(), new.clone()).await? {
+                BegunSync::Job(job) => return Ok(Some(job)),
+                BegunSync::After(former) => {
+                    if self.ended(former, duty).await?.is_none() {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for the end of a job. `None` as soon as the attempt that waits for it is not to be sent any more.
+    async fn ended(&self, job: JobId, duty: &mut watch::Receiver<Duty>) -> Result<Option<JobState>, Error> {
+        let mut changes = self.store.changes();
+        loop {
+            if *duty.borrow_and_update() != Duty::Send {
+                return Ok(None);
+            }
+            let state = self.store.job(job).await?.state;
+            if state.is_final() {
+                return Ok(Some(state));
+            }
+            let poll = self.options().timers.poll;
+            tokio::select! {
+                _ = timeout(poll, changes.changed()) => {}
+                changed = duty.changed() => if changed.is_err() {
+                    return Ok(None);
+                },
+            }
+        }
+    }
+
+    /// What the unit of a sync reads.
+    pub(super) async fn sync_input(&self, job: JobId, header: Header) -> Result<Vec<u8>, String> {
+        let sync = header.sync.ok_or("its header names no project")?;
+        let login = self.repository_login(&sync).await?;
+        let place = self.projects.place(&sync);
+        place.make().map_err(|error| format!("{}: {error}", place.directory.display()))?;
+        let answer = place.answer_path(job.0);
+        SyncOrder { sync: &sync, place: &place, answer: &answer, login: login.as_ref() }.stream()
+    }
+
+    /// The login for a repository, if the header names one.
+    async fn repository_login(&self, sync: &ProjectSync) -> Result<Option<Credential>, String> {
+        let Some(name) = sync.credential.clone() else { return Ok(None) };
+        let (url, credentials) = (sync.url.clone(), Credentials::new(self.options().credentials.clone()));
+        let read = tokio::task::spawn_blocking(move || credentials.repository(&name, &url)).await;
+        read.map_err(|error| error.to_string())?.map(Some).map_err(|error| error.to_string())
+    }
+
+    fn shrink_projects(&self) {
+        let (projects, most) = (self.projects.clone(), self.options().bounds.project_cache);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = projects.shrink(most) {
+                tracing::warn!(%error, "trees of projects beyond projectcache are not deleted");
+            }
+        });
+    }
+}

@@ -1,0 +1,292 @@
+"""Fetches a git repository into its mirror, and packs the tree of one commit as a part of a stream for ansible-runner.
+
+It reads order.json beside it and answers in the order's result file. A login stands in env/scm_login or env/scm_key of
+the private data directory, and is given to git and ssh for the addresses of the order's `allowed` alone.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import urllib.parse
+import zipfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ENV = HERE.parent / "env"
+LOGIN, KEY = ENV / "scm_login", ENV / "scm_key"
+REQUIREMENTS = ("requirements.yml", "requirements.yaml")
+LONGEST_ERROR = 2000
+CHUNK = 3 << 18
+
+
+class Failure(Exception):
+    """The text is for people."""
+
+
+class Sync:
+    def __init__(self, order):
+        self.order = order
+        self.home = pathlib.Path(order["directory"])
+        self.mirror = self.home / "mirror"
+        self.work = self.home / "work"
+        self.project = self.work / "project"
+
+    def run(self):
+        shutil.rmtree(self.work, ignore_errors=True)
+        try:
+            self.work.mkdir(mode=0o700)
+            (self.work / "home").mkdir()
+            self.write_config()
+            commit = self.resolve()
+            name = commit + self.order["suffix"]
+            tree = self.home / "trees" / name
+            if not tree.exists():
+                self.check_out(commit)
+                if self.order["requirements"]:
+                    self.install_requirements()
+                self.pack(tree)
+            return {"commit": commit}
+        finally:
+            shutil.rmtree(self.work, ignore_errors=True)
+
+    def write_config(self):
+        """The only settings of git besides the machine's: no helper but ours knows a password."""
+        lines = ["[credential]", "\thelper =", "[core]", "\thooksPath = /dev/null", "[advice]", "\tdetachedHead = false"]
+        if LOGIN.exists():
+            helper = quote("!f() { test \"$1\" = get && cat %s; }; f" % shlex.quote(str(LOGIN)))
+            for prefix in self.order["allowed"]:
+                if prefix.startswith("https://"):
+                    lines += ["[credential %s]" % quote(prefix), "\thelper = %s" % helper]
+        (self.work / "gitconfig").write_text("\n".join(lines) + "\n")
+
+    def environment(self):
+        keep = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith("GIT_SSL_")}
+        for name in ("SSH_ASKPASS", "SSH_AUTH_SOCK"):
+            keep.pop(name, None)
+        return {
+            **keep,
+            "LC_ALL": "C.UTF-8",
+            "HOME": str(self.work / "home"),
+            "GIT_CONFIG_GLOBAL": str(self.work / "gitconfig"),
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ALLOW_PROTOCOL": self.order["protocols"],
+            "GIT_SSH_VARIANT": "ssh",
+            "GIT_SSH_COMMAND": shlex.join([sys.executable, "-I", str(HERE / "sync.py"), "ssh"]),
+            "GIT_HTTP_LOW_SPEED_LIMIT": "1",
+            "GIT_HTTP_LOW_SPEED_TIME": "60",
+        }
+
+    def call(self, *command, where=None, may_fail=False):
+        done = subprocess.run(
+            command, cwd=where or self.work, env=self.environment(), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", check=False,
+        )
+        if done.returncode == 0:
+            return done.stdout.strip()
+        if may_fail:
+            return None
+        said = (done.stderr.strip() or done.stdout.strip() or "no message")[-LONGEST_ERROR:]
+        raise Failure("%s: %s" % (os.path.basename(command[0]) + " " + command[1], said))
+
+    def git(self, *words, **more):
+        return self.call("git", *words, **more)
+
+    def resolve(self):
+        """Brings the mirror up to date, unless the wanted commit is there. Returns the commit."""
+        if not self.mirror.exists():
+            self.git("init", "--quiet", "--bare", str(self.mirror))
+        revision = self.order["revision"]
+        if revision and re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", revision) and self.find(revision):
+            return revision
+        wanted = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"]
+        if not revision:
+            wanted.append("+HEAD:refs/sync/head")
+        self.fetch("--prune", *wanted)
+        if not revision:
+            return self.find("refs/sync/head")
+        names = ["refs/heads/" + revision, "refs/tags/" + revision]
+        if re.fullmatch("[0-9a-f]{4,64}", revision):
+            names.append(revision)
+        for name in names:
+            if found := self.find(name):
+                return found
+        # Neither branch nor tag: a commit that none of them leads to, or another ref, as of a pull request.
+        with contextlib.suppress(Failure):
+            self.fetch("+%s:refs/sync/wanted" % revision)
+            if found := self.find("refs/sync/wanted"):
+                return found
+        raise Failure("the repository has no branch, tag or commit %s" % revision)
+
+    def fetch(self, *words):
+        options = [word for word in words if word.startswith("--")]
+        refs = [word for word in words if not word.startswith("--")]
+        command = ["fetch", "--quiet", "--force", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", *options]
+        self.git(*command, "--", self.order["url"], *refs, where=self.mirror)
+
+    def find(self, name):
+        name += "^{commit}"
+        return self.git("rev-parse", "--quiet", "--verify", "--end-of-options", name, where=self.mirror, may_fail=True)
+
+    def check_out(self, commit):
+        self.git("init", "--quiet", str(self.project))
+        borrowed = self.project / ".git" / "objects" / "info" / "alternates"
+        borrowed.write_text(str(self.mirror / "objects") + "\n")
+        # Addresses of submodules may be relative to it.
+        self.git("config", "remote.origin.url", self.order["url"], where=self.project)
+        self.git("checkout", "--quiet", "--detach", commit, where=self.project)
+        if self.order["submodules"] and (self.project / ".gitmodules").exists():
+            self.git("submodule", "--quiet", "update", "--init", "--recursive", where=self.project)
+
+    def install_requirements(self):
+        for kind, words in (("role", ["role", "install"]), ("collection", ["collection", "install"])):
+            for name in REQUIREMENTS:
+                file = self.project / (kind + "s") / name
+                if file.is_symlink() or not file.is_file():
+                    continue
+                if not self.order["local"]:
+                    check_sources(file)
+                galaxy = pathlib.Path(sys.executable).with_name("ansible-galaxy")
+                program = str(galaxy) if galaxy.exists() else "ansible-galaxy"
+                target = self.work / ("requirements_%ss" % kind)
+                self.call(program, *words, "-r", str(file), "-p", str(target))
+                break
+
+    def pack(self, tree):
+        packed = self.work / "tree.zip"
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+            for top in ("project", "requirements_roles", "requirements_collections"):
+                for path in walk(self.work / top):
+                    add(archive, path, path.relative_to(self.work))
+        unfinished = self.work / "tree"
+        with open(packed, "rb") as source, open(unfinished, "wb", opener=private) as target:
+            target.write(json.dumps({"zipfile": packed.stat().st_size}).encode() + b"\n")
+            while chunk := source.read(CHUNK):
+                target.write(base64.b64encode(chunk))
+            target.flush()
+            os.fsync(target.fileno())
+        unfinished.rename(tree)
+
+
+def private(path, flags):
+    return os.open(path, flags, 0o600)
+
+
+def walk(top):
+    """Everything below a directory but what git keeps there, in a repeatable order."""
+    if not top.is_dir():
+        return
+    for entry in sorted(top.iterdir()):
+        if entry.name == ".git":
+            continue
+        yield entry
+        if entry.is_dir() and not entry.is_symlink():
+            yield from walk(entry)
+
+
+def add(archive, path, name):
+    facts = path.lstat()
+    if stat.S_ISLNK(facts.st_mode):
+        link = zipfile.ZipInfo(str(name))
+        link.create_system = 3
+        link.external_attr = facts.st_mode << 16
+        archive.writestr(link, os.readlink(path))
+    elif stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode):
+        archive.write(path, str(name))
+
+
+def check_sources(file):
+    """Requirements come from servers, never from the disk of the control node."""
+    import yaml
+
+    def texts(value):
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                if key == "include":
+                    raise Failure("%s/%s: include is not supported" % (file.parent.name, file.name))
+                yield from texts(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                yield from texts(inner)
+        elif isinstance(value, str):
+            yield value
+
+    try:
+        wanted = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise Failure("%s/%s is no YAML" % (file.parent.name, file.name)) from error
+    for text in texts(wanted):
+        is_local = re.match(r"(git\+)?file:|[./~]", text) or os.path.exists(text)
+        if is_local:
+            raise Failure("%s/%s: %s lies on the control node's own disk" % (file.parent.name, file.name, text))
+
+
+def quote(text):
+    """A value of git's configuration."""
+    return '"%s"' % text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def place(url):
+    """What decides about an address: scheme, host, port and path."""
+    parts = urllib.parse.urlsplit(url)
+    path = [segment for segment in parts.path.split("/") if segment]
+    return parts.scheme.lower(), (parts.hostname or "").lower(), parts.port or 22, path
+
+
+def may_use_key(order, host, port, command):
+    """Whether the repository that ssh is called for lies below an allowed prefix."""
+    words = shlex.split(command)
+    path = words[-1] if len(words) == 2 else ""
+    asked = [segment for segment in path.split("/") if segment]
+    if not path.startswith("/") or any(segment in (".", "..") or segment.startswith("~") for segment in asked):
+        return False
+    for prefix in order["allowed"]:
+        scheme, prefix_host, prefix_port, below = place(prefix)
+        if (scheme, prefix_host, prefix_port) == ("ssh", host.lower(), port) and asked[: len(below)] == below:
+            return True
+    return False
+
+
+def ssh(order, words):
+    """Git calls this instead of ssh: options, a host and a command."""
+    target, command = words[-2:]
+    port = int(words[words.index("-p") + 1]) if "-p" in words[:-2] else 22
+    known = pathlib.Path(order["directory"]).parent / "known_hosts"
+    options = ["-F", "/dev/null", "-o", "BatchMode=yes", "-o", "IdentityAgent=none", "-o", "ConnectTimeout=30"]
+    options += ["-o", "StrictHostKeyChecking=accept-new", "-o", "UserKnownHostsFile=\"%s\"" % known]
+    if KEY.exists() and may_use_key(order, target.rpartition("@")[2].strip("[]"), port, command):
+        options += ["-o", "IdentitiesOnly=yes", "-i", str(KEY)]
+        if order["username"] and "@" not in target:
+            options += ["-l", order["username"]]
+    else:
+        options += ["-o", "IdentityFile=none"]
+    os.execvp("ssh", ["ssh", *options, *words])
+
+
+def main():
+    order = json.loads((HERE / "order.json").read_text())
+    if sys.argv[1:2] == ["ssh"]:
+        ssh(order, sys.argv[2:])
+    # Files of the tree have the modes that a checkout has by default; the directories above them are closed.
+    os.umask(0o022)
+    try:
+        answer = Sync(order).run()
+    except (Failure, OSError) as error:
+        answer = {"error": str(error)}
+    result = pathlib.Path(order["result"])
+    unfinished = result.with_suffix(".new")
+    with open(unfinished, "w", opener=private) as file:
+        json.dump(answer, file)
+    unfinished.rename(result)
+    if "error" in answer:
+        sys.exit(answer["error"])
+
+
+if __name__ == "__main__":
+    main()
