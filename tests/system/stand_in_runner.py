@@ -1,9 +1,11 @@
 """Stands in for ansible-runner: reads a transmit stream and writes a worker's, or tells the machine's size.
 
-The kwargs of the stream say what it does: `lines` events, then it waits until the file `go` exists, then `status`.
+The kwargs of the stream say what it does: `lines` events, over `pause` seconds, then it waits until the file `go` exists,
+then `status`. `diary` has it keep a diary outside of the mesh.
 """
 
 import base64
+import fcntl
 import io
 import json
 import os
@@ -13,14 +15,46 @@ import time
 import zipfile
 
 SIZE = {"cpu_count": int(os.environ.get("STAND_IN_CPUS", 2)), "mem_in_bytes": 16 << 30, "runner_version": "2.4.0", "uuid": "u"}
+DIARY = None
+
+
+class Diary:
+    """What a test knows of a run without asking the mesh. PATH.runs gets a line at its start and one at its end, also
+    of other runs of the same job; PATH.PID is all that it wrote. A run holds the files `locks` until its process ends,
+    and notes those that another one held."""
+
+    def __init__(self, path, locks):
+        self.path, self.held = path, [open(lock, "a") for lock in locks]
+        unit = next((word.partition("meshd_")[2] for word in sys.argv if word.startswith("--private-data-dir=")), "")
+        self.note(run=os.getpid(), unit=unit, overlaps=[one.name for one in self.held if not self.take(one)])
+        self.copy = open(f"{path}.{os.getpid()}", "w")
+
+    @staticmethod
+    def take(lock):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def note(self, **what):
+        with open(f"{self.path}.runs", "a") as runs:
+            runs.write(json.dumps({**what, "at": time.time()}) + "\n")
+
+
+def write(text):
+    for file in (sys.stdout, DIARY and DIARY.copy):
+        if file:
+            file.write(text)
+            file.flush()
 
 
 def say(**line):
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+    write(json.dumps(line) + "\n")
 
 
 def main():
+    global DIARY
     if "--worker-info" in sys.argv:
         print(json.dumps({**SIZE, "errors": []}))
         return
@@ -35,18 +69,23 @@ def main():
         elif "eof" in data:
             ended = True
     assert ended, "the stream has no end"
+    if "diary" in kwargs:
+        DIARY = Diary(kwargs["diary"], kwargs["locks"])
     say(status="starting", command=["ansible-playbook"])
     say(status="running")
     for number in range(1, kwargs.get("lines", 3) + 1):
+        time.sleep(kwargs.get("pause", 0) / kwargs.get("lines", 3))
         say(counter=number, uuid=f"u{number}", event="verbose", stdout=f"{kwargs.get('ident')} {number}", event_data={})
     while "go" in kwargs and not os.path.exists(kwargs["go"]):
         time.sleep(0.02)
+    if DIARY:
+        DIARY.note(ended=os.getpid())
     say(status=kwargs.get("status", "successful"))
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("rc", "0" if kwargs.get("status", "successful") == "successful" else "2")
     say(zipfile=len(packed.getvalue()))
-    sys.stdout.write(base64.b64encode(packed.getvalue()).decode())
+    write(base64.b64encode(packed.getvalue()).decode())
     say(eof=True)
 
 

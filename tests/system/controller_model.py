@@ -1,0 +1,244 @@
+"""What must be true of the controller's jobs, whatever fails: each job, what a client saw of it, and what its runs wrote
+into their diaries outside of the mesh.
+
+A job may end otherwise than by itself only if a fault that explains it hit its attempt while it was open.
+"""
+
+import contextlib
+import itertools
+import json
+import time
+
+from client import ControlError
+from controller_world import LOST_AFTER, HEARTBEAT, seconds
+from mesh import until
+
+FINAL = {"successful": "Succeeded", "failed": "Failed", "error": "Failed", "canceled": "Canceled"}
+#: What reaches its node late, and what ends a process before a client can know.
+SLACK = 0.5
+WORDS = ("red", "blue")
+RETRY = {"max": 2, "on": ["lost", "error"]}
+#: Kinds of jobs, and how often each is chosen.
+KINDS = {"plain": 4, "fails": 1, "retry": 3, "unconfirmed": 2, "exclusive": 2, "after": 2, "twice": 2}
+
+
+class Job:
+    """A job, from its submission to its release."""
+
+    numbers = itertools.count(1)
+
+    def __init__(self, world, kind, need=None):
+        rng = world.rng
+        self.world, self.kind, self.need = world, kind, need
+        self.name = f"{kind}-{next(self.numbers)}"
+        self.path = world.diary / self.name
+        self.lock = f"{self.path}.lock"
+        self.words = [rng.choice(WORDS)] if kind == "exclusive" else []
+        self.header = {"controller": 1, "name": self.name, "forks": rng.choice((0, 2, 5)), **self.extras()}
+        locks = [self.lock, *(str(world.diary / f"{word}.word") for word in self.words)]
+        self.kwargs = {
+            "ident": self.name,
+            "lines": rng.choice((1, 30, 30, 3000)),
+            "pause": rng.choice((0, 0.05, 0.3, 1, 2.5)),
+            "status": "failed" if kind == "fails" else "successful",
+            "diary": str(self.path),
+            "locks": locks,
+        }
+        #: The node and IDs of its units, and its number once a submission was answered.
+        self.units, self.number = [], None
+        #: When a client was told of a saved cancel, or asked for one.
+        self.cancel_saved, self.cancel_asked = None, False
+        #: The row once it was final, and when that was first seen.
+        self.final, self.final_at = None, None
+
+    def extras(self):
+        match self.kind:
+            case "retry":
+                return {"retry": RETRY}
+            case "unconfirmed":
+                return {"retry": {**RETRY, "unconfirmed": True}}
+            case "exclusive":
+                return {"exclusive": self.words}
+            case "after":
+                return {"depends_on": [self.need.number]}
+            case "twice":
+                return {"key": f"key-{self.name}"}
+        return {}
+
+    @property
+    def retries(self):
+        return "retry" in self.header
+
+    def payload(self):
+        lines = [self.header, {"kwargs": self.kwargs}, {"eof": True}]
+        return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+    def submit(self, amid=lambda: None, is_whole=True):
+        """Submits it, or half of it; `amid` runs in the middle. Returns whether it was acknowledged."""
+        payload = self.payload()
+        half = len(payload) // 2
+        control = self.world.control()
+        try:
+            with control.control(timeout=30) as client:
+                unit = client.begin(control.name, "controller")
+                client.socket.sendall(payload[:half])
+                amid()
+                if not is_whole:
+                    return False
+                client.socket.sendall(payload[half:])
+                client.socket.shutdown(1)
+                answer = json.loads(client.line())
+        except (OSError, ControlError) as error:
+            self.world.note(f"{self.name} is not acknowledged: {error}")
+            return False
+        assert answer["result"] in ("Job Started", "Job Submitted"), answer
+        self.units.append((control.name, unit))
+        numbered = until("its number", lambda: self.unit(control.name, unit)["ExtraData"].get("JobID"))
+        assert self.number in (None, numbered), f"{self.name} is job {numbered} and {self.number}"
+        self.number = numbered
+        self.world.note(f"{self.name} is job {numbered}, unit {unit}")
+        return True
+
+    def unit(self, node, unit):
+        def status():
+            self.world.control()
+            with contextlib.suppress(OSError):
+                return self.world.mesh[node].unit(unit)
+
+        return until(f"the status of unit {unit}", status)
+
+    def look(self):
+        """Its row. What is final stays."""
+        row = self.world.ask("job.get", id=self.number)
+        if self.final:
+            same = ("state", "explanation", "finished", "rc", "execution_node", "attempt")
+            changed = {key: (self.final[key], row[key]) for key in same if self.final[key] != row[key]}
+            assert not changed, f"{self.name} was final, and changed: {changed}"
+        elif row["state"] in FINAL:
+            self.final, self.final_at = row, time.time()
+        return row
+
+    def cancel(self):
+        self.cancel_asked = True
+        row = self.world.ask("job.cancel", id=self.number)
+        if row["cancel_requested"]:
+            self.cancel_saved = self.cancel_saved or time.time()
+        self.world.note(f"cancel {self.name}: {row['state']}")
+
+    def notes(self):
+        """What its runs noted: starts by process ID, and when those ended that came to their end."""
+        with contextlib.suppress(FileNotFoundError), open(f"{self.path}.runs") as file:
+            notes = [json.loads(line) for line in file]
+            return [one for one in notes if "run" in one], {one["ended"]: one["at"] for one in notes if "ended" in one}
+        return [], {}
+
+    # The model.
+
+    def check(self, jobs):
+        """All that must be true once everything is back and it is final."""
+        row = self.look()
+        assert self.final, f"{self.name} has not ended: {row}"
+        runs, ends = self.notes()
+        try:
+            self.check_runs(row, runs)
+            self.check_end(row, runs, ends)
+            self.check_words(row, runs, ends, jobs)
+            for node, unit in self.units:
+                shown = until("the unit's end", lambda n=node, u=unit: (s := self.unit(n, u))["State"] >= 2 and s)
+                assert shown["StateName"] == FINAL[row["state"]], f"its unit shows {shown}"
+                self.check_output(row, ends, self.world.mesh[node].results(unit))
+        except AssertionError as missed:
+            raise AssertionError(f"{self.name}: {missed}\nrow: {row}\nruns: {runs}\nends: {ends}") from missed
+
+    def check_runs(self, row, runs):
+        attempts = {one["unit"]: one for one in row["attempts"]}
+        by_unit = [run["unit"] for run in runs]
+        assert len(by_unit) == len(set(by_unit)), "an attempt ran twice"
+        assert set(by_unit) <= set(attempts), "something ran that is no attempt"
+        most = RETRY["max"] + 1 if self.retries else 1
+        assert len(runs) <= most, f"it ran {len(runs)} times"
+        if self.kind != "unconfirmed":
+            assert not any(self.lock in run["overlaps"] for run in runs), "two attempts ran at once"
+        for run in runs:
+            outcome = attempts[run["unit"]]["outcome"]
+            assert outcome != "not_accepted", "an attempt ran that counts as not accepted"
+            assert self.final["state"] != "successful" or run["at"] < self.final_at, "an attempt started after success"
+        for one in row["attempts"]:
+            if self.cancel_saved:
+                assert seconds(one["placed"]) <= self.cancel_saved, "an attempt was placed after a saved cancel"
+            self.check_outcome(one)
+
+    def check_outcome(self, attempt):
+        """A fault explains an outcome that is not the job's own."""
+        node, unit = attempt["node"], attempt["unit"]
+        start, end = seconds(attempt["placed"]), seconds(attempt["ended"])
+        outcome, where = attempt["outcome"], (node, "hop", *self.world.controls)
+        assert outcome, f"attempt {attempt['n']} has no end"
+        if outcome == "lost":
+            if self.world.excuses(["dead"], [node], start, end) or self.world.excuses(["wiped"], [node], start, end):
+                return
+            since = self.world.excuses(["away"], where, start - LOST_AFTER, end)
+            assert since, f"attempt {attempt['n']} is lost, and its node was there"
+            late = since + LOST_AFTER - 2 * HEARTBEAT
+            assert end >= late, f"attempt {attempt['n']} was lost {late - end} s too soon"
+        elif outcome == "error":
+            kinds = ["killed", "released", "wiped", "full"]
+            excused = self.world.excuses(kinds, [unit, node, *self.world.controls], start - SLACK, end)
+            assert excused, f"attempt {attempt['n']} ended as error without a cause"
+        elif outcome == "canceled":
+            assert self.cancel_asked, "nobody cancelled it"
+        elif outcome == "failed":
+            assert self.kwargs["status"] == "failed", "it failed, and its playbook did not"
+
+    def check_end(self, row, runs, ends):
+        state, last = row["state"], (row["attempts"] or [None])[-1]
+        if self.cancel_saved:
+            assert state == "canceled", f"a cancel was saved, and it is {state}"
+        if state == "canceled":
+            assert self.cancel_asked, "nobody cancelled it"
+        elif self.need and self.need.final["state"] != "successful":
+            assert (state, runs) == ("failed", []), "it ran without what it needs"
+        elif state == "successful":
+            assert self.kwargs["status"] == "successful", "its playbook failed"
+            assert last["outcome"] == "successful", "its last attempt did not succeed"
+            ended = [run for run in runs if run["unit"] == last["unit"] and run["run"] in ends]
+            assert ended, "no run of its last attempt came to its end"
+        else:
+            assert last, f"it is {state} and never ran"
+            wanted = {"failed": ("lost", "failed"), "error": ("error",)}[state]
+            assert last["outcome"] in wanted, f"it is {state}, its last attempt {last['outcome']}"
+
+    def check_words(self, row, runs, ends, jobs):
+        """Needs and words hold for the runs themselves."""
+        if self.need and runs:
+            done = max(self.need.notes()[1].values())
+            assert done <= runs[0]["at"], "it began before what it needs had ended"
+        others = [one for one in jobs if set(one.words) & set(self.words)]
+        if self.words and not any(a["outcome"] == "lost" for one in others for a in one.look()["attempts"]):
+            assert not any(run["overlaps"] for run in runs), f"it ran beside another {self.words}"
+
+    def check_output(self, row, ends, output):
+        """Whole, and what the runner wrote."""
+        assert len(output) >= row["output_bytes"], f"{len(output)} bytes of output, and {row['output_bytes']} counted"
+        if row["state"] != "successful":
+            return
+        runs = [run["run"] for run in self.notes()[0] if run["unit"] == row["attempts"][-1]["unit"]]
+        with open(f"{self.path}.{runs[0]}", "rb") as file:
+            wrote = file.read()
+        assert wrote.endswith(b'{"eof": true}\n'), "the runner did not write its end"
+        assert output.endswith(wrote), f"{len(output)} bytes of output do not end with the {len(wrote)} that it wrote"
+        before = output[: -len(wrote)]
+        if not self.retries:
+            assert before == b"", f"{len(before)} bytes stand before its output: {before[:200]}"
+        elif before:
+            assert b'"status": "error"' in before.splitlines()[-1], f"before its last attempt stands {before[-200:]}"
+            assert b'"eof"' not in before, "an attempt before the last one has an end line"
+
+
+def choose(world, jobs):
+    """A job of a random kind."""
+    kind = world.rng.choices(list(KINDS), KINDS.values())[0]
+    needs = [job for job in jobs if job.number]
+    if kind == "after" and not needs:
+        kind = "plain"
+    return Job(world, kind, world.rng.choice(needs) if kind == "after" else None)

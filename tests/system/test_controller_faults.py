@@ -1,0 +1,180 @@
+"""Faults of everything around jobs, in a seeded order, and a model of what must be true of jobs afterwards.
+
+CONTROLLER_FAULTS sets the number of faults and CONTROLLER_FAULTS_SEED the seed. CONTROLLER_FAULTS_CONTROLS is the number
+of control nodes and CONTROLLER_FAULTS_STORE their store, for instance a URL of PostgreSQL.
+"""
+
+import os
+import random
+
+import pytest
+
+from controller_model import choose
+from controller_world import SPANS, World, is_child
+from mesh import until
+
+FAULTS = int(os.environ.get("CONTROLLER_FAULTS", 60))
+SEED = int(os.environ.get("CONTROLLER_FAULTS_SEED", 1))
+CONTROLS = int(os.environ.get("CONTROLLER_FAULTS_CONTROLS", 1))
+STORE = os.environ.get("CONTROLLER_FAULTS_STORE", "sqlite")
+#: Faults between two checks of everything.
+ROUND = 12
+#: Seconds until everything is at rest once all is back: the housekeeping period, and some more for a busy machine.
+REST = 75
+
+
+@pytest.mark.timeout(120 + 4 * FAULTS)
+def test_no_fault_loses_a_job_or_runs_it_twice(mesh):
+    rng = random.Random(SEED)
+    world = World(mesh, rng, CONTROLS, STORE)
+    done = total = 0
+    try:
+        while done < FAULTS:
+            number = min(ROUND, FAULTS - done)
+            world.note(f"--- faults {done + 1} to {done + number}")
+            total += play(world, number)
+            done += number
+    except BaseException as error:
+        history = "\n".join(world.history)
+        again = f"CONTROLLER_FAULTS={FAULTS} CONTROLLER_FAULTS_SEED={SEED}"
+        raise AssertionError(f"{error}\n\n{history}\n\nafter {done} faults; {again}") from error
+    finally:
+        world.close()
+    print(f"{done} faults over {total} jobs, seed {SEED}")
+
+
+def play(world, faults):
+    """Submits jobs amid faults, waits until all is back and at rest, and checks everything. Returns how many jobs."""
+    rng, jobs, halves, unsure = world.rng, [], [], []
+    for _ in range(faults):
+        for _ in range(rng.choice((1, 2, 2, 3))):
+            job = choose(world, jobs)
+            if rng.random() < 0.08:
+                world.note(f"half of {job.name}")
+                job.submit(is_whole=False)
+                halves.append(job.name)
+            else:
+                amid = rng.random() < 0.1
+                acknowledged = job.submit(lambda: fault(world, jobs) if amid else None)  # noqa: B023
+                (jobs if acknowledged else unsure).append(job)
+        world.tick(rng.choice((0, 0.05, 0.2)))
+        fault(world, jobs)
+        for job in rng.sample(jobs, min(2, len(jobs))):
+            job.look()
+    world.end_faults()
+    world.await_ready()
+    await_rest(world, jobs)
+    find_unsure(world, jobs, unsure, halves)
+    await_rest(world, jobs)
+    for job in jobs:
+        job.check(jobs)
+    await_empty(world)
+    release(world)
+    return len(jobs)
+
+
+def fault(world, jobs):
+    """One fault."""
+    rng = world.rng
+    name, span = rng.choice(world.executions), rng.choice(SPANS)
+    control = rng.choice(world.controls)
+    open_jobs = [job for job in jobs if not job.final]
+    match rng.choices(range(14), (3, 2, 1, 3, 1, 2, 1, 1, 1, 4, 3, 1, 1, 1))[0]:
+        case 0:
+            world.kill(name, span)
+        case 1:
+            world.kill(control, span)
+        case 2:
+            world.kill("hop", span)
+        case 3:
+            world.break_link(name, span, silently=False)
+        case 4:
+            world.break_link(name, span, silently=True)
+        case 5:
+            world.break_link(control, span, silently=rng.random() < 0.3)
+        case 6:
+            world.stop(name, span)
+        case 7:
+            world.stop("hop", span)
+        case 8:
+            world.stop(control, span)
+        case 9:
+            world.kill_process(name)
+        case 10 if open_jobs:
+            rng.choice(open_jobs).cancel()
+        case 11:
+            world.kill_node(name, span)
+        case 12:
+            world.kill(name, span, wipe=True)
+        case _:
+            world.strangers_release(name) if rng.random() < 0.5 else world.strangers_refused()
+    # Without a control node no client can do anything: it stays away as long as the fault lasts.
+    if set(world.controls) <= world.down | world.stopped:
+        world.tick(span)
+    twice = [job for job in jobs if job.kind == "twice" and len(job.units) == 1]
+    if twice and rng.random() < 0.5:
+        rng.choice(twice).submit()
+
+
+def await_rest(world, jobs):
+    """Until all jobs have ended, nothing is occupied, and no unit is left of them."""
+
+    def late():
+        return [(job.name, row["state"], row["explanation"]) for job in jobs if not job.final and not (row := job.look())["finished"]]
+
+    unended = []
+    until_empty("jobs that have not ended", late, unended)
+
+
+def until_empty(what, left, last):
+    def done():
+        last[:] = left() or []
+        return not last
+
+    try:
+        until(f"no {what}", done, REST, pause=0.1)
+    except AssertionError:
+        raise AssertionError(f"after {REST} s there are still {what}: {last}") from None
+
+
+def await_empty(world):
+    until_empty("units of ended jobs", lambda: list(world.left().items()), [])
+
+    def consumed():
+        instances = world.ask("instance.list")["instances"]
+        return [(one["name"], one["consumed_capacity"], one["jobs_running"]) for one in instances if one["consumed_capacity"] or one["jobs_running"]]
+
+    until_empty("claims of ended jobs", consumed, [])
+
+
+def find_unsure(world, jobs, unsure, halves):
+    """Submissions whose client saw no answer are jobs or nothing; half of one is nothing."""
+    known = {row["name"]: row for row in rows(world)}
+    for job in unsure:
+        if job.name in known:
+            job.number = known[job.name]["id"]
+            world.note(f"{job.name} is job {job.number}, without an answer")
+            jobs.append(job)
+    assert not set(halves) & set(known), f"half a submission became a job: {set(halves) & set(known)}"
+    strange = {row["name"] for row in known.values() if row["state"] not in ("successful", "failed", "error", "canceled")}
+    assert strange <= {job.name for job in jobs}, f"nobody submitted {strange}"
+
+
+def rows(world):
+    """All jobs."""
+    before, found = None, []
+    while True:
+        page = world.ask("job.list", limit=1000, **({"before": before} if before else {}))
+        found += page["jobs"]
+        if not (before := page["next"]):
+            return found
+
+
+def release(world):
+    """Releases the units of all jobs; nothing is left on any control node."""
+    for name in world.controls:
+        node = world.mesh[name]
+        for unit in node.command("work list"):
+            if not is_child(unit):
+                node.command(f"work release {unit}")
+        until_empty(f"units on {name}", lambda n=node: list(n.command("work list")), [])
