@@ -168,9 +168,12 @@ pub(super) fn job_detail(detail: &JobDetail) -> Value {
     answer
 }
 
-/// Why a job does not run.
-pub(super) fn explanation(job: &Job, explained: Option<Explanation>) -> Value {
-    let summary = explained.as_ref().map_or_else(|| job.explanation.clone(), |one| one.summary.clone());
+/// Why a job does not run; `pod` is what its pod waits for.
+pub(super) fn explanation(job: &Job, explained: Option<Explanation>, pod: Option<String>) -> Value {
+    let mut summary = explained.as_ref().map_or_else(|| job.explanation.clone(), |one| one.summary.clone());
+    if let Some(detail) = pod {
+        summary = format!("{summary}: {detail}");
+    }
     let checks = explained.iter().flat_map(|one| &one.checks);
     let checks: Vec<Value> = checks
         .map(|check| json!({"check": check.check, "ok": check.ok, "detail": check.detail}))

@@ -93,6 +93,10 @@ impl Children for RegistryChildren {
         }
     }
 
+    fn detail(&self, unit: &str) -> Option<String> {
+        self.0.watch_child(unit).ok().map(|mut watch| watch.now().detail)
+    }
+
     fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<(), String>> {
         Box::pin(async move {
             let unit = request.unit.clone();

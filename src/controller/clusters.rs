@@ -12,7 +12,7 @@ use super::header::RunnerWords;
 use super::options::ChildTypes;
 use super::pod::{PodFault, PodOverride, PodRequest, PullSecret, secret_name};
 use super::store::GroupRecord;
-use crate::work::kubernetes::place::{KUBE_CONFIG, KUBE_POD, POD_PENDING_TIMEOUT, PodPlace};
+use crate::work::kubernetes::place::{KEEP_POD, KUBE_CONFIG, KUBE_POD, POD_PENDING_TIMEOUT, PodPlace};
 
 /// How long a pod may wait for its start, as in AWX.
 const PENDING_TIMEOUT: &str = "2h";
@@ -114,6 +114,7 @@ impl PodSetup {
         }
         place.params.insert(KUBE_POD.to_owned(), pod.to_string());
         place.params.insert(POD_PENDING_TIMEOUT.to_owned(), PENDING_TIMEOUT.to_owned());
+        place.params.insert(KEEP_POD.to_owned(), "true".to_owned());
         let pull_secret = registry.map(|(name, login)| PullSecret::new(self.install, &name, &login));
         Ok(PodChild { place, pull_secret, is_inherited: false })
     }

@@ -14,8 +14,6 @@ from mesh import until
 from node import SECRET, Node, kubeconfig, work_type
 
 STAND_IN = mesh.ROOT / "tests/system/stand_in_runner.py"
-#: What AWX's configuration allows, and that a pod which has not started outlives its control node.
-ALLOWED = {"deletepodonrestart": False, "namespace": ""}
 WORKER = {"name": "worker", "imagePullPolicy": "IfNotPresent", "resources": {"requests": {"cpu": "10m", "memory": "10Mi"}}}
 RUN = ["ansible-runner", "worker", "--private-data-dir=/runner"]
 
@@ -25,8 +23,8 @@ class ControlNode(Node):
 
     def __init__(self):
         types = [
-            work_type("kubernetes-runtime-auth", authmethod="runtime", **ALLOWED),
-            work_type("kubernetes-incluster-auth", **ALLOWED),
+            work_type("kubernetes-runtime-auth", authmethod="runtime"),
+            work_type("kubernetes-incluster-auth"),
         ]
         super().__init__(types)
         directory = self.dir / "credentials"

@@ -17,8 +17,8 @@ NAME = re.compile(r"`((?:\w+::)*[a-z]\w*_(?:\w+…?|…))(?:\(\))?`")
 #: Items behind a path. Decisions (docs/adr) may also name items of other crates, and examples.
 QUALIFIED = re.compile(r"`((?:\w+::)+[\w…*]+)`")
 WORD = re.compile(r"[A-Za-z_]\w*")
-#: A file that a page creates.
-NOT_HERE = {"/etc/meshd/meshd.yml"}
+#: Files that a page creates.
+NOT_HERE = {"/etc/meshd/meshd.yml", "/etc/meshd/credentials/prod.yml", "/etc/meshd/credentials/quay.yml"}
 
 
 @functools.cache

@@ -33,7 +33,7 @@ fn start(server: &Server) -> (TempDir, Daemon) {
     std::fs::write(dir.join("kubeconfig"), server.kubeconfig().to_string()).unwrap();
     let stand_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/system/stand_in_runner.py");
     let rights = json!({
-        "allowruntimeauth": true, "allowruntimepod": true, "allowruntimeparams": true, "deletepodonrestart": false,
+        "allowruntimeauth": true, "allowruntimepod": true, "allowruntimeparams": true,
     });
     let with = |settings: Value| {
         let mut all = rights.as_object().unwrap().clone();
@@ -236,6 +236,17 @@ async fn a_job_outlives_its_control_node_and_ends_once() {
     create_group(&daemon);
     let (unit, number) = submit(&daemon, &json!({}));
     let pod = server.pod().await;
+    // Before the pod has started, too.
+    daemon.restart();
+    daemon.until(&unit, |status| status["StateName"] == "Pending");
+    let words = "0/3 nodes are available: 3 Insufficient cpu.";
+    let unplaced =
+        json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words});
+    server.change(|world| world.set_status(&pod, json!({"phase": "Pending", "conditions": [unplaced]})));
+    until("the scheduler's words", || {
+        let explained = done(&daemon, "job.explain", &json!({"id": number}));
+        explained["summary"].as_str().unwrap().contains(words)
+    });
     server.run(&pod);
     play(&server, &pod, 0, &begin());
     daemon.until(&unit, |status| status["StateName"] == "Running" && status["StdoutSize"].as_u64() > Some(0));
@@ -248,6 +259,8 @@ async fn a_job_outlives_its_control_node_and_ends_once() {
     assert_eq!((&ended["StateName"], &ended["ExtraData"]["EventCount"]), (&json!("Succeeded"), &json!(2)));
     let job = done(&daemon, "job.get", &json!({"id": number}));
     assert_eq!(job["attempts"].as_array().unwrap().len(), 1, "{job}");
+    let made = |one: &&String| one.starts_with("POST") && one.ends_with("/pods?");
+    assert_eq!(server.change(|world| world.requests.iter().filter(made).count()), 1);
     server.until("the deletion of the pod", |world| world.pods.is_empty()).await;
 }
 

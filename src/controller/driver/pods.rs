@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::JobDriver;
 use super::world::{ChildRequest, Known, PodChild};
 use crate::controller::clusters::{GroupFault, PodSetup};
-use crate::controller::core::{Attempt, Duty, GroupName, Job, RetryDelay};
+use crate::controller::core::{Attempt, Duty, GroupName, Job, Progress, RetryDelay};
 use crate::controller::credentials::Credentials;
 use crate::controller::store::{Error, GroupRecord};
 use crate::work::kubernetes::place::{ClusterError, PodPlace};
@@ -98,6 +98,15 @@ impl JobDriver {
         tokio::select! {
             prepared = prepare => prepared,
             () = cancelled => Ok(()),
+        }
+    }
+
+    /// What the pod of a job waits for, while it does not run.
+    pub fn pod_detail(&self, job: &Job) -> Option<String> {
+        let attempt = job.current().filter(|attempt| attempt.node.is_none())?;
+        match attempt.progress {
+            Progress::Placed => self.children.detail(&attempt.unit.to_string()),
+            Progress::Running | Progress::Lost | Progress::Over(_) => None,
         }
     }
 

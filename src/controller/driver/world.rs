@@ -135,6 +135,9 @@ pub trait Children: Send + Sync + 'static {
     /// What is known of a unit.
     fn known(&self, unit: &str) -> Known;
 
+    /// What a unit does at the moment, for people.
+    fn detail(&self, unit: &str) -> Option<String>;
+
     /// Starts a unit. Once this returns, the unit is durable here, with what it reads.
     ///
     /// # Errors

@@ -194,7 +194,8 @@ impl Service {
                 asked.end()?;
                 let require_tls = self.driver.options().require_tls;
                 let explained = self.driver.store.explain(id, require_tls).await?;
-                Ok(answers::explanation(&self.driver.store.job(id).await?, explained))
+                let job = self.driver.store.job(id).await?;
+                Ok(answers::explanation(&job, explained, self.driver.pod_detail(&job)))
             }
             "job.cancel" => {
                 let id = asked.job()?;

@@ -180,7 +180,7 @@ impl Executor {
             api_outage: unit.kind.api_outage,
             first_pause: self.environment.first_pause,
             quota_retry: unit.kind.quota_retry,
-            delete_pod_on_restart: unit.kind.delete_pod_on_restart,
+            delete_pod_on_restart: unit.kind.delete_pod_on_restart && !unit.extra.keep_pod,
             may_read_events: cluster.may_read_events(),
             seed: rand::random(),
         }

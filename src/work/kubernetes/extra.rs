@@ -29,6 +29,9 @@ pub struct KubeExtra {
     /// Somebody else created the pod; the unit only follows it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
+    /// A pod that has not started outlives the daemon, whatever the directive says.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub keep_pod: bool,
     /// The deadline by which the pod must run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending_until: Option<Timestamp>,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::extra::KubeExtra;
 use super::options::{AuthMethod, KubernetesType};
+use super::place::KEEP_POD;
 use crate::duration::{self, InvalidDuration};
 
 /// Why a submission is rejected.
@@ -71,6 +72,7 @@ pub fn check(
     let kubeconfig = given("secret_kube_config", kind.allow_runtime_auth)?;
     let pod = given("secret_kube_pod", kind.allow_runtime_pod)?;
     let timeout = given("pod_pending_timeout", kind.allow_runtime_params)?;
+    let keep_pod = given(KEEP_POD, kind.allow_runtime_params)?.is_some_and(|value| value == "true");
     let pod_name = given("pod_name", kind.allow_runtime_pod || kind.allow_runtime_auth)?;
 
     let kubeconfig_is_submitted = kubeconfig.is_some();
@@ -91,6 +93,7 @@ pub fn check(
         kube_namespace: namespace.unwrap_or_else(|| kind.namespace.clone()),
         kube_config,
         adopted: pod_name.is_some(),
+        keep_pod,
         pod_name: pod_name.unwrap_or_default(),
         ..KubeExtra::default()
     };
@@ -148,6 +151,7 @@ mod tests {
             "secret_kube_config",
             "secret_kube_pod",
             "pod_pending_timeout",
+            "keep_pod",
             "pod_name",
         ];
         for name in names {

@@ -8,6 +8,8 @@ pub const KUBE_CONFIG: &str = "secret_kube_config";
 pub const KUBE_POD: &str = "secret_kube_pod";
 /// The parameter with the time within which a pod must run.
 pub const POD_PENDING_TIMEOUT: &str = "pod_pending_timeout";
+/// The parameter by which a pod that has not started outlives the daemon, if it is `true`.
+pub const KEEP_POD: &str = "keep_pod";
 /// The parameter with the namespace of a pod.
 pub const KUBE_NAMESPACE: &str = "kube_namespace";
 /// The parameter with the name of a pod that runs already.
