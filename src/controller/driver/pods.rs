@@ -121,9 +121,9 @@ impl JobDriver {
         self.children.check_pod(&pod.place).await.map_err(|cause| {
             let work_type = &pod.place.work_type;
             format!(
-                "this node's work type {work_type} does not run its pods: {cause}. It needs a directive \
-                 work-kubernetes with worktype {work_type}, authmethod {method}, allowruntimeauth, \
-                 allowruntimepod and allowruntimeparams"
+                "this node's work type {work_type} does not take its pods: {cause} (container groups need a \
+                 directive work-kubernetes with worktype {work_type}, authmethod {method}, allowruntimeauth, \
+                 allowruntimepod and allowruntimeparams)"
             )
         })
     }
