@@ -45,12 +45,21 @@ class ControlNode(Node):
         assert answer["ok"], answer
         return answer["result"]
 
+    def meshctl(self, *arguments, stdin=b""):
+        """The answer to an operator's command."""
+        command = [str(mesh.MESHCTL), "--socket", self.socket, "--json", *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
     def group(self, name, script=None, **settings):
-        """A container group: of the runner, or of pods that run a script."""
+        """Creates a container group: of the runner, or of pods that run a script."""
         container = {"image": RUNNER, "args": RUN} if script is None else {"image": BUSYBOX, "args": ["sh", "-c", script]}
         spec = {"terminationGracePeriodSeconds": 1, "containers": [{**WORKER, **container}]}
-        pod = json.dumps({"spec": spec})
-        return self.operate("group.create", name=name, is_container_group=True, pod_spec_override=pod, **settings)
+        pod = self.dir / "pod.yaml"
+        pod.write_text(json.dumps({"spec": spec}))
+        named = [word for key, value in settings.items() for word in (f"--{key}", value)]
+        self.meshctl("group", "create", name, "--container", "--pod", str(pod), *named)
 
     def job(self, number):
         return self.operate("job.get", id=number)
@@ -65,10 +74,7 @@ class ControlNode(Node):
     def run_stream(self, stream, group):
         """Submits a stream as operators do; returns the job's number."""
         header = {"controller": 1, "groups": {"launch": [group]}}
-        command = [str(mesh.MESHCTL), "--socket", self.socket, "--json", "job", "submit"]
-        done = subprocess.run(command, input=json.dumps(header).encode() + b"\n" + stream, capture_output=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)["id"]
+        return self.meshctl("job", "submit", stdin=json.dumps(header).encode() + b"\n" + stream)["id"]
 
 
 @pytest.fixture(scope="module")
