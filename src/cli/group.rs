@@ -47,9 +47,9 @@ pub(super) enum GroupVerb {
         settings: Settings,
     },
     /// Put an instance on a group's list
-    Add(Member),
+    Add(Membership),
     /// Take an instance off a group's list
-    Remove(Member),
+    Remove(Membership),
     /// Delete one
     Delete(Named),
 }
@@ -64,7 +64,7 @@ pub(super) struct Named {
 
 /// A group and an instance.
 #[derive(Debug, Args, Serialize)]
-pub(super) struct Member {
+pub(super) struct Membership {
     /// Name of the group
     #[arg(value_name = "GROUP", add = groups())]
     name: String,

@@ -40,7 +40,7 @@ pub(super) enum InstanceVerb {
     /// Register a node before it is seen
     Add {
         #[command(flatten)]
-        add: Add,
+        add: NewInstance,
         /// Let no jobs start on it yet
         #[arg(long)]
         disabled: bool,
@@ -87,7 +87,7 @@ pub(super) struct NamedAll {
 
 /// What is registered.
 #[derive(Debug, Args, Serialize)]
-pub(super) struct Add {
+pub(super) struct NewInstance {
     /// Its name
     name: String,
     /// What it does; control nodes register themselves

@@ -97,7 +97,7 @@ impl DemoMesh {
             "control" => format!(
                 "{peer}- work-signing: {{privatekey: '{dir}/work.key', tokenexpiration: 5m}}\n{}\
                  - work-controller: {{nodetype: hybrid, discovery: enabled, tlsclient: mesh, rundir: '{dir}/run', \
-                 poll: 1s}}\n",
+                 heartbeat: 500ms, poll: 1s}}\n",
                 work("local", false)
             ),
             _ => format!(

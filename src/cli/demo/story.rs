@@ -25,7 +25,7 @@ type meshctl job run project -p long.yml --group east --name long --retry 1 --de
 "#;
 
 const THEN: &str = r#"
-say "$LOST is dead, and its job with it. Only you can know that: the controller will not run it twice."
+say "$LOST is gone, with all that ran there. The controller waits: the job could still run. An operator who knows says so."
 type meshctl instance remove "$LOST" --dead || exit
 type meshctl job wait "$JOB"
 type meshctl job output "$JOB" --text

@@ -121,6 +121,14 @@ pub(super) fn exit_of(job: &Value) -> Exit {
     }
 }
 
+/// How a job ended and where, for people.
+pub(super) fn ending(id: JobId, job: &Value) -> String {
+    let text = |key: &str| job[key].as_str().filter(|text| !text.is_empty());
+    let node = text("execution_node").map(|node| format!(" on {node}")).unwrap_or_default();
+    let why = text("explanation").map(|why| format!(": {why}")).unwrap_or_default();
+    format!("Job {id} {}{node}{why}", text("state").unwrap_or("ended"))
+}
+
 /// The state of a job; `None` for one that we do not know.
 pub(super) fn state(job: &Value) -> Option<JobState> {
     JobState::ALL.into_iter().find(|state| job["state"] == state.name())

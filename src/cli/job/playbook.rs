@@ -10,6 +10,7 @@ use super::artifacts::Artifacts;
 use crate::cli::exit::Failure;
 use crate::cli::output::Output;
 use crate::cli::table;
+use crate::controller::core::JobKind;
 use crate::controller::stream::{Piece, Scanner};
 
 /// Longer lines are left out.
@@ -99,7 +100,7 @@ impl Playbook {
         Ok(text)
     }
 
-    /// What is left to say of a job that has ended: a recap, if the playbook printed none.
+    /// What is left to say of a job that has ended: a recap, if its playbook printed none. Modules have none.
     ///
     /// # Errors
     /// As [`Self::push`].
@@ -107,7 +108,8 @@ impl Playbook {
         if let Some(artifacts) = &self.artifacts {
             artifacts.finish(job)?;
         }
-        let hosts = job["host_stats"].as_object().filter(|hosts| !hosts.is_empty() && !self.has_recap);
+        let is_shown = self.has_recap || job["kind"] == JobKind::AdHoc.name();
+        let hosts = job["host_stats"].as_object().filter(|hosts| !hosts.is_empty() && !is_shown);
         let Some(hosts) = hosts else { return Ok(String::new()) };
         const COUNTERS: [&str; 7] = ["ok", "changed", "dark", "failures", "skipped", "rescued", "ignored"];
         let headings =

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::artifacts::Artifacts;
 use super::flags::RunFlags;
-use super::follow::{JobId, OutputOf, exit_of, final_job, state};
+use super::follow::{JobId, OutputOf, ending, exit_of, final_job, state};
 use super::pack::{Bundle, Typed};
 use super::playbook::Playbook;
 use super::submit::submit;
@@ -57,8 +57,8 @@ impl RunFlags {
             output.value(&job)?;
         } else {
             output.bytes(rest.as_bytes()).await?;
-            if let Some(end) = bad_end(id, &job) {
-                output.note(&end);
+            if exit_of(&job) != Exit::Success {
+                output.note(&ending(id, &job));
             }
         }
         Ok(exit_of(&job))
@@ -155,15 +155,4 @@ async fn tell_why_it_waits(context: &Context, id: JobId) {
             last = why.to_owned();
         }
     }
-}
-
-/// How the job ended, if it did not succeed.
-fn bad_end(id: JobId, job: &Value) -> Option<String> {
-    if state(job) == Some(JobState::Successful) {
-        return None;
-    }
-    let text = |key: &str| job[key].as_str().filter(|text| !text.is_empty());
-    let node = text("execution_node").map(|node| format!(" on {node}")).unwrap_or_default();
-    let why = text("explanation").map(|why| format!(": {why}")).unwrap_or_default();
-    Some(format!("Job {id} {}{node}{why}", text("state").unwrap_or("ended")))
 }

@@ -74,7 +74,10 @@ fn pack(flags: &RunFlags, typed: &Typed) -> Result<(Value, Map<String, Value>, F
     stream.read_to_end(&mut bytes).unwrap();
     assert_eq!(bytes.len() as u64, length);
     let (header, kwargs, files) = read(&bytes);
-    Ok((header.unwrap(), kwargs, files))
+    let header = header.unwrap();
+    // A control node takes it.
+    crate::controller::header::Header::parse(header.to_string().as_bytes()).unwrap();
+    Ok((header, kwargs, files))
 }
 
 fn write(root: &Path, file: &str, mode: u32, text: &str) {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tokio::io::AsyncReadExt;
 
 use super::flags::{Placing, RunFlags, label};
-use super::follow::{JobId, OutputOf, exit_of, final_job};
+use super::follow::{JobId, OutputOf, ending, exit_of, final_job};
 use super::playbook::Playbook;
 use super::submit::submit;
 use crate::cli::Context;
@@ -90,13 +90,13 @@ pub(in crate::cli) struct SubmitFlags {
     file: String,
     /// The header as JSON, instead of a header line; the flags below replace its keys
     #[arg(long, value_parser = object)]
-    header: Option<Header>,
+    header: Option<HeaderObject>,
     #[command(flatten)]
     placing: Placing,
 }
 
 /// A header as typed.
-type Header = Map<String, Value>;
+type HeaderObject = Map<String, Value>;
 
 /// Which jobs are listed.
 #[derive(Debug, Args, Serialize)]
@@ -196,8 +196,12 @@ impl JobVerb {
                 let mut exit = Exit::Success;
                 for id in some.ids {
                     let job = final_job(context, id).await?;
-                    let end = json!({"id": id, "state": job["state"], "rc": job["rc"]});
-                    context.output.value_line(&end)?;
+                    if is_for_people(context) {
+                        context.output.line(&ending(id, &job))?;
+                    } else {
+                        let end = json!({"id": id, "state": job["state"], "rc": job["rc"]});
+                        context.output.value_line(&end)?;
+                    }
                     exit = Some(exit_of(&job)).filter(|exit| *exit != Exit::Success).unwrap_or(exit);
                 }
                 Ok(exit)
@@ -291,7 +295,7 @@ fn explanation(explained: &Value) -> String {
     lines.join("\n")
 }
 
-fn object(text: &str) -> Result<Header, String> {
+fn object(text: &str) -> Result<HeaderObject, String> {
     serde_json::from_str(text).map_err(|error| format!("it is no JSON object: {error}"))
 }
 
