@@ -1,6 +1,7 @@
 //! meshctl's verbs on jobs against a scripted node: what it sends, what it prints, and its exit code.
 
 #[path = "support/fake_node.rs"]
+#[expect(dead_code, reason = "other tests play more kinds of steps")]
 mod fake_node;
 
 use std::fs;

@@ -17,8 +17,10 @@ NAME = re.compile(r"`((?:\w+::)*[a-z]\w*_(?:\w+…?|…))(?:\(\))?`")
 #: Items behind a path. Decisions (docs/adr) may also name items of other crates, and examples.
 QUALIFIED = re.compile(r"`((?:\w+::)+[\w…*]+)`")
 WORD = re.compile(r"[A-Za-z_]\w*")
-#: Files that a page creates.
-NOT_HERE = {"/etc/meshd/meshd.yml", "/etc/meshd/credentials/prod.yml", "/etc/meshd/credentials/quay.yml"}
+#: Files that a page creates, or that its reader has.
+NOT_HERE = {
+    "/etc/meshd/meshd.yml", "/etc/meshd/credentials/prod.yml", "/etc/meshd/credentials/quay.yml", "site.yml", "vars.yml",
+}
 
 
 @functools.cache

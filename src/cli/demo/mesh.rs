@@ -136,7 +136,7 @@ impl DemoMesh {
         let child = process.process_group(0).kill_on_drop(!self.keep).spawn();
         self.nodes.push((name, child.map_err(failed("start a node"))?));
         let client = self.client(name);
-        self.until("every node to answer", async || client.connect().await.is_ok()).await
+        self.until("every node to answer", PATIENCE, async || client.connect().await.is_ok()).await
     }
 
     /// Waits for a condition, as long as no node ends.
@@ -146,9 +146,10 @@ impl DemoMesh {
     pub(super) async fn until(
         &mut self,
         what: &str,
+        patience: Duration,
         condition: impl AsyncFn() -> bool,
     ) -> Result<(), Failure> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience;
         while !condition().await {
             for (name, process) in &mut self.nodes {
                 if let Ok(Some(status)) = process.try_wait() {
@@ -157,7 +158,7 @@ impl DemoMesh {
                 }
             }
             if Instant::now() > deadline {
-                let message = format!("waited {} s in vain for {what}", PATIENCE.as_secs());
+                let message = format!("waited {} s in vain for {what}", patience.as_secs());
                 return Err(Failure::new(Exit::Unreachable, message));
             }
             sleep(Duration::from_millis(20)).await;

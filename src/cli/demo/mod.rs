@@ -18,8 +18,10 @@ use super::exit::{Exit, Failure};
 use super::operation::Operation;
 use super::output::{Output, interrupted};
 
-/// How long a node may take to answer, to find its route, or to begin a job.
+/// How long a node may take to answer, or to begin a job.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the controller may take to find its instances: a Go node tells its work types once a minute.
+const DISCOVERY: Duration = Duration::from_secs(90);
 
 /// Arguments of `meshctl demo`.
 #[derive(Debug, Args)]
@@ -72,7 +74,7 @@ async fn show(mesh: &mut DemoMesh, output: Output) -> Result<Value, Failure> {
         let all = answer["instances"].as_array().into_iter().flatten();
         all.filter(|one| one["capacity"].as_u64().is_some_and(|capacity| capacity > 0)).count() == 3
     };
-    mesh.until("the controller to find three instances", is_ready).await?;
+    mesh.until("the controller to find three instances", DISCOVERY, is_ready).await?;
     say(
         output,
         &format!(
@@ -90,7 +92,7 @@ async fn show(mesh: &mut DemoMesh, output: Output) -> Result<Value, Failure> {
     let newest = Operation::new("job.list").with("limit", 1);
     let runs =
         async || newest.ask(&control).await.is_ok_and(|answer| answer["jobs"][0]["state"] == "running");
-    mesh.until("the longer job to run", runs).await?;
+    mesh.until("the longer job to run", PATIENCE, runs).await?;
     let job = newest.ask(&control).await?["jobs"][0].take();
     let lost = job["execution_node"].as_str().unwrap_or_default().to_owned();
     mesh.kill(&lost).await?;
