@@ -1,5 +1,7 @@
 //! The records of a controller as JSON, as operators' programs read them.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value, json};
 
 use super::core::{Explanation, Instance, Job, Progress, Time, unusable};
@@ -114,7 +116,7 @@ pub(super) fn job(row: &JobRow) -> Value {
 }
 
 /// All that is known of a job.
-pub(super) fn job_detail(detail: &JobDetail) -> Value {
+pub(super) fn job_detail(detail: &JobDetail, payload_retention: Duration) -> Value {
     let attempts: Vec<Value> = detail
         .attempts
         .iter()
@@ -151,7 +153,9 @@ pub(super) fn job_detail(detail: &JobDetail) -> Value {
             (host.clone(), counts)
         })
         .collect();
-    let unit = detail.holders.iter().find(|(_, _, kept)| *kept == Kept::Payload).map(|(_, unit, _)| unit);
+    let held = |wanted| detail.holders.iter().find(|(_, _, kept)| *kept == wanted);
+    let unit = held(Kept::Payload).or(held(Kept::Output)).map(|(_, unit, _)| unit);
+    let finished = detail.row.finished.filter(|_| held(Kept::Payload).is_some());
     let header: Value = serde_json::from_str(&detail.header).unwrap_or_default();
     let mut answer = job(&detail.row);
     if let Value::Object(fields) = &mut answer {
@@ -162,7 +166,7 @@ pub(super) fn job_detail(detail: &JobDetail) -> Value {
         fields
             .insert("depends_on".into(), json!(detail.depends_on.iter().map(|id| id.0).collect::<Vec<_>>()));
         fields.insert("output_bytes".into(), json!(detail.output_bytes));
-        fields.insert("payload_until".into(), Value::Null);
+        fields.insert("payload_until".into(), json!(shown(finished.map(|end| end + payload_retention))));
         fields.insert("revision".into(), json!(detail.revision));
     }
     answer

@@ -133,7 +133,7 @@ impl Children for RegistryChildren {
         Box::pin(async move {
             let watch = self.0.watch_child(&unit).ok();
             let results = self.0.results(&unit, from, &Caller::local()).await.ok();
-            let stream = Followed { watch, results, is_accepted: false, unit };
+            let stream = Followed { registry: self.0.clone(), watch, results, is_accepted: false, unit };
             Box::new(stream) as Box<dyn ChildStream>
         })
     }
@@ -208,6 +208,7 @@ impl RegistryChildren {
 }
 
 struct Followed {
+    registry: Registry,
     unit: String,
     /// `None` once the unit is gone.
     watch: Option<ChildWatch>,
@@ -242,6 +243,8 @@ impl ChildStream for Followed {
                 let status = watch.now();
                 if status.is_accepted && !status.state.is_final() && !self.is_accepted {
                     self.is_accepted = true;
+                    let (registry, unit) = (self.registry.clone(), self.unit.clone());
+                    tokio::spawn(async move { registry.drop_child_payload(&unit).await });
                     return ChildNews::Accepted;
                 }
                 tokio::select! {

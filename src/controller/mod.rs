@@ -7,6 +7,7 @@
 //!
 //! - [`service`]: submissions become jobs; [`operations`]: what operators ask; `answers`: the JSON of both.
 //! - [`driver`]: what one control node does for its jobs; [`children`]: their attempts as units; [`store`]: what is kept.
+//! - `housekeeping`: what is deleted in time, and what belongs to nothing.
 //! - [`header`] and [`stream`]: what a client submits, and what its runner answers; [`refusal`]: why a
 //!   submission is refused.
 //! - [`options`]: its settings; [`credentials`], [`projects`], [`pod`], [`health`]: what a child is given, and what a
@@ -20,6 +21,7 @@ pub mod credentials;
 pub mod driver;
 pub mod header;
 pub mod health;
+mod housekeeping;
 pub mod operations;
 pub mod options;
 pub mod pod;

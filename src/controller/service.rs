@@ -1,6 +1,8 @@
 //! The controller as this node's units and its control socket see it: submissions become jobs, units follow them, and
 //! clients cancel them. What is due for a job is `driver`'s business, what operators ask for `operations`'.
 
+pub(super) mod repeat;
+
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,8 +19,9 @@ use super::projects::ProjectCache;
 use super::refusal::LINE_LIMIT;
 use super::store::{Error, Kept, Options, Store, Submission, Submitted, Terms};
 use super::stream;
+use crate::rpc::UnitState;
 use crate::work::Registry;
-use crate::work::jobs::{Act, JobIntake, JobRequest, JobUnit, Jobs};
+use crate::work::jobs::{Act, JobIntake, JobReport, JobRequest, JobUnit, Jobs};
 use crate::work::unit::UnitId;
 
 /// The parameter that may carry the header.
@@ -33,7 +36,9 @@ pub struct Service {
     pub(super) driver: Arc<JobDriver>,
     /// The units of this node.
     pub(super) registry: Registry,
-    stop: CancellationToken,
+    pub(super) stop: CancellationToken,
+    /// The units of clean-ups that run.
+    pub(super) cleaning: Arc<parking_lot::Mutex<std::collections::BTreeSet<String>>>,
 }
 
 /// The store of a node: its file is below the node's directory unless the settings name another.
@@ -63,9 +68,19 @@ impl Service {
         let children = Arc::new(RegistryChildren(registry.clone()));
         let driver = JobDriver::start(node, store, options, mesh, children, projects).await?;
         let stop = CancellationToken::new();
-        let service = Self { driver: driver.clone(), registry: registry.clone(), stop: stop.clone() };
+        let service = Self {
+            driver: driver.clone(),
+            registry: registry.clone(),
+            stop: stop.clone(),
+            cleaning: Arc::default(),
+        };
         registry.serve_jobs(Box::new(Door(Arc::downgrade(&driver)))).await;
-        tokio::spawn(driver.run(stop));
+        tokio::spawn(async move {
+            driver.run(stop.clone()).await;
+            // A node that stands down keeps no house either.
+            stop.cancel();
+        });
+        tokio::spawn(service.clone().keep_house());
         Ok(service)
     }
 
@@ -115,13 +130,8 @@ impl Jobs for Door {
         Box::pin(async move {
             if let Ok(driver) = self.driver() {
                 let id = unit.id().clone();
-                let job = unit.extra().job_id.map(JobId);
-                let result = match job {
-                    Some(job) => driver.attach(job, unit).await.map_err(|error| error.to_string()),
-                    None => enter_again(driver, unit).await,
-                };
-                if let Err(error) = result {
-                    tracing::warn!(unit = %id, error, "a unit does not follow its job");
+                if let Err(error) = resume(driver, unit).await {
+                    tracing::warn!(unit = %id, %error, "a unit does not follow its job");
                 }
             }
         })
@@ -140,6 +150,10 @@ impl Jobs for Door {
         Box::pin(async move {
             let Ok(driver) = self.driver() else { return };
             driver.detach(unit.as_str());
+            let gone = driver.store.let_go_unit(driver.node.clone(), unit.to_string(), &Kept::ALL).await;
+            if let Err(error) = gone {
+                tracing::debug!(%unit, %error, "housekeeping will note that a unit is gone");
+            }
         })
     }
 
@@ -148,6 +162,33 @@ impl Jobs for Door {
         let child = ChildId::parse(unit.as_str())?;
         (child.install == driver.install).then_some(child.job.0)
     }
+}
+
+/// A unit of an earlier process follows its job again. One whose job the store does not know, because the store lost its
+/// last commits or is an older copy, becomes a job again, unless it had been placed.
+async fn resume(driver: Arc<JobDriver>, unit: JobUnit) -> Result<(), Error> {
+    let extra = unit.extra();
+    if let Some(job) = extra.job_id.map(JobId) {
+        let known = match driver.store.detail(job).await {
+            Ok(detail) => {
+                let (node, id) = (&driver.node, unit.id().as_str());
+                detail.holders.iter().any(|(holder, held, _)| holder == node && held == id)
+            }
+            Err(Error::NoJob(_)) => false,
+            Err(error) => return Err(error),
+        };
+        if known {
+            return driver.attach(job, unit).await;
+        }
+    }
+    let entered = match extra.job_id.filter(|_| extra.attempt > 0) {
+        Some(job) => Err(format!("the store has lost job {job}, which had been placed: it may have run")),
+        None => enter_again(driver, unit.clone()).await,
+    };
+    if let Err(detail) = entered {
+        unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
+    }
+    Ok(())
 }
 
 /// A unit whose payload is here and whose row is not: an earlier process ended between the two.
@@ -197,15 +238,13 @@ impl JobIntake for Intake {
             let accepted = stream.finish().map_err(|error| error.to_string())?;
             check(&accepted.header, request.is_admin)?;
             check_credentials(&driver, &accepted.header, request.is_admin).await?;
-            let submission = submission(&driver, &unit, accepted, &request.launched_by)?;
+            let stream::Accepted { header: asked, forks, .. } = accepted;
+            let submission = submission(&driver, &unit, &asked, forks, &request.launched_by)?;
             let mut extra = unit.extra();
             (extra.launched_by, extra.is_admin, extra.header) =
                 (request.launched_by, request.is_admin, header);
-            let mut report = crate::work::jobs::JobReport {
-                state: crate::rpc::UnitState::Pending,
-                detail: "waiting for the store".to_owned(),
-                extra,
-            };
+            let mut report =
+                JobReport { state: UnitState::Pending, detail: "waiting for the store".to_owned(), extra };
             let entering = driver.entering.read().await;
             match enter(&driver, &submission).await {
                 Ok(job) => {
@@ -250,6 +289,12 @@ async fn enter_later(driver: &JobDriver, submission: Submission, unit: JobUnit) 
 
 async fn follow(driver: &JobDriver, job: Submitted, unit: JobUnit) -> Result<(), Error> {
     let (node, id) = (driver.node.clone(), unit.id().to_string());
+    let holders = driver.store.holders(job.id(), Kept::Payload).await?;
+    if !holders.iter().any(|(holder, held)| *holder == node && *held == id)
+        && let Err(error) = unit.drop_payload().await
+    {
+        tracing::warn!(unit = id, %error, "the payload of a unit that follows another one's job stays");
+    }
     driver.attach(job.id(), unit).await?;
     driver.store.hold(job.id(), node, id, Kept::Output).await
 }
@@ -288,17 +333,18 @@ async fn check_credentials(driver: &JobDriver, header: &Header, is_admin: bool) 
 fn submission(
     driver: &JobDriver,
     unit: &JobUnit,
-    accepted: stream::Accepted,
+    header: &Header,
+    forks: Option<u32>,
     launched_by: &str,
 ) -> Result<Submission, String> {
-    let stream::Accepted { header, forks, .. } = accepted;
-    let text = serde_json::to_string(&header).map_err(|error| error.to_string())?;
+    let text = serde_json::to_string(header).map_err(|error| error.to_string())?;
     let size = header.size(forks);
     let terms = Terms {
         groups: header.groups.walk(),
         retry: header.retry,
         lost_after: header.lost_after,
         pending_timeout: header.pending_timeout,
+        limit: Vec::new(),
     };
     Ok(Submission {
         node: driver.node.clone(),

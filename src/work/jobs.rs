@@ -124,6 +124,9 @@ pub struct JobExtra {
     /// Who submitted it, and whether as an administrator: a unit that lost its row is entered again.
     pub launched_by: String,
     pub is_admin: bool,
+    /// The job whose payload it repeats. Nobody knows of it until it has its own number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rerun_of: Option<i64>,
     /// The header, if it came as a parameter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
@@ -170,6 +173,19 @@ impl JobUnit {
     /// The file with the payload.
     pub fn payload(&self) -> PathBuf {
         self.entry.dir.file("stdin")
+    }
+
+    /// Whether the payload is there.
+    pub fn has_payload(&self) -> bool {
+        self.entry.dir.payload_size() > 0
+    }
+
+    /// Deletes the payload. Units that share it keep it.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn drop_payload(&self) -> Result<(), WorkError> {
+        self.store.drop_payload(&self.entry.dir).await
     }
 
     /// The file with the output.

@@ -138,6 +138,36 @@ impl Store {
         given.map_err(|e| WorkError::io("write", unit.file("stdin"), e))
     }
 
+    /// Gives a unit the payload of another one, which is on disk once from then on. It is durable when this returns.
+    pub(crate) async fn link_payload(&self, from: &UnitDir, to: &UnitDir) -> Result<(), WorkError> {
+        let (this, from, to) = (self.clone(), from.clone(), to.clone());
+        let failed = to.file("stdin");
+        let link = move || {
+            // The journal may hold the contents for the other unit alone.
+            sync_files(&System, &from.path(), ["stdin"])?;
+            let aside = to.file("stdin.new");
+            fs::hard_link(from.file("stdin"), &aside)?;
+            fs::rename(aside, to.file("stdin"))?;
+            this.sync_file(&to, "stdin")
+        };
+        self.blocking(link).await.map_err(|e| WorkError::io("link", failed, e))
+    }
+
+    /// Deletes the payload of a unit, durably: an empty one takes its place. Units with the same payload keep it.
+    pub(crate) async fn drop_payload(&self, unit: &UnitDir) -> Result<(), WorkError> {
+        let dir = unit.clone();
+        let unlink = move || match fs::remove_file(dir.file("stdin")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            // Before the journal learns of it, as a replay writes into the file that is there.
+            Ok(()) | Err(_) => System.sync_dir(&dir.path()),
+        };
+        let dropped = async {
+            self.blocking(unlink).await?;
+            self.journal.commit(unit, Change::File("stdin", Vec::new())).await
+        };
+        dropped.await.map_err(|e| WorkError::io("remove", unit.file("stdin"), e))
+    }
+
     /// Adds a piece to the payload of a unit. Blocks.
     pub(crate) fn add_payload(stdin: &mut File, piece: &[u8]) -> io::Result<()> {
         write_all(&System, stdin, piece)?;

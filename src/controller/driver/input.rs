@@ -69,6 +69,7 @@ impl JobDriver {
             credentials: Credentials::new(self.options().credentials.clone()),
             directory: self.private_data_dir(attempt),
             in_pod: attempt.child == ChildType::Container,
+            limit: self.store.detail(job.id).await?.terms.limit,
             header,
         };
         let (path, project) = (unit.payload(), tree.as_ref().map(|tree| tree.path().to_owned()));
@@ -87,6 +88,8 @@ struct Wanted {
     /// Where the child unpacks it.
     directory: String,
     in_pod: bool,
+    /// The only hosts that it shall run on; all of them without any.
+    limit: Vec<String>,
 }
 
 impl Wanted {
@@ -107,7 +110,8 @@ impl Wanted {
         let kwargs_at = if is_header { from } else { 0 };
         let registry = self.header.runner.as_ref().and_then(|runner| runner.registry.clone());
         let variables = project.map(|_| search_paths(&self.directory));
-        let change = KwargsChange { variables, in_pod: self.in_pod, ..KwargsChange::of(&self.header) };
+        let limit = Some(self.limit.as_slice()).filter(|hosts| !hosts.is_empty());
+        let change = KwargsChange { variables, limit, in_pod: self.in_pod, ..KwargsChange::of(&self.header) };
         if change.is_none() && registry.is_none() {
             return Ok(ChildInput { head: Vec::new(), files: vec![(path.to_owned(), kwargs_at)] });
         }

@@ -29,6 +29,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use self::discovery::Sightings;
+pub use self::request::parsed;
 pub use self::shown::rfc3339;
 use self::world::{Children, Mesh};
 use super::core::{AttemptNo, Duty, Fence, InstanceName, JobId, LeaseTimes, Offer, Patience, Time};

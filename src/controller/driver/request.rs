@@ -4,7 +4,7 @@ use super::JobDriver;
 use super::world::ChildRequest;
 use crate::controller::core::{Attempt, ChildType, Job, JobId};
 use crate::controller::header::Header;
-use crate::controller::store::Error;
+use crate::controller::store::{Error, JobDetail};
 
 impl JobDriver {
     /// The unit of an attempt, or why there can be none.
@@ -49,7 +49,16 @@ impl JobDriver {
 
     /// What was asked for with a job.
     pub(super) async fn header(&self, id: JobId) -> Result<Header, Error> {
-        let text = self.store.detail(id).await?.header;
-        Header::parse(text.as_bytes()).map_err(|error| Error::Corrupt(format!("header of job {id}: {error}")))
+        parsed(&self.store.detail(id).await?)
     }
+}
+
+/// The header of a job.
+///
+/// # Errors
+/// No program of ours wrote it.
+pub fn parsed(detail: &JobDetail) -> Result<Header, Error> {
+    let id = detail.row.id;
+    Header::parse(detail.header.as_bytes())
+        .map_err(|error| Error::Corrupt(format!("header of job {id}: {error}")))
 }

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::JobDriver;
+use super::request::parsed;
 use crate::controller::core::{JobId, JobState, Progress, Time};
 use crate::controller::store::{Error, JobDetail, JobFilter, Kept, PAGE_MAX};
 use crate::rpc::UnitState;
@@ -81,8 +82,26 @@ impl JobDriver {
         }
         if is_final {
             self.units.lock().remove(&job);
+            if !parsed(&detail)?.rerun {
+                for unit in &units {
+                    self.drop_payload(job, unit).await?;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Deletes the payload in a unit of a job, and the store's note of it.
+    ///
+    /// # Errors
+    /// Those of the store. A disk that refuses is asked again by housekeeping.
+    pub async fn drop_payload(&self, job: JobId, unit: &JobUnit) -> Result<(), Error> {
+        let id = unit.id().to_string();
+        if let Err(error) = unit.drop_payload().await {
+            tracing::warn!(%job, unit = id, %error, "a payload is not deleted yet");
+            return Ok(());
+        }
+        self.store.let_go_unit(self.node.clone(), id, &[Kept::Payload]).await.map(drop)
     }
 
     /// Has the units of all jobs show their rows: an operator changed many.

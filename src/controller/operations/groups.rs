@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::arguments::Arguments;
 use super::{Refused, answers};
-use crate::controller::core::{Backing, Group, GroupName, InstanceName, Policy};
+use crate::controller::core::{Backing, Group, GroupName, InstanceName, Member, Policy};
 use crate::controller::service::Service;
 use crate::controller::store::{Audit, Error, GroupRecord, Registry};
 
@@ -160,6 +160,25 @@ impl Service {
         let overview = self.driver.store.overview().await?;
         let found = answers::groups(&overview).into_iter().find(|one| one["name"] == name);
         Ok(found.ok_or_else(|| Error::NoGroup(GroupName::from(name)))?)
+    }
+
+    /// Computes who belongs to each group. Policies run after each change, too; by themselves they change nothing twice.
+    pub(super) async fn run_policies(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
+        let dry_run = asked.flag("dry_run")?.unwrap_or(false);
+        asked.end()?;
+        let before = self.driver.store.registry().await?;
+        let changes = before.policy_changes();
+        if !dry_run {
+            self.driver.store.change_registry(Some(audit), |_, _| Ok(())).await?;
+        }
+        let names = |members: &[Member]| members.iter().map(|one| one.name.to_string()).collect::<Vec<_>>();
+        let groups = before.plain_groups().into_iter().map(|group| {
+            let was = names(group.members());
+            let change = changes.iter().find(|change| change.group == group.name);
+            let members = change.map_or_else(|| was.clone(), |change| names(&change.members));
+            json!({"name": group.name.to_string(), "members": members, "was": was})
+        });
+        Ok(json!({"groups": groups.collect::<Vec<_>>(), "dry_run": dry_run}))
     }
 
     pub(super) async fn change_group(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {

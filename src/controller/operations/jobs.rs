@@ -1,4 +1,4 @@
-//! What operators read of jobs.
+//! What operators read of jobs, and how they run one again or delete it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use super::arguments::Arguments;
 use super::{Refused, answers};
 use crate::controller::core::{GroupName, InstanceName, JobId, JobKind, JobState};
 use crate::controller::service::Service;
-use crate::controller::store::{JobFilter, PAGE_MAX};
+use crate::controller::service::repeat::Repeat;
+use crate::controller::store::{Audit, JobDetail, JobFilter, Kept, PAGE_MAX};
 
 /// Rows of a list, unless asked otherwise.
 const PAGE: u32 = 50;
@@ -48,5 +49,77 @@ impl Service {
         let page = self.driver.store.list(filter, limit).await?;
         let jobs: Vec<Value> = page.jobs.iter().map(answers::job).collect();
         Ok(json!({"jobs": jobs, "next": page.next.map(|id| id.0)}))
+    }
+
+    pub(super) async fn job(&self, id: JobId) -> Result<Value, Refused> {
+        let retention = self.driver.options().bounds.payload_retention;
+        Ok(answers::job_detail(&self.driver.store.detail(id).await?, retention))
+    }
+
+    /// A new job with the payload of one that has ended. It has no key, and waits for no other job.
+    pub(super) async fn rerun_job(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
+        let id = asked.job()?;
+        let failed_hosts = asked.flag("failed_hosts")?.unwrap_or(false);
+        asked.end()?;
+        let former = self.driver.store.detail(id).await?;
+        if !former.row.state.is_final() {
+            let state = former.row.state.name();
+            return Err(Refused::conflict(format!(
+                "job {id} is {state}: it can run again once it has ended"
+            )));
+        }
+        let limit = if failed_hosts { failed(&former)? } else { former.terms.limit.clone() };
+        let payload = self.unit_with_payload(&former)?;
+        let again = Repeat { former, limit, launched_by: audit.who.clone() };
+        let new = again.enter(&self.driver, &self.registry, &payload).await?;
+        self.driver.store.record(Audit { target: id.to_string(), ..audit }).await?;
+        self.job(new).await
+    }
+
+    /// The unit here that has a job's payload.
+    fn unit_with_payload(&self, job: &JobDetail) -> Result<String, Refused> {
+        let id = job.row.id;
+        let holders = || job.holders.iter().filter(|(_, _, kept)| *kept == Kept::Payload);
+        let own = holders().filter(|(node, _, _)| *node == self.driver.node).map(|(_, unit, _)| unit);
+        let has_payload =
+            |unit: &&String| self.registry.job_unit(unit).is_some_and(|unit| unit.has_payload());
+        if let Some(unit) = own.clone().find(has_payload) {
+            return Ok(unit.clone());
+        }
+        Err(match holders().find(|(node, _, _)| *node != self.driver.node) {
+            Some((node, _, _)) => {
+                let message = format!("the payload of job {id} is on control node {node}: ask there");
+                Refused { code: "owner_away", message }
+            }
+            None => Refused::missing(format!(
+                "the payload of job {id} is not kept any more (payloadretention, or rerun: false)"
+            )),
+        })
+    }
+
+    /// Deletes the row of a job that has ended, and its units here.
+    pub(super) async fn delete_job(&self, id: JobId, audit: Audit) -> Result<Value, Refused> {
+        let holders = self.driver.store.detail(id).await?.holders;
+        self.driver.store.delete_job(Audit { target: id.to_string(), ..audit }, id).await?;
+        for (_, unit, _) in holders.iter().filter(|(node, _, _)| *node == self.driver.node) {
+            if let Err(error) = self.registry.release_child(unit).await {
+                tracing::debug!(unit, %error, "housekeeping will release a unit without a job");
+            }
+        }
+        Ok(json!({"id": id.0, "deleted": true}))
+    }
+}
+
+/// The hosts on which a job failed, or which it did not reach.
+fn failed(job: &JobDetail) -> Result<Vec<String>, Refused> {
+    let hosts = job.host_stats.iter().filter(|(_, stats)| stats.failures > 0 || stats.dark > 0);
+    let hosts: Vec<String> = hosts.map(|(host, _)| host.clone()).collect();
+    match (hosts.is_empty(), job.host_stats.is_empty()) {
+        (false, _) => Ok(hosts),
+        (true, true) => {
+            let id = job.row.id;
+            Err(Refused::conflict(format!("job {id} did not come to its recap: run it again as a whole")))
+        }
+        (true, false) => Err(Refused::conflict(format!("no host failed in job {}", job.row.id))),
     }
 }

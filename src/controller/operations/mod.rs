@@ -2,6 +2,7 @@
 //! of operations and their arguments; the shapes of answers are `answers`'.
 
 mod arguments;
+mod backup;
 mod groups;
 mod instances;
 mod jobs;
@@ -46,6 +47,10 @@ pub struct Refused {
 impl Refused {
     fn bad(message: impl Into<String>) -> Self {
         Self { code: "bad_request", message: message.into() }
+    }
+
+    fn conflict(message: impl Into<String>) -> Self {
+        Self { code: "conflict", message: message.into() }
     }
 
     fn missing(message: impl Into<String>) -> Self {
@@ -187,7 +192,24 @@ impl Service {
             "job.get" => {
                 let id = asked.job()?;
                 asked.end()?;
-                Ok(answers::job_detail(&self.driver.store.detail(id).await?))
+                self.job(id).await
+            }
+            "job.rerun" => self.rerun_job(asked, audit("")).await,
+            "job.delete" => {
+                let id = asked.job()?;
+                asked.end()?;
+                self.delete_job(id, audit("")).await
+            }
+            "policy.run" => self.run_policies(asked, audit("")).await,
+            "cleanup" => {
+                asked.end()?;
+                self.driver.store.record(audit("")).await?;
+                Ok(json!({"instances": self.clean_up().await?}))
+            }
+            "backup" => {
+                let path = asked.name("path")?;
+                asked.end()?;
+                self.back_up(&path, audit(&path)).await
             }
             "job.explain" => {
                 let id = asked.job()?;
@@ -202,7 +224,7 @@ impl Service {
                 asked.end()?;
                 self.driver.store.cancel(Some(audit(&id.to_string())), id).await?;
                 self.driver.show_canceled(id).await?;
-                Ok(answers::job_detail(&self.driver.store.detail(id).await?))
+                self.job(id).await
             }
             other => Err(Refused { code: "unknown_op", message: format!("there is no operation {other}") }),
         }

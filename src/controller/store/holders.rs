@@ -2,6 +2,8 @@
 //!
 //! The files are the control nodes' own; here is only who has them.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::Store;
 use super::error::Error;
 use super::sql::{Row, Sql, values};
@@ -77,6 +79,53 @@ impl Store {
         .await
     }
 
+    /// What a unit of a control node held is deleted. Returns whether anything was known of it.
+    pub async fn let_go_unit(
+        &self,
+        node: InstanceName,
+        unit: String,
+        kept: &'static [Kept],
+    ) -> Result<bool, Error> {
+        self.write(move |sql| {
+            let mut gone = 0;
+            for kept in kept {
+                let delete = "DELETE FROM holder WHERE node = $1 AND unit = $2 AND has = $3";
+                gone += sql.execute(delete, values![&node, unit.as_str(), kept.name()])?;
+            }
+            Ok(gone > 0)
+        })
+        .await
+    }
+
+    /// All units of a control node that hold something, with the jobs they belong to.
+    pub async fn holding_units(&self, node: InstanceName) -> Result<BTreeMap<String, JobId>, Error> {
+        self.read(move |sql| {
+            let query = "SELECT DISTINCT unit, job FROM holder WHERE node = $1";
+            let read = |mut row: Row| Ok((row.take()?, row.take()?));
+            sql.query(query, values![&node])?.into_iter().map(read).collect()
+        })
+        .await
+    }
+
+    /// The units of attempts that are not released yet.
+    pub async fn unswept_units(&self) -> Result<BTreeSet<String>, Error> {
+        self.read(|sql| {
+            let rows = sql.query("SELECT unit FROM attempt WHERE swept = 0", &[])?;
+            rows.into_iter().map(|mut row| row.take()).collect()
+        })
+        .await
+    }
+
+    /// The same with the instances that they are on.
+    pub async fn unswept_nodes(&self) -> Result<Vec<(String, InstanceName)>, Error> {
+        self.read(|sql| {
+            let query = "SELECT unit, node FROM attempt WHERE swept = 0 AND node IS NOT NULL ORDER BY unit";
+            let read = |mut row: Row| Ok((row.take()?, row.take()?));
+            sql.query(query, &[])?.into_iter().map(read).collect()
+        })
+        .await
+    }
+
     /// The control nodes and their units that hold a copy.
     pub async fn holders(&self, job: JobId, kept: Kept) -> Result<Vec<(InstanceName, String)>, Error> {
         self.read(move |sql| of(sql, job, kept)).await
@@ -112,8 +161,9 @@ impl Store {
     /// The bytes of output that a control node holds.
     pub async fn output_bytes(&self, node: InstanceName) -> Result<u64, Error> {
         self.read(move |sql| {
-            let query = "SELECT CAST(coalesce(sum(job.output_bytes), 0) AS BIGINT) FROM holder \
-                 JOIN job ON job.id = holder.job WHERE holder.node = $1 AND holder.has = $2";
+            // Units of the same job share its output.
+            let query = "SELECT CAST(coalesce(sum(job.output_bytes), 0) AS BIGINT) FROM job WHERE id IN \
+                 (SELECT job FROM holder WHERE node = $1 AND has = $2)";
             sql.query(query, values![&node, Kept::Output.name()])?.remove(0).take()
         })
         .await

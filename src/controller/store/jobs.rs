@@ -25,6 +25,9 @@ pub struct Terms {
     pub lost_after: Option<Duration>,
     /// How long it may be pending before it fails.
     pub pending_timeout: Option<Duration>,
+    /// The only hosts to run on; all if it is empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limit: Vec<String>,
 }
 
 /// A job with what only the store knows of it.

@@ -8,9 +8,9 @@ use crate::wire::{NodeId, WorkCommand};
 use crate::work::jobs::{self, CONTROLLER, JobExtra, JobIntake, JobRequest, JobUnit, Jobs};
 use crate::work::status::{Extra, Status};
 use crate::work::store::Durability;
-use crate::work::unit::{Event, State};
+use crate::work::unit::{Event, State, UnitId};
 use crate::work::units::{Entry, Follower, Outcome, Started};
-use crate::work::{Caller, Origin, WorkError};
+use crate::work::{Caller, Origin, Submitter, WorkError};
 
 /// How the child of a job stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,12 @@ impl Registry {
         self.jobs.set(Some(jobs));
         for entry in self.units.all() {
             let status = entry.status();
-            if matches!(status.extra, Extra::Job(_)) && !status.life.state.is_final() {
+            let Extra::Job(extra) = &status.extra else { continue };
+            if extra.rerun_of.is_some() && extra.job_id.is_none() {
+                if let Err(error) = self.units.remove(&entry, |_| ()).await {
+                    tracing::warn!(unit = %entry.id, %error, "what is left of a rerun stays");
+                }
+            } else if !status.life.state.is_final() {
                 self.resume_job(&entry).await;
             }
         }
@@ -69,6 +74,53 @@ impl Registry {
         let entry = self.units.find(unit).ok()?;
         let is_job = matches!(entry.status().extra, Extra::Job(_));
         is_job.then(|| JobUnit::new(entry, self.units.store().clone()))
+    }
+
+    /// All units, by ID, and whether each is a job's.
+    pub fn unit_ids(&self) -> Vec<(UnitId, bool)> {
+        let is_job = |entry: &Entry| matches!(entry.status().extra, Extra::Job(_));
+        self.units.all().into_iter().map(|entry| (entry.id.clone(), is_job(&entry))).collect()
+    }
+
+    /// Makes a unit for a job that repeats another one, with the payload of that one's unit.
+    ///
+    /// # Errors
+    /// There is no such unit, or the disk refuses.
+    pub async fn repeat_job(&self, of: &str, extra: JobExtra) -> Result<JobUnit, WorkError> {
+        let (this, former) = (self.clone(), self.units.find(of)?);
+        detached(async move {
+            let mut status = Status::new(CONTROLLER, Extra::Job(Box::new(extra)));
+            status.verify_signature = this.controller_verifies();
+            status.submitter = Some(Submitter::Operator);
+            status.life.apply(&Event::PayloadAwaited);
+            let entry = this.create(None, status).await?;
+            let store = this.units.store();
+            if let Err(error) = store.link_payload(&former.dir, &entry.dir).await {
+                this.units.remove(&entry, |_| ()).await?;
+                return Err(error);
+            }
+            entry.writer(store).await.apply(Event::PayloadComplete, Durability::Durable).await;
+            Ok(JobUnit::new(entry, store.clone()))
+        })
+        .await
+    }
+
+    /// Deletes the payload of a child that its node has accepted: nobody reads it any more.
+    pub async fn drop_child_payload(&self, unit: &str) {
+        let Ok(entry) = self.units.find(unit) else { return };
+        // A command here may not have opened it yet.
+        if !entry.status().remote().is_some_and(|remote| remote.remote_started) {
+            return;
+        }
+        let store = self.units.store();
+        // That it was accepted is durable first: a child that was not is sent again, with its payload.
+        let dropped = async {
+            entry.save(store).await?;
+            store.drop_payload(&entry.dir).await
+        };
+        if let Err(error) = dropped.await {
+            tracing::debug!(unit, %error, "the payload of a child stays until it is released");
+        }
     }
 
     /// Whether a unit exists that never got its payload: nothing of it was started.

@@ -1,0 +1,107 @@
+//! The runner's own clean-up on instances: directories of jobs that ended without it, and images that nothing uses. The
+//! directories of active jobs are named one by one: the runner takes each word for itself, and its own look at what still
+//! runs cannot be relied upon.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::super::core::{ChildId, InstanceName, NodeState, NodeType};
+use super::super::driver::world::{ChildInput, ChildNews, ChildRequest, Children as _};
+use super::super::service::Service;
+use super::super::store::Error;
+use crate::controller::children::RegistryChildren;
+
+/// How long one may take.
+const BUDGET: Duration = Duration::from_secs(600);
+/// Minutes for which a directory is left alone after it was changed.
+const GRACE: u32 = 60;
+
+impl Service {
+    /// Starts a clean-up on every instance that runs jobs, and returns their names.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(in crate::controller) async fn clean_up(&self) -> Result<Vec<String>, Error> {
+        let active = self.active_directories().await?;
+        let mut names = Vec::new();
+        for instance in self.driver.store.registry().await?.plain_instances() {
+            let is_own = instance.name == self.driver.node;
+            let runs_jobs = matches!(instance.node_type, NodeType::Execution | NodeType::Hybrid);
+            let is_fit = instance.node_state == NodeState::Ready && instance.enabled && instance.offer.runner;
+            if !is_own && !(runs_jobs && is_fit) {
+                continue;
+            }
+            names.push(instance.name.to_string());
+            let words = active.get(&instance.name).map(Vec::as_slice).unwrap_or_default();
+            let request = self.clean_up_request(&instance.name, instance.offer, words);
+            let this = self.clone();
+            self.cleaning.lock().insert(request.unit.clone());
+            tokio::spawn(async move { this.run_clean_up(request).await });
+        }
+        Ok(names)
+    }
+
+    /// The directories of attempts that are not released, by instance.
+    async fn active_directories(&self) -> Result<BTreeMap<InstanceName, Vec<String>>, Error> {
+        let mut active: BTreeMap<InstanceName, Vec<String>> = BTreeMap::new();
+        for (unit, node) in self.driver.store.unswept_nodes().await? {
+            if ChildId::parse(&unit).is_some() {
+                active.entry(node).or_default().push(format!("meshd_{unit}"));
+            }
+        }
+        Ok(active)
+    }
+
+    fn clean_up_request(
+        &self,
+        node: &InstanceName,
+        offer: super::super::core::Offer,
+        active: &[String],
+    ) -> ChildRequest {
+        let options = self.driver.options();
+        let types = &options.child_types;
+        let is_own = *node == self.driver.node;
+        let install = self.driver.install;
+        let rundir = options.run_dir.display();
+        let exclude = match active {
+            [] => String::new(),
+            words => format!(" --exclude-strings {}", words.join(" ")),
+        };
+        ChildRequest {
+            unit: format!("c{install:08x}k{:016x}", rand::random::<u64>()),
+            node: node.clone(),
+            work_type: if is_own { types.local.clone() } else { types.runner.clone() },
+            params: format!(
+                "cleanup{exclude} --file-pattern={rundir}/meshd_c{install:08x}n* --grace-period={GRACE}"
+            ),
+            signed: offer.secure && !is_own,
+            tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),
+            ttl: (!is_own).then_some(BUDGET),
+        }
+    }
+
+    async fn run_clean_up(self, request: ChildRequest) {
+        let children = RegistryChildren(self.registry.clone());
+        let (unit, node) = (request.unit.clone(), request.node.clone());
+        let ended = tokio::time::timeout(BUDGET, async {
+            children.send(request, ChildInput { head: Vec::new(), file: None }).await?;
+            let mut stream = children.follow(unit.clone(), 0).await;
+            loop {
+                if let ChildNews::Ended { end, detail } = stream.next().await {
+                    return Ok((end, detail));
+                }
+            }
+        });
+        match ended.await {
+            Ok(Ok((end, detail))) => tracing::debug!(instance = %node, ?end, detail, "clean-up ended"),
+            Ok(Err::<_, String>(error)) => {
+                tracing::warn!(instance = %node, error, "the clean-up did not start");
+            }
+            Err(_) => tracing::warn!(instance = %node, "the clean-up took too long"),
+        }
+        children.cancel(unit.clone()).await;
+        children.release(unit.clone()).await;
+        // What could not be released is an orphan from here on.
+        self.cleaning.lock().remove(&unit);
+    }
+}

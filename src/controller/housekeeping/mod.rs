@@ -1,0 +1,58 @@
+//! What a control node clears away by itself: payloads, outputs and rows whose time is over, units without a job and notes
+//! of units that are gone, and what the runner left on instances. It decides nothing about jobs, and looks at the units of
+//! this node alone.
+
+mod cleanup;
+mod orphans;
+mod retention;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::service::Service;
+
+/// Between two rounds, unless something is kept for so short a time that they come sooner.
+const LONGEST: Duration = Duration::from_secs(60);
+const SHORTEST: Duration = Duration::from_millis(100);
+/// A part of the shortest time for which something is kept.
+const PART: u32 = 10;
+
+impl Service {
+    /// Keeps house until the controller stops.
+    pub(super) async fn keep_house(self) {
+        let mut suspects = BTreeSet::new();
+        let mut cleaned = Instant::now();
+        let mut is_first = true;
+        loop {
+            let bounds = self.driver.options().bounds;
+            let kept = [bounds.payload_retention, bounds.output_retention, bounds.job_retention];
+            let pause = kept.into_iter().fold(LONGEST, |least, kept| least.min(kept / PART)).max(SHORTEST);
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.stop.cancelled() => return,
+            }
+            let round = async {
+                if std::mem::take(&mut is_first) {
+                    self.drop_unwanted_payloads().await?;
+                }
+                self.drop_what_is_over(&bounds).await?;
+                self.clear_orphans(&mut suspects).await
+            };
+            let kept = tokio::select! {
+                kept = round => kept,
+                () = self.stop.cancelled() => return,
+            };
+            if let Err(error) = kept {
+                tracing::warn!(%error, "housekeeping is done later");
+            }
+            if !bounds.cleanup_every.is_zero() && cleaned.elapsed() >= bounds.cleanup_every {
+                cleaned = Instant::now();
+                if let Err(error) = self.clean_up().await {
+                    tracing::warn!(%error, "the runner's clean-up is done later");
+                }
+            }
+        }
+    }
+}

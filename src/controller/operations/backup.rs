@@ -1,0 +1,25 @@
+//! A copy of the store while it is in use.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::Refused;
+use crate::controller::service::Service;
+use crate::controller::store::Audit;
+
+impl Service {
+    /// Writes the copy. A relative path would mean another place than where the operator types.
+    pub(super) async fn back_up(&self, path: &str, audit: Audit) -> Result<Value, Refused> {
+        let to = Path::new(path);
+        if !to.is_absolute() {
+            return Err(Refused::bad(
+                "path: it begins with a slash, as the daemon has a directory of its own",
+            ));
+        }
+        self.driver.store.record(audit).await?;
+        self.driver.store.backup(to).await?;
+        let bytes = tokio::fs::metadata(to).await.map_or(0, |found| found.len());
+        Ok(json!({"path": path, "bytes": bytes}))
+    }
+}
