@@ -11,24 +11,15 @@ use tokio::io::AsyncWriteExt as _;
 use super::Context;
 use super::channel::Channel;
 use super::session::{Next, Peer};
-use crate::work::Origin;
-
-/// Who asks, with all rights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operator {
-    /// A client of the Unix socket.
-    Unix,
-    /// A client with a certificate.
-    Certificate,
-}
+use crate::work::{CallerName, Origin};
 
 /// The controller of a node.
 pub(crate) trait Operations: Send + Sync + 'static {
-    /// Carries out one operation.
+    /// Carries out one operation for somebody with all rights, `unix:UID` or `cert:CN`.
     fn operate(
         &self,
         operation: Map<String, Value>,
-        who: Operator,
+        who: String,
     ) -> Pin<Box<dyn Future<Output = OperationAnswer> + Send + '_>>;
 }
 
@@ -79,11 +70,14 @@ async fn answer(context: &Context, peer: &Peer, operation: Map<String, Value>) -
         let line = json!({"ok": false, "error": {"code": code, "message": message}});
         OperationAnswer { line, rest: None }
     };
-    let who = match peer.origin {
-        Origin::Unix => Operator::Unix,
-        Origin::Tcp => Operator::Certificate,
-        Origin::Mesh { .. } => return refused("refused", "operations are not served over the mesh"),
-    };
+    match (peer.origin, &peer.credentials) {
+        (Origin::Unix, _) | (Origin::Tcp, CallerName::Certificate(_)) => {}
+        (Origin::Tcp, CallerName::Unknown | CallerName::User(_)) => {
+            return refused("refused", "operations need the Unix socket or a client certificate");
+        }
+        (Origin::Mesh { .. }, _) => return refused("refused", "operations are not served over the mesh"),
+    }
+    let who = peer.credentials.to_string();
     match &context.controller {
         Some(controller) => controller.operate(operation, who).await,
         None => refused("refused", "this node is no control node: configure work-controller"),

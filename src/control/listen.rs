@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::TcpKeepalive;
@@ -17,7 +18,7 @@ use crate::os::{
 };
 use crate::stream::{self, StreamListener};
 use crate::tls::{HandshakeError, Handshakes, ServerProfile};
-use crate::work::Origin;
+use crate::work::{CallerName, Origin};
 
 /// When and how often the kernel asks a silent TCP client whether it is still there.
 const KEEPALIVE: TcpKeepalive =
@@ -63,7 +64,9 @@ pub(super) trait Accept: Send + 'static {
 impl Accept for UnixSocket {
     async fn accept(&mut self) -> io::Result<Option<Arrival>> {
         let (stream, name) = UnixSocket::accept(self).await?;
-        Ok(Some((Box::new(stream), Peer { origin: Origin::Unix, trusted: true, name })))
+        let user = stream.peer_cred().map(|cred| CallerName::User(cred.uid()));
+        let credentials = user.unwrap_or_default();
+        Ok(Some((Box::new(stream), Peer { origin: Origin::Unix, trusted: true, credentials, name })))
     }
 }
 
@@ -101,7 +104,8 @@ impl Accept for TcpPort {
     async fn accept(&mut self) -> io::Result<Option<Arrival>> {
         let (stream, address) = self.listener.accept().await?;
         os::tcp::tune(&stream, &KEEPALIVE);
-        let peer = Peer { origin: Origin::Tcp, trusted: self.trusted, name: address.to_string() };
+        let (credentials, name) = (CallerName::Unknown, address.to_string());
+        let peer = Peer { origin: Origin::Tcp, trusted: self.trusted, credentials, name };
         Ok(Some((Box::new(stream), peer)))
     }
 }
@@ -128,9 +132,11 @@ impl TlsPort {
             let secured = profile.accept(stream).await.inspect_err(|error| {
                 tracing::info!(peer = %address, %error, "control client refused");
             })?;
+            let name = secured.common_name().map(Arc::from);
+            let credentials = name.map(CallerName::Certificate).unwrap_or_default();
             // receptorctl ends a payload by shutting the socket below TLS.
             let link: Box<dyn ClientStream> = Box::new(secured.ending_like_tcp());
-            Ok((link, Peer { origin: Origin::Tcp, trusted, name: address.to_string() }))
+            Ok((link, Peer { origin: Origin::Tcp, trusted, credentials, name: address.to_string() }))
         });
     }
 }
@@ -169,7 +175,8 @@ impl Accept for MeshService {
         let Some(stream) = self.listener.accept().await else { return Ok(None) };
         let (node, service) = stream.remote().ok_or(io::ErrorKind::NotConnected)?;
         let origin = Origin::Mesh { node, certified: stream.is_certified() };
-        let peer = Peer { origin, trusted: self.trusted, name: format!("{node}:{service}") };
+        let (credentials, name) = (CallerName::Unknown, format!("{node}:{service}"));
+        let peer = Peer { origin, trusted: self.trusted, credentials, name };
         Ok(Some((Box::new(stream), peer)))
     }
 

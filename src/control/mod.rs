@@ -30,7 +30,7 @@ use crate::tls::{Profiles, UnknownProfile};
 use crate::wire::{InvalidServiceName, NodeId};
 use crate::work::{Registry, WorkError};
 
-pub(crate) use controller::{OperationAnswer, OperationStream, Operations, Operator};
+pub(crate) use controller::{OperationAnswer, OperationStream, Operations};
 pub(crate) use lines::LineBudget;
 pub(crate) use listen::ListenError;
 pub(crate) use loglevel::LogLevels;

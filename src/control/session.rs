@@ -14,7 +14,7 @@ use super::channel::{Channel, ClientStream, Line, MAX_LINE};
 use super::server::ServerLimits;
 use super::{Context, access, connect, controller, loglevel, node, ping, reload, status, traceroute, work};
 use crate::rpc::request::Request;
-use crate::work::{Caller, Origin};
+use crate::work::{Caller, CallerName, Origin};
 
 /// What follows a command on its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub(super) struct Peer {
     pub(super) origin: Origin,
     /// Whether it may have this node act beyond itself.
     pub(super) trusted: bool,
+    /// Who it is, if the door knows.
+    pub(super) credentials: CallerName,
     /// For logs.
     pub(super) name: String,
 }
@@ -39,7 +41,8 @@ pub(super) struct Peer {
 impl Peer {
     /// As the work engine knows it, with what came with a request.
     pub(super) fn caller(&self, signature: Option<String>) -> Caller {
-        Caller { origin: self.origin, trusted: self.trusted, signature }
+        let credentials = self.credentials.clone();
+        Caller { origin: self.origin, trusted: self.trusted, signature, credentials }
     }
 }
 

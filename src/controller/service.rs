@@ -14,6 +14,7 @@ use super::credentials::{CredentialError, Credentials};
 use super::driver::JobDriver;
 use super::driver::world::Mesh;
 use super::header::{Header, Purpose};
+use super::operations::{self, Operated, Refused};
 use super::options::ControllerOptions;
 use super::projects::ProjectCache;
 use super::refusal::LINE_LIMIT;
@@ -38,7 +39,7 @@ pub struct Service {
     pub(super) registry: Registry,
     pub(super) stop: CancellationToken,
     /// The units of clean-ups that run.
-    pub(super) cleaning: Arc<parking_lot::Mutex<std::collections::BTreeSet<String>>>,
+    pub(super) cleaning: Cleaning,
 }
 
 /// The store of a node: its file is below the node's directory unless the settings name another.
@@ -74,7 +75,14 @@ impl Service {
             stop: stop.clone(),
             cleaning: Arc::default(),
         };
-        registry.serve_jobs(Box::new(Door(Arc::downgrade(&driver)))).await;
+        registry
+            .serve_jobs(Box::new(Door {
+                driver: Arc::downgrade(&driver),
+                registry: registry.clone(),
+                stop: stop.clone(),
+                cleaning: service.cleaning.clone(),
+            }))
+            .await;
         tokio::spawn(async move {
             driver.run(stop.clone()).await;
             // A node that stands down keeps no house either.
@@ -95,14 +103,27 @@ impl Service {
     }
 }
 
-/// What units reach of the controller. It keeps nothing alive.
-struct Door(Weak<JobDriver>);
+/// What units reach of the controller. The registry has it until the controller is taken away.
+struct Door {
+    driver: Weak<JobDriver>,
+    registry: Registry,
+    stop: CancellationToken,
+    cleaning: Cleaning,
+}
+
+type Cleaning = Arc<parking_lot::Mutex<std::collections::BTreeSet<String>>>;
 
 const STOPPED: &str = "the controller has stopped";
 
 impl Door {
     fn driver(&self) -> Result<Arc<JobDriver>, String> {
-        self.0.upgrade().ok_or_else(|| STOPPED.to_owned())
+        self.driver.upgrade().ok_or_else(|| STOPPED.to_owned())
+    }
+
+    fn service(&self) -> Result<Service, String> {
+        let Self { driver: _, registry, stop, cleaning } = self;
+        let (registry, stop, cleaning) = (registry.clone(), stop.clone(), cleaning.clone());
+        Ok(Service { driver: self.driver()?, registry, stop, cleaning })
     }
 }
 
@@ -124,6 +145,23 @@ impl Jobs for Door {
         let parsed = parsed.map_err(|error| format!("header: {error}"))?;
         let stream = stream::Submission::new(driver.options().bounds.max_payload, parsed);
         Ok(Box::new(Intake { driver, stream, header: header.cloned(), request }))
+    }
+
+    fn operate(&self, operation: Vec<u8>, who: String) -> Act<'_, String> {
+        Box::pin(async move {
+            let operated = match (self.service(), serde_json::from_slice(&operation)) {
+                (Err(message), _) => Err(Refused { code: "refused", message }),
+                (_, Err(_)) => Err(Refused::bad("the payload is not one JSON object")),
+                (Ok(service), Ok(request)) => service.operate(request, &who).await,
+            };
+            operations::line(operated.and_then(|operated| match operated {
+                Operated::Done(result) => Ok(result),
+                Operated::Stream(..) => {
+                    Err(Refused::bad("it is a stream: ask for it over the control socket"))
+                }
+            }))
+            .to_string()
+        })
     }
 
     fn resume(&self, unit: JobUnit) -> Act<'_, ()> {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::Failure;
 use crate::config::Config;
-use crate::control::{OperationAnswer, OperationStream, Operations, Operator};
+use crate::control::{OperationAnswer, OperationStream, Operations};
 use crate::controller::core::InstanceName;
 use crate::controller::driver::world::{Doing, Mesh, NodeView};
 use crate::controller::operations::{self, JobStream, Operated};
@@ -79,14 +79,10 @@ impl Operations for Controller {
     fn operate(
         &self,
         operation: Map<String, Value>,
-        who: Operator,
+        who: String,
     ) -> Pin<Box<dyn Future<Output = OperationAnswer> + Send + '_>> {
         Box::pin(async move {
-            let who = match who {
-                Operator::Unix => "unix",
-                Operator::Certificate => "cert",
-            };
-            let (result, rest) = match self.0.operate(operation, who).await {
+            let (result, rest) = match self.0.operate(operation, &who).await {
                 Ok(Operated::Done(result)) => (Ok(result), None),
                 Ok(Operated::Stream(result, stream)) => (Ok(result), Some(stream)),
                 Err(refused) => (Err(refused), None),

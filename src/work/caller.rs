@@ -26,6 +26,28 @@ pub enum Origin {
     },
 }
 
+/// Who a caller is, as the door determined.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum CallerName {
+    /// Nothing is known.
+    #[default]
+    Unknown,
+    /// A user of this machine, whom the kernel names.
+    User(u32),
+    /// The common name of a verified client certificate.
+    Certificate(std::sync::Arc<str>),
+}
+
+impl fmt::Display for CallerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("unknown"),
+            Self::User(uid) => write!(f, "unix:{uid}"),
+            Self::Certificate(name) => write!(f, "cert:{name}"),
+        }
+    }
+}
+
 /// Who asks.
 #[derive(Debug, Clone, Default)]
 pub struct Caller {
@@ -35,12 +57,15 @@ pub struct Caller {
     pub trusted: bool,
     /// The signature that came with the request.
     pub signature: Option<String>,
+    /// Who it is, beyond where the request came in.
+    pub credentials: CallerName,
 }
 
 impl Caller {
     /// A caller on this node's own Unix socket.
     pub fn local() -> Self {
-        Self { origin: Origin::Unix, trusted: true, signature: None }
+        let credentials = CallerName::User(rustix::process::geteuid().as_raw());
+        Self { origin: Origin::Unix, trusted: true, signature: None, credentials }
     }
 
     /// Whether the request came over the own Unix socket, whose permissions make a signature unnecessary.

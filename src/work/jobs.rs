@@ -16,10 +16,13 @@ use super::status::{Extra, Status};
 use super::store::{Durability, Store};
 use super::unit::{Event, State, UnitId};
 use super::units::{Entry, Outcome, Units};
-use super::{Caller, Origin, WorkError};
+use super::{Caller, CallerName, Origin, WorkError};
 
 /// The work type whose units are jobs.
 pub const CONTROLLER: &str = "controller";
+
+/// The work type whose units are operations of the controller.
+pub const OPERATION: &str = "controller-admin";
 
 /// How long the answer to a cancel or release waits for the job's end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -41,6 +44,9 @@ pub trait Jobs: Send + Sync + 'static {
     /// # Errors
     /// Its parameters are wrong, or the controller takes none.
     fn begin(&self, request: JobRequest) -> Result<Box<dyn JobIntake>, String>;
+
+    /// Carries out an operation, one JSON object, and returns the answer, one line.
+    fn operate(&self, operation: Vec<u8>, who: String) -> Act<'_, String>;
 
     /// A unit that an earlier daemon left is here, with its payload. Returns once it follows its job.
     fn resume(&self, unit: JobUnit) -> Act<'_, ()>;
@@ -77,7 +83,7 @@ pub struct JobRequest {
     pub params: BTreeMap<String, String>,
     /// The caller may have jobs run on the control node itself.
     pub is_admin: bool,
-    /// Who it is: `unix`, `cert` or `mesh:NODE`.
+    /// Who it is: `unix:UID`, `cert:CN` or `mesh:NODE`; `tcp` for a client of a port of whom nothing is known.
     pub launched_by: String,
 }
 
@@ -85,7 +91,7 @@ pub struct JobRequest {
 pub(super) fn is_admin(caller: &Caller) -> bool {
     match caller.origin {
         Origin::Unix => true,
-        Origin::Tcp => caller.trusted,
+        Origin::Tcp => caller.trusted && matches!(caller.credentials, CallerName::Certificate(_)),
         Origin::Mesh { .. } => false,
     }
 }
@@ -275,6 +281,16 @@ impl JobUnit {
             status.extra = Extra::Job(Box::new(extra));
         };
         self.put(how, change).await;
+    }
+
+    /// Ends it. Nothing else of its status changes.
+    pub(super) async fn end(&self, state: State, detail: &str) {
+        let size = self.output_size();
+        let event = Event::Reported(state, detail.to_owned(), size);
+        self.put(Durability::Durable, |status| {
+            status.life.apply(&event);
+        })
+        .await;
     }
 
     async fn put(&self, how: Durability, change: impl Fn(&mut Status)) {

@@ -36,7 +36,7 @@ mod store;
 pub mod unit;
 mod units;
 
-pub use caller::{Caller, Origin, Submitter, UnknownSubmitter};
+pub use caller::{Caller, CallerName, Origin, Submitter, UnknownSubmitter};
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin};
 pub use error::{OpenError, WorkError};
 pub use registry::{ChildStatus, ChildWatch, Listing, Options, Registry, Submission};

@@ -27,7 +27,12 @@ impl Accept for Exhausted {
             self.failures -= 1;
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()));
         }
-        let peer = Peer { origin: Origin::Tcp, trusted: false, name: "test".to_owned() };
+        let peer = Peer {
+            origin: Origin::Tcp,
+            trusted: false,
+            credentials: Default::default(),
+            name: "test".to_owned(),
+        };
         Ok(self.client.take().map(|client| (Box::new(client) as Box<dyn ClientStream>, peer)))
     }
 }

@@ -197,7 +197,12 @@ pub(super) async fn session_over(
     let (near, far) = tokio::io::duplex(64 * 1024);
     let (context, link) = (context.clone(), wrap(far));
     tokio::spawn(async move {
-        let peer = Peer { origin: Origin::Unix, trusted: true, name: "test".to_owned() };
+        let peer = Peer {
+            origin: Origin::Unix,
+            trusted: true,
+            credentials: Default::default(),
+            name: "test".to_owned(),
+        };
         session::run(&context, link, &peer, &ServerLimits::default(), &stop).await;
     });
     Client::greeted(near).await

@@ -112,7 +112,12 @@ async fn a_client_of_the_mesh_that_reads_results_and_goes_away_is_noticed() {
     let (dialled, accepted) = tokio::join!(dial, listener.accept());
     let serving = context.clone();
     let served = tokio::spawn(async move {
-        let peer = Peer { origin: Origin::Unix, trusted: true, name: "test".to_owned() };
+        let peer = Peer {
+            origin: Origin::Unix,
+            trusted: true,
+            credentials: Default::default(),
+            name: "test".to_owned(),
+        };
         let link: Box<dyn ClientStream> = Box::new(accepted.unwrap());
         session::run(&serving, link, &peer, &ServerLimits::default(), &CancellationToken::new()).await;
     });

@@ -6,11 +6,11 @@ mod cleanup;
 mod orphans;
 mod retention;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use self::orphans::Suspects;
 use super::service::Service;
 
 /// Between two rounds, unless something is kept for so short a time that they come sooner.
@@ -22,7 +22,7 @@ const PART: u32 = 10;
 impl Service {
     /// Keeps house until the controller stops.
     pub(super) async fn keep_house(self) {
-        let mut suspects = BTreeSet::new();
+        let mut suspects = Suspects::new();
         let mut cleaned = Instant::now();
         let mut is_first = true;
         loop {
@@ -34,8 +34,9 @@ impl Service {
                 () = self.stop.cancelled() => return,
             }
             let round = async {
-                if std::mem::take(&mut is_first) {
+                if is_first {
                     self.drop_unwanted_payloads().await?;
+                    is_first = false;
                 }
                 self.drop_what_is_over(&bounds).await?;
                 self.clear_orphans(&mut suspects).await

@@ -1,15 +1,26 @@
-//! Units without a job, and notes of units that are gone. A unit is an orphan only if it is one in two rounds: what is
-//! being made or released meanwhile is none.
+//! Units without a job, and notes of units that are gone. A unit is an orphan only once it has been one for a while: what
+//! is being made, asked or released meanwhile is none.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::super::core::ChildId;
+use super::super::health::BUDGET;
 use super::super::service::Service;
 use super::super::store::{Error, Kept};
 use crate::work::unit::UnitId;
 
+/// How long a unit without a job is left alone, and one of a health check.
+const PATIENCE: Duration = Duration::from_secs(1);
+const CHECK_PATIENCE: Duration = BUDGET.saturating_mul(2);
+
+/// Units that seem to have no job, and since when.
+pub(super) type Suspects = BTreeMap<String, Instant>;
+
 impl Service {
-    pub(super) async fn clear_orphans(&self, suspects: &mut BTreeSet<String>) -> Result<(), Error> {
+    pub(super) async fn clear_orphans(&self, suspects: &mut Suspects) -> Result<(), Error> {
         // The units first: what is entered after that is not missed.
         let units = self.registry.unit_ids();
         let holding = self.driver.store.holding_units(self.driver.node.clone()).await?;
@@ -18,12 +29,18 @@ impl Service {
             true => self.ended_without_row(unit) && !holding.contains_key(unit.as_str()),
             false => self.is_own_child(unit) && !unswept.contains(unit.as_str()),
         };
-        let found: BTreeSet<String> = units
+        let now = Instant::now();
+        let since = |unit: &UnitId| suspects.get(unit.as_str()).copied().unwrap_or(now);
+        let found: Suspects = units
             .iter()
             .filter(|(unit, is_job)| is_orphan(unit, *is_job))
-            .map(|(unit, _)| unit.to_string())
+            .map(|(unit, _)| (unit.to_string(), since(unit)))
             .collect();
-        for unit in found.intersection(suspects) {
+        let is_due = |unit: &str, since: Instant| {
+            let is_check = ChildId::parse(unit).is_none() && unit.starts_with('c');
+            since.elapsed() >= if is_check { CHECK_PATIENCE } else { PATIENCE }
+        };
+        for (unit, _) in found.iter().filter(|(unit, since)| is_due(unit, **since)) {
             tracing::info!(unit, "released: no job has it");
             if let Err(error) = self.registry.release_child(unit).await {
                 tracing::debug!(unit, %error, "an orphan is not released yet");

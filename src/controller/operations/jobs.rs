@@ -112,7 +112,7 @@ impl Service {
 
 /// The hosts on which a job failed, or which it did not reach.
 fn failed(job: &JobDetail) -> Result<Vec<String>, Refused> {
-    let hosts = job.host_stats.iter().filter(|(_, stats)| stats.failures > 0 || stats.dark > 0);
+    let hosts = job.host_stats.iter().filter(|(_, stats)| stats.has_failed());
     let hosts: Vec<String> = hosts.map(|(host, _)| host.clone()).collect();
     match (hosts.is_empty(), job.host_stats.is_empty()) {
         (false, _) => Ok(hosts),

@@ -45,7 +45,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    fn bad(message: impl Into<String>) -> Self {
+    pub(super) fn bad(message: impl Into<String>) -> Self {
         Self { code: "bad_request", message: message.into() }
     }
 
@@ -230,20 +230,48 @@ impl Service {
         }
     }
 
+    /// What is here, and how it stands: nodes and groups by name, none of them while the store is away.
     async fn ping(&self) -> Result<Value, Refused> {
         let store = &self.driver.store;
         let kind = match self.driver.options().store.split(':').next() {
             Some("sqlite") | None => "sqlite",
             Some(_) => "postgresql",
         };
-        let (paused, error) = match store.is_paused().await {
-            Ok(paused) => (paused, None),
-            Err(error) => (false, Some(error.to_string())),
+        let seen = async { Ok::<_, Error>((store.is_paused().await?, store.overview().await?)) };
+        let (paused, overview, error) = match seen.await {
+            Ok((paused, overview)) => (Some(paused), Some(overview), None),
+            Err(error) => (None, None, Some(error.to_string())),
         };
+        let nodes = overview.iter().flat_map(|overview| answers::instances(overview, &self.driver));
+        let nodes = nodes.map(|one| {
+            json!({
+                "node": one["name"], "node_type": one["node_type"], "node_state": one["node_state"],
+                "uuid": one["uuid"], "heartbeat": one["last_seen"], "capacity": one["capacity"],
+                "consumed": one["consumed_capacity"], "version": one["version"], "errors": one["errors"],
+            })
+        });
+        let groups = overview.iter().flat_map(answers::groups);
+        let groups = groups.map(|one| {
+            let members = one["members"].as_array().into_iter().flatten();
+            let members: Vec<Value> = members.map(|member| member["name"].clone()).collect();
+            json!({
+                "name": one["name"], "capacity": one["capacity"], "consumed": one["consumed_capacity"],
+                "running": one["jobs_running"], "members": members,
+            })
+        });
         Ok(json!({
             "node": self.driver.node.to_string(),
+            "active_node": self.driver.node.to_string(),
+            "install": format!("{:08x}", self.driver.install),
             "paused": paused,
             "store": {"kind": kind, "up": error.is_none(), "error": error},
+            "nodes": by_name(nodes.collect(), "node"),
+            "groups": by_name(groups.collect(), "name"),
         }))
     }
+}
+
+fn by_name(mut records: Vec<Value>, key: &str) -> Vec<Value> {
+    records.sort_by(|one, other| one[key].as_str().cmp(&other[key].as_str()));
+    records
 }

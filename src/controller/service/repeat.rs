@@ -4,6 +4,7 @@ use super::{enter, follow, submission};
 use crate::controller::core::JobId;
 use crate::controller::driver::{JobDriver, parsed};
 use crate::controller::store::{Error, JobDetail};
+use crate::rpc::UnitState;
 use crate::work::Registry;
 use crate::work::jobs::{JobExtra, JobReport};
 
@@ -52,6 +53,8 @@ impl Repeat {
         let job = match entered.await {
             Ok(job) => job,
             Err(error) => {
+                let (state, detail) = (UnitState::Failed, error.to_string());
+                unit.report(JobReport { state, detail, extra }).await;
                 if let Err(error) = registry.release_child(&id).await {
                     tracing::warn!(unit = id, %error, "the unit of a job that was not stored stays");
                 }
@@ -59,7 +62,7 @@ impl Repeat {
             }
         };
         let extra = JobExtra { job_id: Some(job.id().0), ..extra };
-        let state = crate::rpc::UnitState::Pending;
+        let state = UnitState::Pending;
         unit.report(JobReport { state, detail: "pending".to_owned(), extra }).await;
         follow(driver, job, unit).await?;
         Ok(job.id())

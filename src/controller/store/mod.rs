@@ -6,7 +6,7 @@
 //!
 //! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `holders`, `projects`, `audit`: the verbs.
 //! - `jobs`, `instances`, `groups`, `scene`: the core's types as rows; `schema`: the tables.
-//! - `sql`: one transaction over either database; `sqlite`, `postgres`: the two of them; `options`: which one.
+//! - `sql`: one transaction over either database; `sqlite`, `postgres`: the two of them; `options`: which one; `inspect`: a look from outside.
 //!
 //! Every write of an owner carries its epoch. One that changes nothing is counted, and fails with
 //! [`Error::Fenced`]: its caller stands down. docs/controller-store.md describes the data for operators.
@@ -16,6 +16,7 @@ mod drive;
 mod error;
 mod groups;
 mod holders;
+mod inspect;
 mod instances;
 mod jobs;
 mod list;
@@ -43,6 +44,7 @@ pub use self::drive::Figures;
 pub use self::error::Error;
 pub use self::groups::GroupRecord;
 pub use self::holders::{Holding, Kept};
+pub use self::inspect::{StoreFinding, inspect};
 pub use self::instances::InstanceRecord;
 pub use self::jobs::Terms;
 pub use self::list::{JobDetail, JobFilter, JobPage, JobRow, PAGE_MAX};
@@ -67,6 +69,10 @@ pub struct Store {
     changes: Arc<watch::Sender<u64>>,
     fenced: Arc<AtomicU64>,
 }
+
+/// How PostgreSQL is backed up.
+pub const POSTGRES_TOOLS: &str = "it is PostgreSQL: back it up with `pg_dump --format=custom --schema=meshd`, and \
+    restore it with `pg_restore --clean`";
 
 #[derive(Debug)]
 enum Engine {
@@ -129,7 +135,7 @@ impl Store {
     pub async fn backup(&self, to: &Path) -> Result<(), Error> {
         match &*self.engine {
             Engine::Sqlite(sqlite) => sqlite.backup(to).await,
-            Engine::Postgres(_) => Err(Error::Settings("the store is PostgreSQL: use pg_dump".into())),
+            Engine::Postgres(_) => Err(Error::Settings(POSTGRES_TOOLS.into())),
         }
     }
 

@@ -125,11 +125,21 @@ impl Drop for Sqlite {
     }
 }
 
-/// Replaces the store by a backup. The daemon must not run.
+/// Checks that a file, which may be in use, is a store that this program understands.
+pub(super) fn look(path: &Path) -> Result<(), Error> {
+    let connection = open_reader(path)?;
+    let mut transaction =
+        Transaction { connection: &connection, now: Clock::start().now(), announced: false };
+    schema::check(&mut transaction)
+}
+
+/// Puts a backup in the place of the store `to`, whose file is kept beside it with the ending `.old`. The daemon must not
+/// run.
 ///
 /// # Errors
 /// A daemon has the store open, or the file is no backup that this program understands.
-pub fn restore(store: &Path, backup: &Path) -> Result<(), Error> {
+pub fn restore(backup: &Path, to: &Path) -> Result<(), Error> {
+    let store = to;
     let _lock = lock_file(store, &"restore".into())?;
     fs::metadata(backup).map_err(Error::file(backup))?;
     let from = open_reader(backup)?;
@@ -137,8 +147,7 @@ pub fn restore(store: &Path, backup: &Path) -> Result<(), Error> {
     if verdict != "ok" {
         return Err(Error::Corrupt(format!("{}: {verdict}", backup.display())));
     }
-    let mut transaction = Transaction { connection: &from, now: Clock::start().now(), announced: false };
-    schema::check(&mut transaction)?;
+    look(backup)?;
     let new = with_suffix(store, ".new");
     if let Err(error) = fs::remove_file(&new)
         && error.kind() != std::io::ErrorKind::NotFound
@@ -146,12 +155,31 @@ pub fn restore(store: &Path, backup: &Path) -> Result<(), Error> {
         return Err(Error::File { path: new, source: error });
     }
     copy(&from, &new)?;
+    keep_old(store)?;
     // What the log of the former database has must not be applied to the new one.
     for suffix in ["-wal", "-shm"] {
         let _absent = fs::remove_file(with_suffix(store, suffix));
     }
     fs::rename(&new, store).map_err(Error::file(store))?;
     sync_directory(store)
+}
+
+/// Gives the database a second name, with all that its log has.
+fn keep_old(store: &Path) -> Result<(), Error> {
+    if !store.exists() {
+        return Ok(());
+    }
+    // One that cannot be opened is kept as it is.
+    if let Ok(connection) = Connection::open(store) {
+        let _unreadable = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    }
+    let old = with_suffix(store, ".old");
+    if let Err(error) = fs::remove_file(&old)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(Error::File { path: old, source: error });
+    }
+    fs::hard_link(store, &old).map_err(Error::file(old))
 }
 
 /// Copies what is committed into a new file, compactly.

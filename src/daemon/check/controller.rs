@@ -1,34 +1,81 @@
-//! What `meshd check` says about a controller: its store, its work types, and what its settings allow others.
+//! What `meshd check` says about a controller: its store, its credentials, its work types, and what its settings allow
+//! others. The store may be in use, and nothing in it is changed.
 
 use super::Findings;
 use crate::config::Config;
+use crate::controller::credentials::Credentials;
+use crate::controller::options::ControllerOptions;
 use crate::controller::service::store_options;
+use crate::controller::store::{Error, StoreFinding, inspect};
 
 const WHAT: &str = "work-controller";
 
 impl Findings {
-    /// Nothing is opened: a store that is in use would refuse, and a new one would be left behind.
     pub(super) fn controller(&mut self, config: &Config) {
         let Some(controller) = &config.controller else { return };
-        let directory = config.node.data_dir.join(config.node.id.as_str());
-        if let Err(error) = store_options(controller, &directory) {
-            self.add(WHAT, error);
-        }
-        let local = &controller.child_types.local;
-        let names = config.work_commands.iter().chain(&config.work_python).map(|kind| &kind.name);
-        if !names.into_iter().any(|name| name == local) {
-            let missing = format!(
-                "there is no work type {local} (localtype), so this node's health cannot be checked: it takes no jobs"
-            );
-            self.warnings.push(format!("{WHAT}: {missing}"));
-        }
+        self.store(config, controller);
+        self.credentials(controller);
+        self.local_type(config, &controller.child_types.local);
         if !controller.verify_signature {
-            let open = "verifysignature is false: every node of the mesh may submit jobs here";
-            self.warnings.push(format!("{WHAT}: {open}"));
+            self.warn("verifysignature is false: every node of the mesh may submit jobs here");
         }
-        if controller.payload_copies > 1 {
-            let one = "payloadcopies: this version keeps one copy of a payload";
-            self.warnings.push(format!("{WHAT}: {one}"));
+        if controller.payload_copies > 1 && config.work_signing.is_none() {
+            self.add(
+                WHAT,
+                "payloadcopies: 2 needs a work-signing key, by which control nodes know each other",
+            );
+        }
+    }
+
+    fn warn(&mut self, what: impl std::fmt::Display) {
+        self.warnings.push(format!("{WHAT}: {what}"));
+    }
+
+    fn store(&mut self, config: &Config, controller: &ControllerOptions) {
+        let directory = config.node.data_dir.join(config.node.id.as_str());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let found = store_options(controller, &directory).and_then(|options| match runtime {
+            Ok(runtime) => runtime.block_on(inspect(&options)),
+            Err(error) => Err(Error::Away(error.to_string())),
+        });
+        match found {
+            Ok(StoreFinding::Absent | StoreFinding::Fine) => {}
+            Ok(StoreFinding::NoNotifications) => self.warn(
+                "store: notifications do not arrive, as behind a transaction pooler: control nodes notice each \
+                 other's changes by their poll alone",
+            ),
+            // It may be there when the node starts.
+            Err(Error::Away(why)) => self.warn(format!("store: it cannot be reached now: {why}")),
+            Err(error) => self.add(WHAT, error),
+        }
+    }
+
+    fn credentials(&mut self, controller: &ControllerOptions) {
+        let Some(directory) = &controller.credentials else { return };
+        let credentials = Credentials::new(Some(directory.clone()));
+        match credentials.names() {
+            Err(error) => self.add(WHAT, format!("credentials: {}: {error}", directory.display())),
+            Ok(names) => {
+                for error in names.iter().filter_map(|name| credentials.read(name).err()) {
+                    self.add(WHAT, error);
+                }
+            }
+        }
+    }
+
+    fn local_type(&mut self, config: &Config, local: &str) {
+        let commands = config.work_commands.iter().map(|kind| (&kind.name, &kind.limits));
+        let plugins = config.work_python.iter().map(|kind| (&kind.name, &kind.limits));
+        let Some((_, limits)) = commands.chain(plugins).find(|(name, _)| *name == local) else {
+            return self.warn(format!(
+                "there is no work type {local} (localtype), so this node's health cannot be checked: it takes no jobs"
+            ));
+        };
+        if limits.user.is_none() {
+            self.warn(format!(
+                "the work type {local} (localtype) runs as the daemon's own user, beside its keys and credentials: \
+                 give it another one by `user`"
+            ));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Registry, detached};
 use crate::rpc::request::SubmitRequest;
 use crate::wire::{NodeId, WorkCommand};
-use crate::work::jobs::{self, CONTROLLER, JobExtra, JobIntake, JobRequest, JobUnit, Jobs};
+use crate::work::jobs::{self, CONTROLLER, JobExtra, JobIntake, JobRequest, JobUnit, Jobs, OPERATION};
 use crate::work::status::{Extra, Status};
 use crate::work::store::Durability;
 use crate::work::unit::{Event, State, UnitId};
@@ -53,6 +53,10 @@ impl Registry {
         self.jobs.set(Some(jobs));
         for entry in self.units.all() {
             let status = entry.status();
+            if status.work_type == OPERATION {
+                self.release_operation(&entry);
+                continue;
+            }
             let Extra::Job(extra) = &status.extra else { continue };
             if extra.rerun_of.is_some() && extra.job_id.is_none() {
                 if let Err(error) = self.units.remove(&entry, |_| ()).await {
@@ -179,13 +183,16 @@ impl Registry {
         request: &SubmitRequest,
         caller: &Caller,
     ) -> Result<Option<Box<dyn JobIntake>>, WorkError> {
+        if let Some(intake) = self.operation_intake(request, caller)? {
+            return Ok(Some(intake));
+        }
         let Some(controller) = self.controller_for(request) else { return Ok(None) };
         if request.ttl.as_ref().is_some_and(|ttl| !ttl.is_empty()) {
             return Err(WorkError::TtlIsForRemoteWork);
         }
         let launched_by = match caller.origin {
-            Origin::Unix => "unix".to_owned(),
-            Origin::Tcp if caller.trusted => "cert".to_owned(),
+            Origin::Unix => caller.credentials.to_string(),
+            Origin::Tcp if jobs::is_admin(caller) => caller.credentials.to_string(),
             Origin::Tcp => "tcp".to_owned(),
             Origin::Mesh { node, certified: _ } => {
                 let name = self.remotes.name_of(node).await;
@@ -199,6 +206,9 @@ impl Registry {
 
     /// The first status of a job's unit; none if the unit is none.
     pub(super) fn job_status(&self, request: &SubmitRequest) -> Option<Status> {
+        if self.is_operation(request) {
+            return Some(Status::new(OPERATION, Extra::None));
+        }
         let controller = self.controller_for(request)?;
         let status = Status::new(CONTROLLER, Extra::Job(Box::<JobExtra>::default()));
         Some(Status { verify_signature: controller.verifies_signatures(), ..status })

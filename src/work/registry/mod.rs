@@ -7,6 +7,7 @@ mod allocate;
 mod clusters;
 mod jobs;
 mod listing;
+mod operations;
 mod restart;
 mod submit;
 
@@ -22,7 +23,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 
-use super::jobs::{CONTROLLER, JobsSlot};
+use super::jobs::{CONTROLLER, JobsSlot, OPERATION};
 use super::local::{self, Local};
 use super::pods::Pods;
 use super::remote::Remotes;
@@ -329,6 +330,7 @@ impl Registry {
     fn knows(&self, status: &Status) -> bool {
         status.work_type == REMOTE
             || matches!(status.extra, Extra::Job(_))
+            || status.work_type == OPERATION
             || self.local.has_type(&status.work_type)
     }
 

@@ -106,3 +106,30 @@ async fn the_lock_is_the_one_that_go_nodes_take() {
     drop(held);
     assert!(lock_status(&unit.path(), Lock::Shared).unwrap().is_some());
 }
+
+#[tokio::test]
+async fn a_shared_payload_outlives_the_unit_that_drops_it_also_after_a_replay() {
+    let data = tempfile::tempdir().unwrap();
+    let first_daemon = store(data.path());
+    let [one, other] = ["aaaaaaaa", "bbbbbbbb"].map(|id| id.parse::<UnitId>().unwrap());
+    for id in [&one, &other] {
+        first_daemon
+            .create(id, &Status::new("controller", Extra::Command(CommandExtra::default())))
+            .await
+            .unwrap();
+    }
+    let (first, second) = (first_daemon.unit(&one), first_daemon.unit(&other));
+    first_daemon.give_payload(&first, b"the payload".to_vec()).await.unwrap();
+    first_daemon.link_payload(&first, &second).await.unwrap();
+    let inode =
+        |dir: &UnitDir| std::os::unix::fs::MetadataExt::ino(&fs::metadata(dir.file("stdin")).unwrap());
+    assert_eq!(inode(&first), inode(&second), "it is on disk once");
+    first_daemon.drop_payload(&first).await.unwrap();
+    let read = |dir: &UnitDir| fs::read_to_string(dir.file("stdin")).unwrap();
+    assert_eq!((read(&first).as_str(), read(&second).as_str()), ("", "the payload"));
+    // Another daemon begins with what the journal says.
+    let again = store(data.path());
+    let (first, second) = (again.unit(&one), again.unit(&other));
+    assert_eq!((read(&first).as_str(), read(&second).as_str()), ("", "the payload"));
+    drop(first_daemon);
+}

@@ -132,9 +132,13 @@ async fn a_backup_under_load_is_whole_and_can_be_restored() {
     store.backup(&backup).await.unwrap();
     assert!(matches!(store.backup(&backup).await, Err(Error::File { .. })), "it exists");
     load.await.unwrap();
-    assert!(matches!(restore(site.path(), &backup), Err(Error::Held { .. })));
+    assert!(matches!(restore(&backup, site.path()), Err(Error::Held { .. })));
     drop(store);
-    restore(site.path(), &backup).unwrap();
+    restore(&backup, site.path()).unwrap();
+    let old = rusqlite::Connection::open(site.path().with_file_name("store.db.old")).unwrap();
+    let all: i64 = old.query_row("SELECT count(*) FROM job", [], |row| row.get(0)).unwrap();
+    assert_eq!(all, 200, "the file before it is kept, with what was in its log");
+    drop(old);
     assert_eq!(fs::metadata(site.path()).unwrap().permissions().mode() & 0o777, 0o600);
     let store = site.open().await;
     let jobs = number(&store, "SELECT count(*) FROM job").await;
@@ -144,10 +148,10 @@ async fn a_backup_under_load_is_whole_and_can_be_restored() {
     drop(store);
     // Neither garbage nor another database takes its place.
     fs::write(&backup, "no database at all, but long enough to look at: ".repeat(100)).unwrap();
-    assert!(restore(site.path(), &backup).is_err());
+    assert!(restore(&backup, site.path()).is_err());
     fs::remove_file(&backup).unwrap();
     rusqlite::Connection::open(&backup).unwrap().execute_batch("CREATE TABLE meta (key, value)").unwrap();
-    assert!(matches!(restore(site.path(), &backup), Err(Error::Corrupt(_))));
+    assert!(matches!(restore(&backup, site.path()), Err(Error::Corrupt(_))));
     assert_eq!(number(&site.open().await, "SELECT count(*) FROM job").await, jobs);
 }
 
