@@ -58,6 +58,8 @@ def main():
     if "--worker-info" in sys.argv:
         print(json.dumps({**SIZE, "errors": []}))
         return
+    if "cleanup" in sys.argv:
+        return
     signal.signal(signal.SIGINT, lambda *_: sys.exit(254))
     kwargs, ended = {}, False
     for line in sys.stdin:
@@ -76,6 +78,10 @@ def main():
     for number in range(1, kwargs.get("lines", 3) + 1):
         time.sleep(kwargs.get("pause", 0) / kwargs.get("lines", 3))
         say(counter=number, uuid=f"u{number}", event="verbose", stdout=f"{kwargs.get('ident')} {number}", event_data={})
+    if "limit" in kwargs:
+        say(counter=1, uuid="l", event="verbose", event_data={}, limit=kwargs["limit"])
+    if "stats" in kwargs:
+        say(counter=99, uuid="s", event="playbook_on_stats", event_data=kwargs["stats"])
     while "go" in kwargs and not os.path.exists(kwargs["go"]):
         time.sleep(0.02)
     if DIARY:

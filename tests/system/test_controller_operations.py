@@ -2,14 +2,15 @@
 
 import contextlib
 import json
+import shutil
+import sqlite3
 import subprocess
-import sys
 
 import pytest
 
 from client import ControlError
-from mesh import MESHCTL, RECEPTORCTL, command_type, environment, until
-from test_controller import RUNNER, ask, ended, job, runner, stream, submit, wrote
+from mesh import RECEPTORCTL, environment, until
+from test_controller import ask, ended, job, runner, submit, wrote
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +66,128 @@ def test_output_and_events_of_a_running_job_are_followed_to_its_end(alone, tmp_p
         for arguments, code in [({"id": number, "attempt": 2}, "not_found"), ({"id": 999}, "not_found"), ({"id": number, "from": -1}, "bad_request"), ({"id": number, "x": 1}, "bad_request")]:
             client.send({"command": "controller", "op": "job.output", **arguments})
             assert json.loads(client.line())["error"]["code"] == code, arguments
+
+
+def refused(node, op, **arguments):
+    answer = node.command({"command": "controller", "op": op, **arguments})
+    assert not answer["ok"], answer
+    return answer["error"]
+
+
+def test_a_job_runs_again_with_the_same_payload_and_is_deleted(alone):
+    unit, first = submit(alone, {"key": "once", "name": "again"}, ident="a", lines=2)
+    ended(alone, first)
+    again = ask(alone, "job.rerun", id=first)
+    assert again["key"] is None and again["name"] == "again" and again["id"] != first, again
+    one = ended(alone, again["id"])
+    assert one["state"] == "successful" and one["payload_until"] > one["finished"], one
+    links = {(alone.unit_dir(name) / "stdin").stat().st_ino for name in (unit, one["unit"])}
+    assert len(links) == 1, "the payload is on disk once"
+    assert output(alone, again["id"]).startswith(wrote("a", 2))
+    assert "did not come to its recap" in refused(alone, "job.rerun", id=first, failed_hosts=True)["message"]
+    # Releasing the unit of the first one takes nothing from the second one.
+    until("its children to be released", lambda: alone.command("work list").keys() <= {unit, one["unit"]})
+    alone.command(f"work release {unit}")
+    assert refused(alone, "job.rerun", id=first)["code"] == "not_found"
+    assert refused(alone, "job.output", id=first)["code"] == "not_found"
+    assert job(alone, first)["state"] == "successful", "its row stays"
+    third = ended(alone, ask(alone, "job.rerun", id=again["id"])["id"])
+    assert third["state"] == "successful", third
+    until("its children to be released", lambda: alone.command("work list").keys() <= {one["unit"], third["unit"]})
+    assert ask(alone, "job.delete", id=third["id"]) == {"id": third["id"], "deleted": True}
+    assert refused(alone, "job.get", id=third["id"])["code"] == "not_found"
+    assert third["unit"] not in alone.command("work list")
+
+
+def test_a_job_runs_again_on_the_hosts_that_failed(alone):
+    stats = {"ok": {"good": 1, "bad": 1}, "failures": {"bad": 1}, "dark": {"gone": 1}}
+    _, first = submit(alone, ident="h", stats=stats, status="failed")
+    assert ended(alone, first)["host_stats"]["gone"]["dark"] == 1
+    again = ended(alone, ask(alone, "job.rerun", id=first, failed_hosts=True)["id"])
+    assert again["hosts"] == 2, again
+    assert b'"limit": "bad,gone"' in until("its output", lambda: output(alone, again["id"]))
+
+
+def test_a_payload_that_is_not_to_be_kept_goes_with_the_end(alone):
+    unit, number = submit(alone, {"rerun": False}, ident="n")
+    ended(alone, number)
+    until("its payload to be gone", lambda: (alone.unit_dir(unit) / "stdin").stat().st_size == 0)
+    until("the store to know", lambda: refused(alone, "job.rerun", id=number)["code"] == "not_found")
+    assert job(alone, number)["payload_until"] is None
+
+
+def test_policies_are_shown_and_run(alone):
+    shown = ask(alone, "policy.run", dry_run=True)
+    groups = {one["name"]: one for one in shown["groups"]}
+    assert shown["dry_run"] and groups["default"] == {"name": "default", "members": ["control"], "was": ["control"]}
+    assert ask(alone, "policy.run")["dry_run"] is False
+
+
+def admin(node, operation):
+    command = [str(RECEPTORCTL), "--socket", str(node.socket), "work", "submit", "controller-admin", "--node", "control", "-p", "-", "-f"]
+    return subprocess.run(command, input=operation, capture_output=True, env=environment(), timeout=60)
+
+
+def test_an_operation_is_a_unit_of_controller_admin(alone):
+    done = admin(alone, b'{"op": "ping"}')
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0 and answer["ok"] and answer["result"]["store"] == {"kind": "sqlite", "up": True, "error": None}, done
+    assert [one["node"] for one in answer["result"]["nodes"]] == ["control"] and answer["result"]["paused"] is False
+    for wrong, code in [(b"hello", b"bad_request"), (b'{"op": "nonsense"}', b"unknown_op"), (b'{"op": "job.output", "id": 1}', b"")]:
+        assert code in admin(alone, wrong).stdout
+    with alone.control() as client, pytest.raises(ControlError, match="longer than 1048576 bytes"):
+        client.submit("control", "controller-admin", b" " * (1 << 20) + b"{}")
+    rows = [one["launched_by"] for one in ask(alone, "job.list")["jobs"]]
+    assert rows and all(who.startswith("unix:") and who != "unix:unknown" for who in rows), rows
+
+
+def test_a_backup_under_load_has_the_jobs(alone, tmp_path):
+    jobs = [submit(alone, ident=f"b{n}")[1] for n in range(5)]
+    path = tmp_path / "backup.db"
+    done = ask(alone, "backup", path=str(path))
+    assert done["bytes"] == path.stat().st_size and path.stat().st_mode & 0o777 == 0o600
+    assert refused(alone, "backup", path=str(path)) and refused(alone, "backup", path="relative")["code"] == "bad_request"
+    known = sqlite3.connect(path).execute("SELECT id FROM job").fetchall()
+    assert {number for (number,) in known} >= set(jobs)
+    for number in jobs:
+        ended(alone, number)
+
+
+def test_an_older_store_has_its_jobs_and_the_others_end(alone, tmp_path):
+    _, known = submit(alone, ident="k")
+    ended(alone, known)
+    path, go = tmp_path / "backup.db", tmp_path / "go"
+    ask(alone, "backup", path=str(path))
+    unit, lost = submit(alone, ident="l", go=str(go))
+    until("it to run", lambda: job(alone, lost)["state"] == "running")
+    child = job(alone, lost)["attempts"][0]["unit"]
+    alone.stop()
+    store = alone.datadir / "control" / ".controller" / "store.db"
+    shutil.copyfile(path, store)
+    for suffix in ("-wal", "-shm"):
+        store.with_name(f"store.db{suffix}").unlink(missing_ok=True)
+    alone.start()
+    assert job(alone, known)["state"] == "successful"
+    one = until("the lost one's unit to end", lambda: (shown := alone.unit(unit))["StateName"] == "Failed" and shown)
+    assert f"the store has lost job {lost}" in one["Detail"], one
+    assert child in alone.command("work list"), "housekeeping has it"
+    go.touch()
+    _, number = submit(alone, ident="new")
+    assert ended(alone, number)["state"] == "successful"
+
+
+def test_what_is_over_is_deleted_and_what_belongs_to_nothing_is_released(mesh, tmp_path):
+    settings = {"nodetype": "hybrid", "discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "rundir": str(tmp_path), "requiretls": False}
+    settings |= {"payloadretention": "1s", "outputretention": "3s", "jobretention": "6s"}
+    control = mesh.node("control", work=[runner("local"), runner("ansible-runner")], extra=[{"work-controller": settings}])
+    mesh.start()
+    until("the instance to be ready", lambda: ask(control, "instance.get", name="control")["capacity"] > 0, 60)
+    unit, number = submit(control, ident="r")
+    ended(control, number)
+    until("its payload to go", lambda: (control.unit_dir(unit) / "stdin").stat().st_size == 0)
+    assert control.results(unit).startswith(wrote("r", 3))
+    until("its output to go, with its unit", lambda: unit not in control.command("work list"))
+    assert refused(control, "job.output", id=number)["code"] == "not_found"
+    until("its row to go", lambda: ask(control, "job.list")["jobs"] == [])
+    assert ask(control, "cleanup") == {"instances": ["control"]}
+    until("nothing to be left", lambda: control.command("work list") == {})

@@ -77,6 +77,7 @@ impl Service {
             signed: offer.secure && !is_own,
             tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),
             ttl: (!is_own).then_some(BUDGET),
+            pod: None,
         }
     }
 
@@ -84,7 +85,7 @@ impl Service {
         let children = RegistryChildren(self.registry.clone());
         let (unit, node) = (request.unit.clone(), request.node.clone());
         let ended = tokio::time::timeout(BUDGET, async {
-            children.send(request, ChildInput { head: Vec::new(), file: None }).await?;
+            children.send(request, ChildInput { head: Vec::new(), files: Vec::new() }).await?;
             let mut stream = children.follow(unit.clone(), 0).await;
             loop {
                 if let ChildNews::Ended { end, detail } = stream.next().await {
