@@ -175,3 +175,41 @@ fn the_directory_lists_what_can_be_named() {
     assert_eq!(names.iter().map(CredentialName::as_str).collect::<Vec<_>>(), ["a", "b"]);
     assert!(Credentials::default().names().unwrap().is_empty());
 }
+
+#[test]
+fn a_credential_is_used_for_its_kind_its_addresses_and_its_callers() {
+    let folder = Folder::new();
+    let credentials = Credentials::new(Some(folder.0.path().to_owned()));
+    let name = |text| CredentialName::new(text).unwrap();
+    let secret = "password: canary\n";
+    folder.write("quay.yml", 0o600, &format!("kind: registry\nhost: quay.io\nusername: u\n{secret}"));
+    folder.write(
+        "git.yml",
+        0o600,
+        &format!("kind: scm\n{secret}urls: ['https://git.example/team']\nmesh: true\n"),
+    );
+    assert_eq!(credentials.registry(&name("quay"), "quay.io/team/ee:1").unwrap().host, "quay.io");
+    let url = |text| Url::parse(text).unwrap();
+    assert!(credentials.repository(&name("git"), &url("https://git.example/team/site.git")).is_ok());
+    assert!(credentials.check_mesh(&name("git")).is_ok());
+    let registry = |name, image| credentials.registry(&name, image).map(drop);
+    let repository = |name, address| credentials.repository(&name, &url(address)).map(drop);
+    for (refused, why) in [
+        (registry(name("quay"), "ghcr.io/ee"), "quay may not be sent to https://ghcr.io/ee"),
+        (registry(name("quay"), "ee"), "quay may not be sent to https://docker.io/ee"),
+        (registry(name("quay"), "quay.io/a?b"), "quay cannot be used for the image \"quay.io/a?b\""),
+        (registry(name("none"), "quay.io/a"), "none: there is no file"),
+        (registry(name("git"), "git.example/team/ee"), "git is of kind scm: a credential of kind registry"),
+        (repository(name("quay"), "https://quay.io/a"), "quay is of kind registry: a credential of kind scm"),
+        (
+            repository(name("git"), "https://git.example/other"),
+            "git may not be sent to https://git.example/other",
+        ),
+        (repository(name("git"), "ssh://git.example/team"), "git may not be sent to ssh://git.example/team"),
+        (credentials.check_mesh(&name("quay")), "quay is not for callers over the mesh"),
+    ] {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.starts_with(&format!("credential {why}")), "{text}");
+        assert!(!text.contains("canary"));
+    }
+}

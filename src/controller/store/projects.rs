@@ -89,7 +89,7 @@ impl Store {
             if let Some(mut row) = former {
                 return Ok(BegunSync::After(row.take()?));
             }
-            let id = submit::submit(sql, &submission, u64::MAX)?.id();
+            let id = submit::enter(sql, &submission)?;
             let before = jobs::load_one(sql, id)?;
             let mut job = before.clone();
             let attempt = job.next_attempt();
@@ -140,27 +140,6 @@ impl Store {
                 let done = "DELETE FROM holder WHERE job = $1 AND node = $2 AND has = $3";
                 sql.execute(done, values![sync, &by.owner, Kept::Payload.name()])?;
             }
-            Ok(())
-        })
-        .await
-    }
-
-    /// Records a sync. The time is the store's.
-    pub async fn set_project(
-        &self,
-        url: String,
-        node: InstanceName,
-        commit: String,
-        status: String,
-    ) -> Result<(), Error> {
-        self.write(move |sql| {
-            let now = sql.now();
-            sql.execute(
-                "INSERT INTO project (url, node, \"commit\", synced, status) VALUES ($1, $2, $3, $4, $5) \
-                 ON CONFLICT (url, node) DO UPDATE SET \"commit\" = excluded.\"commit\", \
-                 synced = excluded.synced, status = excluded.status",
-                values![url.as_str(), &node, commit.as_str(), now, status.as_str()],
-            )?;
             Ok(())
         })
         .await

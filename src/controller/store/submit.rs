@@ -76,7 +76,7 @@ impl Store {
     }
 }
 
-pub(super) fn submit(sql: &mut dyn Sql, new: &Submission, max_pending: u64) -> Result<Submitted, Error> {
+fn submit(sql: &mut dyn Sql, new: &Submission, max_pending: u64) -> Result<Submitted, Error> {
     if let Some(id) = known_unit(sql, new)? {
         return Ok(Submitted::Known(id));
     }
@@ -89,12 +89,17 @@ pub(super) fn submit(sql: &mut dyn Sql, new: &Submission, max_pending: u64) -> R
         };
     }
     check_room(sql, max_pending)?;
+    enter(sql, new).map(Submitted::New)
+}
+
+/// Stores a new job.
+pub(super) fn enter(sql: &mut dyn Sql, new: &Submission) -> Result<JobId, Error> {
     check_groups(sql, new)?;
     let needs = find_needs(sql, &new.needs)?;
     let id = insert_job(sql, new)?;
     insert_parts(sql, id, new, needs)?;
     sql.announce();
-    Ok(Submitted::New(id))
+    Ok(id)
 }
 
 /// The job of a unit that is known.

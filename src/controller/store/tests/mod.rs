@@ -6,6 +6,7 @@ mod measure;
 mod on_postgres;
 mod on_sqlite;
 mod owners;
+mod projects;
 mod races;
 mod registry;
 mod server;

@@ -10,7 +10,7 @@ both![
     a_group_with_running_jobs_stays,
     a_drained_instance_goes_after_its_last_job,
     what_a_dead_node_held_is_over,
-    projects_and_counts,
+    counts_and_audit,
 ];
 
 async fn every_column_of_an_instance_and_a_group_comes_back(site: Site) {
@@ -177,15 +177,8 @@ async fn what_a_dead_node_held_is_over(site: Site) {
     assert_eq!(place(&store, &c2).await, [copied]);
 }
 
-async fn projects_and_counts(site: Site) {
+async fn counts_and_audit(site: Site) {
     let (store, _) = site.ready().await;
-    let url = || "https://git.example.org/site.git".to_owned();
-    assert_eq!(store.project(url(), "c1".into()).await.unwrap(), None);
-    for commit in ["one", "two"] {
-        store.set_project(url(), "c1".into(), commit.into(), "successful".into()).await.unwrap();
-    }
-    let project = store.project(url(), "c1".into()).await.unwrap().unwrap();
-    assert_eq!((project.commit.as_str(), project.status.as_str()), ("two", "successful"));
     submit(&store, "u1").await;
     let counts = store.counts().await.unwrap();
     assert_eq!(counts, [((JobState::Pending, JobKind::Job), 1)].into());

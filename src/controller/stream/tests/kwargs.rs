@@ -106,3 +106,16 @@ fn a_rerun_names_its_hosts_and_no_other_value_changes() {
         assert_eq!(change.apply(line), Err(KwargsError::NoKwargs));
     }
 }
+
+#[test]
+fn variables_of_a_project_leave_those_of_the_stream_alone() {
+    let variables = [("ROLES", "/r".to_owned()), ("COLLECTIONS", "/c".to_owned())];
+    let change = KwargsChange { variables: Some(variables), ..KwargsChange::default() };
+    let wanted = json!({"envvars": {"COLLECTIONS": "/c", "ROLES": "/r"}});
+    assert_eq!(changed(&change, &json!({})), wanted);
+    let given = json!({"playbook": "a", "envvars": {"ROLES": "own", "X": "1"}});
+    let wanted = json!({"playbook": "a", "envvars": {"COLLECTIONS": "/c", "ROLES": "own", "X": "1"}});
+    assert_eq!(changed(&change, &given), wanted);
+    let in_pod = KwargsChange { in_pod: true, ..change };
+    assert_eq!(changed(&in_pod, &given)["envvars"], wanted["envvars"]);
+}

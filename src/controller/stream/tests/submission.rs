@@ -166,3 +166,41 @@ fn a_payload_beyond_the_limit_is_refused() {
     assert_eq!(push(length), Ok(()));
     assert_eq!(push(length - 1), Err(Refusal::TooLarge { limit: length - 1 }));
 }
+
+/// A stream whose zip has these entries.
+fn with_entries(header: &str, names: &[&str]) -> Vec<u8> {
+    use base64::Engine;
+    use std::io::Write;
+    let mut archive = ::zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for name in names {
+        let options = ::zip::write::SimpleFileOptions::default();
+        match name.ends_with('/') {
+            true => archive.add_directory(*name, options).unwrap(),
+            false => {
+                archive.start_file(*name, options).unwrap();
+                archive.write_all(b"some text").unwrap();
+            }
+        }
+    }
+    let packed = archive.finish().unwrap().into_inner();
+    let body = base64::engine::general_purpose::STANDARD.encode(&packed);
+    format!("{header}\n{{\"kwargs\": {{}}}}\n{{\"zipfile\": {}}}\n{body}{{\"eof\": true}}\n", packed.len())
+        .into_bytes()
+}
+
+#[test]
+fn a_stream_brings_no_project_beside_a_synced_one() {
+    let synced = r#"{"controller": 1, "sync": {"url": "https://git.example/a"}}"#;
+    let fault = Err(Refusal::Stream(StreamFault::Project));
+    for chunk in [1, 3, 4096] {
+        for (names, is_refused) in [
+            (&["inventory/hosts", "project/site.yml"][..], true),
+            (&["rc", "project/roles/"], true),
+            (&["inventory/hosts", "project/", "env/extravars", "projects/x", "a/project/x"], false),
+        ] {
+            let accepted = check(&with_entries(synced, names), chunk).map(drop);
+            assert_eq!(accepted, if is_refused { fault.clone() } else { Ok(()) }, "{names:?}");
+            assert_eq!(check(&with_entries(HEADER, names), chunk).map(drop), Ok(()));
+        }
+    }
+}

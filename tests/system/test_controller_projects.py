@@ -1,0 +1,453 @@
+"""Projects of git repositories and credentials in jobs: a control node and an execution node with the real runner."""
+
+import base64
+import contextlib
+import functools
+import http.server
+import json
+import pathlib
+import signal
+import ssl
+import subprocess
+import threading
+
+import pytest
+
+import trust
+from client import ControlError
+from mesh import ANSIBLE_RUNNER, command_type, environment, free_port, until
+from project import INVENTORY
+
+#: Ansible takes a while to start, and several do here at a time.
+PATIENCE = 240
+PLAYBOOK = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - name: Tell
+      ansible.builtin.debug:
+        msg: "{} {{{{ lookup('ansible.builtin.file', 'lib/word') }}}}"
+"""
+
+
+class Repository:
+    """A git repository on disk."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self.path.mkdir(parents=True)
+        self.git("init", "--quiet", "--initial-branch=main")
+
+    def git(self, *words):
+        names = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example"}
+        allowed = ["-c", "protocol.file.allow=always"]
+        done = subprocess.run(["git", *allowed, *words], cwd=self.path, env=environment(**names), capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def write(self, name, text):
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def commit(self):
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", "x")
+        return self.git("rev-parse", "HEAD")
+
+    @property
+    def url(self):
+        return f"file://{self.path}"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A playbook that reads a file of a submodule, and needs a role and a collection."""
+    library = Repository(tmp_path / "library")
+    library.write("word", "word")
+    library.commit()
+    role = Repository(tmp_path / "greeter")
+    role.write("meta/main.yml", "galaxy_info: {author: a, description: d, license: MIT, min_ansible_version: '2.15'}\ndependencies: []\n")
+    role.write("tasks/main.yml", "- ansible.builtin.debug: {msg: the role greets}\n")
+    role.commit()
+    made = Repository(tmp_path / "site")
+    made.write("site.yml", PLAYBOOK.format("first"))
+    made.write("with_role.yml", "- hosts: all\n  gather_facts: false\n  roles: [greeter]\n")
+    made.write("run.sh", "#!/bin/sh\n")
+    (made.path / "run.sh").chmod(0o755)
+    (made.path / "link.yml").symlink_to("site.yml")
+    made.write("roles/requirements.yml", f"- {{name: greeter, src: 'git+{role.url}'}}\n")
+    made.git("submodule", "--quiet", "add", "../library", "lib")
+    made.commit()
+    return made
+
+
+@pytest.fixture
+def credentials(tmp_path):
+    """The control node's directory of credentials."""
+    directory = tmp_path / "credentials"
+    directory.mkdir()
+    return directory
+
+
+def add_credential(directory, name, **content):
+    path = directory / f"{name}.yml"
+    path.touch(0o600)
+    path.write_text(json.dumps(content))
+
+
+@pytest.fixture
+def server(mesh, tmp_path):
+    """Serves tmp_path/served by https, to those who log in as user with this password; notes who asked for what."""
+    pki = trust.Pki(tmp_path / "pki")
+    pki.issue("git", [])
+    mesh.variables["GIT_SSL_CAINFO"] = str(pki.path("ca.crt"))
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self):
+            login = self.headers.get("Authorization", "")
+            self.server.asked.append((self.path, login))
+            if login != self.server.login:
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", 'Basic realm="git"')
+                self.end_headers()
+            else:
+                super().do_GET()
+
+        def log_message(self, *_):
+            pass
+
+    directory = tmp_path / "served"
+    directory.mkdir()
+    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(directory)))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pki.path("git.crt"), pki.path("git.key"))
+    served.socket = context.wrap_socket(served.socket, server_side=True)
+    served.asked, served.directory = [], directory
+    served.login = "Basic " + base64.b64encode(b"user:canary-of-git").decode()
+    served.url = f"https://127.0.0.1:{served.server_address[1]}"
+    thread = threading.Thread(target=served.serve_forever)
+    thread.start()
+    yield served
+    served.shutdown()
+    thread.join()
+    served.server_close()
+
+
+@pytest.fixture
+def nodes(mesh, tmp_path, credentials):
+    """A control node and an execution node, both with the runner."""
+    runner = lambda name: command_type(name, str(ANSIBLE_RUNNER), "worker", runtime=True)  # noqa: E731
+    rundir = tmp_path / "run"
+    rundir.mkdir()
+    settings = {"discovery": "enabled", "heartbeat": "500ms", "ownerlostafter": "20s", "lostafter": "60s", "rundir": str(rundir), "poll": "1s"}
+    settings["credentials"] = str(credentials)
+    mesh.node("control", listen=True, work=[runner("local")], extra=[{"work-controller": settings}])
+    mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
+    mesh.start()
+    ready = lambda: sum(one["capacity"] > 0 for one in ask(mesh["control"], "instance.list")["instances"])  # noqa: E731
+    until("both instances to be ready", lambda: ready() == 2, PATIENCE)
+    return mesh
+
+
+def ask(node, op, **arguments):
+    answer = node.command({"command": "controller", "op": op, **arguments})
+    assert answer["ok"], answer
+    return answer["result"]
+
+
+def transmit(directory, playbook="site.yml", files=(), **kwargs):
+    """What the runner transmits of an inventory and other files, without a project."""
+    for name, text in [("inventory/hosts", INVENTORY), *files]:
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o600)
+    command = [str(ANSIBLE_RUNNER), "transmit", str(directory), "-p", playbook]
+    done = subprocess.run(command, capture_output=True, env=environment(), timeout=PATIENCE, check=True)
+    line, rest = done.stdout.split(b"\n", 1)
+    data = json.loads(line)
+    data["kwargs"].update(kwargs)
+    return json.dumps(data).encode() + b"\n" + rest
+
+
+def submit(node, header, payload):
+    """Submits a job; returns its unit and number."""
+    with node.control() as client:
+        answer = client.submit("control", "controller", json.dumps({"controller": 1, **header}).encode() + b"\n" + payload)
+    assert answer["result"] == "Job Started", answer
+    return answer["unitid"], node.unit(answer["unitid"])["ExtraData"]["JobID"]
+
+
+def refusal(node, header, payload):
+    with pytest.raises(ControlError) as refused:
+        submit(node, header, payload)
+    return str(refused.value)
+
+
+def job(node, number):
+    return ask(node, "job.get", id=number)
+
+
+def ended(node, number):
+    return until(f"job {number} to end", lambda: (one := job(node, number))["finished"] and one, PATIENCE)
+
+
+def syncs(node):
+    return ask(node, "job.list", kind=["project_sync"])["jobs"]
+
+
+def said(node, unit):
+    until("the unit's end", lambda: node.unit(unit)["StateName"] in ("Succeeded", "Failed", "Canceled"))
+    return node.results(unit).decode(errors="replace")
+
+
+def output_so_far(node, unit):
+    path = node.unit_dir(unit) / "stdout"
+    return path.read_bytes() if path.exists() else b""
+
+
+def trees(node):
+    found = (node.datadir / node.name / ".controller" / "projects").glob("*/trees/*")
+    return sorted(path.name for path in found)
+
+
+def test_a_project_is_synced_before_its_job_and_once_for_a_commit(nodes, repository, tmp_path):
+    control = nodes["control"]
+    payload = transmit(tmp_path / "job")
+    unit, number = submit(control, {"sync": {"url": repository.url}}, payload)
+    one = ended(control, number)
+    output = said(control, unit)
+    assert (one["state"], one["execution_node"], one["controller_node"]) == ("successful", "e1", "control"), (one, output)
+    assert "first word" in output
+    first = repository.git("rev-parse", "HEAD")
+    assert one["revision"] == first
+    (sync,) = syncs(control)
+    assert (sync["state"], sync["execution_node"], sync["launched_by"]) == ("successful", "control", "node:control"), sync
+    assert sync["labels"] == {"launch_type": "sync", "job_type": "run"}
+    assert trees(control) == [first]
+
+    # The same commit by its name needs no sync; a role of the requirements is found, links and modes are kept.
+    unit, number = submit(control, {"sync": {"url": repository.url, "revision": first}}, transmit(tmp_path / "role", "with_role.yml"))
+    one = ended(control, number)
+    assert (one["state"], one["revision"]) == ("successful", first), (one, said(control, unit))
+    assert "the role greets" in said(control, unit)
+    assert len(syncs(control)) == 1
+
+    # A branch that moved is fetched again, and the first sync stays the project's.
+    repository.write("site.yml", PLAYBOOK.format("second"))
+    second = repository.commit()
+    unit, number = submit(control, {"sync": {"url": repository.url, "revision": "main"}}, transmit(tmp_path / "link", "link.yml"))
+    one = ended(control, number)
+    assert (one["state"], one["revision"]) == ("successful", second), (one, said(control, unit))
+    assert "second word" in said(control, unit)
+    assert len(syncs(control)) == 2 and trees(control) == sorted([first, second])
+    until("nothing to be left of the syncs", lambda: set(control.command("work list")) == {u for u in control.command("work list") if control.unit(u)["WorkType"] == "controller"})
+    assert list((control.datadir / "control" / ".controller" / "projects").glob("*/sync-*")) == []
+
+
+def test_two_jobs_of_one_project_sync_one_after_the_other_and_survive_a_restart(nodes, repository, tmp_path):
+    control = nodes["control"]
+    payload = transmit(tmp_path / "job")
+    jobs = [submit(control, {"sync": {"url": repository.url}}, payload) for _ in range(3)]
+    until("a sync to run", lambda: any(one["state"] == "running" for one in syncs(control)), PATIENCE)
+    assert sum(one["state"] in ("waiting", "running") for one in syncs(control)) == 1
+    control.restart(signal.SIGKILL)
+    for unit, number in jobs:
+        one = ended(control, number)
+        assert (one["state"], len(one["attempts"])) == ("successful", 1), (one, said(control, unit))
+    assert {one["state"] for one in syncs(control)} == {"successful"} and len(syncs(control)) == 3
+
+
+def test_what_cannot_be_synced_fails_its_job_and_says_why(nodes, repository, tmp_path, credentials):
+    control = nodes["control"]
+    payload = transmit(tmp_path / "job")
+    for sync, why in [
+        ({"url": f"file://{tmp_path}/nowhere"}, "git fetch: fatal: "),
+        ({"url": repository.url, "revision": "nonsense"}, "no branch, tag or commit nonsense"),
+    ]:
+        unit, number = submit(control, {"sync": sync}, payload)
+        one = ended(control, number)
+        assert one["state"] == "failed" and "could not be synced" in one["explanation"] and why in one["explanation"], one
+        until("the unit's end", lambda u=unit: control.unit(u)["StateName"] == "Failed")
+        assert syncs(control)[0]["state"] == "failed"
+    before = ask(control, "job.list")["jobs"]
+    bring = transmit(tmp_path / "bring", files=[("project/site.yml", PLAYBOOK)])
+    add_credential(credentials, "registry", kind="registry", host="quay.io", username="u", password="p")
+    add_credential(credentials, "scm", kind="scm", username="u", password="p", urls=["https://git.example/team"])
+    for header, stream, wanted in [
+        ({"sync": {"url": repository.url}}, bring, "the stream brings files below project/"),
+        ({"sync": {"url": "--upload-pack=x"}}, payload, "sync.url: write it as https://HOST/PATH"),
+        ({"sync": {"url": repository.url, "revision": "--all"}}, payload, "sync.revision: it is no branch, tag or commit"),
+        ({"sync": {"url": "https://git.example/a", "credential": "missing"}}, payload, "credential missing: there is no file"),
+        ({"sync": {"url": "https://git.example/a", "credential": "registry"}}, payload, "credential registry is of kind registry"),
+        ({"sync": {"url": "https://git.example/a", "credential": "scm"}}, payload, "credential scm may not be sent to https://git.example/a"),
+        ({"runner": {"image": "ghcr.io/x", "registry": "registry"}}, payload, "credential registry may not be sent to https://ghcr.io/x"),
+    ]:
+        assert wanted in refusal(control, header, stream)
+    assert ask(control, "job.list")["jobs"] == before
+
+
+def test_a_cancel_ends_the_sync_as_well(nodes, repository, tmp_path):
+    control = nodes["control"]
+    unit, number = submit(control, {"sync": {"url": repository.url}}, transmit(tmp_path / "job"))
+    until("the sync to run", lambda: any(one["state"] == "running" for one in syncs(control)), PATIENCE)
+    assert job(control, number)["state"] == "waiting"
+    ask(control, "job.cancel", id=number)
+    assert ended(control, number)["state"] == "canceled"
+    until("the unit's end", lambda: control.unit(unit)["StateName"] == "Canceled")
+    (sync,) = syncs(control)
+    assert ended(control, sync["id"])["state"] == "canceled"
+    until("all units but the job's to be gone", lambda: set(control.command("work list")) == {unit}, PATIENCE)
+    assert nodes["e1"].command("work list") == {}
+
+
+def test_trees_that_were_not_used_for_longest_go(mesh, nodes, repository, tmp_path):
+    control = nodes["control"]
+    payload = transmit(tmp_path / "job")
+    first = repository.git("rev-parse", "HEAD")
+    _, number = submit(control, {"sync": {"url": repository.url}}, payload)
+    assert ended(control, number)["state"] == "successful"
+    assert trees(control) == [first]
+    for directive in control.directives:
+        if "work-controller" in directive:
+            directive["work-controller"]["projectcache"] = 1
+    control.write_config()
+    control.command("reload")
+    repository.write("site.yml", PLAYBOOK.format("second"))
+    repository.commit()
+    unit, number = submit(control, {"sync": {"url": repository.url}}, payload)
+    assert ended(control, number)["state"] == "successful", said(control, unit)
+    until("the first tree to be deleted", lambda: first not in trees(control))
+
+
+def test_jobs_of_class_control_run_on_the_control_node_and_come_from_admins_alone(nodes, tmp_path):
+    control = nodes["control"]
+    payload = transmit(tmp_path / "job", files=[("project/site.yml", "- hosts: all\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: {msg: here}}]\n")])
+    for kind in ("project_update", "system"):
+        unit, number = submit(control, {"kind": kind}, payload)
+        one = ended(control, number)
+        assert (one["state"], one["execution_node"], one["kind"]) == ("successful", "control", kind), (one, said(control, unit))
+        assert [attempt["work_type"] for attempt in one["attempts"]] == ["local"]
+
+
+def publish(server, name, repository):
+    """Lays a repository where the server finds it, for plain downloads."""
+    target = server.directory / name
+    subprocess.run(["git", "clone", "--quiet", "--bare", str(repository.path), str(target)], check=True, env=environment())
+    subprocess.run(["git", "update-server-info"], cwd=target, check=True, env=environment())
+
+
+def test_a_password_goes_to_the_addresses_of_its_file_alone(server, nodes, tmp_path, credentials):
+    control = nodes["control"]
+    site = Repository(tmp_path / "plain")
+    site.write("site.yml", PLAYBOOK.format("over https"))
+    site.write("lib/word", "word")
+    site.commit()
+    publish(server, "team/site.git", site)
+    library = Repository(tmp_path / "library")
+    library.write("word", "word")
+    library.commit()
+    publish(server, "other/library.git", library)
+    nested = Repository(tmp_path / "nested")
+    nested.write("site.yml", PLAYBOOK.format("nested"))
+    nested.write(".gitmodules", '[submodule "lib"]\n\tpath = lib\n\turl = ../../other/library.git\n')
+    nested.git("update-index", "--add", "--cacheinfo", f"160000,{library.git('rev-parse', 'HEAD')},lib")
+    nested.git("add", ".gitmodules", "site.yml")
+    nested.git("commit", "--quiet", "--message", "x")
+    publish(server, "team/nested.git", nested)
+    add_credential(credentials, "git", kind="scm", username="user", password="canary-of-git", urls=[f"{server.url}/team"])
+    payload = transmit(tmp_path / "job")
+
+    unit, number = submit(control, {"sync": {"url": f"{server.url}/team/site.git", "credential": "git"}}, payload)
+    one = ended(control, number)
+    assert (one["state"], one["revision"]) == ("successful", site.git("rev-parse", "HEAD")), (one, said(control, unit))
+    assert "over https word" in said(control, unit)
+    assert server.login in {login for _, login in server.asked}
+
+    # Another caller who names the commit, but not the credential, does not get the tree.
+    _, number = submit(control, {"sync": {"url": f"{server.url}/team/site.git", "revision": one["revision"]}}, payload)
+    assert "terminal prompts disabled" in ended(control, number)["explanation"]
+
+    # A submodule that lies elsewhere does not get the password.
+    server.asked.clear()
+    _, number = submit(control, {"sync": {"url": f"{server.url}/team/nested.git", "credential": "git"}}, payload)
+    assert "terminal prompts disabled" in ended(control, number)["explanation"]
+    elsewhere = [login for path, login in server.asked if path.startswith("/other/")]
+    assert elsewhere and set(elsewhere) == {""}
+    _, number = submit(control, {"sync": {"url": f"{server.url}/team/nested.git", "credential": "git", "submodules": False}}, payload)
+    assert ended(control, number)["revision"] == nested.git("rev-parse", "HEAD")
+
+
+class Watch:
+    """Looks for secrets in the arguments of every process, until it is ended."""
+
+    def __init__(self, secrets):
+        self.secrets, self.found, self.seen, self.over = secrets, set(), 0, threading.Event()
+        self.thread = threading.Thread(target=self.look)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+    def look(self):
+        while not self.over.is_set():
+            for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    words = entry.read_bytes()
+                    self.seen += 1
+                    self.found |= {(secret, words) for secret in self.secrets if secret.encode() in words}
+
+
+def test_no_secret_is_in_store_log_status_or_process_list(nodes, tmp_path, credentials):
+    control = nodes["control"]
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    secrets = {name: f"canary-of-{name}" for name in ("registry", "git", "scm-key", "variables", "vault")}
+    secrets["key"] = key.read_text().splitlines()[2][:40]
+    add_credential(credentials, "quay", kind="registry", host="quay.example", username="user", password=secrets["registry"])
+    closed = f"127.0.0.1:{free_port()}"
+    add_credential(credentials, "git", kind="scm", username="user", password=secrets["git"], urls=[f"https://{closed}"])
+    lines = ["-----BEGIN OPENSSH PRIVATE KEY-----", secrets["scm-key"], "-----END OPENSSH PRIVATE KEY-----"]
+    add_credential(credentials, "ssh", kind="scm", username="user", ssh_key="\n".join(lines), urls=[f"ssh://{closed}"])
+    go = tmp_path / "go"
+    wait = f"- hosts: all\n  gather_facts: false\n  tasks: [{{ansible.builtin.wait_for: {{path: {go}, sleep: 1}}}}, {{ansible.builtin.command: 'false', when: fails}}]\n"
+    files = [
+        ("project/site.yml", wait),
+        ("env/passwords", json.dumps({"Vault password:\\s*?$": secrets["vault"]})),
+        ("env/cmdline", "--ask-vault-pass"),
+        ("env/ssh_key", key.read_text()),
+    ]
+    payload = lambda name, fails: transmit(tmp_path / name, files=[*files, ("env/extravars", json.dumps({"secret": secrets["variables"], "fails": fails}))])  # noqa: E731
+    registry = {"runner": {"image": "quay.example/ee", "isolation": False, "registry": "quay"}}
+    bare = transmit(tmp_path / "bare")
+    streams = [payload("good", False), payload("bad", True)]
+    with Watch(secrets.values()) as watch:
+        jobs = [submit(control, registry, stream) for stream in streams]
+        # Without podman, or without that registry, it cannot be run.
+        jobs.append(submit(control, {"runner": {"image": "quay.example/ee", "registry": "quay"}}, streams[0]))
+        jobs.append(submit(control, {"sync": {"url": f"https://{closed}/a", "credential": "git"}}, bare))
+        jobs.append(submit(control, {"sync": {"url": f"ssh://{closed}/a", "credential": "ssh"}}, bare))
+        numbers = [number for _, number in jobs]
+        until("two jobs to run", lambda: all(job(control, number)["state"] == "running" for number in numbers[:2]), PATIENCE)
+        until("the playbooks to run", lambda: all(b"playbook_on_task_start" in output_so_far(control, unit) for unit, _ in jobs[:2]), PATIENCE)
+        # It did get there.
+        child = job(control, numbers[0])["attempts"][0]["unit"]
+        assert secrets["registry"] in "".join(path.read_text(errors="replace") for path in (nodes["e1"].datadir / "e1").glob("*/stdin")), child
+        shown = [json.dumps(node.unit(unit)) for node in (control, nodes["e1"]) for unit in node.command("work list")]
+        go.touch()
+        states = [ended(control, number)["state"] for number in numbers]
+    assert states[:2] == ["successful", "failed"] and states[3:] == ["failed", "failed"] and states[2] != "successful", states
+    assert watch.seen and not watch.found, watch.found
+    for number in [*numbers, *(one["id"] for one in syncs(control))]:
+        shown += [json.dumps(job(control, number)), json.dumps(ask(control, "job.explain", id=number))]
+    shown += [said(control, unit) for unit, _ in jobs]
+    shown += [json.dumps(node.unit(unit)) for node in (control, nodes["e1"]) for unit in node.command("work list")]
+    kept = [path.read_bytes().decode(errors="replace") for path in (control.datadir / "control" / ".controller").rglob("*") if path.is_file()]
+    assert len(kept) >= 2 and any("project_sync" in text for text in kept)
+    for name, secret in secrets.items():
+        for text in [*shown, *kept, *nodes.logs().values()]:
+            assert secret not in text, (name, text[max(0, text.index(secret) - 300) :][:600])
