@@ -2,10 +2,12 @@
 //! and state, and passes cancellation and release on, reconnecting for as long as it takes. What clients want is
 //! written down first, so that a restart goes on where the last daemon stopped.
 //! `driver` decides and retries, `failures` is about what clients see meanwhile, `submit` does one thing over one
-//! connection, `session` speaks the lines, `payload` sends it, `output` keeps what has come.
+//! connection, `lookup` finds a unit whose ID never arrived, `session` speaks the lines, `payload` sends it, `output` keeps
+//! what has come.
 
 mod driver;
 mod failures;
+mod lookup;
 mod output;
 mod payload;
 mod session;

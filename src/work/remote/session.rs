@@ -90,6 +90,15 @@ pub(super) struct ControlSession {
 impl ControlSession {
     /// Dials the node's control service and checks that the right node answers.
     pub(super) async fn connect(dialer: &dyn Dialer, remote: &RemoteExtra) -> Result<Self, StepError> {
+        Self::connect_within(dialer, remote, LIMITS).await
+    }
+
+    /// The same for longer answers, say.
+    pub(super) async fn connect_within(
+        dialer: &dyn Dialer,
+        remote: &RemoteExtra,
+        limits: CallLimits,
+    ) -> Result<Self, StepError> {
         let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::refused(e.to_string()))?;
         let tls = (!remote.tls_client.is_empty()).then(|| remote.tls_client.to_string());
         let dialing = timeout(CONNECT, dialer.dial(node.clone(), ServiceName::CONTROL, tls)).await;
@@ -98,7 +107,7 @@ impl ControlSession {
         let wrong = |greeting| {
             StepError::Connection(format!("while expecting node ID {node}, got message: {greeting}"))
         };
-        let connection = match ControlConnection::open(stream, node.as_str(), LIMITS).await {
+        let connection = match ControlConnection::open(stream, node.as_str(), limits).await {
             Err(CallError::NotControl { greeting, .. }) => return Err(wrong(greeting)),
             opened => opened?,
         };

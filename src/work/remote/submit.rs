@@ -131,13 +131,17 @@ impl Remotes {
     /// if not.
     async fn is_there(
         &self,
-        entry: &Entry,
+        entry: &Arc<Entry>,
         remote: &RemoteExtra,
         session: &mut ControlSession,
     ) -> Result<bool, StepError> {
         if !entry.link().is_half_there() {
             let told = match ask_status(session, &remote.remote_unit_id).await {
-                Err(error) if error.code() == Some(ErrorCode::UnknownUnit) => return Ok(false),
+                Err(error) if error.code() == Some(ErrorCode::UnknownUnit) => {
+                    // Without an answer to its submission, no unit that is there was sent a payload.
+                    self.release_unanswered(entry, remote, session.peer).await?;
+                    return Ok(false);
+                }
                 told => told?,
             };
             let life = Life::read(told.state, told.detail.clone(), 0);
@@ -155,9 +159,25 @@ impl Remotes {
                 return Ok(true);
             }
         }
-        self.request_over(session, remote, Verb::Release).await?;
+        if !self.request_over(session, remote, Verb::Release).await? {
+            self.release_unanswered(entry, remote, session.peer).await?;
+        }
         entry.link().set_half_there(false);
         Ok(false)
+    }
+
+    /// Has the other node release the unit that it has under an ID which never arrived here, if any.
+    async fn release_unanswered(
+        &self,
+        entry: &Arc<Entry>,
+        remote: &RemoteExtra,
+        peer: Peer,
+    ) -> Result<(), StepError> {
+        let Some(found) = self.find_there(entry, remote, peer).await? else { return Ok(()) };
+        let mut session = ControlSession::connect(&*self.dialer, &found).await?;
+        self.request_over(&mut session, &found, Verb::Release).await?;
+        // The next submission's answer may be lost as well.
+        self.note(entry, Durability::Durable, |now| now.remote_unit_id = remote.remote_unit_id.clone()).await
     }
 
     /// A signature for a submission, if the unit is to be signed: made for this very payload.
@@ -198,15 +218,20 @@ impl Remotes {
     pub(super) async fn request(&self, entry: &Arc<Entry>, verb: Verb) -> Result<(), StepError> {
         let remote = extra(entry);
         let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
-        self.request_over(&mut session, &remote, verb).await
+        if self.request_over(&mut session, &remote, verb).await? {
+            return Ok(());
+        }
+        let Some(found) = self.find_there(entry, &remote, session.peer).await? else { return Ok(()) };
+        self.request_over(&mut session, &found, verb).await.map(drop)
     }
 
+    /// Returns whether the node knows the unit.
     async fn request_over(
         &self,
         session: &mut ControlSession,
         remote: &RemoteExtra,
         verb: Verb,
-    ) -> Result<(), StepError> {
+    ) -> Result<bool, StepError> {
         let signature = self.sign_request(remote, verb)?;
         let unit = remote.remote_unit_id.to_string();
         let request = match verb {
@@ -216,8 +241,8 @@ impl Remotes {
             }
         };
         match session.connection.command(&Request::Work(request)).await {
-            Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownUnit => Ok(()),
-            answered => Ok(answered.map(drop)?),
+            Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownUnit => Ok(false),
+            answered => Ok(answered.map(|_| true)?),
         }
     }
 
@@ -233,7 +258,7 @@ impl Remotes {
             Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownCommand => {
                 self.poll(entry, &remote, session, &mut output).await
             }
-            Err(error) => self.gone_or(entry, error.into(), output.length).await,
+            Err(error) => self.gone_or(entry, session.peer, error.into(), output.length).await,
         }
     }
 
@@ -288,7 +313,7 @@ impl Remotes {
                 },
                 _ = looks.tick() => {
                     let report = match ask_status(&mut session, id).await {
-                        Err(error) => return self.gone_or(entry, error, output.length).await,
+                        Err(error) => return self.gone_or(entry, session.peer, error, output.length).await,
                         Ok(report) => report,
                     };
                     entry.link().note_progress();
@@ -323,9 +348,19 @@ impl Remotes {
         Ok(session)
     }
 
-    async fn gone_or(&self, entry: &Arc<Entry>, error: StepError, have: u64) -> Result<(), StepError> {
+    async fn gone_or(
+        &self,
+        entry: &Arc<Entry>,
+        peer: Peer,
+        error: StepError,
+        have: u64,
+    ) -> Result<(), StepError> {
         if error.code() != Some(ErrorCode::UnknownUnit) {
             return Err(error);
+        }
+        if self.find_there(entry, &extra(entry), peer).await?.is_some() {
+            // It is followed under that ID.
+            return Ok(());
         }
         let node = extra(entry).remote_node.into();
         entry.apply(self.units.store(), Event::RemoteGone { node, stdout_size: have }).await;
