@@ -139,7 +139,7 @@ def podman(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tests" / "kubernetes")
     import images
 
-    storage = f'[storage]\ndriver = "vfs"\ngraphroot = "{tmp_path}/graph"\nrunroot = "{tmp_path}/run"\n'
+    storage = f'[storage]\ndriver = "overlay"\ngraphroot = "{tmp_path}/graph"\nrunroot = "{tmp_path}/run"\n'
     (tmp_path / "storage.conf").write_text(storage)
     variables = {"CONTAINERS_STORAGE_CONF": str(tmp_path / "storage.conf"), "CONTAINERS_CONF": str(tmp_path / "containers.conf")}
     (tmp_path / "containers.conf").touch()
@@ -150,11 +150,14 @@ def podman(tmp_path, monkeypatch):
         (tmp_path / "containers.conf").write_text(settings)
         done = subprocess.run(["podman", "run", "--rm", IMAGE, "true"], capture_output=True, text=True, timeout=60)
         if done.returncode == 0:
-            return variables
+            yield variables
+            subprocess.run(["podman", "rmi", "--all", "--force"], capture_output=True, timeout=60)
+            return
     print(done.stderr, file=sys.stderr)
     pytest.skip("SKIPPED: podman runs no container here")
 
 
+@pytest.mark.timeout(300)
 def test_a_job_in_an_execution_environment(mesh, podman, tmp_path):
     """The header names image and isolation; the stream of the client says nothing of them."""
     (tmp_path / "runs").mkdir()
