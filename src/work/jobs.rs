@@ -24,12 +24,6 @@ pub const CONTROLLER: &str = "controller";
 /// The work type whose units are operations of the controller.
 pub const OPERATION: &str = "controller-admin";
 
-/// The name of the private data directory of a job's child on its node. A node that gives its units IDs of its own shows
-/// by it which child a unit is.
-pub fn private_dir(unit: &str) -> String {
-    format!("meshd_{unit}")
-}
-
 /// How long the answer to a cancel or release waits for the job's end.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Attempts whose beginning in the output is known.
@@ -100,6 +94,12 @@ pub(super) fn is_admin(caller: &Caller) -> bool {
         Origin::Tcp => caller.trusted && matches!(caller.credentials, CallerName::Certificate(_)),
         Origin::Mesh { .. } => false,
     }
+}
+
+/// The name of the private data directory of a job's child on its node. A node that gives its units IDs of its own shows
+/// by it which child a unit is.
+pub fn private_dir(unit: &str) -> String {
+    format!("meshd_{unit}")
 }
 
 /// ExtraData of a job's unit.

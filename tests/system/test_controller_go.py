@@ -30,6 +30,9 @@ GATE = """
     - name: Wait
       ansible.builtin.wait_for: {{path: "{gate}", timeout: 120}}
 """
+#: A machine that is busy fails a health check, which is repeated after half a minute.
+PATIENCE = 110
+pytestmark = pytest.mark.timeout(240)
 SHAPES = [
     go.parameter(variable, (variable, secure), label=label)
     for variable in go.VARIABLES
@@ -68,7 +71,7 @@ def nodes(request, tmp_path_factory):
             mesh[name].start()
         mesh.wait_for_routes()
         control = mesh["control"]
-        until("the runners' answers", lambda: ready(control) == {"control", "go", "ours"}, 90)
+        until("the runners' answers", lambda: ready(control) == {"control", "go", "ours"}, PATIENCE)
         ask(control, "instance.disable", name="ours")
         yield mesh
 

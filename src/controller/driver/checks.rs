@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::JobDriver;
 use super::world::{ChildInput, ChildNews, ChildRequest};
-use crate::controller::core::{ChildEnd, HealthReport, InstanceName, Rates};
-use crate::controller::health::{BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, next_checks};
+use crate::controller::core::{ChildEnd, HealthReport, InstanceName};
+use crate::controller::health::{BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, Surroundings, next_checks};
 use crate::controller::store::Error;
 
 /// How long the release of a check's unit is waited for.
@@ -92,13 +92,10 @@ impl JobDriver {
             Ok(_) => tracing::debug!(instance = %name, "healthy"),
             Err(errors) => tracing::warn!(instance = %name, ?errors, "the health check failed"),
         }
+        let surroundings = Surroundings::read(|name| std::env::var(name).ok());
+        let report = report.map(|it| if *name == self.node { surroundings.correct(it) } else { it });
         let (name, options) = (name.clone(), self.options());
-        let reserve = Rates::default().memory_reserve;
-        let rates = Rates {
-            forks_per_cpu: options.forks_per_cpu,
-            mib_per_fork: options.mib_per_fork,
-            memory_reserve: options.memory_reserve.unwrap_or(reserve),
-        };
+        let rates = surroundings.rates(options.forks_per_cpu, options.mib_per_fork, options.memory_reserve);
         let change = move |registry: &mut crate::controller::store::Registry, now| {
             let record = registry.instance_mut(&name)?;
             record.last_health_check = Some(now);

@@ -44,7 +44,8 @@ impl JobDriver {
 
     /// Where the child of an attempt unpacks what it reads.
     pub(super) fn private_data_dir(&self, attempt: &Attempt) -> String {
-        format!("{}/meshd_{}", self.options().run_dir.display(), attempt.unit)
+        let name = crate::work::jobs::private_dir(attempt.unit.as_str());
+        self.options().run_dir.join(name).display().to_string()
     }
 
     /// What was asked for with a job.

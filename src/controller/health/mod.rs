@@ -2,6 +2,7 @@
 //! instances are asked next. It sends nothing; [`Instance`](super::core::Instance) knows when a check is due.
 
 mod schedule;
+mod surroundings;
 
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use serde_json::Value;
 use super::core::{ChildEnd, Cpus, HealthReport};
 
 pub use self::schedule::{CHECKS_AT_ONCE, next_checks, next_due};
+pub use self::surroundings::Surroundings;
 
 /// The `params` of the child.
 pub const PARAMS: &str = "--worker-info";

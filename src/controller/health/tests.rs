@@ -117,3 +117,29 @@ fn only_so_many_are_checked_at_once_and_only_those_in_reach() {
     instances.iter_mut().for_each(|instance| instance.seen.clear());
     assert!(next_checks(&instances, &owner, &BTreeSet::new(), now).is_empty());
 }
+
+#[test]
+fn awx_variables_and_a_pod_change_the_measure() {
+    let read = |known: &[(&str, &str)]| {
+        let known: std::collections::BTreeMap<&str, &str> = known.iter().copied().collect();
+        Surroundings::read(|name| known.get(name).map(|value| (*value).to_owned()))
+    };
+    let report = good(ANSWER);
+    let nothing = read(&[("SYSTEM_TASK_FORKS_CPU", "many"), ("SYSTEM_TASK_ABS_MEM", "")]);
+    assert_eq!(nothing, Surroundings::default());
+    assert_eq!(nothing.rates(4, 100, None), Rates::default());
+    assert_eq!(nothing.correct(report.clone()), report);
+    let rates =
+        read(&[("SYSTEM_TASK_FORKS_CPU", "6"), ("SYSTEM_TASK_FORKS_MEM", "50")]).rates(4, 100, Some(1));
+    assert_eq!(rates, Rates { forks_per_cpu: 6, mib_per_fork: 50, memory_reserve: 1 });
+    // A pod of half a processor and 3 GiB.
+    let pod = [
+        ("KUBERNETES_SERVICE_HOST", "10.0.0.1"),
+        ("SYSTEM_TASK_ABS_CPU", "500m"),
+        ("SYSTEM_TASK_ABS_MEM", "3Gi"),
+    ];
+    let pod = read(&pod);
+    let own = pod.correct(report);
+    let measured = Capacities::measure(own.cpus, own.memory, &pod.rates(4, 100, None));
+    assert_eq!(measured, Capacities { cpu: 2, mem: 30 });
+}
