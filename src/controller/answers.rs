@@ -41,7 +41,7 @@ pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Value> {
             "groups": groups,
             "version": instance.version,
             "uuid": instance.uuid,
-            "errors": instance.errors,
+            "errors": instance.errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "last_seen": shown(instance.last_seen()),
             "last_health_check": shown(record.last_health_check),
         })

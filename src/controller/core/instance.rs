@@ -125,6 +125,39 @@ pub struct HealthReport {
     pub version: String,
 }
 
+/// Something that is wrong with an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+pub enum InstanceFault {
+    /// Reported by its runner, or by a health check that failed.
+    #[error("{0}")]
+    Health(String),
+    /// Its advertisement's time and the time of its arrival differ by that many seconds.
+    #[error("its clock is off by {0} s: its tokens will be refused")]
+    Clock(u64),
+    /// Its machine is not the one that had this name.
+    #[error("its machine has changed from {former} to {now}: renamed or reinstalled")]
+    Machine {
+        /// The machine's identity before.
+        former: String,
+        /// The machine's identity now.
+        now: String,
+    },
+    /// Its machine had another name, which is not seen any more.
+    #[error("its machine was {0} before, which is not seen any more: remove {0} if it was renamed")]
+    Renamed(InstanceName),
+}
+
+impl InstanceFault {
+    /// Health checks know nothing of the clock.
+    const fn is_of_clock(&self) -> bool {
+        match self {
+            Self::Clock(_) => true,
+            Self::Health(_) | Self::Machine { .. } | Self::Renamed(_) => false,
+        }
+    }
+}
+
 /// The record of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
@@ -155,7 +188,7 @@ pub struct Instance {
     /// The runner's version at its last good health check.
     pub version: Option<String>,
     /// Problems that an operator should look at.
-    pub errors: Vec<String>,
+    pub errors: Vec<InstanceFault>,
     /// When the next health check is due, if any.
     pub health_due: Option<Time>,
     /// Failed health checks in a row.
@@ -234,24 +267,35 @@ impl Instance {
         }
     }
 
-    /// Its advertisement's time differs that much from the time of arrival.
-    pub fn on_clock_offset(&mut self, offset: Duration) {
-        const OFF: &str = "its clock is off by ";
-        self.errors.retain(|error| !error.starts_with(OFF));
-        if offset > CLOCK_TOLERANCE {
-            self.errors.push(format!("{OFF}{} s: its tokens will be refused", offset.as_secs()));
+    /// Its advertisement's time differs that much from the time of arrival. Returns whether that is news: a small
+    /// change of a difference that is known is none.
+    pub fn on_clock_offset(&mut self, offset: Duration) -> bool {
+        let known = self.errors.iter().find_map(|error| match error {
+            InstanceFault::Clock(seconds) => Some(*seconds),
+            InstanceFault::Health(_) | InstanceFault::Machine { .. } | InstanceFault::Renamed(_) => None,
+        });
+        let off = Some(offset.as_secs()).filter(|_| offset > CLOCK_TOLERANCE);
+        let is_same = match (known, off) {
+            (None, None) => true,
+            (Some(known), Some(off)) => known.abs_diff(off) <= CLOCK_TOLERANCE.as_secs(),
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        if is_same {
+            return false;
         }
+        self.errors.retain(|error| !error.is_of_clock());
+        self.errors.extend(off.map(InstanceFault::Clock));
+        true
     }
 
     /// A health check succeeded.
     pub fn on_healthy(&mut self, report: HealthReport, rates: &Rates) {
         self.capacities = Capacities::measure(report.cpus, report.memory, rates);
-        self.errors.clear();
+        self.errors.retain(InstanceFault::is_of_clock);
         if let (Some(former), Some(uuid)) = (&self.uuid, &report.uuid)
             && former != uuid
         {
-            self.errors
-                .push(format!("its machine has changed from {former} to {uuid}: renamed or reinstalled"));
+            self.errors.push(InstanceFault::Machine { former: former.clone(), now: uuid.clone() });
         }
         self.uuid = report.uuid;
         self.version = Some(report.version);
@@ -263,9 +307,15 @@ impl Instance {
         }
     }
 
+    /// Its machine is that of an instance which is not seen any more.
+    pub fn on_renamed(&mut self, former: InstanceName) {
+        self.errors.push(InstanceFault::Renamed(former));
+    }
+
     /// A health check failed or reported errors: running jobs continue, but no new ones start.
     pub fn on_unhealthy(&mut self, errors: Vec<String>, now: Time) {
-        self.errors = errors;
+        self.errors.retain(InstanceFault::is_of_clock);
+        self.errors.extend(errors.into_iter().map(InstanceFault::Health));
         self.health_failures = self.health_failures.saturating_add(1);
         self.health_due = Some(now + HEALTH_BACK_OFF.delay(self.health_failures));
         self.set_unavailable();

@@ -39,8 +39,8 @@ pub use self::fit::{Why, unusable};
 pub use self::group::{Backing, Group, LaunchGroups, Level, Member, MemberOrigin, Policy};
 pub use self::impact::{CONTROL_IMPACT, Class, JobKind, Size, Slice};
 pub use self::instance::{
-    CLOCK_TOLERANCE, HEALTH_BACK_OFF, HealthReport, Instance, NodeState, NodeType, Offer, SIGHTING_LIFE,
-    Sighting,
+    CLOCK_TOLERANCE, HEALTH_BACK_OFF, HealthReport, Instance, InstanceFault, NodeState, NodeType, Offer,
+    SIGHTING_LIFE, Sighting,
 };
 pub use self::job::{Job, OnLoss, QUOTA_BACK_OFF, QuotaWait, Refused, Retry};
 pub use self::lease::{Epoch, Fence, Fenced, Lease, LeaseTimes, Tenure};

@@ -111,20 +111,31 @@ fn another_machine_under_the_same_name_is_noticed() {
     e1.on_healthy(report("a"), &Rates::default());
     assert!(e1.errors.is_empty());
     e1.on_healthy(report("b"), &Rates::default());
-    assert_eq!(e1.errors, ["its machine has changed from a to b: renamed or reinstalled"]);
+    assert_eq!(faults(&e1), ["its machine has changed from a to b: renamed or reinstalled"]);
+    e1.on_healthy(report("b"), &Rates::default());
+    assert!(e1.errors.is_empty(), "the next good check takes the warning away");
 }
 
 #[test]
 fn a_wrong_clock_is_an_error_but_no_loss() {
     let mut e1 = execution("e1", 10);
-    e1.on_clock_offset(secs(30));
+    assert!(!e1.on_clock_offset(secs(30)));
     assert!(e1.errors.is_empty());
-    e1.on_clock_offset(secs(31));
-    e1.on_clock_offset(secs(4000));
-    assert_eq!(e1.errors, ["its clock is off by 4000 s: its tokens will be refused"]);
+    assert!(e1.on_clock_offset(secs(31)));
+    assert!(e1.on_clock_offset(secs(4000)) && !e1.on_clock_offset(secs(4020)));
+    let off = "its clock is off by 4000 s: its tokens will be refused";
+    assert_eq!(faults(&e1), [off]);
     assert_eq!(e1.capacity(), 10);
-    e1.on_clock_offset(secs(1));
+    e1.on_unhealthy(vec!["no runner".into()], START);
+    assert_eq!(faults(&e1), [off, "no runner"], "a health check says nothing about the clock");
+    e1.on_healthy(report("a"), &Rates::default());
+    assert_eq!(faults(&e1), [off]);
+    assert!(e1.on_clock_offset(secs(1)));
     assert!(e1.errors.is_empty());
+}
+
+fn faults(instance: &Instance) -> Vec<String> {
+    instance.errors.iter().map(ToString::to_string).collect()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Instances, groups, members, and what operators do to them.
 
 use super::*;
-use crate::controller::core::{Adjustment, MemberOrigin};
+use crate::controller::core::{Adjustment, InstanceFault, MemberOrigin};
 
 both![
     every_column_of_an_instance_and_a_group_comes_back,
@@ -26,7 +26,7 @@ async fn every_column_of_an_instance_and_a_group_comes_back(site: Site) {
         signs: true,
         uuid: Some("uuid".into()),
         version: Some("ansible-runner-2.4".into()),
-        errors: vec!["one".into(), "tv\u{e5}".into()],
+        errors: vec![InstanceFault::Health("one".into()), InstanceFault::Clock(31)],
         health_due: Some(Time(6)),
         health_failures: 2,
         ..record.instance
