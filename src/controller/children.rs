@@ -133,7 +133,7 @@ impl Children for RegistryChildren {
         Box::pin(async move {
             let watch = self.0.watch_child(&unit).ok();
             let results = self.0.results(&unit, from, &Caller::local()).await.ok();
-            let stream = Followed { registry: self.0.clone(), watch, results, is_accepted: false, unit };
+            let stream = Followed { registry: self.0.clone(), watch, results, told: None, unit };
             Box::new(stream) as Box<dyn ChildStream>
         })
     }
@@ -214,7 +214,8 @@ struct Followed {
     watch: Option<ChildWatch>,
     /// `None` once all of it was delivered, or it cannot be read.
     results: Option<ResultStream>,
-    is_accepted: bool,
+    /// The contacts when its acceptance was told last.
+    told: Option<Option<u64>>,
 }
 
 impl Followed {
@@ -241,8 +242,10 @@ impl ChildStream for Followed {
                     return self.ended();
                 };
                 let status = watch.now();
-                if status.is_accepted && !status.state.is_final() && !self.is_accepted {
-                    self.is_accepted = true;
+                // What is known from an earlier process says nothing about now.
+                let is_there = status.is_accepted && status.contacts != Some(0);
+                if is_there && !status.state.is_final() && self.told != Some(status.contacts) {
+                    self.told = Some(status.contacts);
                     let (registry, unit) = (self.registry.clone(), self.unit.clone());
                     tokio::spawn(async move { registry.drop_child_payload(&unit).await });
                     return ChildNews::Accepted;

@@ -111,7 +111,7 @@ pub enum Known {
 /// News of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChildNews {
-    /// Its node has accepted it.
+    /// Its node has accepted it, or was found to have it after a silence.
     Accepted,
     /// More output.
     Output(Bytes),

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use super::{Registry, detached};
 use crate::rpc::request::SubmitRequest;
 use crate::wire::{NodeId, WorkCommand};
@@ -21,29 +23,45 @@ pub struct ChildStatus {
     pub detail: String,
     /// The node that runs it has it.
     pub is_accepted: bool,
+    /// How often another node that runs it was found to have it, since this process began; `None` if it runs here.
+    pub contacts: Option<u64>,
 }
 
 /// Follows how the child of a job stands.
 #[derive(Debug)]
-pub struct ChildWatch(Follower);
+pub struct ChildWatch {
+    status: Follower,
+    contacts: Option<watch::Receiver<u64>>,
+}
 
 impl ChildWatch {
     /// How it stands.
     pub fn now(&mut self) -> ChildStatus {
-        let status = self.0.borrow_and_update();
+        let contacts = self.contacts.as_mut().map(|contacts| *contacts.borrow_and_update());
+        let status = self.status.borrow_and_update();
         let is_there = status.remote().is_some_and(|remote| remote.remote_started);
         let state = status.life.state;
         ChildStatus {
             state,
             detail: status.life.detail.clone(),
             is_accepted: is_there || state != State::Pending,
+            contacts,
         }
     }
 
     /// Returns when that may have changed.
     pub async fn changed(&mut self) {
-        // The follower keeps the sender, so this cannot fail.
-        let _never = self.0.changed().await;
+        // The follower keeps both senders, so these cannot fail.
+        let contacts = async {
+            match &mut self.contacts {
+                Some(contacts) => _ = contacts.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _never = self.status.changed() => {}
+            () = contacts => {}
+        }
     }
 }
 
@@ -140,7 +158,9 @@ impl Registry {
     /// # Errors
     /// There is no such unit.
     pub fn watch_child(&self, unit: &str) -> Result<ChildWatch, WorkError> {
-        Ok(ChildWatch(self.units.find(unit)?.subscribe()))
+        let entry = self.units.find(unit)?;
+        let contacts = entry.status().remote().is_some().then(|| entry.link().contacts());
+        Ok(ChildWatch { status: entry.subscribe(), contacts })
     }
 
     /// Cancels a unit for the controller, which clients may not do.

@@ -53,6 +53,8 @@ pub(crate) struct Link {
     growth: watch::Sender<u64>,
     /// Rises whenever a connection has been of use.
     progress: AtomicU64,
+    /// Rises whenever the other node tells of the unit for the first time on a connection.
+    contacts: watch::Sender<u64>,
     /// Whether a driver runs. A plain lock, never held across a wait.
     driven: Mutex<bool>,
     /// Held by blocking code while it looks at the length of `stdout` or adds to it: an addition whose asker was
@@ -85,6 +87,15 @@ impl Link {
     /// A connection has been of use: the other node answered, took payload or sent output.
     fn note_progress(&self) {
         self.progress.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn note_contact(&self) {
+        self.contacts.send_modify(|count| *count += 1);
+    }
+
+    /// Rises with each connection on which the other node has told of the unit: it has the unit at that moment.
+    pub(crate) fn contacts(&self) -> watch::Receiver<u64> {
+        self.contacts.subscribe()
     }
 
     /// The number of an attempt that begins; the latest one's unit counts.

@@ -68,6 +68,7 @@ impl Remotes {
         entry.save(self.units.store()).await?;
         link.set_half_there(false);
         session.connection.finish(LIMITS.answer).await?;
+        link.note_contact();
         // A restart that finds the ID alone asks there what has become of it.
         self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await
     }
@@ -268,9 +269,13 @@ impl Remotes {
         session: &mut ControlSession,
         output: &mut Output,
     ) -> Result<(), StepError> {
+        let mut is_new = true;
         loop {
             let frame = Frame::read(session.connection.reader()).await?;
             entry.link().note_progress();
+            if std::mem::take(&mut is_new) {
+                entry.link().note_contact();
+            }
             match frame {
                 Frame::Output(bytes) => output.append(self, bytes.into()).await?,
                 Frame::Status(report) if report.state.is_final() && report.stdout_size > output.length => {
@@ -317,6 +322,9 @@ impl Remotes {
                         Ok(report) => report,
                     };
                     entry.link().note_progress();
+                    if last.is_none() {
+                        entry.link().note_contact();
+                    }
                     if !report.state.is_final() {
                         self.report_here(entry, report.clone(), output.length).await;
                     } else {
