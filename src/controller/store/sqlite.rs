@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, params_from_iter};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::error::Error;
@@ -59,18 +60,19 @@ impl Sqlite {
         )?;
         connection.set_prepared_statement_cache_capacity(64);
         let clock = Clock::start();
+        let own = clock.clone();
         let (queue, waiting) = mpsc::channel(QUEUE);
         let writer = std::thread::Builder::new()
             .name("controller-store".into())
             .spawn(move || {
-                write_all(&connection, clock, waiting, &changes);
+                write_all(&connection, &clock, waiting, &changes);
                 drop(connection);
                 // Last, so that the next holder finds a closed database.
                 drop(lock);
             })
             .map_err(Error::file(path))?;
         let readers = Arc::default();
-        Ok(Self { path: path.to_owned(), clock, queue: Some(queue), writer: Some(writer), readers })
+        Ok(Self { path: path.to_owned(), clock: own, queue: Some(queue), writer: Some(writer), readers })
     }
 
     pub(super) async fn write<T: Send + 'static>(
@@ -89,7 +91,7 @@ impl Sqlite {
         &self,
         verb: impl Fn(&mut dyn Sql) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let (path, clock, readers) = (self.path.clone(), self.clock, self.readers.clone());
+        let (path, clock, readers) = (self.path.clone(), self.clock.clone(), self.readers.clone());
         let work = move || {
             let idle = readers.lock().pop();
             let connection = idle.map_or_else(|| open_reader(&path), Ok)?;
@@ -232,19 +234,26 @@ fn open_reader(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// The wall clock at the start, and from there on the monotonic one.
-#[derive(Debug, Clone, Copy)]
+/// The wall clock at the start, and from there on the monotonic one: the runtime's, as for every timer of the driver,
+/// on the store's own thread too.
+#[derive(Debug, Clone)]
 struct Clock {
-    started: Instant,
+    runtime: Option<Handle>,
+    started: tokio::time::Instant,
     wall: i64,
 }
 
 impl Clock {
     fn start() -> Self {
-        Self { started: Instant::now(), wall: jiff::Timestamp::now().as_millisecond() }
+        Self {
+            runtime: Handle::try_current().ok(),
+            started: tokio::time::Instant::now(),
+            wall: jiff::Timestamp::now().as_millisecond(),
+        }
     }
 
     fn now(&self) -> Time {
+        let _within = self.runtime.as_ref().map(Handle::enter);
         Time(self.wall) + self.started.elapsed()
     }
 }
@@ -284,7 +293,7 @@ impl<T: Send, F: Fn(&mut dyn Sql) -> Result<T, Error> + Send> Waiting for Pendin
 /// The writer's thread: commits until all handles are dropped.
 fn write_all(
     connection: &Connection,
-    clock: Clock,
+    clock: &Clock,
     mut queue: mpsc::Receiver<Box<dyn Waiting>>,
     changes: &watch::Sender<u64>,
 ) {
@@ -304,7 +313,7 @@ fn write_all(
 /// Runs the first write and those that wait behind it, and commits them.
 fn commit_together(
     connection: &Connection,
-    clock: Clock,
+    clock: &Clock,
     first: Box<dyn Waiting>,
     queue: &mut mpsc::Receiver<Box<dyn Waiting>>,
     writes: &mut Vec<Box<dyn Waiting>>,
@@ -336,7 +345,7 @@ fn commit_together(
 /// Runs one write so that its failure undoes nothing else. Returns whether it has something to announce.
 fn run_in_savepoint(
     connection: &Connection,
-    clock: Clock,
+    clock: &Clock,
     write: &mut dyn Waiting,
 ) -> Result<bool, rusqlite::Error> {
     connection.execute_batch("SAVEPOINT one")?;
