@@ -68,6 +68,11 @@ impl Service {
         let store = Store::open(store, &node).await?;
         let children = Arc::new(RegistryChildren(registry.clone()));
         let driver = JobDriver::start(node, store, options, mesh, children, projects).await?;
+        Ok(Self::serve(driver, &registry).await)
+    }
+
+    /// Makes units of jobs reach a driver, and runs it.
+    pub(super) async fn serve(driver: Arc<JobDriver>, registry: &Registry) -> Self {
         let stop = CancellationToken::new();
         let service = Self {
             driver: driver.clone(),
@@ -75,21 +80,20 @@ impl Service {
             stop: stop.clone(),
             cleaning: Arc::default(),
         };
-        registry
-            .serve_jobs(Box::new(Door {
-                driver: Arc::downgrade(&driver),
-                registry: registry.clone(),
-                stop: stop.clone(),
-                cleaning: service.cleaning.clone(),
-            }))
-            .await;
+        let door = Door {
+            driver: Arc::downgrade(&driver),
+            registry: registry.clone(),
+            stop: stop.clone(),
+            cleaning: service.cleaning.clone(),
+        };
+        registry.serve_jobs(Box::new(door)).await;
         tokio::spawn(async move {
             driver.run(stop.clone()).await;
             // A node that stands down keeps no house either.
             stop.cancel();
         });
         tokio::spawn(service.clone().keep_house());
-        Ok(service)
+        service
     }
 
     /// Replaces the settings.

@@ -14,7 +14,6 @@ use crate::controller::core::{
     Attempt, AttemptNo, ChildEnd, Duty, Ending, Evidence, Job, JobId, Progress, RetryDelay,
 };
 use crate::controller::store::Error;
-use crate::work::jobs::JobUnit;
 
 /// Between two tries to release a unit.
 const RELEASE: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
@@ -150,15 +149,20 @@ impl JobDriver {
             }
             Some(_) | None => "the attempt before did not come to its end".to_owned(),
         };
-        let mut output = AttemptOutput::begin(self.first_unit(id), job, n, &last_words).await;
+        let mut output = AttemptOutput::begin(self.first_unit(id), job, n, &last_words).await?;
         let mut stream = self.children.follow(unit.clone(), output.position()).await;
-        let mut is_open = attempt.progress == Progress::Running;
+        let mut is_running = attempt.progress == Progress::Running;
         let mut is_cancelled = false;
         let mut counted = Instant::now();
         let (end, detail) = loop {
-            if *duty.borrow_and_update() == Duty::Cancel && !std::mem::replace(&mut is_cancelled, true) {
-                let (children, unit) = (self.children.clone(), unit.clone());
-                tokio::spawn(async move { children.cancel(unit).await });
+            match *duty.borrow_and_update() {
+                Duty::Cancel if !std::mem::replace(&mut is_cancelled, true) => {
+                    let (children, unit) = (self.children.clone(), unit.clone());
+                    tokio::spawn(async move { children.cancel(unit).await });
+                }
+                // It is lost, until there is news of it.
+                Duty::Ask => is_running = false,
+                Duty::Send | Duty::Follow | Duty::Cancel | Duty::Release | Duty::Nothing => {}
             }
             let news = tokio::select! {
                 news = stream.next() => news,
@@ -167,8 +171,8 @@ impl JobDriver {
                     Err(_) => return Ok(false),
                 },
             };
-            if !is_open && !matches!(news, ChildNews::Ended { .. }) {
-                is_open = true;
+            if !is_running && !matches!(news, ChildNews::Ended { .. }) {
+                is_running = true;
                 self.store
                     .drive(self.fence.clone(), id, None, move |job, now| job.on_accepted(n, now))
                     .await?;
@@ -191,14 +195,15 @@ impl JobDriver {
             }
         };
         output.parser.finish();
+        // Before the end is known: the next attempt may begin at once.
+        self.copy_missing(&unit, &mut output, false).await;
         let evidence = output.parser.evidence(end, detail);
         let figures = Some(output.figures());
         let report =
             move |job: &mut crate::controller::core::Driven<'_>, now| job.on_ended(n, &evidence, now);
         let job = self.store.drive(self.fence.clone(), id, figures, report).await?;
         if job.state.is_final() && job.current().is_some_and(|current| current.n == n) {
-            let (unit_of_job, written) = (self.first_unit(id), output.written());
-            self.copy_rest(&unit, unit_of_job, written).await;
+            self.copy_missing(&unit, &mut output, true).await;
         }
         Ok(true)
     }
@@ -208,14 +213,26 @@ impl JobDriver {
         Ok(!job.state.is_final() && job.current().is_some_and(|current| current.n == n))
     }
 
-    /// Copies what was held back, or what an earlier process did not copy.
-    async fn copy_rest(&self, child: &str, unit: Option<JobUnit>, written: u64) {
-        let Some(unit) = unit.filter(|_| self.children.known(child) == Known::Here) else { return };
-        let mut stream = self.children.follow(child.to_owned(), written).await;
-        loop {
+    /// Adds what was held back of an ended child to its job's output.
+    async fn copy_missing(&self, child: &str, output: &mut AttemptOutput, is_final: bool) {
+        let missing = output.missing(is_final);
+        let Some(unit) = output.unit.clone().filter(|_| self.children.known(child) == Known::Here) else {
+            return;
+        };
+        let mut left = missing.end.saturating_sub(missing.start);
+        if left == 0 {
+            return;
+        }
+        let mut stream = self.children.follow(child.to_owned(), missing.start).await;
+        while left > 0 {
             match stream.next().await {
                 ChildNews::Accepted => {}
-                ChildNews::Output(bytes) => unit.append(bytes).await,
+                ChildNews::Output(mut bytes) => {
+                    bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                    left -= bytes.len() as u64;
+                    output.note_written(bytes.len() as u64);
+                    unit.append(bytes).await;
+                }
                 ChildNews::Ended { .. } => return,
             }
         }
@@ -229,10 +246,18 @@ impl JobDriver {
             return self.show_unless_final(&job).await;
         }
         if let (Some(unit), Some(attempt), false) = (self.first_unit(id), job.attempt(n), is_copied) {
-            let extra = unit.extra();
-            if extra.output_attempt == n.0 {
-                let written = unit.output_size().saturating_sub(extra.output_from);
-                self.copy_rest(&attempt.unit.to_string(), Some(unit), written).await;
+            let child = attempt.unit.to_string();
+            if unit.extra().output_attempt == n.0 && self.children.known(&child) == Known::Here {
+                let mut output = AttemptOutput::begin(Some(unit), &job, n, "").await?;
+                let mut stream = self.children.follow(child.clone(), output.position()).await;
+                loop {
+                    match stream.next().await {
+                        ChildNews::Accepted => {}
+                        ChildNews::Output(bytes) => output.push(bytes).await,
+                        ChildNews::Ended { .. } => break,
+                    }
+                }
+                self.copy_missing(&child, &mut output, true).await;
             }
         }
         self.show(id).await
@@ -240,17 +265,5 @@ impl JobDriver {
 
     async fn show_unless_final(&self, job: &Job) -> Result<(), Error> {
         if job.state.is_final() { Ok(()) } else { self.show(job.id).await }
-    }
-
-    /// An attempt is lost. If its job ends with it, the units show that.
-    pub(super) async fn show_lost(&self, id: JobId) -> Result<(), Error> {
-        let job = self.store.job(id).await?;
-        if let Some(unit) = self.first_unit(id)
-            && job.state.is_final()
-            && job.retry.max > 0
-        {
-            unit.append(crate::controller::stream::lost_line(&job.explanation).into()).await;
-        }
-        self.show(id).await
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::JobDriver;
 use super::world::{ChildInput, ChildNews, ChildRequest};
-use crate::controller::core::{ChildEnd, HealthReport, InstanceName};
+use crate::controller::core::{ChildEnd, HealthReport, Instance, InstanceName, NodeState};
 use crate::controller::health::{BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, Surroundings, next_checks};
-use crate::controller::store::Error;
+use crate::controller::store::{Error, Registry};
 
 /// How long the release of a check's unit is waited for.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -96,13 +96,15 @@ impl JobDriver {
         let report = report.map(|it| if *name == self.node { surroundings.correct(it) } else { it });
         let (name, options) = (name.clone(), self.options());
         let rates = surroundings.rates(options.forks_per_cpu, options.mib_per_fork, options.memory_reserve);
-        let change = move |registry: &mut crate::controller::store::Registry, now| {
+        let change = move |registry: &mut Registry, now| {
+            let former = report.as_ref().ok().and_then(|report| former_name(registry, &name, report));
             let record = registry.instance_mut(&name)?;
             record.last_health_check = Some(now);
             match report.clone() {
                 Ok(report) => {
                     (record.cpu, record.memory) = (report.cpus.tenths(), report.memory);
                     record.instance.on_healthy(report, &rates);
+                    former.into_iter().for_each(|former| record.instance.on_renamed(former));
                 }
                 Err(errors) => record.instance.on_unhealthy(errors, now),
             }
@@ -110,4 +112,14 @@ impl JobDriver {
         };
         self.store.change_registry(None, change).await
     }
+}
+
+/// The instance that is not seen any more and had this machine: several nodes may share one that is.
+fn former_name(registry: &Registry, name: &InstanceName, report: &HealthReport) -> Option<InstanceName> {
+    let uuid = report.uuid.as_ref()?;
+    let records = registry.instances.iter().map(|record| &record.instance);
+    let was_it = |other: &&Instance| {
+        other.name != *name && other.node_state == NodeState::Unavailable && other.uuid.as_ref() == Some(uuid)
+    };
+    records.filter(was_it).map(|other| other.name.clone()).next()
 }

@@ -20,15 +20,16 @@ pub mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use self::discovery::Sightings;
+use self::discovery::{Own, Sightings};
 pub use self::request::parsed;
 pub use self::shown::rfc3339;
 use self::world::{Children, Mesh};
@@ -164,10 +165,10 @@ impl JobDriver {
     /// Looks at the mesh: new nodes are registered, and the store learns who is seen.
     async fn observe(&self, sightings: &mut Sightings) -> Result<(), Error> {
         let nodes = self.mesh.nodes().await;
-        sightings.note(&nodes, Instant::now());
-        let (own, signs) = (self.node.clone(), self.mesh.signs());
-        discovery::register(&self.store, nodes, own, signs, ControllerOptions::clone(&self.options()))
-            .await?;
+        sightings.note(&nodes, Instant::now(), Timestamp::now().as_millisecond());
+        let own = Own { name: self.node.clone(), signs: self.mesh.signs() };
+        let options = ControllerOptions::clone(&self.options());
+        discovery::register(&self.store, nodes, own, sightings.offsets(), options).await?;
         let seen = sightings.report(&self.node, Instant::now());
         let known: BTreeSet<InstanceName> =
             self.store.registry().await?.plain_instances().into_iter().map(|one| one.name).collect();
@@ -184,7 +185,7 @@ impl JobDriver {
         }
         for (job, attempt) in losses.attempts {
             tracing::warn!(%job, %attempt, "an attempt is lost with its instance");
-            self.show_lost(job).await?;
+            self.show(job).await?;
         }
         self.store.remove_drained().await.map(drop)
     }
@@ -269,3 +270,6 @@ fn unless_away_said(result: Result<(), Error>) -> Result<bool, Error> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,12 +2,14 @@
 //! lines and whole zips only, so that another attempt's can follow.
 
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::ops::Range;
+use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
 
 use crate::controller::core::{AttemptNo, Job};
-use crate::controller::store::Figures;
+use crate::controller::store::{Error, Figures};
 use crate::controller::stream::{WorkerOutput, lost_line};
 use crate::work::jobs::JobUnit;
 
@@ -18,7 +20,7 @@ const CHUNK: usize = 256 << 10;
 /// The output of one attempt.
 pub(super) struct AttemptOutput {
     /// `None` once the unit of the job is gone.
-    unit: Option<JobUnit>,
+    pub(super) unit: Option<JobUnit>,
     pub(super) parser: WorkerOutput,
     /// A retry may follow.
     holds_back: bool,
@@ -31,21 +33,26 @@ pub(super) struct AttemptOutput {
 
 impl AttemptOutput {
     /// Begins the output of an attempt, or goes on where an earlier process stopped.
-    pub(super) async fn begin(unit: Option<JobUnit>, job: &Job, n: AttemptNo, last_words: &str) -> Self {
+    ///
+    /// # Errors
+    /// What is there cannot be read.
+    pub(super) async fn begin(
+        unit: Option<JobUnit>,
+        job: &Job,
+        n: AttemptNo,
+        last_words: &str,
+    ) -> Result<Self, Error> {
         let mut parser = WorkerOutput::default();
-        let mut written = 0;
         if let Some(unit) = &unit {
-            if unit.extra().output_attempt != n.0 && unit.output_size() > 0 {
-                unit.append(lost_line(last_words).into()).await;
+            if unit.extra().output_attempt != n.0 {
+                close(unit, last_words).await?;
             }
-            let (path, from) = (unit.output(), unit.begin_output(n.0).await);
-            let read = tokio::task::spawn_blocking(move || replay(&path, from)).await;
-            if let Ok(Some((known, bytes))) = read {
-                (parser, written) = (known, bytes);
-            }
+            let from = unit.begin_output(n.0).await;
+            parser = replay(unit, from).await?;
         }
+        let written = parser.position();
         let holds_back = job.retry.max > 0;
-        Self { unit, parser, holds_back, held: BytesMut::new(), written, is_behind: false }
+        Ok(Self { unit, parser, holds_back, held: BytesMut::new(), written, is_behind: false })
     }
 
     /// The byte of the worker's output from which on it is to be read.
@@ -53,9 +60,11 @@ impl AttemptOutput {
         self.parser.position()
     }
 
-    /// The byte up to which it is in the output of the job.
-    pub(super) fn written(&self) -> u64 {
-        self.written
+    /// What of the worker's output is still missing in that of the job, as a range of its bytes, now that no more comes.
+    /// Before a retry, or if the worker never wrote its end line, what `process` could not read stays out.
+    pub(super) fn missing(&self, is_final: bool) -> Range<u64> {
+        let is_whole = !self.holds_back || (is_final && self.parser.has_ended());
+        self.written..if is_whole { self.parser.position() } else { self.parser.whole() }
     }
 
     /// Takes the next bytes.
@@ -87,6 +96,11 @@ impl AttemptOutput {
         }
     }
 
+    /// So many of the missing bytes were added.
+    pub(super) fn note_written(&mut self, bytes: u64) {
+        self.written += bytes;
+    }
+
     /// What was counted.
     pub(super) fn figures(&self) -> Figures {
         Figures {
@@ -99,22 +113,46 @@ impl AttemptOutput {
     }
 }
 
+/// Ends the output of a job that may be retried: a status line says why, unless the worker's end line is there.
+///
+/// # Errors
+/// What is there cannot be read.
+pub(super) async fn close(unit: &JobUnit, why: &str) -> Result<(), Error> {
+    if unit.output_size() == 0 {
+        return Ok(());
+    }
+    let known = replay(unit, unit.extra().output_from).await?;
+    let is_closed = known.has_ended() || known.final_explanation() == Some(why);
+    if !is_closed {
+        unit.append(lost_line(why).into()).await;
+    }
+    Ok(())
+}
+
 /// Reads again what an earlier process wrote.
-fn replay(path: &std::path::Path, from: u64) -> Option<(WorkerOutput, u64)> {
-    let mut file = File::open(path).ok()?;
-    file.seek(SeekFrom::Start(from)).ok()?;
+async fn replay(unit: &JobUnit, from: u64) -> Result<WorkerOutput, Error> {
+    let path = unit.output();
+    let read = tokio::task::spawn_blocking(move || {
+        read_again(&path, from).map_err(|source| Error::File { path, source })
+    });
+    read.await.map_err(|error| Error::Away(error.to_string()))?
+}
+
+fn read_again(path: &Path, from: u64) -> std::io::Result<WorkerOutput> {
     let mut parser = WorkerOutput::default();
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(parser),
+        Err(error) => return Err(error),
+    };
+    file.seek(SeekFrom::Start(from))?;
     let mut buffer = vec![0; CHUNK];
-    let mut total = 0;
     loop {
         match file.read(&mut buffer) {
-            Ok(0) => return Some((parser, total)),
-            Ok(count) => {
-                parser.push(&buffer[..count]);
-                total += count as u64;
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(_) => return None,
+            Ok(0) => return Ok(parser),
+            Ok(count) => parser.push(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }

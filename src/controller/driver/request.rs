@@ -44,7 +44,7 @@ impl JobDriver {
 
     /// Where the child of an attempt unpacks what it reads.
     pub(super) fn private_data_dir(&self, attempt: &Attempt) -> String {
-        let name = crate::work::jobs::private_dir(attempt.unit.as_str());
+        let name = crate::work::jobs::private_dir(&attempt.unit.to_string());
         self.options().run_dir.join(name).display().to_string()
     }
 

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::JobDriver;
+use super::output::close;
 use super::request::parsed;
 use crate::controller::core::{JobId, JobState, Progress, Time};
 use crate::controller::store::{Error, JobDetail, JobFilter, Kept, PAGE_MAX};
@@ -77,6 +78,9 @@ impl JobDriver {
             Some(attempt) => self.child_type(attempt).await?,
             None => String::new(),
         };
+        if is_final && detail.terms.retry.max > 0 && detail.row.state != JobState::Successful {
+            close(&units[0], &detail.row.explanation).await?;
+        }
         for unit in &units {
             unit.report(report(&detail, &child_type, unit.extra())).await;
         }

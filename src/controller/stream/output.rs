@@ -24,7 +24,7 @@ const STATS: &str = "playbook_on_stats";
 #[derive(Debug)]
 pub struct WorkerOutput {
     scanner: Scanner,
-    /// Up to here lines and zips are whole, and the end line is not among them.
+    /// Up to here lines and zips are whole and of the runner, and the end line is not among them.
     whole: u64,
     zip: PassingZip,
     events: u64,
@@ -34,7 +34,7 @@ pub struct WorkerOutput {
     explanation: Option<String>,
     hosts: BTreeMap<String, HostStats>,
     has_ended: bool,
-    /// A zip was interrupted: nothing behind it can be read.
+    /// A zip was interrupted, or a line is not the runner's: `ansible-runner process` reads nothing behind it.
     is_damaged: bool,
     other: Tail,
 }
@@ -117,7 +117,8 @@ impl WorkerOutput {
                     self.hosts = hosts;
                 }
             }
-            Some(Meaning::Nothing) | None => {}
+            Some(Meaning::Nothing) => {}
+            None => self.is_damaged = true,
         }
         self.on_whole();
     }
@@ -133,7 +134,8 @@ impl WorkerOutput {
         self.scanner.position()
     }
 
-    /// Up to here lines and zips are whole, and the end line is not among them.
+    /// Up to here `ansible-runner process` reads on to whatever follows: lines and zips are whole and of the runner, and
+    /// the end line is not among them.
     pub fn whole(&self) -> u64 {
         self.whole
     }
@@ -156,6 +158,11 @@ impl WorkerOutput {
     /// The name of the last status.
     pub fn last_status(&self) -> Option<&str> {
         self.last_status.as_deref()
+    }
+
+    /// What the last final status says of its cause.
+    pub fn final_explanation(&self) -> Option<&str> {
+        self.explanation.as_deref()
     }
 
     /// The last final status.

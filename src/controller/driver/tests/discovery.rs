@@ -1,0 +1,81 @@
+//! What the mesh's advertisements mean for the registry.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::super::discovery::{Own, Sightings, apply};
+use super::options;
+use crate::controller::core::{Instance, InstanceName, Offer, Time};
+use crate::controller::driver::world::NodeView;
+use crate::controller::options::{ControllerOptions, Discovery, NodeType};
+use crate::controller::store::Registry;
+use crate::mesh::firewall::Pattern;
+
+fn node(name: &str, types: &[(&str, bool)]) -> NodeView {
+    let work_types = types.iter().map(|(name, secure)| ((*name).to_owned(), *secure)).collect();
+    NodeView { name: name.into(), routed: true, advertised: Some(1), tls: false, work_types }
+}
+
+fn registered(nodes: &[NodeView], options: &ControllerOptions) -> Vec<(String, NodeType, bool, Offer)> {
+    let mut registry = Registry { instances: Vec::new(), groups: Vec::new() };
+    let own = Own { name: "own".into(), signs: true };
+    assert!(apply(&mut registry, nodes, &own, &BTreeMap::new(), options, Time(0)).unwrap());
+    assert!(
+        !apply(&mut registry, nodes, &own, &BTreeMap::new(), options, Time(1)).unwrap(),
+        "it changes once"
+    );
+    let show = |one: &Instance| (one.name.to_string(), one.node_type, one.enabled, one.offer);
+    registry.plain_instances().iter().map(show).collect()
+}
+
+#[test]
+fn nodes_are_registered_as_what_they_advertise() {
+    let nodes = [
+        node("own", &[("local", false)]),
+        node("e", &[("ansible-runner", true)]),
+        node("hop", &[]),
+        node("other", &[("cat", false)]),
+    ];
+    let secure = Offer { runner: true, secure: true, tls: false };
+    let own = ("own".to_owned(), NodeType::Control, true, Offer::default());
+    assert_eq!(registered(&nodes, &options(Discovery::Off)), std::slice::from_ref(&own));
+    for (discovery, enabled) in [(Discovery::Disabled, false), (Discovery::Enabled, true)] {
+        let found = registered(&nodes, &options(discovery));
+        let wanted = [
+            own.clone(),
+            ("e".to_owned(), NodeType::Execution, enabled, secure),
+            ("hop".to_owned(), NodeType::Hop, enabled, Offer::default()),
+        ];
+        assert_eq!(found, wanted);
+    }
+    let some = ControllerOptions {
+        discover_nodes: vec![Pattern::Exact("hop".into())],
+        ..options(Discovery::Enabled)
+    };
+    assert_eq!(registered(&nodes, &some).len(), 2, "own and hop");
+}
+
+#[test]
+fn a_node_is_seen_while_it_is_routed_and_advertises() {
+    let (own, start) = (InstanceName::from("own"), Instant::now());
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let mut sightings = Sightings::default();
+    let age = |sightings: &Sightings, now| {
+        let seen = sightings.report(&own, now);
+        let e = seen.iter().find(|seen| seen.instance.as_str() == "e").unwrap();
+        (e.routed, e.age.as_secs())
+    };
+    let mut e = node("e", &[]);
+    sightings.note(std::slice::from_ref(&e), at(0), 1);
+    sightings.note(std::slice::from_ref(&e), at(100), 1);
+    assert_eq!(age(&sightings, at(100)), (true, 0));
+    sightings.note(&[], at(110), 1);
+    assert_eq!(age(&sightings, at(130)), (false, 30));
+    sightings.note(std::slice::from_ref(&e), at(200), 1);
+    assert_eq!(age(&sightings, at(200)), (true, 100), "its advertisement is too old to count");
+    e.advertised = Some(2);
+    sightings.note(std::slice::from_ref(&e), at(201), 1);
+    assert_eq!(age(&sightings, at(201)), (true, 0));
+}

@@ -1,0 +1,172 @@
+//! How a job ends: from the stream first, then from its unit, and never against a saved cancel.
+
+use super::streams::{artifacts, begun, events, status, whole};
+use super::*;
+use crate::rpc::UnitState;
+use serde_json::json;
+
+/// A child that ends, and what its job shows then. In texts, U is the unit.
+struct Row {
+    output: Vec<u8>,
+    end: ChildEnd,
+    detail: &'static str,
+    state: JobState,
+    explanation: String,
+}
+
+fn row(output: Vec<u8>, end: ChildEnd, detail: &'static str, state: JobState, explanation: &str) -> Row {
+    Row { output, end, detail, state, explanation: explanation.into() }
+}
+
+fn rows() -> Vec<Row> {
+    use ChildEnd::{Canceled, Failed, Succeeded};
+    let told = |status: &str| [begun(), events(1, 3), status.as_bytes().to_vec(), artifacts(10)].concat();
+    let error = "{\"status\": \"error\", \"job_explanation\": \"no such image\"}\n";
+    let traceback = format!("{}the very end\n", "x".repeat(3000));
+    let tail = format!("{}\nthe very end", "x".repeat(1000 - "\nthe very end\n".len()));
+    let tail = format!(
+        "unit U on e1 ended without a final status: exit status 1; its output ends: {}",
+        tail.replace('\n', "")
+    );
+    vec![
+        row(whole(3, "successful"), Succeeded, "exit status 0", JobState::Successful, "Finished"),
+        row(whole(3, "successful"), Failed, "exit status 1", JobState::Successful, "Finished"),
+        row(
+            whole(3, "failed"),
+            Succeeded,
+            "exit status 0",
+            JobState::Failed,
+            "the playbook failed (unit U on e1)",
+        ),
+        row(whole(0, "timeout"), Succeeded, "exit status 0", JobState::Failed, "timed out (unit U on e1)"),
+        row(
+            told(error),
+            Failed,
+            "exit status 1",
+            JobState::Error,
+            "the runner reported an error (unit U on e1): no such image",
+        ),
+        row(
+            whole(1, "canceled"),
+            Failed,
+            "exit status 254",
+            JobState::Failed,
+            "the runner was interrupted, and nobody cancelled the job (unit U on e1)",
+        ),
+        row(
+            [status("running"), b"Traceback\n  no module\n".to_vec()].concat(),
+            Failed,
+            "exit status 1",
+            JobState::Error,
+            "unit U on e1 ended without a final status: exit status 1; its output ends: Traceback\n  no module",
+        ),
+        row(traceback.into_bytes(), Failed, "exit status 1", JobState::Error, &tail),
+        row(
+            Vec::new(),
+            Failed,
+            "cannot start ansible-runner: No such file or directory",
+            JobState::Error,
+            "unit U on e1 ended without a final status: cannot start ansible-runner: No such file or directory",
+        ),
+        row(
+            [begun(), b"{\"counter\": 1, \"uu".to_vec()].concat(),
+            Canceled,
+            "Canceled",
+            JobState::Error,
+            "unit U was cancelled on e1",
+        ),
+    ]
+}
+
+#[test]
+fn the_stream_decides_then_the_unit() {
+    let site = Site::ready(&["e1"]);
+    for Row { output, end, detail, state, explanation } in rows() {
+        let (unit, job) = site.submit(json!({}));
+        let child = site.running(job);
+        assert_eq!(site.unit(&unit).unwrap().detail, format!("Running on e1, unit {child}"));
+        let input = site.fabric.look(|units| units.there[&child].input.clone());
+        assert_eq!(
+            input, b"{\"kwargs\":{\"ident\":\"x\"}}\n{\"eof\":true}\n",
+            "the stream without the header"
+        );
+        site.fabric.write(&child, &output);
+        site.fabric.end(&child, end, detail);
+        let ended = site.ended(job);
+        let explanation = explanation.replace('U', &child);
+        assert_eq!((ended.row.state, ended.row.explanation.as_str()), (state, explanation.as_str()));
+        assert_eq!(site.output(&unit), output, "{explanation}");
+        let shown = site.unit(&unit).unwrap();
+        let wanted = if state == JobState::Successful { UnitState::Succeeded } else { UnitState::Failed };
+        assert_eq!((shown.state, shown.detail), (wanted, explanation));
+        assert_eq!(site.fabric.left(), [""; 0], "its child is released");
+    }
+}
+
+#[test]
+fn a_child_that_a_stranger_releases_is_an_error() {
+    let site = Site::ready(&["e1"]);
+    let (_, job) = site.submit(json!({}));
+    let child = site.running(job);
+    site.fabric.change(|units| units.there.remove(&child));
+    let ended = site.ended(job);
+    let wanted = format!("unit {child} was released on e1");
+    assert_eq!((ended.row.state, ended.row.explanation), (JobState::Error, wanted));
+}
+
+#[test]
+fn a_quota_is_waited_for() {
+    let site = Site::ready(&["e1"]);
+    let (_, job) = site.submit(json!({}));
+    let child = site.running(job);
+    site.fabric.end(&child, ChildEnd::Failed, "pods \"x\" is forbidden: exceeded quota: compute");
+    site.soon("it to wait", || site.state(job) == JobState::Pending);
+    assert!(site.explanation(job).contains("exceeded quota: compute"), "{}", site.explanation(job));
+    let passed = site.until("it to be tried again", || site.state(job) == JobState::Running);
+    assert!(passed >= seconds(29) && passed <= seconds(41), "{passed:?}");
+    let child = site.fabric.running(job.0).unwrap();
+    site.fabric.write(&child, &whole(1, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    assert_eq!(site.ended(job).row.state, JobState::Successful);
+}
+
+#[test]
+fn a_cancel_counts_from_the_moment_at_which_it_is_saved() {
+    let site = Site::ready(&["e1"]);
+    // While it is pending.
+    site.operate(json!({"op": "pause"}));
+    let (unit, job) = site.submit(json!({}));
+    site.cancel_unit(&unit);
+    assert_eq!(site.state(job), JobState::Canceled);
+    assert_eq!(site.unit(&unit).unwrap().state, UnitState::Canceled);
+    site.operate(json!({"op": "resume"}));
+    // While it is on its way to a node that does not answer: it never starts.
+    let (unit, job) = site.submit(json!({}));
+    site.fabric.set_routed("e1", false);
+    site.until("it to wait", || {
+        matches!(site.state(job), JobState::Waiting | JobState::Pending | JobState::Running)
+    });
+    site.cancel_unit(&unit);
+    let before = site.fabric.look(|units| units.started.len());
+    site.fabric.set_routed("e1", true);
+    assert_eq!(site.ended(job).row.state, JobState::Canceled);
+    let after = site.fabric.look(|units| {
+        let new = &units.started[before..];
+        new.iter().filter(|unit| crate::controller::core::ChildId::parse(unit).is_some()).count()
+    });
+    assert_eq!(after, 0, "nothing starts after a saved cancel");
+    // While it runs, and its playbook succeeds at that moment.
+    site.until("e1 to be back", || site.instance("e1").instance.node_state == NodeState::Ready);
+    let (unit, job) = site.submit(json!({"retry": {"max": 3, "on": ["lost", "failed", "error"]}}));
+    let child = site.running(job);
+    site.fabric.set_routed("e1", false);
+    site.cancel_unit(&unit);
+    assert!(site.job(job).row.cancel_requested);
+    site.fabric.write(&child, &whole(1, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.fabric.set_routed("e1", true);
+    let ended = site.ended(job);
+    assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Canceled, 1));
+    assert_eq!(site.unit(&unit).unwrap().state, UnitState::Canceled);
+    assert_eq!(site.fabric.left(), [""; 0]);
+}

@@ -1,0 +1,453 @@
+//! The nodes of a mesh and the units on them, without a mesh: what the driver sees of it and does to it, under the
+//! control of a test. It outlives the control node's processes, as disks and other nodes do.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::controller::core::{ChildEnd, ChildId, InstanceName};
+use crate::controller::driver::world::{
+    ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known, Mesh, NodeView, PodChild,
+};
+use crate::work::kubernetes::place::{ClusterError, PodPlace};
+
+const NO_CLUSTER: &str = "there is no cluster";
+
+/// What a node's runner answers to a health check.
+#[derive(Debug, Clone)]
+pub(super) enum Health {
+    /// Its size, 4 processors, and the identity of its machine.
+    Good(String),
+    /// This end, Detail and output.
+    Says(ChildEnd, String, String),
+    /// Nothing.
+    Silent,
+}
+
+/// A node that is not the control node.
+#[derive(Debug, Clone)]
+pub(super) struct FakeNode {
+    /// There is a way to it.
+    pub(super) routed: bool,
+    pub(super) tls: bool,
+    /// Its work types, and whether they need signatures.
+    pub(super) types: Vec<(String, bool)>,
+    pub(super) health: Health,
+    /// How far its clock is ahead, in milliseconds.
+    pub(super) skew: i64,
+    advertised: i64,
+}
+
+impl FakeNode {
+    pub(super) fn runner(name: &str) -> Self {
+        Self {
+            routed: true,
+            tls: false,
+            types: vec![("ansible-runner".into(), false)],
+            health: Health::Good(format!("uuid-{name}")),
+            skew: 0,
+            advertised: 0,
+        }
+    }
+}
+
+/// A unit on the node that runs it.
+#[derive(Debug, Clone)]
+pub(super) struct Running {
+    pub(super) node: String,
+    pub(super) request: ChildRequest,
+    /// What it reads.
+    pub(super) input: Vec<u8>,
+    output: Vec<u8>,
+    pub(super) end: Option<(ChildEnd, String)>,
+}
+
+/// A unit as the control node has it on its disk.
+#[derive(Debug)]
+struct Local {
+    request: ChildRequest,
+    /// `None` until its payload is durable.
+    input: Option<Vec<u8>>,
+    is_sent: bool,
+    is_cancelled: bool,
+    is_released: bool,
+    output: Vec<u8>,
+    end: Option<(ChildEnd, String)>,
+    in_contact: bool,
+    contacts: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Units {
+    pub(super) nodes: BTreeMap<String, FakeNode>,
+    local: BTreeMap<String, Local>,
+    pub(super) there: BTreeMap<String, Running>,
+    /// Every unit that was ever started, in order.
+    pub(super) started: Vec<String>,
+    /// The control node's process lives.
+    is_up: bool,
+    dice: u64,
+}
+
+pub(super) struct Fabric {
+    units: Mutex<Units>,
+    mesh_news: watch::Sender<u64>,
+    unit_news: watch::Sender<u64>,
+    pub(super) signs: bool,
+}
+
+/// The control node.
+pub(super) const OWN: &str = "c1";
+
+impl Fabric {
+    pub(super) fn new(nodes: &[&str], signs: bool) -> Arc<Self> {
+        let nodes = nodes.iter().map(|name| ((*name).to_owned(), FakeNode::runner(name))).collect();
+        let units = Mutex::new(Units { nodes, dice: 7, ..Units::default() });
+        Arc::new(Self { units, mesh_news: watch::Sender::new(0), unit_news: watch::Sender::new(0), signs })
+    }
+
+    /// Changes something, and everybody sees what follows from it.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Units) -> T) -> T {
+        let mut units = self.units.lock();
+        let result = change(&mut units);
+        units.settle();
+        drop(units);
+        self.unit_news.send_modify(|count| *count += 1);
+        self.mesh_news.send_modify(|count| *count += 1);
+        result
+    }
+
+    pub(super) fn look<T>(&self, look: impl FnOnce(&Units) -> T) -> T {
+        look(&self.units.lock())
+    }
+
+    /// Nodes that are reachable advertise themselves.
+    pub(super) fn advertise(&self) {
+        self.change(|units| {
+            units.nodes.values_mut().filter(|node| node.routed).for_each(FakeNode::advertise)
+        });
+    }
+
+    pub(super) fn set_routed(&self, node: &str, routed: bool) {
+        self.change(|units| {
+            let node = units.nodes.get_mut(node).unwrap();
+            node.routed = routed;
+            if routed {
+                node.advertise();
+            }
+        });
+    }
+
+    pub(super) fn set_up(&self, is_up: bool) {
+        self.change(|units| {
+            units.is_up = is_up;
+            units.local.values_mut().for_each(|unit| unit.in_contact = false);
+        });
+    }
+
+    /// The unit of a job that runs, wherever that is.
+    pub(super) fn running(&self, job: i64) -> Option<String> {
+        self.look(|units| units.alive(job).into_iter().next())
+    }
+
+    /// A unit writes.
+    pub(super) fn write(&self, unit: &str, bytes: &[u8]) {
+        self.change(|units| units.there.get_mut(unit).unwrap().output.extend_from_slice(bytes));
+    }
+
+    /// A unit ends.
+    pub(super) fn end(&self, unit: &str, end: ChildEnd, detail: &str) {
+        self.change(|units| units.there.get_mut(unit).unwrap().end = Some((end, detail.to_owned())));
+    }
+
+    /// Units here and on other nodes, those of health checks aside.
+    pub(super) fn left(&self) -> Vec<String> {
+        let is_job = |unit: &&String| ChildId::parse(unit).is_some();
+        self.look(|units| units.local.keys().chain(units.there.keys()).filter(is_job).cloned().collect())
+    }
+}
+
+impl FakeNode {
+    fn advertise(&mut self) {
+        let now = Timestamp::now().as_millisecond() + self.skew;
+        self.advertised = if now == self.advertised { now + 1 } else { now };
+    }
+}
+
+impl Units {
+    fn reaches(&self, node: &str) -> bool {
+        node == OWN || self.nodes.get(node).is_some_and(|node| node.routed)
+    }
+
+    /// The units of a job that run.
+    pub(super) fn alive(&self, job: i64) -> Vec<String> {
+        let is_of = |unit: &str| ChildId::parse(unit).is_some_and(|child| child.job.0 == job);
+        let alive = self.there.iter().filter(|(unit, running)| is_of(unit) && running.end.is_none());
+        alive.map(|(unit, _)| unit.clone()).collect()
+    }
+
+    /// What each unit of a job has written.
+    pub(super) fn outputs(&self) -> Vec<(String, Vec<u8>)> {
+        let jobs = self.there.iter().filter(|(unit, _)| ChildId::parse(unit).is_some());
+        jobs.map(|(unit, running)| (unit.clone(), running.output.clone())).collect()
+    }
+
+    /// The control node does for its units what it can.
+    fn settle(&mut self) {
+        if !self.is_up {
+            return;
+        }
+        let units: Vec<String> = self.local.keys().cloned().collect();
+        for unit in units {
+            self.settle_one(&unit);
+        }
+    }
+
+    fn settle_one(&mut self, unit: &str) {
+        let Some(mut local) = self.local.remove(unit) else { return };
+        let reaches = self.reaches(local.request.node.as_str());
+        if local.is_released && (reaches || !local.is_sent) {
+            self.there.remove(unit);
+            return;
+        }
+        if let Some(input) = local.input.clone().filter(|_| reaches && !local.is_released) {
+            if !std::mem::replace(&mut local.in_contact, true) && local.is_sent {
+                local.contacts += 1;
+            }
+            if !local.is_sent && local.is_cancelled {
+                local.end = Some((ChildEnd::Canceled, "Canceled".into()));
+            }
+            if !local.is_sent && local.end.is_none() {
+                self.start(unit, &mut local, input);
+            }
+            if local.is_sent && local.end.is_none() {
+                self.fetch(unit, &mut local);
+            }
+        }
+        if !reaches {
+            local.in_contact = false;
+        }
+        self.local.insert(unit.to_owned(), local);
+    }
+
+    fn start(&mut self, unit: &str, local: &mut Local, input: Vec<u8>) {
+        let (request, node) = (local.request.clone(), local.request.node.to_string());
+        local.is_sent = true;
+        local.contacts += 1;
+        if self.there.contains_key(unit) {
+            return;
+        }
+        self.started.push(unit.to_owned());
+        let mut running = Running { node, request, input, output: Vec::new(), end: None };
+        if running.request.params == crate::controller::health::PARAMS {
+            let own = Health::Good(OWN.into());
+            let health = self.nodes.get(&running.node).map_or(own, |node| node.health.clone());
+            (running.output, running.end) = match health {
+                Health::Good(uuid) => (size(&uuid), Some((ChildEnd::Succeeded, "exit status 0".into()))),
+                Health::Says(end, detail, output) => (output.into_bytes(), Some((end, detail))),
+                Health::Silent => (Vec::new(), None),
+            };
+        }
+        self.there.insert(unit.to_owned(), running);
+    }
+
+    fn fetch(&mut self, unit: &str, local: &mut Local) {
+        let Some(there) = self.there.get_mut(unit) else {
+            local.end = Some((ChildEnd::Released, format!("unit {unit} is gone")));
+            return;
+        };
+        if local.is_cancelled && there.end.is_none() {
+            there.end = Some((ChildEnd::Canceled, "Canceled".into()));
+        }
+        local.output.clone_from(&there.output);
+        local.end.clone_from(&there.end);
+    }
+
+    fn piece(&mut self, most: usize) -> usize {
+        self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let wanted = [1, 2, 7, 40, 300, usize::MAX][(self.dice >> 33) as usize % 6];
+        wanted.min(most)
+    }
+}
+
+fn size(uuid: &str) -> Vec<u8> {
+    format!("{{cpu_count: 4, errors: [], mem_in_bytes: 9000000000, runner_version: 2.4.3, uuid: {uuid}}}\n")
+        .into_bytes()
+}
+
+/// What the driver sees of the nodes.
+pub(super) struct FakeMesh(pub(super) Arc<Fabric>);
+
+impl Mesh for FakeMesh {
+    fn nodes(&self) -> Doing<'_, Vec<NodeView>> {
+        let own = NodeView {
+            name: OWN.into(),
+            routed: true,
+            advertised: Some(0),
+            tls: false,
+            work_types: vec![("local".into(), false)],
+        };
+        let others = self.0.look(|units| {
+            let view = |(name, node): (&String, &FakeNode)| NodeView {
+                name: InstanceName::from(name.as_str()),
+                routed: node.routed,
+                advertised: Some(node.advertised).filter(|time| *time != 0),
+                tls: node.tls,
+                work_types: node.types.clone(),
+            };
+            units.nodes.iter().map(view).collect::<Vec<_>>()
+        });
+        Box::pin(async move { [own].into_iter().chain(others).collect() })
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.0.mesh_news.subscribe()
+    }
+
+    fn signs(&self) -> bool {
+        self.0.signs
+    }
+}
+
+/// What the driver does to units.
+pub(super) struct FakeChildren(pub(super) Arc<Fabric>);
+
+impl Children for FakeChildren {
+    fn known(&self, unit: &str) -> Known {
+        self.0.look(|units| match units.local.get(unit).filter(|local| !local.is_released) {
+            None => Known::Unknown,
+            Some(Local { input: None, .. }) => Known::Unsent,
+            Some(_) => Known::Here,
+        })
+    }
+
+    fn detail(&self, _unit: &str) -> Option<String> {
+        None
+    }
+
+    fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<(), String>> {
+        Box::pin(async move {
+            let unit = request.unit.clone();
+            let new = |is_sent| Local {
+                request: request.clone(),
+                input: None,
+                is_sent,
+                is_cancelled: false,
+                is_released: false,
+                output: Vec::new(),
+                end: None,
+                in_contact: false,
+                contacts: 0,
+            };
+            self.0.change(|units| {
+                assert!(!units.local.contains_key(&unit), "{unit} is sent twice");
+                units.local.insert(unit.clone(), new(false));
+            });
+            // The process may end here.
+            tokio::task::yield_now().await;
+            let mut bytes = input.head;
+            for (path, from) in input.files {
+                let mut file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+                file.seek(SeekFrom::Start(from)).map_err(|error| error.to_string())?;
+                file.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+            }
+            self.0.change(|units| {
+                if let Some(local) = units.local.get_mut(&unit) {
+                    local.input = Some(bytes);
+                }
+            });
+            Ok(())
+        })
+    }
+
+    fn adopt(&self, request: ChildRequest) -> Doing<'_, Result<(), String>> {
+        Box::pin(async move { Err(format!("nothing of {} was lost here", request.unit)) })
+    }
+
+    fn follow(&self, unit: String, from: u64) -> Doing<'_, Box<dyn ChildStream>> {
+        let news = self.0.unit_news.subscribe();
+        let fabric = self.0.clone();
+        let stream = FakeStream { fabric, news, unit, at: from as usize, told: 0 };
+        Box::pin(async move { Box::new(stream) as Box<dyn ChildStream> })
+    }
+
+    fn cancel(&self, unit: String) -> Doing<'_, ()> {
+        self.0.change(|units| {
+            if let Some(local) = units.local.get_mut(&unit) {
+                local.is_cancelled = true;
+            }
+        });
+        Box::pin(async {})
+    }
+
+    fn release(&self, unit: String) -> Doing<'_, bool> {
+        self.0.change(|units| {
+            if let Some(local) = units.local.get_mut(&unit) {
+                local.is_released = true;
+            }
+        });
+        Box::pin(async { true })
+    }
+
+    fn check_pod(&self, _place: &PodPlace) -> Doing<'_, Result<(), String>> {
+        Box::pin(async { Err(NO_CLUSTER.to_owned()) })
+    }
+
+    fn prepare_pod(&self, _pod: &PodChild) -> Doing<'_, Result<(), ClusterError>> {
+        unreachable!("{NO_CLUSTER}")
+    }
+
+    fn delete_secret(&self, _place: PodPlace, _name: String) -> Doing<'_, Result<(), ClusterError>> {
+        unreachable!("{NO_CLUSTER}")
+    }
+}
+
+struct FakeStream {
+    fabric: Arc<Fabric>,
+    news: watch::Receiver<u64>,
+    unit: String,
+    at: usize,
+    told: u64,
+}
+
+impl FakeStream {
+    fn now(&mut self) -> Option<ChildNews> {
+        let (unit, at, told) = (self.unit.clone(), self.at, self.told);
+        let mut units = self.fabric.units.lock();
+        let Some(local) = units.local.get(&unit).filter(|local| !local.is_released) else {
+            let detail = format!("unit {unit} is gone");
+            return Some(ChildNews::Ended { end: ChildEnd::Released, detail });
+        };
+        let (contacts, end) = (local.contacts, local.end.clone());
+        let rest = Bytes::copy_from_slice(local.output.get(at..).unwrap_or_default());
+        if contacts > told && end.is_none() && local.in_contact {
+            self.told = contacts;
+            return Some(ChildNews::Accepted);
+        }
+        if !rest.is_empty() {
+            let piece = units.piece(rest.len());
+            self.at += piece;
+            return Some(ChildNews::Output(rest.slice(..piece)));
+        }
+        end.map(|(end, detail)| ChildNews::Ended { end, detail })
+    }
+}
+
+impl ChildStream for FakeStream {
+    fn next(&mut self) -> Doing<'_, ChildNews> {
+        Box::pin(async move {
+            loop {
+                self.news.mark_unchanged();
+                if let Some(news) = self.now() {
+                    return news;
+                }
+                let _never = self.news.changed().await;
+            }
+        })
+    }
+}

@@ -1,0 +1,140 @@
+//! Health checks, and what else an instance's record says is wrong with it.
+
+use super::streams::whole;
+use super::*;
+use serde_json::json;
+
+fn set_health(site: &Site, node: &str, health: Health) {
+    site.fabric.change(|units| units.nodes.get_mut(node).unwrap().health = health);
+}
+
+fn check_now(site: &Site, node: &str) {
+    let checks = || site.instance(node).last_health_check;
+    let before = checks();
+    site.pass(Duration::from_millis(20));
+    site.operate(json!({"op": "instance.health", "name": node}));
+    site.until("the check", || checks() != before && checks().is_some());
+}
+
+fn state(site: &Site, node: &str) -> NodeState {
+    site.instance(node).instance.node_state
+}
+
+#[test]
+fn a_runner_that_is_missing_or_too_old_makes_its_node_unavailable_and_is_asked_ever_more_rarely() {
+    let site = Site::ready(&["e1"]);
+    for (end, detail, output, error) in [
+        (ChildEnd::Failed, "cannot start it", "", "the health check failed: cannot start it:"),
+        (
+            ChildEnd::Failed,
+            "exit status 2",
+            "ansible-runner: error: unrecognized arguments: --worker-info",
+            "the health check failed: exit status 2: ansible-runner: error: unrecognized arguments: --worker-info",
+        ),
+        (
+            ChildEnd::Succeeded,
+            "exit status 0",
+            "hello",
+            "the runner's answer is not understood: exit status 0: hello",
+        ),
+    ] {
+        set_health(&site, "e1", Health::Says(end, detail.into(), output.into()));
+        check_now(&site, "e1");
+        assert_eq!((state(&site, "e1"), site.errors("e1")), (NodeState::Unavailable, vec![error.to_owned()]));
+        set_health(&site, "e1", Health::Good("uuid-e1".into()));
+        check_now(&site, "e1");
+        assert_eq!((state(&site, "e1"), site.errors("e1").len()), (NodeState::Ready, 0));
+    }
+    set_health(&site, "e1", Health::Says(ChildEnd::Failed, "exit status 1".into(), String::new()));
+    check_now(&site, "e1");
+    for delay in [30, 60, 120] {
+        let last = site.instance("e1").last_health_check;
+        let passed = site.until("the next check", || site.instance("e1").last_health_check != last);
+        assert!(passed >= seconds(delay - 1) && passed <= seconds(delay + 16), "{delay}: {passed:?}");
+    }
+    set_health(&site, "e1", Health::Good("uuid-e1".into()));
+    site.until("it to be ready again", || state(&site, "e1") == NodeState::Ready);
+    assert!(site.errors("e1").is_empty());
+    let checks = |unit: &&String| unit.contains('h');
+    site.until("the units of checks to go", || {
+        site.fabric.look(|units| units.there.keys().filter(checks).count()) == 0
+    });
+}
+
+#[test]
+fn a_runner_that_does_not_answer_is_given_twenty_seconds() {
+    let site = Site::ready(&["e1"]);
+    set_health(&site, "e1", Health::Silent);
+    check_now(&site, "e1");
+    assert_eq!(site.errors("e1"), ["no answer to the health check within 20 s"]);
+}
+
+#[test]
+fn a_failed_check_of_a_busy_node_ends_no_job_and_starts_none() {
+    let site = Site::ready(&["e1"]);
+    let (_, running) = site.submit(json!({}));
+    let child = site.running(running);
+    set_health(&site, "e1", Health::Says(ChildEnd::Failed, "exit status 1".into(), "no memory".into()));
+    check_now(&site, "e1");
+    let (unit, waiting) = site.submit(json!({}));
+    site.pass(seconds(15));
+    assert_eq!((site.state(running), site.state(waiting)), (JobState::Running, JobState::Pending));
+    site.until("its unit to show why", || {
+        site.unit(&unit).unwrap().detail == "waiting for a ready instance in default"
+    });
+    site.fabric.write(&child, &whole(1, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    assert_eq!(site.ended(running).row.state, JobState::Successful);
+    set_health(&site, "e1", Health::Good("uuid-e1".into()));
+    let child = site.running(waiting);
+    site.fabric.write(&child, &whole(1, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    assert_eq!(site.ended(waiting).row.state, JobState::Successful);
+}
+
+#[test]
+fn another_machine_under_a_name_and_another_name_of_a_machine_are_told() {
+    let site = Site::ready(&["e1", "e2"]);
+    set_health(&site, "e1", Health::Good("new".into()));
+    check_now(&site, "e1");
+    let warning = "its machine has changed from uuid-e1 to new: renamed or reinstalled";
+    assert_eq!((state(&site, "e1"), site.errors("e1")), (NodeState::Ready, vec![warning.to_owned()]));
+    // e2 gets another name; two names that are both seen are two nodes of one machine.
+    site.fabric.change(|units| {
+        let mut twin = FakeNode::runner("e4");
+        twin.health = Health::Good("uuid-e2".into());
+        units.nodes.insert("e4".into(), twin);
+    });
+    site.fabric.advertise();
+    site.until("e4", || site.instances().iter().any(|one| one.instance.name.as_str() == "e4"));
+    site.until("e4 to be ready", || state(&site, "e4") == NodeState::Ready);
+    assert!(site.errors("e4").is_empty());
+    site.fabric.set_routed("e2", false);
+    site.until("e2 to be lost", || state(&site, "e2") == NodeState::Unavailable);
+    check_now(&site, "e4");
+    let warning = "its machine was e2 before, which is not seen any more: remove e2 if it was renamed";
+    assert_eq!(site.errors("e4"), [warning]);
+}
+
+#[test]
+fn a_clock_that_is_off_is_told_and_loses_nothing() {
+    let site = Site::ready(&["e1"]);
+    for (skew, off) in [(45_000, 45), (-4_000_000, 4_000)] {
+        site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().skew = skew);
+        site.fabric.advertise();
+        let says = |word: &str| site.errors("e1").iter().any(|error| error.contains(word));
+        site.until("its record to say so", || says("its clock is off by"));
+        let errors = site.errors("e1");
+        let seconds: u64 = errors[0].split(' ').nth(5).unwrap().parse().unwrap();
+        assert!(seconds.abs_diff(off) <= 30, "{errors:?}");
+        assert_eq!(state(&site, "e1"), NodeState::Ready);
+        let (_, job) = site.submit(json!({}));
+        let child = site.running(job);
+        site.fabric.write(&child, &whole(1, "successful"));
+        site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+        site.ended(job);
+        site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().skew = 0);
+        site.fabric.advertise();
+        site.until("its record to be clean", || site.errors("e1").is_empty());
+    }
+}

@@ -1,0 +1,71 @@
+//! The driver with nodes and units that stand in for a mesh. The store and the units of jobs are real, in a directory
+//! of the test's own; time is the test's: the runtime's clock stands still until the test moves it.
+
+mod discovery;
+mod ends;
+mod fabric;
+mod health;
+mod histories;
+mod loss;
+mod nodes;
+mod output;
+mod queue;
+mod refusals;
+mod site;
+mod streams;
+
+use std::time::Duration;
+
+use self::fabric::{Fabric, FakeNode, Health, OWN};
+use self::site::Site;
+use crate::controller::core::{ChildEnd, JobState, NodeState, NodeType};
+use crate::controller::options::{Bounds, ChildTypes, ControllerOptions, Discovery, OnLoss, Peers, Timers};
+use crate::wire::ServiceName;
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// The defaults, for a control node that registers and enables what it finds.
+pub(super) fn options(discovery: Discovery) -> ControllerOptions {
+    ControllerOptions {
+        node_type: NodeType::Control,
+        store: "sqlite".into(),
+        store_password_file: None,
+        credentials: None,
+        child_types: ChildTypes {
+            local: "local".into(),
+            runner: "ansible-runner".into(),
+            kube_runtime: "k".into(),
+            kube_in_cluster: "i".into(),
+        },
+        run_dir: "/tmp".into(),
+        tls_client: None,
+        require_tls: false,
+        verify_signature: true,
+        discovery,
+        discover_nodes: Vec::new(),
+        on_loss: OnLoss::TakeOver,
+        payload_copies: 1,
+        timers: Timers {
+            heartbeat: seconds(10),
+            owner_lost_after: seconds(30),
+            lost_after: seconds(180),
+            poll: seconds(20),
+        },
+        bounds: Bounds {
+            max_pending: 1000,
+            max_payload: 1 << 30,
+            payload_retention: seconds(86_400),
+            output_retention: seconds(86_400),
+            output_limit: 1 << 30,
+            job_retention: seconds(86_400),
+            project_cache: 1,
+            cleanup_every: seconds(1),
+        },
+        forks_per_cpu: 4,
+        mib_per_fork: 100,
+        memory_reserve: None,
+        peers: Peers { service: ServiceName::new("ctrlpeer").unwrap(), tls_server: None, tls_client: None },
+    }
+}

@@ -1,0 +1,141 @@
+//! The output of a job: byte for byte its child's, or, where a retry may follow, what `ansible-runner process` can read
+//! from its begin to its end.
+
+use super::streams::{artifacts, begun, events, process, recap, status, whole};
+use super::*;
+use serde_json::json;
+
+#[test]
+fn an_attempt_that_breaks_off_at_any_byte_leaves_whole_lines_and_zips() {
+    let site = Site::ready(&["e1"]);
+    let first = whole(3, "failed");
+    let cuts = (0..first.len()).step_by(first.len() / 24).chain([first.len() - 1, first.len()]);
+    for cut in cuts {
+        let (unit, job) = site.submit(json!({"retry": {"max": 1, "on": ["error", "failed"]}}));
+        let child = site.running(job);
+        site.fabric.write(&child, &first[..cut]);
+        site.fabric.end(&child, ChildEnd::Failed, "killed");
+        site.until("another attempt", || site.fabric.running(job.0).is_some_and(|next| next != child));
+        let next = site.running(job);
+        site.fabric.write(&next, &whole(2, "successful"));
+        site.fabric.end(&next, ChildEnd::Succeeded, "exit status 0");
+        let ended = site.ended(job);
+        assert_eq!((ended.row.state, ended.row.attempt, ended.row.events), (JobState::Successful, 2, 3));
+        let output = site.output(&unit);
+        let (statuses, counters, end) = process(&output);
+        assert_eq!(end, "eof", "cut at {cut}: {}", String::from_utf8_lossy(&output));
+        assert!(output.ends_with(&whole(2, "successful")), "cut at {cut}");
+        assert!(counters.ends_with(&[1, 2, 3]), "cut at {cut}: {counters:?}");
+        let told = statuses.iter().rev().nth(3).map(String::as_str);
+        assert_eq!(told, (cut > 53).then_some("error"), "cut at {cut}: {statuses:?}");
+    }
+}
+
+#[test]
+fn what_a_runner_would_not_write_stays_out_before_a_retry() {
+    let site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({"retry": {"max": 1, "on": ["error"]}}));
+    let child = site.running(job);
+    let lines = [begun(), events(1, 1), b"Traceback\n  no module\n".to_vec(), events(2, 2)].concat();
+    site.fabric.write(&child, &lines);
+    site.fabric.end(&child, ChildEnd::Failed, "exit status 1");
+    site.until("another attempt", || site.fabric.running(job.0).is_some_and(|next| next != child));
+    let next = site.running(job);
+    site.fabric.write(&next, &lines);
+    site.fabric.end(&next, ChildEnd::Failed, "exit status 1");
+    let ended = site.ended(job);
+    assert_eq!((ended.row.state, ended.row.attempt), (JobState::Error, 2));
+    assert!(ended.row.explanation.ends_with("its output ends: Traceback\n  no module"));
+    let (statuses, counters, end) = process(&site.output(&unit));
+    assert_eq!(statuses, ["starting", "running", "error", "starting", "running", "error"]);
+    assert_eq!((counters, end), (vec![1, 1], "empty"), "it reads to the end");
+    // With its end line the whole stream is what the worker wrote, whatever stands in it.
+    let (unit, job) = site.submit(json!({"retry": {"max": 1}}));
+    let child = site.running(job);
+    let odd = [b"a warning\n".to_vec(), whole(2, "successful")].concat();
+    site.fabric.write(&child, &odd);
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.ended(job);
+    assert_eq!(site.output(&unit), odd);
+}
+
+#[test]
+fn the_last_attempt_that_is_lost_ends_with_a_status() {
+    let site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({"retry": {"max": 1, "on": ["error"]}}));
+    let child = site.running(job);
+    site.fabric.write(&child, &[begun(), events(1, 2), b"{\"half".to_vec()].concat());
+    site.settle();
+    site.fabric.set_routed("e1", false);
+    site.until("its loss", || site.state(job) == JobState::Failed);
+    let closed = [
+        begun(),
+        events(1, 2),
+        b"{\"job_explanation\":\"e1 was lost while it ran attempt 1\",\"status\":\"error\"}\n".to_vec(),
+    ]
+    .concat();
+    assert_eq!(String::from_utf8_lossy(&site.output(&unit)), String::from_utf8_lossy(&closed));
+    site.fabric.write(&child, b"way\": 1}\n");
+    site.fabric.set_routed("e1", true);
+    site.until("its child to go", || site.fabric.left().is_empty());
+    assert_eq!(site.output(&unit), closed);
+}
+
+#[test]
+fn a_zip_that_is_too_large_to_wait_in_memory_is_whole_all_the_same() {
+    let site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({"retry": {"max": 1}}));
+    let child = site.running(job);
+    let big = [begun(), events(1, 1), status("successful"), artifacts(5 << 20)].concat();
+    let (first, rest) = big.split_at(big.len() - 100);
+    site.fabric.write(&child, first);
+    site.settle();
+    site.fabric.write(&child, rest);
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.ended(job);
+    assert!(site.output(&unit) == big);
+}
+
+#[test]
+fn a_restart_counts_nothing_twice() {
+    for header in [json!({}), json!({"retry": {"max": 1}})] {
+        let mut site = Site::ready(&["e1"]);
+        let (unit, job) = site.submit(header);
+        let child = site.running(job);
+        let all = [begun(), events(1, 6), recap(7, 5), status("successful"), artifacts(3000)].concat();
+        let parts = all.len() / 5;
+        for (at, part) in all.chunks(parts).enumerate() {
+            site.fabric.write(&child, part);
+            site.settle();
+            if at == 2 {
+                site.pass(seconds(2));
+            }
+            site.kill();
+            site.boot();
+        }
+        site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+        let ended = site.ended(job);
+        assert_eq!((ended.row.state, ended.row.events, ended.attempts.len()), (JobState::Successful, 7, 1));
+        assert_eq!((ended.host_stats.len(), ended.host_stats["web1"].ok), (1, 5));
+        assert_eq!(ended.output_bytes, all.len() as u64);
+        assert!(site.output(&unit) == all, "{}", String::from_utf8_lossy(&site.output(&unit)));
+    }
+}
+
+#[test]
+fn a_second_unit_of_a_job_shows_the_same() {
+    let site = Site::ready(&["e1"]);
+    let (first, job) = site.submit(json!({"key": "ci-1"}));
+    let child = site.running(job);
+    let (second, again) = site.submit(json!({"key": "ci-1"}));
+    assert_eq!(job, again);
+    site.fabric.write(&child, &whole(2, "failed"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.ended(job);
+    let (third, after) = site.submit(json!({"key": "ci-1"}));
+    assert_eq!(job, after);
+    for unit in [first, second, third] {
+        site.until("its end", || site.unit(&unit).unwrap().detail.contains("the playbook failed"));
+        assert!(site.output(&unit) == whole(2, "failed"), "{unit}");
+    }
+}

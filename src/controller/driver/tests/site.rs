@@ -1,0 +1,323 @@
+//! A control node in a directory of the test's own: processes of it begin and are killed, time passes when the test says
+//! so, and clients submit, cancel and look.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
+
+use super::fabric::{Fabric, FakeChildren, FakeMesh, OWN};
+use super::{options, seconds};
+use crate::controller::core::{InstanceName, JobId, JobState, NodeState};
+use crate::controller::driver::JobDriver;
+use crate::controller::operations::Operated;
+use crate::controller::options::{ControllerOptions, Discovery};
+use crate::controller::projects::ProjectCache;
+use crate::controller::service::Service;
+use crate::controller::store::{self, InstanceRecord, JobDetail, Store};
+use crate::rpc::UnitReport;
+use crate::rpc::request::SubmitRequest;
+use crate::wire::{NodeId, ServiceName};
+use crate::work::{Caller, DialFailure, Dialer, Dialing, Options, Registry};
+
+/// No wait lasts longer by the real clock.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// How often nodes advertise themselves.
+const ADVERTISED_EVERY: Duration = Duration::from_secs(30);
+
+pub(super) struct Site {
+    pub(super) fabric: Arc<Fabric>,
+    pub(super) options: ControllerOptions,
+    directory: tempfile::TempDir,
+    process: Option<Process>,
+    since_advertised: Cell<Duration>,
+}
+
+/// A process of the control node.
+struct Process {
+    runtime: Runtime,
+    /// Time passes only while the runtime has nothing else to wait for, and until this is dropped it has.
+    _still: mpsc::Sender<()>,
+    driver: Arc<JobDriver>,
+    registry: Registry,
+    service: Service,
+}
+
+struct Nowhere(NodeId);
+
+impl Dialer for Nowhere {
+    fn dial(&self, node: NodeId, _service: ServiceName, _tls: Option<String>) -> Dialing {
+        Box::pin(async move { Err(DialFailure::Unreachable(format!("no route to node {node}"))) })
+    }
+
+    fn knows_profile(&self, _name: &str) -> bool {
+        true
+    }
+
+    fn node_id(&self) -> &NodeId {
+        &self.0
+    }
+}
+
+impl Site {
+    /// A control node and these execution nodes, all ready.
+    pub(super) fn ready(nodes: &[&str]) -> Self {
+        let site = Self::started(Fabric::new(nodes, true), options(Discovery::Enabled));
+        let all = nodes.len() + 1;
+        site.until("all nodes to be ready", || {
+            site.instances().iter().filter(|one| one.instance.node_state == NodeState::Ready).count() == all
+        });
+        site
+    }
+
+    pub(super) fn started(fabric: Arc<Fabric>, options: ControllerOptions) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let since_advertised = Cell::new(Duration::ZERO);
+        let mut site = Self { fabric, options, directory, process: None, since_advertised };
+        site.boot();
+        site
+    }
+
+    /// The control node starts.
+    pub(super) fn boot(&mut self) {
+        assert!(self.process.is_none());
+        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let (still, never) = mpsc::channel::<()>();
+        runtime.spawn_blocking(move || never.recv());
+        let id = NodeId::new(OWN).unwrap();
+        let mut work = Options::new(self.directory.path().to_owned(), id.clone(), Vec::new()).unwrap();
+        work.cancel_grace = Duration::ZERO;
+        let store = store::Options::Sqlite(self.directory.path().join("store.db"));
+        let (mesh, children) = (FakeMesh(self.fabric.clone()), FakeChildren(self.fabric.clone()));
+        let name = InstanceName::from(OWN);
+        let (driver, registry, service) = runtime.block_on(async {
+            let registry = Registry::open(work, Arc::new(Nowhere(id))).await.unwrap();
+            let store = Store::open(&store, &name).await.unwrap();
+            let (mesh, children) = (Arc::new(mesh), Arc::new(children));
+            let projects = ProjectCache::new(self.directory.path().join("projects"));
+            let driver =
+                JobDriver::start(name, store, self.options.clone(), mesh, children, projects).await.unwrap();
+            let service = Service::serve(driver.clone(), &registry).await;
+            (driver, registry, service)
+        });
+        self.process = Some(Process { runtime, _still: still, driver, registry, service });
+        self.fabric.set_up(true);
+        self.fabric.advertise();
+    }
+
+    /// The control node is killed: nothing that it was about to do is done.
+    pub(super) fn kill(&mut self) {
+        self.fabric.set_up(false);
+        let Process { runtime, _still, driver, registry, service } = self.process.take().unwrap();
+        drop(_still);
+        runtime.shutdown_timeout(DEADLINE);
+        drop((driver, registry, service));
+    }
+
+    /// An operator's operation.
+    pub(super) fn operate(&self, operation: Value) -> Value {
+        let Value::Object(operation) = operation else { panic!("{operation} is no operation") };
+        let done = self.run(self.process().service.operate(operation, "unix"));
+        let done = done.unwrap_or_else(|refused| panic!("{}: {}", refused.code, refused.message));
+        self.settle();
+        match done {
+            Operated::Done(result) => result,
+            Operated::Stream(answer, _) => panic!("{answer} is followed by a stream"),
+        }
+    }
+
+    /// An operator declares a node dead.
+    pub(super) fn declare_dead(&self, node: &str) {
+        self.operate(json!({"op": "instance.remove", "name": node, "dead": true}));
+    }
+
+    pub(super) fn driver(&self) -> &Arc<JobDriver> {
+        &self.process().driver
+    }
+
+    fn process(&self) -> &Process {
+        self.process.as_ref().expect("the control node runs")
+    }
+
+    /// Runs something while time stands still.
+    pub(super) fn run<T>(&self, work: impl Future<Output = T>) -> T {
+        self.process().runtime.block_on(work)
+    }
+
+    /// Lets everything happen that is possible now.
+    pub(super) fn settle(&self) {
+        let store = self.driver().store.clone();
+        self.run(async {
+            for _ in 0..3 {
+                for _ in 0..20 {
+                    tokio::task::yield_now().await;
+                }
+                // Comes behind all writes that are waiting.
+                store.remove_drained().await.unwrap();
+            }
+        });
+    }
+
+    fn advance(&self, step: Duration) {
+        self.run(tokio::time::advance(step));
+        let since = self.since_advertised.get() + step;
+        self.since_advertised.set(since);
+        if since >= ADVERTISED_EVERY {
+            self.since_advertised.set(Duration::ZERO);
+            self.fabric.advertise();
+        }
+        self.settle();
+    }
+
+    /// So much time passes.
+    pub(super) fn pass(&self, span: Duration) {
+        self.settle();
+        let mut left = span;
+        while !left.is_zero() {
+            let step = left.min(seconds(5));
+            self.advance(step);
+            left -= step;
+        }
+        // What a timer has woken waits a little before it looks.
+        (0..10).for_each(|_| self.advance(Duration::from_millis(10)));
+    }
+
+    /// Lets time pass until something is so. Returns how much passed.
+    pub(super) fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
+        let (begun, mut passed) = (Instant::now(), Duration::ZERO);
+        self.settle();
+        while !is_so() {
+            assert!(begun.elapsed() < DEADLINE, "waited for {what} for {passed:?}: {:#?}", self.jobs());
+            let step = match passed.as_secs() {
+                0..2 => Duration::from_millis(20),
+                2..60 => Duration::from_millis(500),
+                _ => seconds(5),
+            };
+            self.advance(step);
+            passed += step;
+        }
+        passed
+    }
+
+    /// Waits for what must not take time that anybody notices.
+    pub(super) fn soon(&self, what: &str, is_so: impl FnMut() -> bool) {
+        let passed = self.until(what, is_so);
+        assert!(passed <= seconds(1), "{what} took {passed:?}");
+    }
+
+    /// Submits a payload. Returns its unit.
+    pub(super) fn submit_bytes(&self, payload: &[u8]) -> Result<String, String> {
+        let registry = self.process().registry.clone();
+        self.run(async {
+            let request = SubmitRequest {
+                node: OWN.into(),
+                work_type: "controller".into(),
+                ..SubmitRequest::default()
+            };
+            let mut submission =
+                registry.submit(request, Caller::local()).await.map_err(|e| e.to_string())?;
+            let unit = submission.id().to_string();
+            if let Err(error) = submission.write(payload).await {
+                submission.discard(error.to_string()).await;
+                return Err(error.to_string());
+            }
+            submission.finish().await.map(|_| unit).map_err(|error| error.to_string())
+        })
+    }
+
+    /// Submits a job with this header, whose keys may be empty.
+    pub(super) fn submit(&self, header: Value) -> (String, JobId) {
+        let unit = self.submit_bytes(&stream(header)).unwrap();
+        let job = self.unit(&unit).unwrap().extra_data["JobID"].as_i64().unwrap();
+        (unit, JobId(job))
+    }
+
+    pub(super) fn unit(&self, unit: &str) -> Option<UnitReport> {
+        self.run(self.process().registry.status(unit)).ok()
+    }
+
+    /// The units of this node, those of jobs alone.
+    pub(super) fn units(&self) -> Vec<String> {
+        let listed = self.run(self.process().registry.list(None)).unwrap();
+        listed.keys().map(ToString::to_string).collect()
+    }
+
+    pub(super) fn cancel_unit(&self, unit: &str) {
+        let registry = self.process().registry.clone();
+        // The answer waits for the end, but not while time stands still.
+        let (unit, caller) = (unit.to_owned(), Caller::local());
+        self.run(async { tokio::spawn(async move { registry.cancel(&unit, &caller).await }) });
+        self.settle();
+    }
+
+    pub(super) fn output(&self, unit: &str) -> Vec<u8> {
+        std::fs::read(self.directory(unit).join("stdout")).unwrap_or_default()
+    }
+
+    fn directory(&self, unit: &str) -> PathBuf {
+        self.directory.path().join(OWN).join(unit)
+    }
+
+    pub(super) fn job(&self, id: JobId) -> JobDetail {
+        self.run(self.driver().store.detail(id)).unwrap()
+    }
+
+    pub(super) fn state(&self, id: JobId) -> JobState {
+        self.job(id).row.state
+    }
+
+    pub(super) fn explanation(&self, id: JobId) -> String {
+        self.job(id).row.explanation
+    }
+
+    pub(super) fn jobs(&self) -> Vec<JobDetail> {
+        let page = self.run(self.driver().store.list(Default::default(), 1000)).unwrap();
+        page.jobs.iter().rev().map(|row| self.job(row.id)).collect()
+    }
+
+    pub(super) fn instances(&self) -> Vec<InstanceRecord> {
+        self.run(self.driver().store.registry()).unwrap().instances
+    }
+
+    pub(super) fn instance(&self, name: &str) -> InstanceRecord {
+        self.instances().into_iter().find(|one| one.instance.name.as_str() == name).unwrap()
+    }
+
+    pub(super) fn errors(&self, name: &str) -> Vec<String> {
+        self.instance(name).instance.errors.iter().map(ToString::to_string).collect()
+    }
+
+    /// Waits until the unit of a job runs somewhere. Returns the unit.
+    pub(super) fn running(&self, job: JobId) -> String {
+        self.until("the job to run", || {
+            self.fabric.running(job.0).is_some() && self.state(job) == JobState::Running
+        });
+        self.fabric.running(job.0).unwrap()
+    }
+
+    /// Waits for the end of a job and of what is left of it.
+    pub(super) fn ended(&self, job: JobId) -> JobDetail {
+        self.until("the job to end", || {
+            let job = self.job(job);
+            job.row.state.is_final() && job.attempts.iter().all(|attempt| attempt.swept)
+        });
+        self.job(job)
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            self.kill();
+        }
+    }
+}
+
+/// A payload with this header.
+pub(super) fn stream(mut header: Value) -> Vec<u8> {
+    header["controller"] = json!(1);
+    format!("{header}\n{}\n{}\n", json!({"kwargs": {"ident": "x"}}), json!({"eof": true})).into_bytes()
+}
