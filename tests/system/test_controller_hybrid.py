@@ -1,0 +1,78 @@
+"""A hybrid control node: it runs jobs itself, as the local work type, beside those that it sends to others."""
+
+import json
+import pathlib
+import signal
+import sys
+
+import pytest
+
+from mesh import command_type, until
+
+STAND_IN = pathlib.Path(__file__).with_name("stand_in_runner.py")
+
+
+def runner(name):
+    return command_type(name, sys.executable, f"{STAND_IN} worker", runtime=True)
+
+
+@pytest.fixture
+def hybrid(mesh, tmp_path):
+    """A hybrid control node and one execution node, which takes jobs once it is enabled."""
+    settings = {"nodetype": "hybrid", "discovery": "disabled", "heartbeat": "200ms", "rundir": str(tmp_path), "poll": "1s"}
+    mesh.node("hybrid", listen=True, work=[runner("local")], extra=[{"work-controller": settings}])
+    mesh.node("e1", peers=["hybrid"], work=[runner("ansible-runner")])
+    mesh.start()
+    until("both to be checked", lambda: [one["node_state"] for one in instances(mesh["hybrid"])] == ["ready", "ready"], 60)
+    return mesh
+
+
+def ask(node, op, **arguments):
+    answer = node.command({"command": "controller", "op": op, **arguments})
+    assert answer["ok"], answer
+    return answer["result"]
+
+
+def instances(node):
+    return ask(node, "instance.list")["instances"]
+
+
+def submit(node, header=None, **kwargs):
+    lines = [{"controller": 1, **(header or {})}, {"kwargs": kwargs}, {"eof": True}]
+    payload = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    with node.control() as client:
+        answer = client.submit(node.name, "controller", payload)
+    return answer["unitid"], node.unit(answer["unitid"])["ExtraData"]["JobID"]
+
+
+def ended(node, number):
+    return until(f"job {number} to end", lambda: (one := ask(node, "job.get", id=number))["finished"] and one, 60)
+
+
+def test_a_hybrid_runs_jobs_itself_and_goes_on_with_them_after_a_crash(hybrid, tmp_path):
+    node, go = hybrid["hybrid"], tmp_path / "go"
+    unit, number = submit(node, {"forks": 1}, ident="h", lines=5, go=str(go))
+    running = until("it to run", lambda: (one := ask(node, "job.get", id=number))["state"] == "running" and one)
+    assert (running["controller_node"], running["execution_node"]) == ("hybrid", "hybrid")
+    assert running["attempts"][0]["work_type"] == "local"
+    own = next(one for one in instances(node) if one["name"] == "hybrid")
+    assert (own["node_type"], own["consumed_capacity"]) == ("hybrid", running["impact"] + 1), own
+    node.stop(signal.SIGKILL)
+    go.touch()
+    node.start()
+    one = ended(node, number)
+    assert (one["state"], one["events"], len(one["attempts"])) == ("successful", 5, 1), one
+    until("the unit's end", lambda: node.unit(unit)["StateName"] == "Succeeded")
+    assert node.results(unit).count(b'"counter"') == 5
+    until("the child to be released", lambda: set(node.command("work list")) == {unit})
+
+
+def test_a_hybrid_shares_jobs_with_the_nodes_of_its_group(hybrid, tmp_path):
+    node, go = hybrid["hybrid"], tmp_path / "go"
+    ask(node, "instance.enable", name="e1")
+    jobs = [submit(node, ident=f"s{n}", go=str(go))[1] for n in range(6)]
+    state = lambda n: ask(node, "job.get", id=n)  # noqa: E731
+    until("all to run", lambda: all(state(number)["state"] == "running" for number in jobs), 60)
+    assert {state(number)["execution_node"] for number in jobs} == {"hybrid", "e1"}
+    go.touch()
+    assert {ended(node, number)["state"] for number in jobs} == {"successful"}
