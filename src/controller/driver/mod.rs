@@ -144,9 +144,11 @@ impl JobDriver {
         let (mut heartbeat, mut poll) = (ticks(timers.heartbeat), ticks(timers.poll));
         loop {
             tokio::select! {
-                _ = store.changed() => {}
-                _ = mesh.changed() => unless_away(self.observe(&mut sightings).await)?,
+                biased;
+                // First: after a pause of the whole machine the lease is renewed before anything needs it.
                 _ = heartbeat.tick() => unless_away(self.beat(&mut sightings).await)?,
+                _ = mesh.changed() => unless_away(self.observe(&mut sightings).await)?,
+                _ = store.changed() => {}
                 _ = poll.tick() => unless_away(self.show_pending().await)?,
                 () = self.wake.notified() => {}
             }

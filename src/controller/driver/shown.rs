@@ -154,7 +154,10 @@ fn report(detail: &JobDetail, child_type: &str, former: JobExtra) -> JobReport {
         cancel_requested: row.cancel_requested,
         ..former
     };
+    // A unit's state never goes back, so one whose job waits for another attempt goes on running.
+    let has_run = detail.attempts.iter().any(|attempt| attempt.started.is_some());
     let state = match row.state {
+        JobState::Pending | JobState::Waiting if has_run => UnitState::Running,
         JobState::Pending | JobState::Waiting => UnitState::Pending,
         JobState::Running => UnitState::Running,
         JobState::Successful => UnitState::Succeeded,

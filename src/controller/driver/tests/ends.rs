@@ -84,7 +84,8 @@ fn the_stream_decides_then_the_unit() {
     for Row { output, end, detail, state, explanation } in rows() {
         let (unit, job) = site.submit(json!({}));
         let child = site.running(job);
-        assert_eq!(site.unit(&unit).unwrap().detail, format!("Running on e1, unit {child}"));
+        let running = format!("Running on e1, unit {child}");
+        site.soon("its unit to say so", || site.unit(&unit).unwrap().detail == running);
         let input = site.fabric.look(|units| units.there[&child].input.clone());
         assert_eq!(
             input, b"{\"kwargs\":{\"ident\":\"x\"}}\n{\"eof\":true}\n",

@@ -71,7 +71,7 @@ fn the_last_attempt_that_is_lost_ends_with_a_status() {
     let closed = [
         begun(),
         events(1, 2),
-        b"{\"job_explanation\":\"e1 was lost while it ran attempt 1\",\"status\":\"error\"}\n".to_vec(),
+        b"{\"status\":\"error\",\"job_explanation\":\"e1 was lost while it ran attempt 1\"}\n".to_vec(),
     ]
     .concat();
     assert_eq!(String::from_utf8_lossy(&site.output(&unit)), String::from_utf8_lossy(&closed));
