@@ -97,7 +97,7 @@ impl Store {
     /// Judges who is lost: instances become unavailable, and attempts of the caller's jobs on them are lost.
     ///
     /// # Errors
-    /// The caller's lease has expired or was taken: it must stand down.
+    /// The caller's lease was taken: it must stand down. Or it has expired, until it is renewed.
     pub async fn judge_losses(&self, by: Fence, patience: Patience) -> Result<Losses, Error> {
         self.fenced_write(by, move |sql, by| {
             check(sql, by)?;
@@ -114,7 +114,7 @@ impl Store {
     /// chooses, or the caller if no other is fit. Returns the jobs and their owners; none if the node is not lost.
     ///
     /// # Errors
-    /// The caller's own lease has expired or was taken: it must stand down.
+    /// The caller's lease was taken: it must stand down. Or it has expired, until it is renewed.
     pub async fn take_over(
         &self,
         by: Fence,
@@ -239,7 +239,12 @@ pub(super) fn live(sql: &mut dyn Sql) -> Result<Vec<Fence>, Error> {
 
 /// Checks that a lease is the writer's and valid.
 pub(super) fn check(sql: &mut dyn Sql, by: &Fence) -> Result<(), Error> {
-    if live(sql)?.contains(by) { Ok(()) } else { Err(Error::fenced(by)) }
+    let now = sql.now();
+    match lease(sql, &by.owner)?.filter(|lease| lease.fence() == *by) {
+        None => Err(Error::fenced(by)),
+        Some(lease) if lease.is_expired(now) => Err(Error::Expired(by.clone())),
+        Some(_) => Ok(()),
+    }
 }
 
 fn lease(sql: &mut dyn Sql, node: &InstanceName) -> Result<Option<Lease>, Error> {

@@ -48,7 +48,7 @@ impl Store {
     /// Makes a pass, unless another control node makes one.
     ///
     /// # Errors
-    /// The lease of the caller has expired or was taken: it must stand down.
+    /// The lease of the caller was taken: it must stand down. Or it has expired, until it is renewed.
     pub async fn pass(&self, by: Fence, limits: PassLimits) -> Result<Passed, Error> {
         self.fenced_write(by, move |sql, by| {
             if !sql.try_lock(Lock::Pass)? {
