@@ -30,6 +30,8 @@ const COLLECT: Duration = Duration::from_millis(20);
 const QUEUE: usize = 256;
 /// Idle readers that are kept.
 const READERS: usize = 4;
+/// Bytes of the write-ahead log that have their place on disk from the start.
+const LOG: u64 = 4 << 20;
 
 #[derive(Debug)]
 pub(super) struct Sqlite {
@@ -58,6 +60,7 @@ impl Sqlite {
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; \
              PRAGMA busy_timeout = 5000; PRAGMA journal_size_limit = 67108864;",
         )?;
+        reserve_log(&connection, path)?;
         connection.set_prepared_statement_cache_capacity(64);
         let clock = Clock::start();
         let own = clock.clone();
@@ -232,6 +235,22 @@ fn open_reader(path: &Path) -> Result<Connection, Error> {
     connection.execute_batch("PRAGMA busy_timeout = 5000;")?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
+}
+
+/// Gives the log its place, which SQLite uses again and again: so cancels and ends of jobs are saved on a full disk too.
+fn reserve_log(connection: &Connection, path: &Path) -> Result<(), Error> {
+    // Has SQLite create it.
+    connection.execute_batch("BEGIN IMMEDIATE; COMMIT;")?;
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let reserved = OpenOptions::new()
+        .write(true)
+        .open(&log)
+        .and_then(|file| Ok(rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, LOG)?));
+    if let Err(error) = reserved {
+        tracing::debug!(%error, "the store has no reserve for a full disk");
+    }
+    Ok(())
 }
 
 /// The wall clock at the start, and from there on the monotonic one: the runtime's, as for every timer of the driver,
