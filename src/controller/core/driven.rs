@@ -112,7 +112,7 @@ impl<'a> Driven<'a> {
             }
             Progress::Lost => {
                 self.on_gone(n);
-                Ok(())
+                self.on_swept(n)
             }
             Progress::Over(_) => {
                 attempt.swept = true;
@@ -149,14 +149,13 @@ impl<'a> Driven<'a> {
         Ok(())
     }
 
-    /// Nothing is left of a lost attempt.
+    /// A lost attempt does not run and will not. Its unit is still to be released, so that nothing starts it later.
     pub(super) fn on_gone(&mut self, n: AttemptNo) {
         let Ok(attempt) = self.attempt(n) else { return };
         if attempt.is_open() {
-            let ran = attempt.started.is_some();
-            attempt.progress = Progress::Over(if ran { Ending::Lost } else { Ending::NotAccepted });
+            // Also if its instance never said that it has it: the answer may have been lost.
+            attempt.progress = Progress::Over(Ending::Lost);
         }
-        attempt.swept = true;
     }
 
     fn conclude(&mut self, n: AttemptNo, verdict: Verdict, now: Time) -> Result<(), Refused> {

@@ -48,7 +48,9 @@ impl JobDriver {
             failures += 1;
             sleep(RELEASE.delay(failures)).await;
         }
-        self.store.drive(self.fence.clone(), id, None, move |job, _| job.on_swept(n)).await.map(drop)
+        let job = self.store.drive(self.fence.clone(), id, None, move |job, _| job.on_swept(n)).await?;
+        // Units that began to follow the job after its end was shown.
+        if job.state.is_final() { self.show(id).await } else { Ok(()) }
     }
 
     /// Sees to it that the unit exists. Returns false if there is none and never will be.
@@ -93,7 +95,22 @@ impl JobDriver {
             Prepared::Impossible(ending, why) => return self.not_prepared(id, n, ending, why).await,
             Prepared::Unwanted => return self.unknown(id, n).await,
         };
-        match self.children.send(request, input).await {
+        let unit = request.unit.clone();
+        let mut sending = self.children.send(request, input);
+        let sent = loop {
+            tokio::select! {
+                sent = &mut sending => break sent,
+                // Its node may not answer for long, and must not start it when it does.
+                Ok(()) = duty.changed() => {
+                    let now = *duty.borrow_and_update();
+                    match now {
+                        Duty::Cancel | Duty::Release | Duty::Nothing => self.children.cancel(unit.clone()).await,
+                        Duty::Send | Duty::Follow | Duty::Ask => {}
+                    }
+                }
+            }
+        };
+        match sent {
             Ok(()) => Ok(true),
             Err(cause) => self.refuse(id, n, cause).await,
         }
@@ -162,7 +179,9 @@ impl JobDriver {
                 }
                 // It is lost, until there is news of it.
                 Duty::Ask => is_running = false,
-                Duty::Send | Duty::Follow | Duty::Cancel | Duty::Release | Duty::Nothing => {}
+                // An operator declared its node dead.
+                Duty::Release | Duty::Nothing => return Ok(false),
+                Duty::Send | Duty::Follow | Duty::Cancel => {}
             }
             let news = tokio::select! {
                 news = stream.next() => news,

@@ -212,7 +212,6 @@ impl JobDriver {
             let duties: Vec<_> = job.duties().collect();
             for (n, duty) in duties {
                 match duty {
-                    // An operator declared its node dead: its task has nothing to wait for.
                     Duty::Nothing => drop(self.attempts.lock().remove(&(job.id, n))),
                     Duty::Send | Duty::Follow | Duty::Cancel | Duty::Ask | Duty::Release => {
                         self.assign(job.id, n, duty);

@@ -43,6 +43,8 @@ impl AttemptOutput {
         last_words: &str,
     ) -> Result<Self, Error> {
         let mut parser = WorkerOutput::default();
+        // A later attempt has begun: what this one still writes is read, and thrown away.
+        let unit = unit.filter(|unit| unit.extra().output_attempt <= n.0);
         if let Some(unit) = &unit {
             if unit.extra().output_attempt != n.0 {
                 close(unit, last_words).await?;

@@ -249,7 +249,8 @@ fn a_job_on_a_node_declared_dead_goes_through_loss() {
     single.on_declared_dead(&"e1".into(), START);
     assert_eq!(
         (single.state, single.duties().collect::<Vec<_>>()),
-        (JobState::Failed, vec![(AttemptNo(1), Duty::Nothing)])
+        (JobState::Failed, vec![(AttemptNo(1), Duty::Release)]),
+        "or its unit would be started at the node's return"
     );
 }
 
