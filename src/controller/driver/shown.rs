@@ -1,5 +1,7 @@
 //! What the units of jobs show: the job's row, in the form of a unit's status.
 
+use std::collections::btree_map::Entry;
+
 use jiff::Timestamp;
 
 use super::JobDriver;
@@ -17,10 +19,16 @@ impl JobDriver {
     /// Those of the store.
     pub async fn attach(&self, job: JobId, unit: JobUnit) -> Result<(), Error> {
         let holders = self.store.holders(job, Kept::Payload).await?;
-        if let Some((_, first)) = holders.first().filter(|(_, first)| first != unit.id().as_str()) {
+        let is_first = holders.first().is_none_or(|(_, first)| first == unit.id().as_str());
+        if let Some((_, first)) = holders.first().filter(|_| !is_first) {
             unit.share_output(first).await;
         }
-        self.units.lock().entry(job).or_default().push(unit);
+        {
+            let mut units = self.units.lock();
+            let list = units.entry(job).or_default();
+            // After a restart they come in any order, and the payload and the place in the output are the first one's.
+            list.insert(if is_first { 0 } else { list.len() }, unit);
+        }
         let detail = self.store.detail(job).await?;
         let rest = detail.attempts.last().is_some_and(|last| match last.progress {
             Progress::Over(_) => !last.swept,
@@ -85,7 +93,13 @@ impl JobDriver {
             unit.report(report(&detail, &child_type, unit.extra())).await;
         }
         if is_final {
-            self.units.lock().remove(&job);
+            if let Entry::Occupied(mut list) = self.units.lock().entry(job) {
+                // One that came meanwhile has shown nothing yet.
+                list.get_mut().retain(|one| !units.iter().any(|shown| shown.id() == one.id()));
+                if list.get().is_empty() {
+                    list.remove();
+                }
+            }
             if !parsed(&detail)?.rerun {
                 for unit in &units {
                     self.drop_payload(job, unit).await?;
