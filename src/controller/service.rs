@@ -73,6 +73,7 @@ impl Service {
 
     /// Makes units of jobs reach a driver, and runs it.
     pub(super) async fn serve(driver: Arc<JobDriver>, registry: &Registry) -> Self {
+        registry.release_leftovers(&driver.check_prefix());
         let stop = CancellationToken::new();
         let service = Self {
             driver: driver.clone(),

@@ -14,6 +14,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 const RELEASES: u32 = 5;
 
 impl JobDriver {
+    /// How the units of checks begin.
+    pub fn check_prefix(&self) -> String {
+        format!("c{:08x}h", self.install)
+    }
+
     /// Starts the checks that are due.
     pub(super) async fn check_instances(self: &Arc<Self>) -> Result<(), Error> {
         let registry = self.store.registry().await?;
@@ -37,7 +42,7 @@ impl JobDriver {
         let types = &options.child_types;
         let offer = self.offer_of(name).await;
         let request = ChildRequest {
-            unit: format!("c{:08x}h{:016x}", self.install, rand::random::<u64>()),
+            unit: format!("{}{:016x}", self.check_prefix(), rand::random::<u64>()),
             node: name.clone(),
             work_type: if is_own { types.local.clone() } else { types.runner.clone() },
             params: PARAMS.to_owned(),

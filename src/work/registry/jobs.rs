@@ -183,6 +183,19 @@ impl Registry {
         self.release_entry(entry, &status, false).await
     }
 
+    /// Releases the units whose ID begins so: those of an earlier process for which nobody waits any more.
+    pub fn release_leftovers(&self, prefix: &str) {
+        for entry in self.units.all().into_iter().filter(|entry| entry.id.as_str().starts_with(prefix)) {
+            let this = self.clone();
+            tokio::spawn(async move {
+                let (id, status) = (entry.id.clone(), entry.status());
+                if let Err(error) = this.release_entry(entry, &status, false).await {
+                    tracing::warn!(unit = %id, %error, "what an earlier process left is not released");
+                }
+            });
+        }
+    }
+
     pub(super) fn controller_command(&self) -> Option<WorkCommand> {
         let jobs = self.jobs.get()?;
         Some(WorkCommand { work_type: CONTROLLER.to_owned(), secure: jobs.verifies_signatures() })
