@@ -166,13 +166,21 @@ class Job:
         for one in row["attempts"]:
             if self.cancel_saved:
                 assert seconds(one["placed"]) <= self.cancel_saved, "an attempt was placed after a saved cancel"
-            self.check_outcome(one)
+        last = (row["attempts"] or [None])[-1]
+        for one, following in itertools.pairwise(row["attempts"]):
+            # With `unconfirmed` it may end, or be cancelled, long after the next one was placed.
+            is_late = seconds(one["ended"]) > seconds(following["placed"])
+            assert not is_late or self.kind == "unconfirmed", f"attempt {following['n']} was placed before the end"
+            self.check_outcome(one, one["ended"], "lost" if is_late else one["outcome"])
+        if last:
+            is_late = row["state"] == "failed" and seconds(last["ended"]) > seconds(row["finished"])
+            self.check_outcome(last, row["finished"], "lost" if is_late else last["outcome"])
 
-    def check_outcome(self, attempt):
+    def check_outcome(self, attempt, ended, outcome):
         """A fault explains an outcome that is not the job's own."""
         node, unit = attempt["node"], attempt["unit"]
-        start, end = seconds(attempt["placed"]), seconds(attempt["ended"])
-        outcome, where = attempt["outcome"], (node, "hop", *self.world.controls)
+        start, end = seconds(attempt["placed"]), seconds(ended)
+        where = (node, "hop", *self.world.controls)
         assert outcome, f"attempt {attempt['n']} has no end"
         if outcome == "lost":
             if self.world.excuses(["dead"], [node], start, end) or self.world.excuses(["wiped"], [node], start, end):
@@ -205,8 +213,10 @@ class Job:
             assert ended, "no run of its last attempt came to its end"
         else:
             assert last, f"it is {state} and never ran"
-            wanted = {"failed": ("lost", "failed"), "error": ("error",)}[state]
-            assert last["outcome"] in wanted, f"it is {state}, its last attempt {last['outcome']}"
+            wanted = {"failed": ("lost", "not_accepted", "failed"), "error": ("error",)}[state]
+            # A lost one may end at last, after the job has.
+            is_late = state == "failed" and seconds(last["ended"]) > seconds(row["finished"])
+            assert is_late or last["outcome"] in wanted, f"it is {state}, its last attempt {last['outcome']}"
 
     def check_words(self, row, runs, ends, jobs):
         """Needs and words hold for the runs themselves."""
@@ -231,7 +241,8 @@ class Job:
         if not self.retries:
             assert before == b"", f"{len(before)} bytes stand before its output: {before[:200]}"
         elif before:
-            assert b'"status": "error"' in before.splitlines()[-1], f"before its last attempt stands {before[-200:]}"
+            last = before.splitlines()[-1]
+            assert json.loads(last).get("status") == "error", f"before its last attempt stands {before[-200:]}"
             assert b'"eof"' not in before, "an attempt before the last one has an end line"
 
 

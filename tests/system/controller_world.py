@@ -13,6 +13,7 @@ import pathlib
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -23,6 +24,8 @@ from peer import Proxy
 STAND_IN = pathlib.Path(__file__).with_name("stand_in_runner.py")
 #: Seconds. The suite's own deadlines are generous, the product's timers short.
 HEARTBEAT, LOST_AFTER, OWNER_LOST_AFTER = 0.2, 1.5, 1.0
+#: Bytes of the disks that get full.
+DISK = 96 << 20
 #: How long a fault lasts.
 SPANS = (0, 0.05, 0.3, 1, 2.5)
 
@@ -81,6 +84,11 @@ class World:
             self.attach(name, [self.runner("local")], [{"work-controller": settings}])
         for name in self.executions:
             self.attach(name, [self.runner("ansible-runner")], [])
+        self.small = [self.controls[0], self.executions[-1]] if os.geteuid() == 0 else []
+        for name in self.small:
+            mesh[name].datadir.mkdir()
+            place = ["-t", "tmpfs", "-o", f"size={DISK},mode=0700", "tmpfs", str(mesh[name].datadir)]
+            subprocess.run(["mount", *place], check=True)
         mesh.start()
         self.await_ready()
 
@@ -183,7 +191,8 @@ class World:
         self.mesh[name].stop(signal.SIGKILL)
         if wipe:
             self.events.append(["wiped", name, time.time(), None])
-            shutil.rmtree(self.mesh[name].datadir)
+            for one in self.mesh[name].datadir.iterdir() if self.mesh[name].datadir.exists() else ():
+                shutil.rmtree(one) if one.is_dir() else one.unlink()
         self.down.add(name)
         self.later(span, f"start {name}", lambda: self.restart(name, event))
 
@@ -228,6 +237,26 @@ class World:
             event[3] = time.time()
 
         self.later(span, f"heal {name}", heal)
+
+    def fill(self, span):
+        """A disk is full."""
+        if not self.small:
+            return self.tick(0.05)
+        name = self.rng.choice(self.small)
+        self.note(f"fill the disk of {name} for {span} s")
+        event = self.begin("full", name)
+        filler = self.mesh[name].datadir / "filler"
+        with contextlib.suppress(OSError), open(filler, "ab", buffering=0) as file:
+            os.posix_fallocate(file.fileno(), 0, DISK)
+        with contextlib.suppress(OSError), open(filler, "ab", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+        def free():
+            filler.unlink(missing_ok=True)
+            event[3] = time.time()
+
+        self.later(span, f"empty {name}", free)
 
     def units(self, name):
         """The children that a node's disk shows."""
@@ -306,7 +335,9 @@ class World:
                         text = str(refused)
                         assert "belongs to job" in text or "unknown work unit" in text or "closed" in text, text
                     else:
-                        raise AssertionError(f"a stranger's {verb} of {unit} was not refused: {done}")
+                        # One that the controller has released meanwhile counts as done.
+                        gone = unit not in control.command("work list")
+                        assert gone, f"a stranger's {verb} of {unit} was not refused: {done}"
 
     def left(self):
         """Everything on execution nodes that belongs to a unit, and children on control nodes."""
@@ -320,6 +351,8 @@ class World:
     def close(self):
         for relay in self.relays.values():
             relay.close()
+        for name in self.small:
+            subprocess.run(["umount", "--lazy", str(self.mesh[name].datadir)], check=True)
 
 
 def is_child(unit):

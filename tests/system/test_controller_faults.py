@@ -79,7 +79,7 @@ def fault(world, jobs):
     name, span = rng.choice(world.executions), rng.choice(SPANS)
     control = rng.choice(world.controls)
     open_jobs = [job for job in jobs if not job.final]
-    match rng.choices(range(14), (3, 2, 1, 3, 1, 2, 1, 1, 1, 4, 3, 1, 1, 1))[0]:
+    match rng.choices(range(15), (3, 2, 1, 3, 1, 2, 1, 1, 1, 4, 3, 1, 1, 1, 1))[0]:
         case 0:
             world.kill(name, span)
         case 1:
@@ -106,6 +106,8 @@ def fault(world, jobs):
             world.kill_node(name, span)
         case 12:
             world.kill(name, span, wipe=True)
+        case 13:
+            world.fill(span)
         case _:
             world.strangers_release(name) if rng.random() < 0.5 else world.strangers_refused()
     # Without a control node no client can do anything: it stays away as long as the fault lasts.

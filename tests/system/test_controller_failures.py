@@ -1,0 +1,268 @@
+"""What becomes of jobs when something around them fails, one failure each, with one control node.
+
+The table in docs/controller.md names the test of each row. All of them at once, in any order: `test_controller_faults.py`.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from client import ControlError
+from mesh import command_type, until
+from test_controller import ask, ended, job, nodes, runner, stream, submit, wrote  # noqa: F401
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED: needs root")
+EXECUTIONS = ("e1", "e2")
+
+
+@contextlib.contextmanager
+def small_disk(node, size="16m"):
+    """A node whose data directory has its own disk, which `fill` fills."""
+    node.datadir.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", str(node.datadir)]
+    subprocess.run(mount, check=True, capture_output=True)
+    try:
+        yield node
+    finally:
+        node.mesh.end()
+        subprocess.run(["umount", str(node.datadir)], check=True)
+
+
+@contextlib.contextmanager
+def full(node):
+    """Nothing can be written meanwhile."""
+    filler = node.datadir / "filler"
+    with pytest.raises(OSError), open(filler, "wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    yield
+    filler.unlink()
+
+
+def instance(node, name):
+    return ask(node, "instance.get", name=name)
+
+
+def running(control, header=None, **kwargs):
+    """A job that runs; returns its unit, its number, and its node."""
+    unit, number = submit(control, header, **kwargs)
+    one = until(f"job {number} to run", lambda: (one := job(control, number))["state"] == "running" and one)
+    return unit, number, one["execution_node"]
+
+
+def disable_other(control, name):
+    """From now on jobs run on this execution node alone."""
+    for other in EXECUTIONS:
+        if other != name:
+            ask(control, "instance.disable", name=other)
+
+
+def no_units(node):
+    until(f"{node.name} to have no units", lambda: node.command("work list") == {})
+
+
+@pytest.mark.parametrize("verb", ["cancel", "release"])
+def test_a_strangers_cancel_or_release_on_the_instance_is_an_error_of_the_job(nodes, tmp_path, verb):  # noqa: F811
+    control = nodes["control"]
+    _, number, place = running(control, ident="s", go=str(tmp_path / "never"))
+    (child,) = nodes[place].command("work list")
+    nodes[place].command(f"work {verb} {child}")
+    one = ended(control, number)
+    # A release cancels first.
+    said = [f"unit {child} was {what} on {place}" for what in ("cancelled", "released")]
+    assert one["state"] == "error" and one["explanation"] in said, one
+    no_units(nodes[place])
+    _, again, _ = running(control, {"retry": {"max": 1, "on": ["error"]}}, ident="r", go=str(tmp_path / "go"))
+    place = job(control, again)["execution_node"]
+    (child,) = nodes[place].command("work list")
+    nodes[place].command(f"work {verb} {child}")
+    (tmp_path / "go").touch()
+    one = ended(control, again)
+    assert (one["state"], one["attempt"]) == ("successful", 2), one
+
+
+def test_the_daemon_of_an_instance_may_die_and_come_back(nodes, tmp_path):  # noqa: F811
+    control, go = nodes["control"], tmp_path / "go"
+    unit, number, place = running(control, ident="d", lines=20, go=str(go))
+    nodes[place].stop(signal.SIGKILL)
+    until("it to be out of reach", lambda: not instance(control, place)["reachable"])
+    go.touch()
+    nodes[place].start()
+    one = ended(control, number)
+    assert (one["state"], len(one["attempts"])) == ("successful", 1), one
+    until("the unit's end", lambda: control.unit(unit)["StateName"] == "Succeeded")
+    assert control.results(unit).startswith(wrote("d", 20))
+
+
+def test_what_is_left_on_a_lost_instance_is_ended_at_its_return(nodes, tmp_path):  # noqa: F811
+    control = nodes["control"]
+    unit, number, place = running(control, ident="l", go=str(tmp_path / "never"))
+    nodes[place].stop(signal.SIGKILL)
+    one = ended(control, number)
+    assert (one["state"], one["explanation"]) == ("failed", f"{place} was lost while it ran attempt 1"), one
+    until("the unit's end", lambda: control.unit(unit)["StateName"] == "Failed")
+    lost = instance(control, place)
+    assert (lost["node_state"], lost["capacity"]) == ("unavailable", 0), lost
+    nodes[place].start()
+    no_units(nodes[place])
+    until("it to be ready", lambda: instance(control, place)["capacity"] > 0)
+    until("nothing to be consumed", lambda: instance(control, place)["consumed_capacity"] == 0)
+    assert job(control, number)["state"] == "failed"
+
+
+def test_an_instance_declared_dead_that_returns_starts_nothing_of_before(nodes, tmp_path):  # noqa: F811
+    """The attempts never reached it: they must not when it is back, as one of the jobs has ended and the other has run
+    elsewhere."""
+    control, names = nodes["control"], ("once", "twice")
+    disable_other(control, "e1")
+    nodes["e1"].process.send_signal(signal.SIGSTOP)
+    jobs = [
+        submit(control, {"retry": {"max": most}}, ident=name, diary=str(tmp_path / name), locks=[])[1]
+        for most, name in enumerate(names)
+    ]
+    until("both to be sent", lambda: all(job(control, number)["state"] == "waiting" for number in jobs))
+    nodes["e1"].process.kill()
+    nodes["e1"].process.wait()
+    ask(control, "instance.remove", name="e1", dead=True)
+    ask(control, "instance.enable", name="e2")
+    once, twice = (ended(control, number) for number in jobs)
+    outcomes = lambda one: [attempt["outcome"] for attempt in one["attempts"]]  # noqa: E731
+    assert (once["state"], outcomes(once)) == ("failed", ["lost"]), once
+    assert (twice["state"], outcomes(twice)) == ("successful", ["lost", "successful"]), twice
+    nodes["e1"].start()
+    instances = lambda: {one["name"]: one["capacity"] for one in ask(control, "instance.list")["instances"]}  # noqa: E731
+    until("it to be ready", lambda: instances().get("e1"), 60)
+    children = {attempt["unit"] for one in (once, twice) for attempt in one["attempts"]}
+    until("the attempts to be released", lambda: not children & set(control.command("work list")))
+    assert not (tmp_path / "once.runs").exists()
+    assert (tmp_path / "twice.runs").read_text().count('"run"') == 1
+
+
+def test_a_suspended_control_node_goes_on(nodes, tmp_path):  # noqa: F811
+    """Its lease expires, and nobody else can take it."""
+    control = nodes["control"]
+    settings = next(one["work-controller"] for one in control.directives if "work-controller" in one)
+    settings["ownerlostafter"] = "600ms"
+    control.write_config()
+    control.restart()
+    _, number, _ = running(control, ident="z", go=str(tmp_path / "go"))
+    control.process.send_signal(signal.SIGSTOP)
+    # Longer than the lease: there is no other sign of its end outside.
+    with pytest.raises(subprocess.TimeoutExpired):
+        control.process.wait(1.5)
+    control.process.send_signal(signal.SIGCONT)
+    _, later = submit(control, ident="y")
+    assert ended(control, later)["state"] == "successful"
+    (tmp_path / "go").touch()
+    assert ended(control, number)["state"] == "successful"
+
+
+def test_a_failed_health_check_stops_new_jobs_and_ends_none(nodes, tmp_path):  # noqa: F811
+    control, go = nodes["control"], tmp_path / "go"
+    _, number, place = running(control, ident="h", go=str(go))
+    disable_other(control, place)
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho cannot import ansible_runner >&2; echo no such module; exit 3\n")
+    broken.chmod(0o755)
+    nodes[place].directives[1] = command_type("ansible-runner", str(broken), runtime=True)
+    nodes[place].write_config()
+    nodes[place].restart()
+    ask(control, "instance.health", name=place)
+    sick = until("it to be unavailable", lambda: (i := instance(control, place))["node_state"] == "unavailable" and i)
+    assert sick["capacity"] == 0 and "no such module" in " ".join(sick["errors"]), sick
+    assert job(control, number)["state"] == "running"
+    _, waits = submit(control, ident="w")
+    explained = ask(control, "job.explain", id=waits)
+    whys = {one["name"]: one["why"] for one in explained["groups"][0]["instances"]}
+    assert whys[place] == "not_ready", explained
+    go.touch()
+    assert ended(control, number)["state"] == "successful"
+    ask(control, "job.cancel", id=waits)
+
+
+def test_a_runner_without_a_result_is_an_error_with_its_last_words(nodes):  # noqa: F811
+    control = nodes["control"]
+    _, number = submit(control, ident="b", lines="many")
+    one = ended(control, number)
+    assert one["state"] == "error" and "TypeError" in one["explanation"], one
+    assert len(one["explanation"]) < 2000, one
+
+
+@ROOT_ONLY
+def test_a_full_disk_of_a_control_node(mesh, tmp_path):
+    """No submission is accepted, a cancel works, and output of children waits on their instance."""
+    mesh.node("hop", listen=True)
+    settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "lostafter": "30s", "rundir": str(tmp_path)}
+    mesh.node("control", peers=["hop"], work=[runner("local")], extra=[{"work-controller": settings}])
+    mesh.node("e1", peers=["hop"], work=[runner("ansible-runner")])
+    with small_disk(mesh["control"]) as control:
+        mesh.start()
+        until("e1 to be ready", lambda: {i["name"]: i["capacity"] for i in ask(control, "instance.list")["instances"]}.get("e1"), 60)
+        canceled, cancelled, _ = running(control, ident="c", go=str(tmp_path / "never"))
+        unit, number, _ = running(control, ident="f", lines=2000, go=str(tmp_path / "go"))
+        with full(control):
+            with control.control() as client, pytest.raises(ControlError, match="no space left under the data directory"):
+                client.submit("control", "controller", stream(ident="no"))
+            (tmp_path / "go").touch()
+            ask(control, "job.cancel", id=cancelled)
+            until("the runner to be cancelled", lambda: len(running_units(mesh["e1"])) == 0)
+        assert ended(control, cancelled)["state"] == "canceled"
+        assert ended(control, number)["state"] == "successful"
+        until("the unit's end", lambda: control.unit(unit)["StateName"] == "Succeeded")
+        output = control.results(unit)
+        assert output.startswith(wrote("f", 2000)) and output.endswith(b'{"eof": true}\n')
+        assert control.unit(canceled)["StateName"] == "Canceled"
+        _, later = submit(control, ident="later")
+        assert ended(control, later)["state"] == "successful"
+
+
+def running_units(node):
+    return [unit for unit, status in node.command("work list").items() if status["StateName"] == "Running"]
+
+
+@ROOT_ONLY
+def test_a_full_disk_of_an_instance_is_an_error_that_a_retry_may_mend(mesh, tmp_path):
+    mesh.node("hop", listen=True)
+    settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "lostafter": "30s", "rundir": str(tmp_path)}
+    mesh.node("control", peers=["hop"], work=[runner("local")], extra=[{"work-controller": settings}])
+    for name in EXECUTIONS:
+        mesh.node(name, peers=["hop"], work=[runner("ansible-runner")])
+    control = mesh["control"]
+    with small_disk(mesh["e1"]):
+        mesh.start()
+        ready = lambda: sum(one["capacity"] > 0 for one in ask(control, "instance.list")["instances"])  # noqa: E731
+        until("three instances to be ready", lambda: ready() == 3, 60)
+        disable_other(control, "e1")
+        with full(mesh["e1"]):
+            _, number = submit(control, ident="x")
+            one = ended(control, number)
+            assert one["state"] == "error" and "no space left" in one["explanation"].lower(), one
+            _, again = submit(control, {"retry": {"max": 3, "on": ["error"]}}, ident="y")
+            until("a failed attempt", lambda: job(control, again)["attempts"])
+            ask(control, "instance.enable", name="e2")
+            ask(control, "instance.disable", name="e1")
+            assert ended(control, again)["state"] == "successful"
+
+
+def test_a_store_that_lost_its_last_commits(nodes, tmp_path):  # noqa: F811
+    """An older copy of it: a job that it does not know is entered again, unless it had been placed."""
+    control, store, older = nodes["control"], nodes["control"].datadir / "control" / ".controller", tmp_path / "older"
+    control.stop()
+    shutil.copytree(store, older)
+    control.start()
+    placed, _, _ = running(control, ident="p", go=str(tmp_path / "never"))
+    for name in EXECUTIONS:
+        ask(control, "instance.disable", name=name)
+    waits, _ = submit(control, ident="w")
+    control.stop(signal.SIGKILL)
+    shutil.rmtree(store)
+    shutil.copytree(older, store)
+    control.start()
+    until("the pending one to run again", lambda: control.unit(waits)["StateName"] == "Succeeded", 60)
+    assert control.results(waits).startswith(wrote("w", 3))
+    lost = until("the placed one to end", lambda: (s := control.unit(placed))["StateName"] == "Failed" and s)
+    assert "had been placed" in lost["Detail"], lost
