@@ -421,10 +421,12 @@ def test_no_secret_is_in_store_log_status_or_process_list(nodes, tmp_path, crede
         ("env/cmdline", "--ask-vault-pass"),
         ("env/ssh_key", key.read_text()),
     ]
-    payload = lambda name, fails: transmit(tmp_path / name, files=[*files, ("env/extravars", json.dumps({"secret": secrets["variables"], "fails": fails}))])  # noqa: E731
+    variables = lambda fails: ("env/extravars", json.dumps({"secret": secrets["variables"], "fails": fails}))  # noqa: E731
     registry = {"runner": {"image": "quay.example/ee", "isolation": False, "registry": "quay"}}
     bare = transmit(tmp_path / "bare")
-    streams = [payload("good", False), payload("bad", True)]
+    streams = [transmit(tmp_path / f"with{fails}", files=[*files, variables(fails)]) for fails in (False, True)]
+    # Without podman the runner never ends once it has a key: it waits for a container to read it.
+    contained = transmit(tmp_path / "contained", files=[*files[:-1], variables(True)])
     with Watch(secrets.values()) as watch:
         jobs = [submit(control, registry, stream) for stream in streams]
         # Without podman, or without that registry, it cannot be run.
