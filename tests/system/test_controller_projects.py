@@ -408,8 +408,8 @@ def test_no_secret_is_in_store_log_status_or_process_list(nodes, tmp_path, crede
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     secrets = {name: f"canary-of-{name}" for name in ("registry", "git", "scm-key", "variables", "vault")}
     secrets["key"] = key.read_text().splitlines()[2][:40]
-    add_credential(credentials, "quay", kind="registry", host="quay.example", username="user", password=secrets["registry"])
     closed = f"127.0.0.1:{free_port()}"
+    add_credential(credentials, "quay", kind="registry", host=closed, username="user", password=secrets["registry"])
     add_credential(credentials, "git", kind="scm", username="user", password=secrets["git"], urls=[f"https://{closed}"])
     lines = ["-----BEGIN OPENSSH PRIVATE KEY-----", secrets["scm-key"], "-----END OPENSSH PRIVATE KEY-----"]
     add_credential(credentials, "ssh", kind="scm", username="user", ssh_key="\n".join(lines), urls=[f"ssh://{closed}"])
@@ -422,15 +422,15 @@ def test_no_secret_is_in_store_log_status_or_process_list(nodes, tmp_path, crede
         ("env/ssh_key", key.read_text()),
     ]
     variables = lambda fails: ("env/extravars", json.dumps({"secret": secrets["variables"], "fails": fails}))  # noqa: E731
-    registry = {"runner": {"image": "quay.example/ee", "isolation": False, "registry": "quay"}}
+    registry = {"runner": {"image": f"{closed}/ee", "isolation": False, "registry": "quay"}}
     bare = transmit(tmp_path / "bare")
     streams = [transmit(tmp_path / f"with{fails}", files=[*files, variables(fails)]) for fails in (False, True)]
-    # Without podman the runner never ends once it has a key: it waits for a container to read it.
-    contained = transmit(tmp_path / "contained", files=[*files[:-1], variables(True)])
+    # With a key the runner would never end: it waits for the container to read it.
+    contained = transmit(tmp_path / "contained", files=[files[0], variables(True)])
     with Watch(secrets.values()) as watch:
         jobs = [submit(control, registry, stream) for stream in streams]
-        # Without podman, or without that registry, it cannot be run.
-        jobs.append(submit(control, {"runner": {"image": "quay.example/ee", "registry": "quay"}}, streams[0]))
+        # Whether or not there is podman, there is no such registry.
+        jobs.append(submit(control, {"runner": {"image": f"{closed}/ee", "registry": "quay"}}, contained))
         jobs.append(submit(control, {"sync": {"url": f"https://{closed}/a", "credential": "git"}}, bare))
         jobs.append(submit(control, {"sync": {"url": f"ssh://{closed}/a", "credential": "ssh"}}, bare))
         numbers = [number for _, number in jobs]

@@ -7,7 +7,7 @@ use super::holders::Kept;
 use super::jobs::{self, Terms};
 use super::sql::values;
 use super::submit::{self, Submission};
-use super::{Store, pass};
+use super::{Store, owners, pass};
 use crate::controller::core::{
     ChildId, ChildType, Fence, GroupName, InstanceName, JobId, JobKind, Placement, Time, Word,
 };
@@ -78,6 +78,7 @@ impl Store {
     /// The writer is fenced: it must stand down.
     pub async fn begin_sync(&self, by: Fence, new: NewSync) -> Result<BegunSync, Error> {
         self.fenced_write(by, move |sql, by| {
+            owners::check(sql, by)?;
             let submission = submission(&by.owner, &new);
             if let Some(known) = submit::known_unit(sql, &submission)? {
                 return Ok(BegunSync::Job(known));
