@@ -94,7 +94,7 @@ impl Operations for Controller {
 }
 
 /// The stream of an operation, as the control service sends it.
-struct Rest(JobStream);
+struct Rest(Box<JobStream>);
 
 impl OperationStream for Rest {
     fn next(&mut self) -> Pin<Box<dyn Future<Output = Option<Bytes>> + Send + '_>> {

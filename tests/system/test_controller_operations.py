@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -9,7 +10,7 @@ import subprocess
 import pytest
 
 from client import ControlError
-from mesh import RECEPTORCTL, environment, until
+from mesh import MESHD, RECEPTORCTL, environment, until
 from test_controller import ask, ended, job, runner, submit, wrote
 
 
@@ -68,6 +69,16 @@ def test_output_and_events_of_a_running_job_are_followed_to_its_end(alone, tmp_p
             assert json.loads(client.line())["error"]["code"] == code, arguments
 
 
+def payload(node, unit):
+    with contextlib.suppress(FileNotFoundError):
+        return (node.unit_dir(unit) / "stdin").read_bytes()
+    return b""
+
+
+def children(node):
+    return [unit for unit, status in node.command("work list").items() if not status["WorkType"].startswith("controller")]
+
+
 def refused(node, op, **arguments):
     answer = node.command({"command": "controller", "op": op, **arguments})
     assert not answer["ok"], answer
@@ -86,14 +97,14 @@ def test_a_job_runs_again_with_the_same_payload_and_is_deleted(alone):
     assert output(alone, again["id"]).startswith(wrote("a", 2))
     assert "did not come to its recap" in refused(alone, "job.rerun", id=first, failed_hosts=True)["message"]
     # Releasing the unit of the first one takes nothing from the second one.
-    until("its children to be released", lambda: alone.command("work list").keys() <= {unit, one["unit"]})
+    until("its children to be released", lambda: children(alone) == [])
     alone.command(f"work release {unit}")
     assert refused(alone, "job.rerun", id=first)["code"] == "not_found"
     assert refused(alone, "job.output", id=first)["code"] == "not_found"
     assert job(alone, first)["state"] == "successful", "its row stays"
     third = ended(alone, ask(alone, "job.rerun", id=again["id"])["id"])
     assert third["state"] == "successful", third
-    until("its children to be released", lambda: alone.command("work list").keys() <= {one["unit"], third["unit"]})
+    until("its children to be released", lambda: children(alone) == [])
     assert ask(alone, "job.delete", id=third["id"]) == {"id": third["id"], "deleted": True}
     assert refused(alone, "job.get", id=third["id"])["code"] == "not_found"
     assert third["unit"] not in alone.command("work list")
@@ -111,7 +122,7 @@ def test_a_job_runs_again_on_the_hosts_that_failed(alone):
 def test_a_payload_that_is_not_to_be_kept_goes_with_the_end(alone):
     unit, number = submit(alone, {"rerun": False}, ident="n")
     ended(alone, number)
-    until("its payload to be gone", lambda: (alone.unit_dir(unit) / "stdin").stat().st_size == 0)
+    until("its payload to be gone", lambda: payload(alone, unit) == b"")
     until("the store to know", lambda: refused(alone, "job.rerun", id=number)["code"] == "not_found")
     assert job(alone, number)["payload_until"] is None
 
@@ -137,8 +148,9 @@ def test_an_operation_is_a_unit_of_controller_admin(alone):
         assert code in admin(alone, wrong).stdout
     with alone.control() as client, pytest.raises(ControlError, match="longer than 1048576 bytes"):
         client.submit("control", "controller-admin", b" " * (1 << 20) + b"{}")
-    rows = [one["launched_by"] for one in ask(alone, "job.list")["jobs"]]
-    assert rows and all(who.startswith("unix:") and who != "unix:unknown" for who in rows), rows
+    _, number = submit(alone, ident="w")
+    assert job(alone, number)["launched_by"] == f"unix:{os.getuid()}"
+    ended(alone, number)
 
 
 def test_a_backup_under_load_has_the_jobs(alone, tmp_path):
@@ -184,10 +196,35 @@ def test_what_is_over_is_deleted_and_what_belongs_to_nothing_is_released(mesh, t
     until("the instance to be ready", lambda: ask(control, "instance.get", name="control")["capacity"] > 0, 60)
     unit, number = submit(control, ident="r")
     ended(control, number)
-    until("its payload to go", lambda: (control.unit_dir(unit) / "stdin").stat().st_size == 0)
+    until("its payload to go", lambda: payload(control, unit) == b"")
     assert control.results(unit).startswith(wrote("r", 3))
     until("its output to go, with its unit", lambda: unit not in control.command("work list"))
     assert refused(control, "job.output", id=number)["code"] == "not_found"
     until("its row to go", lambda: ask(control, "job.list")["jobs"] == [])
+    child = f"c{ask(control, 'ping')['install']}n77a1r00000000"
+    with control.control() as client:
+        client.submit("control", "local", workUnitID=child)
+    until("the child of no job to be released", lambda: child not in control.command("work list"))
     assert ask(control, "cleanup") == {"instances": ["control"]}
     until("nothing to be left", lambda: control.command("work list") == {})
+
+
+def test_a_check_looks_at_store_credentials_and_work_types(alone, tmp_path):
+    secret = tmp_path / "credentials" / "quay.yml"
+    secret.parent.mkdir()
+    secret.write_text("kind: registry\nhost: quay.io\nusername: u\npassword: canary\n")
+    secret.chmod(0o644)
+    controller = {"work-controller": {"credentials": str(secret.parent), "payloadcopies": 2, "verifysignature": False}}
+    config = tmp_path / "c.yml"
+    config.write_text(json.dumps([{"node": {"id": "control", "datadir": str(alone.datadir)}}, {"local-only": None}, controller]))
+    done = subprocess.run([str(MESHD), "check", str(config)], capture_output=True, text=True, env=environment(), timeout=60)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1 and "canary" not in said, said
+    for text in ["there is no work type local (localtype)", "verifysignature is false", "payloadcopies: 2 needs a work-signing key", "credential quay"]:
+        assert text in said, said
+    assert "store" not in said, "the store of a node that runs can be looked at"
+    secret.chmod(0o600)
+    local = {"work-command": {"worktype": "local", "command": "true"}}
+    config.write_text(json.dumps([{"node": {"id": "other", "datadir": str(tmp_path / "data")}}, {"local-only": None}, local, {"work-controller": {"store": "postgresql://meshd@127.0.0.1:1/meshd?sslmode=disable"}}]))
+    done = subprocess.run([str(MESHD), "check", str(config)], capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode == 0 and "the daemon's own user" in done.stdout and "it cannot be reached now" in done.stdout, done

@@ -24,7 +24,7 @@ pub enum Operated {
     /// Its result.
     Done(Value),
     /// What it says first, and the bytes that follow.
-    Stream(Value, JobStream),
+    Stream(Value, Box<JobStream>),
 }
 
 /// The answer to an operation, as one JSON object.

@@ -125,7 +125,8 @@ impl Service {
     ) -> Result<Operated, Refused> {
         let results = self.registry.results(unit.id().as_str(), position, &Caller::local()).await;
         let results = results.map_err(|error| Refused::missing(error.to_string()))?;
-        Ok(Operated::Stream(line, JobStream { unit, results, position, until, events }))
+        let stream = JobStream { unit, results, position, until, events };
+        Ok(Operated::Stream(line, Box::new(stream)))
     }
 
     /// The unit here that has a job's output. That of a job that has not ended is known without the store.
