@@ -123,8 +123,8 @@ def test_a_payload_that_is_not_to_be_kept_goes_with_the_end(alone):
     unit, number = submit(alone, {"rerun": False}, ident="n")
     ended(alone, number)
     until("its payload to be gone", lambda: payload(alone, unit) == b"")
-    until("the store to know", lambda: refused(alone, "job.rerun", id=number)["code"] == "not_found")
-    assert job(alone, number)["payload_until"] is None
+    until("the store to know", lambda: job(alone, number)["payload_until"] is None)
+    assert refused(alone, "job.rerun", id=number)["code"] == "not_found"
 
 
 def test_policies_are_shown_and_run(alone):

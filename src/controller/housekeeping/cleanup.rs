@@ -28,7 +28,7 @@ impl Service {
             let is_own = instance.name == self.driver.node;
             let runs_jobs = matches!(instance.node_type, NodeType::Execution | NodeType::Hybrid);
             let is_fit = instance.node_state == NodeState::Ready && instance.enabled && instance.offer.runner;
-            if !is_own && !(runs_jobs && is_fit) {
+            if !(is_own || runs_jobs && is_fit) {
                 continue;
             }
             names.push(instance.name.to_string());

@@ -12,6 +12,8 @@ use super::super::service::Service;
 use super::super::store::{Error, Kept};
 use crate::work::unit::UnitId;
 
+/// Units that are read from the store in one transaction.
+const AT_ONCE: u32 = 1000;
 /// How long a unit without a job is left alone, and one of a health check.
 const PATIENCE: Duration = Duration::from_secs(1);
 const CHECK_PATIENCE: Duration = BUDGET.saturating_mul(2);
@@ -23,10 +25,15 @@ impl Service {
     pub(super) async fn clear_orphans(&self, suspects: &mut Suspects) -> Result<(), Error> {
         // The units first: what is entered after that is not missed.
         let units = self.registry.unit_ids();
-        let holding = self.driver.store.holding_units(self.driver.node.clone()).await?;
+        let mut rowless: BTreeSet<&str> = units
+            .iter()
+            .filter(|(unit, is_job)| *is_job && self.has_ended(unit))
+            .map(|(unit, _)| unit.as_str())
+            .collect();
+        self.compare_with_store(&mut rowless).await?;
         let unswept = self.driver.store.unswept_units().await?;
         let is_orphan = |unit: &UnitId, is_job: bool| match is_job {
-            true => self.ended_without_row(unit) && !holding.contains_key(unit.as_str()),
+            true => rowless.contains(unit.as_str()),
             false => self.is_own_child(unit) && !unswept.contains(unit.as_str()),
         };
         let now = Instant::now();
@@ -46,21 +53,31 @@ impl Service {
                 tracing::debug!(unit, %error, "an orphan is not released yet");
             }
         }
-        let known: BTreeSet<&str> = units.iter().map(|(unit, _)| unit.as_str()).collect();
-        for (unit, job) in holding.iter().filter(|(unit, _)| !known.contains(unit.as_str())) {
-            // It may have been made since the units were looked at.
-            if self.registry.job_unit(unit).is_some() {
-                continue;
-            }
-            tracing::warn!(%job, unit, "a job's unit is gone, with what it held");
-            self.driver.store.let_go_unit(self.driver.node.clone(), unit.clone(), &Kept::ALL).await?;
-        }
         *suspects = found;
         Ok(())
     }
 
-    /// A unit of a job that has ended; one that has not is still on its way to its row.
-    fn ended_without_row(&self, unit: &UnitId) -> bool {
+    /// Leaves the units of which the store knows nothing, and takes from the store what it notes of units that are gone.
+    async fn compare_with_store(&self, rowless: &mut BTreeSet<&str>) -> Result<(), Error> {
+        let (store, node) = (&self.driver.store, &self.driver.node);
+        let mut after = String::new();
+        loop {
+            let page = store.holding_units(node.clone(), after.clone(), AT_ONCE).await?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            after.clone_from(last);
+            for (unit, job) in page {
+                rowless.remove(unit.as_str());
+                if self.registry.job_unit(&unit).is_none() {
+                    tracing::warn!(%job, unit, "a job's unit is gone, with what it held");
+                    store.let_go_unit(node.clone(), unit, &Kept::ALL).await?;
+                    store.lose_payload(node.clone(), job).await?;
+                }
+            }
+        }
+    }
+
+    /// A unit whose job has ended; one whose job has not may be on its way to its row.
+    fn has_ended(&self, unit: &UnitId) -> bool {
         let unit = self.registry.job_unit(unit.as_str());
         unit.is_some_and(|unit| unit.is_final() && unit.extra().job_id.is_some())
     }

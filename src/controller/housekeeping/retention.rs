@@ -45,18 +45,20 @@ impl Service {
 
     /// Deletes the oldest outputs until the rest is within the limit.
     async fn drop_most(&self, now: Time, limit: u64) -> Result<(), Error> {
-        let mut total = self.driver.store.output_bytes(self.driver.node.clone()).await?;
+        let node = &self.driver.node;
+        let mut total = self.driver.store.output_bytes(node.clone()).await?;
         while total > limit {
-            let held = self.held(Kept::Output, now).await?;
-            for one in &held {
+            let before = total;
+            for one in self.held(Kept::Output, now).await? {
                 if total <= limit {
                     break;
                 }
-                self.drop_output(one).await?;
-                total = self.driver.store.output_bytes(self.driver.node.clone()).await?;
+                self.drop_output(&one).await?;
+                total = total.saturating_sub(one.output_bytes);
             }
-            if held.is_empty() {
-                // What is left belongs to jobs that run.
+            total = self.driver.store.output_bytes(node.clone()).await?;
+            if total >= before {
+                // What is left belongs to jobs that run, or cannot be deleted now.
                 break;
             }
         }

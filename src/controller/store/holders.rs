@@ -2,7 +2,7 @@
 //!
 //! The files are the control nodes' own; here is only who has them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::Store;
 use super::error::Error;
@@ -97,12 +97,34 @@ impl Store {
         .await
     }
 
-    /// All units of a control node that hold something, with the jobs they belong to.
-    pub async fn holding_units(&self, node: InstanceName) -> Result<BTreeMap<String, JobId>, Error> {
+    /// A job that has not been sent and whose payload no control node holds any more fails.
+    pub async fn lose_payload(&self, node: InstanceName, id: JobId) -> Result<(), Error> {
+        self.write(move |sql| {
+            if !of(sql, id, Kept::Payload)?.is_empty() {
+                return Ok(());
+            }
+            let now = sql.now();
+            let before = super::jobs::load_one(sql, id)?;
+            let mut job = before.clone();
+            job.on_payload_lost(&node, now);
+            if super::jobs::save(sql, &before, &job)? { Ok(()) } else { Err(Error::Raced) }
+        })
+        .await
+    }
+
+    /// Units of a control node that hold something, with the jobs they belong to: the first ones after `after`, in the
+    /// database's order of texts.
+    pub async fn holding_units(
+        &self,
+        node: InstanceName,
+        after: String,
+        limit: u32,
+    ) -> Result<Vec<(String, JobId)>, Error> {
         self.read(move |sql| {
-            let query = "SELECT DISTINCT unit, job FROM holder WHERE node = $1";
+            let query =
+                "SELECT DISTINCT unit, job FROM holder WHERE node = $1 AND unit > $2 ORDER BY unit LIMIT $3";
             let read = |mut row: Row| Ok((row.take()?, row.take()?));
-            sql.query(query, values![&node])?.into_iter().map(read).collect()
+            sql.query(query, values![&node, after.as_str(), limit])?.into_iter().map(read).collect()
         })
         .await
     }
