@@ -87,14 +87,16 @@ impl JobDriver {
         if let Err(cause) = self.prepare_pod(&request, duty).await {
             return self.refuse(id, n, cause).await;
         }
-        if *duty.borrow_and_update() == Duty::Cancel {
-            return self.unknown(id, n).await;
-        }
         let (input, _project) = match self.input(job, attempt, duty).await? {
             Prepared::Ready(input, project) => (input, project),
             Prepared::Impossible(ending, why) => return self.not_prepared(id, n, ending, why).await,
             Prepared::Unwanted => return self.unknown(id, n).await,
         };
+        // As late as possible, and from the store: a cancel that is saved starts nothing.
+        let is_cancelled = self.store.job(id).await?.cancel_requested;
+        if is_cancelled || *duty.borrow_and_update() == Duty::Cancel {
+            return self.unknown(id, n).await;
+        }
         let unit = request.unit.clone();
         let mut sending = self.children.send(request, input);
         let sent = loop {
