@@ -97,6 +97,8 @@ pub enum Verb {
     Cancel,
     /// End it and delete it.
     Release,
+    /// Something about a job, asked by another control node; its parameters say what.
+    Peer,
 }
 
 impl Verb {
@@ -108,6 +110,7 @@ impl Verb {
             Self::Results => "results",
             Self::Cancel => "cancel",
             Self::Release => "release",
+            Self::Peer => "peer",
         }
     }
 }
@@ -291,6 +294,19 @@ impl Verifier {
             seen.once(id, until, Timestamp::now().as_second())?;
         }
         Ok(payload)
+    }
+
+    /// The same for a request that Go nodes do not make: a token that is bound to nothing, or can be used twice, is
+    /// not enough.
+    ///
+    /// # Errors
+    /// Why it is not accepted.
+    pub fn verify_bound(&self, token: &str, subject: &Subject<'_>) -> Result<(), SignatureError> {
+        let claims = self.genuine(token)?;
+        if claims.work.as_ref().is_none_or(|bound| bound.verb.is_none()) || claims.jti.is_none() {
+            return Err(SignatureError::OtherWork("command"));
+        }
+        self.verify(token, subject).map(drop)
     }
 
     /// Whether a token was made, in Unix milliseconds, before any was remembered. By its age: the clock may have been

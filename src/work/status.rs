@@ -96,6 +96,9 @@ pub struct RemoteExtra {
     /// Another node submitted it; this one has taken it over.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
+    /// Its node does not know it, or no longer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub gone: bool,
     /// Fields of newer nodes, kept.
     #[serde(flatten)]
     pub rest: Rest,

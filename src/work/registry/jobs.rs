@@ -1,5 +1,6 @@
 //! Units that are jobs, and the units that a job has: which requests go to the controller, and what it alone may do.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -8,6 +9,7 @@ use super::{Registry, detached};
 use crate::rpc::request::SubmitRequest;
 use crate::wire::{NodeId, WorkCommand};
 use crate::work::jobs::{self, CONTROLLER, JobExtra, JobIntake, JobRequest, JobUnit, Jobs, OPERATION};
+use crate::work::signing::{SignatureError, Subject, Verb};
 use crate::work::status::{Extra, Status};
 use crate::work::store::Durability;
 use crate::work::unit::{Event, State, UnitId};
@@ -25,6 +27,13 @@ pub struct ChildStatus {
     pub is_accepted: bool,
     /// How often another node that runs it was found to have it, since this process began; `None` if it runs here.
     pub contacts: Option<u64>,
+    /// The node that runs it does not know it, or no longer.
+    pub is_gone: bool,
+}
+
+/// What a token between control nodes is bound to.
+fn peer_subject<'a>(job: &'a str, asked: &'a BTreeMap<String, String>) -> Subject<'a> {
+    Subject { verb: Verb::Peer, unit: Some(job), params: Some(asked), ..Subject::default() }
 }
 
 /// Follows how the child of a job stands.
@@ -39,13 +48,16 @@ impl ChildWatch {
     pub fn now(&mut self) -> ChildStatus {
         let contacts = self.contacts.as_mut().map(|contacts| *contacts.borrow_and_update());
         let status = self.status.borrow_and_update();
-        let is_there = status.remote().is_some_and(|remote| remote.remote_started);
+        // Of one that was adopted nothing is known before its node has said something.
+        let is_there = status.remote().is_some_and(|remote| remote.remote_started && !remote.adopted);
+        let is_gone = status.remote().is_some_and(|remote| remote.gone);
         let state = status.life.state;
         ChildStatus {
             state,
             detail: status.life.detail.clone(),
             is_accepted: is_there || state != State::Pending,
             contacts,
+            is_gone,
         }
     }
 
@@ -89,6 +101,40 @@ impl Registry {
     /// Takes the controller away. Jobs' units stay as they are.
     pub fn end_jobs(&self) {
         self.jobs.set(None);
+    }
+
+    /// Lets the children of jobs be started, cancelled and released on other nodes, or holds that back.
+    pub fn let_children_act(&self, may_act: bool) {
+        self.remotes.gate().set_open(may_act);
+    }
+
+    /// The children of jobs here, as [`super::Options::is_child`] knows them, and whether each runs on another node.
+    pub fn children(&self, is_child: impl Fn(&UnitId) -> bool) -> Vec<(UnitId, bool)> {
+        let entries = self.units.all().into_iter().filter(|entry| is_child(&entry.id));
+        entries.map(|entry| (entry.id.clone(), entry.status().remote().is_some())).collect()
+    }
+
+    /// Deletes a child that another control node drives now. Nothing is sent to the node that runs it.
+    ///
+    /// # Errors
+    /// Its files cannot be removed.
+    pub async fn forget_child(&self, unit: &str) -> Result<(), WorkError> {
+        let Ok(entry) = self.units.find(unit) else { return Ok(()) };
+        let remotes = self.remotes.clone();
+        detached(async move { remotes.forget(&entry).await }).await
+    }
+
+    /// Makes a unit for a job that was submitted elsewhere: it has no payload, and gets the job's output.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub async fn adopt_job(&self, job: i64) -> Result<JobUnit, WorkError> {
+        let extra = JobExtra { job_id: Some(job), ..JobExtra::default() };
+        let mut status = Status::new(CONTROLLER, Extra::Job(Box::new(extra)));
+        (status.verify_signature, status.submitter) = (self.controller_verifies(), Some(Submitter::Operator));
+        let this = self.clone();
+        let entry = detached(async move { this.create(None, status).await }).await?;
+        Ok(JobUnit::new(entry, self.units.store().clone()))
     }
 
     /// The unit of a job, also of one that has ended.
@@ -143,6 +189,33 @@ impl Registry {
         if let Err(error) = dropped.await {
             tracing::debug!(unit, %error, "the payload of a child stays until it is released");
         }
+    }
+
+    /// A token for a request of this control node to another one.
+    ///
+    /// # Errors
+    /// There is no key in `work-signing`.
+    pub fn sign_for_peer(
+        &self,
+        node: &NodeId,
+        job: &str,
+        asked: &BTreeMap<String, String>,
+    ) -> Result<String, WorkError> {
+        self.remotes.sign_for(node, &peer_subject(job, asked))
+    }
+
+    /// Checks the token of another control node's request, and uses it up.
+    ///
+    /// # Errors
+    /// It is not good for this, or there is no key in `work-verification`.
+    pub fn verify_peer(
+        &self,
+        token: &str,
+        job: &str,
+        asked: &BTreeMap<String, String>,
+    ) -> Result<(), WorkError> {
+        let verifier = self.verifier.load_full().ok_or(SignatureError::NoKey)?;
+        Ok(verifier.verify_bound(token, &peer_subject(job, asked))?)
     }
 
     /// Whether a unit exists that never got its payload: nothing of it was started.

@@ -26,7 +26,7 @@ use bytes::Bytes;
 use super::jobs::{CONTROLLER, JobsSlot, OPERATION};
 use super::local::{self, Local};
 use super::pods::Pods;
-use super::remote::Remotes;
+use super::remote::{Gate, Remotes};
 use super::results::ResultStream;
 use super::signing::{PayloadHash, SignatureError, Signer, Subject, Verb, Verifier};
 use super::status::{Extra, REMOTE, Status};
@@ -59,6 +59,9 @@ pub struct Options {
     pub verifier: Option<Arc<Verifier>>,
     /// Settings for Kubernetes that count before those of the environment, by their names there.
     pub kubernetes: BTreeMap<&'static str, String>,
+    /// Which units are children of jobs. Nothing is started, cancelled or released for them on other nodes before
+    /// [`Registry::let_children_act`].
+    pub is_child: Option<fn(&UnitId) -> bool>,
 }
 
 impl Options {
@@ -77,6 +80,7 @@ impl Options {
             signer: None,
             verifier: None,
             kubernetes: BTreeMap::new(),
+            is_child: None,
         })
     }
 }
@@ -108,12 +112,12 @@ impl Registry {
     /// # Errors
     /// [`OpenError`] when the directory cannot be trusted or used, or no process can be started.
     pub async fn open(options: Options, dialer: Arc<dyn Dialer>) -> Result<Self, OpenError> {
-        let Options { data_dir, node_id, work_types, runner_exe, cancel_grace, signer, verifier, kubernetes } =
-            options;
+        let Options { data_dir, node_id, work_types, runner_exe, cancel_grace, .. } = options;
+        let Options { signer, verifier, kubernetes, is_child, .. } = options;
         let store = Store::open(&data_dir, &node_id)?;
         let units = Arc::new(Units::new(store, node_id));
         let local = Local::new(units.clone(), work_types, runner_exe, cancel_grace)?;
-        let remotes = Remotes::new(units.clone(), dialer, signer);
+        let remotes = Remotes::new(units.clone(), dialer, signer, Gate::new(is_child));
         let pods = Pods::open(units.clone(), local.clone(), kubernetes).await;
         let jobs = JobsSlot::default();
         let this = Self { units, local, remotes, pods, jobs, verifier: Arc::new(verifier.into()) };

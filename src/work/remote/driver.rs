@@ -108,6 +108,13 @@ pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
             }
             continue;
         }
+        if remotes.gate.holds(&entry.id, step) {
+            tokio::select! {
+                () = remotes.gate.opens(&entry.id, step) => {}
+                _ = intents.changed() => {}
+            }
+            continue;
+        }
         let before = link.progress.load(Ordering::Relaxed);
         // From before the attempt on: a way that comes back while one fails is no news afterwards.
         let mut way_back = std::pin::pin!(appears(remotes, entry));
@@ -171,6 +178,7 @@ async fn attempt(
         () = stalls(remotes, entry, step) => lost("the way to the node was lost and found again, and the connection did not go on"),
         () = disappears(remotes, entry), if step.is_brief() => lost("the way to the node was lost"),
         _ = intents.changed() => Attempt::Overtaken,
+        () = remotes.gate.closes(&entry.id, step) => Attempt::Overtaken,
         // Its payload has stopped half way.
         () = entry.finished(), if step == Step::Start => Attempt::Overtaken,
         () = expiry(entry) => {

@@ -7,6 +7,7 @@
 
 mod driver;
 mod failures;
+mod gate;
 mod lookup;
 mod output;
 mod payload;
@@ -21,7 +22,8 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::signing::{PayloadHash, Signer};
+pub(crate) use self::gate::Gate;
+use super::signing::{PayloadHash, Signer, Subject};
 use super::status::{RemoteExtra, Status};
 use super::store::Durability;
 use super::unit::Event;
@@ -39,6 +41,8 @@ const CLEANUP_PATIENCE: Duration = Duration::from_secs(15);
 pub(crate) struct Remotes {
     units: Arc<Units>,
     dialer: Arc<dyn Dialer>,
+    /// Holds back what is done for jobs of a controller.
+    gate: Gate,
     /// Signs requests to other nodes, where that is asked for.
     signer: ArcSwapOption<Signer>,
 }
@@ -140,8 +144,27 @@ pub(crate) fn has_work(status: &Status) -> bool {
 
 impl Remotes {
     /// Drives none yet.
-    pub(crate) fn new(units: Arc<Units>, dialer: Arc<dyn Dialer>, signer: Option<Arc<Signer>>) -> Arc<Self> {
-        Arc::new(Self { units, dialer, signer: signer.into() })
+    pub(crate) fn new(
+        units: Arc<Units>,
+        dialer: Arc<dyn Dialer>,
+        signer: Option<Arc<Signer>>,
+        gate: Gate,
+    ) -> Arc<Self> {
+        Arc::new(Self { units, dialer, gate, signer: signer.into() })
+    }
+
+    /// What holds back what is done for jobs.
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// A signature for a request to another node.
+    ///
+    /// # Errors
+    /// There is no key.
+    pub(crate) fn sign_for(&self, node: &NodeId, about: &Subject<'_>) -> Result<String, WorkError> {
+        let signer = self.signer.load_full().ok_or(WorkError::NoSigningKey)?;
+        signer.sign(node, about).map_err(WorkError::Job)
     }
 
     /// Replaces the key that signs requests to other nodes. Units under way are signed with it from now on.
@@ -308,6 +331,15 @@ impl Remotes {
             self.ensure_driver(&Entry::new(entry.id.clone(), dir, status));
         }
         Ok(())
+    }
+
+    /// Deletes a unit here, and sends nothing to its node: it is another control node's now.
+    pub(crate) async fn forget(&self, entry: &Arc<Entry>) -> Result<(), WorkError> {
+        entry.forget_unsaved();
+        entry.link().news.send_modify(|news| news.released = true);
+        entry.link().intents.send_modify(|intent| *intent += 1);
+        entry.writer(self.units.store()).await.apply(Event::CancelledLocally, Durability::Volatile).await;
+        self.units.remove(entry, |_| ()).await
     }
 
     /// Takes up a unit that was released by force and whose other half may still be there.

@@ -237,7 +237,7 @@ impl Remotes {
         let unit = remote.remote_unit_id.to_string();
         let request = match verb {
             Verb::Cancel => WorkRequest::Cancel { unit, signature },
-            Verb::Release | Verb::Submit | Verb::Adopt | Verb::Results => {
+            Verb::Release | Verb::Submit | Verb::Adopt | Verb::Results | Verb::Peer => {
                 WorkRequest::Release { unit, force: false, signature }
             }
         };
@@ -370,6 +370,7 @@ impl Remotes {
             // It is followed under that ID.
             return Ok(());
         }
+        self.note(entry, Durability::Deferred, |remote| remote.gone = true).await?;
         let node = extra(entry).remote_node.into();
         entry.apply(self.units.store(), Event::RemoteGone { node, stdout_size: have }).await;
         Ok(())
