@@ -37,14 +37,14 @@ pub(super) enum GroupVerb {
         /// Its name
         name: String,
         #[command(flatten)]
-        settings: Settings,
+        settings: GroupSettings,
     },
     /// Change one
     Set {
         #[command(flatten)]
         named: Named,
         #[command(flatten)]
-        settings: Settings,
+        settings: GroupSettings,
     },
     /// Put an instance on a group's list
     Add(Membership),
@@ -75,7 +75,7 @@ pub(super) struct Membership {
 
 /// What is set of a group; what is not given stays.
 #[derive(Debug, Args, Serialize)]
-pub(super) struct Settings {
+pub(super) struct GroupSettings {
     /// Share of the instances that are members
     #[arg(long = "percentage", value_name = "0-100", value_parser = clap::value_parser!(u32).range(0..=100))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,7 @@ pub(super) struct Settings {
     /// Instances that are always members, with commas; empty for none
     #[arg(long = "list", value_name = "NAME,...", value_parser = names, add = instances())]
     #[serde(skip_serializing_if = "Option::is_none")]
-    policy_instance_list: Option<Names>,
+    policy_instance_list: Option<InstanceNames>,
     /// Most jobs at a time; 0 is no limit
     #[arg(long = "max-jobs", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,10 +118,10 @@ pub(super) struct Settings {
     registry: Option<String>,
 }
 
-/// Names of one argument.
-type Names = Vec<String>;
+/// InstanceNames of one argument.
+type InstanceNames = Vec<String>;
 
-fn names(text: &str) -> Result<Names, std::convert::Infallible> {
+fn names(text: &str) -> Result<InstanceNames, std::convert::Infallible> {
     Ok(text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
@@ -140,7 +140,7 @@ impl GroupVerb {
     }
 }
 
-impl Settings {
+impl GroupSettings {
     fn operation(&self, op: &'static str, name: &str) -> Result<Operation, Failure> {
         let operation = Operation::of(op, self).with("name", name);
         let Some(path) = &self.pod else { return Ok(operation) };

@@ -64,7 +64,7 @@ pub(super) enum InstanceVerb {
         wait: bool,
     },
     /// Change how a node is used
-    Set(Settings),
+    Set(InstanceSettings),
     /// Remove a node
     Remove(Removal),
 }
@@ -97,7 +97,7 @@ pub(super) struct NewInstance {
 
 /// What is changed.
 #[derive(Debug, Args, Serialize)]
-pub(super) struct Settings {
+pub(super) struct InstanceSettings {
     /// Its name
     #[arg(add = instances())]
     name: String,

@@ -21,7 +21,7 @@ const STARTING: &str = "starting";
 
 /// What a line of the runner has.
 #[derive(Debug, Deserialize)]
-struct Line {
+struct EventLine {
     status: Option<String>,
     job_explanation: Option<String>,
     zipfile: Option<u64>,
@@ -65,8 +65,9 @@ impl Playbook {
             match piece {
                 Piece::Line(line) => {
                     // What is no line of the runner is kept for the job's explanation.
-                    let Ok(read) = serde_json::from_slice::<Line>(line) else { continue };
-                    let Line { status, job_explanation, zipfile, eof, event, counter, uuid, stdout } = read;
+                    let Ok(read) = serde_json::from_slice::<EventLine>(line) else { continue };
+                    let EventLine { status, job_explanation, zipfile, eof, event, counter, uuid, stdout } =
+                        read;
                     if let Some(status) = status {
                         if status == STARTING {
                             if let Some(why) = self.ended.take() {
