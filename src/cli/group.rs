@@ -118,7 +118,7 @@ pub(super) struct GroupSettings {
     registry: Option<String>,
 }
 
-/// InstanceNames of one argument.
+/// What one argument holds.
 type InstanceNames = Vec<String>;
 
 fn names(text: &str) -> Result<InstanceNames, std::convert::Infallible> {
