@@ -13,7 +13,7 @@ use crate::controller::core::{Attempt, Duty, JobId, JobState, Word};
 use crate::controller::credentials::{Credential, Credentials};
 use crate::controller::header::{Header, ProjectSync};
 use crate::controller::projects::{Held, ProjectPlace, SyncOrder, is_commit};
-use crate::controller::store::{BegunSync, Error, Kept, NewSync};
+use crate::controller::store::{BegunSync, Error, NewSync};
 
 /// How far the project of a job is.
 pub(super) enum Project {
@@ -52,14 +52,14 @@ impl JobDriver {
         };
         let Some(state) = self.ended(job, duty).await? else {
             self.store.cancel(None, job).await?;
-            self.store.let_go(job, self.node.clone(), Kept::Payload).await?;
             return Ok(Project::Unwanted);
         };
-        let answer = place.answer(job.0);
+        // The answer was deleted if this node was restarted since it was read.
+        let known = self.store.detail(job).await?.revision.map(Ok);
+        let answer = place.answer(job.0).or(known);
         let commit = match (state, answer) {
             (JobState::Successful, Some(Ok(commit))) => commit,
             (_, answer) => {
-                self.store.let_go(job, self.node.clone(), Kept::Payload).await?;
                 place.forget_answer(job.0);
                 let why = match answer {
                     Some(Err(why)) => why,

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::error::Error;
-use super::holders::Kept;
 use super::jobs::{self, Terms};
 use super::sql::values;
 use super::submit::{self, Submission};
@@ -80,7 +79,7 @@ impl Store {
         self.fenced_write(by, move |sql, by| {
             owners::check(sql, by)?;
             let submission = submission(&by.owner, &new);
-            if let Some(known) = submit::known_unit(sql, &submission)? {
+            if let Some((known, _)) = submit::by_key(sql, &key(&by.owner, &new))? {
                 return Ok(BegunSync::Job(known));
             }
             let query = "SELECT job.id FROM lock JOIN job ON job.id = lock.job WHERE lock.word = $1 \
@@ -91,6 +90,8 @@ impl Store {
                 return Ok(BegunSync::After(row.take()?));
             }
             let id = submit::enter(sql, &submission)?;
+            // Nobody submitted it: what it reads is made when it is sent.
+            sql.execute("DELETE FROM holder WHERE job = $1", values![id])?;
             let before = jobs::load_one(sql, id)?;
             let mut job = before.clone();
             let attempt = job.next_attempt();
@@ -109,7 +110,7 @@ impl Store {
         .await
     }
 
-    /// The project of a job is there. `sync` is the job that fetched it, if one had to, and is done with. The first sync
+    /// The project of a job is there. `sync` is the job that fetched it, if one had to. The first sync
     /// of a project on a control node is recorded as the project's.
     ///
     /// # Errors
@@ -132,14 +133,12 @@ impl Store {
                     return Err(Error::fenced(by));
                 }
             }
-            if let Some(sync) = sync {
+            if sync.is_some() {
                 sql.execute(
                     "INSERT INTO project (url, node, \"commit\", synced, status) VALUES ($1, $2, $3, $4, $5) \
                      ON CONFLICT (url, node) DO NOTHING",
                     values![url.as_str(), &by.owner, commit.as_str(), now, "successful"],
                 )?;
-                let done = "DELETE FROM holder WHERE job = $1 AND node = $2 AND has = $3";
-                sql.execute(done, values![sync, &by.owner, Kept::Payload.name()])?;
             }
             Ok(())
         })
@@ -147,11 +146,16 @@ impl Store {
     }
 }
 
+/// The attempt on this control node gets the same sync after a restart.
+fn key(owner: &InstanceName, new: &NewSync) -> String {
+    format!("{} on {owner}", new.unit)
+}
+
 fn submission(owner: &InstanceName, new: &NewSync) -> Submission {
     Submission {
         node: owner.clone(),
-        unit: format!("{}-sync", new.unit),
-        key: None,
+        unit: new.unit.clone(),
+        key: Some(key(owner, new)),
         kind: JobKind::ProjectSync,
         name: new.name.clone(),
         priority: 0,

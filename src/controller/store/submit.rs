@@ -102,13 +102,13 @@ pub(super) fn enter(sql: &mut dyn Sql, new: &Submission) -> Result<JobId, Error>
     Ok(id)
 }
 
-/// The job of a unit that is known.
-pub(super) fn known_unit(sql: &mut dyn Sql, new: &Submission) -> Result<Option<JobId>, Error> {
+fn known_unit(sql: &mut dyn Sql, new: &Submission) -> Result<Option<JobId>, Error> {
     let query = "SELECT job FROM holder WHERE node = $1 AND unit = $2 ORDER BY job LIMIT 1";
     sql.query(query, values![&new.node, new.unit.as_str()])?.pop().map(|mut row| row.take()).transpose()
 }
 
-fn by_key(sql: &mut dyn Sql, key: &str) -> Result<Option<(JobId, JobKind)>, Error> {
+/// The job that has a key.
+pub(super) fn by_key(sql: &mut dyn Sql, key: &str) -> Result<Option<(JobId, JobKind)>, Error> {
     let found = sql.query("SELECT id, kind FROM job WHERE key = $1", values![key])?.pop();
     found.map(|mut row| Ok((row.take()?, row.take()?))).transpose()
 }
