@@ -206,7 +206,7 @@ pub enum CredentialError {
     #[error(
         "credential {0} may not be sent to {1}: add a prefix of it to its urls, or use another credential"
     )]
-    Address(CredentialName, Url),
+    Address(CredentialName, Box<Url>),
     /// The image has no address.
     #[error("credential {0} cannot be used for the image {1:?}: its name is no address: {2}")]
     Image(CredentialName, String, UrlError),

@@ -57,7 +57,7 @@ impl Credentials {
     ) -> Result<(), CredentialError> {
         match credential.may_be_sent_to(address) {
             true => Ok(()),
-            false => Err(CredentialError::Address(name.clone(), address.clone())),
+            false => Err(CredentialError::Address(name.clone(), address.clone().into())),
         }
     }
 }
