@@ -115,10 +115,11 @@ def test_what_is_left_on_a_lost_instance_is_ended_at_its_return(nodes, tmp_path)
 
 
 def test_an_instance_declared_dead_that_returns_starts_nothing_of_before(nodes, tmp_path):  # noqa: F811
-    """The attempts never reached it: they must not when it is back, as one of the jobs has ended and the other has run
+    """Two attempts never reached it: they must not when it is back, as one of the jobs has ended and the other has run
     elsewhere."""
     control, names = nodes["control"], ("once", "twice")
     disable_other(control, "e1")
+    ran, _, _ = running(control, ident="ran", go=str(tmp_path / "never"))
     nodes["e1"].process.send_signal(signal.SIGSTOP)
     jobs = [
         submit(control, {"retry": {"max": most}}, ident=name, diary=str(tmp_path / name), locks=[])[1]
@@ -130,6 +131,7 @@ def test_an_instance_declared_dead_that_returns_starts_nothing_of_before(nodes, 
     ask(control, "instance.remove", name="e1", dead=True)
     ask(control, "instance.enable", name="e2")
     once, twice = (ended(control, number) for number in jobs)
+    until("the end of the one that ran", lambda: control.unit(ran)["StateName"] == "Failed")
     outcomes = lambda one: [attempt["outcome"] for attempt in one["attempts"]]  # noqa: E731
     assert (once["state"], outcomes(once)) == ("failed", ["lost"]), once
     assert (twice["state"], outcomes(twice)) == ("successful", ["lost", "successful"]), twice

@@ -123,6 +123,14 @@ impl Attempt {
         self.node.as_ref() == Some(node)
     }
 
+    /// Whether the end of its output is still to be read from its unit. Of one that was lost nothing is expected.
+    pub fn has_unread_output(&self) -> bool {
+        match self.progress {
+            Progress::Placed | Progress::Running | Progress::Lost | Progress::Over(Ending::Lost) => false,
+            Progress::Over(_) => !self.swept,
+        }
+    }
+
     /// Its end, as far as known.
     pub fn ending(&self) -> Option<Ending> {
         match self.progress {

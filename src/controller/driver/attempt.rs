@@ -266,7 +266,8 @@ impl JobDriver {
         if !job.state.is_final() || !counts {
             return self.show_unless_final(&job).await;
         }
-        if let (Some(unit), Some(attempt), false) = (self.first_unit(id), job.attempt(n), is_copied) {
+        let unread = job.attempt(n).filter(|attempt| attempt.has_unread_output() && !is_copied);
+        if let (Some(unit), Some(attempt)) = (self.first_unit(id), unread) {
             let child = attempt.unit.to_string();
             if unit.extra().output_attempt == n.0 && self.children.known(&child) == Known::Here {
                 let mut output = AttemptOutput::begin(Some(unit), &job, n, "").await?;

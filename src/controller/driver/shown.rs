@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::JobDriver;
 use super::output::close;
 use super::request::parsed;
-use crate::controller::core::{JobId, JobState, Progress, Time};
+use crate::controller::core::{Attempt, JobId, JobState, Time};
 use crate::controller::store::{Error, JobDetail, JobFilter, Kept, PAGE_MAX};
 use crate::rpc::UnitState;
 use crate::work::jobs::{JobExtra, JobReport, JobUnit};
@@ -30,10 +30,7 @@ impl JobDriver {
             list.insert(if is_first { 0 } else { list.len() }, unit);
         }
         let detail = self.store.detail(job).await?;
-        let rest = detail.attempts.last().is_some_and(|last| match last.progress {
-            Progress::Over(_) => !last.swept,
-            Progress::Placed | Progress::Running | Progress::Lost => false,
-        });
+        let rest = detail.attempts.last().is_some_and(Attempt::has_unread_output);
         // What has to be read from its child comes first.
         if !(detail.row.state.is_final() && rest) {
             self.show(job).await?;
@@ -67,7 +64,7 @@ impl JobDriver {
     /// Those of the store.
     pub async fn show_canceled(&self, job: JobId) -> Result<(), Error> {
         let now = self.store.job(job).await?;
-        let has_output = now.current().is_some_and(|last| !last.swept);
+        let has_output = now.current().is_some_and(Attempt::has_unread_output);
         if now.state.is_final() && has_output { Ok(()) } else { self.show(job).await }
     }
 
