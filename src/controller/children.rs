@@ -226,6 +226,7 @@ impl Followed {
         };
         let status = watch.now();
         let end = match status.state {
+            UnitState::Failed if status.is_gone => ChildEnd::Released,
             UnitState::Succeeded => ChildEnd::Succeeded,
             UnitState::Canceled => ChildEnd::Canceled,
             UnitState::Pending | UnitState::Running | UnitState::Failed => ChildEnd::Failed,

@@ -162,12 +162,8 @@ impl JobDriver {
         duty: &mut watch::Receiver<Duty>,
     ) -> Result<bool, Error> {
         let (id, n, unit) = (job.id, attempt.n, attempt.unit.to_string());
-        let last_words = match n.0.checked_sub(1).and_then(|former| job.attempt(AttemptNo(former))) {
-            Some(Attempt { node: Some(node), n, .. }) => {
-                format!("attempt {n} on {node} did not come to its end")
-            }
-            Some(_) | None => "the attempt before did not come to its end".to_owned(),
-        };
+        let former = n.0.checked_sub(1).and_then(|former| job.attempt(AttemptNo(former)));
+        let last_words = former.map_or_else(String::new, last_words);
         let mut output = AttemptOutput::begin(self.first_unit(id), job, n, &last_words).await?;
         let mut stream = self.children.follow(unit.clone(), output.position()).await;
         let mut is_running = attempt.progress == Progress::Running;
@@ -218,6 +214,10 @@ impl JobDriver {
         output.parser.finish();
         // Before the end is known: the next attempt may begin at once.
         self.copy_missing(&unit, &mut output, false).await;
+        if end == ChildEnd::Released && output.parser.final_status().is_none() && self.is_lost(id, n).await? {
+            // It is over, so another one may follow.
+            return self.unknown(id, n).await;
+        }
         let evidence = output.parser.evidence(end, detail);
         let figures = Some(output.figures());
         let report =
@@ -227,6 +227,11 @@ impl JobDriver {
             self.copy_missing(&unit, &mut output, true).await;
         }
         Ok(true)
+    }
+
+    async fn is_lost(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
+        let job = self.store.job(id).await?;
+        Ok(job.attempt(n).is_some_and(|attempt| attempt.progress == Progress::Lost))
     }
 
     async fn is_current(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
@@ -287,5 +292,15 @@ impl JobDriver {
 
     async fn show_unless_final(&self, job: &Job) -> Result<(), Error> {
         if job.state.is_final() { Ok(()) } else { self.show(job.id).await }
+    }
+}
+
+/// What the output of a job says at the end of an attempt that another one follows.
+fn last_words(attempt: &Attempt) -> String {
+    let n = attempt.n;
+    let place = attempt.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
+    match attempt.ending() {
+        None | Some(Ending::Lost) => format!("attempt {n}{place} did not come to its end"),
+        Some(ending) => format!("attempt {n}{place} ended: {}", ending.name()),
     }
 }

@@ -105,9 +105,12 @@ impl AttemptOutput {
 
     /// What was counted.
     pub(super) fn figures(&self) -> Figures {
+        // What is held back until the end is known, and copied then.
+        let missing = self.missing(true);
+        let rest = missing.end.saturating_sub(missing.start);
         Figures {
             events: self.parser.events(),
-            output_bytes: self.unit.as_ref().map_or(0, JobUnit::output_size),
+            output_bytes: self.unit.as_ref().map_or(0, JobUnit::output_size) + rest,
             rc: self.parser.exit_code(),
             revision: None,
             hosts: self.parser.hosts().clone(),

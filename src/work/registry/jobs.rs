@@ -13,7 +13,7 @@ use crate::work::signing::{SignatureError, Subject, Verb};
 use crate::work::status::{Extra, Status};
 use crate::work::store::Durability;
 use crate::work::unit::{Event, State, UnitId};
-use crate::work::units::{Entry, Follower, Outcome, Started};
+use crate::work::units::{Entry, Follower, LinkHandle, Outcome, Started};
 use crate::work::{Caller, Origin, Submitter, WorkError};
 
 /// How the child of a job stands.
@@ -40,17 +40,19 @@ fn peer_subject<'a>(job: &'a str, asked: &'a BTreeMap<String, String>) -> Subjec
 #[derive(Debug)]
 pub struct ChildWatch {
     status: Follower,
-    contacts: Option<watch::Receiver<u64>>,
+    /// Of a unit that runs on another node.
+    link: Option<(LinkHandle, watch::Receiver<u64>)>,
 }
 
 impl ChildWatch {
     /// How it stands.
     pub fn now(&mut self) -> ChildStatus {
-        let contacts = self.contacts.as_mut().map(|contacts| *contacts.borrow_and_update());
+        let contacts = self.link.as_mut().map(|(_, contacts)| *contacts.borrow_and_update());
+        let is_found_gone = self.link.as_ref().is_some_and(|(link, _)| link.is_gone());
         let status = self.status.borrow_and_update();
         // Of one that was adopted nothing is known before its node has said something.
         let is_there = status.remote().is_some_and(|remote| remote.remote_started && !remote.adopted);
-        let is_gone = status.remote().is_some_and(|remote| remote.gone);
+        let is_gone = is_found_gone || status.remote().is_some_and(|remote| remote.gone);
         let state = status.life.state;
         ChildStatus {
             state,
@@ -65,8 +67,8 @@ impl ChildWatch {
     pub async fn changed(&mut self) {
         // The follower keeps both senders, so these cannot fail.
         let contacts = async {
-            match &mut self.contacts {
-                Some(contacts) => _ = contacts.changed().await,
+            match &mut self.link {
+                Some((_, contacts)) => _ = contacts.changed().await,
                 None => std::future::pending().await,
             }
         };
@@ -232,8 +234,9 @@ impl Registry {
     /// There is no such unit.
     pub fn watch_child(&self, unit: &str) -> Result<ChildWatch, WorkError> {
         let entry = self.units.find(unit)?;
-        let contacts = entry.status().remote().is_some().then(|| entry.link().contacts());
-        Ok(ChildWatch { status: entry.subscribe(), contacts })
+        let is_remote = entry.status().remote().is_some();
+        let link = is_remote.then(|| (entry.link(), entry.link().contacts()));
+        Ok(ChildWatch { status: entry.subscribe(), link })
     }
 
     /// Cancels a unit for the controller, which clients may not do.

@@ -85,12 +85,19 @@ struct News {
     cancelled: bool,
     /// The unit is released and deleted.
     released: bool,
+    /// The other node does not know the unit any more.
+    gone: bool,
 }
 
 impl Link {
     /// A connection has been of use: the other node answered, took payload or sent output.
     fn note_progress(&self) {
         self.progress.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The other node said that it does not know the unit any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.news.borrow().gone
     }
 
     fn note_contact(&self) {

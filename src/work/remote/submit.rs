@@ -372,6 +372,7 @@ impl Remotes {
         }
         self.note(entry, Durability::Deferred, |remote| remote.gone = true).await?;
         let node = extra(entry).remote_node.into();
+        entry.link().news.send_modify(|news| news.gone = true);
         entry.apply(self.units.store(), Event::RemoteGone { node, stdout_size: have }).await;
         Ok(())
     }

@@ -24,10 +24,7 @@ fn rows() -> Vec<Row> {
     let error = "{\"status\": \"error\", \"job_explanation\": \"no such image\"}\n";
     let traceback = format!("{}the very end\n", "x".repeat(3000));
     let tail = format!("{}\nthe very end", "x".repeat(1000 - "\nthe very end\n".len()));
-    let tail = format!(
-        "unit U on e1 ended without a final status: exit status 1; its output ends: {}",
-        tail.replace('\n', "")
-    );
+    let tail = format!("unit U on e1 ended without a final status: exit status 1; its output ends: {tail}");
     vec![
         row(whole(3, "successful"), Succeeded, "exit status 0", JobState::Successful, "Finished"),
         row(whole(3, "successful"), Failed, "exit status 1", JobState::Successful, "Finished"),

@@ -191,12 +191,6 @@ impl Units {
         alive.map(|(unit, _)| unit.clone()).collect()
     }
 
-    /// What each unit of a job has written.
-    pub(super) fn outputs(&self) -> Vec<(String, Vec<u8>)> {
-        let jobs = self.there.iter().filter(|(unit, _)| ChildId::parse(unit).is_some());
-        jobs.map(|(unit, running)| (unit.clone(), running.output.clone())).collect()
-    }
-
     /// The control node does for its units what it can.
     fn settle(&mut self) {
         if !self.is_up {

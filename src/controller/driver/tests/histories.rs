@@ -33,7 +33,7 @@ struct History {
     jobs: BTreeMap<JobId, Submitted>,
     /// What each child is going to write, and how much of it it has written.
     scripts: BTreeMap<String, (Vec<u8>, usize)>,
-    /// What each child wrote in the end.
+    /// What each child has written.
     wrote: BTreeMap<String, Vec<u8>>,
     finals: BTreeMap<JobId, JobState>,
     /// The attempts of a job when no other could follow any more.
@@ -117,12 +117,17 @@ impl History {
         let (script, at) = self.scripts.entry(unit.clone()).or_insert_with(|| (whole(lines, status), 0));
         let (script, from) = (script.clone(), *at);
         let to = (from + 1 + self.dice.below(script.len())).min(script.len());
-        self.site.fabric.write(&unit, &script[from..to]);
+        self.put(&unit, &script[from..to]);
         if to == script.len() {
             self.end(&unit, ChildEnd::Succeeded);
         } else {
             self.scripts.insert(unit, (script, to));
         }
+    }
+
+    fn put(&mut self, unit: &str, bytes: &[u8]) {
+        self.wrote.entry(unit.to_owned()).or_default().extend_from_slice(bytes);
+        self.site.fabric.write(unit, bytes);
     }
 
     fn end(&mut self, unit: &str, end: ChildEnd) {
@@ -228,9 +233,6 @@ impl History {
                 assert_eq!(before, attempts, "an attempt after success or a saved cancel: {:#?}", self.told);
             }
         }
-        for (unit, output) in self.site.fabric.look(|units| units.outputs()) {
-            self.wrote.insert(unit, output);
-        }
     }
 
     /// All nodes come back, and every child comes to its end.
@@ -242,7 +244,7 @@ impl History {
             for unit in self.alive() {
                 let (script, at) =
                     self.scripts.get(&unit).cloned().unwrap_or_else(|| (whole(2, "successful"), 0));
-                self.site.fabric.write(&unit, &script[at..]);
+                self.put(&unit, &script[at..]);
                 self.end(&unit, ChildEnd::Succeeded);
             }
             self.site.pass(seconds(1));

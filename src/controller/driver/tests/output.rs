@@ -75,6 +75,7 @@ fn the_last_attempt_that_is_lost_ends_with_a_status() {
     ]
     .concat();
     assert_eq!(String::from_utf8_lossy(&site.output(&unit)), String::from_utf8_lossy(&closed));
+    site.until("its unit's end", || site.unit(&unit).unwrap().state as u8 == 3);
     site.fabric.write(&child, b"way\": 1}\n");
     site.fabric.set_routed("e1", true);
     site.until("its child to go", || site.fabric.left().is_empty());

@@ -256,9 +256,18 @@ impl Site {
     pub(super) fn cancel_unit(&self, unit: &str) {
         let registry = self.process().registry.clone();
         // The answer waits for the end, but not while time stands still.
-        let (unit, caller) = (unit.to_owned(), Caller::local());
-        self.run(async { tokio::spawn(async move { registry.cancel(&unit, &caller).await }) });
-        self.settle();
+        let (name, caller) = (unit.to_owned(), Caller::local());
+        self.run(async { tokio::spawn(async move { registry.cancel(&name, &caller).await }) });
+        let job = JobId(self.unit(unit).unwrap().extra_data["JobID"].as_i64().unwrap());
+        let begun = Instant::now();
+        loop {
+            let row = self.job(job).row;
+            if row.cancel_requested || row.state.is_final() {
+                return;
+            }
+            assert!(begun.elapsed() < DEADLINE, "the cancel is not saved: {row:?}");
+            self.settle();
+        }
     }
 
     pub(super) fn output(&self, unit: &str) -> Vec<u8> {
