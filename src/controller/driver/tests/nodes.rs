@@ -57,9 +57,9 @@ fn children_are_signed_where_their_type_wants_it_and_only_there() {
             finish(&site, job);
         } else {
             site.until("e1 to be ready", || site.instance("e1").instance.node_state == NodeState::Ready);
-            site.pass(seconds(5));
             assert_eq!(why(&site, job, "e1"), Some(Why::NeedsSignature));
-            assert_eq!(site.explanation(job), "waiting for a signing key for default");
+            let wanted = "waiting for a signing key for default";
+            site.soon("its explanation", || site.explanation(job) == wanted);
         }
     }
 }
@@ -74,9 +74,9 @@ fn a_node_without_tls_gets_no_job_where_tls_is_required() {
         site.instances().iter().any(|one| one.instance.name.as_str() == "e1" && one.instance.capacity() > 0)
     });
     let (_, job) = site.submit(json!({}));
-    site.pass(seconds(1));
     assert_eq!(why(&site, job, "e1"), Some(Why::NeedsTls));
-    assert_eq!(site.explanation(job), "waiting for an instance with TLS in default");
+    let wanted = "waiting for an instance with TLS in default";
+    site.soon("its explanation", || site.explanation(job) == wanted);
     site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().tls = true);
     site.fabric.advertise();
     let child = site.running(job);

@@ -151,12 +151,14 @@ impl Site {
     pub(super) fn settle(&self) {
         let store = self.driver().store.clone();
         self.run(async {
-            for _ in 0..3 {
+            // As many as the driver's look at everything has steps.
+            for _ in 0..8 {
                 for _ in 0..20 {
                     tokio::task::yield_now().await;
                 }
-                // Comes behind all writes that are waiting.
+                // One comes behind the writes that wait, one behind the reads.
                 store.remove_drained().await.unwrap();
+                store.now().await.unwrap();
             }
         });
     }
