@@ -5,12 +5,13 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::time::Duration;
 
-use super::core::{ChildEnd, RetryDelay};
+use super::core::{ChildEnd, ChildId, JobId, RetryDelay};
 use super::driver::world::{
     ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known, PodChild,
 };
 use crate::rpc::UnitState;
 use crate::rpc::request::{AdoptRequest, SubmitRequest};
+use crate::work::jobs::JobUnit;
 use crate::work::kubernetes::place::{ClusterError, KUBE_CONFIG, KUBE_NAMESPACE, POD_NAME, PodPlace};
 use crate::work::{Caller, ChildWatch, Registry, ResultStream, WorkError};
 
@@ -176,6 +177,35 @@ impl Children for RegistryChildren {
 
     fn delete_secret(&self, place: PodPlace, name: String) -> Doing<'_, Result<(), ClusterError>> {
         Box::pin(async move { self.0.delete_secret(&place, &name).await })
+    }
+
+    fn list(&self) -> Vec<(ChildId, bool)> {
+        let children = self.0.children(|unit| ChildId::parse(unit.as_str()).is_some());
+        let parsed =
+            children.into_iter().map(|(unit, is_remote)| Some((ChildId::parse(unit.as_str())?, is_remote)));
+        parsed.flatten().collect()
+    }
+
+    fn forget(&self, unit: String) -> Doing<'_, ()> {
+        Box::pin(async move {
+            if let Err(error) = self.0.forget_child(&unit).await {
+                tracing::warn!(unit, %error, "what is left of a child that another control node drives stays");
+            }
+        })
+    }
+
+    fn let_act(&self, may_act: bool) {
+        self.0.let_children_act(may_act);
+    }
+
+    fn adopt_job(&self, job: JobId) -> Doing<'_, Option<JobUnit>> {
+        Box::pin(async move {
+            let made = self.0.adopt_job(job.0).await;
+            made.inspect_err(
+                |error| tracing::warn!(%job, %error, "a job that is taken over has no unit here"),
+            )
+            .ok()
+        })
     }
 }
 

@@ -31,6 +31,11 @@ const HEADER: &str = "header";
 const AWAY: Duration = Duration::from_secs(1);
 const CHUNK: usize = 256 << 10;
 
+/// Whether a unit is one that a controller made for a job.
+pub fn is_child(unit: &UnitId) -> bool {
+    ChildId::parse(unit.as_str()).is_some()
+}
+
 /// A running controller. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Service {
@@ -97,6 +102,11 @@ impl Service {
         service
     }
 
+    /// Whether there may be other control nodes: the store is not this node's alone.
+    pub fn has_peers(&self) -> bool {
+        self.driver.store.is_shared()
+    }
+
     /// Replaces the settings.
     pub fn set_options(&self, options: ControllerOptions) {
         self.driver.set_options(options);
@@ -139,6 +149,9 @@ impl Jobs for Door {
 
     fn begin(&self, request: JobRequest) -> Result<Box<dyn JobIntake>, String> {
         let driver = self.driver()?;
+        if let Some(why) = driver.halted() {
+            return Err(format!("the controller of this node has stopped: {why}"));
+        }
         let header = request.params.get(HEADER).filter(|text| !text.is_empty());
         if let Some(other) = request.params.keys().find(|name| *name != HEADER) {
             return Err(format!("unknown parameter `{other}`: there is {HEADER}"));
@@ -202,7 +215,7 @@ impl Jobs for Door {
 
     fn parent(&self, unit: &UnitId) -> Option<i64> {
         let driver = self.driver().ok()?;
-        let child = ChildId::parse(unit.as_str())?;
+        let child = ChildId::parse(unit.as_str()).filter(|_| !driver.is_foreign(unit.as_str()))?;
         (child.install == driver.install).then_some(child.job.0)
     }
 }
@@ -294,7 +307,7 @@ impl JobIntake for Intake {
                     report.extra.job_id = Some(job.id().0);
                     report.detail = "pending".to_owned();
                     unit.report(report).await;
-                    follow(&driver, job, unit).await.map_err(|error| error.to_string())?;
+                    follow(&driver, job.id(), unit).await.map_err(|error| error.to_string())?;
                     Ok(true)
                 }
                 Err(Error::Away(_)) => {
@@ -319,27 +332,27 @@ async fn enter(driver: &JobDriver, submission: &Submission) -> Result<Submitted,
 }
 
 /// Stores a job as soon as the store is there.
-async fn enter_later(driver: &JobDriver, submission: Submission, unit: JobUnit) -> Result<(), Error> {
+async fn enter_later(driver: &Arc<JobDriver>, submission: Submission, unit: JobUnit) -> Result<(), Error> {
     loop {
         tokio::time::sleep(AWAY).await;
         let _entering = driver.entering.read().await;
         match enter(driver, &submission).await {
             Err(Error::Away(_)) => {}
-            entered => return follow(driver, entered?, unit).await,
+            entered => return follow(driver, entered?.id(), unit).await,
         }
     }
 }
 
-async fn follow(driver: &JobDriver, job: Submitted, unit: JobUnit) -> Result<(), Error> {
+async fn follow(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> Result<(), Error> {
     let (node, id) = (driver.node.clone(), unit.id().to_string());
-    let holders = driver.store.holders(job.id(), Kept::Payload).await?;
+    let holders = driver.store.holders(job, Kept::Payload).await?;
     if !holders.iter().any(|(holder, held)| *holder == node && *held == id)
         && let Err(error) = unit.drop_payload().await
     {
         tracing::warn!(unit = id, %error, "the payload of a unit that follows another one's job stays");
     }
-    driver.attach(job.id(), unit).await?;
-    driver.store.hold(job.id(), node, id, Kept::Output).await
+    driver.attach(job, unit).await?;
+    driver.store.hold(job, node, id, Kept::Output).await
 }
 
 /// What the caller may do.

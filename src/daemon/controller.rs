@@ -9,16 +9,20 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 
 use super::Failure;
+use super::wiring::{MeshDialer, server_profile};
 use crate::config::Config;
 use crate::control::{OperationAnswer, OperationStream, Operations};
 use crate::controller::core::InstanceName;
 use crate::controller::driver::world::{Doing, Mesh, NodeView};
 use crate::controller::operations::{self, JobStream, Operated};
 use crate::controller::options::ControllerOptions;
+use crate::controller::peer::PeerServer;
 use crate::controller::projects::ProjectCache;
 use crate::controller::service::{Service, store_options};
 use crate::controller::store::Error;
 use crate::node::NodeHandle;
+use crate::stream::{StreamListener, Streams};
+use crate::tls::Profiles;
 use crate::wire::{Advertisement, ConnType, NodeId};
 use crate::work::{NodeDirectory, Registry};
 
@@ -38,13 +42,37 @@ pub(super) struct Controller(Service);
 pub(super) async fn start(
     config: &Config,
     directory: &NodeDirectory,
-    node: &NodeHandle,
+    streams: &Streams,
+    tls: &Profiles,
     work: &Registry,
 ) -> Result<Option<Controller>, Failure> {
     let Some(options) = config.controller.clone() else { return Ok(None) };
+    let node = streams.node();
+    let peers = options.peers.clone();
     let mesh = Arc::new(SeenMesh::new(node.clone(), work.clone(), config.work_signing.is_some()));
     let started = open(options, directory, node.id(), work, mesh).await;
-    started.map(|service| Some(Controller(service))).map_err(Failure::start("work-controller"))
+    let service = started.map_err(Failure::start("work-controller"))?;
+    if service.has_peers() {
+        let what = || format!("the service {} of work-controller", peers.service);
+        let profile = server_profile(tls, &peers.tls_server).map_err(Failure::start(what()))?;
+        let listener = streams.listen_with(peers.service, None, profile).await;
+        let listener = listener.map_err(Failure::start(what()))?;
+        tokio::spawn(serve_peers(
+            listener,
+            service.open_peers(Arc::new(MeshDialer::new(streams.clone(), tls.clone()))),
+        ));
+    }
+    Ok(Some(Controller(service)))
+}
+
+/// Answers other control nodes for as long as this node runs.
+async fn serve_peers(mut listener: StreamListener, server: PeerServer) {
+    while let Some(stream) = listener.accept().await {
+        if let Some((from, _)) = stream.remote() {
+            let server = server.clone();
+            tokio::spawn(async move { server.serve(Box::new(stream), from).await });
+        }
+    }
 }
 
 async fn open(

@@ -25,6 +25,7 @@ use tracing::{error, info, warn};
 
 use crate::config::{self, Config, Environment, Invocation, Loaded};
 use crate::control::{Context, LineBudget, Reload};
+use crate::controller::service;
 use crate::node::{self, NodeHandle, NodeOptions, StopCause};
 use crate::stream::Streams;
 use crate::telemetry::{self, Log};
@@ -140,7 +141,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
         streams.set_buffers(bytes);
     }
     let work = open_work(&config, &streams, &tls).await?;
-    let controller = controller::start(&config, &directory, &node, &work).await?;
+    let controller = controller::start(&config, &directory, &streams, &tls, &work).await?;
     node.set_work_commands(work.work_commands());
     let stop = CancellationToken::new();
     let profiles = tls.clone();
@@ -195,6 +196,7 @@ async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result
     options.signer = wiring::signer(config).map_err(Failure::start("work-signing"))?;
     options.verifier = wiring::verifier(config).map_err(Failure::start("work-verification"))?;
     options.kubernetes = config.node.kubernetes();
+    options.is_child = config.controller.is_some().then_some(service::is_child as fn(&work::UnitId) -> bool);
     let dialer = Arc::new(wiring::MeshDialer::new(streams.clone(), tls.clone()));
     let work = Registry::open(options, dialer).await.map_err(Failure::start(what()))?;
     work.set_quota(config.node.quota);

@@ -48,7 +48,7 @@ directive! {
         discover_nodes "discovernodes": Vec<NodePattern>,
         /// when an owner is lost: takeover or fail
         on_loss "onloss": OnLoss = "takeover",
-        /// control nodes that hold each payload, 1 or 2
+        /// control nodes that hold each payload; this version keeps one copy
         payload_copies "payloadcopies": Copies = "1",
         /// when something is lost
         timers: Times,
@@ -188,7 +188,7 @@ grammar! {
     /// The name of a work type that need not be configured here.
     struct TypeName => String = Text parsed(super::work::work_type);
     /// Copies of a payload.
-    struct Copies => u32 = Int number(1..=2, "a payload has one copy or two");
+    struct Copies => u32 = Int number(1..=1, "this version keeps one copy of a payload");
     /// A number above zero.
     struct Count => u32 = Int number(1..=2_147_483_647, "a whole number above zero is needed");
     /// A duration above zero.

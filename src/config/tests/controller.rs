@@ -91,7 +91,8 @@ fn every_parameter_has_an_effect() {
             "discovery" => "enabled",
             "discovernodes" => "[e1, /x.*/]",
             "onloss" => "fail",
-            "payloadcopies" => "2",
+            // One value only.
+            "payloadcopies" => continue,
             "heartbeat" | "poll" => "5s",
             "ownerlostafter" | "lostafter" => "1h",
             "payloadretention" | "outputretention" | "jobretention" | "cleanupevery" => "77h",
@@ -123,8 +124,8 @@ fn what_is_wrong_is_named() {
         ),
         ("{onloss: retry}", "work-controller: onloss: \"retry\" is not allowed: it is takeover or fail"),
         (
-            "{payloadcopies: 3}",
-            "work-controller: payloadcopies: 3 is not allowed: a payload has one copy or two",
+            "{payloadcopies: 2}",
+            "work-controller: payloadcopies: 2 is not allowed: this version keeps one copy of a payload",
         ),
         ("{heartbeat: 0s}", "work-controller: heartbeat: \"0s\" is not allowed: it must be above zero"),
         (

@@ -48,7 +48,7 @@ impl JobDriver {
             failures += 1;
             sleep(RELEASE.delay(failures)).await;
         }
-        let job = self.store.drive(self.fence.clone(), id, None, move |job, _| job.on_swept(n)).await?;
+        let job = self.store.drive(self.fence(), id, None, move |job, _| job.on_swept(n)).await?;
         // Units that began to follow the job after its end was shown.
         if job.state.is_final() { self.show(id).await } else { Ok(()) }
     }
@@ -65,9 +65,11 @@ impl JobDriver {
         let known = self.children.known(&request.unit);
         match (known, attempt.progress) {
             (Known::Here, _) => return Ok(true),
-            (Known::Unknown, Progress::Running | Progress::Lost)
-                if request.node != self.node || request.is_inherited() =>
+            (Known::Unknown, Progress::Running | Progress::Lost | Progress::Placed)
+                if (request.node != self.node || request.is_inherited())
+                    && (attempt.progress != Progress::Placed || attempt.sender != self.node) =>
             {
+                // Another control node sent it, or was about to: the instance is asked.
                 return match self.children.adopt(request).await {
                     Ok(()) => Ok(true),
                     Err(cause) => {
@@ -97,6 +99,9 @@ impl JobDriver {
         if is_cancelled || *duty.borrow_and_update() == Duty::Cancel {
             return self.unknown(id, n).await;
         }
+        if !self.may_act() {
+            return Err(Error::Away("the lease of this control node could not be renewed".into()));
+        }
         let unit = request.unit.clone();
         let mut sending = self.children.send(request, input);
         let sent = loop {
@@ -120,7 +125,7 @@ impl JobDriver {
 
     /// Nothing of an attempt was ever started.
     async fn unknown(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
-        self.store.drive(self.fence.clone(), id, None, move |job, now| job.on_unknown(n, now)).await?;
+        self.store.drive(self.fence(), id, None, move |job, now| job.on_unknown(n, now)).await?;
         Ok(false)
     }
 
@@ -135,7 +140,7 @@ impl JobDriver {
         let report = move |job: &mut crate::controller::core::Driven<'_>, now| {
             job.on_not_prepared(n, ending, why.clone(), now)
         };
-        self.store.drive(self.fence.clone(), id, None, report).await?;
+        self.store.drive(self.fence(), id, None, report).await?;
         Ok(false)
     }
 
@@ -150,7 +155,7 @@ impl JobDriver {
         };
         let report =
             move |job: &mut crate::controller::core::Driven<'_>, now| job.on_ended(n, &evidence, now);
-        self.store.drive(self.fence.clone(), id, None, report).await?;
+        self.store.drive(self.fence(), id, None, report).await?;
         Ok(false)
     }
 
@@ -190,9 +195,7 @@ impl JobDriver {
             };
             if !is_running && !matches!(news, ChildNews::Ended { .. }) {
                 is_running = true;
-                self.store
-                    .drive(self.fence.clone(), id, None, move |job, now| job.on_accepted(n, now))
-                    .await?;
+                self.store.drive(self.fence(), id, None, move |job, now| job.on_accepted(n, now)).await?;
                 self.show(id).await?;
             }
             match news {
@@ -205,12 +208,17 @@ impl JobDriver {
                     if counted.elapsed() >= COUNT_EVERY {
                         counted = Instant::now();
                         // A job that has ended counts no more.
-                        let _ended = self.store.count(self.fence.clone(), id, output.figures()).await;
+                        let _ended = self.store.count(self.fence(), id, output.figures()).await;
                     }
                 }
                 ChildNews::Ended { end, detail } => break (end, detail),
             }
         };
+        let was_asked_for = attempt.progress == Progress::Lost || attempt.sender != self.node;
+        if end == ChildEnd::Released && !is_running && was_asked_for {
+            // Its node does not have it, so it does not run.
+            return self.unknown(id, n).await;
+        }
         output.parser.finish();
         // Before the end is known: the next attempt may begin at once.
         self.copy_missing(&unit, &mut output, false).await;
@@ -222,7 +230,7 @@ impl JobDriver {
         let figures = Some(output.figures());
         let report =
             move |job: &mut crate::controller::core::Driven<'_>, now| job.on_ended(n, &evidence, now);
-        let job = self.store.drive(self.fence.clone(), id, figures, report).await?;
+        let job = self.store.drive(self.fence(), id, figures, report).await?;
         if job.state.is_final() && job.current().is_some_and(|current| current.n == n) {
             self.copy_missing(&unit, &mut output, true).await;
         }

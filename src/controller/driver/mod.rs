@@ -5,12 +5,15 @@
 //! - `attempt`: one attempt, from its submission to the release of its unit. `output`: what it adds to its job's output.
 //! - `request` and `input`: the unit of an attempt, and what it reads. `pods`: that of a container group. `sync`: the
 //!   project in it.
-//! - `shown`: what the units of jobs show.
+//! - `shown`: what the units of jobs show. `followers`: those of jobs that another control node drives.
+//! - `lease`: whether this node may act, what it does when it may not, and takeover.
 
 mod attempt;
 mod checks;
 mod discovery;
+mod followers;
 mod input;
+mod lease;
 mod output;
 mod pods;
 mod request;
@@ -19,22 +22,23 @@ mod sync;
 pub mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock, watch};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
-use tokio_util::sync::CancellationToken;
 
 use self::discovery::{Own, Sightings};
 pub use self::request::parsed;
 pub use self::shown::rfc3339;
 use self::world::{Children, Mesh};
-use super::core::{AttemptNo, Duty, Fence, InstanceName, JobId, LeaseTimes, Offer, Patience, Time};
+use super::core::{AttemptNo, Duty, Fence, InstanceName, JobId, LeaseTimes, Offer, Patience, Tenure, Time};
 use super::options::ControllerOptions;
+use super::peer::PeerClient;
 use super::projects::ProjectCache;
 use super::store::{Error, PassLimits, Store};
 use crate::work::jobs::JobUnit;
@@ -48,7 +52,7 @@ const AWAY: Duration = Duration::from_secs(1);
 pub struct JobDriver {
     pub(super) node: InstanceName,
     pub(super) store: Store,
-    pub(super) fence: Fence,
+    fence: ArcSwap<Fence>,
     /// The first 8 hex digits of the install ID.
     pub(super) install: u32,
     options: ArcSwap<ControllerOptions>,
@@ -59,12 +63,31 @@ pub struct JobDriver {
     /// The units of jobs that have not shown their end. Plain locks, held for a look or an entry.
     units: Mutex<BTreeMap<JobId, Vec<JobUnit>>>,
     /// The tasks of attempts, with what each has to do.
-    attempts: Mutex<BTreeMap<(JobId, AttemptNo), watch::Sender<Duty>>>,
+    attempts: Mutex<BTreeMap<(JobId, AttemptNo), AttemptTask>>,
+    /// The tasks that follow jobs of other control nodes for units here.
+    followers: Mutex<BTreeMap<JobId, AbortHandle>>,
+    /// Children that run here, of jobs of other control nodes.
+    foreign: Mutex<BTreeSet<String>>,
+    /// By this process's clock since `clock`; `None` before the first heartbeat of a lease.
+    tenure: watch::Sender<Option<Tenure>>,
+    clock: Instant,
+    /// Since when its heartbeats have come in time: who could not reach the store is no judge of others.
+    steady: Mutex<Option<Time>>,
+    /// Why it has stopped for good.
+    halted: Mutex<Option<String>>,
+    /// The way to other control nodes, if there may be any.
+    pub(super) peers: OnceLock<PeerClient>,
     /// The instances that are being checked.
     checks: Mutex<BTreeSet<InstanceName>>,
     /// Held by a submission from its row to its unit, so that no attempt of a job starts before its unit is known.
     pub(super) entering: RwLock<()>,
-    wake: Notify,
+    pub(super) wake: Notify,
+}
+
+/// The task of an attempt.
+struct AttemptTask {
+    duty: watch::Sender<Duty>,
+    abort: AbortHandle,
 }
 
 impl std::fmt::Debug for JobDriver {
@@ -94,7 +117,7 @@ impl JobDriver {
         Ok(Arc::new(Self {
             node,
             store,
-            fence,
+            fence: ArcSwap::from_pointee(fence),
             install,
             options: ArcSwap::from_pointee(options),
             mesh,
@@ -103,6 +126,13 @@ impl JobDriver {
             started,
             units: Mutex::default(),
             attempts: Mutex::default(),
+            followers: Mutex::default(),
+            foreign: Mutex::default(),
+            tenure: watch::Sender::new(None),
+            clock: Instant::now(),
+            steady: Mutex::default(),
+            halted: Mutex::default(),
+            peers: OnceLock::new(),
             checks: Mutex::default(),
             entering: RwLock::default(),
             wake: Notify::new(),
@@ -120,17 +150,6 @@ impl JobDriver {
         self.wake.notify_one();
     }
 
-    /// Works until it is stopped, or another process has this node's lease.
-    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let ended = tokio::select! {
-            ended = self.work() => ended,
-            () = stop.cancelled() => return,
-        };
-        if let Err(error) = ended {
-            tracing::error!(%error, "the controller stands down: it starts, cancels and releases nothing");
-        }
-    }
-
     async fn work(self: &Arc<Self>) -> Result<(), Error> {
         let mut store = self.store.changes();
         let mut mesh = self.mesh.changes();
@@ -142,6 +161,9 @@ impl JobDriver {
         };
         let timers = self.options().timers;
         let (mut heartbeat, mut poll) = (ticks(timers.heartbeat), ticks(timers.poll));
+        while !unless_away_said(self.settle(&mut sightings).await)? {
+            sleep(AWAY).await;
+        }
         loop {
             tokio::select! {
                 biased;
@@ -149,7 +171,7 @@ impl JobDriver {
                 _ = heartbeat.tick() => unless_away(self.beat(&mut sightings).await)?,
                 _ = mesh.changed() => unless_away(self.observe(&mut sightings).await)?,
                 _ = store.changed() => {}
-                _ = poll.tick() => unless_away(self.show_pending().await)?,
+                _ = poll.tick() => unless_away(self.look_around().await)?,
                 () = self.wake.notified() => {}
             }
             let look = async {
@@ -175,13 +197,16 @@ impl JobDriver {
         let known: BTreeSet<InstanceName> =
             self.store.registry().await?.plain_instances().into_iter().map(|one| one.name).collect();
         let seen = seen.into_iter().filter(|seen| known.contains(&seen.instance)).collect();
-        self.store.heartbeat(self.fence.clone(), times(&self.options()), seen).await
+        let sent = self.clock_now();
+        self.store.heartbeat(self.fence(), times(&self.options()), seen).await?;
+        self.note_renewed(sent);
+        Ok(())
     }
 
     async fn beat(&self, sightings: &mut Sightings) -> Result<(), Error> {
         self.observe(sightings).await?;
         let patience = Patience { started: self.started, lost_after: self.options().timers.lost_after };
-        let losses = self.store.judge_losses(self.fence.clone(), patience).await?;
+        let losses = self.store.judge_losses(self.fence(), patience).await?;
         for instance in &losses.instances {
             tracing::warn!(%instance, "an instance is lost");
         }
@@ -189,13 +214,18 @@ impl JobDriver {
             tracing::warn!(%job, %attempt, "an attempt is lost with its instance");
             self.show(job).await?;
         }
+        if self.is_steady() {
+            for lost in losses.owners {
+                self.take_over(lost).await?;
+            }
+        }
         self.store.remove_drained().await.map(drop)
     }
 
     /// Has a pass made. Returns whether another one should follow at once.
     async fn pass(&self) -> Result<bool, Error> {
         let limits = PassLimits { require_tls: self.options().require_tls, ..PassLimits::default() };
-        let passed = self.store.pass(self.fence.clone(), limits).await?;
+        let passed = self.store.pass(self.fence(), limits).await?;
         for job in passed.failed {
             self.show(job).await?;
         }
@@ -205,7 +235,9 @@ impl JobDriver {
     /// Has every attempt of this node's jobs a task that knows what to do.
     async fn attend(self: &Arc<Self>) -> Result<(), Error> {
         let _all_entered = self.entering.write().await;
-        for job in self.store.driven(self.fence.clone()).await? {
+        for job in self.store.driven(self.fence()).await? {
+            self.stop_following(job.id);
+            self.ensure_unit(&job).await?;
             if !job.state.is_final() {
                 self.show(job.id).await?;
             }
@@ -225,13 +257,12 @@ impl JobDriver {
     fn assign(self: &Arc<Self>, job: JobId, n: AttemptNo, duty: Duty) {
         let mut attempts = self.attempts.lock();
         if let Some(task) = attempts.get(&(job, n)) {
-            task.send_if_modified(|known| std::mem::replace(known, duty) != duty);
+            task.duty.send_if_modified(|known| std::mem::replace(known, duty) != duty);
             return;
         }
         let (sender, receiver) = watch::channel(duty);
-        attempts.insert((job, n), sender);
         let this = self.clone();
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             if let Err(error) = this.drive_attempt(job, n, receiver).await {
                 tracing::warn!(%job, attempt = %n, %error, "an attempt is left alone for a moment");
                 sleep(AWAY).await;
@@ -239,6 +270,7 @@ impl JobDriver {
             this.attempts.lock().remove(&(job, n));
             this.wake.notify_one();
         });
+        attempts.insert((job, n), AttemptTask { duty: sender, abort: task.abort_handle() });
     }
 
     /// What an instance offers.

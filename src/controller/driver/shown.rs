@@ -1,6 +1,7 @@
 //! What the units of jobs show: the job's row, in the form of a unit's status.
 
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -17,8 +18,11 @@ impl JobDriver {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn attach(&self, job: JobId, unit: JobUnit) -> Result<(), Error> {
-        let holders = self.store.holders(job, Kept::Payload).await?;
+    pub async fn attach(self: &Arc<Self>, job: JobId, unit: JobUnit) -> Result<(), Error> {
+        let payload = self.store.holders(job, Kept::Payload).await?;
+        let is_elsewhere = !payload.is_empty() && payload.iter().all(|(node, _)| *node != self.node);
+        let mut holders = if is_elsewhere { self.store.holders(job, Kept::Output).await? } else { payload };
+        holders.retain(|(node, _)| *node == self.node);
         let is_first = holders.first().is_none_or(|(_, first)| first == unit.id().as_str());
         if let Some((_, first)) = holders.first().filter(|_| !is_first) {
             unit.share_output(first).await;
@@ -30,6 +34,11 @@ impl JobDriver {
             list.insert(if is_first { 0 } else { list.len() }, unit);
         }
         let detail = self.store.detail(job).await?;
+        let owner = detail.row.controller_node.as_ref();
+        if owner.map_or(is_elsewhere, |owner| *owner != self.node) {
+            self.follow_elsewhere(job);
+            return Ok(());
+        }
         let rest = detail.attempts.last().is_some_and(Attempt::has_unread_output);
         // What has to be read from its child comes first.
         if !(detail.row.state.is_final() && rest) {
@@ -79,6 +88,10 @@ impl JobDriver {
         }
         let detail = self.store.detail(job).await?;
         let is_final = detail.row.state.is_final();
+        if is_final && self.is_followed(job) {
+            // Its output comes first.
+            return Ok(());
+        }
         let child_type = match detail.attempts.last() {
             Some(attempt) => self.child_type(attempt).await?,
             None => String::new(),

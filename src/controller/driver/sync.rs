@@ -43,7 +43,7 @@ impl JobDriver {
         let wanted = sync.revision.clone().filter(|revision| is_commit(revision));
         let known = wanted.and_then(|commit| Some((self.projects.tree(&place, &commit)?, commit)));
         if let Some((tree, commit)) = known {
-            self.store.end_sync(self.fence.clone(), id, None, url, commit).await?;
+            self.store.end_sync(self.fence(), id, None, url, commit).await?;
             return Ok(Project::There(tree));
         }
         let mirror = self.projects.mirror(&place);
@@ -68,7 +68,7 @@ impl JobDriver {
                 return Ok(Project::Missing(format!("its project could not be synced (job {job}): {why}")));
             }
         };
-        self.store.end_sync(self.fence.clone(), id, Some(job), url, commit.clone()).await?;
+        self.store.end_sync(self.fence(), id, Some(job), url, commit.clone()).await?;
         place.forget_answer(job.0);
         drop(mirror);
         let tree = self.projects.tree(&place, &commit);
@@ -94,7 +94,7 @@ impl JobDriver {
             header: serde_json::to_string(&header).map_err(|error| Error::Corrupt(error.to_string()))?,
         };
         loop {
-            match self.store.begin_sync(self.fence.clone(), new.clone()).await? {
+            match self.store.begin_sync(self.fence(), new.clone()).await? {
                 BegunSync::Job(job) => return Ok(Some(job)),
                 BegunSync::After(former) => {
                     if self.ended(former, duty).await?.is_none() {

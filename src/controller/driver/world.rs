@@ -9,8 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use crate::controller::core::{ChildEnd, InstanceName};
+use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId};
 use crate::controller::pod::PullSecret;
+use crate::work::jobs::JobUnit;
 use crate::work::kubernetes::place::{ClusterError, PodPlace};
 
 /// Something that takes time.
@@ -176,4 +177,22 @@ pub trait Children: Send + Sync + 'static {
     /// # Errors
     /// In the API server's words.
     fn delete_secret(&self, place: PodPlace, name: String) -> Doing<'_, Result<(), ClusterError>>;
+
+    /// The children of jobs that are here, and whether each runs on another node.
+    fn list(&self) -> Vec<(ChildId, bool)> {
+        Vec::new()
+    }
+
+    /// Deletes a child here, which another control node drives now. Nothing is sent to the node that runs it.
+    fn forget(&self, _unit: String) -> Doing<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Lets children be started, cancelled and released on other nodes, or holds that back.
+    fn let_act(&self, _may_act: bool) {}
+
+    /// Makes a unit for a job that was submitted to another control node; `None` if there can be none.
+    fn adopt_job(&self, _job: JobId) -> Doing<'_, Option<JobUnit>> {
+        Box::pin(std::future::ready(None))
+    }
 }

@@ -259,6 +259,7 @@ impl Service {
                 "running": one["jobs_running"], "members": members,
             })
         });
+        let error = self.driver.halted().or(error);
         Ok(json!({
             "node": self.driver.node.to_string(),
             "active_node": self.driver.node.to_string(),

@@ -1,5 +1,7 @@
 //! A job that repeats one that has ended: a unit of its own with the same payload, which is on disk once.
 
+use std::sync::Arc;
+
 use super::{enter, follow, submission};
 use crate::controller::core::JobId;
 use crate::controller::driver::{JobDriver, parsed};
@@ -24,7 +26,7 @@ impl Repeat {
     /// Those of the store, and of the disk as [`Error::Conflict`].
     pub(in crate::controller) async fn enter(
         self,
-        driver: &JobDriver,
+        driver: &Arc<JobDriver>,
         registry: &Registry,
         payload: &str,
     ) -> Result<JobId, Error> {
@@ -64,7 +66,7 @@ impl Repeat {
         let extra = JobExtra { job_id: Some(job.id().0), ..extra };
         let state = UnitState::Pending;
         unit.report(JobReport { state, detail: "pending".to_owned(), extra }).await;
-        follow(driver, job, unit).await?;
+        follow(driver, job.id(), unit).await?;
         Ok(job.id())
     }
 }

@@ -49,7 +49,7 @@ pub use self::instances::InstanceRecord;
 pub use self::jobs::Terms;
 pub use self::list::{JobDetail, JobFilter, JobPage, JobRow, PAGE_MAX};
 pub use self::options::{Options, PostgresOptions, SslMode};
-pub use self::owners::{Losses, Observed};
+pub use self::owners::{Losses, Observed, Standing};
 pub use self::pass::{PassLimits, Passed};
 use self::postgres::Postgres;
 pub use self::projects::{BegunSync, NewSync, Project};
@@ -109,6 +109,14 @@ impl Store {
     /// Notifications of other control nodes may be lost, so look at times without one, too.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// Whether other control nodes may use it, too.
+    pub fn is_shared(&self) -> bool {
+        match &*self.engine {
+            Engine::Sqlite(_) => false,
+            Engine::Postgres(_) => true,
+        }
     }
 
     /// How many writes were fenced since the store was opened.

@@ -3,13 +3,14 @@
 //! All times are the store's clock, so no control node's own clock decides about another one. The core decides who is
 //! lost and who inherits; here that becomes one transaction.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::error::Error;
 use super::instances;
 use super::jobs::{self, OPEN, StoredJob};
 use super::scene::Loadout;
-use super::sql::{Row, Sql, values};
+use super::sql::{Row, Sql, list, values};
 use super::{Store, holders, registry};
 use crate::controller::core::{
     AttemptNo, Fence, InstanceName, JobId, Lease, LeaseTimes, Loads, NodeState, OnLoss, Patience, Sighting,
@@ -38,7 +39,44 @@ pub struct Losses {
     pub owners: Vec<InstanceName>,
 }
 
+/// What became of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It is still the writer's, even if it has expired.
+    Held,
+    /// Another control node took over its jobs, and nobody has it now.
+    TakenOver,
+    /// Another process has a newer one for the same node ID.
+    Replaced,
+}
+
 impl Store {
+    /// What became of the lease that a fence is from.
+    pub async fn standing(&self, by: Fence) -> Result<Standing, Error> {
+        self.read(move |sql| {
+            let now = sql.now();
+            Ok(match lease(sql, &by.owner)? {
+                Some(lease) if lease.fence() == by => Standing::Held,
+                Some(lease) if now < lease.expires => Standing::Replaced,
+                Some(_) | None => Standing::TakenOver,
+            })
+        })
+        .await
+    }
+
+    /// The control nodes that these jobs belong to; jobs that are unknown, or were never placed, are missing.
+    pub async fn owners_of(&self, ids: Vec<JobId>) -> Result<BTreeMap<JobId, InstanceName>, Error> {
+        self.read(move |sql| {
+            let query = format!(
+                "SELECT id, controller_node FROM job WHERE id IN ({}) AND controller_node IS NOT NULL",
+                list(ids.iter().copied())
+            );
+            let read = |mut row: Row| Ok((row.take()?, row.take()?));
+            sql.query(&query, &[])?.into_iter().map(read).collect()
+        })
+        .await
+    }
+
     /// A control node starts: it gets its lease, whoever had it, and its jobs continue under the new epoch, or fail if
     /// the configuration says so. Returns the fence for its writes.
     pub async fn start_owner(

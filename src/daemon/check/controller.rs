@@ -16,6 +16,7 @@ impl Findings {
         self.store(config, controller);
         self.credentials(controller);
         self.local_type(config, &controller.child_types.local);
+        self.peer_keys(config, controller);
         if !controller.verify_signature {
             self.warn("verifysignature is false: every node of the mesh may submit jobs here");
         }
@@ -76,6 +77,15 @@ impl Findings {
                 "the work type {local} (localtype) runs as the daemon's own user, beside its keys and credentials: \
                  give it another one by `user`"
             ));
+        }
+    }
+
+    fn peer_keys(&mut self, config: &Config, controller: &ControllerOptions) {
+        let has_keys = config.work_signing.is_some() && config.work_verification.is_some();
+        if controller.store.starts_with("postgres") && !has_keys {
+            self.warn(
+                "work-signing or work-verification is missing: control nodes cannot fetch each other's output",
+            );
         }
     }
 }

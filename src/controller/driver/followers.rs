@@ -1,0 +1,177 @@
+//! Units here of jobs that another control node drives: they show the job's row, and get its output from the control node
+//! that has it. A follower ends with its job, or when this node owns the job again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::JobDriver;
+use crate::controller::core::{InstanceName, JobId};
+use crate::controller::peer::{PeerError, PeerStream, PeerVerb};
+use crate::controller::store::{Error, JobDetail};
+use crate::controller::stream::lost_line;
+use crate::work::jobs::JobUnit;
+
+/// Between two looks at a job.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long the output of a job that has ended is waited for if its control node cannot be reached.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The output of a job on its way here.
+#[derive(Default)]
+struct Copying {
+    stream: Option<PeerStream>,
+    /// The byte of the owner's output that comes next; `None` before the first connection.
+    position: Option<u64>,
+    /// Who sends it.
+    from: Option<InstanceName>,
+    /// All of it is here.
+    is_complete: bool,
+}
+
+impl JobDriver {
+    /// Has the units of a job here follow its owner.
+    pub(super) fn follow_elsewhere(self: &Arc<Self>, job: JobId) {
+        let mut followers = self.followers.lock();
+        if followers.contains_key(&job) {
+            return;
+        }
+        let this = self.clone();
+        let task = tokio::spawn(async move {
+            this.follow_owner(job).await;
+            this.followers.lock().remove(&job);
+            if let Err(error) = this.show(job).await {
+                tracing::warn!(%job, %error, "a unit does not show the end of its job");
+            }
+        });
+        followers.insert(job, task.abort_handle());
+    }
+
+    /// This node owns the job.
+    pub(super) fn stop_following(&self, job: JobId) {
+        if let Some(task) = self.followers.lock().remove(&job) {
+            task.abort();
+        }
+    }
+
+    /// Whether a follower shows the end of the job once its output is here.
+    pub(super) fn is_followed(&self, job: JobId) -> bool {
+        self.followers.lock().contains_key(&job)
+    }
+
+    async fn follow_owner(&self, job: JobId) {
+        let mut changes = self.store.changes();
+        changes.mark_changed();
+        let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut known: Option<JobDetail> = None;
+        let mut looked = Instant::now();
+        let mut copying = Copying::default();
+        let mut ended = None;
+        loop {
+            let Some(unit) = self.first_unit(job) else { return };
+            if changes.has_changed().unwrap_or(false) || looked.elapsed() > self.options().timers.poll {
+                changes.mark_unchanged();
+                looked = Instant::now();
+                match self.store.detail(job).await {
+                    Ok(detail) => {
+                        if detail.row.controller_node.as_ref() == Some(&self.node) {
+                            return;
+                        }
+                        if !detail.row.state.is_final() {
+                            let _shown_later = self.show(job).await;
+                        }
+                        known = Some(detail);
+                    }
+                    Err(Error::NoJob(_)) => return,
+                    Err(_) => changes.mark_changed(),
+                }
+            }
+            let is_final = known.as_ref().is_some_and(|detail| detail.row.state.is_final());
+            if is_final {
+                let since = *ended.get_or_insert_with(Instant::now);
+                if copying.is_complete || since.elapsed() > PATIENCE {
+                    return;
+                }
+            }
+            let owner = known.as_ref().and_then(|detail| detail.row.controller_node.clone());
+            copying.is_complete |= is_final && owner.is_none();
+            self.copy_some(&unit, (job, is_final), owner, &mut copying, &mut ticks).await;
+        }
+    }
+
+    /// Takes the next piece of output, or returns at the next tick.
+    async fn copy_some(
+        &self,
+        unit: &JobUnit,
+        (job, is_final): (JobId, bool),
+        owner: Option<InstanceName>,
+        copying: &mut Copying,
+        ticks: &mut tokio::time::Interval,
+    ) {
+        if copying.from != owner {
+            *copying = Copying { from: owner.clone(), ..Copying::default() };
+        }
+        if copying.stream.is_none() && !copying.is_complete {
+            ticks.tick().await;
+            if let Some(owner) = &owner {
+                copying.is_complete = self.connect(job, unit, owner, copying).await && is_final;
+            }
+        }
+        let Some(stream) = &mut copying.stream else {
+            ticks.tick().await;
+            return;
+        };
+        tokio::select! {
+            piece = stream.next() => match piece {
+                Ok(Some(bytes)) => {
+                    copying.position = copying.position.map(|at| at + bytes.len() as u64);
+                    unit.append(bytes).await;
+                }
+                Ok(None) => (copying.stream, copying.is_complete) = (None, true),
+                Err(error) => {
+                    tracing::debug!(%job, %error, "the output of a job is fetched again from where it stopped");
+                    copying.stream = None;
+                }
+            },
+            _tick = ticks.tick() => {}
+        }
+    }
+
+    /// Opens the stream of a job's output from its owner, where the unit's own ends. Returns whether there is none so
+    /// far.
+    async fn connect(&self, job: JobId, unit: &JobUnit, owner: &InstanceName, copying: &mut Copying) -> bool {
+        let Some(peers) = self.peers.get() else { return false };
+        let connected = async {
+            let position = match copying.position {
+                Some(position) => position,
+                None => {
+                    let (answer, _) =
+                        peers.ask(owner, PeerVerb::Output { from: u64::MAX, follow: false }, job).await?;
+                    if answer.attempt == 0 {
+                        return Ok(None);
+                    }
+                    if unit.extra().output_attempt != answer.attempt && unit.output_size() > 0 {
+                        unit.append(lost_line("the attempt before did not come to its end").into()).await;
+                    }
+                    let begins = unit.begin_output(answer.attempt).await;
+                    answer.begins + unit.output_size().saturating_sub(begins)
+                }
+            };
+            let asked = PeerVerb::Output { from: position, follow: true };
+            Ok(Some((position, peers.ask(owner, asked, job).await?.1)))
+        };
+        match connected.await {
+            Ok(Some((position, stream))) => {
+                (copying.position, copying.stream) = (Some(position), Some(stream));
+                false
+            }
+            Ok(None) | Err(PeerError::Missing { .. }) => true,
+            Err(error) => {
+                tracing::debug!(%job, %owner, %error, "the output of a job is not fetched yet");
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! This control node's lease: while it holds, the node acts; while it cannot be renewed, the node starts, cancels and
+//! releases nothing, and goes on reading. A lease that was taken is replaced by a new one, under which the node gives up
+//! what others drive now. Jobs of a lost control node are taken over here, too. Who is lost, the store decides.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::discovery::Sightings;
+use super::{AWAY, JobDriver, times};
+use crate::controller::core::{Fence, InstanceName, Job, JobId, Tenure, Time};
+use crate::controller::store::{Error, Kept, Standing};
+
+/// As many failures in that time end the controller of this node.
+const FAILURES: usize = 3;
+const FAILURES_WITHIN: Duration = Duration::from_secs(300);
+
+impl JobDriver {
+    /// What this node writes with.
+    pub(super) fn fence(&self) -> Fence {
+        Fence::clone(&self.fence.load())
+    }
+
+    pub(super) fn clock_now(&self) -> Time {
+        Time(i64::try_from(self.clock.elapsed().as_millis()).unwrap_or(i64::MAX))
+    }
+
+    /// Whether this node may start, cancel and release units.
+    pub(super) fn may_act(&self) -> bool {
+        let tenure = *self.tenure.borrow();
+        tenure.is_some_and(|tenure| tenure.may_act(self.clock_now(), &times(&self.options())))
+    }
+
+    /// A heartbeat that was sent then has renewed the lease.
+    pub(super) fn note_renewed(&self, sent: Time) {
+        let mut steady = self.steady.lock();
+        if steady.is_none() || !self.may_act() {
+            *steady = Some(sent);
+        }
+        self.tenure.send_replace(Some(Tenure { renewed: sent }));
+    }
+
+    /// Whether this node has reached the store for as long as others must have been silent. After an outage of the store
+    /// all leases have expired, and their holders are about to renew them.
+    pub(super) fn is_steady(&self) -> bool {
+        let lost_after = self.options().timers.owner_lost_after;
+        self.steady.lock().is_some_and(|since| self.clock_now().since(since) >= lost_after)
+    }
+
+    /// Why the controller of this node has stopped for good, if it has.
+    pub fn halted(&self) -> Option<String> {
+        self.halted.lock().clone()
+    }
+
+    /// Works until it is stopped, or stops for good: another process has a newer lease for this node ID, or it fails
+    /// again and again. The node goes on without it.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let keeper = tokio::spawn(self.clone().keep_tenure());
+        tokio::select! {
+            why = self.keep_working() => {
+                tracing::error!(why, "the controller of this node has stopped; the node goes on without it");
+                self.give_up();
+                *self.halted.lock() = Some(why);
+            }
+            () = stop.cancelled() => {}
+        }
+        keeper.abort();
+        self.children.let_act(false);
+    }
+
+    async fn keep_working(self: &Arc<Self>) -> String {
+        let mut failures: Vec<Instant> = Vec::new();
+        loop {
+            let this = self.clone();
+            let mut work = Aborting(tokio::spawn(async move { this.work().await }));
+            let failure = match (&mut work.0).await {
+                Ok(Ok(())) => return "it has ended".to_owned(),
+                Ok(Err(Error::Fenced(_))) => match self.recover().await {
+                    Ok(()) => continue,
+                    Err(why) => return why,
+                },
+                Ok(Err(error)) => error.to_string(),
+                Err(error) => error.to_string(),
+            };
+            tracing::error!(why = failure, "the controller starts again");
+            failures.retain(|at| at.elapsed() < FAILURES_WITHIN);
+            failures.push(Instant::now());
+            if failures.len() >= FAILURES {
+                let why =
+                    format!("it failed {FAILURES} times within 5 minutes, the last time because: {failure}");
+                self.tell_unavailable(&why).await;
+                return why;
+            }
+            sleep(AWAY).await;
+        }
+    }
+
+    /// A write was fenced. Goes on with the same lease if that had run out only, and with a new one if it was taken.
+    ///
+    /// # Errors
+    /// Another process has it.
+    async fn recover(self: &Arc<Self>) -> Result<(), String> {
+        loop {
+            match self.store.standing(self.fence()).await {
+                Ok(Standing::Held) => return Ok(()),
+                Ok(Standing::TakenOver) => {
+                    self.give_up();
+                    let options = self.options();
+                    let new =
+                        self.store.start_owner(self.node.clone(), times(&options), options.on_loss).await;
+                    match new {
+                        Ok(fence) => {
+                            tracing::warn!(epoch = fence.epoch.0, "the lease was taken: a new one begins");
+                            self.fence.store(Arc::new(fence));
+                            return Ok(());
+                        }
+                        Err(error) => tracing::warn!(%error, "there is no new lease yet"),
+                    }
+                }
+                Ok(Standing::Replaced) => {
+                    return Err(format!(
+                        "another process uses the node ID {} with this store, and has a newer lease: give each node \
+                         an ID of its own, then restart this one",
+                        self.node
+                    ));
+                }
+                Err(error) => tracing::debug!(%error, "the lease cannot be looked at"),
+            }
+            sleep(AWAY).await;
+        }
+    }
+
+    /// Ends the tasks of attempts where they are. Their units stay.
+    fn give_up(&self) {
+        self.tenure.send_replace(None);
+        for (_, task) in std::mem::take(&mut *self.attempts.lock()) {
+            task.abort.abort();
+        }
+    }
+
+    async fn tell_unavailable(&self, why: &str) {
+        let (name, errors) = (self.node.clone(), vec![format!("its controller has stopped: {why}")]);
+        let change = move |registry: &mut crate::controller::store::Registry, now| {
+            registry.instance_mut(&name)?.instance.on_unhealthy(errors.clone(), now);
+            Ok(())
+        };
+        if let Err(error) = self.store.change_registry(None, change).await {
+            tracing::warn!(%error, "the store does not know that the controller of this node has stopped");
+        }
+    }
+
+    /// Lets children act as long as the lease was renewed in time. The store may hang meanwhile.
+    async fn keep_tenure(self: Arc<Self>) {
+        let mut renewals = self.tenure.subscribe();
+        let mut did_act = false;
+        loop {
+            let tenure = *renewals.borrow_and_update();
+            let may_act = self.may_act();
+            match (did_act, may_act) {
+                (true, false) => {
+                    tracing::warn!(
+                        "the lease is not renewed: nothing is started, cancelled or released until it is"
+                    );
+                }
+                (false, true) => tracing::info!("the lease holds: the controller acts"),
+                (true, true) | (false, false) => {}
+            }
+            did_act = may_act;
+            self.children.let_act(may_act);
+            let end = tenure.filter(|_| may_act).map(|tenure| self.time_left(tenure.renewed));
+            tokio::select! {
+                // The driver keeps the sender, so this cannot fail.
+                _never = renewals.changed() => {}
+                () = sleep(end.unwrap_or_default()), if end.is_some() => {}
+            }
+        }
+    }
+
+    /// How long this node may still act.
+    fn time_left(&self, renewed: Time) -> Duration {
+        let times = times(&self.options());
+        let lasts = times.owner_lost_after.saturating_sub(times.heartbeat);
+        lasts.saturating_sub(self.clock_now().since(renewed)) + Duration::from_millis(1)
+    }
+
+    /// The first thing under a lease: what others drive now is given up, before anything is sent.
+    pub(super) async fn settle(self: &Arc<Self>, sightings: &mut Sightings) -> Result<(), Error> {
+        self.forget_foreign().await?;
+        let jobs: Vec<JobId> = self.units.lock().keys().copied().collect();
+        for (job, owner) in self.store.owners_of(jobs).await? {
+            if owner != self.node {
+                self.follow_elsewhere(job);
+            }
+        }
+        self.beat(sightings).await
+    }
+
+    pub(super) async fn look_around(self: &Arc<Self>) -> Result<(), Error> {
+        self.forget_foreign().await?;
+        self.show_pending().await
+    }
+
+    /// Children of jobs that another control node drives: those elsewhere are forgotten here, and nothing is sent to
+    /// their nodes; those that run here may be cancelled by that control node.
+    async fn forget_foreign(&self) -> Result<(), Error> {
+        let mut children = self.children.list();
+        children.retain(|(child, _)| child.install == self.install);
+        if children.is_empty() {
+            return Ok(());
+        }
+        let jobs = children.iter().map(|(child, _)| child.job).collect();
+        let owners = self.store.owners_of(jobs).await?;
+        for (child, is_elsewhere) in children {
+            let Some(owner) = owners.get(&child.job) else { continue };
+            let unit = child.to_string();
+            match (*owner == self.node, is_elsewhere) {
+                (true, _) => drop(self.foreign.lock().remove(&unit)),
+                (false, false) => drop(self.foreign.lock().insert(unit)),
+                (false, true) => {
+                    tracing::info!(unit, %owner, "another control node drives this child: it is forgotten here");
+                    self.children.forget(unit).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a child that runs here belongs to another control node.
+    pub fn is_foreign(&self, unit: &str) -> bool {
+        self.foreign.lock().contains(unit)
+    }
+
+    /// Takes over the jobs of a lost control node; each goes to the control node that is fit for it.
+    pub(super) async fn take_over(&self, lost: InstanceName) -> Result<(), Error> {
+        let on_loss = self.options().on_loss;
+        let moved = self.store.take_over(self.fence(), lost.clone(), on_loss).await?;
+        if !moved.is_empty() {
+            tracing::warn!(%lost, jobs = moved.len(), "a control node is lost, and its jobs have new owners");
+        }
+        Ok(())
+    }
+
+    /// A job that runs and was submitted elsewhere gets a unit here, which has its output from the first byte on.
+    pub(super) async fn ensure_unit(&self, job: &Job) -> Result<(), Error> {
+        if !job.state.is_active() || self.first_unit(job.id).is_some() {
+            return Ok(());
+        }
+        let payloads = self.store.holders(job.id, Kept::Payload).await?;
+        if payloads.iter().any(|(node, _)| *node == self.node) {
+            // Its unit was here, and was released by force.
+            return Ok(());
+        }
+        let Some(unit) = self.children.adopt_job(job.id).await else { return Ok(()) };
+        self.store.hold(job.id, self.node.clone(), unit.id().to_string(), Kept::Output).await?;
+        self.units.lock().entry(job.id).or_default().push(unit);
+        Ok(())
+    }
+}
+
+/// A task that ends with its handle.
+struct Aborting<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for Aborting<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,174 @@
+//! What control nodes of one install ask of each other, over a mesh service of their own: the output and the payload of a
+//! job, and that its cancel is passed on. Owns the lines of that protocol, who may ask, and how much it may cost. It does
+//! not know how a service is opened, and decides nothing about jobs.
+//!
+//! A request is one line of JSON, with a token that is bound to all of it, to the node that is asked, and to one use. The
+//! answer is one line, behind which the bytes follow to the end of the stream. [`client`] asks, [`server`] answers.
+
+mod client;
+mod server;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::client::{PeerClient, PeerStream};
+pub use self::server::PeerServer;
+use super::core::{InstanceName, JobId};
+use super::service::Service;
+use crate::work::{Dialer, WorkError};
+
+/// The longest line in either direction, in bytes.
+const LINE: u64 = 16 << 10;
+/// How long a line may take.
+const LINE_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "lowercase")]
+pub enum PeerVerb {
+    /// The output of a job.
+    Output {
+        /// The first byte wanted; beyond the end there is only the answer.
+        from: u64,
+        /// To the end of the job; else to the end of what is there.
+        follow: bool,
+    },
+    /// The payload of a job.
+    Payload {
+        /// The first byte wanted.
+        from: u64,
+    },
+    /// Pass on a cancel, which is saved if it is not yet.
+    Cancel,
+}
+
+/// A request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct PeerRequest {
+    /// The node that asks.
+    node: String,
+    /// The install ID of its store.
+    install: String,
+    /// The job.
+    job: i64,
+    #[serde(flatten)]
+    verb: PeerVerb,
+    token: String,
+}
+
+impl PeerRequest {
+    /// What its token is bound to, besides the job.
+    fn bound(&self) -> BTreeMap<String, String> {
+        let verb = serde_json::to_string(&self.verb).expect("words, numbers and flags become JSON");
+        let pairs = [("peer", &self.node), ("install", &self.install), ("asked", &verb)];
+        pairs.into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect()
+    }
+}
+
+/// What a control node says of what it sends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerAnswer {
+    /// Bytes that are there now.
+    pub size: u64,
+    /// The attempt whose output was begun last; 0 if there is none.
+    pub attempt: u32,
+    /// The byte at which that begins.
+    pub begins: u64,
+}
+
+/// An answer's line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Refused {
+        refused: String,
+        /// It has nothing of that job.
+        missing: bool,
+    },
+    Granted(PeerAnswer),
+}
+
+/// Why another control node did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// There is no way to it.
+    #[error("control node {node} cannot be reached: {why}")]
+    Unreachable {
+        /// The control node.
+        node: InstanceName,
+        /// The cause.
+        why: String,
+    },
+    /// It refused.
+    #[error("control node {node} refused: {why}")]
+    Refused {
+        /// The control node.
+        node: InstanceName,
+        /// Its words.
+        why: String,
+    },
+    /// It has nothing of that job.
+    #[error("control node {node}: {why}")]
+    Missing {
+        /// The control node.
+        node: InstanceName,
+        /// Its words.
+        why: String,
+    },
+    /// The request cannot be signed.
+    #[error("a request to control node {node} cannot be signed: {source}")]
+    Signing {
+        /// The control node.
+        node: InstanceName,
+        /// The cause.
+        source: WorkError,
+    },
+    /// No control node has it.
+    #[error("no control node has it")]
+    NoHolder,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] super::store::Error),
+}
+
+impl Service {
+    /// Gives the controller the way to other control nodes. Returns what answers theirs.
+    pub fn open_peers(&self, dialer: Arc<dyn Dialer>) -> PeerServer {
+        let client = PeerClient::new(self.driver.clone(), self.registry.clone(), dialer);
+        // A second call changes nothing.
+        let _first = self.driver.peers.set(client);
+        PeerServer::new(self.driver.clone(), self.registry.clone())
+    }
+
+    /// The output of a job that is not on this node, from byte `from` on, from the control node that has it: how many
+    /// bytes it has now, and the bytes. With `follow` they end with the job.
+    ///
+    /// # Errors
+    /// No control node has it, or none of those that have it answers.
+    pub async fn output_elsewhere(
+        &self,
+        job: JobId,
+        from: u64,
+        follow: bool,
+    ) -> Result<(PeerAnswer, PeerStream), PeerError> {
+        let holders = self.driver.store.holders(job, super::store::Kept::Output).await?;
+        let owner = self.driver.store.owners_of(vec![job]).await?.remove(&job);
+        let peers = self.driver.peers.get().ok_or(PeerError::NoHolder)?;
+        let mut others: Vec<InstanceName> =
+            holders.into_iter().map(|(node, _)| node).filter(|node| *node != self.driver.node).collect();
+        // Who drives it has all of it; others may lack the last of it.
+        others.sort_by_key(|node| Some(node) != owner.as_ref());
+        others.dedup();
+        let mut last = PeerError::NoHolder;
+        for node in others {
+            match peers.ask(&node, PeerVerb::Output { from, follow }, job).await {
+                Ok(found) => return Ok(found),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}

@@ -1,0 +1,121 @@
+"""PostgreSQL for the tests: Debian's programs, in a temporary directory, as an unprivileged user, on 127.0.0.1.
+
+Owns the server's processes and files, and a way to it that a test can cut. Knows nothing about what is stored.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+
+from mesh import free_port, until
+
+NOBODY = 65534
+
+
+def programs():
+    """The directory of the newest version's programs; None if there is none."""
+    found = [path for path in pathlib.Path("/usr/lib/postgresql").glob("*/bin") if (path / "initdb").exists()]
+    return max(found, key=lambda path: int(path.parent.name), default=None)
+
+
+class Postgres:
+    """One server, which is not started yet."""
+
+    def __init__(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="meshd-postgres-"))
+        self.port, self.process, self.databases = free_port(), None, 0
+        #: Servers refuse to run as root.
+        self.user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        if self.user:
+            os.chown(self.dir, NOBODY, NOBODY)
+        initdb = [programs() / "initdb", "-U", "meshd", "--auth=trust", "--no-sync", "-E", "UTF8", "-D", self.dir / "data"]
+        subprocess.run(initdb, check=True, capture_output=True, cwd=self.dir, timeout=60, **self.user)
+
+    def start(self):
+        """Starts it, and waits until it answers."""
+        command = [programs() / "postgres", "-D", self.dir / "data", "-p", str(self.port), "-k", self.dir]
+        command += ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-c", "max_connections=100"]
+        with open(self.dir / "log", "ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.dir, **self.user)
+        until("PostgreSQL to answer", lambda: self.sql("SELECT 1", check=False).returncode == 0, 60)
+        return self
+
+    def stop(self, number=signal.SIGINT):
+        """Ends it: SIGINT cuts all connections, SIGKILL is a crash."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+            self.process.wait(60)
+
+    def sql(self, statement, database="postgres", check=True):
+        command = [programs() / "psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", "meshd", "-d", database, "-Atc", statement]
+        return subprocess.run(command, check=check, capture_output=True, text=True, timeout=60)
+
+    def database(self):
+        """The name of a new, empty database."""
+        self.databases += 1
+        self.sql(f"CREATE DATABASE meshd{self.databases}")
+        return f"meshd{self.databases}"
+
+    def url(self, database, port=None):
+        return f"postgresql://meshd@127.0.0.1:{port or self.port}/{database}?sslmode=disable"
+
+    def remove(self):
+        self.stop()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+class Way:
+    """A TCP way to a port, which can be cut and healed. While it is cut, connections end at once."""
+
+    def __init__(self, target):
+        self.target, self.is_cut, self.links = target, False, set()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            if self.is_cut:
+                near.close()
+                continue
+            try:
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                near.close()
+                continue
+            self.links |= {near, far}
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self.carry, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def carry(one, other):
+        with contextlib.suppress(OSError):
+            while piece := one.recv(1 << 16):
+                other.sendall(piece)
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self):
+        self.is_cut = True
+        for link in self.links:
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
+        self.links = set()
+
+    def heal(self):
+        self.is_cut = False
+
+    def close(self):
+        self.cut()
+        self.listener.close()

@@ -1,0 +1,320 @@
+"""Several control nodes with one PostgreSQL: c1 and c2 behind a hop, with two execution nodes."""
+
+import json
+import shutil
+import signal
+import sys
+
+import pytest
+
+import postgres
+from client import ControlError
+from mesh import MESHCTL, Mesh, until
+from test_controller import STAND_IN, ask, command_type, ended, job, stream, wrote
+from trust import run
+
+pytestmark = pytest.mark.skipif(postgres.programs() is None, reason="PostgreSQL is not installed (Debian: apt-get install postgresql)")
+
+TIMERS = {"heartbeat": "200ms", "ownerlostafter": "2s", "lostafter": "6s", "poll": "500ms"}
+NODES = ("c1", "c2", "e1", "e2")
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = postgres.Postgres()
+    try:
+        yield server.start()
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    private, public = tmp_path_factory.mktemp("keys") / "key", tmp_path_factory.mktemp("keys") / "pub"
+    run(MESHCTL, "key", "generate", "--type", "ed25519", "--private", private, "--public", public)
+    return private, public
+
+
+def runner(name):
+    return command_type(name, sys.executable, f"{STAND_IN} worker", runtime=True)
+
+
+def controller(url, keys, rundir, **more):
+    settings = {"store": url, "discovery": "enabled", "rundir": str(rundir), **TIMERS, **more}
+    private, public = keys
+    return [
+        {"work-controller": settings},
+        {"work-signing": {"privatekey": str(private)}},
+        {"work-verification": {"publickey": str(public)}},
+    ]
+
+
+@pytest.fixture
+def site(mesh, server, keys, tmp_path, request):
+    """c1 and c2 - hop - e1 and e2. c1 reaches the database by `mesh.way`, which can be cut."""
+    database = server.database()
+    mesh.way, mesh.database = postgres.Way(server.port), database
+    more = getattr(request, "param", {})
+    mesh.node("hop", listen=True)
+    for name, port in (("c1", mesh.way.port), ("c2", server.port)):
+        extra = controller(server.url(database, port), keys, tmp_path, **more)
+        mesh.node(name, peers=["hop"], work=[runner("local")], extra=extra)
+    for name in ("e1", "e2"):
+        mesh.node(name, peers=["hop"], work=[runner("ansible-runner")])
+    for node in mesh.nodes.values():
+        node.spawn()
+    for node in mesh.nodes.values():
+        until(f"{node.name} to answer", node.answers, 60)
+
+    def ready():
+        found = {one["name"] for one in ask(mesh["c1"], "instance.list")["instances"] if one["capacity"] > 0 and one["reachable"]}
+        return found >= set(NODES) and all(seen(mesh, name, of) for name in ("c1", "c2") for of in NODES)
+
+    until("all instances to be ready and seen", ready, 60)
+    yield mesh
+    mesh.way.close()
+
+
+def seen(mesh, name, of):
+    return of in mesh[name].status()["RoutingTable"] or of == name
+
+
+def submit(node, header=None, **kwargs):
+    """Submits a job; returns its unit and number."""
+    with node.control() as client:
+        answer = client.submit(node.name, "controller", stream(header, **kwargs))
+    assert answer["result"] == "Job Started", answer
+    return answer["unitid"], node.unit(answer["unitid"])["ExtraData"]["JobID"]
+
+
+def runs(node, number):
+    return until(f"job {number} to run", lambda: (one := job(node, number))["state"] == "running" and one)
+
+
+def owned(node, number, owner, seconds=30):
+    return until(f"{owner} to own job {number}", lambda: (one := job(node, number))["controller_node"] == owner and one, seconds)
+
+
+def unit_of(node, number):
+    """The unit of a job on a node."""
+    units = node.command("work list")
+    return next((unit for unit, one in units.items() if (one.get("ExtraData") or {}).get("JobID") == number), None)
+
+
+def shows(node, unit, state="Succeeded"):
+    until(f"unit {unit} to show {state}", lambda: node.unit(unit)["StateName"] == state, 60)
+    return node.results(unit)
+
+
+def is_whole(output, ident, lines=3):
+    assert output.startswith(wrote(ident, lines)) and output.endswith(b'{"eof": true}\n'), output
+    assert output.count(b'"starting"') == 1, output
+
+
+def clean(mesh, *names):
+    """No unit of a child is left anywhere."""
+    for name in names:
+        left = lambda n=name: [unit for unit, one in mesh[n].command("work list").items() if one["WorkType"] != "controller"]  # noqa: E731
+        until(f"{name} to have no children", lambda n=left: n() == [], 60)
+
+
+def test_any_control_node_takes_jobs_and_answers_and_fetches_output(site):
+    c1, c2 = site["c1"], site["c2"]
+    jobs = [(node, f"{node.name}-{n}", *submit(node, ident=f"{node.name}-{n}")) for n in range(4) for node in (c1, c2)]
+    for node, ident, unit, number in jobs:
+        one = ended(c2 if node is c1 else c1, number)
+        assert (one["state"], len(one["attempts"]), one["controller_node"]) == ("successful", 1, node.name), one
+        is_whole(shows(node, unit), ident)
+    lists = [ask(node, "job.list", limit=50)["jobs"] for node in (c1, c2)]
+    assert [one["id"] for one in lists[0]] == [one["id"] for one in lists[1]] and len(lists[0]) == 8
+    # The second unit of a job is on another control node: its output comes from the first one's.
+    first, number = submit(c1, {"key": "twice"}, ident="k")
+    second, same = submit(c2, {"key": "twice"}, ident="other")
+    assert number == same
+    is_whole(shows(c1, first), "k")
+    is_whole(shows(c2, second), "k")
+    # A cancel by the other control node reaches the owner.
+    unit, number = submit(c1, ident="c", go="/nonexistent")
+    runs(c2, number)
+    ask(c2, "job.cancel", id=number)
+    assert ended(c1, number)["state"] == "canceled"
+    shows(c1, unit, "Canceled")
+    clean(site, *NODES)
+    # Strangers get nothing of it: neither a node without the key, nor one that is no control node.
+    for line in ({"node": "e1", "install": "x", "job": number, "verb": "output", "from": 0, "follow": False, "token": "x.y.z"}, {}):
+        tunnel = site["e1"].control()
+        tunnel.send({"command": "connect", "node": "c1", "service": "ctrlpeer"})
+        assert "Connecting" in tunnel.line()
+        tunnel.send(line)
+        if line:
+            answer = json.loads(tunnel.line())
+            assert "token" in answer["refused"] and answer["missing"] is False, answer
+        else:
+            with pytest.raises(ControlError, match="connection closed"):
+                tunnel.line()
+        tunnel.close()
+
+
+def test_a_lost_owner_is_taken_over_and_follows_when_it_is_back(site, tmp_path):
+    c1, c2, go = site["c1"], site["c2"], tmp_path / "go"
+    jobs = [(f"t{n}", *submit(c1, ident=f"t{n}", lines=30, go=str(go))) for n in range(3)]
+    for _, _, number in jobs:
+        runs(c2, number)
+    for name in ("e1", "e2"):
+        ask(c2, "instance.disable", name=name)
+    held, pending = submit(c1, ident="p")
+    c1.stop(signal.SIGKILL)
+    for _, _, number in jobs:
+        owned(c2, number, "c2")
+    for name in ("e1", "e2"):
+        ask(c2, "instance.enable", name=name)
+    waits = lambda: job(c2, pending)["explanation"] == "waiting for a control node that holds its payload"  # noqa: E731
+    until("the job without payload to wait", waits)
+    assert [check["ok"] for check in ask(c2, "job.explain", id=pending)["checks"] if check["check"] == "payload"] == [False]
+    go.touch()
+    for ident, _, number in jobs:
+        one = ended(c2, number)
+        assert (one["state"], len(one["attempts"]), one["controller_node"]) == ("successful", 1, "c2"), one
+        is_whole(shows(c2, unit_of(c2, number)), ident, 30)
+    clean(site, "c2", "e1", "e2")
+    c1.start()
+    for ident, unit, number in jobs:
+        is_whole(shows(c1, unit), ident, 30)
+        assert job(c1, number)["controller_node"] == "c2"
+    one = ended(c2, pending)
+    assert (one["state"], one["controller_node"]) == ("successful", "c1"), one
+    is_whole(shows(c1, held), "p")
+    clean(site, *NODES)
+
+
+def test_a_job_that_was_not_sent_is_asked_for_and_waits_for_its_payload(site):
+    c1, c2, e1 = site["c1"], site["c2"], site["e1"]
+    ask(c1, "instance.disable", name="e2")
+    e1.stop(signal.SIGSTOP)
+    unit, number = submit(c1, ident="w")
+    until("it to be placed", lambda: job(c2, number)["state"] == "waiting")
+    c1.stop(signal.SIGKILL)
+    owned(c2, number, "c2")
+    e1.process.send_signal(signal.SIGCONT)
+    until("e1 to say that it has not got it", lambda: job(c2, number)["state"] == "pending")
+    assert e1.command("work list") == {}
+    # It comes back, and sends nothing of what it had begun.
+    c1.start()
+    one = ended(c2, number)
+    assert (one["state"], one["controller_node"], len(one["attempts"])) == ("successful", "c1", 2), one
+    assert [attempt["outcome"] for attempt in one["attempts"]] == ["not_accepted", "successful"], one
+    is_whole(shows(c1, unit), "w")
+    clean(site, *NODES)
+
+
+def test_a_job_on_the_lost_control_node_itself_fails_and_is_cancelled_there(site, tmp_path):
+    c1, c2 = site["c1"], site["c2"]
+    _, number = submit(c1, {"kind": "system"}, ident="s", go=str(tmp_path / "never"))
+    assert runs(c2, number)["execution_node"] == "c1"
+    c1.stop(signal.SIGKILL)
+    one = ended(c2, number)
+    assert (one["state"], one["controller_node"]) == ("failed", "c2"), one
+    c1.start()
+    clean(site, "c1", "c2")
+
+
+@pytest.mark.parametrize("site", [{"onloss": "fail"}], indirect=True)
+def test_with_onloss_fail_the_jobs_of_a_lost_owner_fail(site, tmp_path):
+    c1, c2 = site["c1"], site["c2"]
+    unit, number = submit(c1, ident="f", go=str(tmp_path / "never"))
+    runs(c2, number)
+    c1.stop(signal.SIGKILL)
+    one = ended(c2, number)
+    assert (one["state"], one["explanation"]) == ("failed", "its control node was lost"), one
+    clean(site, "c2", "e1", "e2")
+    c1.start()
+    until("the unit's end", lambda: c1.unit(unit)["StateName"] == "Failed")
+
+
+def test_what_only_a_lost_disk_held_fails_when_its_node_is_declared_dead(site, tmp_path):
+    c1, c2, go = site["c1"], site["c2"], tmp_path / "go"
+    _, running = submit(c1, ident="d", go=str(go))
+    runs(c2, running)
+    for name in ("e1", "e2"):
+        ask(c2, "instance.disable", name=name)
+    _, pending = submit(c1, ident="x")
+    c1.stop(signal.SIGKILL)
+    shutil.rmtree(c1.datadir)
+    owned(c2, running, "c2")
+    go.touch()
+    assert ended(c2, running)["state"] == "successful"
+    is_whole(shows(c2, unit_of(c2, running)), "d")
+    assert job(c2, pending)["state"] == "pending"
+    ask(c2, "instance.remove", name="c1", dead=True)
+    one = ended(c2, pending)
+    assert (one["state"], one["explanation"]) == ("failed", "its payload was lost with c1"), one
+
+
+def test_a_control_node_that_is_cut_from_the_store_stands_down(site, tmp_path):
+    c1, c2, go = site["c1"], site["c2"], tmp_path / "go"
+    unit, number = submit(c1, ident="n", lines=20, go=str(go))
+    runs(c1, number)
+    site.way.cut()
+    until("c1 to stand down", lambda: "the lease is not renewed" in c1.log())
+    assert ask(c1, "ping")["store"]["up"] is False
+    owned(c2, number, "c2")
+    with c1.control() as client:
+        late = client.submit("c1", "controller", stream(ident="late"))
+    assert late["result"] == "Job Submitted", late
+    go.touch()
+    one = ended(c2, number)
+    assert (one["state"], len(one["attempts"])) == ("successful", 1), one
+    is_whole(shows(c2, unit_of(c2, number)), "n", 20)
+    site.way.heal()
+    is_whole(shows(c1, unit), "n", 20)
+    is_whole(shows(c1, late["unitid"]), "late")
+    assert ask(c1, "ping")["store"]["up"] is True
+    assert "the lease was taken: a new one begins" in c1.log()
+    clean(site, *NODES)
+
+
+def test_without_the_store_running_jobs_go_on_and_submissions_wait(site, server, tmp_path):
+    go = tmp_path / "go"
+    before = [(node, f"b{n}", *submit(node, ident=f"b{n}", lines=20, go=str(go))) for n, node in enumerate((site["c1"], site["c2"]))]
+    for node, _, _, number in before:
+        runs(node, number)
+    children = {name: len(site[name].command("work list")) for name in ("e1", "e2")}
+    server.stop(signal.SIGKILL)
+    waiting = []
+    for node in (site["c1"], site["c2"]):
+        until("it to stand down", lambda n=node: "the lease is not renewed" in n.log())
+        with node.control() as client:
+            answer = client.submit(node.name, "controller", stream(ident=f"late-{node.name}"))
+        assert answer["result"] == "Job Submitted", answer
+        waiting.append((node, f"late-{node.name}", answer["unitid"]))
+        refused = node.command({"command": "controller", "op": "job.list"})
+        assert refused["error"]["code"] == "store_away", refused
+    assert {name: len(site[name].command("work list")) for name in ("e1", "e2")} == children, "nothing was placed"
+    go.touch()
+    finished = lambda: all(one["StateName"] == "Succeeded" for name in children for one in site[name].command("work list").values())  # noqa: E731
+    until("the children to end", finished)
+    server.start()
+    for node, ident, unit, number in before:
+        is_whole(shows(node, unit), ident, 20)
+        one = ended(node, number)
+        assert (one["state"], len(one["attempts"]), one["controller_node"]) == ("successful", 1, node.name), one
+    for node, ident, unit in waiting:
+        is_whole(shows(node, unit), ident)
+    clean(site, *NODES)
+
+
+def test_of_two_processes_with_one_node_id_the_later_one_works(site, server, keys, tmp_path):
+    c1 = site["c1"]
+    elsewhere = Mesh()
+    try:
+        extra = controller(server.url(site.database), keys, tmp_path)
+        twin = elsewhere.node("c1", work=[runner("local")], extra=extra).start()
+        until("the first one to stop", lambda: ask(c1, "ping")["store"]["up"] is False)
+        assert "has a newer lease" in ask(c1, "ping")["store"]["error"]
+        with c1.control() as client, pytest.raises(ControlError, match="has a newer lease"):
+            client.submit("c1", "controller", stream())
+        assert ask(twin, "ping")["store"]["up"] is True
+        assert c1.reaches("e1"), "the node goes on"
+    finally:
+        elsewhere.end()
+        elsewhere.remove()
