@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use super::core::{ChildEnd, ChildId, JobId, RetryDelay};
 use super::driver::world::{
-    ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known, PodChild,
+    ChildHere, ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known, PodChild,
 };
 use crate::rpc::UnitState;
 use crate::rpc::request::{AdoptRequest, SubmitRequest};
 use crate::work::jobs::JobUnit;
 use crate::work::kubernetes::place::{ClusterError, KUBE_CONFIG, KUBE_NAMESPACE, POD_NAME, PodPlace};
-use crate::work::{Caller, ChildWatch, Registry, ResultStream, WorkError};
+use crate::work::{Caller, ChildUnit, ChildWatch, Registry, ResultStream, WorkError};
 
 /// Bytes of payload that are handed on at a time.
 const CHUNK: usize = 128 * 1024;
@@ -179,10 +179,12 @@ impl Children for RegistryChildren {
         Box::pin(async move { self.0.delete_secret(&place, &name).await })
     }
 
-    fn list(&self) -> Vec<(ChildId, bool)> {
+    fn list(&self) -> Vec<ChildHere> {
         let children = self.0.children(|unit| ChildId::parse(unit.as_str()).is_some());
-        let parsed =
-            children.into_iter().map(|(unit, is_remote)| Some((ChildId::parse(unit.as_str())?, is_remote)));
+        let parsed = children.into_iter().map(|child| {
+            let ChildUnit { id, is_elsewhere, is_released } = child;
+            Some(ChildHere { id: ChildId::parse(id.as_str())?, is_elsewhere, is_released })
+        });
         parsed.flatten().collect()
     }
 

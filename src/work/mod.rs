@@ -39,7 +39,7 @@ mod units;
 pub use caller::{Caller, CallerName, Origin, Submitter, UnknownSubmitter};
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin};
 pub use error::{OpenError, WorkError};
-pub use registry::{ChildStatus, ChildWatch, Listing, Options, Registry, Submission};
+pub use registry::{ChildStatus, ChildUnit, ChildWatch, Listing, Options, Registry, Submission};
 pub use results::ResultStream;
 pub use store::NodeDirectory;
 pub use unit::{State, UnitId};

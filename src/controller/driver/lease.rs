@@ -9,6 +9,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::Sightings;
+use super::world::ChildHere;
 use super::{AWAY, JobDriver, times};
 use crate::controller::core::{Fence, InstanceName, Job, JobId, Tenure, Time};
 use crate::controller::store::{Error, Kept, Standing};
@@ -187,7 +188,8 @@ impl JobDriver {
 
     /// The first thing under a lease: what others drive now is given up, before anything is sent.
     pub(super) async fn settle(self: &Arc<Self>, sightings: &mut Sightings) -> Result<(), Error> {
-        self.forget_foreign().await?;
+        let own = self.forget_foreign().await?;
+        self.forget_given_up(own).await?;
         let jobs: Vec<JobId> = self.units.lock().keys().copied().collect();
         for (job, owner) in self.store.owners_of(jobs).await? {
             if owner != self.node {
@@ -204,24 +206,40 @@ impl JobDriver {
 
     /// Children of jobs that another control node drives: those elsewhere are forgotten here, and nothing is sent to
     /// their nodes; those that run here may be cancelled by that control node.
-    async fn forget_foreign(&self) -> Result<(), Error> {
+    async fn forget_foreign(&self) -> Result<Vec<ChildHere>, Error> {
         let mut children = self.children.list();
-        children.retain(|(child, _)| child.install == self.install);
+        children.retain(|child| child.id.install == self.install);
         if children.is_empty() {
-            return Ok(());
+            return Ok(children);
         }
-        let jobs = children.iter().map(|(child, _)| child.job).collect();
-        let owners = self.store.owners_of(jobs).await?;
-        for (child, is_elsewhere) in children {
-            let Some(owner) = owners.get(&child.job) else { continue };
-            let unit = child.to_string();
-            match (*owner == self.node, is_elsewhere) {
-                (true, _) => drop(self.foreign.lock().remove(&unit)),
+        let owners = self.store.owners_of(children.iter().map(|child| child.id.job).collect()).await?;
+        let mut own = Vec::new();
+        for child in children {
+            let Some(owner) = owners.get(&child.id.job) else { continue };
+            let unit = child.id.to_string();
+            match (*owner == self.node, child.is_elsewhere) {
+                (true, _) => {
+                    self.foreign.lock().remove(&unit);
+                    own.push(child);
+                }
                 (false, false) => drop(self.foreign.lock().insert(unit)),
                 (false, true) => {
                     tracing::info!(unit, %owner, "another control node drives this child: it is forgotten here");
                     self.children.forget(unit).await;
                 }
+            }
+        }
+        Ok(own)
+    }
+
+    /// Children elsewhere that were given up by another control node, which drove their job for a while, before the job
+    /// came back here.
+    async fn forget_given_up(&self, children: Vec<ChildHere>) -> Result<(), Error> {
+        for child in children.into_iter().filter(|child| child.is_elsewhere && !child.is_released) {
+            let job = self.store.job(child.id.job).await?;
+            let attempt = job.attempt(child.id.attempt).filter(|attempt| attempt.unit == child.id);
+            if attempt.is_none_or(|attempt| attempt.swept) {
+                self.children.forget(child.id.to_string()).await;
             }
         }
         Ok(())

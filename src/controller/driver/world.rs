@@ -109,6 +109,17 @@ pub enum Known {
     Here,
 }
 
+/// The child of a job that is here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChildHere {
+    /// Its ID.
+    pub id: ChildId,
+    /// It runs on another node.
+    pub is_elsewhere: bool,
+    /// Its release was asked for.
+    pub is_released: bool,
+}
+
 /// News of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChildNews {
@@ -178,8 +189,8 @@ pub trait Children: Send + Sync + 'static {
     /// In the API server's words.
     fn delete_secret(&self, place: PodPlace, name: String) -> Doing<'_, Result<(), ClusterError>>;
 
-    /// The children of jobs that are here, and whether each runs on another node.
-    fn list(&self) -> Vec<(ChildId, bool)> {
+    /// The children of jobs that are here.
+    fn list(&self) -> Vec<ChildHere> {
         Vec::new()
     }
 

@@ -36,6 +36,17 @@ fn peer_subject<'a>(job: &'a str, asked: &'a BTreeMap<String, String>) -> Subjec
     Subject { verb: Verb::Peer, unit: Some(job), params: Some(asked), ..Subject::default() }
 }
 
+/// The child of a job, by what is recorded here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChildUnit {
+    /// Its ID.
+    pub id: UnitId,
+    /// It runs on another node.
+    pub is_elsewhere: bool,
+    /// Its release was asked for, and its node may not have answered.
+    pub is_released: bool,
+}
+
 /// Follows how the child of a job stands.
 #[derive(Debug)]
 pub struct ChildWatch {
@@ -110,10 +121,15 @@ impl Registry {
         self.remotes.gate().set_open(may_act);
     }
 
-    /// The children of jobs here, as [`super::Options::is_child`] knows them, and whether each runs on another node.
-    pub fn children(&self, is_child: impl Fn(&UnitId) -> bool) -> Vec<(UnitId, bool)> {
+    /// The children of jobs here, as [`super::Options::is_child`] knows them.
+    pub fn children(&self, is_child: impl Fn(&UnitId) -> bool) -> Vec<ChildUnit> {
         let entries = self.units.all().into_iter().filter(|entry| is_child(&entry.id));
-        entries.map(|entry| (entry.id.clone(), entry.status().remote().is_some())).collect()
+        let child = |entry: Arc<Entry>| {
+            let status = entry.status();
+            let is_released = status.remote().is_some_and(|remote| remote.local_released);
+            ChildUnit { id: entry.id.clone(), is_elsewhere: status.remote().is_some(), is_released }
+        };
+        entries.map(child).collect()
     }
 
     /// Deletes a child that another control node drives now. Nothing is sent to the node that runs it.

@@ -11,7 +11,7 @@ mod operations;
 mod restart;
 mod submit;
 
-pub use self::jobs::{ChildStatus, ChildWatch};
+pub use self::jobs::{ChildStatus, ChildUnit, ChildWatch};
 pub use self::listing::Listing;
 pub use self::submit::Submission;
 

@@ -11,6 +11,7 @@ both![
     onloss_fail_ends_the_jobs,
     an_instance_that_nobody_sees_is_lost_with_its_attempts,
     a_payload_without_a_live_holder_waits,
+    a_fenced_owner_learns_who_has_its_lease,
 ];
 
 /// Makes a lease expire, as time would.
@@ -133,4 +134,22 @@ async fn a_payload_without_a_live_holder_waits(site: Site) {
     store.hold(id, "c2".into(), "copy".into(), Kept::Payload).await.unwrap();
     assert_eq!(place(&store, &c2).await, [id]);
     assert_eq!(store.job(id).await.unwrap().fence, Some(c2));
+}
+
+async fn a_fenced_owner_learns_who_has_its_lease(site: Site) {
+    let (store, c1) = site.ready().await;
+    let c2 = start(&store, "c2").await;
+    let (placed, pending) = (submit(&store, "u1").await, submit(&store, "u2").await);
+    assert!(place(&store, &c1).await.contains(&placed));
+    assert_eq!(store.standing(c1.clone()).await.unwrap(), Standing::Held);
+    expire(&store, "c1").await;
+    assert_eq!(store.standing(c1.clone()).await.unwrap(), Standing::Held, "it can be renewed");
+    store.take_over(c2.clone(), "c1".into(), OnLoss::TakeOver).await.unwrap();
+    assert_eq!(store.standing(c1.clone()).await.unwrap(), Standing::TakenOver);
+    let again = start(&store, "c1").await;
+    assert_eq!(store.standing(c1).await.unwrap(), Standing::Replaced);
+    assert_eq!(store.standing(again).await.unwrap(), Standing::Held);
+    let owners = store.owners_of(vec![placed, pending, JobId(777)]).await.unwrap();
+    assert_eq!(owners.get(&placed), Some(&c2.owner));
+    assert_eq!(owners.get(&JobId(777)), None);
 }
