@@ -9,7 +9,7 @@ use crate::controller::core::{Instance, InstanceName, Time};
 pub const CHECKS_AT_ONCE: usize = 16;
 
 /// The instances that `observer` checks now, those that have waited longest first. `running` are being checked
-/// already.
+/// already. A control node is checked by itself alone: its work type for that is no other node's business.
 pub fn next_checks(
     instances: &[Instance],
     observer: &InstanceName,
@@ -18,6 +18,7 @@ pub fn next_checks(
 ) -> Vec<InstanceName> {
     let mut due: Vec<(Time, &InstanceName)> = instances
         .iter()
+        .filter(|instance| !instance.node_type.controls() || instance.name == *observer)
         .filter(|instance| instance.is_reachable_from(observer, now) && !running.contains(&instance.name))
         .filter_map(|instance| instance.health_due.filter(|due| *due <= now).map(|due| (due, &instance.name)))
         .collect();
