@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::time::timeout;
 
-use super::{LINE, LINE_WITHIN, Line, PeerAnswer, PeerError, PeerRequest, PeerVerb};
+use super::{LINE, LINE_WITHIN, PeerAnswer, PeerError, PeerLine, PeerRequest, PeerVerb};
 use crate::controller::core::{InstanceName, JobId};
 use crate::controller::driver::JobDriver;
 use crate::rpc::Duplex;
@@ -85,8 +85,8 @@ impl PeerClient {
         let asked = timeout(LINE_WITHIN, exchange(stream, &request)).await;
         let asked = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         match asked.map_err(|error| unreachable(error.to_string()))? {
-            (Line::Granted(answer), stream) => Ok((answer, PeerStream(stream))),
-            (Line::Refused { refused: why, missing }, _) => {
+            (PeerLine::Granted(answer), stream) => Ok((answer, PeerStream(stream))),
+            (PeerLine::Refused { refused: why, missing }, _) => {
                 let node = to.clone();
                 Err(if missing { PeerError::Missing { node, why } } else { PeerError::Refused { node, why } })
             }
@@ -98,7 +98,7 @@ impl PeerClient {
 async fn exchange(
     stream: Box<dyn Duplex>,
     request: &PeerRequest,
-) -> io::Result<(Line, BufReader<Box<dyn Duplex>>)> {
+) -> io::Result<(PeerLine, BufReader<Box<dyn Duplex>>)> {
     let mut stream = BufReader::new(stream);
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');

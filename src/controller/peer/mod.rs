@@ -82,7 +82,7 @@ pub struct PeerAnswer {
 /// An answer's line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
-enum Line {
+enum PeerLine {
     Refused {
         refused: String,
         /// It has nothing of that job.

@@ -12,7 +12,7 @@ use tokio::io::{
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::{LINE, LINE_WITHIN, Line, PeerAnswer, PeerRequest, PeerVerb};
+use super::{LINE, LINE_WITHIN, PeerAnswer, PeerLine, PeerRequest, PeerVerb};
 use crate::controller::core::{InstanceName, JobId};
 use crate::controller::driver::JobDriver;
 use crate::controller::store::{Error, Kept};
@@ -79,8 +79,8 @@ impl PeerServer {
         let asked = timeout(LINE_WITHIN, read_request(&mut reader)).await;
         let Ok(Ok(request)) = asked else { return };
         let (line, content) = match self.grant(&request, from).await {
-            Ok((answer, content)) => (Line::Granted(answer), content),
-            Err(Denied::Missing(refused)) => (Line::Refused { refused, missing: true }, Content::Nothing),
+            Ok((answer, content)) => (PeerLine::Granted(answer), content),
+            Err(Denied::Missing(refused)) => (PeerLine::Refused { refused, missing: true }, Content::Nothing),
             Err(Denied::Refused(refused)) => {
                 tracing::warn!(
                     node = request.node,
@@ -88,7 +88,7 @@ impl PeerServer {
                     why = refused,
                     "a control node is refused"
                 );
-                (Line::Refused { refused, missing: false }, Content::Nothing)
+                (PeerLine::Refused { refused, missing: false }, Content::Nothing)
             }
         };
         let send = async {
