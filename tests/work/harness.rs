@@ -66,6 +66,7 @@ pub(crate) fn options(data_dir: PathBuf, name: &str) -> Options {
         signer: None,
         verifier: None,
         kubernetes: BTreeMap::new(),
+        is_child: None,
     }
 }
 

@@ -80,6 +80,7 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
         signer: None,
         verifier: None,
         kubernetes: Default::default(),
+        is_child: None,
     };
     let work = Registry::open(options, Arc::new(Alone(id))).await.expect("a work engine");
     let streams = Streams::new(node.clone());
