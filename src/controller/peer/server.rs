@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{
-    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+    AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -201,9 +201,7 @@ impl PeerServer {
 }
 
 /// The request, which is one line.
-async fn read_request(
-    reader: &mut (impl AsyncRead + Unpin + tokio::io::AsyncBufRead),
-) -> io::Result<PeerRequest> {
+async fn read_request(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<PeerRequest> {
     let mut line = Vec::new();
     reader.take(LINE).read_until(b'\n', &mut line).await?;
     Ok(serde_json::from_slice(&line)?)
