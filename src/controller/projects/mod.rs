@@ -174,18 +174,18 @@ impl ProjectPlace {
     /// What a sync answered: a commit, or why there is none. `None` if it left no answer.
     pub fn answer(&self, job: i64) -> Option<SyncAnswer> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct AnswerFile {
             commit: Option<String>,
             error: Option<String>,
         }
         let mut text = String::new();
         let file = open_plain(&self.answer_path(job)).ok()?;
         file.take(LONGEST_ANSWER).read_to_string(&mut text).ok()?;
-        let answer: Answer = serde_json::from_str(&text).ok()?;
+        let answer: AnswerFile = serde_json::from_str(&text).ok()?;
         match answer {
-            Answer { commit: Some(commit), error: None } if is_commit(&commit) => Some(Ok(commit)),
-            Answer { error: Some(error), .. } => Some(Err(shown(&error))),
-            Answer { .. } => None,
+            AnswerFile { commit: Some(commit), error: None } if is_commit(&commit) => Some(Ok(commit)),
+            AnswerFile { error: Some(error), .. } => Some(Err(shown(&error))),
+            AnswerFile { .. } => None,
         }
     }
 
