@@ -60,6 +60,7 @@ fn wanted(line: &RunnerLine<'_>, from: u64, host: Option<&str>, failed: bool) ->
         data.is_some_and(|data| data.host.as_deref() == Some(host))
     };
     line.is_event()
+        && line.event.is_some()
         && line.counter.is_some_and(|counter| counter >= from)
         && (!failed || is_failure())
         && host.is_none_or(is_on)

@@ -33,8 +33,11 @@ impl RunnerLine<'_> {
     /// Whether it is an event, and no sign of life. What `ansible-runner process` looks at first comes first.
     pub(super) fn is_event(&self) -> bool {
         let is_other = self.status.is_some() || self.zipfile.is_some() || self.eof.is_some();
-        let has_name = self.event.as_deref().is_some_and(|event| event != KEEPALIVE);
-        !is_other && has_name && self.counter.is_some_and(|counter| counter > 0) && self.uuid.is_some()
+        let is_sign_of_life = self.event.as_deref() == Some(KEEPALIVE);
+        !is_other
+            && !is_sign_of_life
+            && self.counter.is_some_and(|counter| counter > 0)
+            && self.uuid.is_some()
     }
 }
 
