@@ -48,7 +48,7 @@ directive! {
         discover_nodes "discovernodes": Vec<NodePattern>,
         /// when an owner is lost: takeover or fail
         on_loss "onloss": OnLoss = "takeover",
-        /// control nodes that hold each payload; this version keeps one copy
+        /// copies of each payload; this version keeps one
         payload_copies "payloadcopies": Copies = "1",
         /// when something is lost
         timers: Times,

@@ -29,7 +29,7 @@ impl JobDriver {
     }
 
     /// Whether this node may start, cancel and release units.
-    pub(super) fn may_act(&self) -> bool {
+    pub(in crate::controller) fn may_act(&self) -> bool {
         let tenure = *self.tenure.borrow();
         tenure.is_some_and(|tenure| tenure.may_act(self.clock_now(), &times(&self.options())))
     }

@@ -33,6 +33,10 @@ impl Service {
                 () = sleep(pause) => {}
                 () = self.stop.cancelled() => return,
             }
+            // One that may have lost its jobs releases nothing of them.
+            if !self.driver.may_act() {
+                continue;
+            }
             let round = async {
                 if is_first {
                     self.drop_unwanted_payloads().await?;

@@ -22,7 +22,7 @@ fn rows() -> Vec<Row> {
     use ChildEnd::{Canceled, Failed, Succeeded};
     let told = |status: &str| [begun(), events(1, 3), status.as_bytes().to_vec(), artifacts(10)].concat();
     let error = "{\"status\": \"error\", \"job_explanation\": \"no such image\"}\n";
-    let traceback = format!("{}the very end\n", "x".repeat(3000));
+    let traceback = format!("{}\nthe very end\n", "x".repeat(3000));
     let tail = format!("{}\nthe very end", "x".repeat(1000 - "\nthe very end\n".len()));
     let tail = format!("unit U on e1 ended without a final status: exit status 1; its output ends: {tail}");
     vec![

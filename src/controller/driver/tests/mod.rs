@@ -61,7 +61,8 @@ pub(super) fn options(discovery: Discovery) -> ControllerOptions {
             output_limit: 1 << 30,
             job_retention: seconds(86_400),
             project_cache: 1,
-            cleanup_every: seconds(1),
+            // It asks the registry, which has no mesh here.
+            cleanup_every: Duration::ZERO,
         },
         forks_per_cpu: 4,
         mib_per_fork: 100,

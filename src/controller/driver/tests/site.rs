@@ -259,7 +259,7 @@ impl Site {
         let registry = self.process().registry.clone();
         // The answer waits for the end, but not while time stands still.
         let (name, caller) = (unit.to_owned(), Caller::local());
-        self.run(async { tokio::spawn(async move { registry.cancel(&name, &caller).await }) });
+        self.run(async { drop(tokio::spawn(async move { registry.cancel(&name, &caller).await })) });
         let job = JobId(self.unit(unit).unwrap().extra_data["JobID"].as_i64().unwrap());
         let begun = Instant::now();
         loop {
