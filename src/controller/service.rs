@@ -198,7 +198,7 @@ impl Jobs for Door {
             let driver = self.driver()?;
             let Some(job) = driver.job_of(unit.as_str()) else { return Ok(()) };
             driver.store.cancel(None, job).await.map_err(|error| error.to_string())?;
-            driver.show_canceled(job).await.map_err(|error| error.to_string())
+            driver.show(job).await.map_err(|error| error.to_string())
         })
     }
 

@@ -295,7 +295,7 @@ impl JobDriver {
                 self.copy_missing(&child, &mut output, true).await;
             }
         }
-        self.show(id).await
+        self.show_end(id).await
     }
 
     async fn show_unless_final(&self, job: &Job) -> Result<(), Error> {

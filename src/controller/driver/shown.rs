@@ -39,11 +39,7 @@ impl JobDriver {
             self.follow_elsewhere(job);
             return Ok(());
         }
-        let rest = detail.attempts.last().is_some_and(Attempt::has_unread_output);
-        // What has to be read from its child comes first.
-        if !(detail.row.state.is_final() && rest) {
-            self.show(job).await?;
-        }
+        self.show(job).await?;
         self.wake.notify_one();
         Ok(())
     }
@@ -67,28 +63,29 @@ impl JobDriver {
         }
     }
 
-    /// A cancel was saved. A job that had not been placed has ended with it.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub async fn show_canceled(&self, job: JobId) -> Result<(), Error> {
-        let now = self.store.job(job).await?;
-        let has_output = now.current().is_some_and(Attempt::has_unread_output);
-        if now.state.is_final() && has_output { Ok(()) } else { self.show(job).await }
-    }
-
-    /// Has the units of a job show its row as it is now.
+    /// Has the units of a job show its row as it is now, but its end only once its output is read.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn show(&self, job: JobId) -> Result<(), Error> {
+        self.show_row(job, false).await
+    }
+
+    /// Has the units of a job show its end: all of its output was read.
+    pub(super) async fn show_end(&self, job: JobId) -> Result<(), Error> {
+        self.show_row(job, true).await
+    }
+
+    async fn show_row(&self, job: JobId, is_read: bool) -> Result<(), Error> {
         let units = self.units.lock().get(&job).cloned().unwrap_or_default();
         if units.is_empty() {
             return Ok(());
         }
         let detail = self.store.detail(job).await?;
         let is_final = detail.row.state.is_final();
-        if is_final && self.is_followed(job) {
+        let is_own = detail.row.controller_node.as_ref() == Some(&self.node);
+        let unread = is_own && !is_read && detail.attempts.last().is_some_and(Attempt::has_unread_output);
+        if is_final && (unread || self.is_followed(job)) {
             // Its output comes first.
             return Ok(());
         }
@@ -139,7 +136,7 @@ impl JobDriver {
     pub async fn show_open(&self) -> Result<(), Error> {
         let jobs: Vec<JobId> = self.units.lock().keys().copied().collect();
         for job in jobs {
-            self.show_canceled(job).await?;
+            self.show(job).await?;
         }
         Ok(())
     }

@@ -223,7 +223,7 @@ impl Service {
                 let id = asked.job()?;
                 asked.end()?;
                 self.driver.store.cancel(Some(audit(&id.to_string())), id).await?;
-                self.driver.show_canceled(id).await?;
+                self.driver.show(id).await?;
                 self.job(id).await
             }
             other => Err(Refused { code: "unknown_op", message: format!("there is no operation {other}") }),

@@ -133,7 +133,7 @@ impl PeerServer {
             }
             PeerVerb::Cancel => {
                 self.driver.store.cancel(None, job).await?;
-                self.driver.show_canceled(job).await?;
+                self.driver.show(job).await?;
                 self.driver.wake.notify_one();
                 Ok((PeerAnswer::default(), Content::Nothing))
             }
