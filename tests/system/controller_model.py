@@ -153,10 +153,14 @@ class Job:
     def check_runs(self, row, runs):
         attempts = {one["unit"]: one for one in row["attempts"]}
         by_unit = [run["unit"] for run in runs]
-        assert len(by_unit) == len(set(by_unit)), "an attempt ran twice"
+        for earlier, later in itertools.combinations(runs, 2):
+            # A machine that is installed again before its answer was heard has nothing that could tell of it.
+            node = attempts.get(later["unit"], {}).get("node")
+            is_new = self.world.excuses(["wiped"], [node], earlier["at"], later["at"])
+            assert earlier["unit"] != later["unit"] or is_new, "an attempt ran twice"
         assert set(by_unit) <= set(attempts), "something ran that is no attempt"
         most = RETRY["max"] + 1 if self.retries else 1
-        assert len(runs) <= most, f"it ran {len(runs)} times"
+        assert len(set(by_unit)) <= most, f"it ran {len(runs)} times"
         if self.kind != "unconfirmed":
             assert not any(self.lock in run["overlaps"] for run in runs), "two attempts ran at once"
         for run in runs:

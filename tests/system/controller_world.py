@@ -190,11 +190,20 @@ class World:
         self.resume(name)
         self.mesh[name].stop(signal.SIGKILL)
         if wipe:
+            # A machine that is installed again: what ran on it has ended.
             self.events.append(["wiped", name, time.time(), None])
-            for one in self.mesh[name].datadir.iterdir() if self.mesh[name].datadir.exists() else ():
-                shutil.rmtree(one) if one.is_dir() else one.unlink()
+            self.end_processes(name)
+            until("its disk to be empty", lambda: self.wipe(self.mesh[name].datadir))
         self.down.add(name)
         self.later(span, f"start {name}", lambda: self.restart(name, event))
+
+    @staticmethod
+    def wipe(place):
+        """Deletes what is there, but not the place, which may be a mount. Says whether it is empty."""
+        found = list(place.iterdir()) if place.exists() else []
+        for one in found:
+            shutil.rmtree(one, ignore_errors=True) if one.is_dir() else one.unlink(missing_ok=True)
+        return not found
 
     def restart(self, name, event):
         if name in self.down:
@@ -294,10 +303,7 @@ class World:
         self.kill(name, 3600)
         self.ends.pop()
         event = self.begin("dead", name)
-        for pid in self.processes(name):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        until("its processes to be gone", lambda: not self.processes(name))
+        self.end_processes(name)
         self.note(f"declare {name} dead")
         with contextlib.suppress(AssertionError):
             self.ask("instance.remove", name=name, dead=True)
@@ -308,6 +314,13 @@ class World:
             event[3] = time.time()
 
         self.later(span, f"start {name}", back)
+
+    def end_processes(self, name):
+        """SIGKILL to all jobs of a node."""
+        for pid in self.processes(name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until("its processes to be gone", lambda: not self.processes(name))
 
     def strangers_release(self, name):
         """A client that knows nothing of jobs releases all units of an execution node."""

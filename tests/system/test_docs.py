@@ -19,7 +19,8 @@ QUALIFIED = re.compile(r"`((?:\w+::)+[\w…*]+)`")
 WORD = re.compile(r"[A-Za-z_]\w*")
 #: Files that a page creates, or that its reader has.
 NOT_HERE = {
-    "/etc/meshd/meshd.yml", "/etc/meshd/credentials/prod.yml", "/etc/meshd/credentials/quay.yml", "site.yml", "vars.yml",
+    "/etc/meshd/meshd.yml", "/etc/meshd/credentials/prod.yml", "/etc/meshd/credentials/quay.yml", "NAME.yml",
+    "site.yml", "vars.yml", "collections/requirements.yml", "roles/requirements.yml",
 }
 
 

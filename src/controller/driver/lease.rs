@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::discovery::Sightings;
 use super::world::ChildHere;
 use super::{AWAY, JobDriver, times};
-use crate::controller::core::{Fence, InstanceName, Job, JobId, Tenure, Time};
+use crate::controller::core::{Fence, InstanceName, Job, JobId, JobKind, Tenure, Time};
 use crate::controller::store::{Error, Kept, Standing};
 
 /// As many failures in that time end the controller of this node.
@@ -262,7 +262,8 @@ impl JobDriver {
 
     /// A job that runs and was submitted elsewhere gets a unit here, which has its output from the first byte on.
     pub(super) async fn ensure_unit(&self, job: &Job) -> Result<(), Error> {
-        if !job.state.is_active() || self.first_unit(job.id).is_some() {
+        let was_submitted = job.kind != JobKind::ProjectSync;
+        if !job.state.is_active() || !was_submitted || self.first_unit(job.id).is_some() {
             return Ok(());
         }
         let payloads = self.store.holders(job.id, Kept::Payload).await?;
