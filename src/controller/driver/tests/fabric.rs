@@ -165,6 +165,11 @@ impl Fabric {
         self.change(|units| units.there.get_mut(unit).unwrap().end = Some((end, detail.to_owned())));
     }
 
+    /// Bytes of a unit's output that have reached the control node.
+    pub(super) fn delivered(&self, unit: &str) -> usize {
+        self.look(|units| units.local.get(unit).map_or(0, |local| local.output.len()))
+    }
+
     /// Units here and on other nodes, those of health checks aside.
     pub(super) fn left(&self) -> Vec<String> {
         let is_job = |unit: &&String| ChildId::parse(unit).is_some();

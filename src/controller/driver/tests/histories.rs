@@ -175,7 +175,13 @@ impl History {
         self.drop_units(&node);
     }
 
+    /// What they wrote since the node was heard of last, nobody ever gets.
     fn drop_units(&mut self, node: &str) {
+        for (unit, wrote) in &mut self.wrote {
+            if self.site.fabric.look(|units| units.there.get(unit).is_some_and(|it| it.node == node)) {
+                wrote.truncate(self.site.fabric.delivered(unit));
+            }
+        }
         self.site.fabric.change(|units| units.there.retain(|_, running| running.node != node));
     }
 
