@@ -36,11 +36,15 @@ impl Remotes {
         if *remote.remote_unit_id != *entry.id.as_str() {
             return Ok(None);
         }
+        let directory = private_dir(entry.id.as_str());
+        if !remote.remote_params.iter().any(|(name, value)| name == "params" && is_named(value, &directory)) {
+            return Ok(None);
+        }
         let limits = CallLimits { answer_size: LONGEST_LIST, ..LIMITS };
         let mut session = ControlSession::connect_within(&*self.dialer, remote, limits).await?;
         let list = Request::Work(WorkRequest::List { unit: None });
         let units = session.connection.command(&list).await?;
-        let Some(found) = find(&units, &private_dir(entry.id.as_str())) else { return Ok(None) };
+        let Some(found) = find(&units, &directory) else { return Ok(None) };
         tracing::info!(unit = %entry.id, there = found, "the node has the unit under an ID of its own");
         self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = found.into()).await?;
         Ok(Some(RemoteExtra { remote_unit_id: found.into(), ..remote.clone() }))
@@ -49,13 +53,17 @@ impl Remotes {
 
 /// The unit with a directory of that name among its parameters.
 fn find<'a>(units: &'a Value, directory: &str) -> Option<&'a str> {
-    let names = |word: &str| word.rsplit('/').next() == Some(directory);
     let mut units = units.as_object()?.iter();
     let (id, _) = units.find(|(_, unit)| {
         let params = unit.pointer("/ExtraData/Params").and_then(Value::as_str).unwrap_or_default();
-        params.split_whitespace().any(names)
+        is_named(params, directory)
     })?;
     Some(id)
+}
+
+/// Whether a word of a command's parameters is a path that ends in that name.
+fn is_named(params: &str, directory: &str) -> bool {
+    params.split_whitespace().any(|word| word.rsplit('/').next() == Some(directory))
 }
 
 #[cfg(test)]
