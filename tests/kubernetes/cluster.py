@@ -115,6 +115,11 @@ class Cluster:
             "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port=26259",
         )
 
+    def restart_kubelet(self):
+        """After an outage of the server, when it would wait for up to a minute, and longer each time, until it asks again."""
+        self.end("kubelet")
+        self.start_kubelet()
+
     def start_kubelet(self):
         self.spawn(
             "kubelet", f"{programs.BIN}/kubelet", f"--config={STATE}/kubelet.json",

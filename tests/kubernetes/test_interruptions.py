@@ -59,6 +59,7 @@ def test_a_server_that_is_away_loses_nothing(node, cluster):
     time.sleep(20)
     cluster.start_server()
     reader.join(60)
+    cluster.restart_kubelet()
     assert reader.output == lines
     assert node.final(unit)["StateName"] == "Succeeded"
 
@@ -70,6 +71,7 @@ def test_a_job_that_ends_while_the_server_is_away(node, cluster):
     cluster.end("apiserver")
     time.sleep(8)
     cluster.start_server()
+    cluster.restart_kubelet()
     assert node.results(unit, 60) == lines
     assert node.final(unit)["StateName"] == "Succeeded"
 
@@ -79,6 +81,7 @@ def test_a_submission_waits_for_a_server_that_is_away(node, cluster):
     unit = node.submit(payload=b"payload\n", **shell("cat"))
     node.until(unit, lambda status: status["Detail"].startswith("Connecting to Kubernetes"))
     cluster.start_server()
+    cluster.restart_kubelet()
     assert node.results(unit, 90) == b"payload\n"
     assert node.final(unit)["StateName"] == "Succeeded"
 
@@ -88,8 +91,7 @@ def test_a_kubelet_that_restarts_loses_nothing(node, cluster):
     unit = node.submit(**shell(script))
     reader = Reader(node, unit)
     node.running(unit)
-    cluster.end("kubelet")
-    cluster.start_kubelet()
+    cluster.restart_kubelet()
     reader.join(90)
     assert reader.output == lines
     assert node.final(unit)["StateName"] == "Succeeded"
@@ -131,4 +133,5 @@ def test_a_unit_that_is_released_while_the_server_is_away_leaves_no_pod(node, cl
     node.kill()
     node.start()
     cluster.start_server()
+    cluster.restart_kubelet()
     until("the end of the pod", lambda: not cluster.pods(), 90)
