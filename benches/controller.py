@@ -28,6 +28,7 @@ sys.path[:0] = [str(ROOT / "tests/system"), str(ROOT / "benches")]
 
 from jobs import command, release, results, submit  # noqa: E402
 from mesh import Mesh, command_type, until  # noqa: E402
+from postgres import Postgres  # noqa: E402
 
 RUNNER = ROOT / "target/stand-in-runner"
 
@@ -56,7 +57,7 @@ def build(program, with_controller=True, database=None):
     mesh.node("hop", listen=True, program=program, level="error")
     names = ["control", "other"] if database else ["control"]
     for name in names:
-        store = database.options() if database else {}
+        store = {"store": database} if database else {}
         directive = [{"work-controller": {"discovery": "enabled", "rundir": str(mesh.dir), **store}}] if with_controller else []
         mesh.node(name, peers=["hop"], work=work[:1], extra=directive, program=program, level="error")
     mesh.node("exec", peers=["hop"], work=work[1:], program=program, level="error")
@@ -152,12 +153,8 @@ def measure(program, a, want):
     found = {}
     if "idle" in want and not a.postgresql:
         found["idle MiB"] = [(idle(program, True), idle(program, False))]
-    database = None
-    if a.postgresql:
-        from postgres import Postgres
-
-        database = Postgres().start()
-    mesh, paths = build(program, True, database)
+    server = Postgres().start() if a.postgresql else None
+    mesh, paths = build(program, True, server and server.url(server.database()))
     try:
         if "start" in want:
             starts(paths[0], PLAIN, 3), starts(paths[0], job(paths[0]), 3)
@@ -176,8 +173,8 @@ def measure(program, a, want):
     finally:
         mesh.end()
         mesh.remove()
-        if database:
-            database.end()
+        if server:
+            server.remove()
     return found
 
 
