@@ -145,7 +145,12 @@ fn ctrl_c_cancels_and_a_second_one_leaves() {
     let folder = project();
     let follow = question("job.output", json!({"id": 7, "from": 0, "attempt": null, "follow": true}));
     let mut script = submitted().to_vec();
-    script.push(greeted([hear(&follow), say("{\"ok\":true,\"result\":{}}\n"), Step::Signal, Step::HoldOpen]));
+    script.push(greeted([
+        hear(&follow),
+        say("{\"ok\":true,\"result\":{}}\n{\"status\":\"running\"}\n"),
+        Step::Signal,
+        Step::HoldOpen,
+    ]));
     let mut cancel = operation("job.cancel", json!({"id": 7}), json!({"id": 7}));
     cancel.push(Step::Signal);
     script.push(cancel);

@@ -246,7 +246,8 @@ class Job:
         if not self.retries:
             assert before == b"", f"{len(before)} bytes stand before its output: {before[:200]}"
         elif before:
-            last = before.splitlines()[-1]
+            # The line may follow on half a line of the attempt.
+            last = before[max(before.rfind(b'{"status"'), 0) :]
             assert json.loads(last).get("status") == "error", f"before its last attempt stands {before[-200:]}"
             assert b'"eof"' not in before, "an attempt before the last one has an end line"
 

@@ -87,19 +87,20 @@ async fn watch(context: &Context, id: JobId, playbook: &mut Playbook) -> Result<
     });
     let mut waiting = pin!(tell_why_it_waits(context, id));
     let mut stop: Pin<Box<dyn Future<Output = Failure>>> = Box::pin(interrupted());
-    let mut is_cancelled = false;
+    let (mut has_output, mut is_cancelled) = (false, false);
     loop {
         tokio::select! {
             piece = pieces.recv() => match piece {
                 None => return Ok(()),
                 Some(piece) => {
+                    has_output = true;
                     let text = playbook.push(&piece?)?;
                     if !context.output.json {
                         context.output.bytes(text.as_bytes()).await?;
                     }
                 }
             },
-            () = &mut waiting, if !is_cancelled => {}
+            () = &mut waiting, if !is_cancelled && !has_output => {}
             failure = &mut stop => {
                 if std::mem::replace(&mut is_cancelled, true) {
                     return Err(left(context, id, failure));
