@@ -18,7 +18,8 @@ pub fn main() -> ExitCode {
     if args.get(1).is_some_and(|first| first == cli::DAEMON_ARGUMENT) {
         daemon(&args[2..])
     } else if args.first().is_some_and(|path| is_command_line(path)) {
-        cli::main(args, |path| config::tls_profiles(path).map_err(|errors| errors.to_string()))
+        let profiles = |path: &Path| config::tls_profiles(path).map_err(|errors| errors.to_string());
+        cli::main(args, cli::NodeFiles { profiles, store: daemon::node_store })
     } else {
         daemon(args.get(1..).unwrap_or_default())
     }

@@ -2,11 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+use serde_json::json;
 
 use super::Context;
 use super::exit::{Exit, Failure};
 use super::operation::Operation;
+use super::output::Output;
+use crate::controller::store::{self, POSTGRES_TOOLS};
+
+/// Reads which store a node's configuration, a file or a directory, names. That is the daemon's knowledge; on failure it
+/// says everything that is wrong with the configuration.
+pub(crate) type NodeStore = fn(&Path) -> Result<store::Options, String>;
 
 /// Verbs of `meshctl controller`.
 #[derive(Debug, Subcommand)]
@@ -30,11 +37,53 @@ pub(super) enum ControllerVerb {
         /// File to write
         file: PathBuf,
     },
+    /// Put a backup in the place of this machine's store, while its node is stopped (SQLite)
+    Restore(Restore),
+}
+
+/// Arguments of `meshctl controller restore`.
+#[derive(Debug, Args)]
+pub(super) struct Restore {
+    /// The backup
+    file: PathBuf,
+    /// Configuration of the node, a file or a directory, which says where its store is
+    #[arg(long, value_name = "PATH", default_value = "/etc/meshd/conf.d")]
+    config: PathBuf,
+}
+
+impl Restore {
+    /// Works on files alone, as there is no node to ask.
+    ///
+    /// # Errors
+    /// The node runs, its configuration names no file of SQLite, or the backup is none.
+    fn run(&self, output: Output, node_store: NodeStore) -> Result<Exit, Failure> {
+        let failed = |why: String| Failure::new(Exit::Failed, why);
+        let to = match node_store(&self.config).map_err(failed)? {
+            store::Options::Sqlite(path) => path,
+            store::Options::Postgres(_) => return Err(failed(format!("the store: {POSTGRES_TOOLS}"))),
+        };
+        store::restore(&self.file, &to).map_err(|error| failed(error.to_string()))?;
+        match output.json {
+            true => output.value(&json!({"restored": to}))?,
+            false => output.line(&format!("Restored: {}", to.display()))?,
+        }
+        Ok(Exit::Success)
+    }
 }
 
 impl ControllerVerb {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+    /// Asks the node, which `context` finds, or does without it.
+    ///
+    /// # Errors
+    /// Those of the verb.
+    pub(super) async fn run(
+        self,
+        context: impl FnOnce() -> Result<Context, Failure>,
+        output: Output,
+        node_store: NodeStore,
+    ) -> Result<Exit, Failure> {
         let operation = match self {
+            Self::Restore(restore) => return restore.run(output, node_store),
             Self::Ping => Operation::new("ping"),
             Self::Policy { dry_run } => Operation::new("policy.run").with("dry_run", dry_run),
             Self::Pause => Operation::new("pause"),
@@ -42,7 +91,7 @@ impl ControllerVerb {
             Self::Cleanup => Operation::new("cleanup"),
             Self::Backup { file } => Operation::new("backup").with("path", absolute(&file)?),
         };
-        operation.print(context).await
+        operation.print(&context()?).await
     }
 }
 

@@ -34,6 +34,7 @@ use exit::{Exit, Failure};
 use output::Output;
 
 pub(crate) use cert::ask as ask_to_sign;
+pub(crate) use controller::NodeStore;
 
 /// Talks to a meshd or receptor node through its control socket.
 #[derive(Debug, Parser)]
@@ -105,9 +106,17 @@ struct Context {
 /// The first argument with which meshctl becomes a node, so that `meshctl demo` needs no second program.
 pub(crate) const DAEMON_ARGUMENT: &str = "__meshd";
 
+/// What meshctl reads of a node's configuration, by functions of the rooms that understand it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NodeFiles {
+    /// Its TLS profiles.
+    pub profiles: cert::NodeProfiles,
+    /// The store of its controller.
+    pub store: NodeStore,
+}
+
 /// Runs meshctl with `args`, the program's name first, and returns its exit code. Blocks; starts its own runtime.
-/// `node_profiles` reads the TLS profiles of a node's configuration.
-pub(crate) fn main(args: Vec<OsString>, node_profiles: cert::NodeProfiles) -> ExitCode {
+pub(crate) fn main(args: Vec<OsString>, files: NodeFiles) -> ExitCode {
     if completion::answer(&args) {
         return ExitCode::SUCCESS;
     }
@@ -121,27 +130,27 @@ pub(crate) fn main(args: Vec<OsString>, node_profiles: cert::NodeProfiles) -> Ex
         }
     };
     let output = Output { json: cli.json };
-    let exit = run(cli, output, node_profiles).unwrap_or_else(|failure| {
+    let exit = run(cli, output, files).unwrap_or_else(|failure| {
         output.failure(&failure);
         failure.exit
     });
     ExitCode::from(exit.code())
 }
 
-fn run(cli: Cli, output: Output, node_profiles: cert::NodeProfiles) -> Result<Exit, Failure> {
+fn run(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot start: {error}")))?;
-    let result = runtime.block_on(dispatch(cli, output, node_profiles));
+    let result = runtime.block_on(dispatch(cli, output, files));
     // A read of standard input that never ends must not keep the process alive.
     runtime.shutdown_background();
     result
 }
 
-async fn dispatch(cli: Cli, output: Output, node_profiles: cert::NodeProfiles) -> Result<Exit, Failure> {
-    let context = || Ok::<_, Failure>(Context { client: cli.target.client(node_profiles)?, output });
+async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Failure> {
+    let context = || Ok::<_, Failure>(Context { client: cli.target.client(files.profiles)?, output });
     match cli.verb {
         Verb::Status(status) => status.run(&context()?).await,
         Verb::Ping(ping) => ping.run(&context()?).await,
@@ -155,9 +164,9 @@ async fn dispatch(cli: Cli, output: Output, node_profiles: cert::NodeProfiles) -
         Verb::Job(job) => job.run(&context()?).await,
         Verb::Instance(instance) => instance.run(&context()?).await,
         Verb::Group(group) => group.run(&context()?).await,
-        Verb::Controller(controller) => controller.run(&context()?).await,
+        Verb::Controller(controller) => controller.run(context, output, files.store).await,
         Verb::Completion(completion) => completion.run(output),
-        Verb::Cert(cert) => cert.run(output, node_profiles),
+        Verb::Cert(cert) => cert.run(output, files.profiles),
         Verb::Key(key) => key.run(output),
         Verb::Demo(demo) => demo.run(output).await,
     }

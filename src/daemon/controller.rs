@@ -1,6 +1,7 @@
 //! The controller of a control node, wired to the node: what it sees of the mesh, and what the control socket asks of it.
 
 use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use tokio::sync::watch;
 
 use super::Failure;
 use super::wiring::{MeshDialer, server_profile};
-use crate::config::Config;
+use crate::config::{self, Config, Environment, Invocation};
 use crate::control::{OperationAnswer, OperationStream, Operations};
 use crate::controller::core::InstanceName;
 use crate::controller::driver::world::{Doing, Mesh, NodeView};
@@ -19,7 +20,7 @@ use crate::controller::options::ControllerOptions;
 use crate::controller::peer::PeerServer;
 use crate::controller::projects::ProjectCache;
 use crate::controller::service::{Service, store_options};
-use crate::controller::store::Error;
+use crate::controller::store::{Error, Options};
 use crate::node::NodeHandle;
 use crate::stream::{StreamListener, Streams};
 use crate::tls::Profiles;
@@ -33,6 +34,29 @@ const PROJECTS: &str = "projects";
 
 /// What marks a control service among a node's services.
 const CONTROL_SERVICE: &str = "Control Service";
+
+/// The store that a node's configuration, a file or a directory, names. The node need not run.
+///
+/// # Errors
+/// What is wrong with the configuration, or that it is no control node's.
+pub(crate) fn node_store(path: &Path) -> Result<Options, String> {
+    let option = if path.is_dir() { "--config-dir" } else { "--config" };
+    let args = [option.to_owned(), path.display().to_string()];
+    let config = match config::load(args, &Environment::of_process()) {
+        Ok(Invocation::Run(loaded)) => Some(loaded.config),
+        Ok(Invocation::Help | Invocation::Version) => None,
+        Err(errors) => return Err(errors.to_string()),
+    };
+    let store = config.as_ref().and_then(store_of);
+    let store = store.ok_or_else(|| format!("{}: it has no work-controller", path.display()))?;
+    store.map_err(|error| error.to_string())
+}
+
+/// The store of a node's controller, if it has one.
+pub(super) fn store_of(config: &Config) -> Option<Result<Options, Error>> {
+    let directory = config.node.data_dir.join(config.node.id.as_str());
+    Some(store_options(config.controller.as_ref()?, &directory))
+}
 
 /// A running controller.
 #[derive(Debug, Clone)]

@@ -32,6 +32,8 @@ use crate::telemetry::{self, Log};
 use crate::tls::{Names, Profiles};
 use crate::work::{self, NodeDirectory, Registry};
 
+pub(crate) use controller::node_store;
+
 use components::{Components, StartError};
 use reload::Reloader;
 

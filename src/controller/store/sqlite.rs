@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -160,6 +160,10 @@ pub fn restore(backup: &Path, to: &Path) -> Result<(), Error> {
         return Err(Error::File { path: new, source: error });
     }
     copy(&from, &new)?;
+    // An operator may be another user than the daemon, whose directory it is.
+    for file in [&new, &with_suffix(store, ".lock")] {
+        give_to_owner(file)?;
+    }
     keep_old(store)?;
     // What the log of the former database has must not be applied to the new one.
     for suffix in ["-wal", "-shm"] {
@@ -167,6 +171,16 @@ pub fn restore(backup: &Path, to: &Path) -> Result<(), Error> {
     }
     fs::rename(&new, store).map_err(Error::file(store))?;
     sync_directory(store)
+}
+
+/// Gives a file the owner and group of its directory.
+fn give_to_owner(file: &Path) -> Result<(), Error> {
+    let (directory, own) = (fs::metadata(directory_of(file)), fs::metadata(file));
+    let (directory, own) = (directory.map_err(Error::file(file))?, own.map_err(Error::file(file))?);
+    if (directory.uid(), directory.gid()) == (own.uid(), own.gid()) {
+        return Ok(());
+    }
+    chown(file, Some(directory.uid()), Some(directory.gid())).map_err(Error::file(file))
 }
 
 /// Gives the database a second name, with all that its log has.
@@ -197,8 +211,12 @@ fn copy(from: &Connection, to: &Path) -> Result<(), Error> {
     copied.and_then(|()| sync_directory(to)).inspect_err(|_| drop(fs::remove_file(to)))
 }
 
+fn directory_of(file: &Path) -> &Path {
+    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 fn sync_directory(of: &Path) -> Result<(), Error> {
-    let parent = of.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = directory_of(of);
     File::open(parent).and_then(|directory| directory.sync_all()).map_err(Error::file(parent))
 }
 

@@ -1,11 +1,11 @@
 //! What `meshd check` says about a controller: its store, its credentials, its work types, and what its settings allow
 //! others. The store may be in use, and nothing in it is changed.
 
+use super::super::controller::store_of;
 use super::Findings;
 use crate::config::Config;
 use crate::controller::credentials::Credentials;
 use crate::controller::options::ControllerOptions;
-use crate::controller::service::store_options;
 use crate::controller::store::{Error, StoreFinding, inspect};
 
 const WHAT: &str = "work-controller";
@@ -13,7 +13,7 @@ const WHAT: &str = "work-controller";
 impl Findings {
     pub(super) fn controller(&mut self, config: &Config) {
         let Some(controller) = &config.controller else { return };
-        self.store(config, controller);
+        self.store(config);
         self.credentials(controller);
         self.local_type(config, &controller.child_types.local);
         self.peer_keys(config, controller);
@@ -26,10 +26,10 @@ impl Findings {
         self.warnings.push(format!("{WHAT}: {what}"));
     }
 
-    fn store(&mut self, config: &Config, controller: &ControllerOptions) {
-        let directory = config.node.data_dir.join(config.node.id.as_str());
+    fn store(&mut self, config: &Config) {
+        let Some(store) = store_of(config) else { return };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let found = store_options(controller, &directory).and_then(|options| match runtime {
+        let found = store.and_then(|options| match runtime {
             Ok(runtime) => runtime.block_on(inspect(&options)),
             Err(error) => Err(Error::Away(error.to_string())),
         });

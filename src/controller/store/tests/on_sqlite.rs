@@ -1,7 +1,7 @@
 //! What only SQLite has: the file, its lock, group commit, backup and restore.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -145,7 +145,15 @@ async fn a_backup_under_load_is_whole_and_can_be_restored() {
     let submitted = load.await.unwrap();
     assert!(matches!(restore(&backup, site.path()), Err(Error::Held { .. })));
     drop(store);
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        chown(site.path().parent().unwrap(), Some(4711), Some(4712)).unwrap();
+    }
     restore(&backup, site.path()).unwrap();
+    if is_root {
+        let owner = fs::metadata(site.path()).unwrap();
+        assert_eq!((owner.uid(), owner.gid()), (4711, 4712), "the daemon's user, not the operator");
+    }
     let old = rusqlite::Connection::open(site.path().with_file_name("store.db.old")).unwrap();
     let all: i64 = old.query_row("SELECT count(*) FROM job", [], |row| row.get(0)).unwrap();
     assert_eq!(all, submitted, "the file before it is kept, with what was in its log");
