@@ -6,7 +6,7 @@
 //! [`store`] keeps that state in SQLite or PostgreSQL. This room knows nothing of routing.
 //!
 //! - [`service`]: submissions become jobs; [`operations`]: what operators ask; `answers`: the JSON of both.
-//! - [`peer`]: what control nodes ask of each other.
+//! - [`peer`]: what control nodes ask of each other. [`output`]: what this one has of a job's output.
 //! - [`driver`]: what one control node does for its jobs; [`children`]: their attempts as units; [`store`]: what is kept.
 //! - `housekeeping`: what is deleted in time, and what belongs to nothing.
 //! - [`header`] and [`stream`]: what a client submits, and what its runner answers; [`refusal`]: why a
@@ -25,6 +25,7 @@ pub mod health;
 mod housekeeping;
 pub mod operations;
 pub mod options;
+pub mod output;
 pub mod peer;
 pub mod pod;
 pub mod projects;

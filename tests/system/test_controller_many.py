@@ -125,6 +125,16 @@ def test_any_control_node_takes_jobs_and_answers_and_fetches_output(site):
         one = ended(c2 if node is c1 else c1, number)
         assert (one["state"], len(one["attempts"]), one["controller_node"]) == ("successful", 1, node.name), one
         is_whole(shows(node, unit), ident)
+        assert one["attempts"][0]["work_type"] == "ansible-runner", one
+        other = c2 if node is c1 else c1
+        for part in ({}, {"attempt": 1}, {"follow": True}):
+            line, text = streamed(other, "job.output", id=number, **part)
+            assert (text, line["size"]) == (node.results(unit), len(text)), part
+        assert streamed(other, "job.output", id=number, **{"from": 10})[1] == node.results(unit)[10:]
+        assert streamed(other, "job.output", id=number, **{"from": 10**9})[1] == b""
+        counters = [json.loads(event)["counter"] for event in streamed(other, "job.events", id=number, **{"from": 2})[1].splitlines()]
+        assert counters == [2, 3], counters
+        assert "has no attempt 7" in streamed(other, "job.output", id=number, attempt=7)["message"]
     lists = [ask(node, "job.list", limit=50)["jobs"] for node in (c1, c2)]
     assert [one["id"] for one in lists[0]] == [one["id"] for one in lists[1]] and len(lists[0]) == 8
     # The second unit of a job is on another control node: its output comes from the first one's.
@@ -153,6 +163,31 @@ def test_any_control_node_takes_jobs_and_answers_and_fetches_output(site):
             with pytest.raises(ControlError, match="connection closed"):
                 tunnel.line()
         tunnel.close()
+
+
+def test_output_is_followed_through_another_control_node_while_its_own_is_there(site, tmp_path):
+    c1, c2, go = site["c1"], site["c2"], tmp_path / "go"
+    unit, number = submit(c1, ident="o", lines=5, go=str(go))
+    runs(c2, number)
+    with c2.control() as client:
+        client.send({"command": "controller", "op": "job.output", "id": number, "follow": True})
+        assert json.loads(client.line())["ok"]
+        go.touch()
+        followed = client.reader.read()
+    assert followed == shows(c1, unit)
+    is_whole(followed, "o", 5)
+    c1.stop(signal.SIGKILL)
+    until("c2 to miss it", lambda: not seen(site, "c2", "c1"))
+    answer = streamed(c2, "job.output", id=number)
+    assert answer["code"] == "owner_away" and "control node c1 cannot be reached" in answer["message"], answer
+
+
+def streamed(node, op, **arguments):
+    """The line before a stream, and all of the stream; or the error."""
+    with node.control() as client:
+        client.send({"command": "controller", "op": op, **arguments})
+        answer = json.loads(client.line())
+        return (answer["result"], client.reader.read()) if answer["ok"] else answer["error"]
 
 
 def test_a_lost_owner_is_taken_over_and_follows_when_it_is_back(site, tmp_path):

@@ -8,6 +8,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::JobDriver;
 use crate::controller::core::{InstanceName, JobId};
+use crate::controller::output::OutputPart;
 use crate::controller::peer::{PeerError, PeerStream, PeerVerb};
 use crate::controller::store::{Error, JobDetail};
 use crate::controller::stream::lost_line;
@@ -147,8 +148,8 @@ impl JobDriver {
             let position = match copying.position {
                 Some(position) => position,
                 None => {
-                    let (answer, _) =
-                        peers.ask(owner, PeerVerb::Output { from: u64::MAX, follow: false }, job).await?;
+                    let nothing = OutputPart { from: u64::MAX, follow: false, attempt: None };
+                    let (answer, _) = peers.ask(owner, PeerVerb::Output(nothing), job).await?;
                     if answer.attempt == 0 {
                         return Ok(None);
                     }
@@ -159,7 +160,7 @@ impl JobDriver {
                     answer.begins + unit.output_size().saturating_sub(begins)
                 }
             };
-            let asked = PeerVerb::Output { from: position, follow: true };
+            let asked = PeerVerb::Output(OutputPart { from: position, follow: true, attempt: None });
             Ok(Some((position, peers.ask(owner, asked, job).await?.1)))
         };
         match connected.await {

@@ -1,4 +1,4 @@
-//! What a job has printed, and its events: read from the output of its unit, from any byte, followed to the job's end. A
+//! What a job has printed, and its events: read from its output on this node, or else from the control node that has it. A
 //! reader holds one piece of the output and one line, however long the output is.
 
 use bytes::Bytes;
@@ -7,41 +7,33 @@ use serde_json::json;
 use super::arguments::Arguments;
 use super::{Operated, Refused};
 use crate::controller::core::JobId;
+use crate::controller::output::{OutputError, OutputPart, OutputReader};
+use crate::controller::peer::{PeerError, PeerStream};
 use crate::controller::service::Service;
-use crate::controller::store::Kept;
 use crate::controller::stream::EventFilter;
-use crate::work::jobs::JobUnit;
-use crate::work::{Caller, ResultStream};
 
 /// Bytes that follow an answer.
 #[derive(Debug)]
 pub struct JobStream {
-    unit: JobUnit,
-    results: ResultStream,
-    /// Where the next bytes lie in the output.
-    position: u64,
-    until: Until,
+    output: OutputSource,
     /// Only events are passed on.
     events: Option<EventFilter>,
 }
 
-/// Where a stream ends.
-#[derive(Debug, Clone, Copy)]
-enum Until {
-    /// At this byte.
-    Byte(u64),
-    /// With the job, or where the output of a later attempt begins.
-    End {
-        /// The attempt that is followed; `None` for all of them.
-        attempt: Option<u32>,
-    },
+/// Where the bytes come from.
+#[derive(Debug)]
+enum OutputSource {
+    /// A unit of this node.
+    Here(OutputReader),
+    /// Another control node, which sends what is wanted and nothing else.
+    Elsewhere(JobId, PeerStream),
 }
 
 impl JobStream {
     /// The next bytes; `None` at the end. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<Bytes> {
         loop {
-            let bytes = self.next_bytes().await?;
+            let bytes = self.output.next().await?;
             match &mut self.events {
                 None => return Some(bytes),
                 Some(filter) => {
@@ -53,35 +45,30 @@ impl JobStream {
             }
         }
     }
+}
 
-    async fn next_bytes(&mut self) -> Option<Bytes> {
-        if self.end().is_some_and(|end| end <= self.position) {
-            return None;
-        }
-        let read = self.results.next().await;
-        let mut bytes = read.unwrap_or_else(|error| {
-            tracing::warn!(unit = %self.unit.id(), %error, "the output of a job ends early");
-            None
-        })?;
-        // After the read: where an attempt begins is noted before its output is written.
-        let left = self.end().map_or(u64::MAX, |end| end.saturating_sub(self.position));
-        bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-        self.position += bytes.len() as u64;
-        (!bytes.is_empty()).then_some(bytes)
-    }
-
-    /// Where it ends, if that is known.
-    fn end(&self) -> Option<u64> {
-        match self.until {
-            Until::Byte(end) => Some(end),
-            Until::End { attempt } => attempt.and_then(|attempt| next_start(&self.unit, attempt)),
+impl OutputSource {
+    async fn next(&mut self) -> Option<Bytes> {
+        match self {
+            Self::Here(reader) => reader.next().await.unwrap_or_else(|error| {
+                tracing::warn!(unit = %reader.unit().id(), %error, "the output of a job ends early");
+                None
+            }),
+            Self::Elsewhere(job, stream) => stream.next().await.unwrap_or_else(|error| {
+                tracing::warn!(%job, %error, "the output of a job on another control node ends early");
+                None
+            }),
         }
     }
 }
 
-/// Where the output of the attempt after this one begins.
-fn next_start(unit: &JobUnit, attempt: u32) -> Option<u64> {
-    unit.extra().output_starts.range(attempt + 1..).next().map(|(_, start)| *start)
+impl From<OutputError> for Refused {
+    fn from(error: OutputError) -> Self {
+        match error {
+            OutputError::Store(error) => error.into(),
+            OutputError::Elsewhere(_) | OutputError::Missing(_) => Self::missing(error.to_string()),
+        }
+    }
 }
 
 impl Service {
@@ -91,15 +78,9 @@ impl Service {
         let attempt = asked.count("attempt")?;
         let follow = asked.flag("follow")?.unwrap_or(false);
         asked.end()?;
-        let unit = self.unit_with_output(id).await?;
-        let start = match attempt {
-            Some(attempt) => self.start_of(id, attempt, &unit).await?,
-            None => 0,
-        };
-        let there = attempt.and_then(|attempt| next_start(&unit, attempt)).unwrap_or(unit.output_size());
-        let until = if follow { Until::End { attempt } } else { Until::Byte(there) };
-        let line = json!({"id": id.0, "from": from, "size": there.saturating_sub(start)});
-        self.stream(line, unit, start.saturating_add(from), until, None).await
+        let (size, output) = self.output(id, OutputPart { from, follow, attempt }).await?;
+        let line = json!({"id": id.0, "from": from, "size": size});
+        Ok(Operated::Stream(line, Box::new(JobStream { output, events: None })))
     }
 
     pub(super) async fn stream_events(&self, mut asked: Arguments) -> Result<Operated, Refused> {
@@ -109,60 +90,31 @@ impl Service {
         let failed = asked.flag("failed")?.unwrap_or(false);
         let follow = asked.flag("follow")?.unwrap_or(false);
         asked.end()?;
-        let unit = self.unit_with_output(id).await?;
-        let until = if follow { Until::End { attempt: None } } else { Until::Byte(unit.output_size()) };
+        let (_, output) = self.output(id, OutputPart { from: 0, follow, attempt: None }).await?;
         let events = Some(EventFilter::new(from, host, failed));
-        self.stream(json!({"id": id.0}), unit, 0, until, events).await
+        Ok(Operated::Stream(json!({"id": id.0}), Box::new(JobStream { output, events })))
     }
 
-    async fn stream(
-        &self,
-        line: serde_json::Value,
-        unit: JobUnit,
-        position: u64,
-        until: Until,
-        events: Option<EventFilter>,
-    ) -> Result<Operated, Refused> {
-        let results = self.registry.results(unit.id().as_str(), position, &Caller::local()).await;
-        let results = results.map_err(|error| Refused::missing(error.to_string()))?;
-        let stream = JobStream { unit, results, position, until, events };
-        Ok(Operated::Stream(line, Box::new(stream)))
-    }
-
-    /// The unit here that has a job's output. That of a job that has not ended is known without the store.
-    async fn unit_with_output(&self, id: JobId) -> Result<JobUnit, Refused> {
-        if let Some(unit) = self.driver.first_unit(id) {
-            return Ok(unit);
+    /// The output of a job, wherever it is, and how many bytes there are now.
+    async fn output(&self, id: JobId, part: OutputPart) -> Result<(u64, OutputSource), Refused> {
+        match OutputReader::open(&self.driver, &self.registry, id, part).await {
+            Ok(reader) => return Ok((reader.size(), OutputSource::Here(reader))),
+            Err(OutputError::Elsewhere(_)) => {}
+            Err(error @ (OutputError::Store(_) | OutputError::Missing(_))) => return Err(error.into()),
         }
         self.driver.store.job(id).await?;
-        let holders = self.driver.store.holders(id, Kept::Output).await?;
-        let (own, others): (Vec<_>, Vec<_>) =
-            holders.into_iter().partition(|(node, _)| *node == self.driver.node);
-        if let Some(unit) = own.iter().find_map(|(_, unit)| self.registry.job_unit(unit)) {
-            return Ok(unit);
-        }
-        Err(match others.first() {
-            Some((node, _)) => {
-                let message = format!("the output of job {id} is on control node {node}: ask there");
-                Refused { code: "owner_away", message }
-            }
-            None => Refused::missing(format!("the output of job {id} is not kept any more")),
-        })
-    }
-
-    /// Where the output of an attempt begins.
-    async fn start_of(&self, id: JobId, attempt: u32, unit: &JobUnit) -> Result<u64, Refused> {
-        if let Some(start) = unit.extra().output_starts.get(&attempt) {
-            return Ok(*start);
-        }
-        let attempts = self.driver.store.detail(id).await?.attempts;
-        match attempts.iter().any(|known| known.n.0 == attempt) {
-            // It has printed nothing so far, and whatever it prints comes behind what is there.
-            true if attempts.last().is_some_and(|last| last.n.0 == attempt) => Ok(unit.output_size()),
-            true => {
-                Err(Refused::missing(format!("attempt {attempt} of job {id} printed nothing that is kept")))
-            }
-            false => Err(Refused::missing(format!("job {id} has no attempt {attempt}"))),
+        match self.output_elsewhere(id, part).await {
+            Ok((answer, stream)) => Ok((answer.size, OutputSource::Elsewhere(id, stream))),
+            Err(error) => Err(match error {
+                PeerError::NoHolder => {
+                    Refused::missing(format!("the output of job {id} is not kept any more"))
+                }
+                PeerError::Missing { .. } => Refused::missing(error.to_string()),
+                PeerError::Store(error) => error.into(),
+                PeerError::Unreachable { .. } | PeerError::Refused { .. } | PeerError::Signing { .. } => {
+                    Refused { code: "owner_away", message: format!("the output of job {id}: {error}") }
+                }
+            }),
         }
     }
 }

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use self::client::{PeerClient, PeerStream};
 pub use self::server::PeerServer;
 use super::core::{InstanceName, JobId};
+use super::output::OutputPart;
 use super::service::Service;
 use crate::work::{Dialer, WorkError};
 
@@ -29,13 +30,8 @@ const LINE_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "lowercase")]
 pub enum PeerVerb {
-    /// The output of a job.
-    Output {
-        /// The first byte wanted; beyond the end there is only the answer.
-        from: u64,
-        /// To the end of the job; else to the end of what is there.
-        follow: bool,
-    },
+    /// The output of a job. Where nothing of it is wanted there is only the answer.
+    Output(OutputPart),
     /// The payload of a job.
     Payload {
         /// The first byte wanted.
@@ -71,7 +67,7 @@ impl PeerRequest {
 /// What a control node says of what it sends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerAnswer {
-    /// Bytes that are there now.
+    /// Bytes that are there now, of the wanted attempt if one was named.
     pub size: u64,
     /// The attempt whose output was begun last; 0 if there is none.
     pub attempt: u32,
@@ -143,16 +139,15 @@ impl Service {
         PeerServer::new(self.driver.clone(), self.registry.clone())
     }
 
-    /// The output of a job that is not on this node, from byte `from` on, from the control node that has it: how many
-    /// bytes it has now, and the bytes. With `follow` they end with the job.
+    /// The output of a job that is not on this node, from the control node that has it: how many bytes it has now, and
+    /// those that are wanted.
     ///
     /// # Errors
     /// No control node has it, or none of those that have it answers.
     pub async fn output_elsewhere(
         &self,
         job: JobId,
-        from: u64,
-        follow: bool,
+        part: OutputPart,
     ) -> Result<(PeerAnswer, PeerStream), PeerError> {
         let holders = self.driver.store.holders(job, super::store::Kept::Output).await?;
         let owner = self.driver.store.owners_of(vec![job]).await?.remove(&job);
@@ -164,7 +159,7 @@ impl Service {
         others.dedup();
         let mut last = PeerError::NoHolder;
         for node in others {
-            match peers.ask(&node, PeerVerb::Output { from, follow }, job).await {
+            match peers.ask(&node, PeerVerb::Output(part), job).await {
                 Ok(found) => return Ok(found),
                 Err(error) => last = error,
             }

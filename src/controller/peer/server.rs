@@ -15,11 +15,12 @@ use tokio::time::timeout;
 use super::{LINE, LINE_WITHIN, PeerAnswer, PeerLine, PeerRequest, PeerVerb};
 use crate::controller::core::{InstanceName, JobId};
 use crate::controller::driver::JobDriver;
+use crate::controller::output::{OutputError, OutputReader};
 use crate::controller::store::{Error, Kept};
 use crate::rpc::Duplex;
 use crate::wire::{NameHash, NodeId};
+use crate::work::Registry;
 use crate::work::jobs::JobUnit;
-use crate::work::{Caller, Registry};
 
 /// Streams that are served at a time.
 const MOST: usize = 256;
@@ -49,15 +50,20 @@ impl From<Error> for Denied {
     }
 }
 
+impl From<OutputError> for Denied {
+    fn from(error: OutputError) -> Self {
+        match error {
+            OutputError::Store(error) => error.into(),
+            OutputError::Elsewhere(_) | OutputError::Missing(_) => Self::Missing(error.to_string()),
+        }
+    }
+}
+
 /// What is sent behind the answer's line.
 enum Content {
     Nothing,
-    /// The output of a unit.
-    Output {
-        unit: JobUnit,
-        from: u64,
-        follow: bool,
-    },
+    /// The output of a job.
+    Output(Box<OutputReader>),
     /// A file, from a byte on.
     File {
         path: PathBuf,
@@ -115,15 +121,11 @@ impl PeerServer {
         self.check(request, from).await?;
         let job = JobId(request.job);
         match request.verb {
-            PeerVerb::Output { from, follow } => {
-                let unit = self.unit(job, Kept::Output).await?;
-                let extra = unit.extra();
-                let (size, attempt, begins) = (unit.output_size(), extra.output_attempt, extra.output_from);
-                let content = match follow || from < size {
-                    true => Content::Output { unit, from, follow },
-                    false => Content::Nothing,
-                };
-                Ok((PeerAnswer { size, attempt, begins }, content))
+            PeerVerb::Output(part) => {
+                let reader = OutputReader::open(&self.driver, &self.registry, job, part).await?;
+                let extra = reader.unit().extra();
+                let (attempt, begins) = (extra.output_attempt, extra.output_from);
+                Ok((PeerAnswer { size: reader.size(), attempt, begins }, Content::Output(Box::new(reader))))
             }
             PeerVerb::Payload { from } => {
                 let path = self.unit(job, Kept::Payload).await?.payload();
@@ -172,15 +174,9 @@ impl PeerServer {
     async fn send(&self, content: Content, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         match content {
             Content::Nothing => Ok(()),
-            Content::Output { unit, from, follow } => {
-                let mut left = if follow { u64::MAX } else { unit.output_size().saturating_sub(from) };
-                let results = self.registry.results(unit.id().as_str(), from, &Caller::local()).await;
-                let mut results = results.map_err(io::Error::other)?;
-                while left > 0 {
-                    let Some(bytes) = results.next().await.map_err(io::Error::other)? else { break };
-                    let count = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-                    write(writer, &bytes[..count]).await?;
-                    left -= count as u64;
+            Content::Output(mut reader) => {
+                while let Some(bytes) = reader.next().await.map_err(io::Error::other)? {
+                    write(writer, &bytes).await?;
                 }
                 Ok(())
             }
