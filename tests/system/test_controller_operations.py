@@ -3,14 +3,13 @@
 import contextlib
 import json
 import os
-import shutil
 import sqlite3
 import subprocess
 
 import pytest
 
 from client import ControlError
-from mesh import MESHD, RECEPTORCTL, environment, until
+from mesh import MESHCTL, MESHD, RECEPTORCTL, environment, until
 from test_controller import ask, ended, job, runner, submit, wrote
 
 
@@ -169,16 +168,18 @@ def test_an_older_store_has_its_jobs_and_the_others_end(alone, tmp_path):
     _, known = submit(alone, ident="k")
     ended(alone, known)
     path, go = tmp_path / "backup.db", tmp_path / "go"
+    assert restore(tmp_path / "absent.db", alone)[0] == 1
     ask(alone, "backup", path=str(path))
     unit, lost = submit(alone, ident="l", go=str(go))
     until("it to run", lambda: job(alone, lost)["state"] == "running")
     child = job(alone, lost)["attempts"][0]["unit"]
     alone.stop()
     store = alone.datadir / "control" / ".controller" / "store.db"
-    shutil.copyfile(path, store)
-    for suffix in ("-wal", "-shm"):
-        store.with_name(f"store.db{suffix}").unlink(missing_ok=True)
+    assert restore(path, alone) == (0, f"Restored: {store}\n")
+    assert sqlite3.connect(store.with_name("store.db.old")).execute("SELECT count(*) FROM job WHERE id = ?", (lost,)).fetchone() == (1,)
     alone.start()
+    code, said = restore(path, alone)
+    assert code == 1 and "store.db is in use by node control, process" in said, said
     assert job(alone, known)["state"] == "successful"
     one = until("the lost one's unit to end", lambda: (shown := alone.unit(unit))["StateName"] == "Failed" and shown)
     assert f"the store has lost job {lost}" in one["Detail"], one
@@ -186,6 +187,36 @@ def test_an_older_store_has_its_jobs_and_the_others_end(alone, tmp_path):
     go.touch()
     _, number = submit(alone, ident="new")
     assert ended(alone, number)["state"] == "successful"
+
+
+def restore(path, node):
+    """The exit code of `meshctl controller restore`, and what it says."""
+    done = subprocess.run([MESHCTL, "controller", "restore", path, "--config", node.config], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_restore_needs_a_store_in_a_file(tmp_path):
+    config = tmp_path / "meshd.yml"
+    for directives, why in [
+        ([{"work-controller": {"store": "postgresql://meshd@db/meshd"}}], "pg_restore"),
+        ([{"local-only": None}], f"{config}: it has no work-controller"),
+    ]:
+        config.write_text(json.dumps([{"node": {"id": "a", "datadir": str(tmp_path)}}, *directives]))
+        done = subprocess.run([MESHCTL, "controller", "restore", tmp_path / "x", "--config", config], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and why in done.stderr, done
+
+
+def test_a_health_check_may_change_nothing(alone):
+    before = ask(alone, "instance.get", name="control")
+    done = subprocess.run([MESHCTL, "--socket", alone.socket, "instance", "health", "control", "--no-store"], capture_output=True, text=True, timeout=60)
+    shown = json.loads(done.stdout)
+    assert (shown["name"], shown["node_state"], shown["errors"]) == ("control", "ready", []), shown
+    assert shown["last_health_check"] > before["last_health_check"] and shown["capacity"] == before["capacity"] > 0
+    assert ask(alone, "instance.get", name="control")["last_health_check"] == before["last_health_check"]
+    assert refused(alone, "instance.health", name="nobody", store=False)["code"] == "not_found"
+    done = subprocess.run([MESHCTL, "--socket", alone.socket, "instance", "health", "control"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done
+    until("it to be checked", lambda: ask(alone, "instance.get", name="control")["last_health_check"] > before["last_health_check"])
 
 
 def test_what_is_over_is_deleted_and_what_belongs_to_nothing_is_released(mesh, tmp_path):

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use super::JobDriver;
 use super::world::{ChildInput, ChildNews, ChildRequest};
-use crate::controller::core::{ChildEnd, HealthReport, Instance, InstanceName, NodeState};
-use crate::controller::health::{BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, Surroundings, next_checks};
-use crate::controller::store::{Error, Registry};
+use crate::controller::core::{ChildEnd, HealthReport, Instance, InstanceName, NodeState, NodeType, Time};
+use crate::controller::health::{
+    BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, Surroundings, is_checked_by, next_checks,
+};
+use crate::controller::store::{Error, InstanceRecord, Registry};
 
 /// How long the release of a check's unit is waited for.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -37,6 +39,53 @@ impl JobDriver {
     }
 
     async fn check(self: &Arc<Self>, name: &InstanceName) {
+        let (unit, report) = self.examine(name).await;
+        match &report {
+            Ok(_) => tracing::debug!(instance = %name, "healthy"),
+            Err(errors) => tracing::warn!(instance = %name, ?errors, "the health check failed"),
+        }
+        if let Err(error) = self.save_health(name, report).await {
+            tracing::warn!(instance = %name, %error, "the result of a health check is not saved");
+        }
+        self.remove_check(unit).await;
+    }
+
+    /// Checks an instance now, and changes nothing in its record. Returns the record as the check would leave it.
+    ///
+    /// # Errors
+    /// There is no such instance, this node is not the one to check it, or it cannot be reached from here.
+    pub async fn try_health(self: &Arc<Self>, name: &InstanceName) -> Result<InstanceRecord, Error> {
+        let mut registry = self.store.registry().await?;
+        let now = self.store.now().await?;
+        let instance = &registry.instance_mut(name)?.instance;
+        if instance.node_type == NodeType::Hop {
+            return Err(Error::Conflict(format!(
+                "{name} is a hop: it has no work types that could be asked"
+            )));
+        }
+        if !is_checked_by(instance, &self.node) {
+            return Err(Error::Conflict(format!("control node {name} checks itself: ask there")));
+        }
+        if !instance.is_reachable_from(&self.node, now) {
+            return Err(Error::Conflict(format!("{name} cannot be reached from {}", self.node)));
+        }
+        if !self.may_act() {
+            return Err(Error::Away("the lease of this control node could not be renewed".into()));
+        }
+        let (this, checked) = (self.clone(), name.clone());
+        // Its unit is removed even if nobody waits for the report any more.
+        let examined = tokio::spawn(async move {
+            let (unit, report) = this.examine(&checked).await;
+            this.remove_check(unit).await;
+            report
+        });
+        let report = examined.await.map_err(|error| Error::Away(error.to_string()))?;
+        self.health_change(name, report)(&mut registry, now)?;
+        registry.instance_mut(name).cloned()
+    }
+
+    /// Has the runner of an instance measure its machine, in a unit that is to be removed.
+    async fn examine(&self, name: &InstanceName) -> (String, Result<HealthReport, Vec<String>>) {
         let options = self.options();
         let is_own = *name == self.node;
         let types = &options.child_types;
@@ -57,9 +106,10 @@ impl JobDriver {
             Ok(end) => end.report(),
             Err(_) => Err(vec![format!("no answer to the health check within {} s", BUDGET.as_secs())]),
         };
-        if let Err(error) = self.save_health(name, report).await {
-            tracing::warn!(instance = %name, %error, "the result of a health check is not saved");
-        }
+        (unit, report)
+    }
+
+    async fn remove_check(&self, unit: String) {
         self.children.cancel(unit.clone()).await;
         for _ in 0..RELEASES {
             if self.children.release(unit.clone()).await {
@@ -93,15 +143,20 @@ impl JobDriver {
         name: &InstanceName,
         report: Result<HealthReport, Vec<String>>,
     ) -> Result<(), Error> {
-        match &report {
-            Ok(_) => tracing::debug!(instance = %name, "healthy"),
-            Err(errors) => tracing::warn!(instance = %name, ?errors, "the health check failed"),
-        }
+        self.store.change_registry(None, self.health_change(name, report)).await
+    }
+
+    /// What a check changes of an instance's record.
+    fn health_change(
+        &self,
+        name: &InstanceName,
+        report: Result<HealthReport, Vec<String>>,
+    ) -> impl Fn(&mut Registry, Time) -> Result<(), Error> + Send + use<> {
         let surroundings = Surroundings::read(|name| std::env::var(name).ok());
         let report = report.map(|it| if *name == self.node { surroundings.correct(it) } else { it });
         let (name, options) = (name.clone(), self.options());
         let rates = surroundings.rates(options.forks_per_cpu, options.mib_per_fork, options.memory_reserve);
-        let change = move |registry: &mut Registry, now| {
+        move |registry: &mut Registry, now| {
             let former = report.as_ref().ok().and_then(|report| former_name(registry, &name, report));
             let record = registry.instance_mut(&name)?;
             record.last_health_check = Some(now);
@@ -114,8 +169,7 @@ impl JobDriver {
                 Err(errors) => record.instance.on_unhealthy(errors, now),
             }
             Ok(())
-        };
-        self.store.change_registry(None, change).await
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::controller::core::{Instance, InstanceName, Time};
 pub const CHECKS_AT_ONCE: usize = 16;
 
 /// The instances that `observer` checks now, those that have waited longest first. `running` are being checked
-/// already. A control node is checked by itself alone: its work type for that is no other node's business.
+/// already.
 pub fn next_checks(
     instances: &[Instance],
     observer: &InstanceName,
@@ -18,13 +18,19 @@ pub fn next_checks(
 ) -> Vec<InstanceName> {
     let mut due: Vec<(Time, &InstanceName)> = instances
         .iter()
-        .filter(|instance| !instance.node_type.controls() || instance.name == *observer)
+        .filter(|instance| is_checked_by(instance, observer))
         .filter(|instance| instance.is_reachable_from(observer, now) && !running.contains(&instance.name))
         .filter_map(|instance| instance.health_due.filter(|due| *due <= now).map(|due| (due, &instance.name)))
         .collect();
     due.sort();
     let free = CHECKS_AT_ONCE.saturating_sub(running.len());
     due.into_iter().take(free).map(|(_, name)| name.clone()).collect()
+}
+
+/// Whether `observer` may check an instance. A control node is checked by itself alone: its work type for that is no other
+/// node's business.
+pub fn is_checked_by(instance: &Instance, observer: &InstanceName) -> bool {
+    !instance.node_type.controls() || instance.name == *observer
 }
 
 /// When to look again, if no instance changes before.

@@ -5,14 +5,18 @@ use serde_json::Value;
 use super::arguments::Arguments;
 use super::{Refused, answers};
 use crate::controller::core::{Adjustment, InstanceName, NodeType};
+use crate::controller::driver::JobDriver;
 use crate::controller::service::Service;
-use crate::controller::store::{Audit, Error, InstanceRecord, Registry};
+use crate::controller::store::{Audit, Error, InstanceRecord, Overview, Registry};
+
+fn named(overview: &Overview, driver: &JobDriver, name: &str) -> Result<Value, Refused> {
+    let found = answers::instances(overview, driver).into_iter().find(|one| one["name"] == name);
+    Ok(found.ok_or_else(|| Error::NoInstance(InstanceName::from(name)))?)
+}
 
 impl Service {
     pub(super) async fn instance(&self, name: &str) -> Result<Value, Refused> {
-        let overview = self.driver.store.overview().await?;
-        let found = answers::instances(&overview, &self.driver).into_iter().find(|one| one["name"] == name);
-        Ok(found.ok_or_else(|| Error::NoInstance(InstanceName::from(name)))?)
+        named(&self.driver.store.overview().await?, &self.driver, name)
     }
 
     pub(super) async fn add_instance(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
@@ -35,6 +39,32 @@ impl Service {
         let audit = Audit { target: name.clone(), ..audit };
         self.driver.store.change_registry(Some(audit), change).await?;
         self.instance(&name).await
+    }
+
+    /// Has an instance checked soon; or, with `store: false`, now, and only says what that would make of its record.
+    pub(super) async fn check_health(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
+        let name = asked.name("name")?;
+        let stores = asked.flag("store")?.unwrap_or(true);
+        asked.end()?;
+        let audit = Audit { target: name.clone(), ..audit };
+        let instance = InstanceName::from(name.as_str());
+        if stores {
+            let change = move |registry: &mut Registry, now| {
+                registry.instance_mut(&instance)?.instance.request_health_check(now);
+                Ok(())
+            };
+            self.driver.store.change_registry(Some(audit), change).await?;
+            return self.instance(&name).await;
+        }
+        self.driver.store.record(audit).await?;
+        let checked = self.driver.try_health(&instance).await?;
+        let mut overview = self.driver.store.overview().await?;
+        let records = overview.registry.instances.iter_mut().zip(&mut overview.loads.instances);
+        for (record, load) in records.filter(|(record, _)| record.instance.name == instance) {
+            load.capacity = checked.instance.capacity();
+            record.clone_from(&checked);
+        }
+        named(&overview, &self.driver, &name)
     }
 
     pub(super) async fn set_instance(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {

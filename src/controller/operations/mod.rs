@@ -134,17 +134,7 @@ impl Service {
             }
             "instance.add" => self.add_instance(asked, audit("")).await,
             "instance.set" => self.set_instance(asked, audit("")).await,
-            "instance.health" => {
-                let name = asked.name("name")?;
-                asked.end()?;
-                let instance = InstanceName::from(name.as_str());
-                let change = move |registry: &mut super::store::Registry, now| {
-                    registry.instance_mut(&instance)?.instance.request_health_check(now);
-                    Ok(())
-                };
-                self.driver.store.change_registry(Some(audit(&name)), change).await?;
-                self.instance(&name).await
-            }
+            "instance.health" => self.check_health(asked, audit("")).await,
             "instance.remove" => {
                 let name = asked.name("name")?;
                 let dead = asked.flag("dead")?.unwrap_or(false);
