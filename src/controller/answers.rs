@@ -115,17 +115,18 @@ pub(super) fn job(row: &JobRow) -> Value {
     })
 }
 
-/// All that is known of a job.
-pub(super) fn job_detail(detail: &JobDetail, payload_retention: Duration) -> Value {
+/// All that is known of a job. `work_types` are those of its attempts, in their order.
+pub(super) fn job_detail(detail: &JobDetail, work_types: &[String], payload_retention: Duration) -> Value {
     let attempts: Vec<Value> = detail
         .attempts
         .iter()
-        .map(|attempt| {
+        .zip(work_types)
+        .map(|(attempt, work_type)| {
             json!({
                 "n": attempt.n.0,
                 "node": attempt.node.as_ref().map(ToString::to_string),
                 "unit": attempt.unit.to_string(),
-                "work_type": attempt.child.name(),
+                "work_type": work_type,
                 "placed": rfc3339(attempt.placed),
                 "started": shown(attempt.started),
                 "ended": shown(attempt.ended),

@@ -33,7 +33,7 @@ impl JobDriver {
     }
 
     /// The work type of an attempt's unit.
-    pub(super) async fn child_type(&self, attempt: &Attempt) -> Result<String, Error> {
+    pub(in crate::controller) async fn child_type(&self, attempt: &Attempt) -> Result<String, Error> {
         let options = self.options();
         Ok(match attempt.child {
             ChildType::Local => options.child_types.local.clone(),

@@ -1,6 +1,7 @@
 //! What operators read of jobs, and how they run one again or delete it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use serde_json::{Value, json};
 
@@ -53,7 +54,18 @@ impl Service {
 
     pub(super) async fn job(&self, id: JobId) -> Result<Value, Refused> {
         let retention = self.driver.options().bounds.payload_retention;
-        Ok(answers::job_detail(&self.driver.store.detail(id).await?, retention))
+        let detail = self.driver.store.detail(id).await?;
+        let mut names = BTreeMap::new();
+        let mut work_types = Vec::new();
+        for attempt in &detail.attempts {
+            let (child, group) = (attempt.child, attempt.group.clone());
+            let name = match names.entry((child, group)) {
+                Entry::Occupied(name) => name.into_mut(),
+                Entry::Vacant(new) => new.insert(self.driver.child_type(attempt).await?),
+            };
+            work_types.push(name.clone());
+        }
+        Ok(answers::job_detail(&detail, &work_types, retention))
     }
 
     /// A new job with the payload of one that has ended. It has no key, and waits for no other job.
