@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::JobDriver;
 use super::input::Prepared;
@@ -17,7 +17,7 @@ use crate::controller::store::Error;
 
 /// Between two tries to release a unit.
 const RELEASE: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
-/// How often counters are saved while output comes.
+/// How long the store's counters may lag behind what came.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 impl JobDriver {
@@ -173,7 +173,8 @@ impl JobDriver {
         let mut stream = self.children.follow(unit.clone(), output.position()).await;
         let mut is_running = attempt.progress == Progress::Running;
         let mut is_cancelled = false;
-        let mut counted = Instant::now();
+        // Since when there is something that the store does not count yet.
+        let mut uncounted = (output.position() > 0).then(Instant::now);
         let (end, detail) = loop {
             match *duty.borrow_and_update() {
                 Duty::Cancel if !std::mem::replace(&mut is_cancelled, true) => {
@@ -188,6 +189,12 @@ impl JobDriver {
             }
             let news = tokio::select! {
                 news = stream.next() => news,
+                () = until_due(uncounted) => {
+                    // A job that has ended counts no more.
+                    let saved = self.store.count(self.fence(), id, output.figures()).await;
+                    uncounted = matches!(saved, Err(Error::Away(_))).then(Instant::now);
+                    continue;
+                }
                 changed = duty.changed() => match changed {
                     Ok(()) => continue,
                     Err(_) => return Ok(false),
@@ -205,11 +212,7 @@ impl JobDriver {
                     if !matches!(*duty.borrow(), Duty::Cancel) || self.is_current(id, n).await? {
                         output.push(bytes).await;
                     }
-                    if counted.elapsed() >= COUNT_EVERY {
-                        counted = Instant::now();
-                        // A job that has ended counts no more.
-                        let _ended = self.store.count(self.fence(), id, output.figures()).await;
-                    }
+                    uncounted.get_or_insert_with(Instant::now);
                 }
                 ChildNews::Ended { end, detail } => break (end, detail),
             }
@@ -300,6 +303,14 @@ impl JobDriver {
 
     async fn show_unless_final(&self, job: &Job) -> Result<(), Error> {
         if job.state.is_final() { Ok(()) } else { self.show(job.id).await }
+    }
+}
+
+/// When what came since then is to be counted; never, if nothing did.
+async fn until_due(since: Option<Instant>) {
+    match since {
+        Some(since) => sleep_until(since + COUNT_EVERY).await,
+        None => std::future::pending().await,
     }
 }
 

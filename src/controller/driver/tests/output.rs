@@ -98,6 +98,26 @@ fn a_zip_that_is_too_large_to_wait_in_memory_is_whole_all_the_same() {
 }
 
 #[test]
+fn a_silent_job_is_counted_to_its_last_event() {
+    let mut site = Site::ready(&["e1"]);
+    let (_, job) = site.submit(json!({}));
+    let child = site.running(job);
+    let counted = |site: &Site| site.job(job).row.events;
+    site.fabric.write(&child, &[begun(), events(1, 4)].concat());
+    site.settle();
+    site.fabric.write(&child, &events(5, 7));
+    site.pass(seconds(2));
+    assert_eq!(counted(&site), 7, "nothing came since");
+    // What came just before the end of a process is counted by the next one.
+    site.fabric.write(&child, &events(8, 9));
+    site.settle();
+    site.kill();
+    site.boot();
+    let passed = site.until("the last ones to be counted", || counted(&site) == 9);
+    assert!(passed <= seconds(2), "{passed:?}");
+}
+
+#[test]
 fn a_restart_counts_nothing_twice() {
     for header in [json!({}), json!({"retry": {"max": 1}})] {
         let mut site = Site::ready(&["e1"]);
