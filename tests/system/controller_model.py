@@ -246,10 +246,21 @@ class Job:
         if not self.retries:
             assert before == b"", f"{len(before)} bytes stand before its output: {before[:200]}"
         elif before:
-            # The line may follow on half a line of the attempt.
-            last = before[max(before.rfind(b'{"status"'), 0) :]
-            assert json.loads(last).get("status") == "error", f"before its last attempt stands {before[-200:]}"
-            assert b'"eof"' not in before, "an attempt before the last one has an end line"
+            lines = worker_lines(before)
+            assert lines[-1].get("status") == "error", f"before its last attempt stands {before[-200:]}"
+            assert not any("eof" in line for line in lines), "an attempt before the last one has an end line"
+
+
+def worker_lines(output):
+    """The lines of whole output without its zips, as `ansible-runner process` reads them: a line follows a zip at once."""
+    lines, at = [], 0
+    while at < len(output):
+        end = output.find(b"\n", at) + 1
+        assert end, f"a line is not whole: {output[at:][:200]}"
+        lines.append(json.loads(output[at:end]))
+        at = end + (lines[-1].get("zipfile", 0) + 2) // 3 * 4
+    assert at == len(output), f"a zip is not whole: {output[-200:]}"
+    return lines
 
 
 def choose(world, jobs):
