@@ -73,16 +73,19 @@ class Job:
         lines = [self.header, {"kwargs": self.kwargs}, {"eof": True}]
         return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
-    def submit(self, amid=lambda: None, is_whole=True):
-        """Submits it, or half of it; `amid` runs in the middle. Returns whether it was acknowledged."""
+    def submit(self, amid=lambda: None, is_whole=True, control=None):
+        """Submits it, or half of it, to some control node; `amid` runs in the middle. Returns whether it was acknowledged."""
         payload = self.payload()
         half = len(payload) // 2
-        control = self.world.control()
+        control = control or self.world.control()
         try:
             with control.control(timeout=30) as client:
                 unit = client.begin(control.name, "controller")
                 client.socket.sendall(payload[:half])
                 amid()
+                # A client waits for a node that hangs, and the world goes on meanwhile.
+                while control.name in self.world.stopped:
+                    self.world.tick(0.05)
                 if not is_whole:
                     return False
                 client.socket.sendall(payload[half:])
@@ -154,10 +157,10 @@ class Job:
         attempts = {one["unit"]: one for one in row["attempts"]}
         by_unit = [run["unit"] for run in runs]
         for earlier, later in itertools.combinations(runs, 2):
-            # A machine that is installed again before its answer was heard has nothing that could tell of it.
+            # Where it was released, or the machine installed again, before an answer was heard, nothing tells of it.
             node = attempts.get(later["unit"], {}).get("node")
-            is_new = self.world.excuses(["wiped"], [node], earlier["at"], later["at"])
-            assert earlier["unit"] != later["unit"] or is_new, "an attempt ran twice"
+            is_forgotten = self.world.excuses(["wiped", "released"], [node], earlier["at"], later["at"])
+            assert earlier["unit"] != later["unit"] or is_forgotten, "an attempt ran twice"
         assert set(by_unit) <= set(attempts), "something ran that is no attempt"
         most = RETRY["max"] + 1 if self.retries else 1
         assert len(set(by_unit)) <= most, f"it ran {len(runs)} times"
@@ -184,7 +187,7 @@ class Job:
         """A fault explains an outcome that is not the job's own."""
         node, unit = attempt["node"], attempt["unit"]
         start, end = seconds(attempt["placed"]), seconds(ended)
-        where = (node, "hop", *self.world.controls)
+        where = (node, *self.world.HOPS, *self.world.controls)
         assert outcome, f"attempt {attempt['n']} has no end"
         if outcome == "lost":
             if self.world.excuses(["dead"], [node], start, end) or self.world.excuses(["wiped"], [node], start, end):
