@@ -20,7 +20,9 @@ struct Sighted {
     advertised: i64,
     heard: Instant,
     routed: bool,
-    /// When it was last reachable, with an advertisement that counted.
+    /// At the last look it was reachable, with an advertisement that counted.
+    is_seen: bool,
+    /// When it last was.
     seen: Instant,
     /// How far its clock is off, once that is known.
     offset: Option<Duration>,
@@ -28,7 +30,8 @@ struct Sighted {
 
 impl Sightings {
     /// Takes the nodes as they are now. An advertisement counts from the moment at which it arrived here, which is `wall`
-    /// by the clock that advertisements use, in milliseconds.
+    /// by the clock that advertisements use, in milliseconds. A node that was seen until this look was so until now: while
+    /// this process is suspended, or waits for its disk, it sees no node, and no node may count as silent for that.
     pub(super) fn note(&mut self, nodes: &[NodeView], now: Instant, wall: i64) {
         for sighted in self.0.values_mut() {
             sighted.routed = false;
@@ -38,13 +41,16 @@ impl Sightings {
             let off = Duration::from_millis(advertised.abs_diff(wall));
             // The first one may have arrived long before this process looked.
             let offset = (advertised > wall).then_some(off);
-            let new = Sighted { advertised, heard: now, routed: false, seen: now, offset };
+            let new = Sighted { advertised, heard: now, routed: false, is_seen: true, seen: now, offset };
             let sighted = self.0.entry(node.name.clone()).or_insert(new);
             if sighted.advertised != advertised {
                 (sighted.advertised, sighted.heard, sighted.offset) = (advertised, now, Some(off));
             }
             sighted.routed = node.routed;
-            if node.routed && now.duration_since(sighted.heard) <= SIGHTING_LIFE {
+        }
+        for sighted in self.0.values_mut() {
+            let is_seen = sighted.routed && now.duration_since(sighted.heard) <= SIGHTING_LIFE;
+            if std::mem::replace(&mut sighted.is_seen, is_seen) || is_seen {
                 sighted.seen = now;
             }
         }
