@@ -186,7 +186,14 @@ impl Jobs for Door {
         Box::pin(async move {
             if let Ok(driver) = self.driver() {
                 let id = unit.id().clone();
-                if let Err(error) = resume(driver, unit).await {
+                // The driver does not run yet, and without its unit a job would lose its output.
+                let resumed = loop {
+                    match resume(driver.clone(), unit.clone()).await {
+                        Err(Error::Away(_)) => tokio::time::sleep(AWAY).await,
+                        resumed => break resumed,
+                    }
+                };
+                if let Err(error) = resumed {
                     tracing::warn!(unit = %id, %error, "a unit does not follow its job");
                 }
             }
@@ -301,14 +308,26 @@ impl JobIntake for Intake {
                 (request.launched_by, request.is_admin, header);
             let mut report =
                 JobReport { state: UnitState::Pending, detail: "waiting for the store".to_owned(), extra };
-            let entering = driver.entering.read().await;
+            let entering = driver.entering.clone().read_owned().await;
             match enter(&driver, &submission).await {
                 Ok(job) => {
                     report.extra.job_id = Some(job.id().0);
                     report.detail = "pending".to_owned();
                     unit.report(report).await;
-                    follow(&driver, job.id(), unit).await.map_err(|error| error.to_string())?;
-                    Ok(true)
+                    match follow(&driver, job.id(), unit.clone()).await {
+                        Ok(()) => Ok(true),
+                        // It is a job, and nobody drives it before its unit follows it.
+                        Err(Error::Away(_)) => {
+                            tokio::spawn(async move {
+                                let _entering = entering;
+                                if let Err(error) = follow_at_last(&driver, job.id(), unit).await {
+                                    tracing::warn!(job = %job.id(), %error, "a unit does not follow its job");
+                                }
+                            });
+                            Ok(true)
+                        }
+                        Err(error) => Err(error.to_string()),
+                    }
                 }
                 Err(Error::Away(_)) => {
                     drop(entering);
@@ -338,7 +357,17 @@ async fn enter_later(driver: &Arc<JobDriver>, submission: Submission, unit: JobU
         let _entering = driver.entering.read().await;
         match enter(driver, &submission).await {
             Err(Error::Away(_)) => {}
-            entered => return follow(driver, entered?.id(), unit).await,
+            entered => return follow_at_last(driver, entered?.id(), unit).await,
+        }
+    }
+}
+
+/// As `follow`, as soon as the store is there.
+async fn follow_at_last(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> Result<(), Error> {
+    loop {
+        match follow(driver, job, unit.clone()).await {
+            Err(Error::Away(_)) => tokio::time::sleep(AWAY).await,
+            followed => return followed,
         }
     }
 }

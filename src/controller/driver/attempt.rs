@@ -41,6 +41,8 @@ impl JobDriver {
             if is_there {
                 is_copied = self.follow(&job, &attempt, &mut duty).await?;
             }
+        } else {
+            self.inherit_ended(&job, &attempt).await?;
         }
         self.complete(id, n, is_copied).await?;
         let mut failures = 0;
@@ -121,6 +123,21 @@ impl JobDriver {
             Ok(()) => Ok(true),
             Err(cause) => self.refuse(id, n, cause).await,
         }
+    }
+
+    /// The control node that an ended attempt was taken over from may not have read all of its output, nor released its
+    /// unit: both is done from here.
+    async fn inherit_ended(&self, job: &Job, attempt: &Attempt) -> Result<(), Error> {
+        if !self.store.is_shared() || self.children.known(&attempt.unit.to_string()) != Known::Unknown {
+            return Ok(());
+        }
+        let Ok(request) = self.request(job, attempt).await? else { return Ok(()) };
+        if (request.node != self.node || request.is_inherited())
+            && let Err(cause) = self.children.adopt(request).await
+        {
+            tracing::warn!(job = %job.id, cause, "a child that has ended cannot be adopted");
+        }
+        Ok(())
     }
 
     /// Nothing of an attempt was ever started.
@@ -285,7 +302,9 @@ impl JobDriver {
         let unread = job.attempt(n).filter(|attempt| attempt.has_unread_output() && !is_copied);
         if let (Some(unit), Some(attempt)) = (self.first_unit(id), unread) {
             let child = attempt.unit.to_string();
-            if unit.extra().output_attempt == n.0 && self.children.known(&child) == Known::Here {
+            // A job that was taken over after its end has a unit here whose output has not begun.
+            let is_its = [0, n.0].contains(&unit.extra().output_attempt);
+            if is_its && self.children.known(&child) == Known::Here {
                 let mut output = AttemptOutput::begin(Some(unit), &job, n, "").await?;
                 let mut stream = self.children.follow(child.clone(), output.position()).await;
                 loop {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::JobDriver;
-use crate::controller::core::{InstanceName, JobId};
+use crate::controller::core::{Attempt, InstanceName, JobId};
 use crate::controller::output::OutputPart;
 use crate::controller::peer::{PeerError, PeerStream, PeerVerb};
 use crate::controller::store::{Error, JobDetail};
@@ -40,9 +40,10 @@ impl JobDriver {
         }
         let this = self.clone();
         let task = tokio::spawn(async move {
-            this.follow_owner(job).await;
+            let is_read = this.follow_owner(job).await;
             this.followers.lock().remove(&job);
-            if let Err(error) = this.show(job).await {
+            let shown = if is_read { this.show_end(job).await } else { this.show(job).await };
+            if let Err(error) = shown {
                 tracing::warn!(%job, %error, "a unit does not show the end of its job");
             }
         });
@@ -61,7 +62,8 @@ impl JobDriver {
         self.followers.lock().contains_key(&job)
     }
 
-    async fn follow_owner(&self, job: JobId) {
+    /// Follows a job to its end. Returns whether all of its output was read, or cannot be.
+    async fn follow_owner(&self, job: JobId) -> bool {
         let mut changes = self.store.changes();
         changes.mark_changed();
         let mut ticks = interval(LOOK);
@@ -71,29 +73,32 @@ impl JobDriver {
         let mut copying = Copying::default();
         let mut ended = None;
         loop {
-            let Some(unit) = self.first_unit(job) else { return };
+            let Some(unit) = self.first_unit(job) else { return false };
             if changes.has_changed().unwrap_or(false) || looked.elapsed() > self.options().timers.poll {
                 changes.mark_unchanged();
                 looked = Instant::now();
                 match self.store.detail(job).await {
                     Ok(detail) => {
                         if detail.row.controller_node.as_ref() == Some(&self.node) {
-                            return;
+                            return false;
                         }
                         if !detail.row.state.is_final() {
                             let _shown_later = self.show(job).await;
                         }
                         known = Some(detail);
                     }
-                    Err(Error::NoJob(_)) => return,
+                    Err(Error::NoJob(_)) => return false,
                     Err(_) => changes.mark_changed(),
                 }
             }
-            let is_final = known.as_ref().is_some_and(|detail| detail.row.state.is_final());
+            // The owner may still have to read the end of the output.
+            let is_final = known.as_ref().is_some_and(|detail| {
+                detail.row.state.is_final() && !detail.attempts.last().is_some_and(Attempt::has_unread_output)
+            });
             if is_final {
                 let since = *ended.get_or_insert_with(Instant::now);
                 if copying.is_complete || since.elapsed() > PATIENCE {
-                    return;
+                    return true;
                 }
             }
             let owner = known.as_ref().and_then(|detail| detail.row.controller_node.clone());

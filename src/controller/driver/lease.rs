@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::discovery::Sightings;
 use super::world::ChildHere;
 use super::{AWAY, JobDriver, times};
-use crate::controller::core::{Fence, InstanceName, Job, JobId, JobKind, Tenure, Time};
+use crate::controller::core::{Attempt, Fence, InstanceName, Job, JobId, JobKind, Tenure, Time};
 use crate::controller::store::{Error, Kept, Standing};
 
 /// As many failures in that time end the controller of this node.
@@ -260,10 +260,13 @@ impl JobDriver {
         Ok(())
     }
 
-    /// A job that runs and was submitted elsewhere gets a unit here, which has its output from the first byte on.
+    /// A job that was submitted elsewhere gets a unit here, which has its output from the first byte on, if it runs or its
+    /// output is not read to the end.
     pub(super) async fn ensure_unit(&self, job: &Job) -> Result<(), Error> {
         let was_submitted = job.kind != JobKind::ProjectSync;
-        if !job.state.is_active() || !was_submitted || self.first_unit(job.id).is_some() {
+        let is_unread = job.state.is_final() && job.current().is_some_and(Attempt::has_unread_output);
+        let has_output = job.state.is_active() || is_unread;
+        if !has_output || !was_submitted || self.first_unit(job.id).is_some() {
             return Ok(());
         }
         let payloads = self.store.holders(job.id, Kept::Payload).await?;

@@ -80,7 +80,7 @@ pub struct JobDriver {
     /// The instances that are being checked.
     checks: Mutex<BTreeSet<InstanceName>>,
     /// Held by a submission from its row to its unit, so that no attempt of a job starts before its unit is known.
-    pub(super) entering: RwLock<()>,
+    pub(super) entering: Arc<RwLock<()>>,
     pub(super) wake: Notify,
 }
 
@@ -134,7 +134,7 @@ impl JobDriver {
             halted: Mutex::default(),
             peers: OnceLock::new(),
             checks: Mutex::default(),
-            entering: RwLock::default(),
+            entering: Arc::default(),
             wake: Notify::new(),
         }))
     }
@@ -177,6 +177,7 @@ impl JobDriver {
             let look = async {
                 while self.pass().await? {}
                 self.attend().await?;
+                self.show_ended().await?;
                 self.check_instances().await
             };
             if !unless_away_said(look.await)? {

@@ -31,6 +31,7 @@ impl JobDriver {
             let mut units = self.units.lock();
             let list = units.entry(job).or_default();
             // After a restart they come in any order, and the payload and the place in the output are the first one's.
+            list.retain(|one| one.id() != unit.id());
             list.insert(if is_first { 0 } else { list.len() }, unit);
         }
         let detail = self.store.detail(job).await?;
@@ -83,9 +84,15 @@ impl JobDriver {
         }
         let detail = self.store.detail(job).await?;
         let is_final = detail.row.state.is_final();
-        let is_own = detail.row.controller_node.as_ref() == Some(&self.node);
-        let unread = is_own && !is_read && detail.attempts.last().is_some_and(Attempt::has_unread_output);
-        if is_final && (unread || self.is_followed(job)) {
+        let is_unread = match &detail.row.controller_node {
+            Some(owner) if *owner == self.node => {
+                detail.attempts.last().is_some_and(Attempt::has_unread_output)
+            }
+            // Only its follower knows.
+            Some(_) => true,
+            None => false,
+        };
+        if is_final && ((is_unread && !is_read) || self.is_followed(job)) {
             // Its output comes first.
             return Ok(());
         }
@@ -137,6 +144,22 @@ impl JobDriver {
         let jobs: Vec<JobId> = self.units.lock().keys().copied().collect();
         for job in jobs {
             self.show(job).await?;
+        }
+        Ok(())
+    }
+
+    /// Has the units of jobs show an end that another control node decided: of a pending job, any of them may. If that one
+    /// drove the job, its output comes first.
+    pub(super) async fn show_ended(self: &Arc<Self>) -> Result<(), Error> {
+        if !self.store.is_shared() {
+            return Ok(());
+        }
+        let open: Vec<JobId> = self.units.lock().keys().copied().collect();
+        for (job, owner) in self.store.ended(open).await? {
+            match owner {
+                Some(owner) if owner != self.node => self.follow_elsewhere(job),
+                Some(_) | None => self.show(job).await?,
+            }
         }
         Ok(())
     }

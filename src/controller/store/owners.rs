@@ -77,6 +77,20 @@ impl Store {
         .await
     }
 
+    /// Those of these jobs that have ended, with their last owner.
+    pub async fn ended(&self, ids: Vec<JobId>) -> Result<Vec<(JobId, Option<InstanceName>)>, Error> {
+        self.read(move |sql| {
+            let query = format!(
+                "SELECT id, controller_node FROM job WHERE id IN ({}) \
+                 AND state NOT IN ('pending', 'waiting', 'running')",
+                list(ids.iter().copied())
+            );
+            let read = |mut row: Row| Ok((row.take()?, row.take()?));
+            sql.query(&query, &[])?.into_iter().map(read).collect()
+        })
+        .await
+    }
+
     /// A control node starts: it gets its lease, whoever had it, and its jobs continue under the new epoch, or fail if
     /// the configuration says so. Returns the fence for its writes.
     pub async fn start_owner(
