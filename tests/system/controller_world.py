@@ -53,9 +53,11 @@ class Relay(Proxy):
 
 
 class World:
-    """The nodes and the faults. Several control nodes need a store that several can open."""
+    """The nodes and the faults."""
 
-    def __init__(self, mesh, rng, controls=1, store="sqlite", executions=3):
+    HOPS = ("hop",)
+
+    def __init__(self, mesh, rng, controls=1, executions=3):
         self.mesh, self.rng = mesh, rng
         self.controls = [f"c{n}" for n in range(1, controls + 1)]
         self.executions = [f"e{n}" for n in range(1, executions + 1)]
@@ -71,17 +73,21 @@ class World:
         self.down, self.stopped, self.relays = set(), set(), {}
         mesh.variables["STAND_IN_CPUS"] = "2"
         mesh.node("hop", listen=True)
+        for name in self.HOPS[1:]:
+            self.relays[name] = Relay(mesh.ports["hop"])
+            mesh.node(name, listen=True, peers=[self.relays[name].port])
         for name in self.controls:
             settings = {
                 "discovery": "enabled",
-                "store": store,
+                "store": self.store(name),
                 "heartbeat": f"{HEARTBEAT}s",
                 "ownerlostafter": f"{OWNER_LOST_AFTER}s",
                 "lostafter": f"{LOST_AFTER}s",
                 "poll": "500ms",
                 "rundir": str(mesh.dir),
             }
-            self.attach(name, [self.runner("local")], [{"work-controller": settings}])
+            self.attach(name, [self.runner("local")], [{"work-controller": settings}, *self.surround(name)])
+            self.prepare(name)
         for name in self.executions:
             self.attach(name, [self.runner("ansible-runner")], [])
         self.small = [self.controls[0], self.executions[-1]] if os.geteuid() == 0 else []
@@ -93,8 +99,29 @@ class World:
         self.await_ready()
 
     def attach(self, name, work, extra):
-        self.relays[name] = Relay(self.mesh.ports["hop"])
+        self.relays[name] = Relay(self.mesh.ports[self.hop_of(name)])
         self.mesh.node(name, peers=[self.relays[name].port], work=work, extra=extra)
+
+    # What others may want otherwise.
+
+    def hop_of(self, _name):
+        """The hop that a node is attached to."""
+        return "hop"
+
+    def store(self, _name):
+        """The store of a control node."""
+        return "sqlite"
+
+    def surround(self, _name):
+        """More directives of a control node."""
+        return []
+
+    def prepare(self, name):
+        """What a control node needs before it starts."""
+
+    def own_fault(self, span):
+        """A fault that only this world has."""
+        self.tick(0.02)
 
     @staticmethod
     def runner(name):

@@ -77,6 +77,8 @@ class Node:
         self.mesh, self.name, self.program = mesh, name, program
         #: More parameters of the control service.
         self.service = service or {}
+        #: More of its environment.
+        self.variables = {}
         self.dir = mesh.dir / name
         self.dir.mkdir()
         self.socket = self.dir / "s"
@@ -108,7 +110,7 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(**{MARK: str(self.mesh.dir)}, **self.mesh.variables),
+                env=environment(**{MARK: str(self.mesh.dir)}, **self.mesh.variables, **self.variables),
                 start_new_session=True,
             )
         return self

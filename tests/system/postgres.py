@@ -41,9 +41,15 @@ class Postgres:
         """Starts it, and waits until it answers."""
         command = [programs() / "postgres", "-D", self.dir / "data", "-p", str(self.port), "-k", self.dir]
         command += ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-c", "max_connections=100"]
-        with open(self.dir / "log", "ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.dir, **self.user)
-        until("PostgreSQL to answer", lambda: self.sql("SELECT 1", check=False).returncode == 0, 60)
+
+        def answers():
+            # After a crash the former one's processes may still have its memory for a moment; a server ends then.
+            if self.process is None or self.process.poll() is not None:
+                with open(self.dir / "log", "ab") as log:
+                    self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.dir, **self.user)
+            return self.sql("SELECT 1", check=False).returncode == 0
+
+        until("PostgreSQL to answer", answers, 60)
         return self
 
     def stop(self, number=signal.SIGINT):

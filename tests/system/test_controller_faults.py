@@ -1,22 +1,24 @@
 """Faults of everything around jobs, in a seeded order, and a model of what must be true of jobs afterwards.
 
-CONTROLLER_FAULTS sets the number of faults and CONTROLLER_FAULTS_SEED the seed. CONTROLLER_FAULTS_CONTROLS is the number
-of control nodes and CONTROLLER_FAULTS_STORE their store, for instance a URL of PostgreSQL.
+CONTROLLER_FAULTS sets the number of faults and CONTROLLER_FAULTS_SEED the seed.
 """
 
 import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import postgres
 from controller_model import choose
+from controller_pair import Pair
 from controller_world import SPANS, World, is_child
 from mesh import until
 
 FAULTS = int(os.environ.get("CONTROLLER_FAULTS", 60))
+#: Two control nodes take turns with more faults, and need longer for each.
+FAULTS_OF_PAIR = int(os.environ.get("CONTROLLER_FAULTS", 24))
 SEED = int(os.environ.get("CONTROLLER_FAULTS_SEED", 1))
-CONTROLS = int(os.environ.get("CONTROLLER_FAULTS_CONTROLS", 1))
-STORE = os.environ.get("CONTROLLER_FAULTS_STORE", "sqlite")
 #: Faults between two checks of everything.
 ROUND = 12
 #: Seconds until everything is at rest once all is back: the housekeeping period, and some more for a busy machine.
@@ -25,18 +27,28 @@ REST = 75
 
 @pytest.mark.timeout(120 + 4 * FAULTS)
 def test_no_fault_loses_a_job_or_runs_it_twice(mesh):
-    rng = random.Random(SEED)
-    world = World(mesh, rng, CONTROLS, STORE)
+    check_faults(World, mesh, FAULTS)
+
+
+@pytest.mark.skipif(postgres.programs() is None, reason="PostgreSQL is not installed (Debian: apt-get install postgresql)")
+@pytest.mark.timeout(120 + 6 * FAULTS_OF_PAIR)
+def test_nor_does_one_with_two_control_nodes_and_postgresql(mesh):
+    check_faults(Pair, mesh, FAULTS_OF_PAIR)
+
+
+def check_faults(kind, mesh, faults):
+    """Plays that many faults in a world of this kind."""
+    world = kind(mesh, random.Random(SEED))
     done = total = 0
     try:
-        while done < FAULTS:
-            number = min(ROUND, FAULTS - done)
+        while done < faults:
+            number = min(ROUND, faults - done)
             world.note(f"--- faults {done + 1} to {done + number}")
             total += play(world, number)
             done += number
     except BaseException as error:
         history = "\n".join(world.history)
-        again = f"CONTROLLER_FAULTS={FAULTS} CONTROLLER_FAULTS_SEED={SEED}"
+        again = f"CONTROLLER_FAULTS={faults} CONTROLLER_FAULTS_SEED={SEED}"
         raise AssertionError(f"{error}\n\n{history}\n\nafter {done} faults; {again}") from error
     finally:
         world.close()
@@ -53,6 +65,8 @@ def play(world, faults):
                 world.note(f"half of {job.name}")
                 job.submit(is_whole=False)
                 halves.append(job.name)
+            elif rng.random() < 0.2 and len(world.controls) > 1:
+                at_once(world, job, jobs, unsure)
             else:
                 amid = rng.random() < 0.1
                 acknowledged = job.submit(lambda: fault(world, jobs) if amid else None)  # noqa: B023
@@ -73,9 +87,24 @@ def play(world, faults):
     return len(jobs)
 
 
+def at_once(world, job, jobs, unsure):
+    """Two clients submit at once, each to its own control node, so that two schedulers see both jobs."""
+    both = [job, choose(world, jobs)]
+    controls = [world.mesh[name] for name in world.controls if name not in world.down | world.stopped]
+    if len(controls) < len(both):
+        controls = [world.control()] * len(both)
+    world.note(f"{both[0].name} and {both[1].name} at once")
+    with ThreadPoolExecutor() as pool:
+        acknowledged = list(pool.map(lambda one, control: one.submit(control=control), both, controls))
+    for one, is_acknowledged in zip(both, acknowledged, strict=True):
+        (jobs if is_acknowledged else unsure).append(one)
+
+
 def fault(world, jobs):
     """One fault."""
     rng = world.rng
+    if len(world.controls) > 1 and rng.random() < 0.35:
+        return world.own_fault(rng.choice(SPANS))
     name, span = rng.choice(world.executions), rng.choice(SPANS)
     control = rng.choice(world.controls)
     open_jobs = [job for job in jobs if not job.final]
