@@ -1,6 +1,34 @@
 """What becomes of jobs when something around them fails, one failure each, with one control node.
 
-The table in docs/controller.md names the test of each row. All of them at once, in any order: `test_controller_faults.py`.
+The table in docs/controller.md has the words, this one the tests of each failure, here unless a file is named. All of them
+at once, in any order: `test_controller_faults.py`, with one control node and with two.
+
+    control node restarts         test_controller.py: test_a_killed_control_node_goes_on_where_it_was;
+                                  test_a_suspended_control_node_goes_on
+    control node lost             test_controller_many.py: test_a_lost_owner_is_taken_over_and_follows_when_it_is_back,
+                                  test_a_job_that_was_not_sent_is_asked_for_and_waits_for_its_payload,
+                                  test_a_job_on_the_lost_control_node_itself_fails_and_is_cancelled_there,
+                                  test_with_onloss_fail_the_jobs_of_a_lost_owner_fail
+    its disk lost                 test_controller_many.py: test_what_only_a_lost_disk_held_fails_when_its_node_is_declared_dead
+    an instance's daemon killed   test_the_daemon_of_an_instance_may_die_and_come_back
+    instance lost                 test_what_is_left_on_a_lost_instance_is_ended_at_its_return,
+                                  test_an_instance_declared_dead_that_returns_starts_nothing_of_before;
+                                  retries: src/controller/driver/tests/loss.rs
+    link down, mesh in halves     src/controller/driver/tests/loss.rs: a_short_silence_is_nothing_but_a_pause;
+                                  halves: test_controller_faults.py alone
+    one is cut from PostgreSQL    test_controller_many.py: test_a_control_node_that_is_cut_from_the_store_stands_down
+    PostgreSQL away from all      test_controller_many.py: test_without_the_store_running_jobs_go_on_and_submissions_wait
+    store lost its last commits   test_a_store_that_lost_its_last_commits
+    disk of a control node full   test_a_full_disk_of_a_control_node
+    disk of an instance full      test_a_full_disk_of_an_instance_is_an_error_that_a_retry_may_mend
+    a stranger's cancel, release  test_a_strangers_cancel_or_release_on_the_instance_is_an_error_of_the_job;
+                                  test_controller.py: test_a_cancel_reaches_the_runner
+    runner too old, missing       src/controller/driver/tests/health.rs:
+                                  a_runner_that_is_missing_or_too_old_makes_its_node_unavailable_and_is_asked_ever_more_rarely
+    runner without a result       test_a_runner_without_a_result_is_an_error_with_its_last_words
+    failed health check           test_a_failed_health_check_stops_new_jobs_and_ends_none
+    quota of a cluster            src/controller/core/tests/life.rs: a_quota_refusal_backs_off_and_costs_no_retry
+    two daemons, one node ID      test_controller_many.py: test_of_two_processes_with_one_node_id_the_later_one_works
 """
 
 import contextlib
