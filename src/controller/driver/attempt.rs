@@ -125,8 +125,7 @@ impl JobDriver {
         }
     }
 
-    /// The control node that an ended attempt was taken over from may not have read all of its output, nor released its
-    /// unit: both is done from here.
+    /// The control node that an ended attempt was taken over from may not have released its unit: that is done from here.
     async fn inherit_ended(&self, job: &Job, attempt: &Attempt) -> Result<(), Error> {
         if !self.store.is_shared() || self.children.known(&attempt.unit.to_string()) != Known::Unknown {
             return Ok(());
@@ -302,9 +301,7 @@ impl JobDriver {
         let unread = job.attempt(n).filter(|attempt| attempt.has_unread_output() && !is_copied);
         if let (Some(unit), Some(attempt)) = (self.first_unit(id), unread) {
             let child = attempt.unit.to_string();
-            // A job that was taken over after its end has a unit here whose output has not begun.
-            let is_its = [0, n.0].contains(&unit.extra().output_attempt);
-            if is_its && self.children.known(&child) == Known::Here {
+            if unit.extra().output_attempt == n.0 && self.children.known(&child) == Known::Here {
                 let mut output = AttemptOutput::begin(Some(unit), &job, n, "").await?;
                 let mut stream = self.children.follow(child.clone(), output.position()).await;
                 loop {

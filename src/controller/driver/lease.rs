@@ -260,12 +260,12 @@ impl JobDriver {
         Ok(())
     }
 
-    /// A job that was submitted elsewhere gets a unit here, which has its output from the first byte on, if it runs or its
-    /// output is not read to the end.
+    /// A job that was submitted elsewhere gets a unit here, which has its output from the first byte on, unless nothing is
+    /// expected of it any more.
     pub(super) async fn ensure_unit(&self, job: &Job) -> Result<(), Error> {
         let was_submitted = job.kind != JobKind::ProjectSync;
-        let is_unread = job.state.is_final() && job.current().is_some_and(Attempt::has_unread_output);
-        let has_output = job.state.is_active() || is_unread;
+        // Also one that is lost: what is read of it once there is news needs a place.
+        let has_output = !job.state.is_final() && job.current().is_some_and(Attempt::is_open);
         if !has_output || !was_submitted || self.first_unit(job.id).is_some() {
             return Ok(());
         }
