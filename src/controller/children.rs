@@ -119,14 +119,11 @@ impl Children for RegistryChildren {
                 let adopted = self.adopt_pod(&request).await?;
                 return adopted.ok_or_else(|| format!("no pod of unit {} is there", request.unit));
             }
-            let request = AdoptRequest {
-                node: request.node.to_string(),
-                unit: request.unit,
-                tls_client: request.tls,
-                sign_work: request.signed,
-                signature: None,
-            };
-            self.0.adopt(request, Caller::local()).await.map(drop).map_err(|error| error.to_string())
+            let ChildRequest { unit, node, work_type, params, signed, tls, ttl: _, pod: _ } = request;
+            let (node, params) = (node.to_string(), BTreeMap::from([(PARAMS.to_owned(), params)]));
+            let request = AdoptRequest { node, unit, tls_client: tls, sign_work: signed, signature: None };
+            let adopted = self.0.adopt_child(request, &work_type, params).await;
+            adopted.map(drop).map_err(|error| error.to_string())
         })
     }
 

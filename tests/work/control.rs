@@ -226,7 +226,7 @@ async fn serve(stream: DuplexStream, name: NodeId, registry: Registry, mut mode:
 
 fn words(line: &str) -> Value {
     let words: Vec<&str> = line.split_whitespace().collect();
-    serde_json::json!({"command": words[0], "subcommand": words[1], "unitid": words[2]})
+    serde_json::json!({"command": words[0], "subcommand": words[1], "unitid": words.get(2)})
 }
 
 async fn answer(
@@ -246,6 +246,7 @@ async fn answer(
     };
     match command["subcommand"].as_str().unwrap() {
         "submit" => submit(command, registry, reader, writer, mode).await.map(Some),
+        "list" => Ok(Some(listed(registry, mode.go).await?)),
         "status" => registry.status(id).await.map(|report| Some(serde_json::to_string(&report).unwrap())),
         "cancel" => registry.cancel(id, &caller).await.map(|o| Some(told(o, "cancelled", "cancel pending"))),
         "release" => {
@@ -265,6 +266,17 @@ async fn answer(
         }
         _ => Err(WorkError::NotStarted("bad command".into())),
     }
+}
+
+/// All units. A Go node shows no parameters of those that have ended.
+async fn listed(registry: &Registry, go: bool) -> Result<String, WorkError> {
+    let mut units = serde_json::to_value(registry.list(None).await?).unwrap();
+    for unit in units.as_object_mut().unwrap().values_mut() {
+        if go && unit["State"].as_u64() > Some(1) {
+            unit["ExtraData"] = Value::Null;
+        }
+    }
+    Ok(units.to_string())
 }
 
 async fn submit(

@@ -3,6 +3,9 @@
 
 use std::sync::Arc;
 
+use meshd::controller::children::RegistryChildren;
+use meshd::controller::core::InstanceName;
+use meshd::controller::driver::world::{ChildRequest, Children as _};
 use meshd::rpc::request::SubmitRequest;
 use meshd::work::{Options, Outcome, Registry, Started, State};
 
@@ -337,4 +340,54 @@ async fn a_ttl_bounds_the_wait_for_the_start() {
     let report = finished(&pair.near, &id).await;
     assert_eq!(report.state, State::Failed);
     assert!(report.detail.starts_with("Work unit expired on "), "{}", report.detail);
+}
+
+#[tokio::test]
+async fn a_child_is_adopted_from_a_node_that_gave_it_another_id_also_after_its_end() {
+    let pair = Pair::new().await;
+    pair.mesh.pretend_go(true);
+    let children = RegistryChildren(pair.near.clone());
+    for (job, script, end) in [
+        (1, "echo running; sleep 1000", false),
+        (2, "echo '{\"status\": \"starting\", \"cwd\": \"'$1'/project\"}'", true),
+    ] {
+        let unit = format!("c000000abn{job}a1r0000000{job}");
+        let params = format!("{} sh --private-data-dir=/tmp/meshd_{unit}", shlex::try_quote(script).unwrap());
+        let there = run_as(&pair.far, request("localhost", "sh", &params), b"").await;
+        // Another one, of which no more is known.
+        let other = run_as(&pair.far, request("localhost", "sh", "'echo /tmp/meshd_other'"), b"").await;
+        finished(&pair.far, &other).await;
+        match end {
+            true => drop(finished(&pair.far, &there).await),
+            false => drop(until(&pair.far, &there, |report| report.stdout_size > 0).await),
+        }
+        let adopted = ChildRequest {
+            unit: unit.clone(),
+            node: InstanceName::from("n2"),
+            work_type: "sh".to_owned(),
+            params: format!("--private-data-dir=/tmp/meshd_{unit} --delete"),
+            signed: false,
+            tls: None,
+            ttl: None,
+            pod: None,
+        };
+        children.adopt(adopted).await.unwrap();
+        let shown = until(&pair.near, &unit, |report| report.stdout_size > 0).await;
+        assert_eq!(shown.extra_data["RemoteUnitID"], there.as_str(), "{shown:?}");
+        if end {
+            assert_eq!(finished(&pair.near, &unit).await.state, State::Succeeded);
+            assert_eq!(collect(&pair.near, &unit, 0).await, collect(&pair.far, &there, 0).await);
+        }
+        assert!(children.release(unit).await);
+        eventually_gone(&pair.far, &there).await;
+    }
+}
+
+async fn eventually_gone(registry: &Registry, id: &str) {
+    within(async {
+        while registry.status(id).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 }

@@ -1,6 +1,8 @@
 //! Taking over a unit that another node submitted to a third one: it gets a `remote` unit here, under its own ID, which
 //! follows it from its first byte on. The node that runs it is not asked first, and need not be there.
 
+use std::collections::BTreeMap;
+
 use super::{Registry, detached};
 use crate::rpc::request::AdoptRequest;
 use crate::wire::NodeId;
@@ -20,10 +22,36 @@ impl Registry {
     pub async fn adopt(&self, request: AdoptRequest, caller: Caller) -> Result<UnitId, WorkError> {
         let about = Subject { verb: Verb::Adopt, unit: Some(&request.unit), ..Subject::default() };
         self.check_signature(REMOTE, request.sign_work, &caller, &about)?;
-        detached(self.clone().take_over(request, caller.submitter())).await
+        let origin = RemoteExtra::default();
+        detached(self.clone().take_over(request, caller.submitter(), origin)).await
     }
 
-    async fn take_over(self, request: AdoptRequest, submitter: Submitter) -> Result<UnitId, WorkError> {
+    /// The same for the child of a job, of which the type and the parameters are known: a node that gave it an ID of its
+    /// own has nothing else to find it by.
+    ///
+    /// # Errors
+    /// Those of [`Self::adopt`].
+    pub async fn adopt_child(
+        &self,
+        request: AdoptRequest,
+        work_type: &str,
+        params: BTreeMap<String, String>,
+    ) -> Result<UnitId, WorkError> {
+        let origin = RemoteExtra {
+            remote_work_type: work_type.into(),
+            remote_params: params.into(),
+            ..RemoteExtra::default()
+        };
+        detached(self.clone().take_over(request, Submitter::Operator, origin)).await
+    }
+
+    /// `origin` has what is known of its submission.
+    async fn take_over(
+        self,
+        request: AdoptRequest,
+        submitter: Submitter,
+        origin: RemoteExtra,
+    ) -> Result<UnitId, WorkError> {
         let id: UnitId = request.unit.parse()?;
         let node = NodeId::new(&request.node).map_err(WorkError::from).and_then(|node| {
             if node == *self.units.node_id() { Err(WorkError::AdoptHere) } else { Ok(node) }
@@ -41,7 +69,7 @@ impl Registry {
             adopted: true,
             sign_work: request.sign_work,
             tls_client: tls_client.into(),
-            ..RemoteExtra::default()
+            ..origin
         };
         let mut status = Status::new(REMOTE, Extra::Remote(Box::new(remote)));
         status.life = Life::read(State::Pending, ADOPTING.into(), 0);

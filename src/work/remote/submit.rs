@@ -346,7 +346,12 @@ impl Remotes {
         }
     }
 
-    async fn open_results(&self, remote: &RemoteExtra, start: u64) -> Result<ControlSession, StepError> {
+    /// Opens the output of a unit there.
+    pub(super) async fn open_results(
+        &self,
+        remote: &RemoteExtra,
+        start: u64,
+    ) -> Result<ControlSession, StepError> {
         let mut session = ControlSession::connect(&*self.dialer, remote).await?;
         let signature = self.sign_request(remote, Verb::Results)?;
         session
