@@ -255,7 +255,8 @@ impl Followed {
         };
         let status = watch.now();
         let end = match status.state {
-            UnitState::Failed if status.is_gone => ChildEnd::Released,
+            UnitState::Failed if status.was_released => ChildEnd::Released,
+            UnitState::Failed if status.is_gone => ChildEnd::Unknown,
             UnitState::Succeeded => ChildEnd::Succeeded,
             UnitState::Canceled => ChildEnd::Canceled,
             UnitState::Pending | UnitState::Running | UnitState::Failed => ChildEnd::Failed,

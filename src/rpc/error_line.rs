@@ -10,8 +10,10 @@ use std::fmt;
 pub enum ErrorCode {
     /// The node does not know the command or its subcommand.
     UnknownCommand,
-    /// The node has no such unit, or has released it.
+    /// The node has no such unit, and knows of none.
     UnknownUnit,
+    /// The node had such a unit, and remembers its release.
+    ReleasedUnit,
     /// The node has no such work type.
     UnknownWorkType,
     /// Another unit has the ID that was chosen.
@@ -38,6 +40,11 @@ impl ErrorCode {
         matches!(self, Self::SignatureNotYet | Self::SubmittedAgain)
     }
 
+    /// Whether the node has no such unit.
+    pub fn is_no_unit(self) -> bool {
+        matches!(self, Self::UnknownUnit | Self::ReleasedUnit)
+    }
+
     /// The table. A text that begins with a name of the client's choice decides nothing.
     fn of(text: &str) -> Self {
         let (begins, ends) = (|words: &str| text.starts_with(words), |words: &str| text.ends_with(words));
@@ -52,6 +59,7 @@ impl ErrorCode {
             "bad command" => Self::UnknownCommand,
             // Newer Go nodes repeat the command behind it.
             _ if begins("Unknown command") => Self::UnknownCommand,
+            _ if begins("unknown work unit") && text.contains(": it was released ") => Self::ReleasedUnit,
             _ if begins("unknown work unit") => Self::UnknownUnit,
             _ if begins("unknown work type") => Self::UnknownWorkType,
             _ if begins("workunit ID ") && text.contains("is already in use") => Self::UnitIdInUse,
@@ -126,6 +134,15 @@ mod tests {
         for (text, code) in RECORDED {
             assert_eq!(ErrorLine::new(text).code(), code, "{text}");
         }
+    }
+
+    #[test]
+    fn our_nodes_remember_a_release() {
+        let code = |text: &str| ErrorLine::new(text).code();
+        let released = code("unknown work unit abcd1234: it was released 7 s ago");
+        assert_eq!(released, ErrorCode::ReleasedUnit);
+        assert!(released.is_no_unit() && code("unknown work unit abcd1234").is_no_unit());
+        assert!(!code("unknown work type abcd1234").is_no_unit());
     }
 
     #[test]

@@ -99,6 +99,9 @@ pub struct RemoteExtra {
     /// Its node does not know it, or no longer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub gone: bool,
+    /// Its node remembers that it was released there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub was_released: bool,
     /// Fields of newer nodes, kept.
     #[serde(flatten)]
     pub rest: Rest,

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use meshd::controller::children::RegistryChildren;
-use meshd::controller::core::InstanceName;
-use meshd::controller::driver::world::{ChildRequest, Children as _};
+use meshd::controller::core::{ChildEnd, InstanceName};
+use meshd::controller::driver::world::{ChildNews, ChildRequest, Children as _};
 use meshd::rpc::request::SubmitRequest;
 use meshd::work::{Options, Outcome, Registry, Started, State};
 
@@ -361,17 +361,7 @@ async fn a_child_is_adopted_from_a_node_that_gave_it_another_id_also_after_its_e
             true => drop(finished(&pair.far, &there).await),
             false => drop(until(&pair.far, &there, |report| report.stdout_size > 0).await),
         }
-        let adopted = ChildRequest {
-            unit: unit.clone(),
-            node: InstanceName::from("n2"),
-            work_type: "sh".to_owned(),
-            params: format!("--private-data-dir=/tmp/meshd_{unit} --delete"),
-            signed: false,
-            tls: None,
-            ttl: None,
-            pod: None,
-        };
-        children.adopt(adopted).await.unwrap();
+        children.adopt(child(&unit)).await.unwrap();
         let shown = until(&pair.near, &unit, |report| report.stdout_size > 0).await;
         assert_eq!(shown.extra_data["RemoteUnitID"], there.as_str(), "{shown:?}");
         if end {
@@ -380,6 +370,38 @@ async fn a_child_is_adopted_from_a_node_that_gave_it_another_id_also_after_its_e
         }
         assert!(children.release(unit).await);
         eventually_gone(&pair.far, &there).await;
+    }
+}
+
+/// The child of a job, as its control node asks for it.
+fn child(unit: &str) -> ChildRequest {
+    ChildRequest {
+        unit: unit.to_owned(),
+        node: InstanceName::from("n2"),
+        work_type: "sh".to_owned(),
+        params: format!("--private-data-dir=/tmp/meshd_{unit} --delete"),
+        signed: false,
+        tls: None,
+        ttl: None,
+        pod: None,
+    }
+}
+
+#[tokio::test]
+async fn a_child_that_was_released_on_its_node_is_not_one_that_never_was_there() {
+    let pair = Pair::new().await;
+    let children = RegistryChildren(pair.near.clone());
+    let (released, never) = ("c000000abn1a1r00000001", "c000000abn2a1r00000002");
+    let asked = SubmitRequest { unit_id: Some(released.to_owned()), ..request("localhost", "sh", "true") };
+    run_as(&pair.far, asked, b"").await;
+    within(pair.far.release(released, false, &me())).await.unwrap();
+    for (unit, wanted) in [(released, ChildEnd::Released), (never, ChildEnd::Unknown)] {
+        children.adopt(child(unit)).await.unwrap();
+        let mut stream = children.follow(unit.to_owned(), 0).await;
+        match within(stream.next()).await {
+            ChildNews::Ended { end, .. } => assert_eq!(end, wanted, "{unit}"),
+            news => panic!("{unit}: {news:?}"),
+        }
     }
 }
 

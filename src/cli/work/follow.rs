@@ -10,7 +10,7 @@ use crate::cli::{
     exit::{Exit, Failure},
     output::interrupted,
 };
-use crate::rpc::{CallError, ErrorCode, FollowEvent, FollowedOutput, UnitReport, UnitState};
+use crate::rpc::{CallError, FollowEvent, FollowedOutput, UnitReport, UnitState};
 
 /// Follows `unit` from byte `start` of its output to its end. With `--json` the final status goes to standard
 /// error, since standard output is the job's own.
@@ -90,7 +90,7 @@ fn left_early(context: &Context, unit: &str, position: u64, failure: Failure) ->
 
 /// A refusal to do something with a unit, with a way on.
 pub(super) fn of_unit(error: CallError, context: &Context) -> Failure {
-    let unknown = matches!(&error, CallError::Refused(line) if line.code() == ErrorCode::UnknownUnit);
+    let unknown = matches!(&error, CallError::Refused(line) if line.code().is_no_unit());
     let failure = Failure::from(error);
     if !unknown {
         return failure;

@@ -104,7 +104,7 @@ impl<'a> Driven<'a> {
                 let gone = Evidence {
                     status: None,
                     job_explanation: None,
-                    child: ChildEnd::Released,
+                    child: ChildEnd::Unknown,
                     detail: String::new(),
                     tail: String::new(),
                 };

@@ -45,8 +45,10 @@ pub enum ChildEnd {
     Failed,
     /// Its unit was canceled.
     Canceled,
-    /// Its node no longer knows the unit.
+    /// Its unit was released.
     Released,
+    /// Its node does not know the unit, and does not remember that it had it.
+    Unknown,
 }
 
 /// What is known about an attempt that has ended.
@@ -165,6 +167,7 @@ pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict
     let explanation = match evidence.child {
         ChildEnd::Canceled => at.with_verb("was cancelled"),
         ChildEnd::Released => at.with_verb("was released"),
+        ChildEnd::Unknown => format!("{at} is gone: it was released there, or the node was installed again"),
         ChildEnd::Succeeded | ChildEnd::Failed => {
             let mut text = format!("{at} ended without a final status: {}", evidence.detail);
             if !evidence.tail.is_empty() {

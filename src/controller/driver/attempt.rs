@@ -234,14 +234,15 @@ impl JobDriver {
             }
         };
         let was_asked_for = attempt.progress == Progress::Lost || attempt.sender != self.node;
-        if end == ChildEnd::Released && !is_running && was_asked_for {
+        if end == ChildEnd::Unknown && !is_running && was_asked_for {
             // Its node does not have it, so it does not run.
             return self.unknown(id, n).await;
         }
         output.parser.finish();
         // Before the end is known: the next attempt may begin at once.
         self.copy_missing(&unit, &mut output, false).await;
-        if end == ChildEnd::Released && output.parser.final_status().is_none() && self.is_lost(id, n).await? {
+        let is_gone = matches!(end, ChildEnd::Released | ChildEnd::Unknown);
+        if is_gone && output.parser.final_status().is_none() && self.is_lost(id, n).await? {
             // It is over, so another one may follow.
             return self.unknown(id, n).await;
         }

@@ -29,6 +29,8 @@ pub struct ChildStatus {
     pub contacts: Option<u64>,
     /// The node that runs it does not know it, or no longer.
     pub is_gone: bool,
+    /// That node remembers that it was released there.
+    pub was_released: bool,
 }
 
 /// What a token between control nodes is bound to.
@@ -71,6 +73,7 @@ impl ChildWatch {
             is_accepted: is_there || state != State::Pending,
             contacts,
             is_gone,
+            was_released: status.remote().is_some_and(|remote| remote.was_released),
         }
     }
 

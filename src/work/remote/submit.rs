@@ -138,7 +138,7 @@ impl Remotes {
     ) -> Result<bool, StepError> {
         if !entry.link().is_half_there() {
             let told = match ask_status(session, &remote.remote_unit_id).await {
-                Err(error) if error.code() == Some(ErrorCode::UnknownUnit) => {
+                Err(error) if error.code().is_some_and(ErrorCode::is_no_unit) => {
                     // Without an answer to its submission, no unit that is there was sent a payload.
                     self.release_unanswered(entry, remote, session.peer).await?;
                     return Ok(false);
@@ -242,7 +242,7 @@ impl Remotes {
             }
         };
         match session.connection.command(&Request::Work(request)).await {
-            Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownUnit => Ok(false),
+            Err(CallError::Refused(line)) if line.code().is_no_unit() => Ok(false),
             answered => Ok(answered.map(|_| true)?),
         }
     }
@@ -368,14 +368,16 @@ impl Remotes {
         error: StepError,
         have: u64,
     ) -> Result<(), StepError> {
-        if error.code() != Some(ErrorCode::UnknownUnit) {
-            return Err(error);
-        }
+        let Some(code) = error.code().filter(|code| code.is_no_unit()) else { return Err(error) };
         if self.find_there(entry, &extra(entry), peer).await?.is_some() {
             // It is followed under that ID.
             return Ok(());
         }
-        self.note(entry, Durability::Deferred, |remote| remote.gone = true).await?;
+        let was_released = code == ErrorCode::ReleasedUnit;
+        self.note(entry, Durability::Deferred, |remote| {
+            (remote.gone, remote.was_released) = (true, was_released);
+        })
+        .await?;
         let node = extra(entry).remote_node.into();
         entry.link().news.send_modify(|news| news.gone = true);
         entry.apply(self.units.store(), Event::RemoteGone { node, stdout_size: have }).await;

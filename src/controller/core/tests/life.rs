@@ -115,6 +115,9 @@ fn the_first_rule_that_applies_decides() {
     assert_eq!(told(false, &stranger), (Ending::Error, "unit U was cancelled on e1".into()));
     let released = seen(None, ChildEnd::Released, "", "");
     assert_eq!(told(false, &released), (Ending::Error, "unit U was released on e1".into()));
+    let unknown = seen(None, ChildEnd::Unknown, "", "");
+    let text = "unit U on e1 is gone: it was released there, or the node was installed again";
+    assert_eq!(told(false, &unknown), (Ending::Error, text.into()));
 }
 
 #[test]

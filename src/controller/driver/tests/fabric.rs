@@ -257,7 +257,7 @@ impl Units {
 
     fn fetch(&mut self, unit: &str, local: &mut Local) {
         let Some(there) = self.there.get_mut(unit) else {
-            local.end = Some((ChildEnd::Released, format!("unit {unit} is gone")));
+            local.end = Some((ChildEnd::Unknown, format!("unit {unit} is gone")));
             return;
         };
         if local.is_cancelled && there.end.is_none() {
