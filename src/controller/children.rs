@@ -144,6 +144,14 @@ impl Children for RegistryChildren {
         })
     }
 
+    fn withhold(&self, unit: String) -> Doing<'_, ()> {
+        Box::pin(async move {
+            if let Err(error) = self.0.withhold_child(&unit).await {
+                tracing::warn!(unit, %error, "a child that is to be cancelled may start before");
+            }
+        })
+    }
+
     fn release(&self, unit: String) -> Doing<'_, bool> {
         Box::pin(async move {
             match self.0.release_child(&unit).await {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::discovery::Sightings;
 use super::world::ChildHere;
 use super::{AWAY, JobDriver, times};
-use crate::controller::core::{Attempt, Fence, InstanceName, Job, JobId, JobKind, Tenure, Time};
+use crate::controller::core::{Attempt, Duty, Fence, InstanceName, Job, JobId, JobKind, Tenure, Time};
 use crate::controller::store::{Error, Kept, Standing};
 
 /// As many failures in that time end the controller of this node.
@@ -158,7 +158,17 @@ impl JobDriver {
         let mut did_act = false;
         loop {
             let tenure = *renewals.borrow_and_update();
-            let may_act = self.may_act();
+            let mut may_act = self.may_act();
+            let mut look_again = None;
+            if may_act && !did_act {
+                let is_known = self.withhold_unwanted().await.unwrap_or_else(|error| {
+                    tracing::debug!(%error, "children wait until it is known which of them are wanted");
+                    false
+                });
+                look_again = Some(AWAY).filter(|_| !is_known);
+                // The store may have taken longer than the lease lasts.
+                may_act = is_known && self.may_act();
+            }
             match (did_act, may_act) {
                 (true, false) => {
                     tracing::warn!(
@@ -170,13 +180,29 @@ impl JobDriver {
             }
             did_act = may_act;
             self.children.let_act(may_act);
-            let end = tenure.filter(|_| may_act).map(|tenure| self.time_left(tenure.renewed));
+            let end = tenure.filter(|_| may_act).map(|tenure| self.time_left(tenure.renewed)).or(look_again);
             tokio::select! {
                 // The driver keeps the sender, so this cannot fail.
                 _never = renewals.changed() => {}
                 () = sleep(end.unwrap_or_default()), if end.is_some() => {}
             }
         }
+    }
+
+    /// A cancel that was saved while nothing could be sent is known to the children before they are: none of them starts
+    /// after it. Returns false if the lease is another one by now.
+    async fn withhold_unwanted(&self) -> Result<bool, Error> {
+        let fence = self.fence();
+        for job in self.store.driven(fence.clone()).await? {
+            for (n, duty) in job.duties() {
+                let unit = job.attempt(n).map(|attempt| attempt.unit.to_string());
+                match (duty, unit) {
+                    (Duty::Cancel | Duty::Release, Some(unit)) => self.children.withhold(unit).await,
+                    (Duty::Send | Duty::Follow | Duty::Ask | Duty::Nothing, _) | (_, None) => {}
+                }
+            }
+        }
+        Ok(self.fence() == fence)
     }
 
     /// How long this node may still act.

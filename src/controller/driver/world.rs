@@ -168,6 +168,9 @@ pub trait Children: Send + Sync + 'static {
     /// Has a unit cancelled, now or when its node answers.
     fn cancel(&self, unit: String) -> Doing<'_, ()>;
 
+    /// Notes that a unit is to be cancelled, and waits for nothing else: one that was not sent is never started.
+    fn withhold(&self, unit: String) -> Doing<'_, ()>;
+
     /// Has a unit released. Returns false if it has to be asked for again.
     fn release(&self, unit: String) -> Doing<'_, bool>;
 

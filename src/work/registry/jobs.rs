@@ -268,6 +268,21 @@ impl Registry {
         self.cancel_entry(&entry, &status).await
     }
 
+    /// Notes for the controller that a unit is to be cancelled, before [`Self::let_children_act`] lets it be sent. The node
+    /// that may run it is asked afterwards.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub async fn withhold_child(&self, unit: &str) -> Result<(), WorkError> {
+        let Ok(entry) = self.units.find(unit) else { return Ok(()) };
+        match entry.status().extra {
+            Extra::Remote(_) => self.remotes.withhold(&entry).await,
+            Extra::Kubernetes(_) => self.pods.cancel(&entry).await.map(drop),
+            // They are here, and began before anybody could be asked.
+            Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Other(_) => Ok(()),
+        }
+    }
+
     /// Releases a unit for the controller, which clients may not do.
     ///
     /// # Errors

@@ -275,6 +275,14 @@ impl Remotes {
         self.promise(entry, outcome).await
     }
 
+    /// Notes that a unit is to be cancelled, and waits for nothing.
+    pub(crate) async fn withhold(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
+        if entry.status().life.state.is_final() || entry.is_gone() {
+            return Ok(());
+        }
+        self.record_intent(entry, |remote| remote.local_cancelled = true).await
+    }
+
     /// Releases a unit here and there; with `force`, here in any case.
     pub(crate) async fn release(
         self: &Arc<Self>,

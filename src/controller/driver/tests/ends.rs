@@ -137,7 +137,7 @@ fn a_cancel_counts_from_the_moment_at_which_it_is_saved() {
     let (unit, job) = site.submit(json!({}));
     site.cancel_unit(&unit);
     assert_eq!(site.state(job), JobState::Canceled);
-    assert_eq!(site.unit(&unit).unwrap().state, UnitState::Canceled);
+    site.soon("its unit to say so", || site.unit(&unit).unwrap().state == UnitState::Canceled);
     site.operate(json!({"op": "resume"}));
     // While it is on its way to a node that does not answer: it never starts.
     let (unit, job) = site.submit(json!({}));

@@ -34,6 +34,8 @@ pub(super) enum Health {
 pub(super) struct FakeNode {
     /// There is a way to it.
     pub(super) routed: bool,
+    /// It answers nothing.
+    pub(super) is_deaf: bool,
     pub(super) tls: bool,
     /// Its work types, and whether they need signatures.
     pub(super) types: Vec<(String, bool)>,
@@ -47,6 +49,7 @@ impl FakeNode {
     pub(super) fn runner(name: &str) -> Self {
         Self {
             routed: true,
+            is_deaf: false,
             tls: false,
             types: vec![("ansible-runner".into(), false)],
             health: Health::Good(format!("uuid-{name}")),
@@ -91,6 +94,8 @@ pub(super) struct Units {
     pub(super) started: Vec<String>,
     /// The control node's process lives.
     is_up: bool,
+    /// It may start, cancel and release units on other nodes.
+    may_act: bool,
     dice: u64,
 }
 
@@ -145,7 +150,7 @@ impl Fabric {
 
     pub(super) fn set_up(&self, is_up: bool) {
         self.change(|units| {
-            units.is_up = is_up;
+            (units.is_up, units.may_act) = (is_up, false);
             units.local.values_mut().for_each(|unit| unit.in_contact = false);
         });
     }
@@ -170,6 +175,12 @@ impl Fabric {
         self.look(|units| units.local.get(unit).map_or(0, |local| local.output.len()))
     }
 
+    /// A unit is on the control node's disk with its payload, and was not sent.
+    pub(super) fn is_unsent(&self, unit: &str) -> bool {
+        let is_it = |local: &Local| local.input.is_some() && !local.is_sent && !local.is_cancelled;
+        self.look(|units| units.local.get(unit).is_some_and(is_it))
+    }
+
     /// Units here and on other nodes, those of health checks aside.
     pub(super) fn left(&self) -> Vec<String> {
         let is_job = |unit: &&String| ChildId::parse(unit).is_some();
@@ -186,7 +197,7 @@ impl FakeNode {
 
 impl Units {
     fn reaches(&self, node: &str) -> bool {
-        node == OWN || self.nodes.get(node).is_some_and(|node| node.routed)
+        node == OWN || self.nodes.get(node).is_some_and(|node| node.routed && !node.is_deaf)
     }
 
     /// The units of a job that run.
@@ -210,7 +221,8 @@ impl Units {
     fn settle_one(&mut self, unit: &str) {
         let Some(mut local) = self.local.remove(unit) else { return };
         let reaches = self.reaches(local.request.node.as_str());
-        if local.is_released && (reaches || !local.is_sent) {
+        let acts = self.may_act || ChildId::parse(unit).is_none();
+        if local.is_released && ((reaches && acts) || !local.is_sent) {
             self.there.remove(unit);
             return;
         }
@@ -221,7 +233,7 @@ impl Units {
             if !local.is_sent && local.is_cancelled {
                 local.end = Some((ChildEnd::Canceled, "Canceled".into()));
             }
-            if !local.is_sent && local.end.is_none() {
+            if !local.is_sent && local.end.is_none() && acts {
                 self.start(unit, &mut local, input);
             }
             if local.is_sent && local.end.is_none() {
@@ -260,7 +272,7 @@ impl Units {
             local.end = Some((ChildEnd::Unknown, format!("unit {unit} is gone")));
             return;
         };
-        if local.is_cancelled && there.end.is_none() {
+        if local.is_cancelled && self.may_act && there.end.is_none() {
             there.end = Some((ChildEnd::Canceled, "Canceled".into()));
         }
         local.output.clone_from(&there.output);
@@ -391,6 +403,16 @@ impl Children for FakeChildren {
             }
         });
         Box::pin(async { true })
+    }
+
+    fn withhold(&self, unit: String) -> Doing<'_, ()> {
+        self.cancel(unit)
+    }
+
+    fn let_act(&self, may_act: bool) {
+        if self.0.look(|units| units.may_act) != may_act {
+            self.0.change(|units| units.may_act = may_act);
+        }
     }
 
     fn check_pod(&self, _place: &PodPlace) -> Doing<'_, Result<(), String>> {

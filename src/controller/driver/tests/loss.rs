@@ -3,6 +3,7 @@
 use super::streams::{begun, events, process, whole};
 use super::*;
 use crate::controller::core::JobId;
+use crate::rpc::UnitState;
 use serde_json::{Value, json};
 
 /// A job that runs on a node of two, with its unit, its child and that node.
@@ -54,6 +55,30 @@ fn without_a_retry_a_lost_node_fails_its_jobs_and_its_return_cleans_up() {
     site.soon("the child to be cancelled and released", || site.fabric.left().is_empty());
     site.until("e1 to be checked and ready", || site.instance("e1").instance.node_state == NodeState::Ready);
     assert_eq!((site.state(job), site.output(&unit)), (JobState::Failed, begun()), "what is final stays");
+}
+
+#[test]
+fn the_unit_of_a_job_that_waits_for_another_attempt_goes_on_running_and_says_why() {
+    let mut site = Site::ready(&["e1"]);
+    let (unit, job, child, _) = on_a_node(&site, json!({"retry": {"max": 1, "on": ["error"]}}));
+    let shown = |site: &Site| site.unit(&unit).map(|shown| (shown.state, shown.detail)).unwrap();
+    site.soon("its unit to run", || shown(&site).0 == UnitState::Running);
+    site.operate(json!({"op": "instance.disable", "name": "e1"}));
+    site.fabric.end(&child, ChildEnd::Failed, "exit status 1");
+    let why = "waiting for an enabled instance in default";
+    site.until("its unit to say why", || shown(&site) == (UnitState::Running, why.to_owned()));
+    assert_eq!((site.state(job), site.explanation(job).as_str()), (JobState::Pending, why));
+    site.kill();
+    site.boot();
+    site.pass(seconds(1));
+    assert_eq!(shown(&site), (UnitState::Running, why.to_owned()), "also after a restart");
+    site.operate(json!({"op": "instance.enable", "name": "e1"}));
+    let next = site.running(job);
+    let runs = format!("Running on e1, unit {next}");
+    site.soon("its unit to say that it runs", || shown(&site) == (UnitState::Running, runs.clone()));
+    finish(&site, &next);
+    site.ended(job);
+    assert_eq!(shown(&site).0, UnitState::Succeeded);
 }
 
 #[test]
@@ -170,6 +195,26 @@ fn no_attempt_follows_a_saved_cancel() {
     let ended = site.ended(job);
     assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Canceled, 1));
     assert_eq!(site.fabric.left(), [""; 0]);
+}
+
+#[test]
+fn a_cancel_that_was_saved_before_a_kill_is_known_before_anything_is_sent() {
+    let mut site = Site::ready(&["e1"]);
+    site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = true);
+    let (unit, job) = site.submit(json!({"retry": {"max": 2}}));
+    let child = |site: &Site| site.job(job).attempts.first().map(|attempt| attempt.unit.to_string());
+    site.until("its child to wait", || child(&site).is_some_and(|child| site.fabric.is_unsent(&child)));
+    let child = child(&site).unwrap();
+    site.run(site.driver().store.cancel(None, job)).unwrap();
+    assert!(site.fabric.is_unsent(&child), "the cancel is saved, and not passed on yet");
+    site.kill();
+    site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = false);
+    site.boot();
+    let ended = site.ended(job);
+    assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Canceled, 1));
+    assert!(!site.fabric.look(|units| units.started.contains(&child)), "it never started");
+    assert_eq!(site.unit(&unit).unwrap().state, UnitState::Canceled);
+    site.until("its child to go", || site.fabric.left().is_empty());
 }
 
 #[test]
