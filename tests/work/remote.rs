@@ -413,3 +413,22 @@ async fn eventually_gone(registry: &Registry, id: &str) {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_child_that_is_withheld_before_the_controller_may_act_never_starts() {
+    let pair = Pair::with(|options| options.is_child = Some(|unit| unit.as_str().starts_with('c'))).await;
+    let asked = |unit: &str| SubmitRequest { unit_id: Some(unit.to_owned()), ..sh("echo x") };
+    let (wanted, unwanted) = ("c000000abn1a1r00000001", "c000000abn2a1r00000002");
+    for unit in [wanted, unwanted] {
+        let submission = pair.near.submit(asked(unit), me()).await.unwrap();
+        tokio::spawn(submission.finish());
+        until(&pair.near, unit, |report| report.detail != "Waiting for Input Data").await;
+    }
+    within(pair.near.withhold_child(unwanted)).await.unwrap();
+    within(pair.near.withhold_child("nobody12")).await.unwrap();
+    pair.near.let_children_act(true);
+    assert_eq!(finished(&pair.near, wanted).await.state, State::Succeeded);
+    let report = finished(&pair.near, unwanted).await;
+    assert_eq!((report.state, report.detail.as_str()), (State::Failed, "Locally Cancelled"));
+    assert_eq!(pair.far.list(None).await.unwrap().len(), 1);
+}
