@@ -15,7 +15,7 @@ fn what_this_program_prints_is_in_the_table() {
     let unit = || "abcd".to_owned();
     for (error, wanted) in [
         (WorkError::UnknownUnit(unit()), ErrorCode::UnknownUnit),
-        (WorkError::Released { unit: unit(), seconds: 3 }, ErrorCode::UnknownUnit),
+        (WorkError::Released { unit: unit(), seconds: 3 }, ErrorCode::ReleasedUnit),
         (WorkError::UnknownType("sh".to_owned()), ErrorCode::UnknownWorkType),
         (WorkError::InUse(unit()), ErrorCode::UnitIdInUse),
         (WorkError::SubmittedAgain(unit()), ErrorCode::SubmittedAgain),

@@ -165,7 +165,9 @@ mod tests {
             "failed": unit(3, "runner", 5, Value::Null),
             "done": unit(2, "runner", 5, Value::Null),
         });
-        assert_eq!(ended(&units, "runner"), ["done", "failed"]);
+        let mut found = ended(&units, "runner");
+        found.sort_unstable();
+        assert_eq!(found, ["done", "failed"]);
         assert_eq!(ended(&json!([]), "runner"), [""; 0]);
         assert!(names(br#"{"cwd": "/tmp/meshd_c1n1/project"}"#, "meshd_c1n1"));
         assert!(!names(b"meshd_", "meshd_c1n1"));
