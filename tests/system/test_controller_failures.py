@@ -15,7 +15,7 @@ at once, in any order: `test_controller_faults.py`, with one control node or two
                                   test_an_instance_declared_dead_that_returns_starts_nothing_of_before;
                                   retries: src/controller/driver/tests/loss.rs
     link down, mesh in halves     src/controller/driver/tests/loss.rs: a_short_silence_is_nothing_but_a_pause;
-                                  halves: test_controller_faults.py alone
+                                  halves: test_controller_faults.py, with two control nodes
     one is cut from PostgreSQL    test_controller_many.py: test_a_control_node_that_is_cut_from_the_store_stands_down
     PostgreSQL away from all      test_controller_many.py: test_without_the_store_running_jobs_go_on_and_submissions_wait
     store lost its last commits   test_a_store_that_lost_its_last_commits

@@ -1,7 +1,7 @@
 """Faults of everything around jobs, in a seeded order, and a model of what must be true of jobs afterwards.
 
-CONTROLLER_FAULTS sets the number of faults and CONTROLLER_FAULTS_SEED the seed. CONTROLLER_FAULTS_CONTROLS=2 has two
-control nodes and a PostgreSQL of the test's own.
+CONTROLLER_FAULTS sets the number of faults with one control node, CONTROLLER_FAULTS_PAIR that with two and a PostgreSQL of
+the test's own, and CONTROLLER_FAULTS_SEED the seed.
 """
 
 import os
@@ -17,7 +17,7 @@ from mesh import until
 
 FAULTS = int(os.environ.get("CONTROLLER_FAULTS", 60))
 SEED = int(os.environ.get("CONTROLLER_FAULTS_SEED", 1))
-CONTROLS = int(os.environ.get("CONTROLLER_FAULTS_CONTROLS", 1))
+PAIR_FAULTS = int(os.environ.get("CONTROLLER_FAULTS_PAIR", 24))
 #: Faults between two checks of everything.
 ROUND = 12
 #: Seconds until everything is at rest once all is back: the housekeeping period, and some more for a busy machine.
@@ -26,11 +26,16 @@ REST = 75
 
 @pytest.mark.timeout(120 + 6 * FAULTS)
 def test_no_fault_loses_a_job_or_runs_it_twice(mesh):
-    check_faults(Pair if CONTROLS == 2 else World, mesh, FAULTS)
+    check_faults(World, mesh, FAULTS, "CONTROLLER_FAULTS")
 
 
-def check_faults(kind, mesh, faults):
-    """Plays that many faults in a world of this kind."""
+@pytest.mark.timeout(120 + 6 * PAIR_FAULTS)
+def test_no_fault_loses_a_job_or_runs_it_twice_with_two_control_nodes(mesh):
+    check_faults(Pair, mesh, PAIR_FAULTS, "CONTROLLER_FAULTS_PAIR")
+
+
+def check_faults(kind, mesh, faults, variable):
+    """Plays that many faults in a world of this kind; the variable has their number."""
     world = kind(mesh, random.Random(SEED))
     done = total = 0
     try:
@@ -41,7 +46,7 @@ def check_faults(kind, mesh, faults):
             done += number
     except BaseException as error:
         history = "\n".join(world.history)
-        again = f"CONTROLLER_FAULTS={faults} CONTROLLER_FAULTS_SEED={SEED} CONTROLLER_FAULTS_CONTROLS={CONTROLS}"
+        again = f"{variable}={faults} CONTROLLER_FAULTS_SEED={SEED}"
         raise AssertionError(f"{error}\n\n{history}\n\nafter {done} faults; {again}") from error
     finally:
         world.close()

@@ -183,9 +183,7 @@ impl JobDriver {
         duty: &mut watch::Receiver<Duty>,
     ) -> Result<bool, Error> {
         let (id, n, unit) = (job.id, attempt.n, attempt.unit.to_string());
-        let former = n.0.checked_sub(1).and_then(|former| job.attempt(AttemptNo(former)));
-        let last_words = former.map_or_else(String::new, last_words);
-        let mut output = AttemptOutput::begin(self.first_unit(id), job, n, &last_words).await?;
+        let mut output = AttemptOutput::begin(self.first_unit(id), job, n, &words_before(job, n)).await?;
         let mut stream = self.children.follow(unit.clone(), output.position()).await;
         let mut is_running = attempt.progress == Progress::Running;
         let mut is_cancelled = false;
@@ -302,8 +300,8 @@ impl JobDriver {
         let unread = job.attempt(n).filter(|attempt| attempt.has_unread_output() && !is_copied);
         if let (Some(unit), Some(attempt)) = (self.first_unit(id), unread) {
             let child = attempt.unit.to_string();
-            if unit.extra().output_attempt == n.0 && self.children.known(&child) == Known::Here {
-                let mut output = AttemptOutput::begin(Some(unit), &job, n, "").await?;
+            if self.children.known(&child) == Known::Here {
+                let mut output = AttemptOutput::begin(Some(unit), &job, n, &words_before(&job, n)).await?;
                 let mut stream = self.children.follow(child.clone(), output.position()).await;
                 loop {
                     match stream.next().await {
@@ -329,6 +327,12 @@ async fn until_due(since: Option<Instant>) {
         Some(since) => sleep_until(since + COUNT_EVERY).await,
         None => std::future::pending().await,
     }
+}
+
+/// What the output of a job says before an attempt that follows another one.
+fn words_before(job: &Job, n: AttemptNo) -> String {
+    let former = n.0.checked_sub(1).and_then(|former| job.attempt(AttemptNo(former)));
+    former.map_or_else(String::new, last_words)
 }
 
 /// What the output of a job says at the end of an attempt that another one follows.

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::discovery::Sightings;
 use super::world::ChildHere;
 use super::{AWAY, JobDriver, times};
-use crate::controller::core::{Attempt, Duty, Fence, InstanceName, Job, JobId, JobKind, Tenure, Time};
+use crate::controller::core::{Duty, Fence, InstanceName, Job, JobId, JobKind, Tenure, Time};
 use crate::controller::store::{Error, Kept, Standing};
 
 /// As many failures in that time end the controller of this node.
@@ -290,15 +290,20 @@ impl JobDriver {
     /// expected of it any more.
     pub(super) async fn ensure_unit(&self, job: &Job) -> Result<(), Error> {
         let was_submitted = job.kind != JobKind::ProjectSync;
-        // Also one that is lost: what is read of it once there is news needs a place.
-        let has_output = !job.state.is_final() && job.current().is_some_and(Attempt::is_open);
+        // Also one that is lost, as what is read of it once there is news needs a place, and one that had ended when it
+        // was taken over, before its output was read to the end.
+        let has_output = job.current().is_some_and(|current| {
+            if job.state.is_final() { current.has_unread_output() } else { current.is_open() }
+        });
         if !has_output || !was_submitted || self.first_unit(job.id).is_some() {
             return Ok(());
         }
-        let payloads = self.store.holders(job.id, Kept::Payload).await?;
-        if payloads.iter().any(|(node, _)| *node == self.node) {
-            // Its unit was here, and was released by force.
-            return Ok(());
+        for kept in [Kept::Payload, Kept::Output] {
+            let holders = self.store.holders(job.id, kept).await?;
+            if holders.iter().any(|(node, _)| *node == self.node) {
+                // Its unit was here, and was released by force, or has shown its end.
+                return Ok(());
+            }
         }
         let Some(unit) = self.children.adopt_job(job.id).await else { return Ok(()) };
         self.store.hold(job.id, self.node.clone(), unit.id().to_string(), Kept::Output).await?;
