@@ -10,6 +10,7 @@ use super::WorkError;
 use super::kubernetes::NOT_BUILT_IN;
 use super::kubernetes::place::{ClusterError, PodPlace};
 use super::local::Local;
+use super::remote::Gate;
 use super::status::Status;
 use super::units::{Entry, Outcome, Units};
 
@@ -25,6 +26,7 @@ impl Pods {
         units: Arc<Units>,
         _: Arc<Local>,
         _: BTreeMap<&'static str, String>,
+        _: Gate,
     ) -> Arc<Self> {
         Arc::new(Self(units))
     }
@@ -72,6 +74,10 @@ impl Pods {
             return Err(without());
         }
         self.0.remove(entry, |_| ()).await.map(|()| Outcome::Done)
+    }
+
+    pub(crate) async fn forget(&self, entry: &Arc<Entry>) -> Result<(), WorkError> {
+        self.0.remove(entry, |_| ()).await
     }
 
     pub(crate) async fn finish_release(self: Arc<Self>, _: Arc<Entry>) {}

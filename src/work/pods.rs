@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::WorkError;
-use super::kubernetes::driver::{Command, Recording, Removed, Unit};
+use super::kubernetes::driver::{Command, Permit, Recording, Removed, Unit};
 use super::kubernetes::environment::Environment;
 use super::kubernetes::executor::{Executor, PodUnit, put_record};
 use super::kubernetes::extra::KubeExtra;
@@ -20,9 +20,10 @@ use super::kubernetes::name::label_value;
 use super::kubernetes::options::{AuthMethod, KubernetesType};
 use super::kubernetes::place::{ClusterError, PodPlace};
 use super::local::Local;
+use super::remote::Gate;
 use super::status::{Extra, Status};
 use super::store::{Durability, Store};
-use super::unit::{Event, State};
+use super::unit::{Event, State, UnitId};
 use super::units::{Entry, Outcome, Units};
 
 /// The file with the random ID of the node's directory.
@@ -42,6 +43,8 @@ pub(crate) struct Pods {
     units: Arc<Units>,
     /// Knows the types.
     local: Arc<Local>,
+    /// Holds back what is done in clusters for jobs of a controller.
+    gate: Gate,
     /// Without one, why nothing runs.
     executor: Result<Executor, String>,
 }
@@ -52,6 +55,7 @@ impl Pods {
         units: Arc<Units>,
         local: Arc<Local>,
         settings: BTreeMap<&'static str, String>,
+        gate: Gate,
     ) -> Arc<Self> {
         let setting = |name: &str| settings.get(name).cloned().or_else(|| std::env::var(name).ok());
         let environment = Environment::read(setting);
@@ -62,7 +66,7 @@ impl Pods {
             (Err(error), _) => Err(error.to_string()),
             (_, Err(error)) => Err(format!("the file {STORE_ID} cannot be used: {error}")),
         };
-        Arc::new(Self { units, local, executor })
+        Arc::new(Self { units, local, gate, executor })
     }
 
     fn executor(&self) -> Result<&Executor, WorkError> {
@@ -195,6 +199,19 @@ impl Pods {
         Ok(Outcome::Pending)
     }
 
+    /// Deletes a unit here, and leaves its pod, which is another control node's now.
+    pub(crate) async fn forget(&self, entry: &Arc<Entry>) -> Result<(), WorkError> {
+        let driver = self.executor.as_ref().ok().and_then(|executor| executor.driver(entry.id.as_str()));
+        if let Some(driver) = driver {
+            let (answer, ended) = oneshot::channel();
+            // One that has just ended drops it as well.
+            drop(driver.send(Command::Forget(answer)));
+            drop(ended.await);
+        }
+        entry.apply(self.units.store(), Event::CancelledEarly).await;
+        self.units.remove(entry, |_| ()).await
+    }
+
     async fn delete_pod(self: &Arc<Self>, entry: &Arc<Entry>, force: bool) -> Result<Removed, WorkError> {
         let released = pod_of(&entry.status()).and_then(|extra| extra.released);
         let since = released.map_or(Duration::ZERO, |at| {
@@ -298,18 +315,22 @@ impl Pods {
         let kind = known.unwrap_or_else(|| Box::new(forgotten(&status.work_type, extra)));
         let dir = entry.dir.clone();
         let has_stdin = self.units.store().blocking(move || dir.payload_size() > 0).await;
-        let files = Arc::new(Files { entry: entry.clone(), store: self.units.store().clone() });
+        let (store, gate) = (self.units.store().clone(), self.gate.clone());
+        let files = Arc::new(Files { entry: entry.clone(), store, gate });
         let unit = PodUnit { id: entry.id.as_str(), kind: &kind, extra, has_stdin, files };
         act(unit, &status).await
     }
 
-    /// Deletes pods of this node whose unit is not here any more.
+    /// Deletes pods of this node whose unit is not here any more. Those of jobs stay: another control node may follow them.
     pub(crate) fn sweep(self: &Arc<Self>) {
         for kind in self.local.all_pods() {
             let this = self.clone();
             tokio::spawn(async move {
+                let is_child =
+                    |label: &str| label.parse().is_ok_and(|unit: UnitId| this.gate.is_child(&unit));
                 let is_here = |label: &str| {
-                    this.units.all().iter().any(|entry| label_value(entry.id.as_str()) == label)
+                    let is_it = |entry: &Arc<Entry>| label_value(entry.id.as_str()) == label;
+                    is_child(label) || this.units.all().iter().any(is_it)
                 };
                 if let Ok(executor) = &this.executor {
                     executor.sweep(&kind, is_here).await;
@@ -340,11 +361,16 @@ fn forgotten(work_type: &str, extra: &KubeExtra) -> KubernetesType {
 struct Files {
     entry: Arc<Entry>,
     store: Store,
+    gate: Gate,
 }
 
 impl Unit for Files {
     fn dir(&self) -> PathBuf {
         self.entry.dir.path().to_owned()
+    }
+
+    fn may_act(&self) -> Permit {
+        Box::pin(self.gate.passes(&self.entry.id))
     }
 
     fn record(&self, change: StatusChange, stdout_size: u64) -> Recording {

@@ -5,18 +5,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use base64::Engine as _;
-use meshd::controller::children::RegistryChildren;
-use meshd::controller::core::{ChildEnd, InstanceName};
-use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children, Known, PodChild};
-use meshd::work::CommandType;
-use meshd::work::Registry;
-use meshd::work::kubernetes::options::{AuthMethod, KubernetesType};
-use meshd::work::kubernetes::place::{KUBE_CONFIG, KUBE_POD, PodPlace};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::daemon::{Daemon, scratch_in_memory};
-use crate::harness::{LIMIT, Nowhere, Scratch, eventually, node, options};
+use crate::harness::LIMIT;
 use crate::pods::server::{Fault, Server};
 
 const IMAGE: &str = "quay.example/ee:1";
@@ -361,89 +354,4 @@ async fn a_group_that_cannot_work_is_refused_with_what_to_change() {
         message.contains("a directive work-kubernetes with worktype kubernetes-runtime-auth"),
         "{answer}"
     );
-}
-
-/// The pod of an attempt, as another control node sent it.
-fn inherited(server: &Server, unit: &str) -> ChildRequest {
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "automation-job-1", "namespace": "ns"},
-        "spec": {"containers": [{"name": "worker", "image": "i"}]},
-    });
-    let params = [(KUBE_CONFIG, server.kubeconfig()), (KUBE_POD, pod)];
-    let place = PodPlace {
-        work_type: "runtime".to_owned(),
-        params: params.map(|(name, value)| (name.to_owned(), value.to_string())).into(),
-        namespace: Some("ns".to_owned()),
-    };
-    ChildRequest {
-        unit: unit.to_owned(),
-        node: InstanceName::from("heir"),
-        work_type: "runtime".to_owned(),
-        params: String::new(),
-        signed: false,
-        tls: None,
-        ttl: None,
-        pod: Some(PodChild { place, pull_secret: None, is_inherited: true }),
-    }
-}
-
-async fn registry(scratch: &Scratch, name: &str) -> RegistryChildren {
-    let kind = KubernetesType {
-        auth_method: AuthMethod::Runtime,
-        allow_runtime_auth: true,
-        allow_runtime_pod: true,
-        ..KubernetesType::new("runtime")
-    };
-    let kind = CommandType { pods: Some(Box::new(kind)), ..CommandType::new("runtime", "") };
-    let mut options = options(scratch.path().join(name), name);
-    options.work_types = vec![kind];
-    let dialer = std::sync::Arc::new(Nowhere(node(name)));
-    RegistryChildren(Registry::open(options, dialer).await.unwrap())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_pod_of_a_lost_control_node_is_followed_by_another_and_made_only_if_it_is_not_there() {
-    let server = Server::start().await;
-    let scratch = Scratch::new();
-    let unit = "c000000abn1a1r00000000";
-    let request = inherited(&server, unit);
-    let nothing = || ChildInput { head: b"{}\n".to_vec(), files: Vec::new() };
-    let heir = registry(&scratch, "heir").await;
-    assert!(heir.adopt(request.clone()).await.unwrap_err().contains("no pod of unit"));
-    assert_eq!(heir.known(unit), Known::Unknown);
-
-    let lost = registry(&scratch, "lost").await;
-    let first = ChildRequest { node: InstanceName::from("lost"), ..request.clone() };
-    lost.send(first, nothing()).await.unwrap();
-    let pod = server.pod().await;
-    server.run(&pod);
-    server.print(&pod, 0..2);
-
-    // Sent or not: nobody knows. Here it was.
-    server.fault("labelSelector=meshd", Fault::Refuse(503, "later"));
-    heir.send(request.clone(), nothing()).await.unwrap();
-    assert_eq!(heir.known(unit), Known::Here);
-    server.print(&pod, 2..4);
-    server.end(&pod, 0);
-    let mut stream = heir.follow(unit.to_owned(), 0).await;
-    let mut output = Vec::new();
-    let end = loop {
-        match stream.next().await {
-            ChildNews::Accepted => {}
-            ChildNews::Output(bytes) => output.extend_from_slice(&bytes),
-            ChildNews::Ended { end, .. } => break end,
-        }
-    };
-    assert_eq!((end, output.as_slice()), (ChildEnd::Succeeded, &b"line 0\nline 1\nline 2\nline 3\n"[..]));
-    assert_eq!(server.change(|world| world.pods.len()), 1);
-    assert!(heir.release(unit.to_owned()).await);
-    server.until("the deletion of the pod", |world| world.pods.is_empty()).await;
-
-    // And one that was never sent is sent.
-    let other = "c000000abn2a1r00000000";
-    heir.send(ChildRequest { unit: other.to_owned(), ..request }, nothing()).await.unwrap();
-    let pod = server.pod().await;
-    server.run(&pod);
-    let stdin = || server.change(|world| world.stdin.get(&pod).cloned());
-    eventually("its stdin", || stdin() == Some(b"{}\n".to_vec())).await;
 }

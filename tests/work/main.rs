@@ -9,6 +9,8 @@ mod error_messages;
 mod faults;
 mod fields;
 mod harness;
+#[cfg(feature = "kubernetes")]
+mod inherited_pods;
 mod invariants;
 mod limits;
 mod local;

@@ -432,3 +432,26 @@ async fn a_child_that_is_withheld_before_the_controller_may_act_never_starts() {
     assert_eq!((report.state, report.detail.as_str()), (State::Failed, "Locally Cancelled"));
     assert_eq!(pair.far.list(None).await.unwrap().len(), 1);
 }
+
+#[tokio::test]
+async fn a_node_that_is_installed_again_before_its_answer_is_heard_gets_the_unit_again() {
+    let Pair { mesh, near, far, temp } = Pair::new().await;
+    mesh.stall(true);
+    let submission = near.submit(sh("echo x"), me()).await.unwrap();
+    let id = submission.id().to_string();
+    tokio::spawn(submission.finish());
+    within(async {
+        while far.status(&id).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    mesh.take_down("n2");
+    mesh.stall(false);
+    drop(far);
+    let far = Registry::open(options(temp.path().join("again"), "n2"), mesh.clone()).await.unwrap();
+    mesh.set("n2", far.clone());
+    assert_eq!(finished(&near, &id).await.state, State::Succeeded);
+    assert_eq!(collect(&near, &id, 0).await, b"x\n");
+    assert!(far.status(&id).await.is_ok(), "under the same ID");
+}

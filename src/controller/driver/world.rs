@@ -114,7 +114,7 @@ pub enum Known {
 pub struct ChildHere {
     /// Its ID.
     pub id: ChildId,
-    /// It runs on another node.
+    /// It runs on another node, or as a pod.
     pub is_elsewhere: bool,
     /// Its release was asked for.
     pub is_released: bool,
@@ -197,7 +197,8 @@ pub trait Children: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Deletes a child here, which another control node drives now. Nothing is sent to the node that runs it.
+    /// Deletes a child here, which another control node drives now. Nothing is sent to the node that runs it, and its pod
+    /// stays.
     fn forget(&self, _unit: String) -> Doing<'_, ()> {
         Box::pin(std::future::ready(()))
     }

@@ -43,7 +43,7 @@ fn peer_subject<'a>(job: &'a str, asked: &'a BTreeMap<String, String>) -> Subjec
 pub struct ChildUnit {
     /// Its ID.
     pub id: UnitId,
-    /// It runs on another node.
+    /// It runs on another node, or as a pod.
     pub is_elsewhere: bool,
     /// Its release was asked for, and its node may not have answered.
     pub is_released: bool,
@@ -129,20 +129,33 @@ impl Registry {
         let entries = self.units.all().into_iter().filter(|entry| is_child(&entry.id));
         let child = |entry: Arc<Entry>| {
             let status = entry.status();
-            let is_released = status.remote().is_some_and(|remote| remote.local_released);
-            ChildUnit { id: entry.id.clone(), is_elsewhere: status.remote().is_some(), is_released }
+            let (is_elsewhere, is_released) = match &status.extra {
+                Extra::Remote(remote) => (true, remote.local_released),
+                // One that was released is out of sight.
+                Extra::Kubernetes(_) => (true, false),
+                Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Other(_) => (false, false),
+            };
+            ChildUnit { id: entry.id.clone(), is_elsewhere, is_released }
         };
         entries.map(child).collect()
     }
 
-    /// Deletes a child that another control node drives now. Nothing is sent to the node that runs it.
+    /// Deletes a child that another control node drives now. Nothing is sent to the node that runs it, and its pod stays.
     ///
     /// # Errors
     /// Its files cannot be removed.
     pub async fn forget_child(&self, unit: &str) -> Result<(), WorkError> {
         let Ok(entry) = self.units.find(unit) else { return Ok(()) };
-        let remotes = self.remotes.clone();
-        detached(async move { remotes.forget(&entry).await }).await
+        let (remotes, pods) = (self.remotes.clone(), self.pods.clone());
+        let forget = async move {
+            match entry.status().extra {
+                Extra::Kubernetes(_) => pods.forget(&entry).await,
+                Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Remote(_) | Extra::Other(_) => {
+                    remotes.forget(&entry).await
+                }
+            }
+        };
+        detached(forget).await
     }
 
     /// Makes a unit for a job that was submitted elsewhere: it has no payload, and gets the job's output.

@@ -117,8 +117,9 @@ impl Registry {
         let store = Store::open(&data_dir, &node_id)?;
         let units = Arc::new(Units::new(store, node_id));
         let local = Local::new(units.clone(), work_types, runner_exe, cancel_grace)?;
-        let remotes = Remotes::new(units.clone(), dialer, signer, Gate::new(is_child));
-        let pods = Pods::open(units.clone(), local.clone(), kubernetes).await;
+        let gate = Gate::new(is_child);
+        let remotes = Remotes::new(units.clone(), dialer, signer, gate.clone());
+        let pods = Pods::open(units.clone(), local.clone(), kubernetes, gate).await;
         let jobs = JobsSlot::default();
         let this = Self { units, local, remotes, pods, jobs, verifier: Arc::new(verifier.into()) };
         this.resume_all().await?;

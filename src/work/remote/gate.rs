@@ -6,8 +6,8 @@ use tokio::sync::watch;
 use super::driver::Step;
 use crate::work::unit::UnitId;
 
-/// A gate before the units of jobs. Those of everybody else pass.
-#[derive(Debug)]
+/// A gate before the units of jobs. Those of everybody else pass. Clones open and close together.
+#[derive(Debug, Clone)]
 pub(crate) struct Gate {
     is_child: Option<fn(&UnitId) -> bool>,
     is_open: watch::Sender<bool>,
@@ -24,13 +24,31 @@ impl Gate {
         self.is_open.send_if_modified(|known| std::mem::replace(known, is_open) != is_open);
     }
 
+    /// Whether a unit is the child of a job.
+    pub(crate) fn is_child(&self, unit: &UnitId) -> bool {
+        self.is_child.is_some_and(|is_child| is_child(unit))
+    }
+
+    /// Returns once something may be done elsewhere for a unit.
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn passes(&self, unit: &UnitId) -> impl Future<Output = ()> + Send + use<> {
+        let mut changes = self.is_open.subscribe();
+        let is_child = self.is_child(unit);
+        async move {
+            if is_child {
+                // Only a gate that is gone fails, and with it goes everything behind it.
+                drop(changes.wait_for(|is_open| *is_open).await);
+            }
+        }
+    }
+
     /// Whether a step is to wait.
     pub(super) fn holds(&self, unit: &UnitId, step: Step) -> bool {
         let acts = match step {
             Step::Start | Step::Cancel | Step::Release | Step::Tidy => true,
             Step::Follow | Step::CancelHere | Step::Delete | Step::Rest => false,
         };
-        acts && self.is_child.is_some_and(|is_child| is_child(unit)) && !*self.is_open.borrow()
+        acts && self.is_child(unit) && !*self.is_open.borrow()
     }
 
     /// Returns once a step is to wait; never for one that need not.

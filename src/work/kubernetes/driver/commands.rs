@@ -11,6 +11,8 @@ use super::{Driver, now};
 pub enum Command {
     /// The unit is to end; the answer comes when that is durable.
     Cancel(oneshot::Sender<()>),
+    /// Nothing more is to be done for the unit, and its pod stays. The sender is dropped when that is so.
+    Forget(oneshot::Sender<()>),
     /// The unit's pod is to go.
     Release {
         /// Only one attempt is made.
@@ -63,6 +65,8 @@ impl Commands {
 pub(super) struct Waiting {
     cancels: Vec<oneshot::Sender<()>>,
     releases: Vec<oneshot::Sender<Removed>>,
+    /// Dropped with the driver, which ends at once.
+    forgotten: Vec<oneshot::Sender<()>>,
     /// Nothing is left of the unit's pod, or nothing more is tried.
     pub(super) is_released: bool,
 }
@@ -70,6 +74,10 @@ pub(super) struct Waiting {
 impl Waiting {
     pub(super) fn is_empty(&self) -> bool {
         self.cancels.is_empty() && self.releases.is_empty()
+    }
+
+    pub(super) fn is_forgotten(&self) -> bool {
+        !self.forgotten.is_empty()
     }
 
     /// All that a cancel has brought about is durable.
@@ -90,7 +98,14 @@ impl Waiting {
 impl Driver {
     pub(super) fn obey(&mut self, command: Command) {
         match command {
+            Command::Forget(answer) => {
+                self.requests.abort_all();
+                self.waiting.answer_cancels();
+                self.waiting.answer_releases(&Removed::Done { is_gone: false });
+                self.waiting.forgotten.push(answer);
+            }
             Command::Cancel(answer) => {
+                self.is_unwanted.send_replace(true);
                 self.waiting.cancels.push(answer);
                 self.machine.handle_cancel(now());
             }
@@ -98,6 +113,8 @@ impl Driver {
                 let _ = answer.send(Removed::Done { is_gone: true });
             }
             Command::Release { force, give_up, answer } => {
+                self.is_unwanted.send_replace(true);
+                self.is_forced |= force;
                 self.waiting.releases.push(answer);
                 self.machine.handle_release(now(), give_up, force);
             }

@@ -22,7 +22,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use self::commands::Waiting;
@@ -45,12 +45,18 @@ pub trait Unit: Send + Sync + 'static {
     /// Its directory, with `stdin` in it.
     fn dir(&self) -> PathBuf;
 
+    /// Returns once its pod may be made and deleted.
+    fn may_act(&self) -> Permit;
+
     /// Makes a status durable and shows it, however long that takes.
     fn record(&self, change: StatusChange, stdout_size: u64) -> Recording;
 }
 
 /// A status on its way to the disk.
 pub type Recording = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The leave to change something in a cluster.
+pub type Permit = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What a driver is started with.
 pub struct Job {
@@ -123,6 +129,10 @@ struct Driver {
     syncing: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     inbox: mpsc::UnboundedReceiver<Command>,
     waiting: Waiting,
+    /// Nobody wants its pod any more: what has waited for leave to make it makes none.
+    is_unwanted: watch::Sender<bool>,
+    /// Its pod is deleted without leave.
+    is_forced: bool,
 }
 
 impl Driver {
@@ -165,6 +175,8 @@ impl Driver {
             syncing: None,
             inbox,
             waiting: Waiting::default(),
+            is_unwanted: watch::Sender::new(false),
+            is_forced: false,
         };
         if let Some(problem) = problem {
             driver.machine.handle_failure(now(), problem);
@@ -215,7 +227,8 @@ impl Driver {
     /// Nothing is left to do, and nobody waits for an answer.
     fn is_over(&self) -> bool {
         let is_busy = self.recording.is_some() || self.storing.is_some() || self.syncing.is_some();
-        !is_busy && self.waiting.is_empty() && (self.waiting.is_released || self.machine.is_idle())
+        let is_done = self.waiting.is_released || self.waiting.is_forgotten() || self.machine.is_idle();
+        !is_busy && self.waiting.is_empty() && is_done
     }
 
     async fn close(mut self: Box<Self>) {
@@ -226,7 +239,7 @@ impl Driver {
     /// Does what the machine asks for, up to a status, which has to be durable first.
     fn act(&mut self) {
         // What a status says of stdout has to be there.
-        while self.recording.is_none() && self.storing.is_none() {
+        while self.recording.is_none() && self.storing.is_none() && !self.waiting.is_forgotten() {
             let Some(output) = self.machine.poll_output() else {
                 self.waiting.answer_cancels();
                 return;

@@ -40,7 +40,19 @@ impl Driver {
                 };
                 let answer = api.create(template.namespace(), &template.named(&name));
                 let answer = after(self.check_server(), answer);
-                self.requests.spawn(async move { News::Created(answer.await) });
+                let (permit, mut unwanted) = (self.unit.may_act(), self.is_unwanted.subscribe());
+                let cancelled = async move { drop(unwanted.wait_for(|is_unwanted| *is_unwanted).await) };
+                self.requests.spawn(async move {
+                    tokio::select! {
+                        biased;
+                        () = permit => {}
+                        () = cancelled => {
+                            let never = ApiError::Rejected("the unit was cancelled before".into());
+                            return News::Created(Err(never));
+                        }
+                    }
+                    News::Created(answer.await)
+                });
             }
             // The pod is somebody else's, and was never seen: nothing has asked what server this is.
             ApiRequest::GetPod if self.pod.adopted && self.pod.pod_uid.is_empty() => {
@@ -79,7 +91,13 @@ impl Driver {
             }
             ApiRequest::Delete(uid) => {
                 let answer = api.delete(&pod, &uid);
-                self.requests.spawn(async move { News::Deleted(answer.await) });
+                let permit = (!self.is_forced).then(|| self.unit.may_act());
+                self.requests.spawn(async move {
+                    if let Some(permit) = permit {
+                        permit.await;
+                    }
+                    News::Deleted(answer.await)
+                });
             }
         }
     }

@@ -31,6 +31,10 @@ impl Unit for Files {
         self.dir.path().to_owned()
     }
 
+    fn may_act(&self) -> Permit {
+        Box::pin(std::future::ready(()))
+    }
+
     fn record(&self, change: StatusChange, stdout_size: u64) -> Recording {
         if change.state.is_final() {
             assert_eq!(stdout_size, self.stdout().len() as u64, "{change:?}");
