@@ -123,7 +123,16 @@ impl<'a> Driven<'a> {
 
     /// An attempt's instance has not been seen for too long. The attempt may still run there.
     pub fn on_lost(&mut self, n: AttemptNo, now: Time) {
-        let counts = self.counts(n);
+        self.lose(n, None, now);
+    }
+
+    /// The same for one whose stream has told its final status, which decides.
+    pub fn on_lost_with_status(&mut self, n: AttemptNo, evidence: &Evidence, now: Time) {
+        self.lose(n, Some(evidence), now);
+    }
+
+    fn lose(&mut self, n: AttemptNo, evidence: Option<&Evidence>, now: Time) {
+        let (counts, cancel_saved) = (self.counts(n), self.job.cancel_requested);
         let Ok(attempt) = self.attempt(n) else { return };
         match attempt.progress {
             Progress::Placed | Progress::Running => {}
@@ -131,12 +140,22 @@ impl<'a> Driven<'a> {
         }
         attempt.progress = Progress::Lost;
         attempt.ended = Some(now);
-        let explanation = match &attempt.node {
-            Some(node) => format!("{node} was lost while it ran attempt {n}"),
-            None => format!("attempt {n} in {} was lost", attempt.group),
+        let unit = attempt.unit.to_string();
+        let verdict = match (evidence, &attempt.node) {
+            (Some(evidence), node) => {
+                judge(cancel_saved, evidence, UnitAt { unit: &unit, node: node.as_ref() })
+            }
+            (None, Some(node)) => Verdict {
+                ending: Ending::Lost,
+                explanation: format!("{node} was lost while it ran attempt {n}"),
+            },
+            (None, None) => Verdict {
+                ending: Ending::Lost,
+                explanation: format!("attempt {n} in {} was lost", attempt.group),
+            },
         };
         if counts {
-            self.apply(Verdict { ending: Ending::Lost, explanation }, now);
+            self.apply(verdict, now);
         }
     }
 

@@ -189,6 +189,7 @@ impl JobDriver {
         let mut is_cancelled = false;
         // Since when there is something that the store does not count yet.
         let mut uncounted = (output.position() > 0).then(Instant::now);
+        self.note_status(id, n, &output);
         let (end, detail) = loop {
             match *duty.borrow_and_update() {
                 Duty::Cancel if !std::mem::replace(&mut is_cancelled, true) => {
@@ -225,6 +226,7 @@ impl JobDriver {
                     // What an attempt that counts no longer writes is read, and thrown away.
                     if !matches!(*duty.borrow(), Duty::Cancel) || self.is_current(id, n).await? {
                         output.push(bytes).await;
+                        self.note_status(id, n, &output);
                     }
                     uncounted.get_or_insert_with(Instant::now);
                 }
@@ -253,6 +255,14 @@ impl JobDriver {
             self.copy_missing(&unit, &mut output, true).await;
         }
         Ok(true)
+    }
+
+    /// A final status decides, also if its node is lost before the unit ends.
+    fn note_status(&self, id: JobId, n: AttemptNo, output: &AttemptOutput) {
+        if output.parser.final_status().is_some() {
+            let evidence = output.parser.evidence(ChildEnd::Failed, "its node was lost".to_owned());
+            self.said.lock().insert((id, n), evidence);
+        }
     }
 
     async fn is_lost(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {

@@ -3,9 +3,9 @@
 //! what others drive now. Jobs of a lost control node are taken over here, too. Who is lost, the store decides.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::Sightings;
@@ -230,8 +230,8 @@ impl JobDriver {
         self.show_pending().await
     }
 
-    /// Children of jobs that another control node drives: those elsewhere are forgotten here, and nothing is sent to
-    /// their nodes; those that run here may be cancelled by that control node.
+    /// Children of jobs that another control node drives: those elsewhere are forgotten here, nothing is sent to their
+    /// nodes, and their pods stay; those that run here may be cancelled by that control node.
     async fn forget_foreign(&self) -> Result<Vec<ChildHere>, Error> {
         let mut children = self.children.list();
         children.retain(|child| child.id.install == self.install);

@@ -36,7 +36,9 @@ use self::discovery::{Own, Sightings};
 pub use self::request::parsed;
 pub use self::shown::rfc3339;
 use self::world::{Children, Mesh};
-use super::core::{AttemptNo, Duty, Fence, InstanceName, JobId, LeaseTimes, Offer, Patience, Tenure, Time};
+use super::core::{
+    AttemptNo, Duty, Evidence, Fence, InstanceName, JobId, LeaseTimes, Offer, Patience, Tenure, Time,
+};
 use super::options::ControllerOptions;
 use super::peer::PeerClient;
 use super::projects::ProjectCache;
@@ -64,6 +66,8 @@ pub struct JobDriver {
     units: Mutex<BTreeMap<JobId, Vec<JobUnit>>>,
     /// The tasks of attempts, with what each has to do.
     attempts: Mutex<BTreeMap<(JobId, AttemptNo), AttemptTask>>,
+    /// What the streams of attempts have said that have told their final status and have not ended.
+    said: Mutex<BTreeMap<(JobId, AttemptNo), Evidence>>,
     /// The tasks that follow jobs of other control nodes for units here.
     followers: Mutex<BTreeMap<JobId, AbortHandle>>,
     /// Children that run here, of jobs of other control nodes.
@@ -126,6 +130,7 @@ impl JobDriver {
             started,
             units: Mutex::default(),
             attempts: Mutex::default(),
+            said: Mutex::default(),
             followers: Mutex::default(),
             foreign: Mutex::default(),
             tenure: watch::Sender::new(None),
@@ -207,7 +212,8 @@ impl JobDriver {
     async fn beat(&self, sightings: &mut Sightings) -> Result<(), Error> {
         self.observe(sightings).await?;
         let patience = Patience { started: self.started, lost_after: self.options().timers.lost_after };
-        let losses = self.store.judge_losses(self.fence(), patience).await?;
+        let said = self.said.lock().clone();
+        let losses = self.store.judge_losses(self.fence(), patience, said).await?;
         for instance in &losses.instances {
             tracing::warn!(%instance, "an instance is lost");
         }
@@ -269,6 +275,7 @@ impl JobDriver {
                 sleep(AWAY).await;
             }
             this.attempts.lock().remove(&(job, n));
+            this.said.lock().remove(&(job, n));
             this.wake.notify_one();
         });
         attempts.insert((job, n), AttemptTask { duty: sender, abort: task.abort_handle() });

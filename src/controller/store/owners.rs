@@ -13,8 +13,8 @@ use super::scene::Loadout;
 use super::sql::{Row, Sql, list, values};
 use super::{Store, holders, registry};
 use crate::controller::core::{
-    AttemptNo, Fence, InstanceName, JobId, Lease, LeaseTimes, Loads, NodeState, OnLoss, Patience, Sighting,
-    Time, heir, is_newly_lost, lost_attempts,
+    AttemptNo, Evidence, Fence, InstanceName, JobId, Lease, LeaseTimes, Loads, NodeState, OnLoss, Patience,
+    Sighting, Time, heir, is_newly_lost, lost_attempts,
 };
 
 /// How a control node sees an instance.
@@ -146,16 +146,22 @@ impl Store {
         .await
     }
 
-    /// Judges who is lost: instances become unavailable, and attempts of the caller's jobs on them are lost.
+    /// Judges who is lost: instances become unavailable, and attempts of the caller's jobs on them are lost. `said` has
+    /// those whose stream has told its final status.
     ///
     /// # Errors
     /// The caller's lease was taken: it must stand down. Or it has expired, until it is renewed.
-    pub async fn judge_losses(&self, by: Fence, patience: Patience) -> Result<Losses, Error> {
+    pub async fn judge_losses(
+        &self,
+        by: Fence,
+        patience: Patience,
+        said: BTreeMap<(JobId, AttemptNo), Evidence>,
+    ) -> Result<Losses, Error> {
         self.fenced_write(by, move |sql, by| {
             check(sql, by)?;
             Ok(Losses {
                 instances: lose_instances(sql, &patience)?,
-                attempts: lose_attempts(sql, by, &patience)?,
+                attempts: lose_attempts(sql, by, &patience, &said)?,
                 owners: expired(sql)?,
             })
         })
@@ -242,6 +248,7 @@ fn lose_attempts(
     sql: &mut dyn Sql,
     by: &Fence,
     patience: &Patience,
+    said: &BTreeMap<(JobId, AttemptNo), Evidence>,
 ) -> Result<Vec<(JobId, AttemptNo)>, Error> {
     let now = sql.now();
     let instances: Vec<_> = instances::load(sql)?.into_iter().map(|record| record.instance).collect();
@@ -255,7 +262,12 @@ fn lose_attempts(
         let before = jobs::load_one(sql, loaded.job.id)?;
         let mut job = before.clone();
         let mut driven = job.driven_by(by)?;
-        attempts.iter().for_each(|n| driven.on_lost(*n, now));
+        for n in &attempts {
+            match said.get(&(loaded.job.id, *n)) {
+                Some(evidence) => driven.on_lost_with_status(*n, evidence, now),
+                None => driven.on_lost(*n, now),
+            }
+        }
         if !jobs::save(sql, &before, &job)? {
             return Err(Error::Raced);
         }

@@ -119,6 +119,32 @@ fn the_result_of_an_attempt_that_ended_in_silence_counts() {
 }
 
 #[test]
+fn a_final_status_that_has_arrived_decides_though_its_node_is_lost_before_the_unit_ends() {
+    for (status, header, state) in [
+        ("successful", json!({}), JobState::Successful),
+        ("successful", json!({"retry": {"max": 1}}), JobState::Successful),
+        ("failed", json!({"retry": {"max": 1}}), JobState::Failed),
+    ] {
+        let mut site = Site::ready(&["e1", "e2"]);
+        let (unit, job, child, node) = on_a_node(&site, header);
+        let all = whole(2, status);
+        let said = all.windows(6).position(|window| window == b"zipfil").unwrap() - 2;
+        site.fabric.write(&child, &all[..said]);
+        site.settle();
+        site.fabric.set_routed(&node, false);
+        site.kill();
+        site.boot();
+        let passed = site.until("its loss", || site.state(job).is_final());
+        assert!(passed >= seconds(160), "{passed:?}: until then its node may answer");
+        assert_eq!((site.state(job), site.job(job).attempts.len()), (state, 1), "{status}");
+        site.soon("its unit's end", || site.unit(&unit).unwrap().state as u8 == state.unit_state());
+        site.fabric.set_routed(&node, true);
+        site.soon("what is left of it to go", || site.fabric.left().is_empty());
+        assert_eq!(site.state(job), state, "what is final stays");
+    }
+}
+
+#[test]
 fn a_node_that_has_forgotten_the_attempt_lets_another_start() {
     let site = Site::ready(&["e1", "e2"]);
     let (unit, job, child, node) = on_a_node(&site, json!({"retry": {"max": 1}}));

@@ -1,5 +1,7 @@
 //! Leases, fencing, loss and takeover.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::controller::core::AttemptNo;
 
@@ -48,7 +50,7 @@ async fn a_lost_owner_is_taken_over_and_fenced(site: Site) {
     accept(&store, &c1, running).await.unwrap();
     expire(&store, "c1").await;
     let patience = Patience { started: Time(0), lost_after: Duration::from_secs(180) };
-    let losses = store.judge_losses(c2.clone(), patience).await.unwrap();
+    let losses = store.judge_losses(c2.clone(), patience, BTreeMap::new()).await.unwrap();
     assert_eq!((losses.owners, losses.instances), (vec!["c1".into()], vec![]));
     let mut moved = store.take_over(c2.clone(), "c1".into(), OnLoss::TakeOver).await.unwrap();
     moved.sort();
@@ -63,7 +65,7 @@ async fn a_lost_owner_is_taken_over_and_fenced(site: Site) {
     assert!(again.epoch.0 > c1.epoch.0 + 1);
     assert!(matches!(accept(&store, &again, sent).await, Err(Error::Fenced(_))));
     assert_eq!(end(&store, &c2, running, FinalStatus::Successful).await.unwrap().state, JobState::Successful);
-    assert_eq!(store.judge_losses(c2, patience).await.unwrap(), Losses::default());
+    assert_eq!(store.judge_losses(c2, patience, BTreeMap::new()).await.unwrap(), Losses::default());
 }
 
 async fn nothing_is_taken_while_the_lease_is_valid(site: Site) {
@@ -109,7 +111,7 @@ async fn an_instance_that_nobody_sees_is_lost_with_its_attempts(site: Site) {
     };
     assert_eq!(store.write(silent).await.unwrap(), 2);
     let patience = Patience { started: Time(0), lost_after: Duration::from_secs(180) };
-    let losses = store.judge_losses(c1.clone(), patience).await.unwrap();
+    let losses = store.judge_losses(c1.clone(), patience, BTreeMap::new()).await.unwrap();
     assert_eq!(losses.instances, std::slice::from_ref(&node));
     assert_eq!(losses.attempts, [(id, AttemptNo(1))]);
     assert_eq!(store.job(id).await.unwrap().state, JobState::Failed);
@@ -118,7 +120,7 @@ async fn an_instance_that_nobody_sees_is_lost_with_its_attempts(site: Site) {
         found.map(|record| (record.instance.node_state, record.instance.health_due.is_some()))
     };
     assert_eq!(state(store.registry().await.unwrap()), Some((NodeState::Unavailable, false)));
-    assert_eq!(store.judge_losses(c1.clone(), patience).await.unwrap(), Losses::default());
+    assert_eq!(store.judge_losses(c1.clone(), patience, BTreeMap::new()).await.unwrap(), Losses::default());
     // It is seen again: its health is to be checked.
     beat(&store, &c1, &[node.as_str()]).await;
     assert_eq!(state(store.registry().await.unwrap()), Some((NodeState::Unavailable, true)));
