@@ -1,7 +1,8 @@
 """Stands in for ansible-runner: reads a transmit stream and writes a worker's, or tells the machine's size.
 
 The kwargs of the stream say what it does: `lines` events, over `pause` seconds, then it waits until the file `go` exists,
-then `status`. `diary` has it keep a diary outside of the mesh.
+then `status`. With `cwd` its first line names its directory, as the runner's does. `diary` has it keep a diary outside of
+the mesh.
 """
 
 import base64
@@ -73,7 +74,8 @@ def main():
     assert ended, "the stream has no end"
     if "diary" in kwargs:
         DIARY = Diary(kwargs["diary"], kwargs["locks"])
-    say(status="starting", command=["ansible-playbook"])
+    where = next((word.partition("=")[2] for word in sys.argv if word.startswith("--private-data-dir=")), "")
+    say(status="starting", command=["ansible-playbook"], **({"cwd": f"{where}/project"} if "cwd" in kwargs else {}))
     say(status="running")
     for number in range(1, kwargs.get("lines", 3) + 1):
         time.sleep(kwargs.get("pause", 0) / kwargs.get("lines", 3))

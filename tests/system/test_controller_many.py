@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import postgres
+import trust
 from client import ControlError
 from mesh import MESHCTL, Mesh, until
 from test_controller import STAND_IN, ask, command_type, ended, job, stream, wrote
@@ -55,9 +56,13 @@ def site(mesh, server, keys, tmp_path, request):
     database = server.database()
     mesh.way, mesh.database = postgres.Way(server.port), database
     more = getattr(request, "param", {})
+    pki = trust.Pki(tmp_path / "pki") if "peertlsserver" in more else None
     mesh.node("hop", listen=True)
     for name, port in (("c1", mesh.way.port), ("c2", server.port)):
         extra = controller(server.url(database, port), keys, tmp_path, **more)
+        if pki:
+            pki.issue(name, [name])
+            extra += pki.profiles(name)
         mesh.node(name, peers=["hop"], work=[runner("local")], extra=extra)
     for name in ("e1", "e2"):
         mesh.node(name, peers=["hop"], work=[runner("ansible-runner")])
@@ -188,6 +193,28 @@ def streamed(node, op, **arguments):
         client.send({"command": "controller", "op": op, **arguments})
         answer = json.loads(client.line())
         return (answer["result"], client.reader.read()) if answer["ok"] else answer["error"]
+
+
+@pytest.mark.parametrize("site", [{"peertlsserver": "server", "peertlsclient": "client"}], indirect=True)
+def test_control_nodes_ask_each_other_over_mutual_tls(site):
+    c1, c2 = site["c1"], site["c2"]
+    first, number = submit(c1, {"key": "tls"}, ident="k")
+    second, same = submit(c2, {"key": "tls"}, ident="other")
+    assert number == same
+    is_whole(shows(c1, first), "k")
+    is_whole(shows(c2, second), "k")
+    unit, number = submit(c1, ident="o")
+    whole = shows(c1, unit)
+    assert streamed(c2, "job.output", id=number)[1] == whole
+    # Who has no certificate of theirs does not even get to speak.
+    tunnel = site["e1"].control()
+    tunnel.send({"command": "connect", "node": "c1", "service": "ctrlpeer"})
+    with pytest.raises(ControlError):
+        tunnel.line()
+        tunnel.send({"node": "e1", "install": "x", "job": number, "verb": "payload", "from": 0, "token": "x.y.z"})
+        tunnel.line()
+    tunnel.close()
+    clean(site, *NODES)
 
 
 def test_a_lost_owner_is_taken_over_and_follows_when_it_is_back(site, tmp_path):
@@ -353,3 +380,53 @@ def test_of_two_processes_with_one_node_id_the_later_one_works(site, server, key
     finally:
         elsewhere.end()
         elsewhere.remove()
+
+
+@pytest.fixture
+def go_site(mesh, server, keys, tmp_path, receptor):
+    """c1 and c2 - hop - go, a Go node. Its runner keeps a list of its starts."""
+    database, mesh.starts = server.database(), tmp_path / "starts"
+    script = f"""-c 'echo "$*" >> {mesh.starts}; exec {sys.executable} {STAND_IN} "$@"' sh worker"""
+    mesh.node("hop", listen=True)
+    for name in ("c1", "c2"):
+        extra = controller(server.url(database), keys, tmp_path, lostafter="60s")
+        mesh.node(name, peers=["hop"], work=[runner("local")], extra=extra)
+    mesh.node("go", peers=["hop"], work=[command_type("ansible-runner", "sh", script, runtime=True)], program=receptor)
+    for node in mesh.nodes.values():
+        node.start()
+    mesh.wait_for_routes()
+    wanted = {"c1", "c2", "go"}
+    ready = lambda: {one["name"] for one in ask(mesh["c2"], "instance.list")["instances"] if one["capacity"] > 0} >= wanted  # noqa: E731
+    until("all instances to be ready", ready, 90)
+    until("the units of health checks to go", lambda: mesh["go"].command("work list") == {}, 60)
+    return mesh
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("is_over", [False, True], ids=["runs", "has ended"])
+def test_a_job_on_a_go_node_is_taken_over_and_runs_once(go_site, tmp_path, is_over):
+    """Receptor 1.4.9 gives the child an ID of its own, which is lost with the first owner."""
+    c1, c2, theirs, gate = go_site["c1"], go_site["c2"], go_site["go"], tmp_path / "gate"
+    unit, number = submit(c1, ident="g", lines=5, go=str(gate), cwd=True)
+    runs(c2, number)
+    if is_over:
+        c2.process.send_signal(signal.SIGSTOP)
+    c1.stop(signal.SIGKILL)
+    if is_over:
+        gate.touch()
+        until("the child to end", lambda: [one["State"] for one in theirs.command("work list").values()] == [2], 60)
+        c2.process.send_signal(signal.SIGCONT)
+    owned(c2, number, "c2", 60)
+    taken = until("a unit of the job on c2", lambda: unit_of(c2, number), 60)
+    until("its output", lambda: c2.unit(taken)["StdoutSize"] > 0, 60)
+    gate.touch()
+    one = ended(c2, number, 90)
+    assert (one["state"], len(one["attempts"]), one["controller_node"]) == ("successful", 1, "c2"), one
+    c1.start()
+    for node, shown in ((c2, taken), (c1, unit)):
+        output = shows(node, shown)
+        assert output.endswith(b'{"eof": true}\n') and output.count(b'"starting"') == 1 and b"g 5" in output, output
+    child = one["attempts"][0]["unit"]
+    assert len([line for line in go_site.starts.read_text().splitlines() if child in line]) == 1
+    clean(go_site, "c1", "c2")
+    until("the Go node to have no units", lambda: theirs.command("work list") == {}, 60)

@@ -96,6 +96,8 @@ pub(super) struct Units {
     is_up: bool,
     /// It may start, cancel and release units on other nodes.
     may_act: bool,
+    /// How often it will fail when it looks at the mesh.
+    pub(super) failures: u32,
     dice: u64,
 }
 
@@ -296,6 +298,11 @@ pub(super) struct FakeMesh(pub(super) Arc<Fabric>);
 
 impl Mesh for FakeMesh {
     fn nodes(&self) -> Doing<'_, Vec<NodeView>> {
+        let fails = self.0.look(|units| units.failures > 0);
+        if fails {
+            self.0.change(|units| units.failures -= 1);
+            panic!("it fails as the test wants it");
+        }
         let own = NodeView {
             name: OWN.into(),
             routed: true,

@@ -4,11 +4,13 @@
 mod discovery;
 mod ends;
 mod fabric;
+mod failures;
 mod health;
 mod histories;
 mod loss;
 mod nodes;
 mod output;
+mod peers;
 mod queue;
 mod refusals;
 mod site;

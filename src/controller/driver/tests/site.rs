@@ -2,7 +2,7 @@
 //! so, and clients submit, cancel and look.
 
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,7 @@ use crate::controller::store::{self, InstanceRecord, JobDetail, Store};
 use crate::rpc::UnitReport;
 use crate::rpc::request::SubmitRequest;
 use crate::wire::{NodeId, ServiceName};
+use crate::work::signing::{Signer, Verifier};
 use crate::work::{Caller, DialFailure, Dialer, Dialing, Options, Registry};
 
 /// No wait lasts longer by the real clock.
@@ -136,6 +137,17 @@ impl Site {
 
     pub(super) fn driver(&self) -> &Arc<JobDriver> {
         &self.process().driver
+    }
+
+    pub(super) fn service(&self) -> &Service {
+        &self.process().service
+    }
+
+    /// Signs and verifies with these keys from now on.
+    pub(super) fn use_keys(&self, private: &Path, public: &Path) {
+        let (registry, id) = (&self.process().registry, NodeId::new(OWN).unwrap());
+        registry.set_signer(Some(Arc::new(Signer::open(private, seconds(60)).unwrap())));
+        registry.set_verifier(Some(Arc::new(Verifier::open(public, id).unwrap())));
     }
 
     fn process(&self) -> &Process {
