@@ -1,10 +1,13 @@
 //! Results go to standard output, everything else to standard error. Owns the rule that a reader who leaves (`| head`)
 //! ends the command quietly instead of with a panic.
 
+use std::future::poll_fn;
 use std::io::{self, IsTerminal, Write};
+use std::task::Poll;
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit::{Exit, Failure};
 
@@ -82,18 +85,26 @@ impl Output {
 
 /// Waits for Ctrl-C or a termination signal. The first call takes over their handling for good.
 pub(super) async fn interrupted() -> Failure {
-    use tokio::signal::unix::{SignalKind, signal};
-    let wait = |kind| async move {
-        match signal(kind) {
-            Ok(mut stream) => drop(stream.recv().await),
-            // Without a handler the signal keeps its default action, which ends us as well.
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = wait(SignalKind::interrupt()) => {}
-        () = wait(SignalKind::terminate()) => {}
-        () = wait(SignalKind::hangup()) => {}
+    Interrupts::new().next().await
+}
+
+/// Ctrl-C and termination signals since this was made: none is missed between two waits.
+pub(super) struct Interrupts(Vec<Signal>);
+
+impl Interrupts {
+    pub(super) fn new() -> Self {
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        // Without a handler a signal keeps its default action, which ends us as well.
+        Self(kinds.into_iter().filter_map(|kind| signal(kind).ok()).collect())
     }
-    Failure::new(Exit::Interrupted, "")
+
+    /// Waits for the next one.
+    pub(super) async fn next(&mut self) -> Failure {
+        poll_fn(|cx| match self.0.iter_mut().any(|signals| signals.poll_recv(cx).is_ready()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+        Failure::new(Exit::Interrupted, "")
+    }
 }

@@ -1,7 +1,7 @@
 //! `meshctl job run`: makes a job of a directory, submits it, prints what its playbook prints, and ends as it does.
 //! Owns what Ctrl-C means: the first one cancels the job, the second one leaves it.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use super::transmit::Stream;
 use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::operation::{Operation, OperationError};
-use crate::cli::output::interrupted;
+use crate::cli::output::Interrupts;
 use crate::cli::work::payload::Payload;
 use crate::controller::core::JobState;
 
@@ -31,11 +31,12 @@ impl RunFlags {
     pub(super) async fn run(self: Box<Self>, context: &Context) -> Result<Exit, Failure> {
         let (output, detach) = (context.output, self.detach);
         let typed = Typed::ask(&self).await?;
+        let mut interrupts = Interrupts::new();
         let artifacts = self.artifacts.as_deref().map(Artifacts::create).transpose()?;
         let packed = tokio::task::spawn_blocking(move || pack(&self, &typed));
         let stream = tokio::select! {
             packed = packed => packed.map_err(|error| Failure::new(Exit::Failed, error.to_string()))??,
-            failure = interrupted() => return Err(failure),
+            failure = interrupts.next() => return Err(failure),
         };
         let payload = Payload { size: Some(stream.length()), bytes: Box::new(stream) };
         let (id, submitted) = submit(context, payload, None).await?;
@@ -50,7 +51,7 @@ impl RunFlags {
             return Ok(Exit::Success);
         }
         let mut playbook = Playbook::new(output, artifacts);
-        watch(context, id, &mut playbook).await?;
+        watch(context, id, &mut playbook, &mut interrupts).await?;
         let job = final_job(context, id).await?;
         let rest = playbook.finish(&job)?;
         if output.json {
@@ -75,7 +76,12 @@ fn pack(flags: &RunFlags, typed: &Typed) -> Result<Stream, Failure> {
 }
 
 /// Prints the job's output to its end.
-async fn watch(context: &Context, id: JobId, playbook: &mut Playbook) -> Result<(), Failure> {
+async fn watch(
+    context: &Context,
+    id: JobId,
+    playbook: &mut Playbook,
+    interrupts: &mut Interrupts,
+) -> Result<(), Failure> {
     let (sender, mut pieces) = mpsc::channel(AHEAD);
     let mut from = OutputOf::new(context, id, true);
     tokio::spawn(async move {
@@ -86,7 +92,6 @@ async fn watch(context: &Context, id: JobId, playbook: &mut Playbook) -> Result<
         }
     });
     let mut waiting = pin!(tell_why_it_waits(context, id));
-    let mut stop: Pin<Box<dyn Future<Output = Failure>>> = Box::pin(interrupted());
     let (mut has_output, mut is_cancelled) = (false, false);
     loop {
         tokio::select! {
@@ -101,18 +106,17 @@ async fn watch(context: &Context, id: JobId, playbook: &mut Playbook) -> Result<
                 }
             },
             () = &mut waiting, if !is_cancelled && !has_output => {}
-            failure = &mut stop => {
+            failure = interrupts.next() => {
                 if std::mem::replace(&mut is_cancelled, true) {
                     return Err(left(context, id, failure));
                 }
-                stop = Box::pin(interrupted());
                 tokio::select! {
                     cancelled = cancel(context, id) => {
                         if let Err(error) = cancelled {
                             context.output.note(&format!("meshctl: job {id} is not cancelled: {error}"));
                         }
                     }
-                    failure = &mut stop => return Err(left(context, id, failure)),
+                    failure = interrupts.next() => return Err(left(context, id, failure)),
                 }
             }
         }
