@@ -17,9 +17,8 @@ use crate::controller::core::InstanceName;
 use crate::controller::driver::world::{Doing, Mesh, NodeView};
 use crate::controller::operations::{self, JobStream, Operated};
 use crate::controller::options::ControllerOptions;
-use crate::controller::peer::PeerServer;
 use crate::controller::projects::ProjectCache;
-use crate::controller::service::{Service, store_options};
+use crate::controller::service::{self, Setup, store_options};
 use crate::controller::store::{Error, Options};
 use crate::node::NodeHandle;
 use crate::stream::{StreamListener, Streams};
@@ -58,9 +57,9 @@ pub(super) fn store_of(config: &Config) -> Option<Result<Options, Error>> {
     Some(store_options(config.controller.as_ref()?, &directory))
 }
 
-/// A running controller.
+/// The node's controller, as the control socket asks it.
 #[derive(Debug, Clone)]
-pub(super) struct Controller(Service);
+pub(super) struct Controller(service::Controller);
 
 /// Starts the controller, if one is configured.
 pub(super) async fn start(
@@ -74,23 +73,28 @@ pub(super) async fn start(
     let node = streams.node();
     let peers = options.peers.clone();
     let mesh = Arc::new(SeenMesh::new(node.clone(), work.clone(), config.work_signing.is_some()));
-    let started = open(options, directory, node.id(), work, mesh).await;
-    let service = started.map_err(Failure::start("work-controller"))?;
-    if service.has_peers() {
+    let setup = setup(options, directory, node.id(), work, mesh);
+    let setup = setup.map_err(Failure::start("work-controller"))?;
+    let is_shared = setup.store.is_shared();
+    let controller = service::Controller::open(setup).await.map_err(Failure::start("work-controller"))?;
+    if is_shared {
         let what = || format!("the service {} of work-controller", peers.service);
         let profile = server_profile(tls, &peers.tls_server).map_err(Failure::start(what()))?;
         let listener = streams.listen_with(peers.service, None, profile).await;
         let listener = listener.map_err(Failure::start(what()))?;
-        tokio::spawn(serve_peers(
-            listener,
-            service.open_peers(Arc::new(MeshDialer::new(streams.clone(), tls.clone()))),
-        ));
+        let dialer = Arc::new(MeshDialer::new(streams.clone(), tls.clone()));
+        tokio::spawn(serve_peers(listener, controller.clone(), dialer));
     }
-    Ok(Some(Controller(service)))
+    Ok(Some(Controller(controller)))
 }
 
-/// Answers other control nodes for as long as this node runs.
-async fn serve_peers(mut listener: StreamListener, server: PeerServer) {
+/// Answers other control nodes, from when the store is there and for as long as this node runs.
+async fn serve_peers(
+    mut listener: StreamListener,
+    mut controller: service::Controller,
+    dialer: Arc<MeshDialer>,
+) {
+    let server = controller.running().await.open_peers(dialer);
     while let Some(stream) = listener.accept().await {
         if let Some((from, _)) = stream.remote() {
             let server = server.clone();
@@ -99,19 +103,20 @@ async fn serve_peers(mut listener: StreamListener, server: PeerServer) {
     }
 }
 
-async fn open(
+fn setup(
     options: ControllerOptions,
     directory: &NodeDirectory,
     node: &NodeId,
     work: &Registry,
     mesh: Arc<SeenMesh>,
-) -> Result<Service, Error> {
+) -> Result<Setup, Error> {
     let store = store_options(&options, directory.path())?;
     let path = directory.path().join(DIRECTORY);
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
     made.map_err(|source| Error::File { path, source })?;
     let projects = ProjectCache::new(directory.path().join(DIRECTORY).join(PROJECTS));
-    Service::start(options, &store, work.clone(), node.as_str(), mesh, projects).await
+    let node = InstanceName::from(node.as_str());
+    Ok(Setup { options, store, registry: work.clone(), node, mesh, projects })
 }
 
 impl Controller {

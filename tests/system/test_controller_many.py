@@ -335,6 +335,36 @@ def test_a_control_node_that_is_cut_from_the_store_stands_down(site, tmp_path):
     clean(site, *NODES)
 
 
+def test_a_control_node_that_starts_without_its_store_takes_submissions_and_works_once_it_is_there(site, server, tmp_path):
+    c1, go = site["c1"], tmp_path / "go"
+    unit, number = submit(c1, ident="b", lines=20, go=str(go))
+    runs(c1, number)
+    server.stop(signal.SIGKILL)
+    c1.stop(signal.SIGKILL)
+    c1.start()
+    until("it to say so", lambda: "the controller waits for its store" in c1.log())
+    store = ask(c1, "ping")["store"]
+    assert store["up"] is False and "the store is away" in store["error"], store
+    assert c1.command({"command": "controller", "op": "job.list"})["error"]["code"] == "store_away"
+    with c1.control() as client:
+        late = client.submit("c1", "controller", stream(ident="late"))
+    assert late["result"] == "Job Submitted", late
+    with c1.control() as client:
+        unwanted = client.submit("c1", "controller", stream(ident="unwanted"))
+    assert c1.command(f"work force-release {unwanted['unitid']}") == {"released": unwanted["unitid"]}
+    with c1.control() as client, pytest.raises(ControlError, match="unknown key"):
+        client.submit("c1", "controller", stream({"nonsense": 1}))
+    go.touch()
+    server.start()
+    is_whole(shows(c1, late["unitid"]), "late")
+    is_whole(shows(c1, unit), "b", 20)
+    one = ended(c1, number)
+    assert (one["state"], len(one["attempts"])) == ("successful", 1), one
+    assert ask(c1, "ping")["store"]["up"] is True
+    assert len(ask(c1, "job.list")["jobs"]) == 2, "what was released was never a job"
+    clean(site, *NODES)
+
+
 def test_without_the_store_running_jobs_go_on_and_submissions_wait(site, server, tmp_path):
     go = tmp_path / "go"
     before = [(node, f"b{n}", *submit(node, ident=f"b{n}", lines=20, go=str(go))) for n, node in enumerate((site["c1"], site["c2"]))]

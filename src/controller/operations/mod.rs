@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use self::arguments::Arguments;
 use super::answers;
 use super::core::{GroupName, InstanceName};
+use super::options::ControllerOptions;
 use super::service::Service;
 use super::store::{Audit, Error};
 
@@ -223,10 +224,6 @@ impl Service {
     /// What is here, and how it stands: nodes and groups by name, none of them while the store is away.
     async fn ping(&self) -> Result<Value, Refused> {
         let store = &self.driver.store;
-        let kind = match self.driver.options().store.split(':').next() {
-            Some("sqlite") | None => "sqlite",
-            Some(_) => "postgresql",
-        };
         let seen = async { Ok::<_, Error>((store.is_paused().await?, store.overview().await?)) };
         let (paused, overview, error) = match seen.await {
             Ok((paused, overview)) => (Some(paused), Some(overview), None),
@@ -255,11 +252,20 @@ impl Service {
             "active_node": self.driver.node.to_string(),
             "install": format!("{:08x}", self.driver.install),
             "paused": paused,
-            "store": {"kind": kind, "up": error.is_none(), "error": error},
+            "store": store_state(&self.driver.options(), error),
             "nodes": by_name(nodes.collect(), "node"),
             "groups": by_name(groups.collect(), "name"),
         }))
     }
+}
+
+/// How the store stands, for a ping.
+pub(super) fn store_state(options: &ControllerOptions, error: Option<String>) -> Value {
+    let kind = match options.store.split(':').next() {
+        Some("sqlite") | None => "sqlite",
+        Some(_) => "postgresql",
+    };
+    json!({"kind": kind, "up": error.is_none(), "error": error})
 }
 
 fn by_name(mut records: Vec<Value>, key: &str) -> Vec<Value> {

@@ -42,6 +42,11 @@ pub enum SslMode {
 }
 
 impl Options {
+    /// Several control nodes may have it in common.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Postgres(_))
+    }
+
     /// Parses `sqlite`, which is `default`, `sqlite:PATH` or `postgresql://USER@HOST[,HOST]/DB?…`.
     ///
     /// # Errors

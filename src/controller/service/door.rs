@@ -1,0 +1,399 @@
+//! What the node's units reach of the controller: submissions come in, cancels are passed on, and units of an earlier
+//! process follow their jobs again. Before the store was reached for the first time there is no driver: submissions are
+//! checked and kept, and wait with what an earlier process left. It knows nothing of how the store is reached.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use arc_swap::ArcSwap;
+use serde_json::{Map, Value, json};
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::{AWAY, Cleaning, Service, enter, enter_later, follow, follow_at_last, submission};
+use crate::controller::core::{ChildId, InstanceName, JobId};
+use crate::controller::credentials::{CredentialError, Credentials};
+use crate::controller::driver::JobDriver;
+use crate::controller::header::{Header, Purpose};
+use crate::controller::operations::{self, Operated, Refused};
+use crate::controller::options::ControllerOptions;
+use crate::controller::refusal::LINE_LIMIT;
+use crate::controller::store::{Error, Kept};
+use crate::controller::stream;
+use crate::rpc::UnitState;
+use crate::work::Registry;
+use crate::work::jobs::{Act, JobIntake, JobReport, JobRequest, JobUnit, Jobs};
+use crate::work::unit::UnitId;
+
+/// The parameter that may carry the header.
+const HEADER: &str = "header";
+const CHUNK: usize = 256 << 10;
+const STOPPED: &str = "the controller has stopped";
+
+/// What units reach of the controller. The registry has it until the controller is taken away. Clones share it.
+#[derive(Clone)]
+pub(super) struct Door(Arc<Inside>);
+
+struct Inside {
+    node: InstanceName,
+    registry: Registry,
+    /// Those of the driver count once there is one.
+    options: ArcSwap<ControllerOptions>,
+    driver: OnceLock<Weak<JobDriver>>,
+    /// Units that wait for the driver; `None` once it is there.
+    waiting: Mutex<Option<Vec<JobUnit>>>,
+    /// Why there is no driver.
+    why: parking_lot::Mutex<String>,
+    stop: CancellationToken,
+    cleaning: Cleaning,
+}
+
+impl std::fmt::Debug for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Door").field("node", &self.0.node).finish_non_exhaustive()
+    }
+}
+
+impl Door {
+    pub(super) fn new(
+        node: InstanceName,
+        registry: &Registry,
+        options: ControllerOptions,
+        stop: CancellationToken,
+    ) -> Self {
+        Self(Arc::new(Inside {
+            node,
+            registry: registry.clone(),
+            options: ArcSwap::from_pointee(options),
+            driver: OnceLock::new(),
+            waiting: Mutex::new(Some(Vec::new())),
+            why: parking_lot::Mutex::new("it starts".to_owned()),
+            stop,
+            cleaning: Arc::default(),
+        }))
+    }
+
+    /// Why there is no driver yet. Says whether that is news.
+    pub(super) fn say(&self, error: &Error) -> bool {
+        let why = error.to_string();
+        let is_news = *self.0.why.lock() != why;
+        *self.0.why.lock() = why;
+        is_news
+    }
+
+    pub(super) fn options(&self) -> Arc<ControllerOptions> {
+        let driver = self.0.driver.get().and_then(Weak::upgrade);
+        driver.map_or_else(|| self.0.options.load_full(), |driver| driver.options())
+    }
+
+    /// Replaces the settings.
+    pub(super) fn set_options(&self, options: ControllerOptions) {
+        self.0.options.store(Arc::new(options.clone()));
+        if let Some(driver) = self.0.driver.get().and_then(Weak::upgrade) {
+            driver.set_options(options);
+        }
+    }
+
+    /// Gives units their driver. Returns once those that waited follow their jobs.
+    pub(super) async fn open(&self, driver: &Arc<JobDriver>) {
+        let mut waiting = self.0.waiting.lock().await;
+        let _first = self.0.driver.set(Arc::downgrade(driver));
+        let units = waiting.take().into_iter().flatten();
+        drop(waiting);
+        driver.set_options(ControllerOptions::clone(&self.0.options.load()));
+        for unit in units {
+            self.follow_again(driver, unit).await;
+        }
+    }
+
+    /// The driver does not run yet, and without its unit a job would lose its output.
+    async fn follow_again(&self, driver: &Arc<JobDriver>, unit: JobUnit) {
+        let resumed = loop {
+            match self.resume(driver, unit.clone()).await {
+                Err(Error::Away(_)) => tokio::time::sleep(AWAY).await,
+                resumed => break resumed,
+            }
+        };
+        if let Err(error) = resumed {
+            tracing::warn!(unit = %unit.id(), %error, "a unit does not follow its job");
+        }
+    }
+
+    /// A unit of an earlier process follows its job again. One whose job the store does not know, because the store lost
+    /// its last commits or is an older copy, becomes a job again, unless it had been placed.
+    async fn resume(&self, driver: &Arc<JobDriver>, unit: JobUnit) -> Result<(), Error> {
+        let extra = unit.extra();
+        if let Some(job) = extra.job_id.map(JobId) {
+            let known = match driver.store.detail(job).await {
+                Ok(detail) => {
+                    let (node, id) = (&driver.node, unit.id().as_str());
+                    detail.holders.iter().any(|(holder, held, _)| holder == node && held == id)
+                }
+                Err(Error::NoJob(_)) => false,
+                Err(error) => return Err(error),
+            };
+            if known {
+                return driver.attach(job, unit).await;
+            }
+        }
+        let entered = match extra.job_id.filter(|_| extra.attempt > 0) {
+            Some(job) => Err(format!("the store has lost job {job}, which had been placed: it may have run")),
+            None => self.enter_again(unit.clone()).await,
+        };
+        if let Err(detail) = entered {
+            unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
+        }
+        Ok(())
+    }
+
+    /// A unit whose payload is here and whose row is not: an earlier process ended between the two, or there was no store.
+    async fn enter_again(&self, unit: JobUnit) -> Result<(), String> {
+        let extra = unit.extra();
+        let header = extra.header.clone();
+        let parsed = header.as_ref().map(|text| Header::parse(text.as_bytes())).transpose();
+        let parsed = parsed.map_err(|error| error.to_string())?;
+        let mut stream = stream::Submission::new(self.options().bounds.max_payload, parsed);
+        let path = unit.payload();
+        let checked = tokio::task::spawn_blocking(move || -> Result<stream::Submission, String> {
+            use std::io::Read as _;
+            let mut file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+            let mut buffer = vec![0; CHUNK];
+            loop {
+                let count = file.read(&mut buffer).map_err(|error| error.to_string())?;
+                if count == 0 {
+                    return Ok(stream);
+                }
+                stream.push(&buffer[..count]).map_err(|error| error.to_string())?;
+            }
+        });
+        let stream = checked.await.map_err(|error| error.to_string())??;
+        let is_admin = unit.extra().is_admin;
+        let request = JobRequest { params: Default::default(), is_admin, launched_by: extra.launched_by };
+        Box::new(Intake { door: self.clone(), stream, header, request }).finish(unit).await.map(drop)
+    }
+
+    pub(super) fn service(&self, driver: Arc<JobDriver>) -> Service {
+        let Inside { registry, stop, cleaning, .. } = &*self.0;
+        Service { driver, registry: registry.clone(), stop: stop.clone(), cleaning: cleaning.clone() }
+    }
+
+    fn driver(&self) -> Result<Arc<JobDriver>, String> {
+        match self.0.driver.get() {
+            Some(driver) => driver.upgrade().ok_or_else(|| STOPPED.to_owned()),
+            None => Err(self.0.why.lock().clone()),
+        }
+    }
+
+    /// Carries out what needs no driver: a ping.
+    pub(super) fn operate(&self, request: &Map<String, Value>) -> Result<Value, Refused> {
+        let why = self.0.why.lock().clone();
+        if request.get("op").is_none_or(|op| op != "ping") {
+            return Err(Refused { code: "store_away", message: why });
+        }
+        Ok(json!({
+            "node": self.0.node.to_string(),
+            "active_node": self.0.node.to_string(),
+            "install": null,
+            "paused": null,
+            "store": operations::store_state(&self.options(), Some(why)),
+            "nodes": [],
+            "groups": [],
+        }))
+    }
+}
+
+impl Jobs for Door {
+    fn verifies_signatures(&self) -> bool {
+        self.options().verify_signature
+    }
+
+    fn begin(&self, request: JobRequest) -> Result<Box<dyn JobIntake>, String> {
+        if self.0.driver.get().is_some()
+            && let Some(why) = self.driver()?.halted()
+        {
+            return Err(format!("the controller of this node has stopped: {why}"));
+        }
+        let header = request.params.get(HEADER).filter(|text| !text.is_empty());
+        if let Some(other) = request.params.keys().find(|name| *name != HEADER) {
+            return Err(format!("unknown parameter `{other}`: there is {HEADER}"));
+        }
+        if header.is_some_and(|text| text.len() > LINE_LIMIT) {
+            return Err(format!("the parameter {HEADER} is longer than {LINE_LIMIT} bytes"));
+        }
+        let parsed = header.map(|text| Header::parse(text.as_bytes())).transpose();
+        let parsed = parsed.map_err(|error| format!("header: {error}"))?;
+        let stream = stream::Submission::new(self.options().bounds.max_payload, parsed);
+        Ok(Box::new(Intake { door: self.clone(), stream, header: header.cloned(), request }))
+    }
+
+    fn operate(&self, operation: Vec<u8>, who: String) -> Act<'_, String> {
+        Box::pin(async move {
+            let operated = match serde_json::from_slice(&operation) {
+                Err(_) => Err(Refused::bad("the payload is not one JSON object")),
+                Ok(request) if self.0.driver.get().is_none() => Self::operate(self, &request),
+                Ok(request) => match self.driver() {
+                    Err(message) => Err(Refused { code: "refused", message }),
+                    Ok(driver) => match self.service(driver).operate(request, &who).await {
+                        Ok(Operated::Done(result)) => Ok(result),
+                        Ok(Operated::Stream(..)) => {
+                            Err(Refused::bad("it is a stream: ask for it over the control socket"))
+                        }
+                        Err(refused) => Err(refused),
+                    },
+                },
+            };
+            operations::line(operated).to_string()
+        })
+    }
+
+    fn resume(&self, unit: JobUnit) -> Act<'_, ()> {
+        Box::pin(async move {
+            if let Some(waiting) = &mut *self.0.waiting.lock().await {
+                waiting.push(unit);
+            } else if let Ok(driver) = self.driver() {
+                self.follow_again(&driver, unit).await;
+            }
+        })
+    }
+
+    fn cancel(&self, unit: UnitId) -> Act<'_, Result<(), String>> {
+        Box::pin(async move {
+            let driver = self.driver()?;
+            let Some(job) = driver.job_of(unit.as_str()) else { return Ok(()) };
+            driver.store.cancel(None, job).await.map_err(|error| error.to_string())?;
+            driver.show(job).await.map_err(|error| error.to_string())
+        })
+    }
+
+    fn forget(&self, unit: UnitId) -> Act<'_, ()> {
+        Box::pin(async move {
+            if let Some(waiting) = &mut *self.0.waiting.lock().await {
+                waiting.retain(|one| *one.id() != unit);
+            }
+            let Ok(driver) = self.driver() else { return };
+            driver.detach(unit.as_str());
+            let gone = driver.store.let_go_unit(driver.node.clone(), unit.to_string(), &Kept::ALL).await;
+            if let Err(error) = gone {
+                tracing::debug!(%unit, %error, "housekeeping will note that a unit is gone");
+            }
+        })
+    }
+
+    fn parent(&self, unit: &UnitId) -> Option<i64> {
+        let child = ChildId::parse(unit.as_str())?;
+        let Some(driver) = self.0.driver.get() else {
+            // Whose job it is, only the store knows.
+            return Some(child.job.0);
+        };
+        let driver = driver.upgrade()?;
+        let is_ours = child.install == driver.install && !driver.is_foreign(unit.as_str());
+        is_ours.then_some(child.job.0)
+    }
+}
+
+/// A submission while its payload comes.
+#[derive(Debug)]
+struct Intake {
+    door: Door,
+    stream: stream::Submission,
+    header: Option<String>,
+    request: JobRequest,
+}
+
+impl JobIntake for Intake {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.stream.push(bytes).map_err(|error| error.to_string())?;
+        self.stream.header().map_or(Ok(()), |header| check(header, self.request.is_admin))
+    }
+
+    fn finish(self: Box<Self>, unit: JobUnit) -> Act<'static, Result<bool, String>> {
+        Box::pin(async move {
+            let Self { door, stream, header, request } = *self;
+            let accepted = stream.finish().map_err(|error| error.to_string())?;
+            check(&accepted.header, request.is_admin)?;
+            check_credentials(&door.options(), &accepted.header, request.is_admin).await?;
+            let stream::Accepted { header: asked, forks, .. } = accepted;
+            let mut extra = unit.extra();
+            (extra.launched_by, extra.is_admin, extra.header) =
+                (request.launched_by.clone(), request.is_admin, header);
+            let mut report =
+                JobReport { state: UnitState::Pending, detail: "waiting for the store".to_owned(), extra };
+            let mut waiting = door.0.waiting.lock().await;
+            if let Some(waiting) = &mut *waiting {
+                unit.report(report).await;
+                waiting.push(unit);
+                return Ok(false);
+            }
+            drop(waiting);
+            let driver = door.driver()?;
+            let submission = submission(&driver, &unit, &asked, forks, &request.launched_by)?;
+            let entering = driver.entering.clone().read_owned().await;
+            match enter(&driver, &submission).await {
+                Ok(job) => {
+                    report.extra.job_id = Some(job.id().0);
+                    report.detail = "pending".to_owned();
+                    unit.report(report).await;
+                    match follow(&driver, job.id(), unit.clone()).await {
+                        Ok(()) => Ok(true),
+                        // It is a job, and nobody drives it before its unit follows it.
+                        Err(Error::Away(_)) => {
+                            tokio::spawn(async move {
+                                let _entering = entering;
+                                if let Err(error) = follow_at_last(&driver, job.id(), unit).await {
+                                    tracing::warn!(job = %job.id(), %error, "a unit does not follow its job");
+                                }
+                            });
+                            Ok(true)
+                        }
+                        Err(error) => Err(error.to_string()),
+                    }
+                }
+                Err(Error::Away(_)) => {
+                    drop(entering);
+                    unit.report(report).await;
+                    tokio::spawn(async move {
+                        if let Err(error) = enter_later(&driver, submission, unit).await {
+                            tracing::warn!(%error, "a submission that waited for the store is not a job");
+                        }
+                    });
+                    Ok(false)
+                }
+                Err(error) => Err(error.to_string()),
+            }
+        })
+    }
+}
+
+/// What the caller may do.
+fn check(header: &Header, is_admin: bool) -> Result<(), String> {
+    if let Some(why) = header.needs_admin().filter(|_| !is_admin) {
+        return Err(why.to_owned());
+    }
+    Ok(())
+}
+
+/// The credentials that a header names exist, fit their use, and are for this caller. They are read again at their use.
+async fn check_credentials(
+    options: &ControllerOptions,
+    header: &Header,
+    is_admin: bool,
+) -> Result<(), String> {
+    if header.credentials().is_empty() {
+        return Ok(());
+    }
+    let (credentials, header) = (Credentials::new(options.credentials.clone()), header.clone());
+    let checked = tokio::task::spawn_blocking(move || {
+        for (name, purpose) in header.credentials() {
+            if !is_admin {
+                credentials.check_mesh(name)?;
+            }
+            match purpose {
+                Purpose::Registry { image: Some(image) } => drop(credentials.registry(name, image)?),
+                Purpose::Registry { image: None } => drop(credentials.read(name)?),
+                Purpose::Repository(url) => drop(credentials.repository(name, url)?),
+            }
+        }
+        Ok::<_, CredentialError>(())
+    });
+    let checked = checked.await.map_err(|error| error.to_string())?;
+    checked.map_err(|error| format!("header: {error}"))
+}
