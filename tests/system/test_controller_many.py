@@ -217,6 +217,28 @@ def test_control_nodes_ask_each_other_over_mutual_tls(site):
     clean(site, *NODES)
 
 
+def test_a_job_runs_again_on_a_control_node_that_does_not_have_its_payload(site):
+    c1, c2 = site["c1"], site["c2"]
+    unit, number = submit(c1, ident="first", padding="x" * 300_000)
+    is_whole(shows(c1, unit), "first")
+    again = ask(c2, "job.rerun", id=number)
+    one = ended(c2, again["id"])
+    assert (one["state"], one["controller_node"]) == ("successful", "c2"), one
+    is_whole(shows(c2, unit_of(c2, again["id"])), "first")
+    second = ask(c2, "job.rerun", id=again["id"])
+    assert ended(c2, second["id"])["state"] == "successful"
+    c1.stop(signal.SIGKILL)
+    units = set(c2.command("work list"))
+    refused = c2.command({"command": "controller", "op": "job.rerun", "id": number})["error"]
+    assert refused["code"] == "owner_away" and "control node c1 cannot be reached" in refused["message"], refused
+    assert set(c2.command("work list")) == units, "nothing is left of it"
+    c1.start()
+    until("c1 to answer", lambda: ask(c1, "ping")["store"]["up"])
+    ask(c1, "job.delete", id=number)
+    assert c2.command({"command": "controller", "op": "job.rerun", "id": number})["error"]["code"] == "not_found"
+    clean(site, *NODES)
+
+
 def test_a_lost_owner_is_taken_over_and_follows_when_it_is_back(site, tmp_path):
     c1, c2, go = site["c1"], site["c2"], tmp_path / "go"
     jobs = [(f"t{n}", *submit(c1, ident=f"t{n}", lines=30, go=str(go))) for n in range(3)]

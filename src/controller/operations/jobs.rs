@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::arguments::Arguments;
 use super::{Refused, answers};
 use crate::controller::core::{GroupName, InstanceName, JobId, JobKind, JobState};
+use crate::controller::peer::{PeerAnswer, PeerError, PeerStream, PeerVerb};
 use crate::controller::service::Service;
 use crate::controller::service::repeat::Repeat;
 use crate::controller::store::{Audit, JobDetail, JobFilter, Kept, PAGE_MAX};
@@ -81,28 +82,47 @@ impl Service {
             )));
         }
         let limit = if failed_hosts { failed(&former)? } else { former.terms.limit.clone() };
-        let payload = self.unit_with_payload(&former)?;
-        let again = Repeat { former, limit, launched_by: audit.who.clone() };
-        let new = again.enter(&self.driver, &self.registry, &payload).await?;
+        let launched_by = audit.who.clone();
+        let again = |former| Repeat { former, limit, launched_by };
+        let new = match self.unit_with_payload(&former) {
+            Some(unit) => again(former).enter(&self.driver, &self.registry, &unit).await?,
+            None => {
+                let (PeerAnswer { size, .. }, payload) = self.payload_elsewhere(&former).await?;
+                again(former).enter_from(&self.driver, &self.registry, payload, size).await?
+            }
+        };
         self.driver.store.record(Audit { target: id.to_string(), ..audit }).await?;
         self.job(new).await
     }
 
     /// The unit here that has a job's payload.
-    fn unit_with_payload(&self, job: &JobDetail) -> Result<String, Refused> {
-        let id = job.row.id;
-        let holders = || job.holders.iter().filter(|(_, _, kept)| *kept == Kept::Payload);
-        let own = holders().filter(|(node, _, _)| *node == self.driver.node).map(|(_, unit, _)| unit);
+    fn unit_with_payload(&self, job: &JobDetail) -> Option<String> {
         let has_payload =
             |unit: &&String| self.registry.job_unit(unit).is_some_and(|unit| unit.has_payload());
-        if let Some(unit) = own.clone().find(has_payload) {
-            return Ok(unit.clone());
-        }
-        Err(match holders().find(|(node, _, _)| *node != self.driver.node) {
-            Some((node, _, _)) => {
-                let message = format!("the payload of job {id} is on control node {node}: ask there");
-                Refused { code: "owner_away", message }
+        holders(job)
+            .filter(|(node, _)| **node == self.driver.node)
+            .map(|(_, unit)| unit)
+            .find(has_payload)
+            .cloned()
+    }
+
+    /// The payload of a job from another control node that has it.
+    async fn payload_elsewhere(&self, job: &JobDetail) -> Result<(PeerAnswer, PeerStream), Refused> {
+        let id = job.row.id;
+        let mut why = None;
+        for (node, _) in holders(job).filter(|(node, _)| **node != self.driver.node) {
+            let Some(peers) = self.driver.peers.get() else { break };
+            match peers.ask(node, PeerVerb::Payload { from: 0 }, id).await {
+                Ok(found) => return Ok(found),
+                Err(PeerError::Missing { .. }) => {}
+                Err(error) => why = Some(error),
             }
+        }
+        Err(match why {
+            Some(error) => Refused {
+                code: "owner_away",
+                message: format!("the payload of job {id} is on another control node: {error}"),
+            },
             None => Refused::missing(format!(
                 "the payload of job {id} is not kept any more (payloadretention, or rerun: false)"
             )),
@@ -120,6 +140,11 @@ impl Service {
         }
         Ok(json!({"id": id.0, "deleted": true}))
     }
+}
+
+/// Control nodes that have the payload of a job, each with its unit.
+fn holders(job: &JobDetail) -> impl Iterator<Item = (&InstanceName, &String)> {
+    job.holders.iter().filter(|(_, _, kept)| *kept == Kept::Payload).map(|(node, unit, _)| (node, unit))
 }
 
 /// The hosts on which a job failed, or which it did not reach.

@@ -1,14 +1,22 @@
-//! A job that repeats one that has ended: a unit of its own with the same payload, which is on disk once.
+//! A job that repeats one that has ended: a unit of its own with the same payload. Here that is on disk once; from another
+//! control node it comes over the mesh.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::{enter, follow, submission};
 use crate::controller::core::JobId;
 use crate::controller::driver::{JobDriver, parsed};
+use crate::controller::peer::PeerStream;
 use crate::controller::store::{Error, JobDetail};
 use crate::rpc::UnitState;
-use crate::work::Registry;
-use crate::work::jobs::{JobExtra, JobReport};
+use crate::work::jobs::{Act, JobExtra, JobIntake, JobReport, JobUnit};
+use crate::work::{Registry, Submission};
+
+/// How long another control node may send nothing.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// What is to be repeated.
 #[derive(Debug)]
@@ -20,7 +28,17 @@ pub(in crate::controller) struct Repeat {
 }
 
 impl Repeat {
-    /// Makes the unit and the job. An error, or a crash before the job is stored, leaves neither.
+    fn extra(&self) -> JobExtra {
+        JobExtra {
+            launched_by: self.launched_by.clone(),
+            is_admin: true,
+            rerun_of: Some(self.former.row.id.0),
+            ..JobExtra::default()
+        }
+    }
+
+    /// Makes the unit and the job, with the payload of a unit here. An error, or a crash before the job is stored, leaves
+    /// neither.
     ///
     /// # Errors
     /// Those of the store, and of the disk as [`Error::Conflict`].
@@ -30,43 +48,106 @@ impl Repeat {
         registry: &Registry,
         payload: &str,
     ) -> Result<JobId, Error> {
+        let extra = self.extra();
+        let unit = registry.repeat_job(payload, extra.clone()).await;
+        let unit = unit.map_err(|error| Error::Conflict(error.to_string()))?;
+        let stored = self.store(driver, &unit).await;
+        if let Err(error) = &stored {
+            let (state, detail) = (UnitState::Failed, error.to_string());
+            unit.report(JobReport { state, detail, extra }).await;
+            if let Err(error) = registry.release_child(unit.id().as_str()).await {
+                tracing::warn!(unit = %unit.id(), %error, "the unit of a job that was not stored stays");
+            }
+        }
+        stored
+    }
+
+    /// The same with a payload of this size that another control node sends.
+    ///
+    /// # Errors
+    /// As [`Self::enter`], and that it does not come to its end.
+    pub(in crate::controller) async fn enter_from(
+        self,
+        driver: &Arc<JobDriver>,
+        registry: &Registry,
+        payload: PeerStream,
+        size: u64,
+    ) -> Result<JobId, Error> {
+        let failed = |error: &dyn std::fmt::Display| Error::Conflict(error.to_string());
+        let (driver, registry) = (driver.clone(), registry.clone());
+        // A client that goes away leaves nothing half done.
+        let entered = tokio::spawn(async move {
+            let extra = self.extra();
+            let intake = Box::new(Intake { driver, repeat: self });
+            let begun = registry.repeat_job_from_elsewhere(extra, intake).await;
+            let mut submission = begun.map_err(|error| failed(&error))?;
+            if let Err(why) = copy(payload, size, &mut submission).await {
+                submission.discard(why.clone()).await;
+                return Err(Error::Conflict(why));
+            }
+            let unit = submission.id().to_string();
+            submission.finish().await.map_err(|error| failed(&error))?;
+            let job = registry.job_unit(&unit).and_then(|unit| unit.extra().job_id);
+            job.map(JobId).ok_or_else(|| Error::Conflict(format!("its unit {unit} was released")))
+        });
+        entered.await.map_err(|error| Error::Conflict(error.to_string()))?
+    }
+
+    /// Makes the job of a unit that has its payload.
+    async fn store(self, driver: &Arc<JobDriver>, unit: &JobUnit) -> Result<JobId, Error> {
+        let extra = self.extra();
         let Self { former, limit, launched_by } = self;
         let mut header = parsed(&former)?;
         (header.key, header.depends_on) = (None, Vec::new());
         if !limit.is_empty() {
             header.hosts = Some(u32::try_from(limit.len()).unwrap_or(u32::MAX));
         }
-        let extra = JobExtra {
-            launched_by: launched_by.clone(),
-            is_admin: true,
-            rerun_of: Some(former.row.id.0),
-            ..JobExtra::default()
-        };
-        let unit = registry.repeat_job(payload, extra.clone()).await;
-        let unit = unit.map_err(|error| Error::Conflict(error.to_string()))?;
-        let id = unit.id().to_string();
         let _entering = driver.entering.read().await;
-        let submission = submission(driver, &unit, &header, Some(former.row.forks), &launched_by);
-        let entered = async {
-            let mut submission = submission.map_err(Error::Conflict)?;
-            submission.terms.limit = limit;
-            enter(driver, &submission).await
-        };
-        let job = match entered.await {
-            Ok(job) => job,
-            Err(error) => {
-                let (state, detail) = (UnitState::Failed, error.to_string());
-                unit.report(JobReport { state, detail, extra }).await;
-                if let Err(error) = registry.release_child(&id).await {
-                    tracing::warn!(unit = id, %error, "the unit of a job that was not stored stays");
-                }
-                return Err(error);
-            }
-        };
+        let submission = submission(driver, unit, &header, Some(former.row.forks), &launched_by);
+        let mut submission = submission.map_err(Error::Conflict)?;
+        submission.terms.limit = limit;
+        let job = enter(driver, &submission).await?;
         let extra = JobExtra { job_id: Some(job.id().0), ..extra };
         let state = UnitState::Pending;
         unit.report(JobReport { state, detail: "pending".to_owned(), extra }).await;
-        follow(driver, job.id(), unit).await?;
+        follow(driver, job.id(), unit.clone()).await?;
         Ok(job.id())
+    }
+}
+
+/// What a payload from elsewhere becomes once it is here.
+#[derive(Debug)]
+struct Intake {
+    driver: Arc<JobDriver>,
+    repeat: Repeat,
+}
+
+impl JobIntake for Intake {
+    fn push(&mut self, _bytes: &[u8]) -> Result<(), String> {
+        // It was checked when it was submitted.
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, unit: JobUnit) -> Act<'static, Result<bool, String>> {
+        Box::pin(async move {
+            let stored = self.repeat.store(&self.driver, &unit).await;
+            stored.map(|_| true).map_err(|error| error.to_string())
+        })
+    }
+}
+
+async fn copy(mut payload: PeerStream, size: u64, submission: &mut Submission) -> Result<(), String> {
+    let mut count = 0;
+    loop {
+        let piece = timeout(SILENCE, payload.next()).await;
+        match piece.map_err(|_| "its control node sends nothing more".to_owned())? {
+            Ok(Some(bytes)) => {
+                count += bytes.len() as u64;
+                submission.write(&bytes).await.map_err(|error| error.to_string())?;
+            }
+            Ok(None) if count == size => return Ok(()),
+            Ok(None) => return Err(format!("{count} of the {size} bytes of its payload came")),
+            Err(error) => return Err(format!("its payload did not come to its end: {error}")),
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::submit::Submission;
 use super::{Registry, detached};
 use crate::rpc::request::SubmitRequest;
 use crate::wire::{NodeId, WorkCommand};
@@ -191,11 +192,7 @@ impl Registry {
     pub async fn repeat_job(&self, of: &str, extra: JobExtra) -> Result<JobUnit, WorkError> {
         let (this, former) = (self.clone(), self.units.find(of)?);
         detached(async move {
-            let mut status = Status::new(CONTROLLER, Extra::Job(Box::new(extra)));
-            status.verify_signature = this.controller_verifies();
-            status.submitter = Some(Submitter::Operator);
-            status.life.apply(&Event::PayloadAwaited);
-            let entry = this.create(None, status).await?;
+            let entry = this.unit_for_repeat(extra).await?;
             let store = this.units.store();
             if let Err(error) = store.link_payload(&former.dir, &entry.dir).await {
                 this.units.remove(&entry, |_| ()).await?;
@@ -205,6 +202,28 @@ impl Registry {
             Ok(JobUnit::new(entry, store.clone()))
         })
         .await
+    }
+
+    /// The same, with a payload that comes from elsewhere.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub async fn repeat_job_from_elsewhere(
+        &self,
+        extra: JobExtra,
+        intake: Box<dyn JobIntake>,
+    ) -> Result<Submission, WorkError> {
+        let this = self.clone();
+        let entry = detached(async move { this.unit_for_repeat(extra).await }).await?;
+        Ok(Submission::new(self.clone(), entry, false, None, Some(intake)))
+    }
+
+    async fn unit_for_repeat(&self, extra: JobExtra) -> Result<Arc<Entry>, WorkError> {
+        let mut status = Status::new(CONTROLLER, Extra::Job(Box::new(extra)));
+        status.verify_signature = self.controller_verifies();
+        status.submitter = Some(Submitter::Operator);
+        status.life.apply(&Event::PayloadAwaited);
+        self.create(None, status).await
     }
 
     /// Deletes the payload of a child that its node has accepted: nobody reads it any more.

@@ -47,7 +47,7 @@ pub struct Submission {
 }
 
 /// The hash that a payload must have, and the one of what has come of it.
-struct SignedPayload {
+pub(super) struct SignedPayload {
     hash: PayloadHash,
     so_far: digest::Context,
 }
@@ -80,18 +80,8 @@ impl Registry {
         let signed = self.check_signature(&request.work_type, request.sign_work, &caller, &about)?;
         let intake = self.intake(&request, &caller).await?;
         let (entry, is_whole) = detached(self.clone().unit_for(request, caller.submitter(), chosen)).await?;
-        Ok(Submission {
-            registry: self.clone(),
-            entry,
-            is_whole,
-            stdin: None,
-            ahead: Vec::new(),
-            broken: false,
-            signed: signed.map(SignedPayload::new),
-            streamed: None,
-            intake: intake.filter(|_| !is_whole),
-            done: is_whole,
-        })
+        let signed = signed.map(SignedPayload::new);
+        Ok(Submission::new(self.clone(), entry, is_whole, signed, intake.filter(|_| !is_whole)))
     }
 }
 
@@ -158,6 +148,27 @@ impl Registry {
 }
 
 impl Submission {
+    pub(super) fn new(
+        registry: Registry,
+        entry: Arc<Entry>,
+        is_whole: bool,
+        signed: Option<SignedPayload>,
+        intake: Option<Box<dyn JobIntake>>,
+    ) -> Self {
+        Self {
+            registry,
+            entry,
+            is_whole,
+            stdin: None,
+            ahead: Vec::new(),
+            broken: false,
+            signed,
+            streamed: None,
+            intake,
+            done: is_whole,
+        }
+    }
+
     /// The unit's ID, which may be answered.
     pub fn id(&self) -> &UnitId {
         &self.entry.id
