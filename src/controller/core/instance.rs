@@ -249,10 +249,14 @@ impl Instance {
                 .is_some_and(|sighting| sighting.routed && now.since(sighting.arrived) <= SIGHTING_LIFE)
     }
 
-    /// Its advertisement arrived at a control node. An instance that was not ready is checked; a hop becomes
+    /// How a control node sees it. If it can be reached, an instance that was not ready is checked; a hop becomes
     /// ready.
     pub fn on_seen(&mut self, observer: InstanceName, sighting: Sighting, now: Time) {
-        self.seen.insert(observer, sighting);
+        self.seen.insert(observer.clone(), sighting);
+        // What is left of the advertisement of a node that is gone brings no instance back.
+        if !self.is_reachable_from(&observer, now) {
+            return;
+        }
         match (self.node_state, self.node_type) {
             (NodeState::Installed | NodeState::Unavailable, NodeType::Hop) => {
                 self.node_state = NodeState::Ready;

@@ -80,6 +80,20 @@ fn a_hop_is_ready_when_it_is_seen() {
 }
 
 #[test]
+fn what_is_left_of_an_advertisement_brings_no_instance_back() {
+    let mut hop = Instance::register("hop".into(), NodeType::Hop, true, START);
+    let mut e1 = execution("e1", 10);
+    let late = START + secs(600);
+    for gone in [sighting(START), Sighting { routed: false, ..sighting(late) }] {
+        hop.on_lost();
+        e1.on_lost();
+        hop.on_seen("c1".into(), gone, late);
+        e1.on_seen("c1".into(), gone, late);
+        assert_eq!((hop.node_state, e1.health_due), (NodeState::Unavailable, None), "{gone:?}");
+    }
+}
+
+#[test]
 fn a_new_instance_is_checked_while_it_is_not_enabled() {
     let mut e1 = Instance::register("e1".into(), NodeType::Execution, false, START);
     assert_eq!((e1.node_state, e1.health_due), (NodeState::Installed, Some(START)));
