@@ -287,8 +287,8 @@ impl JobDriver {
     }
 
     /// A job that was submitted elsewhere gets a unit here, which has its output from the first byte on, unless nothing is
-    /// expected of it any more.
-    pub(super) async fn ensure_unit(&self, job: &Job) -> Result<(), Error> {
+    /// expected of it any more. Says whether it did.
+    pub(super) async fn ensure_unit(&self, job: &Job) -> Result<bool, Error> {
         let was_submitted = job.kind != JobKind::ProjectSync;
         // Also one that is lost, as what is read of it once there is news needs a place, and one that had ended when it
         // was taken over, before its output was read to the end.
@@ -296,19 +296,19 @@ impl JobDriver {
             if job.state.is_final() { current.has_unread_output() } else { current.is_open() }
         });
         if !has_output || !was_submitted || self.first_unit(job.id).is_some() {
-            return Ok(());
+            return Ok(false);
         }
         for kept in [Kept::Payload, Kept::Output] {
             let holders = self.store.holders(job.id, kept).await?;
             if holders.iter().any(|(node, _)| *node == self.node) {
                 // Its unit was here, and was released by force, or has shown its end.
-                return Ok(());
+                return Ok(false);
             }
         }
-        let Some(unit) = self.children.adopt_job(job.id).await else { return Ok(()) };
+        let Some(unit) = self.children.adopt_job(job.id).await else { return Ok(false) };
         self.store.hold(job.id, self.node.clone(), unit.id().to_string(), Kept::Output).await?;
         self.units.lock().entry(job.id).or_default().push(unit);
-        Ok(())
+        Ok(true)
     }
 }
 

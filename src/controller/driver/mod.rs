@@ -37,7 +37,7 @@ pub use self::request::parsed;
 pub use self::shown::rfc3339;
 use self::world::{Children, Mesh};
 use super::core::{
-    AttemptNo, Duty, Evidence, Fence, InstanceName, JobId, LeaseTimes, Offer, Patience, Tenure, Time,
+    AttemptNo, Duty, Evidence, Fence, InstanceName, Job, JobId, LeaseTimes, Offer, Patience, Tenure, Time,
 };
 use super::options::ControllerOptions;
 use super::peer::PeerClient;
@@ -66,6 +66,8 @@ pub struct JobDriver {
     units: Mutex<BTreeMap<JobId, Vec<JobUnit>>>,
     /// The tasks of attempts, with what each has to do.
     attempts: Mutex<BTreeMap<(JobId, AttemptNo), AttemptTask>>,
+    /// This node's jobs as they were at the last look, and were shown.
+    attended: Mutex<BTreeMap<JobId, Job>>,
     /// What the streams of attempts have said that have told their final status and have not ended.
     said: Mutex<BTreeMap<(JobId, AttemptNo), Evidence>>,
     /// The tasks that follow jobs of other control nodes for units here.
@@ -130,6 +132,7 @@ impl JobDriver {
             started,
             units: Mutex::default(),
             attempts: Mutex::default(),
+            attended: Mutex::default(),
             said: Mutex::default(),
             followers: Mutex::default(),
             foreign: Mutex::default(),
@@ -242,10 +245,13 @@ impl JobDriver {
     /// Has every attempt of this node's jobs a task that knows what to do.
     async fn attend(self: &Arc<Self>) -> Result<(), Error> {
         let _all_entered = self.entering.write().await;
-        for job in self.store.driven(self.fence()).await? {
+        let driven = self.store.driven(self.fence()).await?;
+        // After a failure half way all are shown again.
+        let before = std::mem::take(&mut *self.attended.lock());
+        for job in &driven {
             self.stop_following(job.id);
-            self.ensure_unit(&job).await?;
-            if !job.state.is_final() {
+            let is_new = self.ensure_unit(job).await?;
+            if !job.state.is_final() && (is_new || before.get(&job.id) != Some(job)) {
                 self.show(job.id).await?;
             }
             let duties: Vec<_> = job.duties().collect();
@@ -258,6 +264,7 @@ impl JobDriver {
                 }
             }
         }
+        *self.attended.lock() = driven.into_iter().map(|job| (job.id, job)).collect();
         Ok(())
     }
 
