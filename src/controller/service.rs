@@ -87,12 +87,11 @@ impl Controller {
         let (sender, service) = watch::channel(None);
         let stop = CancellationToken::new();
         let door = Door::new(setup.node.clone(), &setup.registry, setup.options.clone(), stop.clone());
-        let opened = setup.driver(&door).await;
-        if let Err(error) = &opened
-            && !matches!(error, Error::Away(_))
-        {
-            return Err(opened.unwrap_err());
-        }
+        let opened = match setup.driver(&door).await {
+            Ok(driver) => Ok(driver),
+            Err(error @ Error::Away(_)) => Err(error),
+            Err(error) => return Err(error),
+        };
         setup.registry.serve_jobs(Box::new(door.clone())).await;
         let this = Self { door: door.clone(), service, stop: stop.clone() };
         match opened {
