@@ -10,7 +10,7 @@ use super::{Refused, answers};
 use crate::controller::core::{GroupName, InstanceName, JobId, JobKind, JobState};
 use crate::controller::peer::{PeerAnswer, PeerError, PeerStream, PeerVerb};
 use crate::controller::service::Service;
-use crate::controller::service::repeat::Repeat;
+use crate::controller::service::repeat::{Repeat, RepeatError};
 use crate::controller::store::{Audit, JobDetail, JobFilter, Kept, PAGE_MAX};
 
 /// Rows of a list, unless asked otherwise.
@@ -139,6 +139,15 @@ impl Service {
             }
         }
         Ok(json!({"id": id.0, "deleted": true}))
+    }
+}
+
+impl From<RepeatError> for Refused {
+    fn from(error: RepeatError) -> Self {
+        match error {
+            RepeatError::Here(error) => error.into(),
+            RepeatError::Elsewhere { .. } => Self { code: "owner_away", message: error.to_string() },
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::{enter, follow, submission};
@@ -25,6 +26,22 @@ pub(in crate::controller) struct Repeat {
     /// The only hosts to run on; all if it is empty.
     pub(in crate::controller) limit: Vec<String>,
     pub(in crate::controller) launched_by: String,
+}
+
+/// Why there is no new job.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::controller) enum RepeatError {
+    /// The store refuses it, or the disk here.
+    #[error(transparent)]
+    Here(#[from] Error),
+    /// The other control node does not send the payload to its end.
+    #[error("the payload of job {job} did not come to its end: {why}; ask again")]
+    Elsewhere {
+        /// The job to be repeated.
+        job: JobId,
+        /// The cause.
+        why: String,
+    },
 }
 
 impl Repeat {
@@ -72,25 +89,28 @@ impl Repeat {
         registry: &Registry,
         payload: PeerStream,
         size: u64,
-    ) -> Result<JobId, Error> {
-        let failed = |error: &dyn std::fmt::Display| Error::Conflict(error.to_string());
+    ) -> Result<JobId, RepeatError> {
         let (driver, registry) = (driver.clone(), registry.clone());
         // A client that goes away leaves nothing half done.
         let entered = tokio::spawn(async move {
-            let extra = self.extra();
-            let intake = Box::new(Intake { driver, repeat: self });
+            let (extra, former) = (self.extra(), self.former.row.id);
+            let (answer, stored) = oneshot::channel();
+            let intake = Box::new(Intake { driver, repeat: self, answer });
             let begun = registry.repeat_job_from_elsewhere(extra, intake).await;
-            let mut submission = begun.map_err(|error| failed(&error))?;
-            if let Err(why) = copy(payload, size, &mut submission).await {
-                submission.discard(why.clone()).await;
-                return Err(Error::Conflict(why));
+            let mut submission = begun.map_err(|error| here(&error))?;
+            if let Err(why) = copy(payload, (former, size), &mut submission).await {
+                submission.discard(why.to_string()).await;
+                return Err(why);
             }
-            let unit = submission.id().to_string();
-            submission.finish().await.map_err(|error| failed(&error))?;
-            let job = registry.job_unit(&unit).and_then(|unit| unit.extra().job_id);
-            job.map(JobId).ok_or_else(|| Error::Conflict(format!("its unit {unit} was released")))
+            let finished = submission.finish().await;
+            // The text of an error of the store would not say which one it is.
+            match (stored.await, finished) {
+                (Ok(stored), _) => Ok(stored?),
+                (Err(_), Err(error)) => Err(here(&error)),
+                (Err(never), Ok(_)) => Err(here(&never)),
+            }
         });
-        entered.await.map_err(|error| Error::Conflict(error.to_string()))?
+        entered.await.map_err(|error| here(&error))?
     }
 
     /// Makes the job of a unit that has its payload.
@@ -120,6 +140,7 @@ impl Repeat {
 struct Intake {
     driver: Arc<JobDriver>,
     repeat: Repeat,
+    answer: oneshot::Sender<Result<JobId, Error>>,
 }
 
 impl JobIntake for Intake {
@@ -131,23 +152,34 @@ impl JobIntake for Intake {
     fn finish(self: Box<Self>, unit: JobUnit) -> Act<'static, Result<bool, String>> {
         Box::pin(async move {
             let stored = self.repeat.store(&self.driver, &unit).await;
-            stored.map(|_| true).map_err(|error| error.to_string())
+            let is_stored = stored.as_ref().map(|_| true).map_err(ToString::to_string);
+            let _heard = self.answer.send(stored);
+            is_stored
         })
     }
 }
 
-async fn copy(mut payload: PeerStream, size: u64, submission: &mut Submission) -> Result<(), String> {
+fn here(error: &dyn std::fmt::Display) -> RepeatError {
+    RepeatError::Here(Error::Conflict(error.to_string()))
+}
+
+/// Takes the payload of a job, which is of this size.
+async fn copy(
+    mut payload: PeerStream,
+    (job, size): (JobId, u64),
+    submission: &mut Submission,
+) -> Result<(), RepeatError> {
+    let cut = |why: String| RepeatError::Elsewhere { job, why };
     let mut count = 0;
     loop {
         let piece = timeout(SILENCE, payload.next()).await;
-        match piece.map_err(|_| "its control node sends nothing more".to_owned())? {
-            Ok(Some(bytes)) => {
-                count += bytes.len() as u64;
-                submission.write(&bytes).await.map_err(|error| error.to_string())?;
-            }
-            Ok(None) if count == size => return Ok(()),
-            Ok(None) => return Err(format!("{count} of the {size} bytes of its payload came")),
-            Err(error) => return Err(format!("its payload did not come to its end: {error}")),
+        let piece = piece.map_err(|_| cut("its control node sends nothing more".to_owned()))?;
+        let Some(bytes) = piece.map_err(|error| cut(error.to_string()))? else { break };
+        count += bytes.len() as u64;
+        if count > size {
+            return Err(cut(format!("more than its {size} bytes came")));
         }
+        submission.write(&bytes).await.map_err(|error| here(&error))?;
     }
+    if count == size { Ok(()) } else { Err(cut(format!("{count} of its {size} bytes came"))) }
 }

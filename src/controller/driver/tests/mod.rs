@@ -2,6 +2,7 @@
 //! of the test's own; time is the test's: the runtime's clock stands still until the test moves it.
 
 mod discovery;
+mod elsewhere;
 mod ends;
 mod fabric;
 mod failures;
@@ -13,6 +14,7 @@ mod output;
 mod peers;
 mod queue;
 mod refusals;
+mod reruns;
 mod site;
 mod streams;
 

@@ -2,6 +2,8 @@
 //! so, and clients submit, cancel and look.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -265,6 +267,12 @@ impl Site {
     pub(super) fn units(&self) -> Vec<String> {
         let listed = self.run(self.process().registry.list(None)).unwrap();
         listed.keys().map(ToString::to_string).collect()
+    }
+
+    /// What is in this node's directory.
+    pub(super) fn on_disk(&self) -> BTreeSet<OsString> {
+        let found = std::fs::read_dir(self.directory("")).unwrap();
+        found.map(|entry| entry.unwrap().file_name()).collect()
     }
 
     pub(super) fn cancel_unit(&self, unit: &str) {

@@ -1,0 +1,97 @@
+//! A job that runs again here while only another control node has its payload.
+
+use serde_json::{Value, json};
+
+use super::elsewhere::{Answers, Elsewhere, OTHER};
+use super::site::stream;
+use super::streams::whole;
+use super::*;
+use crate::controller::core::JobId;
+use crate::controller::operations::{Operated, Refused};
+use crate::controller::store::Kept;
+
+/// Bytes of a payload that is half there.
+const HALF: usize = 300_000;
+
+/// A job that has ended, whose payload is not here any more.
+fn ended_elsewhere(site: &Site, header: Value) -> JobId {
+    let (unit, job) = site.submit(header);
+    let child = site.running(job);
+    site.fabric.write(&child, &whole(1, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.ended(job);
+    site.run(async {
+        let driver = site.driver();
+        let unit = site.service().registry.job_unit(&unit).unwrap();
+        driver.drop_payload(job, &unit).await.unwrap();
+        driver.store.hold(job, OTHER.into(), "theirs".into(), Kept::Payload).await.unwrap();
+    });
+    job
+}
+
+fn rerun(site: &Site, job: JobId) -> Result<JobId, Refused> {
+    let Value::Object(request) = json!({"op": "job.rerun", "id": job.0}) else { unreachable!() };
+    let service = site.service().clone();
+    let mut asked = None;
+    site.run(async { asked = Some(tokio::spawn(async move { service.operate(request, "unix").await })) });
+    let asked = asked.unwrap();
+    site.until("the answer", || asked.is_finished());
+    match site.run(asked).unwrap()? {
+        Operated::Done(job) => Ok(JobId(job["id"].as_i64().unwrap())),
+        Operated::Stream(answer, _) => panic!("{answer} is followed by a stream"),
+    }
+}
+
+#[test]
+fn a_rerun_whose_payload_does_not_come_leaves_nothing() {
+    use Answers::{Missing, Never, Stalling, Whole};
+    let site = Site::ready(&["e1"]);
+    let elsewhere = Elsewhere::open(&site);
+    let job = ended_elsewhere(&site, json!({}));
+    let there = |site: &Site| (site.units(), site.on_disk(), site.jobs().len());
+    let before = there(&site);
+    let half = vec![b'x'; HALF];
+    for (answers, size, code, words) in [
+        (Never, 0, "owner_away", "control node c2 cannot be reached: no route"),
+        (Missing, 0, "not_found", "is not kept any more"),
+        (Whole, HALF + 1, "owner_away", "300000 of its 300001 bytes came"),
+        (Whole, HALF - 1, "owner_away", "more than its 299999 bytes came"),
+        (Stalling, HALF + 1, "owner_away", "sends nothing more"),
+    ] {
+        elsewhere.says(answers, &half, size);
+        let refused = rerun(&site, job).unwrap_err();
+        assert_eq!(refused.code, code, "{answers:?}: {}", refused.message);
+        assert!(refused.message.contains(words), "{answers:?}: {}", refused.message);
+        assert_eq!(there(&site), before, "{answers:?}");
+    }
+}
+
+#[test]
+fn a_rerun_with_a_payload_from_elsewhere_is_a_job_or_leaves_nothing() {
+    let mut site = Site::ready(&["e1"]);
+    let elsewhere = Elsewhere::open(&site);
+    let job = ended_elsewhere(&site, json!({"key": "once"}));
+    let payload = stream(json!({"key": "once"}));
+    elsewhere.says(Answers::Whole, &payload, payload.len());
+    let before = (site.units(), site.on_disk(), site.jobs().len());
+    let bounds = site.options.bounds;
+    site.options.bounds.max_pending = 0;
+    site.driver().set_options(site.options.clone());
+    let refused = rerun(&site, job).unwrap_err();
+    assert_eq!(
+        (refused.code, refused.message.as_str()),
+        ("refused", "0 jobs are pending, which is the limit (maxpending)")
+    );
+    assert_eq!((site.units(), site.on_disk(), site.jobs().len()), before);
+    site.options.bounds = bounds;
+    site.driver().set_options(site.options.clone());
+    let again = rerun(&site, job).unwrap();
+    let child = site.running(again);
+    let input = site.fabric.look(|units| units.there[&child].input.clone());
+    assert_eq!(input, b"{\"kwargs\":{\"ident\":\"x\"}}\n{\"eof\":true}\n");
+    site.fabric.write(&child, &whole(1, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    let ended = site.ended(again);
+    assert_eq!(ended.row.state, JobState::Successful);
+    assert!(ended.holders.iter().any(|(node, _, kept)| node.as_str() == OWN && *kept == Kept::Payload));
+}
