@@ -27,6 +27,8 @@ struct Copying {
     position: Option<u64>,
     /// Who sends it.
     from: Option<InstanceName>,
+    /// The last stream has come to its end.
+    has_ended: bool,
     /// All of it is here.
     is_complete: bool,
 }
@@ -74,7 +76,8 @@ impl JobDriver {
         let mut ended = None;
         loop {
             let Some(unit) = self.first_unit(job) else { return false };
-            if changes.has_changed().unwrap_or(false) || looked.elapsed() > self.options().timers.poll {
+            let is_due = looked.elapsed() > self.options().timers.poll || copying.has_ended;
+            if is_due || changes.has_changed().unwrap_or(false) {
                 changes.mark_unchanged();
                 looked = Instant::now();
                 match self.store.detail(job).await {
@@ -85,6 +88,9 @@ impl JobDriver {
                         if !detail.row.state.is_final() {
                             let _shown_later = self.show(job).await;
                         }
+                        // The output of a job that has not ended was broken off, and is fetched again from there.
+                        let has_ended = std::mem::take(&mut copying.has_ended);
+                        copying.is_complete |= has_ended && detail.row.state.is_final();
                         known = Some(detail);
                     }
                     Err(Error::NoJob(_)) => return false,
@@ -135,7 +141,7 @@ impl JobDriver {
                     copying.position = copying.position.map(|at| at + bytes.len() as u64);
                     unit.append(bytes).await;
                 }
-                Ok(None) => (copying.stream, copying.is_complete) = (None, true),
+                Ok(None) => (copying.stream, copying.has_ended) = (None, true),
                 Err(error) => {
                     tracing::debug!(%job, %error, "the output of a job is fetched again from where it stopped");
                     copying.stream = None;
@@ -170,7 +176,7 @@ impl JobDriver {
         };
         match connected.await {
             Ok(Some((position, stream))) => {
-                (copying.position, copying.stream) = (Some(position), Some(stream));
+                (copying.position, copying.stream, copying.has_ended) = (Some(position), Some(stream), false);
                 false
             }
             Ok(None) | Err(PeerError::Missing { .. }) => true,

@@ -1,13 +1,18 @@
 //! Another control node of the same install, of which only what it says is here: it gives the payload and the output of a
-//! job as the test lets it.
+//! job as the test lets it, and drives a job in the store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
 
 use super::*;
+use crate::controller::core::{
+    AttemptNo, Driven, Evidence, Fence, FinalStatus, GroupName, JobId, JobKind, LeaseTimes, Level,
+};
+use crate::controller::store::{InstanceRecord, Observed, Registry, Submission, Terms};
 use crate::wire::NodeId;
 use crate::work::{DialFailure, Dialed, Dialer, Dialing};
 
@@ -92,5 +97,101 @@ async fn answer(says: Arc<Mutex<Says>>, stream: DuplexStream) {
     let _sent = stream.write_all(&[format!("{line}\n").into_bytes(), bytes].concat()).await;
     if answers == Answers::Stalling {
         std::future::pending().await
+    }
+}
+
+/// The lease of the other control node, with which it drives jobs in the store.
+pub(super) struct Owner<'a> {
+    site: &'a Site,
+    fence: Fence,
+}
+
+impl<'a> Owner<'a> {
+    /// It starts, and sees what this one sees.
+    pub(super) fn start(site: &'a Site) -> Self {
+        let store = &site.driver().store;
+        let fence = site.run(async {
+            let add = |registry: &mut Registry, now| {
+                let mut record = InstanceRecord::register(OTHER.into(), NodeType::Control, true, now);
+                let own = registry.instance_mut(&OWN.into())?.instance.clone();
+                record.instance.node_state = NodeState::Ready;
+                record.instance.health_due = None;
+                (record.instance.capacities, record.instance.signs) = (own.capacities, own.signs);
+                registry.add_instance(record).map(drop)
+            };
+            store.change_registry(None, add).await.unwrap();
+            store.start_owner(OTHER.into(), LeaseTimes::default(), OnLoss::TakeOver).await.unwrap()
+        });
+        let this = Self { site, fence };
+        this.beat();
+        this
+    }
+
+    pub(super) fn beat(&self) {
+        let instances = self.site.instances();
+        let seen = |one: &InstanceRecord| Observed {
+            instance: one.instance.name.clone(),
+            routed: true,
+            age: Duration::ZERO,
+        };
+        let seen = instances.iter().map(seen).collect();
+        let beat = self.site.driver().store.heartbeat(self.fence.clone(), LeaseTimes::default(), seen);
+        self.site.run(beat).unwrap();
+        self.site.settle();
+    }
+
+    /// A job that was submitted there, with this key.
+    pub(super) fn submit(&self, key: &str) -> JobId {
+        let submission = Submission {
+            node: OTHER.into(),
+            unit: "theirs".into(),
+            key: Some(key.into()),
+            kind: JobKind::Job,
+            name: String::new(),
+            priority: 0,
+            header: r#"{"controller": 1}"#.into(),
+            terms: Terms { groups: vec![(GroupName::default_group(), Level::Default)], ..Terms::default() },
+            labels: Default::default(),
+            impact: 1,
+            hosts: None,
+            forks: 1,
+            launched_by: "unix:0".into(),
+            exclusive: Vec::new(),
+            needs: Vec::new(),
+        };
+        let submitted = self.site.run(self.site.driver().store.submit(submission, 1000)).unwrap();
+        self.site.settle();
+        submitted.id()
+    }
+
+    /// The attempt of a job runs.
+    pub(super) fn accept(&self, job: JobId) {
+        self.site.soon("the job to be placed", || self.site.state(job) == JobState::Waiting);
+        let drive = self
+            .site
+            .driver()
+            .store
+            .drive(self.fence.clone(), job, None, |driven, now| driven.on_accepted(AttemptNo(1), now));
+        self.site.run(drive).unwrap();
+        self.site.settle();
+    }
+
+    /// It succeeds, and its output was read.
+    pub(super) fn end(&self, job: JobId) {
+        let evidence = Evidence {
+            status: Some(FinalStatus::Successful),
+            job_explanation: None,
+            child: ChildEnd::Succeeded,
+            detail: String::new(),
+            tail: String::new(),
+        };
+        let store = &self.site.driver().store;
+        self.site.run(async {
+            let fence = || self.fence.clone();
+            let ended = move |driven: &mut Driven<'_>, now| driven.on_ended(AttemptNo(1), &evidence, now);
+            store.drive(fence(), job, None, ended).await.unwrap();
+            store.drive(fence(), job, None, |driven, _| driven.on_swept(AttemptNo(1))).await.unwrap();
+        });
+        self.site.settle();
     }
 }

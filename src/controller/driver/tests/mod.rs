@@ -6,6 +6,7 @@ mod elsewhere;
 mod ends;
 mod fabric;
 mod failures;
+mod followers;
 mod health;
 mod histories;
 mod loss;

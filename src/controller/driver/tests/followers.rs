@@ -1,0 +1,70 @@
+//! Units here of jobs that another control node drives, or whose end it decides.
+
+use serde_json::json;
+
+use super::elsewhere::{Answers, Elsewhere, Owner};
+use super::streams::whole;
+use super::*;
+use crate::controller::core::JobId;
+use crate::rpc::UnitState;
+
+/// A unit here of a job that was submitted to the other control node.
+fn follow(site: &Site, other: &Owner<'_>) -> (String, JobId) {
+    let job = other.submit("theirs");
+    let (unit, same) = site.submit(json!({"key": "theirs"}));
+    assert_eq!(same, job);
+    (unit, job)
+}
+
+fn state(site: &Site, unit: &str) -> UnitState {
+    site.unit(unit).unwrap().state
+}
+
+#[test]
+fn a_unit_shows_the_end_of_a_job_elsewhere_once_it_has_all_of_its_output() {
+    let site = Site::ready(&["e1"]);
+    let (elsewhere, other) = (Elsewhere::open(&site), Owner::start(&site));
+    let (unit, job) = follow(&site, &other);
+    other.accept(job);
+    let output = whole(3, "successful");
+    // A stream that ends while the job runs was broken off.
+    for there in [10, 11, 200] {
+        elsewhere.says(Answers::Whole, &output[..there], there);
+        site.until("what there is", || site.output(&unit) == output[..there]);
+        assert_eq!(state(&site, &unit), UnitState::Running);
+    }
+    elsewhere.says(Answers::Never, b"", 0);
+    other.end(job);
+    site.pass(seconds(20));
+    assert_eq!((state(&site, &unit), site.output(&unit).len()), (UnitState::Running, 200));
+    elsewhere.says(Answers::Whole, &output, output.len());
+    let passed = site.until("its end", || state(&site, &unit) == UnitState::Succeeded);
+    assert!(passed <= seconds(2), "{passed:?}");
+    assert_eq!(site.output(&unit), output);
+}
+
+#[test]
+fn a_unit_waits_a_minute_for_the_output_of_a_job_that_has_ended_elsewhere() {
+    let site = Site::ready(&["e1"]);
+    let (elsewhere, other) = (Elsewhere::open(&site), Owner::start(&site));
+    let (unit, job) = follow(&site, &other);
+    other.accept(job);
+    elsewhere.says(Answers::Stalling, b"half", 4);
+    site.until("what there is", || site.output(&unit) == b"half");
+    other.end(job);
+    let passed = site.until("its end", || state(&site, &unit) == UnitState::Succeeded);
+    assert!(passed >= seconds(59) && passed <= seconds(70), "{passed:?}");
+    assert_eq!(site.output(&unit), b"half");
+}
+
+#[test]
+fn a_unit_shows_at_once_that_its_pending_job_was_cancelled_elsewhere() {
+    let site = Site::ready(&["e1"]);
+    site.operate(json!({"op": "pause"}));
+    let (_elsewhere, other) = (Elsewhere::open(&site), Owner::start(&site));
+    let (unit, job) = follow(&site, &other);
+    assert_eq!(state(&site, &unit), UnitState::Pending);
+    site.run(site.driver().store.cancel(None, job)).unwrap();
+    let passed = site.until("its unit to say so", || state(&site, &unit) == UnitState::Canceled);
+    assert!(passed <= seconds(2), "{passed:?}");
+}
