@@ -278,3 +278,29 @@ fn where_jobs_fail_with_their_owner_its_restart_ends_them() {
     assert_eq!(statuses, ["starting", "running", "error"]);
     site.until("its child to go", || site.fabric.left().is_empty());
 }
+
+#[test]
+fn a_hop_that_is_cut_off_is_lost_once_and_is_back_with_its_route() {
+    let site = Site::ready(&["e1"]);
+    let mut hop = FakeNode::runner("hop");
+    hop.types.clear();
+    site.fabric.change(|units| units.nodes.insert("hop".into(), hop));
+    site.fabric.advertise();
+    let is = |state| {
+        site.instances()
+            .iter()
+            .any(|one| one.instance.name == "hop".into() && one.instance.node_state == state)
+    };
+    site.until("hop to be ready", || is(NodeState::Ready));
+    site.fabric.set_routed("hop", false);
+    site.until("its loss", || is(NodeState::Unavailable));
+    for _ in 0..10 {
+        site.pass(seconds(3));
+        // Its advertisement is still there at every look.
+        site.fabric.change(|_| ());
+        site.settle();
+        assert!(is(NodeState::Unavailable));
+    }
+    site.fabric.set_routed("hop", true);
+    site.soon("it to be back", || is(NodeState::Ready));
+}
