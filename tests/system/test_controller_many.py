@@ -228,10 +228,12 @@ def test_a_job_runs_again_on_a_control_node_that_does_not_have_its_payload(site)
     second = ask(c2, "job.rerun", id=again["id"])
     assert ended(c2, second["id"])["state"] == "successful"
     c1.stop(signal.SIGKILL)
-    units = set(c2.command("work list"))
+    # Children of the jobs before may be on their way out.
+    units = lambda: {unit for unit, one in c2.command("work list").items() if one["WorkType"] == "controller"}  # noqa: E731
+    before = units()
     refused = c2.command({"command": "controller", "op": "job.rerun", "id": number})["error"]
     assert refused["code"] == "owner_away" and "control node c1 cannot be reached" in refused["message"], refused
-    assert set(c2.command("work list")) == units, "nothing is left of it"
+    assert units() == before, "nothing is left of it"
     c1.start()
     until("c1 to answer", lambda: ask(c1, "ping")["store"]["up"])
     ask(c1, "job.delete", id=number)
@@ -392,7 +394,7 @@ def test_without_the_store_running_jobs_go_on_and_submissions_wait(site, server,
     before = [(node, f"b{n}", *submit(node, ident=f"b{n}", lines=20, go=str(go))) for n, node in enumerate((site["c1"], site["c2"]))]
     for node, _, _, number in before:
         runs(node, number)
-    children = {name: len(site[name].command("work list")) for name in ("e1", "e2")}
+    children = {name: set(site[name].command("work list")) for name in ("e1", "e2")}
     server.stop(signal.SIGKILL)
     waiting = []
     for node in (site["c1"], site["c2"]):
@@ -403,7 +405,7 @@ def test_without_the_store_running_jobs_go_on_and_submissions_wait(site, server,
         waiting.append((node, f"late-{node.name}", answer["unitid"]))
         refused = node.command({"command": "controller", "op": "job.list"})
         assert refused["error"]["code"] == "store_away", refused
-    assert {name: len(site[name].command("work list")) for name in ("e1", "e2")} == children, "nothing was placed"
+    assert all(set(site[name].command("work list")) <= children[name] for name in children), "nothing was placed"
     go.touch()
     finished = lambda: all(one["StateName"] == "Succeeded" for name in children for one in site[name].command("work list").values())  # noqa: E731
     until("the children to end", finished)

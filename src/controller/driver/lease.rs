@@ -298,12 +298,12 @@ impl JobDriver {
         if !has_output || !was_submitted || self.first_unit(job.id).is_some() {
             return Ok(false);
         }
-        for kept in [Kept::Payload, Kept::Output] {
-            let holders = self.store.holders(job.id, kept).await?;
-            if holders.iter().any(|(node, _)| *node == self.node) {
-                // Its unit was here, and was released by force, or has shown its end.
-                return Ok(false);
-            }
+        let mut holders = self.store.holders(job.id, Kept::Payload).await?;
+        holders.extend(self.store.holders(job.id, Kept::Output).await?);
+        // Its unit is here, and was released by force or has shown its end; or it was here, and nobody wants it any more.
+        if holders.iter().any(|(node, _)| *node == self.node) || (job.state.is_final() && holders.is_empty())
+        {
+            return Ok(false);
         }
         let Some(unit) = self.children.adopt_job(job.id).await else { return Ok(false) };
         self.store.hold(job.id, self.node.clone(), unit.id().to_string(), Kept::Output).await?;

@@ -102,6 +102,26 @@ fn the_stream_decides_then_the_unit() {
 }
 
 #[test]
+fn a_unit_that_is_released_after_the_end_stays_away_while_the_child_is_still_there() {
+    let mut site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({}));
+    let child = site.running(job);
+    site.fabric.change(|units| units.keeps_released = true);
+    site.fabric.write(&child, &whole(1, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.soon("its unit's end", || site.unit(&unit).unwrap().state == UnitState::Succeeded);
+    site.release_unit(&unit);
+    for _ in 0..2 {
+        site.pass(seconds(30));
+        assert_eq!(site.units(), [""; 0], "of the job");
+        site.kill();
+        site.boot();
+    }
+    site.fabric.change(|units| units.keeps_released = false);
+    site.soon("its child to go", || site.fabric.left().is_empty());
+}
+
+#[test]
 fn a_child_that_a_stranger_releases_is_an_error() {
     let site = Site::ready(&["e1"]);
     let (_, job) = site.submit(json!({}));

@@ -10,10 +10,12 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::controller::core::{ChildEnd, ChildId, InstanceName};
+use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId};
 use crate::controller::driver::world::{
     ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known, Mesh, NodeView, PodChild,
 };
+use crate::work::Registry;
+use crate::work::jobs::JobUnit;
 use crate::work::kubernetes::place::{ClusterError, PodPlace};
 
 const NO_CLUSTER: &str = "there is no cluster";
@@ -96,6 +98,8 @@ pub(super) struct Units {
     is_up: bool,
     /// It may start, cancel and release units on other nodes.
     may_act: bool,
+    /// Children that are released stay, as on a node that does not answer.
+    pub(super) keeps_released: bool,
     /// How often it will fail when it looks at the mesh.
     pub(super) failures: u32,
     dice: u64,
@@ -333,11 +337,15 @@ impl Mesh for FakeMesh {
 }
 
 /// What the driver does to units.
-pub(super) struct FakeChildren(pub(super) Arc<Fabric>);
+pub(super) struct FakeChildren {
+    pub(super) fabric: Arc<Fabric>,
+    /// The node's units, of which it makes those of jobs that were submitted elsewhere.
+    pub(super) registry: Registry,
+}
 
 impl Children for FakeChildren {
     fn known(&self, unit: &str) -> Known {
-        self.0.look(|units| match units.local.get(unit).filter(|local| !local.is_released) {
+        self.fabric.look(|units| match units.local.get(unit).filter(|local| !local.is_released) {
             None => Known::Unknown,
             Some(Local { input: None, .. }) => Known::Unsent,
             Some(_) => Known::Here,
@@ -362,7 +370,7 @@ impl Children for FakeChildren {
                 in_contact: false,
                 contacts: 0,
             };
-            self.0.change(|units| {
+            self.fabric.change(|units| {
                 assert!(!units.local.contains_key(&unit), "{unit} is sent twice");
                 units.local.insert(unit.clone(), new(false));
             });
@@ -374,7 +382,7 @@ impl Children for FakeChildren {
                 file.seek(SeekFrom::Start(from)).map_err(|error| error.to_string())?;
                 file.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
             }
-            self.0.change(|units| {
+            self.fabric.change(|units| {
                 if let Some(local) = units.local.get_mut(&unit) {
                     local.input = Some(bytes);
                 }
@@ -388,14 +396,14 @@ impl Children for FakeChildren {
     }
 
     fn follow(&self, unit: String, from: u64) -> Doing<'_, Box<dyn ChildStream>> {
-        let news = self.0.unit_news.subscribe();
-        let fabric = self.0.clone();
+        let news = self.fabric.unit_news.subscribe();
+        let fabric = self.fabric.clone();
         let stream = FakeStream { fabric, news, unit, at: from as usize, told: 0 };
         Box::pin(async move { Box::new(stream) as Box<dyn ChildStream> })
     }
 
     fn cancel(&self, unit: String) -> Doing<'_, ()> {
-        self.0.change(|units| {
+        self.fabric.change(|units| {
             if let Some(local) = units.local.get_mut(&unit) {
                 local.is_cancelled = true;
             }
@@ -404,7 +412,10 @@ impl Children for FakeChildren {
     }
 
     fn release(&self, unit: String) -> Doing<'_, bool> {
-        self.0.change(|units| {
+        if self.fabric.look(|units| units.keeps_released) {
+            return Box::pin(async { false });
+        }
+        self.fabric.change(|units| {
             if let Some(local) = units.local.get_mut(&unit) {
                 local.is_released = true;
             }
@@ -417,8 +428,8 @@ impl Children for FakeChildren {
     }
 
     fn let_act(&self, may_act: bool) {
-        if self.0.look(|units| units.may_act) != may_act {
-            self.0.change(|units| units.may_act = may_act);
+        if self.fabric.look(|units| units.may_act) != may_act {
+            self.fabric.change(|units| units.may_act = may_act);
         }
     }
 
@@ -432,6 +443,10 @@ impl Children for FakeChildren {
 
     fn delete_secret(&self, _place: PodPlace, _name: String) -> Doing<'_, Result<(), ClusterError>> {
         unreachable!("{NO_CLUSTER}")
+    }
+
+    fn adopt_job(&self, job: JobId) -> Doing<'_, Option<JobUnit>> {
+        Box::pin(async move { self.registry.adopt_job(job.0).await.ok() })
     }
 }
 

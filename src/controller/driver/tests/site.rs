@@ -94,11 +94,12 @@ impl Site {
         let mut work = Options::new(self.directory.path().to_owned(), id.clone(), Vec::new()).unwrap();
         work.cancel_grace = Duration::ZERO;
         let store = store::Options::Sqlite(self.directory.path().join("store.db"));
-        let (mesh, children) = (FakeMesh(self.fabric.clone()), FakeChildren(self.fabric.clone()));
+        let mesh = FakeMesh(self.fabric.clone());
         let name = InstanceName::from(OWN);
         let (driver, registry, service) = runtime.block_on(async {
             let registry = Registry::open(work, Arc::new(Nowhere(id))).await.unwrap();
             let store = open(&store, &name).await;
+            let children = FakeChildren { fabric: self.fabric.clone(), registry: registry.clone() };
             let (mesh, children) = (Arc::new(mesh), Arc::new(children));
             let projects = ProjectCache::new(self.directory.path().join("projects"));
             let driver =
@@ -273,6 +274,10 @@ impl Site {
     pub(super) fn on_disk(&self) -> BTreeSet<OsString> {
         let found = std::fs::read_dir(self.directory("")).unwrap();
         found.map(|entry| entry.unwrap().file_name()).collect()
+    }
+
+    pub(super) fn release_unit(&self, unit: &str) {
+        self.run(self.process().registry.release_child(unit)).unwrap();
     }
 
     pub(super) fn cancel_unit(&self, unit: &str) {
