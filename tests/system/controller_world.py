@@ -279,6 +279,9 @@ class World:
         if not self.small:
             return self.tick(0.05)
         name = self.rng.choice(self.small)
+        if name in self.down:
+            # A node that is installed again on a full disk does not start, and says why.
+            return self.tick(0.05)
         self.note(f"fill the disk of {name} for {span} s")
         event = self.begin("full", name)
         filler = self.mesh[name].datadir / "filler"
