@@ -123,15 +123,11 @@ impl<'a> Driven<'a> {
 
     /// An attempt's instance has not been seen for too long. The attempt may still run there.
     pub fn on_lost(&mut self, n: AttemptNo, now: Time) {
-        self.lose(n, None, now);
+        self.on_lost_after(n, None, now);
     }
 
-    /// The same for one whose stream has told its final status, which decides.
-    pub fn on_lost_with_status(&mut self, n: AttemptNo, evidence: &Evidence, now: Time) {
-        self.lose(n, Some(evidence), now);
-    }
-
-    fn lose(&mut self, n: AttemptNo, evidence: Option<&Evidence>, now: Time) {
+    /// The same for one whose stream may have told its final status, which decides then.
+    pub fn on_lost_after(&mut self, n: AttemptNo, evidence: Option<&Evidence>, now: Time) {
         let (counts, cancel_saved) = (self.counts(n), self.job.cancel_requested);
         let Ok(attempt) = self.attempt(n) else { return };
         match attempt.progress {

@@ -261,7 +261,9 @@ impl JobDriver {
     fn note_status(&self, id: JobId, n: AttemptNo, output: &AttemptOutput) {
         if output.parser.final_status().is_some() {
             let evidence = output.parser.evidence(ChildEnd::Failed, "its node was lost".to_owned());
-            self.said.lock().insert((id, n), evidence);
+            if let Some(task) = self.attempts.lock().get_mut(&(id, n)) {
+                task.said = Some(evidence);
+            }
         }
     }
 

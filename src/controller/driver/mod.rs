@@ -68,8 +68,6 @@ pub struct JobDriver {
     attempts: Mutex<BTreeMap<(JobId, AttemptNo), AttemptTask>>,
     /// This node's jobs as they were at the last look, and were shown.
     attended: Mutex<BTreeMap<JobId, Job>>,
-    /// What the streams of attempts have said that have told their final status and have not ended.
-    said: Mutex<BTreeMap<(JobId, AttemptNo), Evidence>>,
     /// The tasks that follow jobs of other control nodes for units here.
     followers: Mutex<BTreeMap<JobId, AbortHandle>>,
     /// Children that run here, of jobs of other control nodes.
@@ -94,6 +92,8 @@ pub struct JobDriver {
 struct AttemptTask {
     duty: watch::Sender<Duty>,
     abort: AbortHandle,
+    /// What its stream has said, once that has told the final status.
+    said: Option<Evidence>,
 }
 
 impl std::fmt::Debug for JobDriver {
@@ -133,7 +133,6 @@ impl JobDriver {
             units: Mutex::default(),
             attempts: Mutex::default(),
             attended: Mutex::default(),
-            said: Mutex::default(),
             followers: Mutex::default(),
             foreign: Mutex::default(),
             tenure: watch::Sender::new(None),
@@ -215,7 +214,8 @@ impl JobDriver {
     async fn beat(&self, sightings: &mut Sightings) -> Result<(), Error> {
         self.observe(sightings).await?;
         let patience = Patience { started: self.started, lost_after: self.options().timers.lost_after };
-        let said = self.said.lock().clone();
+        let said =
+            self.attempts.lock().iter().filter_map(|(of, task)| Some((*of, task.said.clone()?))).collect();
         let losses = self.store.judge_losses(self.fence(), patience, said).await?;
         for instance in &losses.instances {
             tracing::warn!(%instance, "an instance is lost");
@@ -282,10 +282,9 @@ impl JobDriver {
                 sleep(AWAY).await;
             }
             this.attempts.lock().remove(&(job, n));
-            this.said.lock().remove(&(job, n));
             this.wake.notify_one();
         });
-        attempts.insert((job, n), AttemptTask { duty: sender, abort: task.abort_handle() });
+        attempts.insert((job, n), AttemptTask { duty: sender, abort: task.abort_handle(), said: None });
     }
 
     /// What an instance offers.

@@ -263,10 +263,7 @@ fn lose_attempts(
         let mut job = before.clone();
         let mut driven = job.driven_by(by)?;
         for n in &attempts {
-            match said.get(&(loaded.job.id, *n)) {
-                Some(evidence) => driven.on_lost_with_status(*n, evidence, now),
-                None => driven.on_lost(*n, now),
-            }
+            driven.on_lost_after(*n, said.get(&(loaded.job.id, *n)), now);
         }
         if !jobs::save(sql, &before, &job)? {
             return Err(Error::Raced);
