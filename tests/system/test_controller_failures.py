@@ -19,7 +19,7 @@ at once, in any order: `test_controller_faults.py`, with one control node or two
     one is cut from PostgreSQL    test_controller_many.py: test_a_control_node_that_is_cut_from_the_store_stands_down
     PostgreSQL away from all      test_controller_many.py: test_without_the_store_running_jobs_go_on_and_submissions_wait
     store lost its last commits   test_a_store_that_lost_its_last_commits
-    disk of a control node full   test_a_full_disk_of_a_control_node
+    disk of a control node full   test_a_full_disk_of_a_control_node, test_the_store_goes_on_while_its_disk_is_full
     disk of an instance full      test_a_full_disk_of_an_instance_is_an_error_that_a_retry_may_mend
     a stranger's cancel, release  test_a_strangers_cancel_or_release_on_the_instance_is_an_error_of_the_job;
                                   test_controller.py: test_a_cancel_reaches_the_runner
@@ -248,6 +248,25 @@ def test_a_full_disk_of_a_control_node(mesh, tmp_path):
         assert control.unit(canceled)["StateName"] == "Canceled"
         _, later = submit(control, ident="later")
         assert ended(control, later)["state"] == "successful"
+
+
+@ROOT_ONLY
+def test_the_store_goes_on_while_its_disk_is_full(mesh, tmp_path):
+    """It and its log stay within their reserve, also over restarts: an operator can still work."""
+    mesh.node("e1", listen=True, work=[runner("ansible-runner")])
+    settings = {"discovery": "enabled", "heartbeat": "100ms", "lostafter": "30s"}
+    mesh.node("control", peers=["e1"], work=[runner("local")], extra=[{"work-controller": settings}])
+    with small_disk(mesh["control"], "64m") as control:
+        mesh.start()
+        until("e1 to be ready", lambda: {i["name"]: i["capacity"] for i in ask(control, "instance.list")["instances"]}.get("e1"), 60)
+        _, number, _ = running(control, ident="c", go=str(tmp_path / "never"))
+        with full(control):
+            for stop in (signal.SIGTERM, signal.SIGKILL):
+                for turn in range(500):
+                    ask(control, "instance.set", name="e1", capacity_adjustment=turn % 2)
+                control.restart(stop)
+            ask(control, "job.cancel", id=number)
+            assert ended(control, number)["state"] == "canceled"
 
 
 def running_units(node):

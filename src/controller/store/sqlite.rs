@@ -19,6 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::error::Error;
+use super::reserve::Reserve;
 use super::schema;
 use super::sql::{Dialect, Lock, Row, Sql, SqlValue};
 use crate::controller::core::{InstanceName, Time};
@@ -30,8 +31,6 @@ const COLLECT: Duration = Duration::from_millis(20);
 const QUEUE: usize = 256;
 /// Idle readers that are kept.
 const READERS: usize = 4;
-/// Bytes of the write-ahead log that have their place on disk from the start.
-const LOG: u64 = 4 << 20;
 
 #[derive(Debug)]
 pub(super) struct Sqlite {
@@ -54,13 +53,13 @@ impl Sqlite {
         let lock = lock_file(path, node)?;
         // SQLite would create it with the mode of the umask; its other files get the mode of this one.
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
-        file.map_err(Error::file(path))?;
+        let file = file.map_err(Error::file(path))?;
         let connection = Connection::open(path)?;
         connection.execute_batch(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; \
-             PRAGMA busy_timeout = 5000; PRAGMA journal_size_limit = 67108864;",
+             PRAGMA busy_timeout = 5000; PRAGMA journal_size_limit = 67108864; PRAGMA temp_store = MEMORY;",
         )?;
-        reserve_log(&connection, path)?;
+        let mut reserve = Reserve::new(file, &connection, &with_suffix(path, "-wal"))?;
         connection.set_prepared_statement_cache_capacity(64);
         let clock = Clock::start();
         let own = clock.clone();
@@ -68,8 +67,9 @@ impl Sqlite {
         let writer = std::thread::Builder::new()
             .name("controller-store".into())
             .spawn(move || {
-                write_all(&connection, &clock, waiting, &changes);
+                write_all(&connection, &clock, waiting, &changes, &mut reserve);
                 drop(connection);
+                drop(reserve);
                 // Last, so that the next holder finds a closed database.
                 drop(lock);
             })
@@ -255,22 +255,6 @@ fn open_reader(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// Gives the log its place, which SQLite uses again and again: so cancels and ends of jobs are saved on a full disk too.
-fn reserve_log(connection: &Connection, path: &Path) -> Result<(), Error> {
-    // Has SQLite create it.
-    connection.execute_batch("BEGIN IMMEDIATE; COMMIT;")?;
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    let reserved = OpenOptions::new()
-        .write(true)
-        .open(&log)
-        .and_then(|file| Ok(rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, LOG)?));
-    if let Err(error) = reserved {
-        tracing::debug!(%error, "the store has no reserve for a full disk");
-    }
-    Ok(())
-}
-
 /// The wall clock at the start, and from there on the monotonic one: the runtime's, as for every timer of the driver,
 /// on the store's own thread too.
 #[derive(Debug, Clone)]
@@ -327,12 +311,13 @@ impl<T: Send, F: Fn(&mut dyn Sql) -> Result<T, Error> + Send> Waiting for Pendin
     }
 }
 
-/// The writer's thread: commits until all handles are dropped.
+/// The writer's thread: commits until all handles are dropped, and keeps the reserve in between.
 fn write_all(
     connection: &Connection,
     clock: &Clock,
     mut queue: mpsc::Receiver<Box<dyn Waiting>>,
     changes: &watch::Sender<u64>,
+    reserve: &mut Reserve,
 ) {
     while let Some(first) = queue.blocking_recv() {
         let mut writes = Vec::new();
@@ -343,6 +328,9 @@ fn write_all(
         }
         for write in writes {
             write.answer(committed.clone());
+        }
+        if let Err(error) = reserve.top_up(connection) {
+            tracing::debug!(%error, "the store's reserve for a full disk is not complete");
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::*;
+use crate::controller::store::schema;
 use crate::controller::store::sql::values;
 
 #[tokio::test]
@@ -40,6 +41,28 @@ async fn only_its_owner_may_read_the_files() {
     }
     names.sort();
     assert_eq!(names, ["store.db", "store.db-shm", "store.db-wal", "store.db.lock"]);
+}
+
+#[tokio::test]
+async fn free_pages_and_the_log_keep_their_space_on_disk() {
+    let site = Site::sqlite();
+    let log = site.path().with_file_name("store.db-wal");
+    let store = site.open().await;
+    let database = rusqlite::Connection::open(site.path()).unwrap();
+    let count =
+        |of: &str| database.query_row(&format!("PRAGMA {of}"), [], |row| row.get::<_, u32>(0)).unwrap();
+    let on_disk = |file: &Path| fs::metadata(file).unwrap().blocks() * 512;
+    for n in 0..40 {
+        let text = "x".repeat(100_000);
+        store.write(move |sql| schema::set(sql, &format!("k{n}"), &text)).await.unwrap();
+        // The next commit is answered after the reserve was looked at.
+        store.write(|_| Ok(())).await.unwrap();
+        assert!(count("freelist_count") >= 256, "{}", count("freelist_count"));
+        assert!(on_disk(site.path()) >= u64::from(count("page_count") * count("page_size")));
+    }
+    drop(database);
+    drop(store);
+    assert!(on_disk(&log) >= 8 << 20, "{}", on_disk(&log));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,81 @@
+//! What SQLite can still write on a full disk.
+//!
+//! A full disk must not keep a cancel or the end of a job from being saved. So the log has its space from the start, and
+//! the database always has free pages with space on disk. (Space behind the end of its file would not do: each checkpoint
+//! cuts it off.) Both stay when the store is closed. A store that is first opened on a full disk has no reserve.
+
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+use rustix::fs::{FallocateFlags, fallocate};
+
+use super::error::Error;
+
+/// Bytes of the write-ahead log. SQLite starts it again from its beginning at about half of this (`wal_autocheckpoint`);
+/// the rest is for what is written while a reader keeps it from doing so.
+const LOG: u64 = 8 << 20;
+/// If the database has fewer free pages than `FEW`, it gets so many that they are `ENOUGH`: no more than SQLite's cache
+/// holds, so that they are never written.
+const FEW: u32 = 256;
+const ENOUGH: u32 = 384;
+
+/// The reserve of one open database.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    /// Closed after every connection to it: closing a file takes away all locks that this process has on it.
+    database: File,
+    /// Bytes of the database that have space on disk.
+    backed: u64,
+}
+
+impl Reserve {
+    /// Takes the space of the log at `path`, and keeps it when `connection` is closed.
+    pub(super) fn new(database: File, connection: &Connection, path: &Path) -> Result<Self, Error> {
+        // At its end SQLite would delete the log.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        // Has SQLite create it.
+        connection.execute_batch("BEGIN IMMEDIATE; COMMIT;")?;
+        let log = OpenOptions::new().write(true).open(path);
+        let taken = log.and_then(|log| Ok(fallocate(log, FallocateFlags::empty(), 0, LOG)?));
+        if let Err(error) = taken {
+            tracing::debug!(%error, "the store has no reserve for a full disk");
+        }
+        let mut reserve = Self { database, backed: 0 };
+        reserve.top_up(connection)?;
+        Ok(reserve)
+    }
+
+    /// Adds free pages if there are too few and the disk has room for more.
+    pub(super) fn top_up(&mut self, connection: &Connection) -> Result<(), Error> {
+        let query = "SELECT freelist_count, page_count, page_size \
+                     FROM pragma_freelist_count, pragma_page_count, pragma_page_size";
+        let mut query = connection.prepare_cached(query)?;
+        let [free, pages, page]: [u32; 3] =
+            query.query_row([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]))?;
+        let size = u64::from(pages) * u64::from(page);
+        // One more, as SQLite keeps lists of them in pages.
+        let missing = if free < FEW { ENOUGH - free + 1 } else { 0 };
+        let wanted = size + u64::from(missing) * u64::from(page);
+        if wanted <= self.backed {
+            return Ok(());
+        }
+        // SQLite sets the size of the file, at checkpoints.
+        let more = wanted - self.backed;
+        if fallocate(&self.database, FallocateFlags::KEEP_SIZE, self.backed, more).is_err() {
+            return Ok(());
+        }
+        self.backed = size;
+        if missing > 0 {
+            // It takes the pages that are free already, too.
+            let transaction = connection.unchecked_transaction()?;
+            transaction.execute_batch(&format!(
+                "CREATE TABLE reserve (pages BLOB); INSERT INTO reserve VALUES (zeroblob({})); DROP TABLE reserve;",
+                ENOUGH * page
+            ))?;
+            transaction.commit()?;
+        }
+        Ok(())
+    }
+}
