@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tokio::sync::watch;
+use tokio::sync::{OwnedRwLockReadGuard, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::door::Door;
@@ -221,6 +221,28 @@ async fn follow_at_last(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> R
             followed => return followed,
         }
     }
+}
+
+/// As `follow`. If the store went away it returns, and goes on in the background: the unit has a job, and nobody drives
+/// that before its unit follows it.
+async fn follow_in_any_case(
+    driver: &Arc<JobDriver>,
+    entering: OwnedRwLockReadGuard<()>,
+    job: JobId,
+    unit: JobUnit,
+) -> Result<(), Error> {
+    match follow(driver, job, unit.clone()).await {
+        Err(Error::Away(_)) => {}
+        followed => return followed,
+    }
+    let driver = driver.clone();
+    tokio::spawn(async move {
+        let _entering = entering;
+        if let Err(error) = follow_at_last(&driver, job, unit).await {
+            tracing::warn!(%job, %error, "a unit does not follow its job");
+        }
+    });
+    Ok(())
 }
 
 async fn follow(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> Result<(), Error> {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{AWAY, Cleaning, Service, enter, enter_later, follow, follow_at_last, submission};
+use super::{AWAY, Cleaning, Service, enter, enter_later, follow_in_any_case, submission};
 use crate::controller::core::{ChildId, InstanceName, JobId};
 use crate::controller::credentials::{CredentialError, Credentials};
 use crate::controller::driver::JobDriver;
@@ -332,20 +332,8 @@ impl JobIntake for Intake {
                     report.extra.job_id = Some(job.id().0);
                     report.detail = "pending".to_owned();
                     unit.report(report).await;
-                    match follow(&driver, job.id(), unit.clone()).await {
-                        Ok(()) => Ok(true),
-                        // It is a job, and nobody drives it before its unit follows it.
-                        Err(Error::Away(_)) => {
-                            tokio::spawn(async move {
-                                let _entering = entering;
-                                if let Err(error) = follow_at_last(&driver, job.id(), unit).await {
-                                    tracing::warn!(job = %job.id(), %error, "a unit does not follow its job");
-                                }
-                            });
-                            Ok(true)
-                        }
-                        Err(error) => Err(error.to_string()),
-                    }
+                    let followed = follow_in_any_case(&driver, entering, job.id(), unit).await;
+                    followed.map(|()| true).map_err(|error| error.to_string())
                 }
                 Err(Error::Away(_)) => {
                     drop(entering);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{enter, follow, submission};
+use super::{enter, follow_in_any_case, submission};
 use crate::controller::core::JobId;
 use crate::controller::driver::{JobDriver, parsed};
 use crate::controller::peer::PeerStream;
@@ -65,18 +65,23 @@ impl Repeat {
         registry: &Registry,
         payload: &str,
     ) -> Result<JobId, Error> {
-        let extra = self.extra();
-        let unit = registry.repeat_job(payload, extra.clone()).await;
-        let unit = unit.map_err(|error| Error::Conflict(error.to_string()))?;
-        let stored = self.store(driver, &unit).await;
-        if let Err(error) = &stored {
-            let (state, detail) = (UnitState::Failed, error.to_string());
-            unit.report(JobReport { state, detail, extra }).await;
-            if let Err(error) = registry.release_child(unit.id().as_str()).await {
-                tracing::warn!(unit = %unit.id(), %error, "the unit of a job that was not stored stays");
+        let (driver, registry, payload) = (driver.clone(), registry.clone(), payload.to_owned());
+        // A client that goes away leaves nothing half done.
+        let entered = tokio::spawn(async move {
+            let extra = self.extra();
+            let unit = registry.repeat_job(&payload, extra.clone()).await;
+            let unit = unit.map_err(|error| Error::Conflict(error.to_string()))?;
+            let stored = self.store(&driver, &unit).await;
+            if let Err(error) = &stored {
+                let (state, detail) = (UnitState::Failed, error.to_string());
+                unit.report(JobReport { state, detail, extra }).await;
+                if let Err(error) = registry.release_child(unit.id().as_str()).await {
+                    tracing::warn!(unit = %unit.id(), %error, "the unit of a job that was not stored stays");
+                }
             }
-        }
-        stored
+            stored
+        });
+        entered.await.map_err(|error| Error::Conflict(error.to_string()))?
     }
 
     /// The same with a payload of this size that another control node sends.
@@ -91,7 +96,7 @@ impl Repeat {
         size: u64,
     ) -> Result<JobId, RepeatError> {
         let (driver, registry) = (driver.clone(), registry.clone());
-        // A client that goes away leaves nothing half done.
+        // As above.
         let entered = tokio::spawn(async move {
             let (extra, former) = (self.extra(), self.former.row.id);
             let (answer, stored) = oneshot::channel();
@@ -122,7 +127,7 @@ impl Repeat {
         if !limit.is_empty() {
             header.hosts = Some(u32::try_from(limit.len()).unwrap_or(u32::MAX));
         }
-        let _entering = driver.entering.read().await;
+        let entering = driver.entering.clone().read_owned().await;
         let submission = submission(driver, unit, &header, Some(former.row.forks), &launched_by);
         let mut submission = submission.map_err(Error::Conflict)?;
         submission.terms.limit = limit;
@@ -130,7 +135,7 @@ impl Repeat {
         let extra = JobExtra { job_id: Some(job.id().0), ..extra };
         let state = UnitState::Pending;
         unit.report(JobReport { state, detail: "pending".to_owned(), extra }).await;
-        follow(driver, job.id(), unit.clone()).await?;
+        follow_in_any_case(driver, entering, job.id(), unit.clone()).await?;
         Ok(job.id())
     }
 }
