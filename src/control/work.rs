@@ -35,7 +35,7 @@ pub(super) async fn execute(
             Ok(listing) => return list(channel, listing).await,
             Err(error) => Err(error.into()),
         },
-        WorkRequest::Status { unit } => status(context, &unit).await,
+        WorkRequest::Status { unit } => status(context, peer, &unit).await,
         WorkRequest::Cancel { unit, signature } => {
             let outcome = context.work.cancel(&unit, &peer.caller(signature)).await;
             outcome
@@ -66,6 +66,9 @@ async fn listing(context: &Context, peer: &Peer, unit: Option<String>) -> Result
         Origin::Mesh { .. } => Some(peer.caller(None).submitter()),
         Origin::Unix | Origin::Tcp => None,
     };
+    if let Some(unit) = &unit {
+        context.work.check_look(unit, &peer.caller(None))?;
+    }
     match (unit, submitter) {
         (None, Some(submitter)) => Ok(context.work.listing_of(submitter).await),
         (unit, _) => context.work.listing(unit.as_deref()).await,
@@ -79,7 +82,8 @@ async fn list(channel: &mut Channel, mut listing: Listing) -> io::Result<Next> {
     Ok(Next::Command)
 }
 
-async fn status(context: &Context, unit: &str) -> Result<Value, RequestRefusal> {
+async fn status(context: &Context, peer: &Peer, unit: &str) -> Result<Value, RequestRefusal> {
+    context.work.check_look(unit, &peer.caller(None))?;
     Ok(serde_json::to_value(context.work.status(unit).await?)?)
 }
 

@@ -72,7 +72,7 @@ pub(super) async fn start(
     let Some(options) = config.controller.clone() else { return Ok(None) };
     let node = streams.node();
     let peers = options.peers.clone();
-    let mesh = Arc::new(SeenMesh::new(node.clone(), work.clone(), config.work_signing.is_some()));
+    let mesh = Arc::new(SeenMesh::new(node.clone(), work.clone()));
     let setup = setup(options, directory, node.id(), work, mesh);
     let setup = setup.map_err(Failure::start("work-controller"))?;
     let is_shared = setup.store.is_shared();
@@ -169,12 +169,11 @@ fn is_control(ad: &Advertisement) -> bool {
 struct SeenMesh {
     node: NodeHandle,
     work: Registry,
-    signs: bool,
     changes: watch::Sender<u64>,
 }
 
 impl SeenMesh {
-    fn new(node: NodeHandle, work: Registry, signs: bool) -> Self {
+    fn new(node: NodeHandle, work: Registry) -> Self {
         let changes = watch::Sender::new(0);
         let (news, mut noticed) = (changes.clone(), node.changes());
         tokio::spawn(async move {
@@ -185,7 +184,7 @@ impl SeenMesh {
                 }
             }
         });
-        Self { node, work, signs, changes }
+        Self { node, work, changes }
     }
 }
 
@@ -222,6 +221,6 @@ impl Mesh for SeenMesh {
     }
 
     fn signs(&self) -> bool {
-        self.signs
+        self.work.signs()
     }
 }

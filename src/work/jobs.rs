@@ -51,7 +51,7 @@ pub trait Jobs: Send + Sync + 'static {
     /// A unit that an earlier daemon left is here, with its payload. Returns once it follows its job.
     fn resume(&self, unit: JobUnit) -> Act<'_, ()>;
 
-    /// Cancels the job of a unit. The cancel is saved when this returns.
+    /// Cancels the job of a unit, also one that it will get. The cancel is saved when this returns.
     fn cancel(&self, unit: UnitId) -> Act<'_, Result<(), String>>;
 
     /// A unit of a job that has ended is deleted.
@@ -268,6 +268,16 @@ impl JobUnit {
         self.put(Durability::Deferred, change).await;
     }
 
+    /// A cancel came before the unit had a job. It is durable when this returns.
+    pub async fn note_cancel(&self) {
+        let change = |status: &mut Status| {
+            if let Extra::Job(extra) = &mut status.extra {
+                extra.cancel_requested = true;
+            }
+        };
+        self.put(Durability::Durable, change).await;
+    }
+
     /// Shows a report. What is final stays, and so does what the unit itself knows: its output, and who submitted it. A
     /// final report, or one that names the job first, is durable when this returns.
     pub async fn report(&self, report: JobReport) {
@@ -283,6 +293,7 @@ impl JobUnit {
                 (extra.output_attempt, extra.output_from) = (kept.output_attempt, kept.output_from);
                 extra.output_starts = kept.output_starts.clone();
                 extra.last_status = kept.last_status.clone();
+                extra.cancel_requested |= kept.cancel_requested;
             }
             status.extra = Extra::Job(Box::new(extra));
         };
@@ -359,6 +370,10 @@ impl JobsSlot {
 
     fn required(&self) -> Result<Arc<Box<dyn Jobs>>, WorkError> {
         self.get().ok_or_else(|| WorkError::UnknownType(CONTROLLER.to_owned()))
+    }
+
+    pub(super) fn is_child(&self, unit: &UnitId) -> bool {
+        self.get().is_some_and(|jobs| jobs.parent(unit).is_some())
     }
 
     /// Refuses what would end a job behind the controller's back.

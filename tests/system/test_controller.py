@@ -204,6 +204,19 @@ def test_over_the_mesh_a_job_needs_a_token_and_operations_are_not_served(nodes):
     tunnel = stranger.control()
     tunnel.send({"command": "connect", "node": "control", "service": "control"})
     assert "Connecting" in tunnel.line() and "Receptor Control, node control" in tunnel.line()
+    unit, number = submit(control, ident="m")
+    ended(control, number)
+    _, number = submit(control, ident="n", go="never")
+    child = until("its child", lambda: (one := job(control, number))["state"] == "running" and one["attempts"][0]["unit"])
+    for command in (f"work status {unit}", f"work list {unit}", f"work results {unit}", f"work status {child}", f"work results {child}"):
+        with pytest.raises(ControlError, match="could not verify signature: signature is empty"):
+            tunnel.command(command)
+    for verb in ("cancel", "release", "force-release"):
+        for name in (unit, child):
+            with pytest.raises(ControlError, match="could not verify signature: signature is empty"):
+                tunnel.command(f"work {verb} {name}")
+    assert job(control, number)["state"] == "running"
+    ask(control, "job.cancel", id=number)
     tunnel.send({"command": "controller", "op": "ping"})
     with pytest.raises(ControlError, match="controller over this connection is not allowed"):
         tunnel.line()

@@ -166,6 +166,11 @@ impl Registry {
         self.remotes.set_signer(signer);
     }
 
+    /// Whether there is a key that signs them.
+    pub fn signs(&self) -> bool {
+        self.remotes.signs()
+    }
+
     /// Replaces the key by which signatures are verified.
     pub fn set_verifier(&self, verifier: Option<Arc<Verifier>>) {
         self.verifier.store(verifier);
@@ -343,6 +348,7 @@ impl Registry {
     fn check_caller(&self, entry: &Entry, caller: &Caller, verb: Verb) -> Result<Arc<Status>, WorkError> {
         let status = entry.status();
         let verify = match status.remote() {
+            _ if self.is_closed(entry, &status, caller) => true,
             Some(remote) => remote.sign_work,
             None => {
                 (status.verify_signature || self.local.verifies(&status.work_type))
@@ -352,6 +358,29 @@ impl Registry {
         let about = Subject { verb, unit: Some(entry.id.as_str()), ..Subject::default() };
         self.verify_if(verify, caller, &about)?;
         Ok(status)
+    }
+
+    /// Whether a caller may look at the unit of a job, or at a child of one. Clients have no token for that: who submitted
+    /// it may.
+    ///
+    /// # Errors
+    /// The caller may not, or there is no such unit.
+    pub fn check_look(&self, id: &str, caller: &Caller) -> Result<(), WorkError> {
+        let (entry, about) = (self.units.find(id)?, Subject::default());
+        let status = entry.status();
+        let is_job = matches!(status.extra, Extra::Job(_)) && status.verify_signature;
+        let is_own = status.submitter == Some(caller.submitter());
+        let closed = self.is_closed(&entry, &status, caller)
+            || (is_job && !is_own && !self.may_skip_token(CONTROLLER, caller));
+        self.verify_if(closed, caller, &about).map(drop)
+    }
+
+    /// Whether a unit is the child of a job, which is closed as its job is.
+    fn is_closed(&self, entry: &Entry, status: &Status, caller: &Caller) -> bool {
+        self.jobs.is_child(&entry.id)
+            && self.controller_verifies()
+            && !self.may_skip_token(CONTROLLER, caller)
+            && status.submitter != Some(caller.submitter())
     }
 
     /// Whether a caller may do what `about` says; gives the hash that the payload must have, if it must.

@@ -179,6 +179,11 @@ impl Remotes {
         self.signer.store(signer);
     }
 
+    /// Whether there is a key that signs requests to other nodes.
+    pub(crate) fn signs(&self) -> bool {
+        self.signer.load().is_some()
+    }
+
     /// Checks what a request to another node needs here.
     ///
     /// # Errors
