@@ -66,6 +66,15 @@ pub struct Evidence {
     pub tail: String,
 }
 
+impl Evidence {
+    fn with_tail(&self, mut text: String) -> String {
+        if !self.tail.is_empty() {
+            text.push_str(&format!("; its output ends: {}", self.tail));
+        }
+        text
+    }
+}
+
 /// The unit that an explanation names.
 #[derive(Debug, Clone, Copy)]
 pub struct UnitAt<'a> {
@@ -156,8 +165,9 @@ pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict
                 format!("the runner was interrupted, and nobody cancelled the job ({at})"),
             ),
             FinalStatus::Error => {
-                let why = evidence.job_explanation.as_deref().unwrap_or(&evidence.detail);
-                verdict(Ending::Error, format!("the runner reported an error ({at}): {why}"))
+                let why = evidence.job_explanation.as_ref().unwrap_or(&evidence.detail);
+                let text = format!("the runner reported an error ({at}): {why}");
+                verdict(Ending::Error, evidence.with_tail(text))
             }
         };
     }
@@ -169,11 +179,7 @@ pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict
         ChildEnd::Released => at.with_verb("was released"),
         ChildEnd::Unknown => format!("{at} is gone: it was released there, or the node was installed again"),
         ChildEnd::Succeeded | ChildEnd::Failed => {
-            let mut text = format!("{at} ended without a final status: {}", evidence.detail);
-            if !evidence.tail.is_empty() {
-                text.push_str(&format!("; its output ends: {}", evidence.tail));
-            }
-            text
+            evidence.with_tail(format!("{at} ended without a final status: {}", evidence.detail))
         }
     };
     verdict(Ending::Error, explanation)

@@ -155,7 +155,7 @@ pub(super) fn save(sql: &mut dyn Sql, before: &Job, after: &Job) -> Result<bool,
     let changed = sql.execute(
         "UPDATE job SET state = $1, cancel_requested = $2, controller_node = $3, epoch = $4, explanation = $5, \
          quota = $6, pending_since = $7, finished = $8, attempt = $9, execution_node = $10, \
-         instance_group = $11, placed = $12, started = $13 \
+         instance_group = $11, placed = $12, started = $13, rc = CASE WHEN attempt = $9 THEN rc END \
          WHERE id = $14 AND state = $15 AND cancel_requested = $16 AND epoch = $17",
         values![
             after.state,
@@ -179,6 +179,9 @@ pub(super) fn save(sql: &mut dyn Sql, before: &Job, after: &Job) -> Result<bool,
     )?;
     if changed == 0 {
         return Ok(false);
+    }
+    if before.current().map(|attempt| attempt.n) != current.map(|attempt| attempt.n) {
+        sql.execute("DELETE FROM stat WHERE job = $1", values![before.id])?;
     }
     let news = after.attempts.iter().filter(|attempt| before.attempt(attempt.n) != Some(*attempt));
     let rows = news.map(|attempt| attempt_row(after.id, attempt)).collect();

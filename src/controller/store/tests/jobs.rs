@@ -8,6 +8,7 @@ both![
     a_submission_that_cannot_be_is_refused_and_leaves_nothing,
     a_job_is_placed_runs_and_ends,
     a_final_state_stays,
+    a_further_attempt_begins_without_the_result_of_the_former,
     a_cancel_is_saved,
     a_lost_attempt_holds_the_job_until_it_is_known_to_have_ended,
     a_quota_makes_the_job_wait,
@@ -95,6 +96,28 @@ async fn a_job_is_placed_runs_and_ends(site: Site) {
     assert_eq!(store.driven(c1.clone()).await.unwrap(), [job]);
     sweep(&store, &c1, id).await;
     assert_eq!(store.driven(c1).await.unwrap(), []);
+}
+
+async fn a_further_attempt_begins_without_the_result_of_the_former(site: Site) {
+    let (store, c1) = site.ready().await;
+    let mut new = submission("u1");
+    new.terms.retry = Retry { max: 1, on_error: true, ..Retry::default() };
+    let id = store.submit(new, 9).await.unwrap().id();
+    place(&store, &c1).await;
+    accept(&store, &c1, id).await.unwrap();
+    let hosts = [("web".to_owned(), HostStats { failures: 1, ..HostStats::default() })].into();
+    let figures = Figures { rc: Some(4), hosts, ..Figures::default() };
+    let evidence = evidence(FinalStatus::Error);
+    let report = move |driven: &mut crate::controller::core::Driven<'_>, now| {
+        driven.on_ended(AttemptNo(1), &evidence, now)
+    };
+    store.drive(c1.clone(), id, Some(figures), report).await.unwrap();
+    sweep(&store, &c1, id).await;
+    let former = store.detail(id).await.unwrap();
+    assert_eq!((former.row.state, former.row.rc, former.host_stats.len()), (JobState::Pending, Some(4), 1));
+    assert_eq!(place(&store, &c1).await, [id]);
+    let detail = store.detail(id).await.unwrap();
+    assert_eq!((detail.row.attempt, detail.row.rc, detail.host_stats.len()), (2, None, 0));
 }
 
 async fn a_final_state_stays(site: Site) {
