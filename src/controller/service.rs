@@ -253,8 +253,18 @@ async fn follow(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> Result<()
     {
         tracing::warn!(unit = id, %error, "the payload of a unit that follows another one's job stays");
     }
-    driver.attach(job, unit).await?;
+    attach(driver, job, unit).await?;
     driver.store.hold(job, node, id, Kept::Output).await
+}
+
+/// Gives a job a unit, and cancels the job if the unit was cancelled before.
+async fn attach(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> Result<(), Error> {
+    driver.attach(job, unit.clone()).await?;
+    if unit.extra().cancel_requested {
+        driver.store.cancel(None, job).await?;
+        driver.show(job).await?;
+    }
+    Ok(())
 }
 
 fn submission(
@@ -289,5 +299,6 @@ fn submission(
         launched_by: launched_by.to_owned(),
         exclusive: header.exclusive.clone(),
         needs: header.depends_on.clone(),
+        groups: header.groups.named(),
     })
 }

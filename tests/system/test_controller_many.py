@@ -405,6 +405,12 @@ def test_without_the_store_running_jobs_go_on_and_submissions_wait(site, server,
         waiting.append((node, f"late-{node.name}", answer["unitid"]))
         refused = node.command({"command": "controller", "op": "job.list"})
         assert refused["error"]["code"] == "store_away", refused
+    c1 = site["c1"]
+    with c1.control() as client:
+        cancelled = client.submit("c1", "controller", stream(ident="cancelled"))["unitid"]
+    with c1.control() as client:
+        refused = client.submit("c1", "controller", stream({"groups": {"launch": ["default"], "template": ["nowhere"]}}))["unitid"]
+    assert c1.command(f"work cancel {cancelled}") == {"cancel pending": cancelled}
     assert all(set(site[name].command("work list")) <= children[name] for name in children), "nothing was placed"
     go.touch()
     finished = lambda: all(one["StateName"] == "Succeeded" for name in children for one in site[name].command("work list").values())  # noqa: E731
@@ -416,6 +422,10 @@ def test_without_the_store_running_jobs_go_on_and_submissions_wait(site, server,
         assert (one["state"], len(one["attempts"]), one["controller_node"]) == ("successful", 1, node.name), one
     for node, ident, unit in waiting:
         is_whole(shows(node, unit), ident)
+    until("the cancelled one to end", lambda: c1.unit(cancelled)["StateName"] == "Canceled")
+    assert not job(c1, c1.unit(cancelled)["ExtraData"]["JobID"])["attempts"]
+    until("the refused one to end", lambda: c1.unit(refused)["StateName"] == "Failed")
+    assert c1.unit(refused)["Detail"].startswith("there is no group nowhere"), c1.unit(refused)
     clean(site, *NODES)
 
 

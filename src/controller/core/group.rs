@@ -2,6 +2,8 @@
 //!
 //! `policy` decides which instances become members, `pass` whether a job fits.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::names::{GroupName, InstanceName};
@@ -160,6 +162,12 @@ pub struct LaunchGroups {
 }
 
 impl LaunchGroups {
+    /// All groups that are named, also those that are not tried.
+    pub fn named(&self) -> BTreeSet<GroupName> {
+        let levels = [&self.launch, &self.template, &self.inventory, &self.organization];
+        levels.into_iter().flatten().cloned().collect()
+    }
+
     /// The groups in the order in which the job tries them, without duplicates.
     pub fn walk(&self) -> Vec<(GroupName, Level)> {
         let levels = [

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{AWAY, Cleaning, Service, enter, enter_later, follow_in_any_case, submission};
+use super::{AWAY, Cleaning, Service, attach, enter, enter_later, follow_in_any_case, submission};
 use crate::controller::core::{ChildId, InstanceName, JobId};
 use crate::controller::credentials::{CredentialError, Credentials};
 use crate::controller::driver::JobDriver;
@@ -132,7 +132,7 @@ impl Door {
                 Err(error) => return Err(error),
             };
             if known {
-                return driver.attach(job, unit).await;
+                return attach(driver, job, unit).await;
             }
         }
         let entered = match extra.job_id.filter(|_| extra.attempt > 0) {
@@ -257,8 +257,18 @@ impl Jobs for Door {
 
     fn cancel(&self, unit: UnitId) -> Act<'_, Result<(), String>> {
         Box::pin(async move {
-            let driver = self.driver()?;
-            let Some(job) = driver.job_of(unit.as_str()) else { return Ok(()) };
+            let attached = || {
+                let driver = self.driver().ok()?;
+                let job = driver.job_of(unit.as_str())?;
+                Some((driver, job))
+            };
+            if attached().is_none()
+                && let Some(unit) = self.0.registry.job_unit(unit.as_str())
+            {
+                unit.note_cancel().await;
+            }
+            // It may have become a job meanwhile.
+            let Some((driver, job)) = attached() else { return Ok(()) };
             driver.store.cancel(None, job).await.map_err(|error| error.to_string())?;
             driver.show(job).await.map_err(|error| error.to_string())
         })
@@ -339,8 +349,10 @@ impl JobIntake for Intake {
                     drop(entering);
                     unit.report(report).await;
                     tokio::spawn(async move {
-                        if let Err(error) = enter_later(&driver, submission, unit).await {
+                        if let Err(error) = enter_later(&driver, submission, unit.clone()).await {
                             tracing::warn!(%error, "a submission that waited for the store is not a job");
+                            let (detail, extra) = (error.to_string(), unit.extra());
+                            unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
                         }
                     });
                     Ok(false)

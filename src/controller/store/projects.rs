@@ -1,6 +1,6 @@
 //! Syncs of projects: jobs that their owner begins itself, and which commit of a project each control node synced first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::Error;
 use super::jobs::{self, Terms};
@@ -171,5 +171,6 @@ fn submission(owner: &InstanceName, new: &NewSync) -> Submission {
         launched_by: format!("node:{owner}"),
         exclusive: vec![new.word.clone()],
         needs: Vec::new(),
+        groups: BTreeSet::new(),
     }
 }

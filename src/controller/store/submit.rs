@@ -46,6 +46,8 @@ pub struct Submission {
     pub exclusive: Vec<Word>,
     /// Jobs that must succeed first.
     pub needs: Vec<Dependency>,
+    /// Every group that the header names.
+    pub groups: BTreeSet<GroupName>,
 }
 
 /// The job of a submission.
@@ -124,8 +126,8 @@ fn check_groups(sql: &mut dyn Sql, new: &Submission) -> Result<(), Error> {
     for mut row in sql.query("SELECT name FROM grp", &[])? {
         known.insert(row.take()?);
     }
-    let unknown = new.terms.groups.iter().find(|(group, _)| !known.contains(group));
-    unknown.map_or(Ok(()), |(group, _)| Err(Error::NoGroup(group.clone())))
+    let mut wanted = new.terms.groups.iter().map(|(group, _)| group).chain(&new.groups);
+    wanted.find(|group| !known.contains(*group)).map_or(Ok(()), |group| Err(Error::NoGroup(group.clone())))
 }
 
 fn find_needs(sql: &mut dyn Sql, needs: &[Dependency]) -> Result<BTreeSet<JobId>, Error> {

@@ -1,6 +1,7 @@
 //! Another control node of the same install, of which only what it says is here: it gives the payload and the output of a
 //! job as the test lets it, and drives a job in the store.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -158,6 +159,7 @@ impl<'a> Owner<'a> {
             launched_by: "unix:0".into(),
             exclusive: Vec::new(),
             needs: Vec::new(),
+            groups: BTreeSet::new(),
         };
         let submitted = self.site.run(self.site.driver().store.submit(submission, 1000)).unwrap();
         self.site.settle();

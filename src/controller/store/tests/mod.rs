@@ -12,7 +12,7 @@ mod registry;
 mod server;
 mod upgrades;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::*;
@@ -135,6 +135,7 @@ fn submission(unit: &str) -> Submission {
         launched_by: "unix:0".into(),
         exclusive: Vec::new(),
         needs: Vec::new(),
+        groups: BTreeSet::new(),
     }
 }
 
