@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::core::JobId;
 use super::credentials::{
-    BadName, CredentialError, CredentialKind, CredentialName, Credentials, KubernetesLogin, RegistryLogin,
+    BadName, CredentialError, CredentialName, Credentials, KubernetesLogin, RegistryLogin,
 };
 use super::driver::world::PodChild;
 use super::header::RunnerWords;
@@ -140,33 +140,14 @@ impl PodSetup {
     }
 
     fn kubernetes(&self, name: &str) -> Result<KubernetesLogin, GroupFault> {
-        let (name, kind) = self.read("cluster", name)?;
-        match kind {
-            CredentialKind::Kubernetes(login) => Ok(login),
-            other @ (CredentialKind::Registry(_) | CredentialKind::Scm(_)) => {
-                let error = CredentialError::Kind(name, other.name(), "kubernetes");
-                Err(GroupFault::Credential("cluster", error))
-            }
-        }
+        let name = CredentialName::new(name).map_err(|error| GroupFault::Name("cluster", error))?;
+        self.credentials.cluster(&name).map_err(|error| GroupFault::Credential("cluster", error))
     }
 
     fn registry(&self, name: &str) -> Result<(CredentialName, RegistryLogin), GroupFault> {
-        let (name, kind) = self.read("registry", name)?;
-        match kind {
-            CredentialKind::Registry(login) => Ok((name, login)),
-            other @ (CredentialKind::Kubernetes(_) | CredentialKind::Scm(_)) => {
-                let error = CredentialError::Kind(name, other.name(), "registry");
-                Err(GroupFault::Credential("registry", error))
-            }
-        }
-    }
-
-    fn read(&self, key: &'static str, name: &str) -> Result<(CredentialName, CredentialKind), GroupFault> {
-        let name = CredentialName::new(name).map_err(|error| GroupFault::Name(key, error))?;
-        match self.credentials.read(&name) {
-            Ok(credential) => Ok((name, credential.kind)),
-            Err(error) => Err(GroupFault::Credential(key, error)),
-        }
+        let name = CredentialName::new(name).map_err(|error| GroupFault::Name("registry", error))?;
+        let login = self.credentials.group_registry(&name);
+        Ok((name, login.map_err(|error| GroupFault::Credential("registry", error))?))
     }
 }
 

@@ -210,6 +210,9 @@ pub enum CredentialError {
     /// The image has no address.
     #[error("credential {0} cannot be used for the image {1:?}: its name is no address: {2}")]
     Image(CredentialName, String, UrlError),
+    /// The address in it.
+    #[error("credential {0}: its server or host is no address: {1}")]
+    Server(CredentialName, UrlError),
     /// The caller came over the mesh.
     #[error("credential {0} is not for callers over the mesh: its file would have to say mesh: true")]
     Mesh(CredentialName),

@@ -1,7 +1,10 @@
 //! Which credential may be used for what: read, of the right kind, and allowed to go where it is wanted.
 
+use serde_json::Value;
+
 use super::{
-    Credential, CredentialError, CredentialKind, CredentialName, Credentials, RegistryLogin, Url, UrlError,
+    Credential, CredentialError, CredentialKind, CredentialName, Credentials, KubernetesLogin, RegistryLogin,
+    Url, UrlError,
 };
 
 /// The registry of images whose names begin with no host.
@@ -21,6 +24,48 @@ impl Credentials {
             CredentialKind::Registry(login) => Ok(login),
             other @ (CredentialKind::Scm(_) | CredentialKind::Kubernetes(_)) => {
                 Err(CredentialError::Kind(name.clone(), other.name(), "registry"))
+            }
+        }
+    }
+
+    /// The login of a group's registry, for whichever image its pods have. Blocks on the disk.
+    ///
+    /// # Errors
+    /// [`CredentialError`]
+    pub fn group_registry(&self, name: &CredentialName) -> Result<RegistryLogin, CredentialError> {
+        let credential = self.read(name)?;
+        match &credential.kind {
+            CredentialKind::Registry(login) => {
+                let own = Url::parse(&format!("https://{}", login.host));
+                self.allow(name, &credential, &own.map_err(|error| bad(name, error))?)?;
+                Ok(login.clone())
+            }
+            other @ (CredentialKind::Scm(_) | CredentialKind::Kubernetes(_)) => {
+                Err(CredentialError::Kind(name.clone(), other.name(), "registry"))
+            }
+        }
+    }
+
+    /// Access to a cluster. If the file has `urls`, every server in its kubeconfig lies below one of them. Blocks on the
+    /// disk.
+    ///
+    /// # Errors
+    /// [`CredentialError`]
+    pub fn cluster(&self, name: &CredentialName) -> Result<KubernetesLogin, CredentialError> {
+        let credential = self.read(name)?;
+        match &credential.kind {
+            CredentialKind::Kubernetes(login) => {
+                let servers = servers(login);
+                if !credential.urls.is_empty() && servers.is_empty() {
+                    return Err(bad(name, UrlError::Form));
+                }
+                for server in servers.iter().filter(|_| !credential.urls.is_empty()) {
+                    self.allow(name, &credential, &Url::parse(server).map_err(|error| bad(name, error))?)?;
+                }
+                Ok(login.clone())
+            }
+            other @ (CredentialKind::Scm(_) | CredentialKind::Registry(_)) => {
+                Err(CredentialError::Kind(name.clone(), other.name(), "kubernetes"))
             }
         }
     }
@@ -60,6 +105,19 @@ impl Credentials {
             false => Err(CredentialError::Address(name.clone(), address.clone().into())),
         }
     }
+}
+
+/// The API servers of a kubeconfig. One that is no YAML has none: whoever uses it says so.
+fn servers(login: &KubernetesLogin) -> Vec<String> {
+    let options = serde_saphyr::options! { with_snippet: false };
+    let parsed = serde_saphyr::from_str_with_options::<Value>(login.kubeconfig.expose(), options);
+    let parsed = parsed.unwrap_or_default();
+    let clusters = parsed["clusters"].as_array().into_iter().flatten();
+    clusters.filter_map(|one| Some(one["cluster"]["server"].as_str()?.to_owned())).collect()
+}
+
+fn bad(name: &CredentialName, error: UrlError) -> CredentialError {
+    CredentialError::Server(name.clone(), error)
 }
 
 /// The address of an image without tag and digest: `quay.io/team/ee:1` lies at `https://quay.io/team/ee`.
