@@ -249,9 +249,28 @@ fn one_refusal_does_not_keep_the_others_from_their_turn() {
 fn events_are_printed_as_they_come() {
     let asked =
         question("job.events", json!({"follow": true, "host": "web", "failed": true, "id": 7, "from": 0}));
-    let script = greeted([hear(&asked), say("{\"ok\":true,\"result\":{\"id\":7}}\n"), say(EVENT)]);
-    let (code, out, err) = run(vec![script], &["job", "events", "7", "-f", "--host", "web", "--failed"]);
-    assert_eq!((code, out.as_str()), (0, EVENT), "{err}");
+    for (state, expected) in [("successful", 0), ("running", 69)] {
+        let events = [hear(&asked), say("{\"ok\":true,\"result\":{\"id\":7}}\n"), say(EVENT)];
+        let after = operation("job.get", json!({"id": 7}), json!({"id": 7, "state": state}));
+        let words = ["job", "events", "7", "-f", "--host", "web", "--failed"];
+        let (code, out, err) = run(vec![greeted(events), after], &words);
+        assert_eq!((code, out.as_str()), (expected, EVENT), "{state}: {err}");
+    }
+}
+
+#[test]
+fn output_that_breaks_off_is_asked_for_again() {
+    let part = |from: usize, text: &str| {
+        let asked = question("job.output", json!({"id": 7, "from": from, "attempt": null, "follow": false}));
+        let answer = json!({"ok": true, "result": {"id": 7, "from": from, "size": 9}});
+        greeted([hear(&asked), say(&format!("{answer}\n")), say(text)])
+    };
+    let words = ["job", "output", "7"];
+    let (code, out, err) = run(vec![part(0, "abc"), part(3, "defghi")], &words);
+    assert_eq!((code, out.as_str()), (0, "abcdefghi"), "{err}");
+    let (code, out, err) = run(vec![part(0, "abc"), part(3, "")], &words);
+    assert_eq!((code, out.as_str()), (69, "abc"));
+    assert_eq!(err, "meshctl: the output is cut off after 3 of 9 bytes\n");
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub(super) struct OutputOf {
     attempt: Option<u32>,
     position: u64,
     connection: Option<ControlConnection>,
+    /// Where the output ended when it was asked for first.
+    size: Option<u64>,
     /// Nothing came since the last connection was opened.
     is_idle: bool,
 }
@@ -40,7 +42,17 @@ impl OutputOf {
     /// All of it; with `follow` until the job has ended.
     pub(super) fn new(context: &Context, id: JobId, follow: bool) -> Self {
         let (client, output) = (context.client.clone(), context.output);
-        Self { client, output, id, follow, attempt: None, position: 0, connection: None, is_idle: false }
+        Self {
+            client,
+            output,
+            id,
+            follow,
+            attempt: None,
+            position: 0,
+            connection: None,
+            size: None,
+            is_idle: false,
+        }
     }
 
     /// That of one attempt alone, if one is named.
@@ -56,7 +68,8 @@ impl OutputOf {
     pub(super) async fn next(&mut self) -> Result<Option<Vec<u8>>, Failure> {
         loop {
             if self.connection.is_none() {
-                let (_, connection) = begin(&self.client, self.output, &self.question()).await?;
+                let (answer, connection) = begin(&self.client, self.output, &self.question()).await?;
+                self.size = self.size.or(answer["size"].as_u64());
                 self.connection = Some(connection);
                 self.is_idle = true;
             }
@@ -70,7 +83,7 @@ impl OutputOf {
                 return Ok(Some(buffer));
             }
             self.connection = None;
-            if !self.follow || self.has_ended().await? {
+            if self.has_ended().await? {
                 return Ok(None);
             }
             sleep(POLL).await;
@@ -84,11 +97,36 @@ impl OutputOf {
 
     /// Whether a connection that closed was the last one.
     async fn has_ended(&mut self) -> Result<bool, Failure> {
+        if !self.follow {
+            let size = self.size.unwrap_or(0);
+            if self.position < size && self.is_idle {
+                let text = format!("the output is cut off after {} of {size} bytes", self.position);
+                return Err(Failure::new(Exit::Unreachable, text));
+            }
+            return Ok(self.position >= size);
+        }
         let job = ask(&self.client, self.output, &Operation::new("job.get").with("id", self.id)).await?;
         let size = job["output_bytes"].as_u64().unwrap_or(0);
         // What still did not come over a second connection will not come.
         Ok(is_final(&job) && (self.is_idle || self.attempt.is_some() || self.position >= size))
     }
+}
+
+/// Whether a job has ended.
+///
+/// # Errors
+/// There is none of that number, or the node stays away.
+pub(super) async fn has_ended(context: &Context, id: JobId) -> Result<bool, Failure> {
+    let get = Operation::new("job.get").with("id", id);
+    Ok(is_final(&ask(&context.client, context.output, &get).await?))
+}
+
+/// Requests a cancel, again and again while the node or its store is away.
+///
+/// # Errors
+/// It is refused, or the node stays away.
+pub(super) async fn cancel(context: &Context, id: JobId) -> Result<Value, Failure> {
+    ask(&context.client, context.output, &Operation::new("job.cancel").with("id", id)).await
 }
 
 /// A job once it has ended.

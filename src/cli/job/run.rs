@@ -10,14 +10,14 @@ use tokio::time::sleep;
 
 use super::artifacts::Artifacts;
 use super::flags::RunFlags;
-use super::follow::{JobId, OutputOf, ending, exit_of, final_job, state};
+use super::follow::{JobId, OutputOf, cancel, ending, exit_of, final_job, state};
 use super::pack::{Bundle, Typed};
 use super::playbook::Playbook;
 use super::submit::submit;
 use super::transmit::Stream;
 use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::operation::{Operation, OperationError};
+use crate::cli::operation::Operation;
 use crate::cli::output::Interrupts;
 use crate::cli::work::payload::Payload;
 use crate::controller::core::JobState;
@@ -52,7 +52,10 @@ impl RunFlags {
         }
         let mut playbook = Playbook::new(output, artifacts);
         watch(context, id, &mut playbook, &mut interrupts).await?;
-        let job = final_job(context, id).await?;
+        let job = tokio::select! {
+            job = final_job(context, id) => job?,
+            failure = interrupts.next() => return Err(left(context, id, failure)),
+        };
         let rest = playbook.finish(&job)?;
         if output.json {
             output.value(&job)?;
@@ -111,7 +114,7 @@ async fn watch(
                     return Err(left(context, id, failure));
                 }
                 tokio::select! {
-                    cancelled = cancel(context, id) => {
+                    cancelled = cancel_and_say(context, id) => {
                         if let Err(error) = cancelled {
                             context.output.note(&format!("meshctl: job {id} is not cancelled: {error}"));
                         }
@@ -123,11 +126,11 @@ async fn watch(
     }
 }
 
-async fn cancel(context: &Context, id: JobId) -> Result<Value, OperationError> {
+async fn cancel_and_say(context: &Context, id: JobId) -> Result<Value, Failure> {
     context
         .output
         .note(&format!("meshctl: cancelling job {id} and waiting for its end; Ctrl-C again leaves it"));
-    Operation::new("job.cancel").with("id", id).ask(&context.client).await
+    cancel(context, id).await
 }
 
 fn left(context: &Context, id: JobId, failure: Failure) -> Failure {

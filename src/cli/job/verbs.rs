@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tokio::io::AsyncReadExt;
 
 use super::flags::{Placing, RunFlags, label};
-use super::follow::{JobId, OutputOf, ending, exit_of, final_job};
+use super::follow::{JobId, OutputOf, ending, exit_of, final_job, has_ended};
 use super::playbook::Playbook;
 use super::submit::submit;
 use crate::cli::Context;
@@ -259,6 +259,9 @@ impl EventFlags {
             let count = read.map_err(|error| {
                 Failure::new(Exit::Unreachable, format!("the events are cut off: {error}"))
             })?;
+            if count == 0 && self.follow && !has_ended(context, self.one.id).await? {
+                return Err(Failure::new(Exit::Unreachable, "the events are cut off: the job goes on"));
+            }
             if count == 0 {
                 return Ok(Exit::Success);
             }
