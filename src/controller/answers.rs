@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::core::{Explanation, Instance, Job, Progress, Time, unusable};
+use super::core::{Explanation, Instance, Job, Progress, Time, unfit, unusable};
 use super::driver::{JobDriver, rfc3339};
 use super::store::{JobDetail, JobRow, Kept, Overview};
 
@@ -12,6 +12,12 @@ use super::store::{JobDetail, JobRow, Kept, Overview};
 pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Value> {
     let registry = &overview.registry;
     let records = registry.instances.iter().zip(&overview.loads.instances);
+    let own = registry.instances.iter().map(|record| &record.instance).find(|one| one.name == driver.node);
+    let require_tls = driver.options().require_tls;
+    let why = |instance: &Instance| match own {
+        Some(own) if instance.node_type.executes() => unfit(own, instance, require_tls, overview.now),
+        Some(_) | None => unusable(instance),
+    };
     let one = |(record, load): (&super::store::InstanceRecord, &super::core::InstanceLoad)| {
         let instance: &Instance = &record.instance;
         let groups: Vec<String> = registry
@@ -28,7 +34,7 @@ pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Value> {
             "managed_by_policy": instance.managed_by_policy,
             "draining": instance.draining,
             "reachable": instance.is_reachable_from(&driver.node, overview.now),
-            "why": unusable(instance).map(|why| why.code()),
+            "why": why(instance).map(|why| why.code()),
             "capacity": load.capacity,
             "cpu_capacity": instance.capacities.cpu,
             "mem_capacity": instance.capacities.mem,

@@ -73,7 +73,7 @@ pub fn unusable(instance: &Instance) -> Option<Why> {
 }
 
 /// Why an instance cannot run a job of class execution that this control node owns.
-pub(super) fn unfit(owner: &Instance, node: &Instance, require_tls: bool, now: Time) -> Option<Why> {
+pub fn unfit(owner: &Instance, node: &Instance, require_tls: bool, now: Time) -> Option<Why> {
     if !node.node_type.executes() {
         return Some(Why::WrongClass);
     }

@@ -35,7 +35,7 @@ pub use self::attempt::{Attempt, ChildId, Duty, Progress};
 pub use self::capacity::{Adjustment, Capacities, Cpus, MEMORY_RESERVE, Rates, memory_from_override};
 pub use self::driven::Driven;
 pub use self::explain::{Check, Explanation, GroupAnswer, InstanceAnswer, explain};
-pub use self::fit::{Why, unusable};
+pub use self::fit::{Why, unfit, unusable};
 pub use self::group::{Backing, Group, LaunchGroups, Level, Member, MemberOrigin, Policy};
 pub use self::impact::{CONTROL_IMPACT, Class, JobKind, Size, Slice};
 pub use self::instance::{
