@@ -19,6 +19,9 @@ use crate::work::{Caller, ChildUnit, ChildWatch, Registry, ResultStream, WorkErr
 const CHUNK: usize = 128 * 1024;
 /// The parameter of a command with arguments.
 const PARAMS: &str = "params";
+/// Attempts to read the output of a child that has not ended, and the time between them.
+const REREADS: u32 = 10;
+const REREAD: Duration = Duration::from_secs(1);
 /// Between two tries to look for a pod.
 const LOOK: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
@@ -131,7 +134,8 @@ impl Children for RegistryChildren {
         Box::pin(async move {
             let watch = self.0.watch_child(&unit).ok();
             let results = self.0.results(&unit, from, &Caller::local()).await.ok();
-            let stream = Followed { registry: self.0.clone(), watch, results, told: None, unit };
+            let stream =
+                Followed { registry: self.0.clone(), watch, results, told: None, unit, unreadable: 0 };
             Box::new(stream) as Box<dyn ChildStream>
         })
     }
@@ -253,6 +257,8 @@ struct Followed {
     results: Option<ResultStream>,
     /// The contacts when its acceptance was told last.
     told: Option<Option<u64>>,
+    /// How often in a row it could not be read.
+    unreadable: u32,
 }
 
 impl Followed {
@@ -292,8 +298,17 @@ impl ChildStream for Followed {
                 tokio::select! {
                     biased;
                     next = results.next() => match next {
-                        Ok(Some(bytes)) => return ChildNews::Output(bytes),
+                        Ok(Some(bytes)) => {
+                            self.unreadable = 0;
+                            return ChildNews::Output(bytes);
+                        }
                         Ok(None) => self.results = None,
+                        // It is asked again from where it stopped: the child may still run.
+                        Err(error) if self.unreadable < REREADS && !status.state.is_final() => {
+                            tracing::debug!(unit = self.unit, %error, "the output of a child cannot be read");
+                            self.unreadable += 1;
+                            tokio::time::sleep(REREAD).await;
+                        }
                         Err(error) => {
                             tracing::warn!(unit = self.unit, %error, "the output of a child ends early");
                             self.results = None;

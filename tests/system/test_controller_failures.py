@@ -269,6 +269,22 @@ def test_the_store_goes_on_while_its_disk_is_full(mesh, tmp_path):
             assert ended(control, number)["state"] == "canceled"
 
 
+def test_timers_and_rates_follow_a_reload(mesh, tmp_path):
+    settings = {"nodetype": "hybrid", "discovery": "enabled", "heartbeat": "60s", "ownerlostafter": "3m", "rundir": str(tmp_path), "requiretls": False}
+    control = mesh.node("control", work=[runner("local"), runner("ansible-runner")], extra=[{"work-controller": settings}])
+    mesh.start()
+    until("the instance to be ready", lambda: instance(control, "control")["capacity"] > 0, 60)
+    before = instance(control, "control")
+    settings |= {"heartbeat": "200ms", "ownerlostafter": "600ms", "forkspercpu": 8}
+    control.write_config()
+    assert control.command("reload")["Success"] is True
+    until("the capacity to change", lambda: instance(control, "control")["cpu_capacity"] == 2 * before["cpu_capacity"])
+    seen = instance(control, "control")["last_seen"]
+    until("a heartbeat", lambda: instance(control, "control")["last_seen"] > seen)
+    _, number = submit(control, ident="r")
+    assert ended(control, number)["state"] == "successful"
+
+
 def running_units(node):
     return [unit for unit, status in node.command("work list").items() if status["StateName"] == "Running"]
 

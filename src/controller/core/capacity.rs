@@ -33,6 +33,11 @@ impl Cpus {
         Self(count.saturating_mul(10))
     }
 
+    /// The reverse of [`Self::tenths`].
+    pub fn of_tenths(tenths: u32) -> Self {
+        Self(tenths)
+    }
+
     /// In tenths.
     pub fn tenths(self) -> u32 {
         self.0

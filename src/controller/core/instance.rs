@@ -219,6 +219,13 @@ impl Instance {
         }
     }
 
+    /// A hop offers to run jobs now: it is checked first.
+    pub fn become_execution(&mut self, now: Time) {
+        self.node_type = NodeType::Execution;
+        self.node_state = NodeState::Installed;
+        self.health_due = Some(now);
+    }
+
     /// How many forks it may run now: 0 unless it is ready and enabled, and always 0 for a hop.
     pub fn capacity(&self) -> u32 {
         let usable = self.enabled

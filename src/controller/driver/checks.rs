@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::JobDriver;
 use super::world::{ChildInput, ChildNews, ChildRequest};
-use crate::controller::core::{ChildEnd, HealthReport, Instance, InstanceName, NodeState, NodeType, Time};
+use crate::controller::core::{
+    Capacities, ChildEnd, Cpus, HealthReport, Instance, InstanceName, NodeState, NodeType, Rates, Time,
+};
 use crate::controller::health::{
     BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, Surroundings, is_checked_by, next_checks,
 };
@@ -89,9 +91,13 @@ impl JobDriver {
         let options = self.options();
         let is_own = *name == self.node;
         let types = &options.child_types;
-        let offer = self.offer_of(name).await;
+        let unit = format!("{}{:016x}", self.check_prefix(), rand::random::<u64>());
+        let offer = match self.offer_of(name).await {
+            Ok(offer) => offer,
+            Err(error) => return (unit, Err(vec![error.to_string()])),
+        };
         let request = ChildRequest {
-            unit: format!("{}{:016x}", self.check_prefix(), rand::random::<u64>()),
+            unit: unit.clone(),
             node: name.clone(),
             work_type: if is_own { types.local.clone() } else { types.runner.clone() },
             params: PARAMS.to_owned(),
@@ -100,7 +106,6 @@ impl JobDriver {
             ttl: (!is_own).then_some(BUDGET),
             pod: None,
         };
-        let unit = request.unit.clone();
         let ended = tokio::time::timeout(BUDGET, self.ask(request)).await;
         let report = match ended {
             Ok(end) => end.report(),
@@ -138,6 +143,29 @@ impl JobDriver {
         }
     }
 
+    /// How forks are counted now.
+    pub(super) fn rates(&self) -> Rates {
+        let options = self.options();
+        let surroundings = Surroundings::read(|name| std::env::var(name).ok());
+        surroundings.rates(options.forks_per_cpu, options.mib_per_fork, options.memory_reserve)
+    }
+
+    /// Computes the capacity of every instance that was measured at those rates.
+    pub(super) async fn measure_again(&self, rates: Rates) -> Result<(), Error> {
+        let measure = move |registry: &mut Registry| {
+            let measured = registry.instances.iter_mut().filter(|record| record.cpu > 0);
+            measured.fold(false, |changed, record| {
+                let capacities = Capacities::measure(Cpus::of_tenths(record.cpu), record.memory, &rates);
+                let former = std::mem::replace(&mut record.instance.capacities, capacities);
+                changed | (former != capacities)
+            })
+        };
+        if !measure(&mut self.store.registry().await?) {
+            return Ok(());
+        }
+        self.store.change_registry(None, move |registry, _| Ok(measure(registry))).await.map(drop)
+    }
+
     async fn save_health(
         &self,
         name: &InstanceName,
@@ -154,8 +182,7 @@ impl JobDriver {
     ) -> impl Fn(&mut Registry, Time) -> Result<(), Error> + Send + use<> {
         let surroundings = Surroundings::read(|name| std::env::var(name).ok());
         let report = report.map(|it| if *name == self.node { surroundings.correct(it) } else { it });
-        let (name, options) = (name.clone(), self.options());
-        let rates = surroundings.rates(options.forks_per_cpu, options.mib_per_fork, options.memory_reserve);
+        let (name, rates) = (name.clone(), self.rates());
         move |registry: &mut Registry, now| {
             let former = report.as_ref().ok().and_then(|report| former_name(registry, &name, report));
             let record = registry.instance_mut(&name)?;

@@ -133,6 +133,10 @@ pub(super) fn apply(
             (instance.signs, instance.node_type) = (own.signs, options.node_type);
             changed = true;
         }
+        if !is_own && instance.node_type == NodeType::Hop && instance.offer.runner {
+            instance.become_execution(now);
+            changed = true;
+        }
         if let Some(offset) = offsets.get(&node.name).filter(|_| !is_own) {
             changed |= instance.on_clock_offset(*offset);
         }

@@ -12,7 +12,8 @@ use crate::controller::output::OutputPart;
 use crate::controller::peer::{PeerError, PeerStream, PeerVerb};
 use crate::controller::store::{Error, JobDetail};
 use crate::controller::stream::lost_line;
-use crate::work::jobs::JobUnit;
+use crate::rpc::UnitState;
+use crate::work::jobs::{JobReport, JobUnit};
 
 /// Between two looks at a job.
 const LOOK: Duration = Duration::from_millis(500);
@@ -64,6 +65,15 @@ impl JobDriver {
         self.followers.lock().contains_key(&job)
     }
 
+    /// The units of a job that was deleted before they had shown its end.
+    async fn end_deleted(&self, job: JobId) {
+        let units = self.units.lock().remove(&job).unwrap_or_default();
+        for unit in units {
+            let (detail, extra) = (format!("job {job} was deleted"), unit.extra());
+            unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
+        }
+    }
+
     /// Follows a job to its end. Returns whether all of its output was read, or cannot be.
     async fn follow_owner(&self, job: JobId) -> bool {
         let mut changes = self.store.changes();
@@ -93,7 +103,10 @@ impl JobDriver {
                         copying.is_complete |= has_ended && detail.row.state.is_final();
                         known = Some(detail);
                     }
-                    Err(Error::NoJob(_)) => return false,
+                    Err(Error::NoJob(_)) => {
+                        self.end_deleted(job).await;
+                        return false;
+                    }
                     Err(_) => changes.mark_changed(),
                 }
             }

@@ -166,7 +166,7 @@ impl JobDriver {
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             ticks
         };
-        let timers = self.options().timers;
+        let (mut timers, mut measured) = (self.options().timers, None);
         let (mut heartbeat, mut poll) = (ticks(timers.heartbeat), ticks(timers.poll));
         while !unless_away_said(self.settle(&mut sightings).await)? {
             sleep(AWAY).await;
@@ -181,7 +181,17 @@ impl JobDriver {
                 _ = poll.tick() => unless_away(self.look_around().await)?,
                 () = self.wake.notified() => {}
             }
+            let current = self.options().timers;
+            if timers != current {
+                timers = current;
+                (heartbeat, poll) = (ticks(timers.heartbeat), ticks(timers.poll));
+            }
+            let rates = self.rates();
             let look = async {
+                if measured != Some(rates) {
+                    self.measure_again(rates).await?;
+                    measured = Some(rates);
+                }
                 while self.pass().await? {}
                 self.attend().await?;
                 self.show_ended().await?;
@@ -288,11 +298,12 @@ impl JobDriver {
     }
 
     /// What an instance offers.
-    async fn offer_of(&self, name: &InstanceName) -> Offer {
-        let registry = self.store.registry().await;
-        let found =
-            registry.ok().and_then(|mut registry| Some(registry.instance_mut(name).ok()?.instance.offer));
-        found.unwrap_or_default()
+    async fn offer_of(&self, name: &InstanceName) -> Result<Offer, Error> {
+        match self.store.registry().await?.instance_mut(name) {
+            Ok(record) => Ok(record.instance.offer),
+            // It was removed, and what was sent to it is followed to its end.
+            Err(_) => Ok(Offer::default()),
+        }
     }
 }
 

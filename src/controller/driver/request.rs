@@ -16,7 +16,7 @@ impl JobDriver {
         let options = self.options();
         let Some(node) = attempt.node.clone() else { return self.pod_request(job, attempt).await };
         let is_own = node == self.node;
-        let offer = self.offer_of(&node).await;
+        let offer = self.offer_of(&node).await?;
         let work_type = self.child_type(attempt).await?;
         let header = self.header(job.id).await?;
         let unit = attempt.unit.to_string();

@@ -59,9 +59,10 @@ impl JobDriver {
 
     /// A unit that is deleted follows no job any more.
     pub fn detach(&self, unit: &str) {
-        for list in self.units.lock().values_mut() {
+        self.units.lock().retain(|_, list| {
             list.retain(|one| one.id().as_str() != unit);
-        }
+            !list.is_empty()
+        });
     }
 
     /// Has the units of a job show its row as it is now, but its end only once its output is read.

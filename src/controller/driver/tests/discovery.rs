@@ -58,6 +58,23 @@ fn nodes_are_registered_as_what_they_advertise() {
 }
 
 #[test]
+fn a_hop_that_offers_to_run_jobs_becomes_an_execution_node() {
+    let mut registry = Registry { instances: Vec::new(), groups: Vec::new() };
+    let own = Own { name: "own".into(), signs: true };
+    let options = options(Discovery::Enabled);
+    for (types, expected) in [
+        (&[][..], NodeType::Hop),
+        (&[("cat", false)][..], NodeType::Hop),
+        (&[("ansible-runner", false)][..], NodeType::Execution),
+        (&[][..], NodeType::Execution),
+    ] {
+        apply(&mut registry, &[node("e", types)], &own, &BTreeMap::new(), &options, Time(5)).unwrap();
+        let e = &registry.instances[0].instance;
+        assert_eq!((e.node_type, e.health_due), (expected, (expected != NodeType::Hop).then_some(Time(5))));
+    }
+}
+
+#[test]
 fn a_node_is_seen_while_it_is_routed_and_advertises() {
     let (own, start) = (InstanceName::from("own"), Instant::now());
     let at = |seconds| start + Duration::from_secs(seconds);
