@@ -132,8 +132,9 @@ async fn submit(
         Err(Broken::Client { error, received }) => {
             let cause = format!("the client went away after {received} bytes");
             tracing::debug!(unit = id, %error, "the payload does not end in order");
-            // A node of ours that comes back submits it again, and may not even know this one's ID.
-            match channel.leads_to_our_own() {
+            // A job that is not whole leaves nothing. A node of ours that comes back submits its unit again, and may not
+            // even know this one's ID.
+            match submission.is_job() || channel.leads_to_our_own() {
                 true => submission.discard(cause).await,
                 false => abort(submission, &id, &cause).await,
             }

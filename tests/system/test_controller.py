@@ -105,8 +105,18 @@ def test_what_fails_is_told_and_what_is_malformed_leaves_nothing(nodes):
         with control.control() as client, pytest.raises(ControlError, match="controller: ") as refused:
             client.submit("control", "controller", payload)
         assert why in str(refused.value)
+    half = {"command": "work", "subcommand": "submit", "node": "control", "worktype": "controller"}
+    for is_killed in (False, True):
+        client = control.control()
+        client.send(half)
+        client.line()
+        client.socket.sendall(stream()[:10])
+        if is_killed:
+            control.stop(signal.SIGKILL)
+            control.start()
+        client.close()
+        until("nothing to be left", lambda: set(control.command("work list")) <= units)
     assert ask(control, "job.list")["jobs"] == before
-    assert set(control.command("work list")) <= units
 
 
 def test_a_cancel_reaches_the_runner(nodes, tmp_path):

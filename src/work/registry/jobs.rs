@@ -105,9 +105,10 @@ impl Registry {
                 continue;
             }
             let Extra::Job(extra) = &status.extra else { continue };
-            if extra.rerun_of.is_some() && extra.job_id.is_none() {
+            let is_unfinished = status.life.awaits_payload || extra.rerun_of.is_some();
+            if is_unfinished && extra.job_id.is_none() {
                 if let Err(error) = self.units.remove(&entry, |_| ()).await {
-                    tracing::warn!(unit = %entry.id, %error, "what is left of a rerun stays");
+                    tracing::warn!(unit = %entry.id, %error, "what is left of a submission stays");
                 }
             } else if !status.life.state.is_final() {
                 self.resume_job(&entry).await;
@@ -422,11 +423,7 @@ impl Registry {
 
     pub(super) async fn resume_job(&self, entry: &Arc<Entry>) {
         let store = self.units.store();
-        if entry.status().life.awaits_payload {
-            entry.apply(store, Event::Restarted).await;
-            return;
-        }
-        if let Some(jobs) = self.jobs.get() {
+        if let Some(jobs) = self.jobs.get().filter(|_| !entry.status().life.awaits_payload) {
             jobs.resume(JobUnit::new(entry.clone(), store.clone())).await;
         }
     }

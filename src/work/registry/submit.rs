@@ -148,6 +148,11 @@ impl Registry {
 }
 
 impl Submission {
+    /// Whether it is a job of a controller, which is checked while it comes.
+    pub fn is_job(&self) -> bool {
+        self.intake.is_some()
+    }
+
     pub(super) fn new(
         registry: Registry,
         entry: Arc<Entry>,
