@@ -30,7 +30,7 @@ pub(super) enum ControllerVerb {
     Pause,
     /// Start jobs again
     Resume,
-    /// Delete now what is kept too long, here and on the instances
+    /// Delete now what runners have left on the instances
     Cleanup,
     /// Write a copy of the store into a file on the control node (SQLite)
     Backup {

@@ -158,10 +158,12 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
 }
 
 /// What of a controller only a restart can change.
-fn fixed_of_controller(config: &Config) -> Option<(NodeType, &str, &Option<PathBuf>, ServiceName)> {
+fn fixed_of_controller(
+    config: &Config,
+) -> Option<(NodeType, &str, &Option<PathBuf>, ServiceName, &Option<String>)> {
     let controller = config.controller.as_ref()?;
     let ControllerOptions { node_type, store, store_password_file, peers, .. } = controller;
-    Some((*node_type, store, store_password_file, peers.service))
+    Some((*node_type, store, store_password_file, peers.service, &peers.tls_server))
 }
 
 /// True if each value occurs as often on both sides, in whatever order.
