@@ -19,7 +19,8 @@ at once, in any order: `test_controller_faults.py`, with one control node or two
     one is cut from PostgreSQL    test_controller_many.py: test_a_control_node_that_is_cut_from_the_store_stands_down
     PostgreSQL away from all      test_controller_many.py: test_without_the_store_running_jobs_go_on_and_submissions_wait
     store lost its last commits   test_a_store_that_lost_its_last_commits
-    disk of a control node full   test_a_full_disk_of_a_control_node, test_the_store_goes_on_while_its_disk_is_full
+    disk of a control node full   test_heartbeats_go_on_while_the_end_of_a_job_waits_for_its_disk,
+                                  test_a_full_disk_of_a_control_node, test_the_store_goes_on_while_its_disk_is_full
     disk of an instance full      test_a_full_disk_of_an_instance_is_an_error_that_a_retry_may_mend
     a stranger's cancel, release  test_a_strangers_cancel_or_release_on_the_instance_is_an_error_of_the_job;
                                   test_controller.py: test_a_cancel_reaches_the_runner
@@ -248,6 +249,29 @@ def test_a_full_disk_of_a_control_node(mesh, tmp_path):
         assert control.unit(canceled)["StateName"] == "Canceled"
         _, later = submit(control, ident="later")
         assert ended(control, later)["state"] == "successful"
+
+
+@ROOT_ONLY
+def test_heartbeats_go_on_while_the_end_of_a_job_waits_for_its_disk(mesh, tmp_path):
+    mesh.node("e1", listen=True, work=[runner("ansible-runner")])
+    settings = {"discovery": "enabled", "heartbeat": "200ms", "lostafter": "30s"}
+    mesh.node("control", peers=["e1"], work=[runner("local")], extra=[{"work-controller": settings}])
+    with small_disk(mesh["control"]) as control:
+        mesh.start()
+        until("e1 to be ready", lambda: {i["name"]: i["capacity"] for i in ask(control, "instance.list")["instances"]}.get("e1"), 60)
+        # The next line needs a page of its own.
+        size = lambda ident: wrote(ident, 5).rindex(b'{"status"')  # noqa: E731
+        ident = next(ident for ident in ("h" * n for n in range(1, 4096)) if size(ident) % 4096 > 4050)
+        unit, number, _ = running(control, {"retry": {"max": 1, "on": ["error"]}}, ident=ident, lines=5, go=str(tmp_path / "never"))
+        until("its output", lambda: control.unit(unit)["StdoutSize"] == size(ident))
+        with full(control):
+            ask(control, "instance.remove", name="e1", dead=True)
+            until("the job to end", lambda: job(control, number)["finished"])
+            seen = instance(control, "control")["last_seen"]
+            until("a heartbeat", lambda: instance(control, "control")["last_seen"] > seen)
+            assert control.unit(unit)["StateName"] == "Running"
+        until("the unit's end", lambda: control.unit(unit)["StateName"] == "Failed")
+        assert control.results(unit).count(b'"status":"error"') == 1, control.results(unit)
 
 
 @ROOT_ONLY

@@ -140,14 +140,14 @@ impl JobDriver {
     }
 
     /// Nothing of an attempt was ever started.
-    async fn unknown(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
+    async fn unknown(self: &Arc<Self>, id: JobId, n: AttemptNo) -> Result<bool, Error> {
         self.store.drive(self.fence(), id, None, move |job, now| job.on_unknown(n, now)).await?;
         Ok(false)
     }
 
     /// An attempt cannot be sent, since something that it needs is missing.
     async fn not_prepared(
-        &self,
+        self: &Arc<Self>,
         id: JobId,
         n: AttemptNo,
         ending: Ending,
@@ -161,7 +161,7 @@ impl JobDriver {
     }
 
     /// An attempt cannot be started.
-    async fn refuse(&self, id: JobId, n: AttemptNo, detail: String) -> Result<bool, Error> {
+    async fn refuse(self: &Arc<Self>, id: JobId, n: AttemptNo, detail: String) -> Result<bool, Error> {
         let evidence = Evidence {
             status: None,
             job_explanation: None,
@@ -177,7 +177,7 @@ impl JobDriver {
 
     /// Follows the unit to its end, and reports it. Returns false if there is nothing to follow any more.
     async fn follow(
-        &self,
+        self: &Arc<Self>,
         job: &Job,
         attempt: &Attempt,
         duty: &mut watch::Receiver<Duty>,
@@ -303,7 +303,7 @@ impl JobDriver {
     }
 
     /// The job's output is complete, and its units show its end.
-    async fn complete(&self, id: JobId, n: AttemptNo, is_copied: bool) -> Result<(), Error> {
+    async fn complete(self: &Arc<Self>, id: JobId, n: AttemptNo, is_copied: bool) -> Result<(), Error> {
         let job = self.store.job(id).await?;
         let counts = job.current().is_some_and(|current| current.n == n);
         if !job.state.is_final() || !counts {
@@ -328,7 +328,7 @@ impl JobDriver {
         self.show_end(id).await
     }
 
-    async fn show_unless_final(&self, job: &Job) -> Result<(), Error> {
+    async fn show_unless_final(self: &Arc<Self>, job: &Job) -> Result<(), Error> {
         if job.state.is_final() { Ok(()) } else { self.show(job.id).await }
     }
 }

@@ -75,7 +75,7 @@ impl JobDriver {
     }
 
     /// Follows a job to its end. Returns whether all of its output was read, or cannot be.
-    async fn follow_owner(&self, job: JobId) -> bool {
+    async fn follow_owner(self: &Arc<Self>, job: JobId) -> bool {
         let mut changes = self.store.changes();
         changes.mark_changed();
         let mut ticks = interval(LOOK);

@@ -68,6 +68,8 @@ pub struct JobDriver {
     attempts: Mutex<BTreeMap<(JobId, AttemptNo), AttemptTask>>,
     /// This node's jobs as they were at the last look, and were shown.
     attended: Mutex<BTreeMap<JobId, Job>>,
+    /// Jobs whose output is being closed.
+    closing: Mutex<BTreeSet<JobId>>,
     /// The tasks that follow jobs of other control nodes for units here.
     followers: Mutex<BTreeMap<JobId, AbortHandle>>,
     /// Children that run here, of jobs of other control nodes.
@@ -133,6 +135,7 @@ impl JobDriver {
             units: Mutex::default(),
             attempts: Mutex::default(),
             attended: Mutex::default(),
+            closing: Mutex::default(),
             followers: Mutex::default(),
             foreign: Mutex::default(),
             tenure: watch::Sender::new(None),
@@ -221,7 +224,7 @@ impl JobDriver {
         Ok(())
     }
 
-    async fn beat(&self, sightings: &mut Sightings) -> Result<(), Error> {
+    async fn beat(self: &Arc<Self>, sightings: &mut Sightings) -> Result<(), Error> {
         self.observe(sightings).await?;
         let patience = Patience { started: self.started, lost_after: self.options().timers.lost_after };
         let said =
@@ -243,7 +246,7 @@ impl JobDriver {
     }
 
     /// Has a pass made. Returns whether another one should follow at once.
-    async fn pass(&self) -> Result<bool, Error> {
+    async fn pass(self: &Arc<Self>) -> Result<bool, Error> {
         let limits = PassLimits { require_tls: self.options().require_tls, ..PassLimits::default() };
         let passed = self.store.pass(self.fence(), limits).await?;
         for job in passed.failed {

@@ -69,16 +69,16 @@ impl JobDriver {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn show(&self, job: JobId) -> Result<(), Error> {
+    pub async fn show(self: &Arc<Self>, job: JobId) -> Result<(), Error> {
         self.show_row(job, false).await
     }
 
     /// Has the units of a job show its end: all of its output was read.
-    pub(super) async fn show_end(&self, job: JobId) -> Result<(), Error> {
+    pub(super) async fn show_end(self: &Arc<Self>, job: JobId) -> Result<(), Error> {
         self.show_row(job, true).await
     }
 
-    async fn show_row(&self, job: JobId, is_read: bool) -> Result<(), Error> {
+    async fn show_row(self: &Arc<Self>, job: JobId, is_read: bool) -> Result<(), Error> {
         let units = self.units.lock().get(&job).cloned().unwrap_or_default();
         if units.is_empty() {
             return Ok(());
@@ -101,13 +101,32 @@ impl JobDriver {
             Some(attempt) => self.child_type(attempt).await?,
             None => String::new(),
         };
-        if is_final && detail.terms.retry.max > 0 && detail.row.state != JobState::Successful {
-            close(&units[0], &detail.row.explanation).await?;
+        if !is_final || detail.terms.retry.max == 0 || detail.row.state == JobState::Successful {
+            return self.report(detail, &child_type, &units).await;
         }
-        for unit in &units {
-            unit.report(report(&detail, &child_type, unit.extra())).await;
+        // A full disk makes the end of the output wait, and the loop that shows jobs must not.
+        if !self.closing.lock().insert(job) {
+            return Ok(());
         }
-        if is_final {
+        let this = self.clone();
+        tokio::spawn(async move {
+            let closed = close(&units[0], &detail.row.explanation).await;
+            let reported = this.report(detail, &child_type, &units).await;
+            if let Err(error) = closed.and(reported) {
+                tracing::warn!(%job, %error, "the end of a job is not shown completely");
+            }
+            this.closing.lock().remove(&job);
+        });
+        Ok(())
+    }
+
+    /// Has units show a row as it is.
+    async fn report(&self, detail: JobDetail, child_type: &str, units: &[JobUnit]) -> Result<(), Error> {
+        let job = detail.row.id;
+        for unit in units {
+            unit.report(report(&detail, child_type, unit.extra())).await;
+        }
+        if detail.row.state.is_final() {
             if let Entry::Occupied(mut list) = self.units.lock().entry(job) {
                 // One that came meanwhile has shown nothing yet.
                 list.get_mut().retain(|one| !units.iter().any(|shown| shown.id() == one.id()));
@@ -116,7 +135,7 @@ impl JobDriver {
                 }
             }
             if !parsed(&detail)?.rerun {
-                for unit in &units {
+                for unit in units {
                     self.drop_payload(job, unit).await?;
                 }
             }
@@ -141,7 +160,7 @@ impl JobDriver {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn show_open(&self) -> Result<(), Error> {
+    pub async fn show_open(self: &Arc<Self>) -> Result<(), Error> {
         let jobs: Vec<JobId> = self.units.lock().keys().copied().collect();
         for job in jobs {
             self.show(job).await?;
@@ -166,7 +185,7 @@ impl JobDriver {
     }
 
     /// Has the units of pending jobs show what they wait for.
-    pub(super) async fn show_pending(&self) -> Result<(), Error> {
+    pub(super) async fn show_pending(self: &Arc<Self>) -> Result<(), Error> {
         let filter = JobFilter { states: vec![JobState::Pending], ..JobFilter::default() };
         for row in self.store.list(filter, PAGE_MAX).await?.jobs {
             self.show(row.id).await?;
