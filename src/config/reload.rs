@@ -5,16 +5,14 @@
 //! component that changes. It refuses to start or stop anything.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::components::Profile;
 use super::directives::node::Node;
 use super::directives::{Component, Config};
-use crate::controller::options::{ControllerOptions, NodeType};
+use crate::controller::options::ControllerOptions;
 use crate::mesh::firewall::Rule;
 use crate::telemetry::LogLevel;
-use crate::wire::ServiceName;
 use crate::work::Quota;
 
 /// The changes that a running node makes to follow a new configuration.
@@ -158,9 +156,7 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
 }
 
 /// What of a controller only a restart can change.
-fn fixed_of_controller(
-    config: &Config,
-) -> Option<(NodeType, &str, &Option<PathBuf>, ServiceName, &Option<String>)> {
+fn fixed_of_controller(config: &Config) -> Option<impl PartialEq> {
     let controller = config.controller.as_ref()?;
     let ControllerOptions { node_type, store, store_password_file, peers, .. } = controller;
     Some((*node_type, store, store_password_file, peers.service, &peers.tls_server))

@@ -164,7 +164,7 @@ fn type_store_and_peer_service_need_a_restart() {
     let with = |parameters| Config { controller: Some(accepted(parameters)), ..config.clone() };
     let usual = with("{}");
     let fixed = Err(NotReloadable::ModifiedOrAdded("work-controller"));
-    let needed = ["{nodetype: hybrid}", "{store: 'sqlite:/x'}", "{peerservice: other}", "{peertlsserver: x}"];
+    let needed = ["{nodetype: hybrid}", "{store: 'sqlite:/x'}", "{peerservice: other}", "{peertlsserver: s}"];
     for parameters in needed {
         assert_eq!(plan(&usual, &with(parameters)).map(|_| ()), fixed, "{parameters}");
     }
