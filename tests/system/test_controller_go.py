@@ -92,6 +92,25 @@ def nothing_left(node):
     until(f"{node.name} to have no units", lambda: node.command("work list") == {}, 60)
 
 
+@pytest.mark.parametrize("variable", [*go.EACH, "meshd"])
+def test_a_node_with_a_key_submits_a_job_and_follows_it(mesh, tmp_path, variable):
+    """A Go node asks for the status of its unit without a token."""
+    signers, verifiers = trust.Pki(tmp_path).signing_keys()
+    settings = {"nodetype": "hybrid", "discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "rundir": str(tmp_path), "requiretls": False}
+    worker = lambda name: command_type(name, sys.executable, f"{STAND_IN} worker", runtime=True)  # noqa: E731
+    mesh.node("control", listen=True, work=[worker("local"), worker("ansible-runner")], extra=[{"work-controller": settings}, *verifiers])
+    mesh.node("far", peers=["control"], extra=signers, program=go.program(variable))
+    mesh.start()
+    control, far = mesh["control"], mesh["far"]
+    until("the runner's answer", lambda: ready(control) == {"control"}, PATIENCE)
+    with far.control() as client:
+        unit = client.submit("control", "controller", stream(ident="far", lines=4), signwork="true")["unitid"]
+    until("the unit's end", lambda: far.unit(unit)["StateName"] == "Succeeded", 60)
+    until("its output", lambda: far.results(unit).startswith(wrote("far", 4)))
+    far.command(f"work release {unit}")
+    until("the job's unit to go", lambda: control.command("work list") == {}, 60)
+
+
 def test_the_health_check_of_a_go_node(nodes):
     control = nodes["control"]
     listed = lambda: {one["name"]: one for one in ask(control, "instance.list")["instances"]}  # noqa: E731
