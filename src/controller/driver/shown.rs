@@ -2,8 +2,10 @@
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::time::timeout;
 
 use super::JobDriver;
 use super::output::close;
@@ -12,6 +14,9 @@ use crate::controller::core::{Attempt, JobId, JobState, Time};
 use crate::controller::store::{Error, JobDetail, JobFilter, Kept, PAGE_MAX};
 use crate::rpc::UnitState;
 use crate::work::jobs::{JobExtra, JobReport, JobUnit};
+
+/// How long the end of a job is waited for whose output has to be closed first.
+const CLOSED_WITHIN: Duration = Duration::from_millis(50);
 
 impl JobDriver {
     /// A unit follows a job from now on. One whose job has ended shows that at once.
@@ -109,7 +114,7 @@ impl JobDriver {
             return Ok(());
         }
         let this = self.clone();
-        tokio::spawn(async move {
+        let closing = tokio::spawn(async move {
             let closed = close(&units[0], &detail.row.explanation).await;
             let reported = this.report(detail, &child_type, &units).await;
             if let Err(error) = closed.and(reported) {
@@ -117,6 +122,7 @@ impl JobDriver {
             }
             this.closing.lock().remove(&job);
         });
+        let _full = timeout(CLOSED_WITHIN, closing).await;
         Ok(())
     }
 
