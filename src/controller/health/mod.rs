@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::core::{ChildEnd, Cpus, HealthReport};
 
-pub use self::schedule::{CHECKS_AT_ONCE, is_checked_by, next_checks, next_due};
+pub use self::schedule::{CHECKS_AT_ONCE, is_checked_by, next_checks};
 pub use self::surroundings::Surroundings;
 
 /// The `params` of the child.

@@ -32,9 +32,3 @@ pub fn next_checks(
 pub fn is_checked_by(instance: &Instance, observer: &InstanceName) -> bool {
     !instance.node_type.controls() || instance.name == *observer
 }
-
-/// When to look again, if no instance changes before.
-pub fn next_due(instances: &[Instance], running: &BTreeSet<InstanceName>, now: Time) -> Option<Time> {
-    let waiting = instances.iter().filter(|instance| !running.contains(&instance.name));
-    waiting.filter_map(|instance| instance.health_due).filter(|due| *due > now).min()
-}

@@ -69,16 +69,6 @@ impl Store {
         .await
     }
 
-    /// A control node deleted its copy.
-    pub async fn let_go(&self, job: JobId, node: InstanceName, kept: Kept) -> Result<(), Error> {
-        self.write(move |sql| {
-            let gone = "DELETE FROM holder WHERE job = $1 AND node = $2 AND has = $3";
-            sql.execute(gone, values![job, &node, kept.name()])?;
-            Ok(())
-        })
-        .await
-    }
-
     /// What a unit of a control node held is deleted. Returns whether anything was known of it.
     pub async fn let_go_unit(
         &self,

@@ -198,11 +198,6 @@ impl Store {
         })
         .await
     }
-
-    /// The control nodes whose lease is valid.
-    pub async fn live_owners(&self) -> Result<Vec<Fence>, Error> {
-        self.read(live).await
-    }
 }
 
 /// Gives the open jobs of a control node to others, or to itself under a new epoch.

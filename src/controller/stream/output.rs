@@ -28,7 +28,6 @@ pub struct WorkerOutput {
     whole: u64,
     zip: PassingZip,
     events: u64,
-    long_lines: u64,
     last_status: Option<String>,
     final_status: Option<FinalStatus>,
     explanation: Option<String>,
@@ -46,7 +45,6 @@ impl Default for WorkerOutput {
             whole: 0,
             zip: PassingZip::default(),
             events: 0,
-            long_lines: 0,
             last_status: None,
             final_status: None,
             explanation: None,
@@ -70,10 +68,7 @@ impl WorkerOutput {
                     }
                     self.on_line(seen);
                 }
-                Piece::LongLine => {
-                    self.long_lines += 1;
-                    self.on_whole();
-                }
+                Piece::LongLine => self.on_whole(),
                 Piece::Zip(part) => {
                     if self.zip.exit_code().is_none() {
                         self.zip.push(part);
@@ -148,11 +143,6 @@ impl WorkerOutput {
     /// Events, without signs of life.
     pub fn events(&self) -> u64 {
         self.events
-    }
-
-    /// Lines that were too long to be read.
-    pub fn long_lines(&self) -> u64 {
-        self.long_lines
     }
 
     /// The name of the last status.

@@ -290,9 +290,7 @@ async fn what_has_ended_is_deleted_in_time(site: Site) {
     assert_eq!(store.purge(later, 9).await.unwrap(), 0, "its unit is not released");
     sweep(&store, &c1, old).await;
     assert_eq!(store.purge(later, 9).await.unwrap(), 0, "its output is there");
-    for kept in Kept::ALL {
-        store.let_go(old, "c1".into(), kept).await.unwrap();
-    }
+    store.let_go_unit("c1".into(), "u1".into(), &Kept::ALL).await.unwrap();
     assert_eq!(store.purge(later, 9).await.unwrap(), 1);
     assert!(matches!(store.detail(old).await, Err(Error::NoJob(_))));
     assert_eq!(number(&store, "SELECT count(*) FROM attempt").await, 1);

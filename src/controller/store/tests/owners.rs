@@ -83,7 +83,7 @@ async fn an_expired_lease_stops_its_holder_until_it_is_renewed(site: Site) {
     let id = submit(&store, "u1").await;
     expire(&store, "c1").await;
     assert!(matches!(store.pass(c1.clone(), PassLimits::default()).await, Err(Error::Expired(_))));
-    assert_eq!(store.live_owners().await.unwrap().len(), 1);
+    assert_eq!(store.read(crate::controller::store::owners::live).await.unwrap().len(), 1);
     beat(&store, &c1, &["e1"]).await;
     assert_eq!(place(&store, &c1).await, [id]);
 }
