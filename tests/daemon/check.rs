@@ -31,8 +31,8 @@ fn a_good_configuration_is_fine_and_nothing_is_left() {
 fn missing_files_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("c.yml");
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let holder = TcpListener::bind(("127.0.0.1", taken)).unwrap();
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holder.local_addr().unwrap().port();
     fs::write(dir.path().join("file"), "").unwrap();
     let items = json!([
         {"tcp-listener": {"port": taken, "bindaddr": "127.0.0.1"}},
