@@ -202,10 +202,15 @@ async fn enter(driver: &JobDriver, submission: &Submission) -> Result<Submitted,
 }
 
 /// Stores a job as soon as the store is there.
-async fn enter_later(driver: &Arc<JobDriver>, submission: Submission, unit: JobUnit) -> Result<(), Error> {
+async fn enter_later(
+    driver: &Arc<JobDriver>,
+    mut submission: Submission,
+    unit: JobUnit,
+) -> Result<(), Error> {
     loop {
         tokio::time::sleep(AWAY).await;
         let _entering = driver.entering.read().await;
+        submission.is_cancelled = unit.extra().cancel_requested;
         match enter(driver, &submission).await {
             Err(Error::Away(_)) => {}
             entered => return follow_at_last(driver, entered?.id(), unit).await,
@@ -300,5 +305,6 @@ fn submission(
         exclusive: header.exclusive.clone(),
         needs: header.depends_on.clone(),
         groups: header.groups.named(),
+        is_cancelled: unit.extra().cancel_requested,
     })
 }

@@ -172,5 +172,6 @@ fn submission(owner: &InstanceName, new: &NewSync) -> Submission {
         exclusive: vec![new.word.clone()],
         needs: Vec::new(),
         groups: BTreeSet::new(),
+        is_cancelled: false,
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::Error;
 use super::holders::Kept;
-use super::jobs::Terms;
+use super::jobs::{self, Terms};
 use super::sql::{Sql, SqlValue, insert, to_json, values};
 use super::{Store, list};
 use crate::controller::core::{Class, GroupName, InstanceName, JobId, JobKind, JobState, Time, Word};
@@ -46,6 +46,8 @@ pub struct Submission {
     pub exclusive: Vec<Word>,
     /// Jobs that must succeed first.
     pub needs: Vec<Dependency>,
+    /// It was cancelled while it waited for the store: the job ends where it begins.
+    pub is_cancelled: bool,
     /// Every group that the header names.
     pub groups: BTreeSet<GroupName>,
 }
@@ -100,6 +102,12 @@ pub(super) fn enter(sql: &mut dyn Sql, new: &Submission) -> Result<JobId, Error>
     let needs = find_needs(sql, &new.needs)?;
     let id = insert_job(sql, new)?;
     insert_parts(sql, id, new, needs)?;
+    if new.is_cancelled {
+        let (now, before) = (sql.now(), jobs::load_one(sql, id)?);
+        let mut job = before.clone();
+        job.request_cancel(now);
+        jobs::save(sql, &before, &job)?;
+    }
     sql.announce();
     Ok(id)
 }

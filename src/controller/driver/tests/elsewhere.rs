@@ -160,6 +160,7 @@ impl<'a> Owner<'a> {
             exclusive: Vec::new(),
             needs: Vec::new(),
             groups: BTreeSet::new(),
+            is_cancelled: false,
         };
         let submitted = self.site.run(self.site.driver().store.submit(submission, 1000)).unwrap();
         self.site.settle();

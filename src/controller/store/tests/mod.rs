@@ -136,6 +136,7 @@ fn submission(unit: &str) -> Submission {
         exclusive: Vec::new(),
         needs: Vec::new(),
         groups: BTreeSet::new(),
+        is_cancelled: false,
     }
 }
 
