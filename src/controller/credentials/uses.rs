@@ -107,7 +107,7 @@ impl Credentials {
     }
 }
 
-/// The API servers of a kubeconfig. One that is no YAML has none: whoever uses it says so.
+/// The addresses of the API servers in a kubeconfig; none if it is not valid YAML.
 fn servers(login: &KubernetesLogin) -> Vec<String> {
     let options = serde_saphyr::options! { with_snippet: false };
     let parsed = serde_saphyr::from_str_with_options::<Value>(login.kubeconfig.expose(), options);

@@ -96,7 +96,7 @@ impl Repeat {
         size: u64,
     ) -> Result<JobId, RepeatError> {
         let (driver, registry) = (driver.clone(), registry.clone());
-        // As above.
+        // As in `enter`: a client that goes away leaves nothing half done.
         let entered = tokio::spawn(async move {
             let (extra, former) = (self.extra(), self.former.row.id);
             let (answer, stored) = oneshot::channel();

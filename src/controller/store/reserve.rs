@@ -16,8 +16,8 @@ use super::error::Error;
 /// Bytes of the write-ahead log. SQLite starts it again from its beginning at about half of this (`wal_autocheckpoint`);
 /// the rest is for what is written while a reader keeps it from doing so.
 const LOG: u64 = 8 << 20;
-/// If the database has fewer free pages than `FEW`, it gets so many that they are `ENOUGH`: no more than SQLite's cache
-/// holds, so that they are never written.
+/// A database with fewer free pages than `FEW` is topped up to `ENOUGH`. These fit into SQLite's cache, so topping up
+/// writes none of them to the log.
 const FEW: u32 = 256;
 const ENOUGH: u32 = 384;
 
@@ -33,7 +33,7 @@ pub(super) struct Reserve {
 impl Reserve {
     /// Takes the space of the log at `path`, and keeps it when `connection` is closed.
     pub(super) fn new(database: File, connection: &Connection, path: &Path) -> Result<Self, Error> {
-        // At its end SQLite would delete the log.
+        // Otherwise SQLite deletes the log when the last connection is closed.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         // Has SQLite create it.
         connection.execute_batch("BEGIN IMMEDIATE; COMMIT;")?;
