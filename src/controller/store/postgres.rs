@@ -30,8 +30,10 @@ const CONNECTIONS: usize = 8;
 const ATTEMPTS: u32 = 10;
 /// Nothing takes longer, unless the server or the network hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(45);
+/// Short, so that all control nodes are back, and have renewed their leases, before the first one that is judges who is
+/// lost.
 const RECONNECT: RetryDelay =
-    RetryDelay { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
+    RetryDelay { first: Duration::from_millis(100), longest: Duration::from_millis(500) };
 const CHANNEL: &str = "meshd_controller";
 
 /// Settings that hold for one transaction only, and the clock.
