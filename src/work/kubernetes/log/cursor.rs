@@ -25,7 +25,7 @@ pub struct Cursor {
 }
 
 /// Hashes a line's time stamp and text.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct LineHash {
     hasher: HighwayHasher,
     length: u64,
@@ -69,6 +69,13 @@ pub(super) struct Repeated {
     is_blind: bool,
     /// A new line was found, and no old line follows it.
     is_over: bool,
+}
+
+impl Repeated {
+    /// Whether the stream has brought no line yet.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.lines == 0 && !self.is_blind && !self.is_over
+    }
 }
 
 impl Cursor {

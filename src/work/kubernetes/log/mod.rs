@@ -5,9 +5,13 @@
 //! Text is passed on as it arrives, but the cursor counts whole lines only. After a break in the middle of a
 //! line stdout is therefore longer than the cursor says, as it is after a kill between two writes. The next
 //! stream repeats those bytes, and they are compared instead of written twice (see [`new_part`]).
+//!
+//! A log may be rotated within a line. The new file then begins with the rest of it, under a timestamp of its own, also
+//! if a stream that went on in that file has delivered the whole line (see [`LineEnd`]).
 
 pub mod cursor;
 mod line;
+mod line_end;
 
 use std::mem;
 
@@ -15,6 +19,7 @@ use jiff::Timestamp;
 
 use self::cursor::{Cursor, LineHash, LineMatch, Repeated};
 use self::line::{LineParser, Piece};
+use self::line_end::LineEnd;
 
 /// How many bytes of a line are buffered while it may be a repeated one.
 const HELD: usize = 1 << 20;
@@ -55,6 +60,8 @@ pub struct LogReader {
     must_repeat: bool,
     /// The line in which the last stream stopped.
     cut: Option<CutLine>,
+    /// The end of the last line, if the first line of the next stream may be the rest of it.
+    last_end: Option<LineEnd>,
     stream: Option<LogStream>,
     /// Parked while another stream may deliver the rest sooner.
     parked: Option<LogStream>,
@@ -64,8 +71,7 @@ pub struct LogReader {
 /// was rotated within the line, the new file begins with the rest of it, which has a later timestamp.
 #[derive(Debug)]
 struct CutLine {
-    stamp: Timestamp,
-    hash: LineHash,
+    line: Line,
     /// It was the end of the file: if there is another file now, that continues it.
     ends_file: bool,
 }
@@ -87,10 +93,24 @@ enum CurrentLine {
     /// Skip it, or there is none: it was written before.
     Skipped,
     /// Write it to stdout.
-    Written(Timestamp, LineHash),
-    /// Decide at its end. Holds its text, if that is short enough.
-    Doubtful(Timestamp, LineHash, Option<Vec<u8>>),
+    Written(Line),
+    /// Decide at its end whether it was written before.
+    Doubtful(Line, HeldText),
+    /// Decide whether it is the rest of the last line: at its end, or when it is longer than that.
+    PerhapsRest(Line, HeldText),
 }
+
+/// A line as far as it was read.
+#[derive(Debug)]
+struct Line {
+    stamp: Timestamp,
+    hash: LineHash,
+    end: LineEnd,
+}
+
+/// The text of a line that may have to be written; `None` if it is too long.
+#[derive(Debug)]
+struct HeldText(Option<Vec<u8>>);
 
 impl LogReader {
     /// For a unit without output.
@@ -101,7 +121,15 @@ impl LogReader {
     /// For a unit whose stdout is `size` bytes long, and written up to the cursor.
     pub fn resume(cursor: Cursor, size: u64) -> Self {
         let must_repeat = cursor.last().is_some();
-        Self { size: size.max(cursor.size()), cursor, must_repeat, cut: None, stream: None, parked: None }
+        Self {
+            size: size.max(cursor.size()),
+            cursor,
+            must_repeat,
+            cut: None,
+            last_end: None,
+            stream: None,
+            parked: None,
+        }
     }
 
     /// The time to request the next stream from; `None` for the beginning.
@@ -149,8 +177,13 @@ impl LogReader {
 
     /// A stream ended within this line, or after one.
     fn cut_line(&mut self, line: CurrentLine, end: StreamEnd) {
-        if let CurrentLine::Written(stamp, hash) = line {
-            self.cut = Some(CutLine { stamp, hash, ends_file: end == StreamEnd::InOrder });
+        match line {
+            CurrentLine::Written(line) => {
+                self.cut = Some(CutLine { line, ends_file: end == StreamEnd::InOrder });
+            }
+            // The rest of a whole line has an end.
+            CurrentLine::PerhapsRest(..) if end == StreamEnd::InOrder => self.last_end = None,
+            CurrentLine::PerhapsRest(..) | CurrentLine::Doubtful(..) | CurrentLine::Skipped => {}
         }
     }
 
@@ -184,13 +217,20 @@ impl LogReader {
     }
 
     fn begin(&mut self, stream: &mut LogStream, stamp: Timestamp) -> Result<(), Lost> {
+        let line = Line::new(stamp);
+        let is_first = stream.repeated.is_nothing();
         stream.line = match self.cursor.judge(&mut stream.repeated, stamp) {
             LineMatch::Old => CurrentLine::Skipped,
-            LineMatch::Perhaps => CurrentLine::Doubtful(stamp, LineHash::new(stamp), Some(Vec::new())),
+            LineMatch::Perhaps => CurrentLine::Doubtful(line, HeldText::new()),
+            LineMatch::New
+                if is_first && !stream.has_new && self.cut.is_none() && self.last_end.is_some() =>
+            {
+                CurrentLine::PerhapsRest(line, HeldText::new())
+            }
             LineMatch::New => {
                 self.check_first(stream)?;
                 self.join_cut_line(stream, stamp)?;
-                CurrentLine::Written(stamp, LineHash::new(stamp))
+                CurrentLine::Written(line)
             }
         };
         Ok(())
@@ -200,12 +240,12 @@ impl LogReader {
     /// are lines of their own from then on, as later streams can only repeat the second one.
     fn join_cut_line(&mut self, stream: &mut LogStream, stamp: Timestamp) -> Result<(), Lost> {
         match self.cut.take() {
-            Some(cut) if cut.stamp != stamp => {
+            Some(cut) if cut.line.stamp != stamp => {
                 if !cut.ends_file {
                     return Err(self.lost());
                 }
                 stream.at = self.size;
-                self.cursor.note(cut.stamp, cut.hash.finish(), self.size);
+                self.cursor.note(cut.line.stamp, cut.line.hash.finish(), self.size);
                 Ok(())
             }
             Some(_) | None => Ok(()),
@@ -214,18 +254,23 @@ impl LogReader {
 
     fn text(&mut self, stream: &mut LogStream, text: &[u8], out: &mut Vec<u8>) -> Result<(), Lost> {
         match &mut stream.line {
-            CurrentLine::Skipped => {}
-            CurrentLine::Written(_, hash) => {
-                hash.add(text);
+            CurrentLine::Skipped => return Ok(()),
+            CurrentLine::Written(line) => {
+                line.add(text);
                 stream.put(text, out);
+                return Ok(());
             }
-            CurrentLine::Doubtful(_, hash, held) => {
-                hash.add(text);
-                match held {
-                    Some(so_far) if so_far.len() + text.len() <= HELD => so_far.extend_from_slice(text),
-                    Some(_) | None => *held = None,
-                }
+            CurrentLine::Doubtful(line, held) | CurrentLine::PerhapsRest(line, held) => {
+                line.add(text);
+                held.add(text);
             }
+        }
+        match mem::replace(&mut stream.line, CurrentLine::Skipped) {
+            CurrentLine::PerhapsRest(line, held) if !self.may_be_rest(&line) => {
+                self.put_held(stream, line.stamp, held, out)?;
+                stream.line = CurrentLine::Written(line);
+            }
+            line => stream.line = line,
         }
         Ok(())
     }
@@ -233,32 +278,57 @@ impl LogReader {
     fn end(&mut self, stream: &mut LogStream, out: &mut Vec<u8>) -> Result<(), Lost> {
         match mem::replace(&mut stream.line, CurrentLine::Skipped) {
             CurrentLine::Skipped => {}
-            CurrentLine::Written(stamp, hash) => self.note(stream, stamp, hash.finish()),
-            CurrentLine::Doubtful(stamp, hash, held) => {
-                let hash = hash.finish();
-                match self.cursor.judge_hash(&mut stream.repeated, hash) {
+            CurrentLine::Written(line) => self.note(stream, line),
+            CurrentLine::Doubtful(line, held) => {
+                match self.cursor.judge_hash(&mut stream.repeated, line.hash.clone().finish()) {
                     LineMatch::Old => {
                         if self.cursor.is_passed(&stream.repeated) {
                             self.must_repeat = false;
                         }
                     }
                     LineMatch::New | LineMatch::Perhaps => {
-                        self.check_first(stream)?;
-                        // It is not the expected line, and too long for the buffer, so its text is gone.
-                        let text = held.ok_or(self.lost())?;
-                        self.join_cut_line(stream, stamp)?;
-                        stream.put(&text, out);
-                        self.note(stream, stamp, hash);
+                        self.put_held(stream, line.stamp, held, out)?;
+                        self.note(stream, line);
                     }
                 }
+            }
+            CurrentLine::PerhapsRest(line, held) => {
+                if self.last_end.as_ref().is_some_and(|last| line.end.is_rest_of(last)) {
+                    // So nothing is missing before the next line. Later streams repeat the rest only.
+                    stream.has_new = true;
+                } else {
+                    self.put_held(stream, line.stamp, held, out)?;
+                }
+                self.note(stream, line);
             }
         }
         Ok(())
     }
 
-    fn note(&mut self, stream: &mut LogStream, stamp: Timestamp, hash: u64) {
-        self.cursor.note(stamp, hash, stream.at);
+    fn may_be_rest(&self, line: &Line) -> bool {
+        self.last_end.as_ref().is_some_and(|last| line.end.is_shorter_than(last))
+    }
+
+    /// Writes a line that turned out to be new, as far as it was read.
+    fn put_held(
+        &mut self,
+        stream: &mut LogStream,
+        stamp: Timestamp,
+        held: HeldText,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Lost> {
+        self.check_first(stream)?;
+        // It is not the expected line, and too long for the buffer, so its text is gone.
+        let text = held.0.ok_or(self.lost())?;
+        self.join_cut_line(stream, stamp)?;
+        stream.put(&text, out);
+        Ok(())
+    }
+
+    fn note(&mut self, stream: &LogStream, line: Line) {
+        self.cursor.note(line.stamp, line.hash.finish(), stream.at);
         self.must_repeat = false;
+        self.last_end = Some(line.end).filter(LineEnd::may_be_split);
     }
 
     /// Checks that the first new line of a stream follows the last written one.
@@ -276,6 +346,12 @@ impl LogReader {
     /// The error if lines are missing, also for when stdout differs from what a stream repeats.
     pub fn lost(&self) -> Lost {
         Lost { after: self.cursor.last().unwrap_or(Timestamp::UNIX_EPOCH) }
+    }
+
+    /// Whether the stream ended within a line that may be the rest of the last one. Then it is none, and the next stream
+    /// brings it again.
+    pub fn is_undecided(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| matches!(stream.line, CurrentLine::PerhapsRest(..)))
     }
 
     /// Ends the stream. Returns what the kubelet or API server said at its end.
@@ -338,6 +414,30 @@ impl LogReader {
 impl Default for LogReader {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl Line {
+    fn new(stamp: Timestamp) -> Self {
+        Self { stamp, hash: LineHash::new(stamp), end: LineEnd::default() }
+    }
+
+    fn add(&mut self, text: &[u8]) {
+        self.hash.add(text);
+        self.end.add(text);
+    }
+}
+
+impl HeldText {
+    fn new() -> Self {
+        Self(Some(Vec::new()))
+    }
+
+    fn add(&mut self, text: &[u8]) {
+        match &mut self.0 {
+            Some(held) if held.len() + text.len() <= HELD => held.extend_from_slice(text),
+            Some(_) | None => self.0 = None,
+        }
     }
 }
 

@@ -289,6 +289,66 @@ fn a_cut_line_that_no_stream_repeats_is_missed() {
     assert_eq!(stdout.text(), "aaaa");
 }
 
+/// A log that was rotated within its last line, which a following stream delivered to the end.
+fn followed_across_a_rotation() -> (LogReader, Stdout, Kubelet) {
+    let mut kubelet = three_equal();
+    kubelet.print(3 * SECOND, &"x".repeat(5_000));
+    let begin = kubelet.file.len();
+    kubelet.print(3 * SECOND + 5, &("y".repeat(2_999) + "z"));
+    kubelet.print(4 * SECOND, "the end\n");
+    let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+    reader.open();
+    stdout.take(&mut reader, &kubelet.serve(None)).unwrap();
+    kubelet.file.drain(..begin);
+    (reader, stdout, kubelet)
+}
+
+#[test]
+fn the_rest_of_the_last_line_is_not_written_again() {
+    for end in [StreamEnd::InOrder, StreamEnd::Broken] {
+        let (mut reader, mut stdout, mut kubelet) = followed_across_a_rotation();
+        reader.close(end);
+        for next in ["", "next\n"] {
+            kubelet.print(5 * SECOND, next);
+            let bytes = kubelet.serve(reader.since());
+            reader.open();
+            for piece in bytes.chunks(700) {
+                stdout.take(&mut reader, piece).unwrap();
+            }
+            assert_eq!(reader.complete(), Ok(()));
+            reader.close(StreamEnd::InOrder);
+            assert_eq!(stdout.text().len(), kubelet.truth.len(), "{end:?}, {next:?}");
+            assert!(stdout.text() == kubelet.truth);
+        }
+    }
+    // It shows as well that nothing is missing, so a parked stream has nothing to add.
+    let (mut reader, mut stdout, kubelet) = followed_across_a_rotation();
+    reader.park();
+    let since = reader.since();
+    reader.open();
+    stdout.take(&mut reader, &kubelet.serve(since)).unwrap();
+    assert_eq!(reader.complete(), Ok(()));
+    assert_eq!(stdout.text(), kubelet.truth);
+}
+
+#[test]
+fn a_new_file_that_does_not_begin_with_the_rest_of_the_last_line_goes_on_after_it() {
+    let longer = "y".repeat(9_000);
+    for next in ["another line, which is shorter\n", "end\n", "\n", &longer, "no end"] {
+        let (mut reader, mut stdout, mut kubelet) = followed_across_a_rotation();
+        reader.close(StreamEnd::InOrder);
+        kubelet.rotate();
+        kubelet.print(5 * SECOND, next);
+        stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+        if next == "no end" {
+            // Nobody can know yet that it is not the rest.
+            stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+        }
+        assert_eq!(stdout.text().len(), kubelet.truth.len(), "{next:.20}");
+        assert!(stdout.text() == kubelet.truth);
+    }
+}
+
 #[test]
 fn more_equal_stamps_than_the_cursor_keeps() {
     let mut kubelet = Kubelet::default();
@@ -324,7 +384,7 @@ fn long_repeated_lines_need_little_memory() {
     reader.open();
     for chunk in bytes.chunks(4096) {
         stdout.take(&mut reader, chunk).unwrap();
-        if let Some(LogStream { line: CurrentLine::Doubtful(_, _, held), .. }) = &reader.stream {
+        if let Some(LogStream { line: CurrentLine::Doubtful(_, HeldText(held)), .. }) = &reader.stream {
             assert!(held.as_ref().is_none_or(|held| held.len() <= HELD));
         }
     }
@@ -376,6 +436,8 @@ enum Step {
     Read { share: usize, piece: usize, end: StreamEnd },
     /// The log is rotated while a stream follows it, which then ends in order.
     RotateFollowed,
+    /// The log is rotated within a long line while a stream follows it, which goes on in the new file.
+    RotateWithin,
     /// The log is rotated while no stream is open.
     RotateAlone,
     /// The daemon is killed and restarts; the record of the last write may be missing.
@@ -391,6 +453,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (later, length).prop_map(|(later, length)| Step::Print { later, length }),
         5 => (0_usize..=1000, 1_usize..300, end).prop_map(|(share, piece, end)| Step::Read { share, piece, end }),
         1 => Just(Step::RotateFollowed),
+        1 => Just(Step::RotateWithin),
         1 => Just(Step::RotateAlone),
         1 => any::<bool>().prop_map(|is_behind| Step::Restart { is_behind }),
     ]
@@ -436,6 +499,21 @@ impl World {
                 let bytes = self.kubelet.serve(self.reader.since());
                 self.read(&bytes, 100, StreamEnd::InOrder)?;
                 self.kubelet.rotate();
+                self.rotated_at = Some(self.stdout.0.len() as u64);
+            }
+            Step::RotateWithin => {
+                self.now += SECOND;
+                self.printed += 1;
+                self.kubelet.print(self.now, &format!("{}:{}", self.printed, "x".repeat(5_000)));
+                self.kubelet.print(self.now, &format!("{}:the rest of the line\n", self.printed));
+                let bytes = self.kubelet.serve(self.reader.since());
+                self.read(&bytes, 100, StreamEnd::InOrder)?;
+                let before = self.kubelet.file.len() - 1;
+                self.kubelet.file.drain(..before);
+                // It was stamped later.
+                self.now += 1;
+                self.kubelet.file[0].0 = self.now;
+                self.latest = self.latest.max(self.now);
                 self.rotated_at = Some(self.stdout.0.len() as u64);
             }
             // Nobody can tell how a log began that was never read.

@@ -222,7 +222,8 @@ impl Machine {
     pub(super) fn on_log_ended(&mut self, now: Instant, end: StreamEnd) {
         let LogStep::Reading(stream) = self.stdout.step else { return };
         self.stdout.step = LogStep::Paused;
-        let completes = end == StreamEnd::InOrder && (stream.is_rest || self.is_gone && self.ended.is_some());
+        let is_whole = end == StreamEnd::InOrder && !self.reader.is_undecided();
+        let completes = is_whole && (stream.is_rest || self.is_gone && self.ended.is_some());
         let joins = self.reader.complete();
         let parked = self.stdout.parked.is_some();
         if parked && (end == StreamEnd::Broken || joins.is_err()) {

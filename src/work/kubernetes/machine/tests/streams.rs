@@ -132,6 +132,22 @@ fn a_follow_that_lags_behind_a_rotation_is_read_to_its_end() {
 }
 
 #[test]
+fn a_log_may_end_in_what_could_be_the_rest_of_a_line() {
+    let (mut rig, follow) = Rig::following();
+    rig.logs(follow, &format!("2026-01-02T03:04:05Z {}\n", "x".repeat(5_000)));
+    rig.unit.handle_log_ended(rig.now, follow, StreamEnd::InOrder);
+    rig.watched(ended(0, "Completed"));
+    let rest = rig.opened_log(false);
+    assert_eq!(rig.logs(rest, "2026-01-02T03:04:09Z without an end"), "");
+    rig.unit.handle_log_ended(rig.now, rest, StreamEnd::InOrder);
+    let again = rig.opened_log(false);
+    assert_eq!(rig.logs(again, "2026-01-02T03:04:09Z without an end"), "without an end");
+    rig.unit.handle_log_ended(rig.now, again, StreamEnd::InOrder);
+    rig.asks();
+    assert_eq!(rig.last_said(), (State::Succeeded, "Finished"));
+}
+
+#[test]
 fn lines_that_were_rotated_away_fail_the_unit() {
     let (mut rig, follow) = Rig::following();
     rig.logs(follow, LINE);
