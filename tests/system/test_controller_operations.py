@@ -152,6 +152,40 @@ def test_an_operation_is_a_unit_of_controller_admin(alone):
     ended(alone, number)
 
 
+def audited(node):
+    with contextlib.closing(sqlite3.connect(node.datadir / node.name / ".controller" / "store.db")) as store:
+        return store.execute("SELECT who, op, target FROM audit ORDER BY id").fetchall()
+
+
+def test_what_operators_change_is_audited_with_who_did_it(alone, tmp_path):
+    _, number = submit(alone, ident="u")
+    ended(alone, number)
+    before, backup = len(audited(alone)), str(tmp_path / "audit.db")
+    asked = [
+        ("pause", {}, ""), ("resume", {}, ""), ("cleanup", {}, ""), ("backup", {"path": backup}, backup),
+        ("policy.run", {}, ""), ("policy.run", {"dry_run": True}, ""),
+        ("instance.add", {"name": "absent"}, "absent"), ("instance.set", {"name": "absent", "managed_by_policy": False}, "absent"),
+        ("instance.disable", {"name": "absent"}, "absent"), ("instance.enable", {"name": "absent"}, "absent"),
+        ("instance.health", {"name": "absent"}, "absent"), ("instance.health", {"name": "control", "store": False}, "control"),
+        ("group.create", {"name": "audited"}, "audited"), ("group.set", {"name": "audited", "max_forks": 9}, "audited"),
+        ("group.add", {"name": "audited", "instance": "absent"}, "audited"), ("group.remove", {"name": "audited", "instance": "absent"}, "audited"),
+        ("group.delete", {"name": "audited"}, "audited"), ("instance.remove", {"name": "absent"}, "absent"),
+        ("job.cancel", {"id": number}, str(number)), ("job.rerun", {"id": number}, str(number)), ("job.delete", {"id": number}, str(number)),
+    ]
+    for op, arguments, _ in asked:
+        ask(alone, op, **arguments)
+    # Who only looks, or is refused, leaves no row.
+    for op in ("ping", "instance.list", "group.list", "job.list"):
+        ask(alone, op)
+    assert refused(alone, "group.delete", name="audited")["code"] == "not_found"
+    me = f"unix:{os.getuid()}"
+    assert audited(alone)[before:] == [(me, op, target) for op, _, target in asked]
+    with alone.control() as client:
+        unit = client.submit("control", "controller-admin", b'{"op": "policy.run"}')["unitid"]
+    alone.results(unit)
+    assert audited(alone)[-1] == (me, "policy.run", "")
+
+
 def test_a_backup_under_load_has_the_jobs(alone, tmp_path):
     jobs = [submit(alone, ident=f"b{n}")[1] for n in range(5)]
     path = tmp_path / "backup.db"
@@ -183,6 +217,7 @@ def test_an_older_store_has_its_jobs_and_the_others_end(alone, tmp_path):
     assert job(alone, known)["state"] == "successful"
     one = until("the lost one's unit to end", lambda: (shown := alone.unit(unit))["StateName"] == "Failed" and shown)
     assert f"the store has lost job {lost}" in one["Detail"], one
+    until("the audit to say so", lambda: ("mesh:control", "job.lost", str(lost)) in audited(alone))
     assert child in alone.command("work list"), "housekeeping has it"
     go.touch()
     _, number = submit(alone, ident="new")

@@ -168,8 +168,9 @@ impl Service {
         asked.end()?;
         let before = self.driver.store.registry().await?;
         let changes = before.policy_changes();
-        if !dry_run {
-            self.driver.store.change_registry(Some(audit), |_, _| Ok(())).await?;
+        match dry_run {
+            true => self.driver.store.record(audit).await?,
+            false => drop(self.driver.store.change_registry(Some(audit), |_, _| Ok(())).await?),
         }
         let names = |members: &[Member]| members.iter().map(|one| one.name.to_string()).collect::<Vec<_>>();
         let groups = before.plain_groups().into_iter().map(|group| {

@@ -17,7 +17,7 @@ use crate::controller::header::{Header, Purpose};
 use crate::controller::operations::{self, Operated, Refused};
 use crate::controller::options::ControllerOptions;
 use crate::controller::refusal::LINE_LIMIT;
-use crate::controller::store::{Error, Kept};
+use crate::controller::store::{Audit, Error, Kept};
 use crate::controller::stream;
 use crate::rpc::UnitState;
 use crate::work::Registry;
@@ -27,6 +27,8 @@ use crate::work::unit::UnitId;
 /// The parameter that may carry the header.
 const HEADER: &str = "header";
 const CHUNK: usize = 256 << 10;
+/// What the audit says of a job that the store does not know any more.
+const LOST: &str = "job.lost";
 const STOPPED: &str = "the controller has stopped";
 
 /// What units reach of the controller. The registry has it until the controller is taken away. Clones share it.
@@ -134,6 +136,10 @@ impl Door {
             if known {
                 return attach(driver, job, unit).await;
             }
+            tracing::warn!(unit = %unit.id(), %job, "the store has lost this job, or is an older copy");
+            let audit =
+                Audit { who: format!("mesh:{}", driver.node), op: LOST.to_owned(), target: job.to_string() };
+            driver.store.record(audit).await?;
         }
         let entered = match extra.job_id.filter(|_| extra.attempt > 0) {
             Some(job) => Err(format!("the store has lost job {job}, which had been placed: it may have run")),
