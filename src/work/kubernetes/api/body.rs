@@ -78,7 +78,7 @@ pub(super) fn log(response: Response<Body>) -> LogStream {
     let body = response.into_body().into_data_stream();
     let bytes = body.map(|piece| piece.map_err(|error| io::Error::other(chain(&error))));
     if has_end {
-        return Box::pin(bytes);
+        return Box::pin(bytes.fuse());
     }
     let cut = || Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"));
     Box::pin(bytes.chain(stream::once(async move { cut() })))

@@ -44,7 +44,8 @@ pub fn no_answer() -> ApiError {
     ApiError::Unreachable(format!("no answer within {} s", ANSWER_WITHIN.as_secs()))
 }
 
-/// Bytes of a log as they come. An error means that the stream broke off; without one it ended in order.
+/// Bytes of a log as they come. An error means that the stream broke off; without one it ended in order, which it says as
+/// often as it is asked.
 pub type LogStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
 /// Changes of pods as they come, until the server ends the watch.

@@ -33,8 +33,8 @@ use self::stdout::{StdoutFile, Stored, Storing};
 use self::tcp::TcpPeer;
 use super::api::{LogStream, PodName};
 use super::cluster::Cluster;
-use super::log::StreamEnd;
 use super::log::cursor::Cursor;
+use super::log::{StreamEnd, Took};
 use super::machine::{Machine, MachineOutput, PodRecord, Recorded, StatusChange, StreamId, UnitSettings};
 use super::pod::Template;
 use super::watch::{Subscription, WatchNews};
@@ -281,21 +281,19 @@ impl Driver {
     }
 
     fn on_piece(&mut self, stream: StreamId, piece: Option<std::io::Result<Bytes>>) {
-        let now = now();
-        let end = match piece {
-            Some(Ok(bytes)) => {
-                let mut out = Vec::new();
-                let took = self.machine.handle_log(now, stream, &bytes, &mut out);
-                if !out.is_empty() {
-                    self.storing = Some(self.stdout.store(took.at, out, self.machine.cursor()));
-                }
-                return;
-            }
-            Some(Err(_)) => StreamEnd::Broken,
-            None => StreamEnd::InOrder,
+        let (now, mut out) = (now(), Vec::new());
+        let (took, end) = match piece {
+            Some(Ok(bytes)) => (self.machine.handle_log(now, stream, &bytes, &mut out), None),
+            None => (self.machine.handle_log_held(now, stream, &mut out), Some(StreamEnd::InOrder)),
+            Some(Err(_)) => (Took::default(), Some(StreamEnd::Broken)),
         };
-        self.logs.remove(&stream);
-        self.machine.handle_log_ended(now, stream, end);
+        if !out.is_empty() {
+            // If it was the end, the stream says so again once this is stored.
+            self.storing = Some(self.stdout.store(took.at, out, self.machine.cursor()));
+        } else if let Some(end) = end {
+            self.logs.remove(&stream);
+            self.machine.handle_log_ended(now, stream, end);
+        }
     }
 
     fn on_stored(&mut self, stored: Stored) {

@@ -25,7 +25,7 @@ pub struct Cursor {
 }
 
 /// Hashes a line's time stamp and text.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct LineHash {
     hasher: HighwayHasher,
     length: u64,
@@ -43,9 +43,10 @@ impl LineHash {
         self.length += text.len() as u64;
     }
 
-    pub(super) fn finish(mut self) -> u64 {
-        self.hasher.append(&self.length.to_le_bytes());
-        self.hasher.finalize64()
+    pub(super) fn finish(&self) -> u64 {
+        let mut hasher = self.hasher.clone();
+        hasher.append(&self.length.to_le_bytes());
+        hasher.finalize64()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Recognises the rest of a line that was cut in two by a rotation of the log, by its length and its end. Knows no streams.
 
-/// Lines up to this length are not cut: a container runtime does that after 8 or 16 KiB. As many bytes are compared.
+/// How much of a line's end is compared. Shorter lines are taken to be whole: containerd cuts them after 16 KiB. (CRI-O
+/// cuts where a container pauses within a line, too; the rest of such a line is not recognised.)
 const KEPT: usize = 4096;
 /// A shorter rest could be a line of its own too easily, as an empty one is.
 const SHORTEST_REST: u64 = 16;
@@ -21,7 +22,8 @@ impl LineEnd {
         self.bytes.extend_from_slice(text);
     }
 
-    pub(super) fn may_be_split(&self) -> bool {
+    /// Whether the line is long enough to be cut.
+    pub(super) fn is_long(&self) -> bool {
         self.length > KEPT as u64
     }
 
@@ -29,9 +31,8 @@ impl LineEnd {
         self.length < whole.length
     }
 
-    /// Whether this whole line is how that one ends.
+    /// Whether that line, which is longer, ends in this one.
     pub(super) fn is_rest_of(&self, whole: &Self) -> bool {
-        let is_shorter = self.length >= SHORTEST_REST && self.is_shorter_than(whole);
-        is_shorter && whole.bytes.ends_with(&self.bytes)
+        self.length >= SHORTEST_REST && whole.bytes.ends_with(&self.bytes)
     }
 }

@@ -23,6 +23,8 @@ use self::line_end::LineEnd;
 
 /// How many bytes of a line are buffered while it may be a repeated one.
 const HELD: usize = 1 << 20;
+/// How many while it may be the rest of a line, which only the first line after a rotation can be.
+const REST_HELD: usize = 16 << 20;
 
 /// How a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +73,7 @@ pub struct LogReader {
 /// was rotated within the line, the new file begins with the rest of it, which has a later timestamp.
 #[derive(Debug)]
 struct CutLine {
-    line: Line,
+    line: LineSoFar,
     /// It was the end of the file: if there is another file now, that continues it.
     ends_file: bool,
 }
@@ -93,24 +95,20 @@ enum CurrentLine {
     /// Skip it, or there is none: it was written before.
     Skipped,
     /// Write it to stdout.
-    Written(Line),
-    /// Decide at its end whether it was written before.
-    Doubtful(Line, HeldText),
-    /// Decide whether it is the rest of the last line: at its end, or when it is longer than that.
-    PerhapsRest(Line, HeldText),
+    Written(LineSoFar),
+    /// Decide at its end whether it was written before. Holds its text, if that is short enough.
+    Doubtful(LineSoFar, Option<Vec<u8>>),
+    /// Decide whether it is the rest of the last line: at its end, or when it is too long. Holds its text.
+    PerhapsRest(LineSoFar, Vec<u8>),
 }
 
-/// A line as far as it was read.
+/// A line as far as it was read: what recognises it.
 #[derive(Debug)]
-struct Line {
+struct LineSoFar {
     stamp: Timestamp,
     hash: LineHash,
     end: LineEnd,
 }
-
-/// The text of a line that may have to be written; `None` if it is too long.
-#[derive(Debug)]
-struct HeldText(Option<Vec<u8>>);
 
 impl LogReader {
     /// For a unit without output.
@@ -177,13 +175,8 @@ impl LogReader {
 
     /// A stream ended within this line, or after one.
     fn cut_line(&mut self, line: CurrentLine, end: StreamEnd) {
-        match line {
-            CurrentLine::Written(line) => {
-                self.cut = Some(CutLine { line, ends_file: end == StreamEnd::InOrder });
-            }
-            // The rest of a whole line has an end.
-            CurrentLine::PerhapsRest(..) if end == StreamEnd::InOrder => self.last_end = None,
-            CurrentLine::PerhapsRest(..) | CurrentLine::Doubtful(..) | CurrentLine::Skipped => {}
+        if let CurrentLine::Written(line) = line {
+            self.cut = Some(CutLine { line, ends_file: end == StreamEnd::InOrder });
         }
     }
 
@@ -209,23 +202,38 @@ impl LogReader {
                 break;
             }
         }
-        let added = out.len() - begun;
-        let took = Took { at: stream.at - added as u64, is_new: added > 0 };
-        self.size = self.size.max(stream.at);
-        self.stream = Some(stream);
+        let took = self.put_back(stream, out.len() - begun);
         outcome.map(|()| took)
     }
 
+    /// The stream has ended in order: appends what was held back of its last line to `out`, as [`Self::read`] does. That
+    /// line has no end, so it is not the rest of another one.
+    ///
+    /// # Errors
+    /// [`Lost`] as for [`Self::read`].
+    pub fn read_held(&mut self, out: &mut Vec<u8>) -> Result<Took, Lost> {
+        let Some(mut stream) = self.stream.take() else { return Ok(Took::default()) };
+        let begun = out.len();
+        let outcome = self.write_held(&mut stream, out);
+        let took = self.put_back(stream, out.len() - begun);
+        outcome.map(|()| took)
+    }
+
+    fn put_back(&mut self, stream: LogStream, added: usize) -> Took {
+        let took = Took { at: stream.at - added as u64, is_new: added > 0 };
+        self.size = self.size.max(stream.at);
+        self.stream = Some(stream);
+        took
+    }
+
     fn begin(&mut self, stream: &mut LogStream, stamp: Timestamp) -> Result<(), Lost> {
-        let line = Line::new(stamp);
+        let line = LineSoFar::new(stamp);
         let is_first = stream.repeated.is_nothing();
         stream.line = match self.cursor.judge(&mut stream.repeated, stamp) {
             LineMatch::Old => CurrentLine::Skipped,
-            LineMatch::Perhaps => CurrentLine::Doubtful(line, HeldText::new()),
-            LineMatch::New
-                if is_first && !stream.has_new && self.cut.is_none() && self.last_end.is_some() =>
-            {
-                CurrentLine::PerhapsRest(line, HeldText::new())
+            LineMatch::Perhaps => CurrentLine::Doubtful(line, Some(Vec::new())),
+            LineMatch::New if is_first && self.may_be_rest(stamp) => {
+                CurrentLine::PerhapsRest(line, Vec::new())
             }
             LineMatch::New => {
                 self.check_first(stream)?;
@@ -234,6 +242,13 @@ impl LogReader {
             }
         };
         Ok(())
+    }
+
+    /// Whether the first line of a stream may be the rest of the last line, and not the one that was cut behind it, or the
+    /// rest of that.
+    fn may_be_rest(&self, stamp: Timestamp) -> bool {
+        let is_cut = |cut: &CutLine| cut.line.stamp == stamp || cut.ends_file && cut.line.end.is_long();
+        self.last_end.is_some() && !self.cut.as_ref().is_some_and(is_cut)
     }
 
     /// The first new line of a stream repeats the line that was cut, or is the rest of it in another file. The two parts
@@ -254,20 +269,35 @@ impl LogReader {
 
     fn text(&mut self, stream: &mut LogStream, text: &[u8], out: &mut Vec<u8>) -> Result<(), Lost> {
         match &mut stream.line {
-            CurrentLine::Skipped => return Ok(()),
+            CurrentLine::Skipped => {}
             CurrentLine::Written(line) => {
                 line.add(text);
                 stream.put(text, out);
-                return Ok(());
             }
-            CurrentLine::Doubtful(line, held) | CurrentLine::PerhapsRest(line, held) => {
+            CurrentLine::Doubtful(line, held) => {
                 line.add(text);
-                held.add(text);
+                match held {
+                    Some(so_far) if so_far.len() + text.len() <= HELD => so_far.extend_from_slice(text),
+                    Some(_) | None => *held = None,
+                }
+            }
+            CurrentLine::PerhapsRest(line, held) => {
+                line.add(text);
+                held.extend_from_slice(text);
+                let is_shorter = self.last_end.as_ref().is_some_and(|last| line.end.is_shorter_than(last));
+                if !is_shorter || held.len() > REST_HELD {
+                    self.write_held(stream, out)?;
+                }
             }
         }
+        Ok(())
+    }
+
+    /// A line is not the rest of the last one: writes it, as far as it was read.
+    fn write_held(&mut self, stream: &mut LogStream, out: &mut Vec<u8>) -> Result<(), Lost> {
         match mem::replace(&mut stream.line, CurrentLine::Skipped) {
-            CurrentLine::PerhapsRest(line, held) if !self.may_be_rest(&line) => {
-                self.put_held(stream, line.stamp, held, out)?;
+            CurrentLine::PerhapsRest(line, held) => {
+                self.put_held(stream, line.stamp, &held, out)?;
                 stream.line = CurrentLine::Written(line);
             }
             line => stream.line = line,
@@ -280,55 +310,53 @@ impl LogReader {
             CurrentLine::Skipped => {}
             CurrentLine::Written(line) => self.note(stream, line),
             CurrentLine::Doubtful(line, held) => {
-                match self.cursor.judge_hash(&mut stream.repeated, line.hash.clone().finish()) {
+                match self.cursor.judge_hash(&mut stream.repeated, line.hash.finish()) {
                     LineMatch::Old => {
                         if self.cursor.is_passed(&stream.repeated) {
                             self.must_repeat = false;
                         }
                     }
                     LineMatch::New | LineMatch::Perhaps => {
-                        self.put_held(stream, line.stamp, held, out)?;
+                        // It is not the expected line, and if it is too long for the buffer, its text is gone.
+                        let text = held.ok_or(self.lost())?;
+                        self.put_held(stream, line.stamp, &text, out)?;
                         self.note(stream, line);
                     }
                 }
             }
             CurrentLine::PerhapsRest(line, held) => {
-                if self.last_end.as_ref().is_some_and(|last| line.end.is_rest_of(last)) {
-                    // So nothing is missing before the next line. Later streams repeat the rest only.
+                let is_rest = self.last_end.as_ref().is_some_and(|last| line.end.is_rest_of(last));
+                // Where lines may be missing, a short one could be the rest of a later line that ends like this one.
+                if is_rest && (line.end.is_long() || self.follows(stream)) {
                     stream.has_new = true;
                 } else {
-                    self.put_held(stream, line.stamp, held, out)?;
+                    self.put_held(stream, line.stamp, &held, out)?;
                 }
+                // Later streams can only repeat the rest.
                 self.note(stream, line);
             }
         }
         Ok(())
     }
 
-    fn may_be_rest(&self, line: &Line) -> bool {
-        self.last_end.as_ref().is_some_and(|last| line.end.is_shorter_than(last))
-    }
-
-    /// Writes a line that turned out to be new, as far as it was read.
+    /// Writes a line that turned out to be new.
     fn put_held(
         &mut self,
         stream: &mut LogStream,
         stamp: Timestamp,
-        held: HeldText,
+        text: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), Lost> {
         self.check_first(stream)?;
-        // It is not the expected line, and too long for the buffer, so its text is gone.
-        let text = held.0.ok_or(self.lost())?;
         self.join_cut_line(stream, stamp)?;
-        stream.put(&text, out);
+        stream.put(text, out);
         Ok(())
     }
 
-    fn note(&mut self, stream: &LogStream, line: Line) {
+    fn note(&mut self, stream: &LogStream, line: LineSoFar) {
         self.cursor.note(line.stamp, line.hash.finish(), stream.at);
         self.must_repeat = false;
-        self.last_end = Some(line.end).filter(LineEnd::may_be_split);
+        self.last_end = Some(line.end).filter(LineEnd::is_long);
     }
 
     /// Checks that the first new line of a stream follows the last written one.
@@ -346,12 +374,6 @@ impl LogReader {
     /// The error if lines are missing, also for when stdout differs from what a stream repeats.
     pub fn lost(&self) -> Lost {
         Lost { after: self.cursor.last().unwrap_or(Timestamp::UNIX_EPOCH) }
-    }
-
-    /// Whether the stream ended within a line that may be the rest of the last one. Then it is none, and the next stream
-    /// brings it again.
-    pub fn is_undecided(&self) -> bool {
-        self.stream.as_ref().is_some_and(|stream| matches!(stream.line, CurrentLine::PerhapsRest(..)))
     }
 
     /// Ends the stream. Returns what the kubelet or API server said at its end.
@@ -417,7 +439,7 @@ impl Default for LogReader {
     }
 }
 
-impl Line {
+impl LineSoFar {
     fn new(stamp: Timestamp) -> Self {
         Self { stamp, hash: LineHash::new(stamp), end: LineEnd::default() }
     }
@@ -425,19 +447,6 @@ impl Line {
     fn add(&mut self, text: &[u8]) {
         self.hash.add(text);
         self.end.add(text);
-    }
-}
-
-impl HeldText {
-    fn new() -> Self {
-        Self(Some(Vec::new()))
-    }
-
-    fn add(&mut self, text: &[u8]) {
-        match &mut self.0 {
-            Some(held) if held.len() + text.len() <= HELD => held.extend_from_slice(text),
-            Some(_) | None => self.0 = None,
-        }
     }
 }
 

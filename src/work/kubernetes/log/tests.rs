@@ -49,11 +49,27 @@ impl Stdout {
     fn take(&mut self, reader: &mut LogReader, bytes: &[u8]) -> Result<Took, Lost> {
         let mut out = Vec::new();
         let took = reader.read(bytes, &mut out)?;
+        self.put(reader, took, &out)?;
+        Ok(took)
+    }
+
+    /// The stream has ended.
+    fn end(&mut self, reader: &mut LogReader, end: StreamEnd) -> Result<(), Lost> {
+        if end == StreamEnd::InOrder {
+            let mut out = Vec::new();
+            let took = reader.read_held(&mut out)?;
+            self.put(reader, took, &out)?;
+        }
+        reader.close(end);
+        Ok(())
+    }
+
+    fn put(&mut self, reader: &LogReader, took: Took, out: &[u8]) -> Result<(), Lost> {
         let existing = &self.0[took.at as usize..];
-        let fresh = new_part(existing, &out).ok_or(reader.lost())?;
+        let fresh = new_part(existing, out).ok_or(reader.lost())?;
         self.0.extend_from_slice(fresh);
         assert_eq!(reader.size(), self.0.len() as u64);
-        Ok(took)
+        Ok(())
     }
 
     fn text(&self) -> &str {
@@ -71,8 +87,7 @@ fn stream(
     let bytes = kubelet.serve(reader.since());
     reader.open();
     stdout.take(reader, &bytes)?;
-    reader.close(end);
-    Ok(())
+    stdout.end(reader, end)
 }
 
 const SECOND: i128 = 1_000_000_000;
@@ -292,9 +307,9 @@ fn a_cut_line_that_no_stream_repeats_is_missed() {
 /// A log that was rotated within its last line, which a following stream delivered to the end.
 fn followed_across_a_rotation() -> (LogReader, Stdout, Kubelet) {
     let mut kubelet = three_equal();
-    kubelet.print(3 * SECOND, &"x".repeat(5_000));
+    kubelet.print(3 * SECOND, &"x".repeat(9_000));
     let begin = kubelet.file.len();
-    kubelet.print(3 * SECOND + 5, &("y".repeat(2_999) + "z"));
+    kubelet.print(3 * SECOND + 5, &("y".repeat(4_199) + "z"));
     kubelet.print(4 * SECOND, "the end\n");
     let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
     reader.open();
@@ -333,20 +348,52 @@ fn the_rest_of_the_last_line_is_not_written_again() {
 
 #[test]
 fn a_new_file_that_does_not_begin_with_the_rest_of_the_last_line_goes_on_after_it() {
-    let longer = "y".repeat(9_000);
+    let longer = "y".repeat(20_000);
     for next in ["another line, which is shorter\n", "end\n", "\n", &longer, "no end"] {
         let (mut reader, mut stdout, mut kubelet) = followed_across_a_rotation();
         reader.close(StreamEnd::InOrder);
         kubelet.rotate();
         kubelet.print(5 * SECOND, next);
         stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
-        if next == "no end" {
-            // Nobody can know yet that it is not the rest.
-            stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
-        }
         assert_eq!(stdout.text().len(), kubelet.truth.len(), "{next:.20}");
         assert!(stdout.text() == kubelet.truth);
     }
+}
+
+#[test]
+fn a_long_line_behind_a_longer_one_is_not_its_rest() {
+    let mut kubelet = Kubelet::default();
+    kubelet.print(SECOND, &format!("{}\n", "x".repeat(3 * HELD)));
+    let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+    kubelet.rotate();
+    kubelet.print(2 * SECOND, &format!("{}\n", "y".repeat(2 * HELD)));
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+    assert!(stdout.text() == kubelet.truth);
+}
+
+#[test]
+fn a_line_that_was_cut_behind_the_last_one_does_not_hide_its_rest() {
+    let (mut reader, mut stdout, mut kubelet) = followed_across_a_rotation();
+    kubelet.print(5 * SECOND, "next");
+    stdout.take(&mut reader, format!("{} ne", stamp(5 * SECOND)).as_bytes()).unwrap();
+    reader.close(StreamEnd::Broken);
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+    kubelet.print(6 * SECOND, " end\n");
+    stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
+    assert_eq!(stdout.text().len(), kubelet.truth.len());
+    assert!(stdout.text() == kubelet.truth);
+}
+
+#[test]
+fn after_a_break_a_short_line_may_be_the_rest_of_one_that_is_missing() {
+    let (mut reader, mut stdout, mut kubelet) = followed_across_a_rotation();
+    let text = stdout.text().to_owned();
+    reader.close(StreamEnd::Broken);
+    kubelet.rotate();
+    kubelet.print(5 * SECOND, &("y".repeat(50) + "zthe end\n"));
+    assert!(stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).is_err());
+    assert!(stdout.text() == text);
 }
 
 #[test]
@@ -384,7 +431,7 @@ fn long_repeated_lines_need_little_memory() {
     reader.open();
     for chunk in bytes.chunks(4096) {
         stdout.take(&mut reader, chunk).unwrap();
-        if let Some(LogStream { line: CurrentLine::Doubtful(_, HeldText(held)), .. }) = &reader.stream {
+        if let Some(LogStream { line: CurrentLine::Doubtful(_, held), .. }) = &reader.stream {
             assert!(held.as_ref().is_none_or(|held| held.len() <= HELD));
         }
     }
@@ -436,8 +483,9 @@ enum Step {
     Read { share: usize, piece: usize, end: StreamEnd },
     /// The log is rotated while a stream follows it, which then ends in order.
     RotateFollowed,
-    /// The log is rotated within a long line while a stream follows it, which goes on in the new file.
-    RotateWithin,
+    /// The log is rotated within a long line while a stream follows it, which goes on in the new file. The length of
+    /// the rest.
+    RotateWithin { rest: usize },
     /// The log is rotated while no stream is open.
     RotateAlone,
     /// The daemon is killed and restarts; the record of the last write may be missing.
@@ -453,7 +501,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (later, length).prop_map(|(later, length)| Step::Print { later, length }),
         5 => (0_usize..=1000, 1_usize..300, end).prop_map(|(share, piece, end)| Step::Read { share, piece, end }),
         1 => Just(Step::RotateFollowed),
-        1 => Just(Step::RotateWithin),
+        1 => prop_oneof![Just(100), Just(4_200)].prop_map(|rest| Step::RotateWithin { rest }),
         1 => Just(Step::RotateAlone),
         1 => any::<bool>().prop_map(|is_behind| Step::Restart { is_behind }),
     ]
@@ -501,11 +549,11 @@ impl World {
                 self.kubelet.rotate();
                 self.rotated_at = Some(self.stdout.0.len() as u64);
             }
-            Step::RotateWithin => {
+            Step::RotateWithin { rest } => {
                 self.now += SECOND;
                 self.printed += 1;
                 self.kubelet.print(self.now, &format!("{}:{}", self.printed, "x".repeat(5_000)));
-                self.kubelet.print(self.now, &format!("{}:the rest of the line\n", self.printed));
+                self.kubelet.print(self.now, &format!("{}:{}\n", self.printed, "z".repeat(*rest)));
                 let bytes = self.kubelet.serve(self.reader.since());
                 self.read(&bytes, 100, StreamEnd::InOrder)?;
                 let before = self.kubelet.file.len() - 1;
@@ -549,7 +597,7 @@ impl World {
             self.before = self.reader.cursor().clone();
             self.stdout.take(&mut self.reader, chunk)?;
         }
-        self.reader.close(end);
+        self.stdout.end(&mut self.reader, end)?;
         if end == StreamEnd::Broken {
             self.note_break();
         }

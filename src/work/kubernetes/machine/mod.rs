@@ -261,10 +261,25 @@ impl Machine {
     /// Bytes of a log stream. Appends to `out` what to write to stdout from [`Took::at`] on, or to compare
     /// with what is there. Write the cursor afterwards.
     pub fn handle_log(&mut self, now: Instant, stream: StreamId, bytes: &[u8], out: &mut Vec<u8>) -> Took {
-        if self.state.is_final() || self.verdict.is_some() || !self.wants_log(stream) {
+        if !self.takes_log(stream) {
             return Took::default();
         }
-        self.on_log(now, bytes, out)
+        let took = self.reader.read(bytes, out);
+        self.on_log(now, took)
+    }
+
+    /// A log stream has ended in order: what was held back of it, as for [`Self::handle_log`].
+    /// [`Self::handle_log_ended`] comes next.
+    pub fn handle_log_held(&mut self, now: Instant, stream: StreamId, out: &mut Vec<u8>) -> Took {
+        if !self.takes_log(stream) {
+            return Took::default();
+        }
+        let took = self.reader.read_held(out);
+        self.on_log(now, took)
+    }
+
+    fn takes_log(&self, stream: StreamId) -> bool {
+        !self.state.is_final() && self.verdict.is_none() && self.wants_log(stream)
     }
 
     /// Stdout differs from what a stream repeats.
@@ -275,7 +290,7 @@ impl Machine {
 
     /// A log stream has ended.
     pub fn handle_log_ended(&mut self, now: Instant, stream: StreamId, end: StreamEnd) {
-        if !self.state.is_final() && self.verdict.is_none() && self.wants_log(stream) {
+        if self.takes_log(stream) {
             self.on_log_ended(now, end);
         }
     }

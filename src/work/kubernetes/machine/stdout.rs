@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::end::OutageOf;
 use super::{ApiRequest, BackOff, LONGEST_PAUSE, Machine, StreamId, Timer};
 use crate::work::kubernetes::api_error::ApiError;
-use crate::work::kubernetes::log::{StreamEnd, Took};
+use crate::work::kubernetes::log::{Lost, StreamEnd, Took};
 use crate::work::kubernetes::options::StreamMethod;
 use crate::work::unit::State;
 
@@ -170,8 +170,8 @@ impl Machine {
         self.timers.set(Timer::Log, now + pause);
     }
 
-    pub(super) fn on_log(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<u8>) -> Took {
-        let took = match self.reader.read(bytes, out) {
+    pub(super) fn on_log(&mut self, now: Instant, took: Result<Took, Lost>) -> Took {
+        let took = match took {
             Ok(took) => took,
             Err(_) if self.stdout.parked.is_some() => {
                 self.return_to_parked(now);
@@ -222,8 +222,7 @@ impl Machine {
     pub(super) fn on_log_ended(&mut self, now: Instant, end: StreamEnd) {
         let LogStep::Reading(stream) = self.stdout.step else { return };
         self.stdout.step = LogStep::Paused;
-        let is_whole = end == StreamEnd::InOrder && !self.reader.is_undecided();
-        let completes = is_whole && (stream.is_rest || self.is_gone && self.ended.is_some());
+        let completes = end == StreamEnd::InOrder && (stream.is_rest || self.is_gone && self.ended.is_some());
         let joins = self.reader.complete();
         let parked = self.stdout.parked.is_some();
         if parked && (end == StreamEnd::Broken || joins.is_err()) {
