@@ -7,7 +7,8 @@ use std::path::Path;
 use assert_cmd::Command;
 use serde_json::json;
 
-use crate::harness::{Node, configuration, free_port};
+use crate::harness::{Node, configuration};
+use crate::port::free_port;
 
 fn check(args: &[&Path]) -> (Option<i32>, String) {
     let output = Command::cargo_bin("meshd").unwrap().arg("check").args(args).output().unwrap();

@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Node, free_port, until};
+use crate::harness::{Node, until};
+use crate::port::free_port;
 use crate::receptor::beside_go_nodes;
 
 /// A listener and the peer that dials it.

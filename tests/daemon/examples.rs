@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use assert_cmd::Command;
 use serde_json::json;
 
-use crate::harness::{Node, free_port};
+use crate::harness::Node;
+use crate::port::free_port;
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs")

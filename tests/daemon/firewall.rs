@@ -6,7 +6,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Node, free_port, until};
+use crate::harness::{Node, until};
+use crate::port::free_port;
 use crate::receptor::beside_go_nodes;
 
 fn reject(rule: Value) -> Value {

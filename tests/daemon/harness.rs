@@ -14,11 +14,6 @@ use serde_json::{Value, json};
 /// Nothing takes this long unless it hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// A port that was free a moment ago.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + LIMIT;
     loop {

@@ -6,6 +6,8 @@ mod duplicates;
 mod examples;
 mod firewall;
 mod harness;
+#[path = "../support/port.rs"]
+mod port;
 mod proxies;
 #[path = "../support/receptor.rs"]
 mod receptor;

@@ -8,7 +8,8 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::harness::{LIMIT, Node, echo, exchange, free_port, pattern, until};
+use crate::harness::{LIMIT, Node, echo, exchange, pattern, until};
+use crate::port::free_port;
 use crate::receptor::beside_go_nodes;
 
 /// A node with the entrances, linked to a node with the exits.

@@ -11,7 +11,8 @@ use std::thread;
 use assert_cmd::Command;
 use serde_json::{Value, json};
 
-use crate::harness::{Node, configuration, echo, exchange, free_port, pattern, until};
+use crate::harness::{Node, configuration, echo, exchange, pattern, until};
+use crate::port::free_port;
 
 fn success() -> Value {
     json!({"Success": true})

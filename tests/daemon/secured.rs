@@ -10,7 +10,8 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::harness::{LIMIT, Node, echo, exchange, free_port, pattern};
+use crate::harness::{LIMIT, Node, echo, exchange, pattern};
+use crate::port::free_port;
 
 /// The client and server profile of a node, with its certificate of the development set.
 fn profiles(node: &str) -> [Value; 2] {

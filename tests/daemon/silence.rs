@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::harness::{LIMIT, Node, free_port, until};
+use crate::harness::{LIMIT, Node, until};
+use crate::port::free_port;
 
 /// The ALPN of links.
 const LINK: &[u8] = b"meshd-link/1";

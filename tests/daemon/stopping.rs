@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::harness::{LIMIT, Node, echo, free_port};
+use crate::harness::{LIMIT, Node, echo};
+use crate::port::free_port;
 
 /// The bound if nothing is in progress, on a machine that is busy with other tests.
 const AT_ONCE: Duration = Duration::from_secs(1);

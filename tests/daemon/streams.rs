@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use meshd::wire::{DataHeader, MAX_HOPS, NameHash, ServiceName};
 use serde_json::{Value, json};
 
-use crate::harness::{LIMIT, Node, echo, exchange, free_port, pattern, until};
+use crate::harness::{LIMIT, Node, echo, exchange, pattern, until};
+use crate::port::free_port;
 use crate::silence::first_words;
 
 /// Handshakes with forged names.

@@ -209,8 +209,10 @@ impl Job {
 
     /// Its state, for a failure message.
     pub(crate) fn told(&self, nodes: &Nodes) -> String {
-        let status = nodes.ask(Which::Near, &format!("work status {}", self.id));
-        format!("{} {:?} {:?} {:?} {status}", self.id, self.place, self.shape, self.harmed)
+        let ask = |which, id: &str| nodes.ask(which, &format!("work status {id}"));
+        let status = ask(Which::Near, &self.id);
+        let there = status["ExtraData"]["RemoteUnitID"].as_str().map(|id| ask(Which::Far, id));
+        format!("{} {:?} {:?} {:?} {status}, there {there:?}", self.id, self.place, self.shape, self.harmed)
     }
 
     /// When its command ended by itself, if it did.

@@ -4,6 +4,8 @@
 
 mod jobs;
 mod nodes;
+#[path = "../support/port.rs"]
+mod port;
 mod states;
 
 use std::time::{Duration, Instant, SystemTime};

@@ -2,7 +2,7 @@
 //! near through a relay of this test, which can cut it. Owns their directories and ends every process.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
+
+use crate::port::free_port;
 
 /// Nothing takes this long unless it hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -43,7 +45,7 @@ pub(crate) struct Nodes {
 impl Nodes {
     pub(crate) fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let target = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let target = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let relay = TcpListener::bind("127.0.0.1:0").unwrap();
         let links = Arc::new(Mutex::new(Vec::new()));
         let address = relay.local_addr().unwrap();

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::mesh::{Kind, Node, Plan, free_port, megabytes};
+use super::mesh::{Kind, Node, Plan, megabytes};
+use super::port::free_port;
 use super::receptor;
 
 const LINE: [&str; 3] = ["control", "hop", "execution"];

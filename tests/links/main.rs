@@ -6,5 +6,7 @@
 mod go;
 mod mesh;
 mod own;
+#[path = "../support/port.rs"]
+mod port;
 #[path = "../support/receptor.rs"]
 mod receptor;

@@ -1,7 +1,6 @@
 //! Lines of node processes with generated configurations.
 
 use std::fs;
-use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process};
 use std::thread;
@@ -101,17 +100,6 @@ impl Node {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(output.stdout == payload, "{} bytes came back of {bytes}", output.stdout.len());
         start.elapsed()
-    }
-}
-
-/// A port that is free for TCP and UDP.
-pub(crate) fn free_port() -> u16 {
-    loop {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        if UdpSocket::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }
 

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::mesh::{Kind, Node, Plan, free_port, megabytes};
+use super::mesh::{Kind, Node, Plan, megabytes};
+use super::port::free_port;
 
 /// Two nodes, and a job from the dialer to the listener.
 fn job_over(listener: Value, peer: Value, root: &Path, tls: &[Value]) {

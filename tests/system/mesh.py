@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -44,10 +45,19 @@ def until(what, condition, seconds=PATIENCE, pause=0.02):
 
 
 def free_port():
-    """A port of 127.0.0.1 that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A free port of 127.0.0.1.
+
+    It lies below those that the kernel gives to connections and to listeners on port 0, and below those of the tests'
+    clusters: one of those could be gone when the node starts.
+    """
+    while True:
+        port = random.randrange(12_000, 26_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def environment(**more):

@@ -44,8 +44,10 @@ fn without_a_retry_a_lost_node_fails_its_jobs_and_its_return_cleans_up() {
     site.fabric.write(&child, &begun());
     site.until("its output", || site.output(&unit) == begun());
     site.fabric.set_routed(&node, false);
-    let passed = site.until("its loss", || site.state(job) == JobState::Failed);
+    let is_shown = || site.unit(&unit).is_some_and(|shown| shown.state == UnitState::Failed);
+    let passed = site.until("its loss to be shown", is_shown);
     assert!(passed >= seconds(180) && passed <= seconds(205), "{passed:?}");
+    assert_eq!(site.state(job), JobState::Failed);
     assert_eq!(site.explanation(job), "e1 was lost while it ran attempt 1");
     assert_eq!(site.output(&unit), begun());
     let lost = site.instance("e1").instance;
