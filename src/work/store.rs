@@ -21,7 +21,7 @@ use std::time::SystemTime;
 use tokio::sync::Semaphore;
 
 pub(crate) use self::disk::Durability;
-use self::disk::{Disk, System, sync_files, write_all};
+use self::disk::{Disk, NEW_STATUS, System, sync_files, write_all};
 use self::journal::{Change, Journal, NewStatus, Rules};
 pub use self::node_dir::NodeDirectory;
 use self::node_dir::{check_ours, node_directory};
@@ -272,7 +272,11 @@ impl Store {
     pub(crate) fn clear_half_made(&self, unit: &UnitDir) {
         let names = fs::read_dir(unit.path()).map(|names| names.flatten().map(|found| found.file_name()));
         let is_half_made = names.is_ok_and(|mut names| {
-            names.all(|name| name == "status.lock" || name == "stdin" && is_empty(&unit.file("stdin")))
+            names.all(|name| {
+                name == "status.lock"
+                    || name == NEW_STATUS
+                    || name == "stdin" && is_empty(&unit.file("stdin"))
+            })
         });
         // Anything else there is not ours to delete.
         if is_half_made {

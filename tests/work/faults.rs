@@ -168,6 +168,7 @@ async fn remains_of_an_unknown_unit_are_removed_after_a_crash() {
         std::fs::create_dir(dir).unwrap();
         std::fs::write(dir.join("status.lock"), "").unwrap();
         std::fs::write(dir.join("stdin"), "").unwrap();
+        std::fs::write(dir.join(".status.new"), "").unwrap();
     }
     std::fs::write(foreign.join("stdout"), "precious").unwrap();
     let engine = engine.restart().await;

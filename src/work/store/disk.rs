@@ -90,9 +90,10 @@ pub(super) fn make_unit<D: Disk>(disk: &D, unit: &Path, status: &[u8]) -> io::Re
     let make = || {
         disk.make(&unit.join("status.lock"), Make::New)?;
         disk.make(&unit.join("stdin"), Make::New)?;
-        // Nobody knows the ID yet, so nobody can see this one half-written.
-        let mut file = disk.make(&unit.join("status"), Make::New)?;
-        write_all(disk, &mut file, status)
+        // A daemon that is killed here leaves a unit that was never there, not one whose status is damaged.
+        let new = unit.join(NEW_STATUS);
+        write_all(disk, &mut disk.make(&new, Make::New)?, status)?;
+        disk.rename(&new, &unit.join("status"))
     };
     make().inspect_err(|_| drop(disk.remove_all(unit)))
 }
@@ -135,6 +136,8 @@ pub(super) fn is_about_what_is_there(error: &io::Error) -> bool {
     )
 }
 
+/// The private file in which a status is written before it gets its name.
+pub(super) const NEW_STATUS: &str = ".status.new";
 /// The private file with a runner's exit record: the final status, for the daemon to make durable.
 pub(super) const EXIT_RECORD: &str = "end";
 /// Bytes of a payload that are written back at a time while it arrives.
@@ -159,7 +162,7 @@ pub(super) fn replace_status<D: Disk>(
     status: &[u8],
     durability: Durability,
 ) -> io::Result<()> {
-    let (old, new) = (unit.join("status"), unit.join(".status.new"));
+    let (old, new) = (unit.join("status"), unit.join(NEW_STATUS));
     let replace = || {
         let mut file = match disk.make(&new, Make::New) {
             // Left by a crash. Emptied, it might come back after a power loss, under the new name.

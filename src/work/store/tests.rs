@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::RULES;
-use super::disk::{Disk, Durability, EXIT_RECORD, Make, replace_status, write_file};
+use super::disk::{Disk, Durability, EXIT_RECORD, Make, make_unit, replace_status, write_file};
 use super::journal::{Change, Log, NewStatus, PREFIX, Sizes, Update, replay};
 use super::model::{Fault, Model, files, units};
 use crate::work::status::{CommandExtra, Extra, Status};
@@ -306,6 +306,24 @@ fn run(seed: u64, faults: BTreeMap<u32, Fault>) -> u32 {
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn a_daemon_that_is_killed_leaves_no_half_of_a_status_in_a_new_unit() {
+    let (root, unit) = (Path::new(ROOT), Path::new(ROOT).join("unit0001"));
+    let line = Status::new("t", Extra::None).to_line();
+    for at in 0.. {
+        let crash = BTreeMap::from([(at, Fault::Crash)]);
+        let mut disk = Model::new(root, crash, SmallRng::seed_from_u64(1));
+        let made = make_unit(&disk, &unit, &line);
+        if made.is_ok() {
+            assert!(at > 5, "{at} operations");
+            return;
+        }
+        disk.go_on();
+        let left = disk.contents(&unit.join("status"));
+        assert!(left.as_ref().is_none_or(|left| *left == line), "operation {at}: {left:?}");
+    }
 }
 
 #[test]
