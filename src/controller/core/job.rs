@@ -184,6 +184,8 @@ impl Job {
             return Err(Refused::NotPlaceable(self.id, self.state));
         }
         let n = self.next_attempt();
+        // Another control node may have saved the former one's end after this pass began.
+        let former_end = self.current().and_then(|attempt| attempt.ended);
         self.attempts.push(Attempt {
             n,
             unit,
@@ -193,7 +195,7 @@ impl Job {
             group: place.group.clone(),
             progress: Progress::Placed,
             swept: false,
-            placed: now,
+            placed: former_end.map_or(now, |end| end.max(now)),
             started: None,
             ended: None,
         });

@@ -339,6 +339,16 @@ fn no_job_is_placed_twice() {
 }
 
 #[test]
+fn attempts_are_told_in_their_order_also_if_the_pass_began_before_the_former_one_ended() {
+    let mut job = Job { retry: Retry { max: 1, on_error: true, ..Retry::default() }, ..job() };
+    let (first, end) = (run(&mut job, "e1"), START + secs(1));
+    mine(&mut job).on_ended(first, &evidence(None), end).unwrap();
+    let second = start(&mut job, "e2");
+    let ended = job.attempt(first).and_then(|attempt| attempt.ended);
+    assert_eq!((ended, job.attempt(second).map(|attempt| attempt.placed)), (Some(end), Some(end)));
+}
+
+#[test]
 fn a_lost_attempt_is_found_by_the_silence_of_its_node() {
     let mut job = job();
     run(&mut job, "e1");
