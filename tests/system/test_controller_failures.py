@@ -283,7 +283,10 @@ def test_the_store_goes_on_while_its_disk_is_full(mesh, tmp_path):
     with small_disk(mesh["control"], "64m") as control:
         mesh.start()
         until("e1 to be ready", lambda: {i["name"]: i["capacity"] for i in ask(control, "instance.list")["instances"]}.get("e1"), 60)
-        _, number, _ = running(control, ident="c", go=str(tmp_path / "never"))
+        unit, number, _ = running(control, ident="c", lines=5, go=str(tmp_path / "never"))
+        # The end of a job comes after its output, which would wait for the disk.
+        written = wrote("c", 5).rindex(b'{"status"')
+        until("its output", lambda: control.unit(unit)["StdoutSize"] == written)
         with full(control):
             for stop in (signal.SIGTERM, signal.SIGKILL):
                 for turn in range(500):
