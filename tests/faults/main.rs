@@ -72,8 +72,12 @@ fn await_ends(nodes: &Nodes, jobs: &mut [Job]) -> Duration {
         for job in jobs.iter_mut().filter(|job| !job.is_final()) {
             slowest = slowest.max(job.look(nodes, recovered));
         }
-        let Some(late) = jobs.iter().find(|job| !job.is_final()) else { return slowest };
-        assert!(Instant::now() < deadline, "a job is stuck: {}", late.told(nodes));
+        let late: Vec<_> = jobs.iter().filter(|job| !job.is_final()).collect();
+        if late.is_empty() {
+            return slowest;
+        }
+        let told = || late.iter().map(|job| job.told(nodes)).collect::<Vec<_>>().join("\n");
+        assert!(Instant::now() < deadline, "jobs are stuck:\n{}", told());
         std::thread::sleep(LOOK);
     }
 }
