@@ -121,7 +121,8 @@ def server(mesh, tmp_path):
     served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(directory)))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pki.path("git.crt"), pki.path("git.key"))
-    served.socket = context.wrap_socket(served.socket, server_side=True)
+    # The handshake is the business of each connection's thread, which says what went wrong.
+    served.socket = context.wrap_socket(served.socket, server_side=True, do_handshake_on_connect=False)
     served.asked, served.directory = [], directory
     served.login = "Basic " + base64.b64encode(b"user:canary-of-git").decode()
     served.url = f"https://127.0.0.1:{served.server_address[1]}"
