@@ -95,43 +95,63 @@ def add_credential(directory, name, **content):
     path.write_text(json.dumps(content))
 
 
+class GitServer(http.server.ThreadingHTTPServer):
+    """Serves a directory by https, to those who log in; notes who asked for what. Ends as many connections as hang_ups says."""
+
+    request_queue_size = 128
+
+    def __init__(self, directory, certificate, key, login):
+        self.directory, self.login = directory, login
+        self.asked, self.hang_ups = [], 0
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(certificate, key)
+        super().__init__(("127.0.0.1", 0), functools.partial(GitHandler, directory=str(directory)))
+        self.url = f"https://127.0.0.1:{self.server_address[1]}"
+
+    def finish_request(self, request, client_address):
+        """Runs in the connection's own thread, so a slow client holds up no other; an error is told on stderr."""
+        if self.hang_ups:
+            self.hang_ups -= 1
+            return
+        with self.context.wrap_socket(request, server_side=True) as connection:
+            super().finish_request(connection, client_address)
+
+
+class GitHandler(http.server.SimpleHTTPRequestHandler):
+    """Keeps a connection for as many requests as its client likes."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        login = self.headers.get("Authorization", "")
+        self.server.asked.append((self.path, login))
+        if login != self.server.login:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="git"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        else:
+            super().do_GET()
+
+    def log_message(self, *_):
+        pass
+
+
 @pytest.fixture
 def server(mesh, tmp_path):
-    """Serves tmp_path/served by https, to those who log in as user with this password; notes who asked for what."""
+    """A git server that nodes trust; its user is "user", and the password "canary-of-git"."""
     pki = trust.Pki(tmp_path / "pki")
     pki.issue("git", [])
     mesh.variables["GIT_SSL_CAINFO"] = str(pki.path("ca.crt"))
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def do_GET(self):
-            login = self.headers.get("Authorization", "")
-            self.server.asked.append((self.path, login))
-            if login != self.server.login:
-                self.send_response(401)
-                self.send_header("WWW-Authenticate", 'Basic realm="git"')
-                self.end_headers()
-            else:
-                super().do_GET()
-
-        def log_message(self, *_):
-            pass
-
     directory = tmp_path / "served"
     directory.mkdir()
-    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(directory)))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pki.path("git.crt"), pki.path("git.key"))
-    # The handshake is the business of each connection's thread, which says what went wrong.
-    served.socket = context.wrap_socket(served.socket, server_side=True, do_handshake_on_connect=False)
-    served.asked, served.directory = [], directory
-    served.login = "Basic " + base64.b64encode(b"user:canary-of-git").decode()
-    served.url = f"https://127.0.0.1:{served.server_address[1]}"
-    thread = threading.Thread(target=served.serve_forever)
-    thread.start()
-    yield served
-    served.shutdown()
-    thread.join()
-    served.server_close()
+    login = "Basic " + base64.b64encode(b"user:canary-of-git").decode()
+    with GitServer(directory, pki.path("git.crt"), pki.path("git.key"), login) as served:
+        thread = threading.Thread(target=served.serve_forever)
+        thread.start()
+        yield served
+        served.shutdown()
+        thread.join()
 
 
 @pytest.fixture
