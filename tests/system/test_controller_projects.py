@@ -399,6 +399,36 @@ def test_a_password_goes_to_the_addresses_of_its_file_alone(server, nodes, tmp_p
     assert ended(control, number)["revision"] == nested.git("rev-parse", "HEAD")
 
 
+def test_a_sync_outlives_a_fault_of_the_network_and_asks_once_with_a_wrong_password(server, nodes, tmp_path, credentials):
+    control = nodes["control"]
+    site = Repository(tmp_path / "plain")
+    site.write("site.yml", PLAYBOOK.format("over https"))
+    site.write("lib/word", "word")
+    site.commit()
+    publish(server, "team/site.git", site)
+    add_credential(credentials, "git", kind="scm", username="user", password="canary-of-git", urls=[server.url])
+    add_credential(credentials, "wrong", kind="scm", username="user", password="canary-of-wrong", urls=[server.url])
+    payload = transmit(tmp_path / "job")
+    url = f"{server.url}/team/site.git"
+
+    server.hang_ups = 1
+    unit, number = submit(control, {"sync": {"url": url, "credential": "git"}}, payload)
+    job = ended(control, number)
+    assert job["state"] == "successful", (job, said(control, unit))
+    assert server.hang_ups == 0
+
+    server.asked.clear()
+    _, number = submit(control, {"sync": {"url": url, "credential": "wrong"}}, payload)
+    assert "Authentication failed" in ended(control, number)["explanation"]
+    assert len([login for _, login in server.asked if login]) == 1
+
+    server.hang_ups = 100
+    _, number = submit(control, {"sync": {"url": url, "credential": "git"}}, payload)
+    assert "unable to access" in ended(control, number)["explanation"]
+    assert server.hang_ups == 97, "three tries"
+    server.hang_ups = 0
+
+
 class Watch:
     """Looks for secrets in the arguments of every process, until it is ended."""
 

@@ -15,6 +15,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 import urllib.parse
 import zipfile
 
@@ -24,6 +25,13 @@ LOGIN, KEY = ENV / "scm_login", ENV / "scm_key"
 REQUIREMENTS = ("requirements.yml", "requirements.yaml")
 LONGEST_ERROR = 2000
 CHUNK = 3 << 18
+TRIES = 3
+PAUSE = 1.0
+# What git and ssh say of the network. An answer of the server, and so a wrong login, is not asked for twice.
+NETWORK_FAULT = re.compile(
+    r"unable to access '[^'\n]*': (?!The requested URL returned error: 4)|RPC failed; curl|early EOF"
+    r"|the remote end hung up unexpectedly|ssh: connect to host|kex_exchange_identification|Connection (closed|reset) by"
+)
 
 
 class Failure(Exception):
@@ -98,6 +106,16 @@ class Sync:
     def git(self, *words, **more):
         return self.call("git", *words, **more)
 
+    def git_from_network(self, *words, where):
+        for _ in range(TRIES - 1):
+            try:
+                return self.git(*words, where=where)
+            except Failure as failure:
+                if not NETWORK_FAULT.search(str(failure)):
+                    raise
+            time.sleep(PAUSE)
+        return self.git(*words, where=where)
+
     def resolve(self):
         """Brings the mirror up to date, unless the wanted commit is there. Returns the commit."""
         if not self.mirror.exists():
@@ -128,7 +146,7 @@ class Sync:
         options = [word for word in words if word.startswith("--")]
         refs = [word for word in words if not word.startswith("--")]
         command = ["fetch", "--quiet", "--force", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", *options]
-        self.git(*command, "--", self.order["url"], *refs, where=self.mirror)
+        self.git_from_network(*command, "--", self.order["url"], *refs, where=self.mirror)
 
     def find(self, name):
         name += "^{commit}"
@@ -142,7 +160,7 @@ class Sync:
         self.git("config", "remote.origin.url", self.order["url"], where=self.project)
         self.git("checkout", "--quiet", "--detach", commit, where=self.project)
         if self.order["submodules"] and (self.project / ".gitmodules").exists():
-            self.git("submodule", "--quiet", "update", "--init", "--recursive", where=self.project)
+            self.git_from_network("submodule", "--quiet", "update", "--init", "--recursive", where=self.project)
 
     def install_requirements(self):
         for kind, words in (("role", ["role", "install"]), ("collection", ["collection", "install"])):
