@@ -1,6 +1,8 @@
 //! Units that are jobs of a controller: what the controller does for them, and what it may do with them. Owns the
 //! seam between the units of this node and the room that places jobs; decides nothing about jobs.
 
+mod output;
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::future::Future;
@@ -9,9 +11,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use self::output::JobOutput;
 use super::status::{Extra, Status};
 use super::store::{Durability, Store};
 use super::unit::{Event, State, UnitId};
@@ -26,8 +28,6 @@ pub const OPERATION: &str = "controller-admin";
 
 /// How long the answer to a cancel or release waits for the job's end.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Attempts whose beginning in the output is known.
-const STARTS: usize = 32;
 /// Time between attempts to write an output or a status.
 const REWRITE: Duration = Duration::from_secs(1);
 
@@ -210,22 +210,14 @@ impl JobUnit {
         self.entry.dir.stdout_size()
     }
 
-    /// Adds to the output. A disk that cannot take it is waited for, and Detail says so.
-    pub async fn append(&self, bytes: Bytes) {
-        let mut left = bytes;
-        while !self.is_final() && !left.is_empty() {
-            let (dir, piece) = (self.entry.dir.clone(), left.clone());
-            let written = self.store.blocking(move || append(&dir, &piece)).await;
-            match written {
-                Ok(()) => return,
-                Err((count, error)) => {
-                    left = left.slice(count..);
-                    let error = WorkError::io("write", self.output(), error);
-                    self.entry.apply(&self.store, Event::Blocked(error.to_string())).await;
-                    tokio::time::sleep(REWRITE).await;
-                }
-            }
+    /// Has an attempt write the output from now on, and no earlier one any more. `None` if a later one does.
+    pub async fn write_output(&self, attempt: u32) -> Option<JobOutput> {
+        let mut writer = self.entry.output_writer().await;
+        if attempt < self.extra().output_attempt.max(*writer) {
+            return None;
         }
+        *writer = attempt;
+        Some(JobOutput { unit: self.clone(), attempt })
     }
 
     /// Shares the output of another unit of the same job, so that it is on disk once.
@@ -242,20 +234,6 @@ impl JobUnit {
         if let Err(error) = linked.await {
             tracing::warn!(unit = %self.id(), %error, "the output of the unit's job is not readable through it");
         }
-    }
-
-    /// The output of an attempt begins at the end of what is there. Returns where it begins, at once if it has begun.
-    pub async fn begin_output(&self, attempt: u32) -> u64 {
-        let mut extra = self.extra();
-        if extra.output_attempt != attempt {
-            (extra.output_attempt, extra.output_from) = (attempt, self.output_size());
-            extra.output_starts.insert(attempt, extra.output_from);
-            if extra.output_starts.len() > STARTS {
-                extra.output_starts.pop_first();
-            }
-            self.put(Durability::Durable, |status| status.extra = Extra::Job(Box::new(extra.clone()))).await;
-        }
-        extra.output_from
     }
 
     /// The last status in the runner's stream.
@@ -330,22 +308,6 @@ impl JobUnit {
             tokio::time::sleep(REWRITE).await;
         }
     }
-}
-
-/// Writes all of it, or says how much was written.
-fn append(dir: &super::store::UnitDir, bytes: &[u8]) -> Result<(), (usize, std::io::Error)> {
-    use std::io::Write as _;
-    let mut file = dir.append_stdout().map_err(|error| (0, error))?;
-    let mut written = 0;
-    while written < bytes.len() {
-        match file.write(&bytes[written..]) {
-            Ok(0) => return Err((written, std::io::ErrorKind::WriteZero.into())),
-            Ok(count) => written += count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err((written, error)),
-        }
-    }
-    Ok(())
 }
 
 fn extra_of(status: &Status) -> Option<&JobExtra> {

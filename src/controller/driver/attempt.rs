@@ -1,5 +1,6 @@
 //! One attempt of a job: sent once, followed to its end, completed in the job's output, and released.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,23 +106,32 @@ impl JobDriver {
             return Err(Error::Away("the lease of this control node could not be renewed".into()));
         }
         let unit = request.unit.clone();
-        let mut sending = self.children.send(request, input);
-        let sent = loop {
+        // Its node may not answer for long, and must not start it when it does.
+        match self.obeying(duty, &unit, self.children.send(request, input)).await {
+            Ok(()) => Ok(true),
+            Err(cause) => self.refuse(id, n, cause).await,
+        }
+    }
+
+    /// Waits for what may take long, and passes a cancel on meanwhile.
+    async fn obeying<T>(
+        &self,
+        duty: &mut watch::Receiver<Duty>,
+        unit: &str,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let mut work = pin!(work);
+        loop {
             tokio::select! {
-                sent = &mut sending => break sent,
-                // Its node may not answer for long, and must not start it when it does.
+                done = &mut work => return done,
                 Ok(()) = duty.changed() => {
                     let now = *duty.borrow_and_update();
                     match now {
-                        Duty::Cancel | Duty::Release | Duty::Nothing => self.children.cancel(unit.clone()).await,
+                        Duty::Cancel | Duty::Release | Duty::Nothing => self.children.cancel(unit.to_owned()).await,
                         Duty::Send | Duty::Follow | Duty::Ask => {}
                     }
                 }
             }
-        };
-        match sent {
-            Ok(()) => Ok(true),
-            Err(cause) => self.refuse(id, n, cause).await,
         }
     }
 
@@ -183,7 +193,10 @@ impl JobDriver {
         duty: &mut watch::Receiver<Duty>,
     ) -> Result<bool, Error> {
         let (id, n, unit) = (job.id, attempt.n, attempt.unit.to_string());
-        let mut output = AttemptOutput::begin(self.first_unit(id), job, n, &words_before(job, n)).await?;
+        let words = words_before(job, n);
+        // A full disk makes the output wait.
+        let begun = AttemptOutput::begin(self.first_unit(id), job, n, &words);
+        let mut output = self.obeying(duty, &unit, begun).await?;
         let mut stream = self.children.follow(unit.clone(), output.position()).await;
         let mut is_running = attempt.progress == Progress::Running;
         let mut is_cancelled = false;
@@ -225,7 +238,7 @@ impl JobDriver {
                 ChildNews::Output(bytes) => {
                     // What an attempt that counts no longer writes is read, and thrown away.
                     if !matches!(*duty.borrow(), Duty::Cancel) || self.is_current(id, n).await? {
-                        output.push(bytes).await;
+                        self.obeying(duty, &unit, output.push(bytes)).await;
                         self.note_status(id, n, &output);
                     }
                     uncounted.get_or_insert_with(Instant::now);
@@ -280,11 +293,8 @@ impl JobDriver {
     /// Adds what was held back of an ended child to its job's output.
     async fn copy_missing(&self, child: &str, output: &mut AttemptOutput, is_final: bool) {
         let missing = output.missing(is_final);
-        let Some(unit) = output.unit.clone().filter(|_| self.children.known(child) == Known::Here) else {
-            return;
-        };
         let mut left = missing.end.saturating_sub(missing.start);
-        if left == 0 {
+        if left == 0 || output.job_output.is_none() || self.children.known(child) != Known::Here {
             return;
         }
         let mut stream = self.children.follow(child.to_owned(), missing.start).await;
@@ -294,8 +304,7 @@ impl JobDriver {
                 ChildNews::Output(mut bytes) => {
                     bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                     left -= bytes.len() as u64;
-                    output.note_written(bytes.len() as u64);
-                    unit.append(bytes).await;
+                    output.push_missing(bytes).await;
                 }
                 ChildNews::Ended { .. } => return,
             }

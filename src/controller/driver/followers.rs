@@ -13,7 +13,7 @@ use crate::controller::peer::{PeerError, PeerStream, PeerVerb};
 use crate::controller::store::{Error, JobDetail};
 use crate::controller::stream::lost_line;
 use crate::rpc::UnitState;
-use crate::work::jobs::{JobReport, JobUnit};
+use crate::work::jobs::{JobOutput, JobReport, JobUnit};
 
 /// Between two looks at a job.
 const LOOK: Duration = Duration::from_millis(500);
@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Default)]
 struct Copying {
     stream: Option<PeerStream>,
-    /// The byte of the owner's output that comes next; `None` before the first connection.
-    position: Option<u64>,
+    /// The unit's own output, and the byte of the owner's that comes next; `None` before the first connection.
+    to: Option<(JobOutput, u64)>,
     /// Who sends it.
     from: Option<InstanceName>,
     /// The last stream has come to its end.
@@ -151,8 +151,10 @@ impl JobDriver {
         tokio::select! {
             piece = stream.next() => match piece {
                 Ok(Some(bytes)) => {
-                    copying.position = copying.position.map(|at| at + bytes.len() as u64);
-                    unit.append(bytes).await;
+                    if let Some((output, position)) = &mut copying.to {
+                        *position += bytes.len() as u64;
+                        output.append(bytes).await;
+                    }
                 }
                 Ok(None) => (copying.stream, copying.has_ended) = (None, true),
                 Err(error) => {
@@ -169,27 +171,28 @@ impl JobDriver {
     async fn connect(&self, job: JobId, unit: &JobUnit, owner: &InstanceName, copying: &mut Copying) -> bool {
         let Some(peers) = self.peers.get() else { return false };
         let connected = async {
-            let position = match copying.position {
-                Some(position) => position,
+            let to = match copying.to.clone() {
+                Some(to) => to,
                 None => {
                     let nothing = OutputPart { from: u64::MAX, follow: false, attempt: None };
                     let (answer, _) = peers.ask(owner, PeerVerb::Output(nothing), job).await?;
                     if answer.attempt == 0 {
                         return Ok(None);
                     }
+                    let Some(output) = unit.write_output(answer.attempt).await else { return Ok(None) };
                     if unit.extra().output_attempt != answer.attempt && unit.output_size() > 0 {
-                        unit.append(lost_line("the attempt before did not come to its end").into()).await;
+                        output.append(lost_line("the attempt before did not come to its end").into()).await;
                     }
-                    let begins = unit.begin_output(answer.attempt).await;
-                    answer.begins + unit.output_size().saturating_sub(begins)
+                    let begins = output.begin().await;
+                    (output, answer.begins + unit.output_size().saturating_sub(begins))
                 }
             };
-            let asked = PeerVerb::Output(OutputPart { from: position, follow: true, attempt: None });
-            Ok(Some((position, peers.ask(owner, asked, job).await?.1)))
+            let asked = PeerVerb::Output(OutputPart { from: to.1, follow: true, attempt: None });
+            Ok(Some((to, peers.ask(owner, asked, job).await?.1)))
         };
         match connected.await {
-            Ok(Some((position, stream))) => {
-                (copying.position, copying.stream, copying.has_ended) = (Some(position), Some(stream), false);
+            Ok(Some((to, stream))) => {
+                (copying.to, copying.stream, copying.has_ended) = (Some(to), Some(stream), false);
                 false
             }
             Ok(None) | Err(PeerError::Missing { .. }) => true,

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use crate::controller::core::{AttemptNo, Job};
 use crate::controller::store::{Error, Figures};
 use crate::controller::stream::{WorkerOutput, lost_line};
-use crate::work::jobs::JobUnit;
+use crate::work::jobs::{JobOutput, JobUnit};
 
 /// Most bytes that wait for the end of a line or zip. Those of a longer one are read again at its end.
 const MOST_HELD: usize = 4 << 20;
@@ -19,8 +19,8 @@ const CHUNK: usize = 256 << 10;
 
 /// The output of one attempt.
 pub(super) struct AttemptOutput {
-    /// `None` once the unit of the job is gone.
-    pub(super) unit: Option<JobUnit>,
+    /// `None` if the unit of the job is gone, or a later attempt has begun: what comes is read, and thrown away.
+    pub(super) job_output: Option<JobOutput>,
     pub(super) parser: WorkerOutput,
     /// A retry may follow.
     holds_back: bool,
@@ -35,7 +35,7 @@ impl AttemptOutput {
     /// Begins the output of an attempt, or goes on where an earlier process stopped.
     ///
     /// # Errors
-    /// What is there cannot be read.
+    /// What is there cannot be read or cut.
     pub(super) async fn begin(
         unit: Option<JobUnit>,
         job: &Job,
@@ -43,18 +43,20 @@ impl AttemptOutput {
         last_words: &str,
     ) -> Result<Self, Error> {
         let mut parser = WorkerOutput::default();
-        // A later attempt has begun: what this one still writes is read, and thrown away.
-        let unit = unit.filter(|unit| unit.extra().output_attempt <= n.0);
-        if let Some(unit) = &unit {
-            if unit.extra().output_attempt != n.0 {
-                close(unit, last_words).await?;
+        let job_output = match unit {
+            Some(unit) => unit.write_output(n.0).await,
+            None => None,
+        };
+        if let Some(output) = &job_output {
+            if output.unit().extra().output_attempt != n.0 {
+                close(output, last_words).await?;
             }
-            let from = unit.begin_output(n.0).await;
-            parser = replay(unit, from).await?;
+            let from = output.begin().await;
+            parser = replay(output.unit(), from).await?;
         }
         let written = parser.position();
         let holds_back = job.retry.max > 0;
-        Ok(Self { unit, parser, holds_back, held: BytesMut::new(), written, is_behind: false })
+        Ok(Self { job_output, parser, holds_back, held: BytesMut::new(), written, is_behind: false })
     }
 
     /// The byte of the worker's output from which on it is to be read.
@@ -73,13 +75,13 @@ impl AttemptOutput {
     pub(super) async fn push(&mut self, bytes: Bytes) {
         let status = self.parser.last_status().map(str::to_owned);
         self.parser.push(&bytes);
-        let Some(unit) = &self.unit else { return };
+        let Some(output) = &self.job_output else { return };
         if let Some(last) = self.parser.last_status().filter(|last| Some(*last) != status.as_deref()) {
-            unit.note_status(last).await;
+            output.unit().note_status(last).await;
         }
         if !self.holds_back {
             self.written += bytes.len() as u64;
-            return unit.append(bytes).await;
+            return output.append(bytes).await;
         }
         if self.is_behind {
             return;
@@ -90,7 +92,7 @@ impl AttemptOutput {
         if whole > 0 {
             let ready = self.held.split_to(whole).freeze();
             self.written += ready.len() as u64;
-            unit.append(ready).await;
+            output.append(ready).await;
         }
         if self.held.len() > MOST_HELD {
             self.held = BytesMut::new();
@@ -98,9 +100,12 @@ impl AttemptOutput {
         }
     }
 
-    /// So many of the missing bytes were added.
-    pub(super) fn note_written(&mut self, bytes: u64) {
-        self.written += bytes;
+    /// Takes the next of the missing bytes.
+    pub(super) async fn push_missing(&mut self, bytes: Bytes) {
+        self.written += bytes.len() as u64;
+        if let Some(output) = &self.job_output {
+            output.append(bytes).await;
+        }
     }
 
     /// What was counted.
@@ -110,7 +115,7 @@ impl AttemptOutput {
         let rest = missing.end.saturating_sub(missing.start);
         Figures {
             events: self.parser.events(),
-            output_bytes: self.unit.as_ref().map_or(0, JobUnit::output_size) + rest,
+            output_bytes: self.job_output.as_ref().map_or(0, |output| output.unit().output_size()) + rest,
             rc: self.parser.exit_code(),
             revision: None,
             hosts: self.parser.hosts().clone(),
@@ -118,19 +123,26 @@ impl AttemptOutput {
     }
 }
 
-/// Ends the output of a job that may be retried: a status line says why, unless the worker's end line is there.
+/// Ends the output of a job that may be retried: a status line says why, unless the worker's end line is there. A line or
+/// zip that a killed process could not write to its end is cut off.
 ///
 /// # Errors
-/// What is there cannot be read.
-pub(super) async fn close(unit: &JobUnit, why: &str) -> Result<(), Error> {
+/// What is there cannot be read or cut.
+pub(super) async fn close(output: &JobOutput, why: &str) -> Result<(), Error> {
+    let unit = output.unit();
     if unit.output_size() == 0 {
         return Ok(());
     }
-    let known = replay(unit, unit.extra().output_from).await?;
-    let is_closed = known.has_ended() || known.final_explanation() == Some(why);
-    if !is_closed {
-        unit.append(lost_line(why).into()).await;
+    let from = unit.extra().output_from;
+    let known = replay(unit, from).await?;
+    if known.has_ended() || known.final_explanation() == Some(why) {
+        return Ok(());
     }
+    if known.whole() < known.position() {
+        let cut = output.cut(from + known.whole()).await;
+        cut.map_err(|source| Error::File { path: unit.output(), source })?;
+    }
+    output.append(lost_line(why).into()).await;
     Ok(())
 }
 

@@ -115,7 +115,11 @@ impl JobDriver {
         }
         let this = self.clone();
         let closing = tokio::spawn(async move {
-            let closed = close(&units[0], &detail.row.explanation).await;
+            // No attempt writes behind its end.
+            let closed = match units[0].write_output(u32::MAX).await {
+                Some(output) => close(&output, &detail.row.explanation).await,
+                None => Ok(()),
+            };
             let reported = this.report(detail, &child_type, &units).await;
             if let Err(error) = closed.and(reported) {
                 tracing::warn!(%job, %error, "the end of a job is not shown completely");

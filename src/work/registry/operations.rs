@@ -97,7 +97,9 @@ impl JobIntake for OperationIntake {
             }
             tokio::spawn(async move {
                 let line = controller.operate(operation, who).await;
-                unit.append(format!("{line}\n").into()).await;
+                if let Some(output) = unit.write_output(0).await {
+                    output.append(format!("{line}\n").into()).await;
+                }
                 unit.end(State::Succeeded, "Finished").await;
             });
             Ok(true)

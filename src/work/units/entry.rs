@@ -66,13 +66,20 @@ pub(crate) struct Live {
     /// Held by the one writer of the unit, also while it is started. Held across disk writes and the start of a runner,
     /// which is why it is an asynchronous lock.
     pub(crate) write_lock: Arc<tokio::sync::Mutex<()>>,
+    /// The attempt that writes the output of a job's unit. Held across disk writes.
+    output_writer: Arc<tokio::sync::Mutex<u32>>,
     /// Between a remote unit's driver and its callers; other units never have one.
     link: OnceLock<Arc<Link>>,
 }
 
 impl Live {
     fn new(status: Arc<Status>) -> Self {
-        Self { changes: watch::Sender::new(status), write_lock: Arc::default(), link: OnceLock::new() }
+        Self {
+            changes: watch::Sender::new(status),
+            write_lock: Arc::default(),
+            output_writer: Arc::default(),
+            link: OnceLock::new(),
+        }
     }
 }
 
@@ -242,6 +249,11 @@ impl Entry {
     /// Waits for the right to change the unit.
     pub(crate) async fn writer(self: &Arc<Self>, store: &Store) -> Writer {
         Writer::new(self.clone(), self.live(), store.clone()).await
+    }
+
+    /// Waits until nothing is being written to the output of a job's unit.
+    pub(crate) async fn output_writer(&self) -> tokio::sync::OwnedMutexGuard<u32> {
+        self.live().output_writer.clone().lock_owned().await
     }
 
     /// Applies one event, durably; says whether it changed anything.

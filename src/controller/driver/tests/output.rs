@@ -3,7 +3,9 @@
 
 use super::streams::{artifacts, begun, events, process, recap, status, whole};
 use super::*;
+use crate::controller::core::JobId;
 use serde_json::json;
+use std::path::PathBuf;
 
 #[test]
 fn an_attempt_that_breaks_off_at_any_byte_leaves_whole_lines_and_zips() {
@@ -159,4 +161,71 @@ fn a_second_unit_of_a_job_shows_the_same() {
         site.until("its end", || site.unit(&unit).unwrap().detail.contains("the playbook failed"));
         assert!(site.output(&unit) == whole(2, "failed"), "{unit}");
     }
+}
+
+/// A job whose first output waits as for a full disk, with its unit and its child. Until the link to nowhere is removed,
+/// which it also returns, each write fails, and is tried again each second.
+fn waiting_for_its_disk(site: &Site) -> (String, JobId, String, PathBuf) {
+    let (unit, job) = site.submit(json!({"retry": {"max": 1}}));
+    let child = site.running(job);
+    let blocked = site.directory(&unit).join("stdout");
+    std::os::unix::fs::symlink("/nowhere/at/all", &blocked).unwrap();
+    site.fabric.write(&child, &[begun(), events(1, 3)].concat());
+    site.until("the disk to refuse", || site.unit(&unit).unwrap().detail.contains("stdout"));
+    (unit, job, child, blocked)
+}
+
+#[test]
+fn what_waits_for_a_disk_is_not_written_into_the_output_of_the_next_attempt() {
+    let site = Site::ready(&["e1", "e2"]);
+    let (unit, job, child, blocked) = waiting_for_its_disk(&site);
+    site.declare_dead(&site.fabric.look(|units| units.there[&child].node.clone()));
+    let next = site.running(job);
+    std::fs::remove_file(&blocked).unwrap();
+    let all = whole(9, "successful");
+    let (first, rest) = all.split_at(all.len() / 2);
+    site.fabric.write(&next, first);
+    site.pass(seconds(3));
+    site.fabric.write(&next, rest);
+    site.fabric.end(&next, ChildEnd::Succeeded, "exit status 0");
+    assert_eq!(site.ended(job).row.state, JobState::Successful);
+    assert_eq!(String::from_utf8_lossy(&site.output(&unit)), String::from_utf8_lossy(&all));
+}
+
+#[test]
+fn a_cancel_is_passed_on_while_the_output_waits_for_its_disk() {
+    let site = Site::ready(&["e1"]);
+    let (unit, job, child, blocked) = waiting_for_its_disk(&site);
+    site.cancel_unit(&unit);
+    site.until("the child to be cancelled", || site.fabric.running(job.0).is_none());
+    assert!(site.fabric.look(|units| units.there[&child].end.is_some()));
+    std::fs::remove_file(&blocked).unwrap();
+    assert_eq!(site.ended(job).row.state, JobState::Canceled);
+    assert!(site.output(&unit).starts_with(&[begun(), events(1, 3)].concat()));
+}
+
+#[test]
+fn a_line_that_a_kill_cut_is_not_in_the_way_of_the_next_attempt() {
+    let mut site = Site::ready(&["e1", "e2"]);
+    let (unit, job) = site.submit(json!({"retry": {"max": 1}}));
+    let child = site.running(job);
+    let node = site.fabric.look(|units| units.there[&child].node.clone());
+    site.fabric.write(&child, &[begun(), events(1, 3)].concat());
+    site.until("its output", || site.output(&unit).ends_with(&events(3, 3)));
+    site.kill();
+    let stdout = site.directory(&unit).join("stdout");
+    std::fs::write(&stdout, [begun(), events(1, 2), b"{\"counter\": 3, ".to_vec()].concat()).unwrap();
+    site.fabric.set_routed(&node, false);
+    site.fabric.end(&child, ChildEnd::Failed, "its machine died");
+    site.boot();
+    site.declare_dead(&node);
+    let next = site.running(job);
+    site.fabric.write(&next, &whole(2, "successful"));
+    site.fabric.end(&next, ChildEnd::Succeeded, "exit status 0");
+    assert_eq!(site.ended(job).row.state, JobState::Successful);
+    let output = site.output(&unit);
+    let (statuses, counters, end) = process(&output);
+    assert_eq!(end, "eof", "{}", String::from_utf8_lossy(&output));
+    assert_eq!((counters, statuses[2].as_str()), (vec![1, 2, 1, 2, 3], "error"));
+    assert!(output.ends_with(&whole(2, "successful")));
 }

@@ -301,7 +301,7 @@ impl Site {
         std::fs::read(self.directory(unit).join("stdout")).unwrap_or_default()
     }
 
-    fn directory(&self, unit: &str) -> PathBuf {
+    pub(super) fn directory(&self, unit: &str) -> PathBuf {
         self.directory.path().join(OWN).join(unit)
     }
 

@@ -1,0 +1,96 @@
+//! The output of a job's unit, written by one attempt at a time: what an earlier one still wants to write is dropped, also
+//! what has waited for a full disk. Knows nothing of what is written.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+
+use bytes::Bytes;
+use tokio::sync::OwnedMutexGuard;
+
+use super::{JobUnit, REWRITE};
+use crate::work::WorkError;
+use crate::work::status::Extra;
+use crate::work::store::Durability;
+use crate::work::unit::Event;
+
+/// Attempts whose beginning in the output is known.
+const STARTS: usize = 32;
+
+/// The output of a unit, for one attempt.
+#[derive(Debug, Clone)]
+pub struct JobOutput {
+    pub(super) unit: JobUnit,
+    pub(super) attempt: u32,
+}
+
+impl JobOutput {
+    /// The unit.
+    pub fn unit(&self) -> &JobUnit {
+        &self.unit
+    }
+
+    /// Adds all of it to the output. A disk that cannot take it is waited for, and Detail says so.
+    pub async fn append(&self, bytes: Bytes) {
+        let unit = &self.unit;
+        while let Some(writer) = self.writer().await {
+            let (dir, bytes) = (unit.entry.dir.clone(), bytes.clone());
+            let write = move || {
+                // Also if nobody waits for the end of the write any more.
+                let _writer = writer;
+                append(dir.append_stdout()?, &bytes)
+            };
+            let Err(error) = unit.store.blocking(write).await else { return };
+            let error = WorkError::io("write", unit.output(), error);
+            unit.entry.apply(&unit.store, Event::Blocked(error.to_string())).await;
+            tokio::time::sleep(REWRITE).await;
+        }
+    }
+
+    /// Cuts off what is behind a byte.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn cut(&self, size: u64) -> io::Result<()> {
+        let Some(writer) = self.writer().await else { return Ok(()) };
+        let dir = self.unit.entry.dir.clone();
+        let cut = move || {
+            let _writer = writer;
+            dir.append_stdout()?.set_len(size)
+        };
+        self.unit.store.blocking(cut).await
+    }
+
+    /// The output of the attempt begins at the end of what is there. Returns where it begins, at once if it has begun.
+    pub async fn begin(&self) -> u64 {
+        let mut extra = self.unit.extra();
+        if extra.output_attempt != self.attempt {
+            (extra.output_attempt, extra.output_from) = (self.attempt, self.unit.output_size());
+            extra.output_starts.insert(self.attempt, extra.output_from);
+            if extra.output_starts.len() > STARTS {
+                extra.output_starts.pop_first();
+            }
+            let begun = Extra::Job(Box::new(extra.clone()));
+            self.unit.put(Durability::Durable, |status| status.extra = begun.clone()).await;
+        }
+        extra.output_from
+    }
+
+    /// `None` if nothing may be written any more.
+    async fn writer(&self) -> Option<OwnedMutexGuard<u32>> {
+        if self.unit.is_final() {
+            return None;
+        }
+        let writer = self.unit.entry.output_writer().await;
+        (*writer == self.attempt).then_some(writer)
+    }
+}
+
+/// Writes all of it, or nothing.
+fn append(mut file: File, bytes: &[u8]) -> io::Result<()> {
+    let before = file.metadata()?.len();
+    file.write_all(bytes).inspect_err(|_| {
+        if let Err(error) = file.set_len(before) {
+            tracing::warn!(%error, "half of a line may stay in the output of a job");
+        }
+    })
+}
