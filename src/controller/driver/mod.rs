@@ -195,7 +195,10 @@ impl JobDriver {
                     self.measure_again(rates).await?;
                     measured = Some(rates);
                 }
-                while self.pass().await? {}
+                // Another one waits for its turn: heartbeats come first.
+                if self.pass().await? {
+                    self.wake.notify_one();
+                }
                 self.attend().await?;
                 self.show_ended().await?;
                 self.check_instances().await

@@ -29,6 +29,7 @@ pub(super) struct AttemptOutput {
     written: u64,
     /// More waits than is held; the rest is read at the end.
     is_behind: bool,
+    attempt: AttemptNo,
 }
 
 impl AttemptOutput {
@@ -56,7 +57,8 @@ impl AttemptOutput {
         }
         let written = parser.position();
         let holds_back = job.retry.max > 0;
-        Ok(Self { job_output, parser, holds_back, held: BytesMut::new(), written, is_behind: false })
+        let held = BytesMut::new();
+        Ok(Self { job_output, parser, holds_back, held, written, is_behind: false, attempt: n })
     }
 
     /// The byte of the worker's output from which on it is to be read.
@@ -114,6 +116,7 @@ impl AttemptOutput {
         let missing = self.missing(true);
         let rest = missing.end.saturating_sub(missing.start);
         Figures {
+            attempt: self.attempt,
             events: self.parser.events(),
             output_bytes: self.job_output.as_ref().map_or(0, |output| output.unit().output_size()) + rest,
             rc: self.parser.exit_code(),

@@ -10,12 +10,14 @@ use super::audit::Audit;
 use super::error::Error;
 use super::jobs::{self, OPEN};
 use super::sql::{Sql, insert, values};
-use crate::controller::core::{Driven, Fence, Job, JobId, Refused, Time};
+use crate::controller::core::{AttemptNo, Driven, Fence, Job, JobId, Refused, Time};
 use crate::controller::stream::HostStats;
 
-/// What the owner has counted in a job's output.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What the owner has counted in the output of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Figures {
+    /// They are saved as the job's as long as no other attempt follows.
+    pub attempt: AttemptNo,
     /// Events.
     pub events: u64,
     /// Bytes of output.
@@ -61,7 +63,7 @@ impl Store {
     /// The owner has counted more output of a job that has not ended. Nobody is woken.
     ///
     /// # Errors
-    /// The writer is fenced, or the job has ended.
+    /// The writer is fenced, the job has ended, or another attempt has begun.
     pub async fn count(&self, by: Fence, id: JobId, figures: Figures) -> Result<(), Error> {
         self.fenced_write(
             by,
@@ -111,12 +113,12 @@ impl Store {
     }
 }
 
-/// Saves figures of a job that has not ended. Returns whether it did.
+/// Saves figures of a job that has not ended. Returns whether it did, and not so if they are of a former attempt.
 fn count(sql: &mut dyn Sql, by: &Fence, id: JobId, figures: &Figures) -> Result<bool, Error> {
     let changed = sql.execute(
         "UPDATE job SET events = $1, output_bytes = $2, rc = coalesce($3, rc), \
          revision = coalesce($4, revision) WHERE id = $5 AND controller_node = $6 AND epoch = $7 \
-         AND state IN ('pending', 'waiting', 'running')",
+         AND attempt = $8 AND state IN ('pending', 'waiting', 'running')",
         values![
             figures.events,
             figures.output_bytes,
@@ -125,6 +127,7 @@ fn count(sql: &mut dyn Sql, by: &Fence, id: JobId, figures: &Figures) -> Result<
             id,
             &by.owner,
             by.epoch,
+            figures.attempt.0,
         ],
     )?;
     if changed == 0 {

@@ -44,19 +44,23 @@ pub(super) const OPEN: &str = "job.id IN (SELECT id FROM job WHERE state IN ('pe
     UNION SELECT job FROM attempt WHERE swept = 0)";
 
 /// Loads the jobs that a condition selects, by number, in one statement: what it returns is one moment of the
-/// database. `locked` keeps others from changing them until the transaction ends.
+/// database. `locked` keeps others from changing them until the transaction ends; that is a statement before it, as
+/// PostgreSQL shows a row that it had to wait for beside other rows of before the wait.
 pub(super) fn load(
     sql: &mut dyn Sql,
     condition: &str,
     values: &[SqlValue],
     locked: bool,
 ) -> Result<Vec<StoredJob>, Error> {
-    let lock = if locked { sql.dialect().lock_jobs() } else { "" };
+    let lock = sql.dialect().lock_row();
+    if locked && !lock.is_empty() {
+        sql.query(&format!("SELECT 1 FROM job WHERE {condition} ORDER BY job.id{lock}"), values)?;
+    }
     let query = format!(
         "SELECT job.id, job.kind, job.impact, job.state, job.cancel_requested, job.controller_node, job.epoch, \
          job.explanation, job.pending_since, job.quota, job.finished, job.terms, job.priority, a.n, a.unit, \
          a.sender, a.node, a.grp, a.work_type, a.placed, a.started, a.ended, a.outcome, a.confirmed, a.swept \
-         FROM job LEFT JOIN attempt a ON a.job = job.id WHERE {condition} ORDER BY job.id, a.n{lock}"
+         FROM job LEFT JOIN attempt a ON a.job = job.id WHERE {condition} ORDER BY job.id, a.n"
     );
     let mut found: Vec<StoredJob> = Vec::new();
     for mut row in sql.query(&query, values)? {

@@ -38,7 +38,7 @@ const CHANNEL: &str = "meshd_controller";
 
 /// Settings that hold for one transaction only, and the clock.
 const BEGIN: &str = "BEGIN; SET LOCAL search_path TO meshd; SET LOCAL statement_timeout = '30s'; \
-    SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '60s'; \
+    SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '10s'; \
     SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 pub(super) struct Postgres {

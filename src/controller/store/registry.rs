@@ -186,6 +186,7 @@ impl Store {
     /// It is reserved, or a job was placed through it and has not ended.
     pub async fn delete_group(&self, audit: Audit, name: GroupName) -> Result<(), Error> {
         self.write(move |sql| {
+            sql.lock(Lock::Pass)?;
             audit.clone().insert(sql)?;
             let active =
                 "SELECT count(*) FROM job WHERE state IN ('waiting', 'running') AND instance_group = $1";
@@ -208,6 +209,7 @@ impl Store {
     /// There is no such instance.
     pub async fn declare_dead(&self, audit: Audit, name: InstanceName) -> Result<(), Error> {
         self.write(move |sql| {
+            sql.lock(Lock::Pass)?;
             let now = sql.now();
             audit.clone().insert(sql)?;
             let mut held = BTreeSet::new();
@@ -237,6 +239,7 @@ impl Store {
     /// There is no such instance.
     pub async fn drain_instance(&self, audit: Option<Audit>, name: InstanceName) -> Result<bool, Error> {
         self.write(move |sql| {
+            sql.lock(Lock::Pass)?;
             Audit::save(audit.as_ref(), sql)?;
             let open = open_attempts(sql, &name)?;
             let removable = change(sql, |registry| {
@@ -257,7 +260,11 @@ impl Store {
         self.write(|sql| {
             let drained = "SELECT name FROM instance WHERE node_state = $1 ORDER BY id";
             let mut removed = Vec::new();
-            for mut row in sql.query(drained, values![NodeState::Deprovisioning])? {
+            let drained = sql.query(drained, values![NodeState::Deprovisioning])?;
+            if !drained.is_empty() {
+                sql.lock(Lock::Pass)?;
+            }
+            for mut row in drained {
                 let name = row.take()?;
                 if open_attempts(sql, &name)? == 0 {
                     remove(sql, &name)?;

@@ -75,7 +75,7 @@ async fn a_job_is_placed_runs_and_ends(site: Site) {
 
     assert_eq!(accept(&store, &c1, id).await.unwrap().state, JobState::Running);
     let hosts = (0..1200).map(|at| (format!("h{at}"), HostStats { ok: at, dark: 1, ..HostStats::default() }));
-    let mut figures = Figures { events: 7, output_bytes: 900, ..Figures::default() };
+    let mut figures = Figures { events: 7, output_bytes: 900, ..figures_of(1) };
     store.count(c1.clone(), id, figures.clone()).await.unwrap();
     figures =
         Figures { events: 8, rc: Some(2), revision: Some("abc".into()), hosts: hosts.collect(), ..figures };
@@ -106,7 +106,7 @@ async fn a_further_attempt_begins_without_the_result_of_the_former(site: Site) {
     place(&store, &c1).await;
     accept(&store, &c1, id).await.unwrap();
     let hosts = [("web".to_owned(), HostStats { failures: 1, ..HostStats::default() })].into();
-    let figures = Figures { rc: Some(4), hosts, ..Figures::default() };
+    let figures = Figures { rc: Some(4), hosts, ..figures_of(1) };
     let evidence = evidence(FinalStatus::Error);
     let report = move |driven: &mut crate::controller::core::Driven<'_>, now| {
         driven.on_ended(AttemptNo(1), &evidence, now)
@@ -116,8 +116,14 @@ async fn a_further_attempt_begins_without_the_result_of_the_former(site: Site) {
     let former = store.detail(id).await.unwrap();
     assert_eq!((former.row.state, former.row.rc, former.host_stats.len()), (JobState::Pending, Some(4), 1));
     assert_eq!(place(&store, &c1).await, [id]);
+    // What the former one still sends is not the result of this one.
+    let hosts = [("web".to_owned(), HostStats { failures: 1, ..HostStats::default() })].into();
+    let late = Figures { rc: Some(4), hosts, events: 9, ..figures_of(1) };
+    assert!(matches!(store.count(c1.clone(), id, late).await, Err(Error::Fenced(_))));
+    store.count(c1, id, Figures { events: 3, ..figures_of(2) }).await.unwrap();
     let detail = store.detail(id).await.unwrap();
     assert_eq!((detail.row.attempt, detail.row.rc, detail.host_stats.len()), (2, None, 0));
+    assert_eq!(detail.row.events, 3);
 }
 
 async fn a_final_state_stays(site: Site) {
@@ -130,7 +136,7 @@ async fn a_final_state_stays(site: Site) {
     assert_eq!(store.cancel(None, id).await.unwrap(), ended);
     assert_eq!(end(&store, &c1, id, FinalStatus::Failed).await.unwrap(), ended);
     assert_eq!(accept(&store, &c1, id).await.unwrap(), ended);
-    let late = store.count(c1.clone(), id, Figures { events: 9, ..Figures::default() }).await;
+    let late = store.count(c1.clone(), id, Figures { events: 9, ..figures_of(1) }).await;
     assert!(matches!(late, Err(Error::Fenced(_))));
     // What nobody else does: a save that began with an older state.
     let before = Job { state: JobState::Running, finished: None, ..ended.clone() };
@@ -276,7 +282,7 @@ async fn what_has_ended_is_deleted_in_time(site: Site) {
     place(&store, &c1).await;
     accept(&store, &c1, old).await.unwrap();
     store.hold(old, "c1".into(), "u1".into(), Kept::Output).await.unwrap();
-    let counted = Figures { output_bytes: 70, ..Figures::default() };
+    let counted = Figures { output_bytes: 70, ..figures_of(1) };
     store.count(c1.clone(), old, counted).await.unwrap();
     end(&store, &c1, old, FinalStatus::Successful).await.unwrap();
     let later = store.now().await.unwrap() + Duration::from_secs(60);

@@ -117,6 +117,12 @@ async fn beat(store: &Store, fence: &Fence, nodes: &[&str]) {
     store.heartbeat(fence.clone(), LeaseTimes::default(), seen).await.unwrap();
 }
 
+/// Nothing was counted of an attempt.
+fn figures_of(attempt: u32) -> Figures {
+    let attempt = crate::controller::core::AttemptNo(attempt);
+    Figures { attempt, events: 0, output_bytes: 0, rc: None, revision: None, hosts: BTreeMap::new() }
+}
+
 fn submission(unit: &str) -> Submission {
     let groups = vec![(GroupName::default_group(), Level::Default)];
     Submission {

@@ -25,30 +25,119 @@ async fn a_change_wakes_the_other_control_node() {
     assert_eq!(here.job(id).await.unwrap().state, JobState::Waiting);
 }
 
+/// A transaction that has done something, and does not end before it is told to.
+struct Held {
+    release: std::sync::mpsc::Sender<()>,
+    holder: tokio::task::JoinHandle<Result<(), Error>>,
+}
+
+impl Held {
+    async fn after(
+        store: &Store,
+        work: impl Fn(&mut dyn Sql) -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Self {
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        let done = parking_lot::Mutex::new(Some(done));
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let wait = parking_lot::Mutex::new(wait);
+        let store = store.clone();
+        let holder = tokio::spawn(async move {
+            let hold = move |sql: &mut dyn Sql| {
+                work(sql)?;
+                done.lock().take().unwrap().send(()).unwrap();
+                wait.lock().recv().unwrap();
+                Ok(())
+            };
+            store.write(hold).await
+        });
+        is_done.await.unwrap();
+        Self { release, holder }
+    }
+
+    /// A transaction that keeps others from changing a job.
+    async fn job(store: &Store, id: JobId) -> Self {
+        Self::after(store, move |sql| crate::controller::store::jobs::load_one(sql, id).map(drop)).await
+    }
+
+    async fn end(self) {
+        self.release.send(()).unwrap();
+        self.holder.await.unwrap().unwrap();
+    }
+}
+
+/// Returns once so many transactions wait for a lock, or a task has ended.
+async fn until_waiting<T>(store: &Store, count: i64, task: &tokio::task::JoinHandle<T>) {
+    // A row that is locked is waited for as the transaction that has it.
+    const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+        AND cardinality(pg_blocking_pids(pid)) > 0";
+    let begun = std::time::Instant::now();
+    while !task.is_finished() && number(store, WAITING).await < count {
+        assert!(begun.elapsed() < Duration::from_secs(9), "nothing waits");
+        tokio::task::yield_now().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_pass_at_a_time() {
     let Some(site) = Site::postgres().await else { return };
     let (here, c1) = site.ready().await;
     let there = Store::open(&site.options, &"c2".into()).await.unwrap();
-    let (taken, is_taken) = tokio::sync::oneshot::channel();
-    let taken = parking_lot::Mutex::new(Some(taken));
-    let (release, wait) = std::sync::mpsc::channel::<()>();
-    let wait = parking_lot::Mutex::new(wait);
-    let holder = tokio::spawn(async move {
-        let hold = move |sql: &mut dyn Sql| {
-            assert!(sql.try_lock(Lock::Pass)?);
-            taken.lock().take().unwrap().send(()).unwrap();
-            Ok(wait.lock().recv().is_ok())
-        };
-        there.write(hold).await
+    let held = Held::after(&there, |sql| {
+        assert!(sql.try_lock(Lock::Pass)?);
+        Ok(())
     });
-    is_taken.await.unwrap();
+    let held = held.await;
     submit(&here, "u1").await;
     let passed = here.pass(c1.clone(), PassLimits::default()).await.unwrap();
     assert_eq!(passed, Passed { elsewhere: true, ..Passed::default() });
-    release.send(()).unwrap();
-    assert!(holder.await.unwrap().unwrap());
+    held.end().await;
     assert_eq!(place(&here, &c1).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_node_that_starts_during_a_pass_drives_what_the_pass_gives_it() {
+    let Some(site) = Site::postgres().await else { return };
+    let (store, c1) = site.ready().await;
+    let (here, there) = (site.open().await, site.open().await);
+    let new = Submission { node: "c2".into(), ..submission("u1") };
+    let id = store.submit(new, 9).await.unwrap().id();
+    let held = Held::job(&store, id).await;
+    let pass = tokio::spawn(async move { here.pass(c1, PassLimits::default()).await });
+    until_waiting(&store, 1, &pass).await;
+    let start = tokio::spawn(async move { start(&there, "c2").await });
+    until_waiting(&store, 2, &start).await;
+    held.end().await;
+    assert_eq!(pass.await.unwrap().unwrap().placed.len(), 1);
+    let c2 = start.await.unwrap();
+    let job = store.job(id).await.unwrap();
+    assert_eq!((job.state, job.fence.as_ref()), (JobState::Waiting, Some(&c2)));
+    assert_eq!(store.driven(c2).await.unwrap(), [job]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transition_that_waited_for_a_pass_knows_the_attempt_that_it_made() {
+    let Some(site) = Site::postgres().await else { return };
+    let (store, c1) = site.ready().await;
+    let (here, there) = (site.open().await, site.open().await);
+    let mut new = submission("u1");
+    new.terms.retry = Retry { max: 1, on_error: true, ..Retry::default() };
+    let id = store.submit(new, 9).await.unwrap().id();
+    place(&store, &c1).await;
+    accept(&store, &c1, id).await.unwrap();
+    end(&store, &c1, id, FinalStatus::Error).await.unwrap();
+    let held = Held::job(&store, id).await;
+    let (by, owner) = (c1.clone(), c1.clone());
+    let pass = tokio::spawn(async move { here.pass(by, PassLimits::default()).await });
+    until_waiting(&store, 1, &pass).await;
+    let swept = tokio::spawn(async move { sweep(&there, &owner, id).await });
+    until_waiting(&store, 2, &swept).await;
+    held.end().await;
+    assert_eq!(pass.await.unwrap().unwrap().placed.len(), 1);
+    swept.await.unwrap();
+    let detail = store.detail(id).await.unwrap();
+    let attempts: Vec<_> = detail.attempts.iter().map(|attempt| attempt.swept).collect();
+    assert_eq!((detail.row.state, detail.row.attempt, attempts), (JobState::Waiting, 2, vec![true, false]));
+    assert_eq!(detail.row.execution_node, detail.attempts[1].node);
 }
 
 #[tokio::test(flavor = "multi_thread")]
