@@ -17,7 +17,7 @@ use crate::work::jobs::{JobOutput, JobReport, JobUnit};
 
 /// Between two looks at a job.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long the output of a job that has ended is waited for if its control node cannot be reached.
+/// How long the next piece of the output of a job that has ended is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The output of a job on its way here.
@@ -32,6 +32,8 @@ struct Copying {
     has_ended: bool,
     /// All of it is here.
     is_complete: bool,
+    /// When the latest piece was written.
+    came: Option<Instant>,
 }
 
 impl JobDriver {
@@ -115,8 +117,9 @@ impl JobDriver {
                 detail.row.state.is_final() && !detail.attempts.last().is_some_and(Attempt::has_unread_output)
             });
             if is_final {
-                let since = *ended.get_or_insert_with(Instant::now);
-                if copying.is_complete || since.elapsed() > PATIENCE {
+                let ended = *ended.get_or_insert_with(Instant::now);
+                let waited = copying.came.map_or(ended, |came| came.max(ended)).elapsed();
+                if copying.is_complete || waited > PATIENCE {
                     return true;
                 }
             }
@@ -154,6 +157,7 @@ impl JobDriver {
                     if let Some((output, position)) = &mut copying.to {
                         *position += bytes.len() as u64;
                         output.append(bytes).await;
+                        copying.came = Some(Instant::now());
                     }
                 }
                 Ok(None) => (copying.stream, copying.has_ended) = (None, true),

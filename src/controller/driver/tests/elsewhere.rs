@@ -30,6 +30,8 @@ pub(super) enum Answers {
     Whole,
     /// With its bytes, and then with nothing.
     Stalling,
+    /// With a byte every twenty seconds, and an end.
+    Slowly,
 }
 
 #[derive(Debug)]
@@ -89,13 +91,21 @@ async fn answer(says: Arc<Mutex<Says>>, stream: DuplexStream) {
         let from = usize::try_from(from).unwrap().min(bytes.len());
         match answers {
             Answers::Missing => (json!({"refused": "it is not here", "missing": true}), Vec::new(), *answers),
-            Answers::Never | Answers::Whole | Answers::Stalling => {
+            Answers::Never | Answers::Whole | Answers::Stalling | Answers::Slowly => {
                 (json!({"size": size, "attempt": 1, "begins": 0}), bytes[from..].to_vec(), *answers)
             }
         }
     };
     // The one who asks may have left.
-    let _sent = stream.write_all(&[format!("{line}\n").into_bytes(), bytes].concat()).await;
+    let _sent = stream.write_all(format!("{line}\n").as_bytes()).await;
+    if answers == Answers::Slowly {
+        for byte in bytes {
+            tokio::time::sleep(seconds(20)).await;
+            let _sent = stream.write_all(&[byte]).await;
+        }
+        return;
+    }
+    let _sent = stream.write_all(&bytes).await;
     if answers == Answers::Stalling {
         std::future::pending().await
     }

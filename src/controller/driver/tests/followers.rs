@@ -44,6 +44,19 @@ fn a_unit_shows_the_end_of_a_job_elsewhere_once_it_has_all_of_its_output() {
 }
 
 #[test]
+fn output_that_comes_slowly_is_whole() {
+    let site = Site::ready(&["e1"]);
+    let (elsewhere, other) = (Elsewhere::open(&site), Owner::start(&site));
+    let (unit, job) = follow(&site, &other);
+    other.accept(job);
+    elsewhere.says(Answers::Slowly, b"slow output", 11);
+    other.end(job);
+    let passed = site.until("its end", || state(&site, &unit) == UnitState::Succeeded);
+    assert_eq!(String::from_utf8_lossy(&site.output(&unit)), "slow output");
+    assert!(passed >= seconds(11 * 20), "{passed:?}");
+}
+
+#[test]
 fn a_unit_waits_a_minute_for_the_output_of_a_job_that_has_ended_elsewhere() {
     let site = Site::ready(&["e1"]);
     let (elsewhere, other) = (Elsewhere::open(&site), Owner::start(&site));
