@@ -196,11 +196,20 @@ impl JobDriver {
 
     /// Has the units of pending jobs show what they wait for.
     pub(super) async fn show_pending(self: &Arc<Self>) -> Result<(), Error> {
-        let filter = JobFilter { states: vec![JobState::Pending], ..JobFilter::default() };
-        for row in self.store.list(filter, PAGE_MAX).await?.jobs {
-            self.show(row.id).await?;
+        let mut filter = JobFilter { states: vec![JobState::Pending], ..JobFilter::default() };
+        loop {
+            let page = self.store.list(filter.clone(), PAGE_MAX).await?;
+            for row in page.jobs {
+                let unit = self.first_unit(row.id);
+                if unit.is_some_and(|unit| unit.extra().explanation != row.explanation) {
+                    self.show(row.id).await?;
+                }
+            }
+            match page.next {
+                Some(next) => filter.before = Some(next),
+                None => return Ok(()),
+            }
         }
-        Ok(())
     }
 }
 

@@ -101,3 +101,18 @@ fn jobs_spread_over_nodes_and_no_node_gets_more_than_it_holds() {
     let loads = site.run(site.driver().store.overview()).unwrap().loads.instances;
     assert!(loads.iter().all(|load| (load.consumed, load.jobs) == (0, 0)), "{loads:?}");
 }
+
+#[test]
+fn every_pending_job_shows_what_it_waits_for() {
+    let mut options = options(Discovery::Enabled);
+    options.bounds.max_pending = 2000;
+    let site = Site::started(Fabric::new(&[], true), options);
+    let shown = |site: &Site, unit: &str| site.unit(unit).unwrap().extra_data["Explanation"].clone();
+    // More than one page of the list.
+    let units: Vec<String> = (0..1001).map(|_| site.submit(json!({})).0).collect();
+    site.until("the oldest one to say it", || shown(&site, &units[0]) != "");
+    site.operate(json!({"op": "pause"}));
+    let paused = "the controller is paused";
+    site.until("the newest one to say so", || shown(&site, &units[1000]) == paused);
+    site.until("the oldest one to say so", || shown(&site, &units[0]) == paused);
+}
