@@ -12,16 +12,16 @@ use tokio_util::sync::CancellationToken;
 use super::{AWAY, Cleaning, Service, attach, enter, enter_later, follow_in_any_case, submission};
 use crate::controller::core::{ChildId, InstanceName, JobId};
 use crate::controller::credentials::{CredentialError, Credentials};
-use crate::controller::driver::JobDriver;
+use crate::controller::driver::{JobDriver, rfc3339};
 use crate::controller::header::{Header, Purpose};
 use crate::controller::operations::{self, Operated, Refused};
 use crate::controller::options::ControllerOptions;
 use crate::controller::refusal::LINE_LIMIT;
-use crate::controller::store::{Audit, Error, Kept};
+use crate::controller::store::{Audit, Error, JobDetail, Kept};
 use crate::controller::stream;
 use crate::rpc::UnitState;
 use crate::work::Registry;
-use crate::work::jobs::{Act, JobIntake, JobReport, JobRequest, JobUnit, Jobs};
+use crate::work::jobs::{Act, JobExtra, JobIntake, JobReport, JobRequest, JobUnit, Jobs};
 use crate::work::unit::UnitId;
 
 /// The parameter that may carry the header.
@@ -125,16 +125,21 @@ impl Door {
     async fn resume(&self, driver: &Arc<JobDriver>, unit: JobUnit) -> Result<(), Error> {
         let extra = unit.extra();
         if let Some(job) = extra.job_id.map(JobId) {
-            let known = match driver.store.detail(job).await {
-                Ok(detail) => {
-                    let (node, id) = (&driver.node, unit.id().as_str());
-                    detail.holders.iter().any(|(holder, held, _)| holder == node && held == id)
+            match driver.store.detail(job).await {
+                Ok(detail) if is_unit_of(&detail, driver, &unit, &extra) => {
+                    attach(driver, job, unit.clone()).await?;
+                    // The process before may have ended before it noted that.
+                    let (node, id) = (driver.node.clone(), unit.id().to_string());
+                    let is_noted = detail.holders.contains(&(node.clone(), id.clone(), Kept::Output));
+                    return if is_noted {
+                        Ok(())
+                    } else {
+                        driver.store.hold(job, node, id, Kept::Output).await
+                    };
                 }
-                Err(Error::NoJob(_)) => false,
+                // In an older copy of the store the number may have become another job's.
+                Ok(_) | Err(Error::NoJob(_)) => {}
                 Err(error) => return Err(error),
-            };
-            if known {
-                return attach(driver, job, unit).await;
             }
             tracing::warn!(unit = %unit.id(), %job, "the store has lost this job, or is an older copy");
             let audit =
@@ -205,6 +210,15 @@ impl Door {
             "groups": [],
         }))
     }
+}
+
+/// Whether a job that the store has under the number that a unit shows is that unit's.
+fn is_unit_of(detail: &JobDetail, driver: &JobDriver, unit: &JobUnit, extra: &JobExtra) -> bool {
+    let (node, id) = (&driver.node, unit.id().as_str());
+    let is_holder = detail.holders.iter().any(|(holder, held, _)| holder == node && held == id);
+    // One that was made for a job that this node took over has shown nothing so far.
+    let created = extra.created.as_ref();
+    is_holder || created.is_none_or(|created| *created == rfc3339(detail.row.created))
 }
 
 impl Jobs for Door {

@@ -4,6 +4,7 @@
 use super::streams::{artifacts, begun, events, process, recap, status, whole};
 use super::*;
 use crate::controller::core::JobId;
+use crate::controller::store::Kept;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -228,4 +229,30 @@ fn a_line_that_a_kill_cut_is_not_in_the_way_of_the_next_attempt() {
     assert_eq!(end, "eof", "{}", String::from_utf8_lossy(&output));
     assert_eq!((counters, statuses[2].as_str()), (vec![1, 2, 1, 2, 3], "error"));
     assert!(output.ends_with(&whole(2, "successful")));
+}
+
+#[test]
+fn a_kill_before_it_is_noted_who_has_the_output_loses_nothing_of_it() {
+    let mut site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({}));
+    let child = site.running(job);
+    let noted = |site: &Site| {
+        let holders = site.job(job).holders;
+        holders
+            .iter()
+            .any(|(node, held, kept)| node.as_str() == OWN && *held == unit && *kept == Kept::Output)
+    };
+    // Neither is noted, as by a store that lost its last commits: the unit is the job's all the same.
+    for kept in [&Kept::ALL[1..], &Kept::ALL] {
+        site.run(site.driver().store.let_go_unit(OWN.into(), unit.clone(), kept)).unwrap();
+        assert!(!noted(&site));
+        site.kill();
+        site.boot();
+        site.until("it to be noted", || noted(&site));
+    }
+    site.fabric.write(&child, &whole(2, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    assert_eq!(site.ended(job).row.state, JobState::Successful);
+    assert!(noted(&site));
+    assert_eq!(site.output(&unit), whole(2, "successful"));
 }
