@@ -173,7 +173,11 @@ impl Service {
     async fn run(driver: Arc<JobDriver>, door: Door, stop: CancellationToken) -> Self {
         let service = door.service(driver.clone());
         service.registry.release_leftovers(&driver.check_prefix());
-        door.open(&driver).await;
+        tokio::select! {
+            () = door.open(&driver) => {}
+            // Thousands of units may take longer than a lease lasts.
+            () = driver.keep_lease() => {}
+        }
         tokio::spawn(async move {
             driver.run(stop.clone()).await;
             // A node that stands down keeps no house either.

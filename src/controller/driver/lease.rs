@@ -55,6 +55,16 @@ impl JobDriver {
         self.halted.lock().clone()
     }
 
+    /// Renews the lease until the driver runs, which does that itself. Never ends.
+    pub(in crate::controller) async fn keep_lease(&self) {
+        loop {
+            sleep(self.options().timers.heartbeat).await;
+            if let Err(error) = self.store.heartbeat(self.fence(), times(&self.options()), Vec::new()).await {
+                tracing::debug!(%error, "the lease is not renewed while the controller starts");
+            }
+        }
+    }
+
     /// Works until it is stopped, or stops for good: another process has a newer lease for this node ID, or it fails
     /// again and again. The node goes on without it.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
