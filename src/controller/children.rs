@@ -116,17 +116,16 @@ impl Children for RegistryChildren {
         })
     }
 
-    fn adopt(&self, request: ChildRequest) -> Doing<'_, Result<(), String>> {
+    fn adopt(&self, request: ChildRequest) -> Doing<'_, Result<bool, String>> {
         Box::pin(async move {
             if request.pod.is_some() {
-                let adopted = self.adopt_pod(&request).await?;
-                return adopted.ok_or_else(|| format!("no pod of unit {} is there", request.unit));
+                return self.adopt_pod(&request).await.map(|adopted| adopted.is_some());
             }
             let ChildRequest { unit, node, work_type, params, signed, tls, ttl: _, pod: _ } = request;
             let (node, params) = (node.to_string(), BTreeMap::from([(PARAMS.to_owned(), params)]));
             let request = AdoptRequest { node, unit, tls_client: tls, sign_work: signed, signature: None };
             let adopted = self.0.adopt_child(request, &work_type, params).await;
-            adopted.map(drop).map_err(|error| error.to_string())
+            adopted.map(|_| true).map_err(|error| error.to_string())
         })
     }
 
@@ -140,10 +139,14 @@ impl Children for RegistryChildren {
         })
     }
 
-    fn cancel(&self, unit: String) -> Doing<'_, ()> {
+    fn cancel(&self, unit: String) -> Doing<'_, bool> {
         Box::pin(async move {
-            if let Err(error) = self.0.cancel_child(&unit).await {
-                tracing::debug!(unit, %error, "a child is not cancelled");
+            match self.0.cancel_child(&unit).await {
+                Ok(_) | Err(WorkError::UnknownUnit(_) | WorkError::Released { .. }) => true,
+                Err(error) => {
+                    tracing::debug!(unit, %error, "a child is not cancelled yet");
+                    false
+                }
             }
         })
     }

@@ -16,8 +16,8 @@ use crate::controller::core::{
 };
 use crate::controller::store::Error;
 
-/// Between two tries to release a unit.
-const RELEASE: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
+/// Between two tries to cancel or release a unit.
+const AGAIN: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
 /// How long the store's counters may lag behind what came.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
@@ -37,6 +37,8 @@ impl JobDriver {
             let request = self.request(&job, &attempt).await?;
             let is_there = match request {
                 Ok(request) => self.ensure_sent(&job, &attempt, request, &mut duty).await?,
+                // Another control node may have sent it, and it may run.
+                Err(cause) if attempt.sender != self.node => return Err(Error::Unready(cause)),
                 Err(cause) => self.refuse(id, n, cause).await?,
             };
             if is_there {
@@ -49,7 +51,7 @@ impl JobDriver {
         let mut failures = 0;
         while !self.children.release(unit.clone()).await {
             failures += 1;
-            sleep(RELEASE.delay(failures)).await;
+            sleep(AGAIN.delay(failures)).await;
         }
         let job = self.store.drive(self.fence(), id, None, move |job, _| job.on_swept(n)).await?;
         // Units that began to follow the job after its end was shown.
@@ -74,11 +76,9 @@ impl JobDriver {
             {
                 // Another control node sent it, or was about to: the instance is asked.
                 return match self.children.adopt(request).await {
-                    Ok(()) => Ok(true),
-                    Err(cause) => {
-                        tracing::warn!(job = %id, cause, "a child cannot be adopted");
-                        self.unknown(id, n).await
-                    }
+                    Ok(true) => Ok(true),
+                    Ok(false) => self.unknown(id, n).await,
+                    Err(cause) => Err(Error::Unready(format!("its unit cannot be followed here: {cause}"))),
                 };
             }
             (Known::Unknown | Known::Unsent, Progress::Running | Progress::Lost | Progress::Over(_)) => {
@@ -103,7 +103,7 @@ impl JobDriver {
             return self.unknown(id, n).await;
         }
         if !self.may_act() {
-            return Err(Error::Away("the lease of this control node could not be renewed".into()));
+            return Err(Error::Unready("the lease of this control node could not be renewed".into()));
         }
         let unit = request.unit.clone();
         // Its node may not answer for long, and must not start it when it does.
@@ -127,12 +127,24 @@ impl JobDriver {
                 Ok(()) = duty.changed() => {
                     let now = *duty.borrow_and_update();
                     match now {
-                        Duty::Cancel | Duty::Release | Duty::Nothing => self.children.cancel(unit.to_owned()).await,
+                        Duty::Cancel | Duty::Release | Duty::Nothing => self.cancel(unit.to_owned()),
                         Duty::Send | Duty::Follow | Duty::Ask => {}
                     }
                 }
             }
         }
+    }
+
+    /// Has a unit cancelled, however often that has to be asked.
+    fn cancel(&self, unit: String) {
+        let children = self.children.clone();
+        tokio::spawn(async move {
+            let mut failures = 0;
+            while !children.cancel(unit.clone()).await {
+                failures += 1;
+                sleep(AGAIN.delay(failures)).await;
+            }
+        });
     }
 
     /// The control node that an ended attempt was taken over from may not have released its unit: that is done from here.
@@ -194,7 +206,8 @@ impl JobDriver {
     ) -> Result<bool, Error> {
         let (id, n, unit) = (job.id, attempt.n, attempt.unit.to_string());
         let words = words_before(job, n);
-        // A full disk makes the output wait.
+        // A full disk makes the output wait, and a cancel may have come before.
+        duty.mark_changed();
         let begun = AttemptOutput::begin(self.first_unit(id), job, n, &words);
         let mut output = self.obeying(duty, &unit, begun).await?;
         let mut stream = self.children.follow(unit.clone(), output.position()).await;
@@ -206,8 +219,7 @@ impl JobDriver {
         let (end, detail) = loop {
             match *duty.borrow_and_update() {
                 Duty::Cancel if !std::mem::replace(&mut is_cancelled, true) => {
-                    let (children, unit) = (self.children.clone(), unit.clone());
-                    tokio::spawn(async move { children.cancel(unit).await });
+                    self.cancel(unit.clone());
                 }
                 // It is lost, until there is news of it.
                 Duty::Ask => is_running = false,

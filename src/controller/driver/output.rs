@@ -138,14 +138,16 @@ pub(super) async fn close(output: &JobOutput, why: &str) -> Result<(), Error> {
     }
     let from = unit.extra().output_from;
     let known = replay(unit, from).await?;
-    if known.has_ended() || known.final_explanation() == Some(why) {
+    if known.has_ended() {
         return Ok(());
     }
     if known.whole() < known.position() {
         let cut = output.cut(from + known.whole()).await;
         cut.map_err(|source| Error::File { path: unit.output(), source })?;
     }
-    output.append(lost_line(why).into()).await;
+    if known.final_explanation() != Some(why) {
+        output.append(lost_line(why).into()).await;
+    }
     Ok(())
 }
 

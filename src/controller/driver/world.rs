@@ -156,17 +156,18 @@ pub trait Children: Send + Sync + 'static {
     /// It was refused, for this cause.
     fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<(), String>>;
 
-    /// Follows a unit that was started before, and of which nothing is left here.
+    /// Follows a unit that may have been started before, and of which nothing is left here. Returns false if its cluster
+    /// has no such pod; what a node has, shows when it is followed.
     ///
     /// # Errors
-    /// It was refused, for this cause.
-    fn adopt(&self, request: ChildRequest) -> Doing<'_, Result<(), String>>;
+    /// Why that is not possible here as things are. The unit may run all the same.
+    fn adopt(&self, request: ChildRequest) -> Doing<'_, Result<bool, String>>;
 
     /// Follows a unit from a byte of its output on.
     fn follow(&self, unit: String, from: u64) -> Doing<'_, Box<dyn ChildStream>>;
 
-    /// Has a unit cancelled, now or when its node answers.
-    fn cancel(&self, unit: String) -> Doing<'_, ()>;
+    /// Has a unit cancelled, now or when its node answers. Returns false if that has to be asked again.
+    fn cancel(&self, unit: String) -> Doing<'_, bool>;
 
     /// Notes that a unit is to be cancelled, and waits for nothing else: one that was not sent is never started.
     fn withhold(&self, unit: String) -> Doing<'_, ()>;

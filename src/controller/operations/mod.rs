@@ -63,7 +63,7 @@ impl From<Error> for Refused {
     fn from(error: Error) -> Self {
         let code = match &error {
             Error::Away(_) => "store_away",
-            Error::Fenced(_) | Error::Expired(_) => "owner_away",
+            Error::Fenced(_) | Error::Expired(_) | Error::Unready(_) => "owner_away",
             Error::NoJob(_) | Error::NoInstance(_) | Error::NoGroup(_) | Error::NoDependency(_) => {
                 "not_found"
             }

@@ -11,6 +11,9 @@ pub enum Error {
     /// The database cannot be reached or does not work. Nothing is known to have changed; verbs may be repeated.
     #[error("the store is away: {0}")]
     Away(String),
+    /// What a job needs besides the store is not there yet. It is tried again.
+    #[error("{0}")]
+    Unready(String),
     /// The writer no longer owns what it writes to. It must stand down.
     #[error(transparent)]
     Fenced(#[from] Fenced),

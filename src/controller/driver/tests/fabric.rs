@@ -391,8 +391,8 @@ impl Children for FakeChildren {
         })
     }
 
-    fn adopt(&self, request: ChildRequest) -> Doing<'_, Result<(), String>> {
-        Box::pin(async move { Err(format!("nothing of {} was lost here", request.unit)) })
+    fn adopt(&self, _request: ChildRequest) -> Doing<'_, Result<bool, String>> {
+        Box::pin(async { Ok(false) })
     }
 
     fn follow(&self, unit: String, from: u64) -> Doing<'_, Box<dyn ChildStream>> {
@@ -402,13 +402,13 @@ impl Children for FakeChildren {
         Box::pin(async move { Box::new(stream) as Box<dyn ChildStream> })
     }
 
-    fn cancel(&self, unit: String) -> Doing<'_, ()> {
+    fn cancel(&self, unit: String) -> Doing<'_, bool> {
         self.fabric.change(|units| {
             if let Some(local) = units.local.get_mut(&unit) {
                 local.is_cancelled = true;
             }
         });
-        Box::pin(async {})
+        Box::pin(async { true })
     }
 
     fn release(&self, unit: String) -> Doing<'_, bool> {
@@ -424,7 +424,8 @@ impl Children for FakeChildren {
     }
 
     fn withhold(&self, unit: String) -> Doing<'_, ()> {
-        self.cancel(unit)
+        drop(self.cancel(unit));
+        Box::pin(async {})
     }
 
     fn let_act(&self, may_act: bool) {
