@@ -1,13 +1,24 @@
 """Configuration errors as an operator sees them: file, line, directive, and the allowed values."""
 
 import json
+import re
 import subprocess
+import sys
 
 import pytest
 
-from mesh import MESHD, ROOT, environment
+from mesh import MESHCTL, MESHD, ROOT, environment
 
 NODE = "- node:\n    id: a\n- local-only\n"
+#: One that names a server and nothing else.
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: a
+contexts: [{name: a, context: {cluster: a, user: a}}]
+clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: a, user: {token: hidden}}]
+"""
 
 
 def refused(*args):
@@ -114,12 +125,39 @@ def test_a_control_socket_that_is_in_use(mesh):
     assert first.answers()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "conf.d").glob("*.yml")), ids=lambda path: path.name)
-def test_the_worked_examples_start(mesh, path):
-    """Unchanged except for paths that only exist on a real machine, and for addresses outside of it."""
-    node = mesh.node(path.stem.partition("-")[2])
-    text = path.read_text().replace("/run/meshd/", f"{mesh.dir}/").replace("/var/lib/meshd", f"{mesh.dir}/data")
-    text = text.replace("hop.example.org:27199", "127.0.0.1:1").replace("port: 27199", "port: 0")
+EXAMPLES = pytest.mark.parametrize("path", sorted((ROOT / "conf.d").glob("*.yml")), ids=lambda path: path.name)
+
+
+def fitted(mesh, path):
+    """A node with an example's configuration, unchanged except for paths and a program that only exist on a real machine,
+    and for addresses outside of it."""
+    text = path.read_text()
+    name, socket = re.search(r"id: (\w+)", text)[1], re.search(r"filename: /run/meshd/(\S+)", text)[1]
+    if "/etc/meshd/" in text:
+        make = [["cert", "init", "--commonname", "a", "--key", "ecdsa", "--outcert", f"{mesh.dir}/db.pem", "--outkey", f"{mesh.dir}/ca.key"],
+                ["key", "generate", "--type", "ed25519", "--private", f"{mesh.dir}/work.key", "--public", f"{mesh.dir}/work.pub"]]
+        for words in make:
+            subprocess.run([MESHCTL, *words], check=True, capture_output=True, env=environment(), timeout=60)
+        (mesh.dir / "db.password").write_text("hidden\n")
+        (mesh.dir / "db.password").chmod(0o600)
+        (mesh.dir / "kubeconfig").write_text(KUBECONFIG)
+    for there, here in [("/run/meshd/", f"{mesh.dir}/"), ("/var/lib/meshd", f"{mesh.dir}/data"), ("/etc/meshd/", f"{mesh.dir}/"),
+                        ("hop.example.org:27199", "127.0.0.1:1"), ("db1.example.org,db2.example.org", "127.0.0.1:1,127.0.0.1:2"),
+                        ("port: 27199", "port: 0"), ("command: ansible-runner", f"command: {sys.executable}")]:
+        text = text.replace(there, here)
+    node = mesh.node(name)
     node.config.write_text(text)
-    node.socket = mesh.dir / f"{node.name}.sock"
-    node.start()
+    node.socket = mesh.dir / socket
+    return node
+
+
+@EXAMPLES
+def test_the_worked_examples_start(mesh, path):
+    fitted(mesh, path).start()
+
+
+@EXAMPLES
+def test_a_check_finds_nothing_wrong_with_the_worked_examples(mesh, path):
+    config = fitted(mesh, path).config
+    checked = subprocess.run([MESHD, "check", config], capture_output=True, text=True, env=environment(), timeout=60)
+    assert checked.returncode == 0 and "\nfine: node " in f"\n{checked.stdout}", checked
