@@ -19,7 +19,7 @@ QUALIFIED = re.compile(r"`((?:\w+::)+[\w…*]+)`")
 WORD = re.compile(r"[A-Za-z_]\w*")
 #: Files that a page creates, or that its reader has.
 NOT_HERE = {
-    "/etc/meshd/meshd.yml", "/etc/meshd/credentials/prod.yml", "/etc/meshd/credentials/quay.yml", "NAME.yml",
+    "/etc/meshd/meshd.yml", "/etc/meshd/credentials/prod.yml", "/etc/meshd/credentials/quay.yml", "/etc/meshd/credentials/git.yml", "NAME.yml",
     "site.yml", "vars.yml", "collections/requirements.yml", "roles/requirements.yml",
 }
 
