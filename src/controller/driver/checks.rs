@@ -146,8 +146,7 @@ impl JobDriver {
     /// How forks are counted now.
     pub(super) fn rates(&self) -> Rates {
         let options = self.options();
-        let surroundings = Surroundings::read(|name| std::env::var(name).ok());
-        surroundings.rates(options.forks_per_cpu, options.mib_per_fork, options.memory_reserve)
+        Surroundings::of_process().rates(options.forks_per_cpu, options.mib_per_fork, options.memory_reserve)
     }
 
     /// Computes the capacity of every instance that was measured at those rates.
@@ -180,7 +179,7 @@ impl JobDriver {
         name: &InstanceName,
         report: Result<HealthReport, Vec<String>>,
     ) -> impl Fn(&mut Registry, Time) -> Result<(), Error> + Send + use<> {
-        let surroundings = Surroundings::read(|name| std::env::var(name).ok());
+        let surroundings = Surroundings::of_process();
         let report = report.map(|it| if *name == self.node { surroundings.correct(it) } else { it });
         let (name, rates) = (name.clone(), self.rates());
         move |registry: &mut Registry, now| {

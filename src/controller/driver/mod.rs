@@ -39,6 +39,7 @@ use self::world::{Children, Mesh};
 use super::core::{
     AttemptNo, Duty, Evidence, Fence, InstanceName, Job, JobId, LeaseTimes, Offer, Patience, Tenure, Time,
 };
+use super::health::Surroundings;
 use super::options::ControllerOptions;
 use super::peer::PeerClient;
 use super::projects::ProjectCache;
@@ -245,7 +246,14 @@ impl JobDriver {
                 self.take_over(lost).await?;
             }
         }
-        self.store.remove_drained().await.map(drop)
+        self.store.remove_drained().await?;
+        // Another pod has another name: this one does not come back.
+        if self.store.is_shared() && Surroundings::of_process().is_in_pod() {
+            for instance in self.store.remove_lost_control_nodes().await? {
+                tracing::warn!(%instance, "a lost control node is not registered any more");
+            }
+        }
+        Ok(())
     }
 
     /// Has a pass made. Returns whether another one should follow at once.

@@ -14,6 +14,11 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
+    /// Those of this process.
+    pub fn of_process() -> Self {
+        Self::read(|name| std::env::var(name).ok())
+    }
+
     /// Reads them by `variable`. Rates that are no positive numbers are ignored.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let rate = |name| variable(name)?.trim().parse().ok().filter(|rate| *rate > 0);
@@ -25,6 +30,11 @@ impl Surroundings {
             memory: given("SYSTEM_TASK_ABS_MEM").map(|text| memory_from_override(&text)),
             in_pod: given("KUBERNETES_SERVICE_HOST").is_some(),
         }
+    }
+
+    /// Whether the node runs in a pod.
+    pub fn is_in_pod(&self) -> bool {
+        self.in_pod
     }
 
     /// How forks are counted on every instance, from the settings: forks per processor, MiB per fork, bytes that jobs

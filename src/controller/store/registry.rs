@@ -14,7 +14,8 @@ use super::jobs::{self, OPEN};
 use super::sql::{Lock, Sql, values};
 use super::{Store, schema};
 use crate::controller::core::{
-    Attempt, Group, GroupName, Instance, InstanceName, JobId, MemberChange, NodeState, Time, member_changes,
+    Attempt, Group, GroupName, Instance, InstanceName, JobId, MemberChange, NodeState, NodeType, Time,
+    member_changes,
 };
 
 /// All instances and groups.
@@ -265,6 +266,32 @@ impl Store {
                 sql.lock(Lock::Pass)?;
             }
             for mut row in drained {
+                let name = row.take()?;
+                if open_attempts(sql, &name)? == 0 {
+                    remove(sql, &name)?;
+                    removed.push(name);
+                }
+            }
+            Ok(removed)
+        })
+        .await
+    }
+
+    /// Removes control nodes that are lost, and for which nothing waits: their jobs have other owners, no child of a job is
+    /// left on them, and no pending job needs a payload of theirs.
+    pub async fn remove_lost_control_nodes(&self) -> Result<Vec<InstanceName>, Error> {
+        self.write(|sql| {
+            let query = format!(
+                "SELECT name FROM instance WHERE node_type = $1 AND node_state = $2 \
+                 AND NOT EXISTS (SELECT 1 FROM lease WHERE node = instance.name AND expires > $3) \
+                 AND NOT EXISTS (SELECT 1 FROM job WHERE controller_node = instance.name AND {OPEN}) \
+                 AND NOT EXISTS (SELECT 1 FROM holder JOIN job ON job.id = holder.job \
+                 WHERE holder.node = instance.name AND has = $4 AND state IN ('pending', 'waiting')) ORDER BY id"
+            );
+            let now = sql.now();
+            let values = values![NodeType::Control, NodeState::Unavailable, now, Kept::Payload.name()];
+            let mut removed = Vec::new();
+            for mut row in sql.query(&query, values)? {
                 let name = row.take()?;
                 if open_attempts(sql, &name)? == 0 {
                     remove(sql, &name)?;

@@ -9,6 +9,7 @@ both![
     reserved_groups_stay,
     a_group_with_running_jobs_stays,
     a_drained_instance_goes_after_its_last_job,
+    a_lost_control_node_goes_once_nothing_waits_for_it,
     what_a_dead_node_held_is_over,
     counts_and_audit,
 ];
@@ -150,6 +151,35 @@ async fn a_drained_instance_goes_after_its_last_job(site: Site) {
     assert_eq!(members(&registry, "default").len(), 1);
     let gone = store.drain_instance(None, node).await;
     assert!(matches!(gone, Err(Error::NoInstance(_))));
+}
+
+async fn a_lost_control_node_goes_once_nothing_waits_for_it(site: Site) {
+    let (store, c1) = site.ready().await;
+    let (running, waiting) = (submit(&store, "u1").await, submit(&store, "u2").await);
+    let pending = Submission { impact: 99, ..submission("u3") };
+    let pending = store.submit(pending, 9).await.unwrap().id();
+    place(&store, &c1).await;
+    accept(&store, &c1, running).await.unwrap();
+    let removed = async || store.remove_lost_control_nodes().await.unwrap();
+    let lose = |registry: &mut Registry, _| {
+        registry.instance_mut(&"c1".into())?.instance.on_lost();
+        Ok(())
+    };
+    store.change_registry(None, lose).await.unwrap();
+    assert_eq!(removed().await, [], "its lease is valid");
+    let expire = "UPDATE lease SET expires = 1 WHERE node = 'c1'";
+    store.write(move |sql| sql.execute(expire, &[])).await.unwrap();
+    assert_eq!(removed().await, [], "it owns jobs");
+    let c2 = start(&store, "c2").await;
+    store.take_over(c2.clone(), "c1".into(), OnLoss::TakeOver).await.unwrap();
+    assert_eq!(removed().await, [], "pending and waiting jobs may need their payload");
+    accept(&store, &c2, waiting).await.unwrap();
+    store.cancel(None, pending).await.unwrap();
+    assert_eq!(removed().await, ["c1".into()]);
+    assert_eq!(removed().await, []);
+    let registry = store.registry().await.unwrap();
+    assert!(!registry.instances.iter().any(|record| record.instance.name.as_str() == "c1"));
+    assert_eq!(store.job(running).await.unwrap().state, JobState::Running);
 }
 
 async fn what_a_dead_node_held_is_over(site: Site) {
