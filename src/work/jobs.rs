@@ -105,7 +105,7 @@ pub fn private_dir(unit: &str) -> String {
 /// ExtraData of a job's unit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-#[expect(missing_docs, reason = "the keys are specified in docs/controller.md")]
+#[expect(missing_docs, reason = "the keys are specified in docs/controller-reference.md")]
 pub struct JobExtra {
     #[serde(rename = "JobID", skip_serializing_if = "Option::is_none")]
     pub job_id: Option<i64>,

@@ -123,7 +123,7 @@ pub(in crate::cli) struct Filter {
     /// Only those created at this time or later, such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only those created before this time
+    /// Only those created at this time or earlier
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     /// At most that many

@@ -69,7 +69,7 @@ impl Findings {
         if limits.user.is_none() {
             self.warn(format!(
                 "the work type {local} (localtype) runs as the daemon's own user, beside its keys and credentials: \
-                 give it another one by `user`"
+                 give it another one by `user`, unless jobs sync projects, which need this one"
             ));
         }
     }
