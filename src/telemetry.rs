@@ -1,17 +1,24 @@
 //! The log: structured lines on standard output, as receptor writes them there.
 //!
 //! Levels are receptor's names; what other crates log shows from `debug` on. Values are fields, never part
-//! of the sentence. The level can change while the process runs.
+//! of the sentence. The level can change while the process runs. A thread of its own writes the lines, so that whoever
+//! takes them too slowly, or no longer, holds up the log alone.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tracing::level_filters::LevelFilter;
+use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
+
+/// Lines that wait to be written. Those that come then are lost, and their number is told.
+const WAITING: usize = 4096;
 
 /// How much is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,18 +81,54 @@ impl Log {
     }
 }
 
-/// Starts logging for the whole process. `trace` shows single packets, too.
-pub(crate) fn start(level: LogLevel, trace: bool) -> Log {
+/// Starts logging for the whole process. `trace` shows single packets, too. The last lines are written when the guard is
+/// dropped.
+pub(crate) fn start(level: LogLevel, trace: bool) -> (Log, WorkerGuard) {
     let (filter, handle) = reload::Layer::new(filter(level, trace));
     let colours = std::io::stdout().is_terminal();
-    let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_target(false);
+    let (lines, guard) = Lines::written_to(std::io::stdout(), WAITING);
+    let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_target(false).with_writer(lines);
     // A second start in one process (as in tests) keeps the first one's settings.
     let _started = tracing_subscriber::registry().with(lines).with(filter).try_init();
     let apply = Arc::new(move |filter| {
         // Fails only if the log was never started.
         let _unused = handle.reload(filter);
     });
-    Log { current: Arc::new(Mutex::new((level, trace))), apply }
+    (Log { current: Arc::new(Mutex::new((level, trace))), apply }, guard)
+}
+
+/// The way of a line to the thread that writes it.
+struct Lines {
+    to: NonBlocking,
+    /// Lost lines whose number was told.
+    told: AtomicUsize,
+}
+
+impl Lines {
+    fn written_to(to: impl Write + Send + 'static, waiting: usize) -> (Self, WorkerGuard) {
+        let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(waiting);
+        let (to, guard) = builder.thread_name("log").finish(to);
+        (Self { to, told: AtomicUsize::new(0) }, guard)
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = NonBlocking;
+
+    fn make_writer(&'a self) -> NonBlocking {
+        let (mut to, lost) = (self.to.clone(), self.to.error_counter());
+        let (known, told) = (lost.dropped_lines(), self.told.load(Ordering::Relaxed));
+        if known > told {
+            let missing = known - told;
+            // What cannot be written is lost as well, and told with the next line.
+            let _never =
+                to.write_all(format!("{missing} lines of the log are lost: it was not read\n").as_bytes());
+            if lost.dropped_lines() == known {
+                self.told.store(known, Ordering::Relaxed);
+            }
+        }
+        to
+    }
 }
 
 fn filter(level: LogLevel, trace: bool) -> Targets {
@@ -100,4 +143,48 @@ fn filter(level: LogLevel, trace: bool) -> Targets {
     // QUIC logs errors when the node below it stops, which is how a node ends.
     let quic = if own >= LevelFilter::DEBUG { others } else { LevelFilter::OFF };
     Targets::new().with_target("meshd", own).with_target("quinn", quic).with_default(others)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// A reader that takes a line when it is told to.
+    struct Slow(Receiver<()>, Sender<String>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.recv().map_err(std::io::Error::other)?;
+            let _never = self.1.send(String::from_utf8_lossy(bytes).into_owned());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_log_that_is_not_read_holds_up_nobody_and_tells_what_is_lost() {
+        let ((take, taking), (sent, lines)) = (channel(), channel());
+        let (log, guard) = Lines::written_to(Slow(taking, sent), 4);
+        (0..100).for_each(|n| log.make_writer().write_all(format!("line {n}\n").as_bytes()).unwrap());
+        (0..1000).for_each(|_| take.send(()).unwrap());
+        let mut read = Vec::new();
+        while read.iter().all(|line: &String| !line.contains("are lost")) {
+            log.make_writer().write_all(b"later\n").unwrap();
+            read.extend(lines.try_iter());
+        }
+        drop(guard);
+        read.extend(lines.try_iter());
+        assert_eq!(read[0], "line 0\n");
+        let kept = read.iter().filter(|line| line.starts_with("line")).count();
+        let lost = |line: &String| -> Option<usize> {
+            line.strip_suffix(" lines of the log are lost: it was not read\n")?.parse().ok()
+        };
+        let lost: usize = read.iter().filter_map(lost).sum();
+        assert!(kept < 10 && kept + lost >= 100, "{kept} of 100 were written, {lost} are missing");
+    }
 }

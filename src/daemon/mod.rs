@@ -94,7 +94,7 @@ pub(crate) fn main(args: Vec<String>, ask_to_sign: fn(&Names) -> bool) -> ExitCo
     if let Some(code) = certificates::run(&loaded.config, ask_to_sign) {
         return code;
     }
-    let log = telemetry::start(loaded.config.log_level, loaded.config.trace);
+    let (log, _last_lines) = telemetry::start(loaded.config.log_level, loaded.config.trace);
     crate::os::rlimit::raise();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = match runtime.enable_all().event_interval(EVENT_INTERVAL).build() {

@@ -1,7 +1,12 @@
-"""Scarce resources: no inotify instance, few descriptors. Units still end, with all of their output."""
+"""Scarce resources: no inotify instance, few descriptors, a log that nobody reads. Units still end, with all of their
+output.
+"""
 
 import concurrent.futures
+import fcntl
+import os
 import subprocess
+import termios
 import time
 
 import pytest
@@ -70,3 +75,35 @@ def test_more_at_once_than_there_are_descriptors_for(mesh):
     for number, unit in enumerate(units):
         assert node.results(unit) == b"%d\n" % number
         until("the end", lambda unit=unit: node.unit(unit)["StateName"] == "Succeeded")
+
+
+def test_a_log_that_nobody_reads_holds_up_nobody(mesh):
+    node = mesh.node("alone", work=WORK, level="debug")
+    end, log = os.pipe()
+    size = fcntl.fcntl(log, fcntl.F_SETPIPE_SZ, 4096)
+    command = [str(MESHD), "--config", str(node.config)]
+    node.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(**{MARK: str(mesh.dir)}))
+    os.close(log)
+
+    def is_full():
+        run_one(node)
+        return int.from_bytes(fcntl.ioctl(end, termios.FIONREAD, bytes(4)), "little") > size - 1024
+
+    until("an answer", node.answers)
+    until("a full pipe", is_full, 60)
+    for _ in range(50):
+        run_one(node)
+    with open(end, errors="replace") as lines:
+        first = lines.readline()
+        assert "starting" in first, first
+        # The pipe is full again, and the last lines wait for nobody.
+        node.stop()
+        rest = lines.read()
+    assert rest.count("\n") > 10, rest
+
+
+def run_one(node):
+    with node.control() as control:
+        unit = control.submit("alone", "cat", b"x")["unitid"]
+    assert node.results(unit) == b"x"
+    node.command(f"work release {unit}")
