@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import struct
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import postgres
 import trust
 from client import ControlError
+from controller_pair import Pair
 from mesh import MESHCTL, Mesh, until
 from test_controller import STAND_IN, ask, command_type, ended, job, stream, wrote
 from trust import run
@@ -494,3 +496,22 @@ def test_a_job_on_a_go_node_is_taken_over_and_runs_once(go_site, tmp_path, is_ov
     assert len([line for line in go_site.starts.read_text().splitlines() if child in line]) == 1
     clean(go_site, "c1", "c2")
     until("the Go node to have no units", lambda: theirs.command("work list") == {}, 60)
+
+
+def test_a_control_node_whose_clock_is_wrong_blames_no_other(site, tmp_path):
+    c1, c2 = site["c1"], site["c2"]
+    (tmp_path / "clock").write_bytes(struct.pack("l", -90))
+    shim = Pair.compile(tmp_path / "skewed_clock.so")
+    c2.variables = {"LD_PRELOAD": str(shim), "SKEWED_CLOCK": str(tmp_path / "clock")}
+    c2.restart()
+    beats = set()
+
+    def has_looked():
+        instances = {one["name"]: one for one in ask(c1, "instance.list")["instances"]}
+        blamed = {name: one["errors"] for name, one in instances.items() if name != "c2" and one["errors"]}
+        assert not blamed, blamed
+        if seen(site, "c2", "e1"):
+            beats.add(instances["c2"]["last_seen"])
+        return len(beats) > 10
+
+    until("c2 to have looked at the others often", has_looked, 60)

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::world::NodeView;
-use crate::controller::core::{InstanceName, NodeType, Offer, SIGHTING_LIFE, Time};
+use crate::controller::core::{CLOCK_TOLERANCE, InstanceName, NodeType, Offer, SIGHTING_LIFE, Time};
 use crate::controller::options::{ControllerOptions, Discovery};
 use crate::controller::store::{Error, InstanceRecord, Observed, Registry, Store};
 
@@ -57,7 +58,7 @@ impl Sightings {
     }
 
     /// How far the clock of each node is off, where that is known.
-    pub(super) fn offsets(&self) -> BTreeMap<InstanceName, Duration> {
+    fn offsets(&self) -> BTreeMap<InstanceName, Duration> {
         self.0.iter().filter_map(|(name, sighted)| Some((name.clone(), sighted.offset?))).collect()
     }
 
@@ -161,11 +162,16 @@ pub(super) async fn register(
     store: &Store,
     nodes: Vec<NodeView>,
     own: Own,
-    offsets: BTreeMap<InstanceName, Duration>,
+    sightings: &Sightings,
     options: ControllerOptions,
 ) -> Result<(), Error> {
     let mut current = store.registry().await?;
-    if !apply(&mut current, &nodes, &own, &offsets, &options, store.now().await?)? {
+    let now = store.now().await?;
+    let wall = Time(Timestamp::now().as_millisecond());
+    // By a clock that is wrong itself all others are. SQLite has no other clock.
+    let is_off = store.is_shared() && wall.since(now).max(now.since(wall)) > CLOCK_TOLERANCE;
+    let offsets = if is_off { BTreeMap::new() } else { sightings.offsets() };
+    if !apply(&mut current, &nodes, &own, &offsets, &options, now)? {
         return Ok(());
     }
     let change =

@@ -217,7 +217,7 @@ impl JobDriver {
         sightings.note(&nodes, Instant::now(), Timestamp::now().as_millisecond());
         let own = Own { name: self.node.clone(), signs: self.mesh.signs() };
         let options = ControllerOptions::clone(&self.options());
-        discovery::register(&self.store, nodes, own, sightings.offsets(), options).await?;
+        discovery::register(&self.store, nodes, own, sightings, options).await?;
         let seen = sightings.report(&self.node, Instant::now());
         let known: BTreeSet<InstanceName> =
             self.store.registry().await?.plain_instances().into_iter().map(|one| one.name).collect();
