@@ -17,6 +17,7 @@ import trust
 from client import ControlError
 from mesh import ANSIBLE_RUNNER, command_type, environment, free_port, until
 from project import INVENTORY
+from test_callers import Tunnel
 
 #: Ansible takes a while to start, and several do here at a time.
 PATIENCE = 240
@@ -349,6 +350,14 @@ def test_jobs_of_class_control_run_on_the_control_node_and_come_from_admins_alon
         one = ended(control, number)
         assert (one["state"], one["execution_node"], one["kind"]) == ("successful", "control", kind), (one, said(control, unit))
         assert [attempt["work_type"] for attempt in one["attempts"]] == ["local"]
+    next(one for one in control.directives if "work-controller" in one)["work-controller"]["verifysignature"] = False
+    control.write_config()
+    assert control.command("reload")["Success"] is True
+    before = ask(control, "job.list")["jobs"]
+    for kind in ("project_update", "system"):
+        with Tunnel(nodes["e1"], "control") as client, pytest.raises(ControlError, match="it needs admin rights"):
+            client.submit("control", "controller", json.dumps({"controller": 1, "kind": kind}).encode() + b"\n" + payload)
+    assert ask(control, "job.list")["jobs"] == before
 
 
 def publish(server, name, repository):
