@@ -2,10 +2,12 @@
 
 import json
 import multiprocessing
+import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -15,6 +17,7 @@ from conftest import scoped_mesh
 from mesh import ANSIBLE_RUNNER, MESHCTL, RECEPTORCTL, ROOT, VENV, command_type, environment, until
 from playbooks import FIVE
 from test_controller import ask, ended, job
+from test_controller import runner as stand_in
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +86,55 @@ def test_a_playbook_leaves_what_it_leaves_without_a_mesh(nodes, tmp_path, way):
     if way == "timeout":
         assert "timed out" in one["explanation"], one
     until("nothing is left there", lambda: nodes["e1"].command("work list") == {})
+
+
+@pytest.fixture
+def apart(mesh, tmp_path):
+    """control - e1, of which e1 alone has ansible-runner: on this machine both would clean up the same directory."""
+    mesh.runs = tmp_path / "runs"
+    mesh.runs.mkdir()
+    settings = {"discovery": "enabled", "rundir": str(mesh.runs), "poll": "1s", "heartbeat": "200ms", "ownerlostafter": "10s"}
+    mesh.node("control", listen=True, work=[stand_in("local")], extra=[{"work-controller": settings}])
+    mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
+    mesh.start()
+    until("both runners' answers", lambda: ready(mesh["control"]) == {"control", "e1"}, 60)
+    return mesh
+
+
+def test_a_clean_up_deletes_old_directories_of_this_controller_alone(apart, tmp_path):
+    """The old one is of a job that was to leave it, and was kept alive in silence."""
+    control, hours_ago = apart["control"], time.time() - 2 * 3600
+    go = tmp_path / "go"
+    quiet = playbooks.Playbook(f"    - ansible.builtin.wait_for: {{path: {go}, timeout: 300}}\n", "successful", 0, {})
+    header = {"controller": 1, "cleanup": False, "runner": {"keepalive": 1}}
+    unit, number = submit(control, json.dumps(header).encode() + b"\n" + playbooks.transmit(quiet.write(tmp_path / "quiet")))
+    with control.control() as client:
+        stream = client.results(unit, 0)
+        assert any(b'"keepalive"' in line for line in stream), "it ended without a word"
+        go.touch()
+    one = ended(control, number, 90)
+    assert (one["state"], one["execution_node"]) == ("successful", "e1"), one
+    until("nothing is left there", lambda: apart["e1"].command("work list") == {})
+    old = apart.runs / f"meshd_{one['attempts'][0]['unit']}"
+    assert (old / "project" / "site.yml").exists(), list(apart.runs.iterdir())
+
+    unit, number = submit(control, playbooks.transmit(FIVE["cancelled"].write(tmp_path / "active")))
+    waits_in(control, unit)
+    active = apart.runs / f"meshd_{job(control, number)['attempts'][0]['unit']}"
+    install = ask(control, "ping")["install"]
+    of_others = [apart.runs / "awx_77_abcdefgh", apart.runs / f"meshd_c{int(install, 16) ^ 1:08x}n1a1r00000000"]
+    young = apart.runs / f"meshd_c{install}n77a1r00000000"
+    for directory in (*of_others, young):
+        directory.mkdir()
+    for directory in (old, active, *of_others):
+        os.utime(directory, (hours_ago, hours_ago))
+    assert ask(control, "cleanup") == {"instances": ["control", "e1"]}
+    until("the old one to be gone", lambda: not old.exists(), 60)
+    until("the clean-ups to end", lambda: not [one for one in control.command("work list") if one.startswith(f"c{install}k")], 60)
+    assert set(apart.runs.iterdir()) == {active, *of_others, young}
+    ask(control, "job.cancel", id=number)
+    assert ended(control, number, 90)["state"] == "canceled"
+    until("the active one to be gone", lambda: not active.exists())
 
 
 def test_the_pipeline_of_ansible_runner_with_receptorctl(nodes, tmp_path):
