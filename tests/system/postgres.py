@@ -68,6 +68,18 @@ class Postgres:
         self.sql(f"CREATE DATABASE meshd{self.databases}")
         return f"meshd{self.databases}"
 
+    def require_password(self, database, password):
+        """From now on clients over TCP need the password for this database."""
+        self.sql(f"ALTER USER meshd PASSWORD '{password}'")
+        rules = self.dir / "data" / "pg_hba.conf"
+        rules.write_text(f"host {database} all 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        self.sql("SELECT pg_reload_conf()")
+
+    def dump(self, database):
+        """All that is stored in it, as SQL."""
+        command = [programs() / "pg_dump", "-h", self.dir, "-p", str(self.port), "-U", "meshd", "-d", database]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
     def url(self, database, port=None):
         return f"postgresql://meshd@127.0.0.1:{port or self.port}/{database}?sslmode=disable"
 

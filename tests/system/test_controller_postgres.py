@@ -1,0 +1,71 @@
+"""PostgreSQL as the store of a controller: what is in it."""
+
+import json
+
+from mesh import ANSIBLE_RUNNER, command_type, until
+from test_controller import ask, ended
+from test_controller_cli import LOCAL, Secrets, arguments, on_a_terminal, unpacked
+from test_controller_many import controller, keys, pytestmark, runner, runs, server  # noqa: F401
+from test_controller_projects import output_so_far
+
+
+def test_no_secret_is_in_the_store_a_log_a_status_or_an_argument(mesh, server, keys, tmp_path):  # noqa: F811
+    """The password of the database, wrong and right, and what a job brings."""
+    canary, database = "canary-81c7", server.database()
+    server.require_password(database, f"{canary}-database")
+    password = tmp_path / "password"
+    password.touch(0o600)
+    password.write_text(f"{canary}-wrong")
+    (tmp_path / "vars.yml").write_text(f"word: {canary}-e\n")
+    (tmp_path / "vault").write_text(f"{canary}-vault\n")
+    go = tmp_path / "go"
+    (tmp_path / "project").mkdir()
+    wait = f"- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.wait_for: {{path: {go}}}\n"
+    (tmp_path / "project" / "site.yml").write_text(f"{wait}    - ansible.builtin.assert: {{that: word == '{canary}-e'}}\n")
+    (tmp_path / "project" / "hosts").write_text(f"a {LOCAL}\n")
+    (tmp_path / "run").mkdir()
+    extra = controller(server.url(database), keys, tmp_path / "run", storepasswordfile=str(password), lostafter="60s")
+    c1 = mesh.node("c1", listen=True, work=[runner("local")], extra=extra, level="debug")
+    work = [command_type("ansible-runner", str(ANSIBLE_RUNNER), "worker", runtime=True)]
+    e1 = mesh.node("e1", peers=["c1"], work=work, level="debug")
+    looks = Secrets(canary)
+    mesh.start()
+    until("the password to be refused", lambda: "password authentication failed" in (ask(c1, "ping")["store"]["error"] or ""))
+    shown = [json.dumps(ask(c1, "ping"))]
+    password.write_text(f"{canary}-database\n")
+    until("the store to be there", lambda: ask(c1, "ping")["store"]["up"], 60)
+    until("e1 to be ready", lambda: {i["name"]: i["capacity"] for i in ask(c1, "instance.list")["instances"]}.get("e1"), 60)
+    words = ["job", "run", tmp_path / "project", "-p", "site.yml", "-i", tmp_path / "project" / "hosts", "-K"]
+    words += ["-e", f"@{tmp_path / 'vars.yml'}", "--vault-password-file", tmp_path / "vault", "--detach"]
+    code, said = on_a_terminal(arguments(c1, *words), {"BECOME password: ": f"{canary}-K\n"})
+    assert code == 0, said
+    (number,) = (one["id"] for one in ask(c1, "job.list")["jobs"])
+    unit = runs(c1, number)["unit"]
+    until("the playbook to wait", lambda: b"playbook_on_task_start" in output_so_far(c1, unit), 60)
+    # They did get there.
+    (payload,) = (path.read_bytes() for path in e1.unit_dir("").glob("*/stdin") if path.stat().st_size)
+    assert all(f"{canary}-{word}".encode() in unzipped(payload) for word in ("e", "K", "vault"))
+
+    def look():
+        shown.extend(json.dumps(node.command("work list")) for node in (c1, e1))
+        asked = [("job.get", {"id": number}), ("job.explain", {"id": number}), ("job.list", {}), ("instance.list", {}), ("ping", {})]
+        shown.extend(json.dumps(ask(c1, op, **more)) for op, more in asked)
+
+    look()
+    go.touch()
+    one = ended(c1, number)
+    assert one["state"] == "successful", (one, c1.results(unit))
+    look()
+    looks.over.set()
+    looks.join()
+    assert looks.looks > 3 and looks.found == set()
+    dump = server.dump(database)
+    assert "unix:" in dump and "COPY meshd.job " in dump, dump[:2000]
+    texts = [*shown, said, dump, c1.results(unit).decode(), (server.dir / "log").read_text(), *mesh.logs().values()]
+    assert [text[max(0, text.index(canary) - 300) :][:600] for text in texts if canary in text] == []
+
+
+def unzipped(payload):
+    """The files of a runner's stream."""
+    _, files = unpacked(payload)
+    return b"".join(content for _, content in files.values())
