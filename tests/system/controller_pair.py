@@ -14,7 +14,7 @@ import threading
 import time
 
 import postgres
-from controller_world import World
+from controller_world import World, leave_out
 from mesh import MESHCTL
 from trust import run
 
@@ -43,6 +43,7 @@ class Pair(World):
     def compile(target):
         """The library that skews clocks; None where no C compiler is."""
         if shutil.which("cc") is None:
+            leave_out("no clock is wrong, as there is no C compiler (cc)")
             return None
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", target, SKEWED_CLOCK], check=True, capture_output=True)
         return target

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 
 from client import ControlError
 from mesh import command_type, until
@@ -91,6 +92,8 @@ class World:
         for name in self.executions:
             self.attach(name, [self.runner("ansible-runner")], [])
         self.small = [self.controls[0], self.executions[-1]] if os.geteuid() == 0 else []
+        if not self.small:
+            leave_out("no disk gets full, as only root can mount a small one")
         for name in self.small:
             mesh[name].datadir.mkdir()
             place = ["-t", "tmpfs", "-o", f"size={DISK},mode=0700", "tmpfs", str(mesh[name].datadir)]
@@ -396,6 +399,12 @@ class World:
             relay.close()
         for name in self.small:
             subprocess.run(["umount", "--lazy", str(self.mesh[name].datadir)], check=True)
+
+
+def leave_out(what):
+    """Says aloud that there is a kind of fault that cannot be made here; where nothing may be missing, that is a failure."""
+    assert os.environ.get("CI") != "true", what
+    warnings.warn(f"SKIPPED: {what}", stacklevel=2)
 
 
 def is_child(unit):
