@@ -5,6 +5,7 @@ import json
 import os
 import sqlite3
 import subprocess
+import time
 
 import pytest
 
@@ -150,6 +151,24 @@ def test_an_operation_is_a_unit_of_controller_admin(alone):
     _, number = submit(alone, ident="w")
     assert job(alone, number)["launched_by"] == f"unix:{os.getuid()}"
     ended(alone, number)
+
+
+def test_the_unit_of_an_operation_releases_itself_ten_minutes_after_its_end(alone):
+    """Also where the node was away meanwhile: how old its end is, its status file says."""
+    units = {}
+    for minutes in (9, 11):
+        with alone.control() as client:
+            units[minutes] = client.submit("control", "controller-admin", b'{"op": "ping"}')["unitid"]
+        until("the answer", lambda u=units[minutes]: alone.unit(u)["StateName"] == "Succeeded")
+    alone.stop()
+    for minutes, unit in units.items():
+        ended_at = time.time() - 60 * minutes
+        os.utime(alone.unit_dir(unit) / "status", (ended_at, ended_at))
+    alone.start()
+    until("the old one to be released", lambda: units[11] not in alone.command("work list"))
+    assert not alone.unit_dir(units[11]).exists()
+    assert json.loads(alone.results(units[9]))["ok"]
+    alone.command(f"work release {units[9]}")
 
 
 def audited(node):
