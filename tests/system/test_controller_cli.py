@@ -8,11 +8,13 @@ import pathlib
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import stat
 import subprocess
 import threading
+import warnings
 import zipfile
 
 import pytest
@@ -140,6 +142,19 @@ def test_exit_codes_are_those_of_the_playbook(real, project):
     assert [json.loads(line)["event"] for line in failures] == ["runner_on_unreachable"]
     text = meshctl(real, "job", "output", last["id"], "--text").stdout
     assert text == module.stdout
+
+
+def test_with_json_a_run_prints_its_job_alone(real, project):
+    for playbook, code, state in [("site.yml", 0, "successful"), ("fails.yml", 2, "failed")]:
+        done = meshctl(real, "--json", "job", "run", project, "-p", playbook, "-i", project / "hosts")
+        one = json.loads(done.stdout)
+        assert (done.returncode, one["state"], set(one["host_stats"])) == (code, state, {"a", "b"}), done
+        assert set(one) == set(job(real, one["id"]))
+    detached = result(real, "job", "run", project, "-p", "site.yml", "-i", project / "hosts", "--detach")
+    assert detached == {"id": one["id"] + 1, "unit": job(real, one["id"] + 1)["unit"], "result": "Job Started"}
+    assert ended(real, detached["id"])["state"] == "successful"
+    refused = meshctl(real, "--json", "job", "run", project, "-p", "site.yml", "-i", "a,", "--group", "nowhere")
+    assert (refused.returncode, refused.stdout, json.loads(refused.stderr)["exit_code"]) == (101, "", 101), refused
 
 
 class Secrets(threading.Thread):
@@ -322,7 +337,27 @@ def test_groups_and_instances_are_set_and_shown(stand_in):
     assert code == 0 and re.search(r"^e1 +execution +ready +yes", shown, re.MULTILINE), shown
     missing = meshctl(stand_in, "--json", "group", "show", "nowhere")
     assert (missing.returncode, json.loads(missing.stderr)["exit_code"]) == (1, 1), missing
-    names = environment(MESHCTL_COMPLETE="bash", _CLAP_COMPLETE_INDEX="3", RECEPTORCTL_SOCKET=str(stand_in.socket))
-    words = [str(MESHCTL), "--", "meshctl", "instance", "enable", ""]
-    completed = subprocess.run(words, capture_output=True, text=True, env=names, timeout=60).stdout.split()
-    assert {"control", "e1", "later"} <= set(completed)
+    result(stand_in, "group", "create", "west")
+    assert {"control", "e1", "later"} <= completed(stand_in, "instance", "enable", "")
+    assert completed(stand_in, "group", "show", "w") == {"west"}
+    assert {"controlplane", "default", "west"} <= completed(stand_in, "job", "run", "--group", "")
+    assert completed(stand_in, "group", "add", "west", "e") == {"e1"}
+
+
+def completed(node, *words):
+    """What bash offers for the last word."""
+    names = environment(MESHCTL_COMPLETE="bash", _CLAP_COMPLETE_INDEX=str(len(words)), RECEPTORCTL_SOCKET=str(node.socket))
+    done = subprocess.run([str(MESHCTL), "--", "meshctl", *words], capture_output=True, text=True, env=names, timeout=60)
+    assert done.returncode == 0, done
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_can_read_its_script_for_completion(tmp_path, shell):
+    script = tmp_path / "script"
+    script.write_text(subprocess.run([str(MESHCTL), "completion", shell], capture_output=True, text=True, env=environment(), check=True, timeout=60).stdout)
+    assert "MESHCTL_COMPLETE" in script.read_text()
+    if shutil.which(shell) is None:
+        return warnings.warn(f"SKIPPED: {shell} is not installed: nobody read its script", stacklevel=1)
+    done = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, env=environment(), timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), done
