@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import time
@@ -14,19 +15,22 @@ from mesh import MESHCTL, MESHD, RECEPTORCTL, environment, until
 from test_controller import ask, ended, job, runner, submit, wrote
 
 
+def hybrid(mesh, rundir, **more):
+    """Starts a hybrid node by itself."""
+    settings = {"nodetype": "hybrid", "discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "rundir": str(rundir), "requiretls": False}
+    control = mesh.node("control", work=[runner("local"), runner("ansible-runner")], extra=[{"work-controller": settings | more}])
+    mesh.start()
+    until("the instance to be ready", lambda: ask(control, "instance.get", name="control")["capacity"] > 0, 60)
+    return control
+
+
 @pytest.fixture(scope="module")
 def alone(request, tmp_path_factory):
     """A hybrid node by itself, whose history is short."""
     from conftest import scoped_mesh
 
     with scoped_mesh(request.node) as mesh:
-        rundir = tmp_path_factory.mktemp("run")
-        settings = {"nodetype": "hybrid", "discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "poll": "1s", "rundir": str(rundir)}
-        settings |= {"requiretls": False, "cleanupevery": "0s"}
-        mesh.node("control", work=[runner("local"), runner("ansible-runner")], extra=[{"work-controller": settings}])
-        mesh.start()
-        until("the instance to be ready", lambda: ask(mesh["control"], "instance.get", name="control")["capacity"] > 0, 60)
-        yield mesh["control"]
+        yield hybrid(mesh, tmp_path_factory.mktemp("run"), poll="1s", cleanupevery="0s")
 
 
 @contextlib.contextmanager
@@ -125,6 +129,33 @@ def test_a_payload_that_is_not_to_be_kept_goes_with_the_end(alone):
     until("its payload to be gone", lambda: payload(alone, unit) == b"")
     until("the store to know", lambda: job(alone, number)["payload_until"] is None)
     assert refused(alone, "job.rerun", id=number)["code"] == "not_found"
+
+
+def test_what_a_lost_unit_held_is_known_to_be_gone(mesh, tmp_path):
+    """Somebody deletes directories of units while the node is stopped. A tenth of the retention is between two looks."""
+    control = hybrid(mesh, tmp_path, payloadretention="30s")
+    unit, over = submit(control, ident="o")
+    ended(control, over)
+    until("the output", lambda: control.results(unit).endswith(b'{"eof": true}\n'))
+    until("its children to be released", lambda: children(control) == [])
+    ask(control, "pause")
+    held, pending = submit(control, ident="p")
+    control.stop()
+    for one in (unit, held):
+        shutil.rmtree(control.unit_dir(one))
+    control.start()
+    lost = ended(control, pending)
+    assert (lost["state"], lost["explanation"]) == ("failed", "its payload was lost with control"), lost
+    one = until("the payload to be known to be gone", lambda: (one := job(control, over))["payload_until"] is None and one)
+    assert (one["state"], one["unit"]) == ("successful", None), "its row stays"
+    assert refused(control, "job.rerun", id=over)["code"] == "not_found"
+    for op in ("job.output", "job.events"):
+        assert refused(control, op, id=over)["code"] == "not_found"
+    done = subprocess.run([MESHCTL, "--socket", control.socket, "job", "output", str(over)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "not kept" in done.stderr, done
+    ask(control, "resume")
+    _, number = submit(control, ident="n")
+    assert ended(control, number)["state"] == "successful"
 
 
 def test_policies_are_shown_and_run(alone):
@@ -274,11 +305,7 @@ def test_a_health_check_may_change_nothing(alone):
 
 
 def test_what_is_over_is_deleted_and_what_belongs_to_nothing_is_released(mesh, tmp_path):
-    settings = {"nodetype": "hybrid", "discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "rundir": str(tmp_path), "requiretls": False}
-    settings |= {"payloadretention": "1s", "outputretention": "3s", "jobretention": "6s"}
-    control = mesh.node("control", work=[runner("local"), runner("ansible-runner")], extra=[{"work-controller": settings}])
-    mesh.start()
-    until("the instance to be ready", lambda: ask(control, "instance.get", name="control")["capacity"] > 0, 60)
+    control = hybrid(mesh, tmp_path, payloadretention="1s", outputretention="3s", jobretention="6s")
     unit, number = submit(control, ident="r")
     ended(control, number)
     until("its payload to go", lambda: payload(control, unit) == b"")
