@@ -14,15 +14,18 @@ at once, in any order: `test_controller_faults.py`, with one control node or two
     instance lost                 test_what_is_left_on_a_lost_instance_is_ended_at_its_return,
                                   test_an_instance_declared_dead_that_returns_starts_nothing_of_before;
                                   retries: src/controller/driver/tests/loss.rs
-    link down, mesh in halves     src/controller/driver/tests/loss.rs: a_short_silence_is_nothing_but_a_pause;
-                                  halves: test_controller_faults.py, with two control nodes
+    hop or link down              test_a_hop_that_is_killed_and_comes_back_is_a_pause;
+                                  src/controller/driver/tests/loss.rs: a_short_silence_is_nothing_but_a_pause
+    mesh in halves                test_a_mesh_in_halves_goes_on_where_owner_and_instance_are_together;
+                                  test_controller_faults.py, with two control nodes
     one is cut from PostgreSQL    test_controller_many.py: test_a_control_node_that_is_cut_from_the_store_stands_down
     PostgreSQL away from all      test_controller_many.py: test_without_the_store_running_jobs_go_on_and_submissions_wait
     store lost its last commits   test_a_store_that_lost_its_last_commits
     disk of a control node full   test_heartbeats_go_on_while_the_end_of_a_job_waits_for_its_disk,
                                   test_a_full_disk_of_a_control_node, test_the_store_goes_on_while_its_disk_is_full
     disk of an instance full      test_a_full_disk_of_an_instance_is_an_error_that_a_retry_may_mend
-    a stranger's cancel, release  test_a_strangers_cancel_or_release_on_the_instance_is_an_error_of_the_job;
+    a stranger's cancel, release  test_a_strangers_cancel_or_release_on_the_instance_is_an_error_of_the_job,
+                                  test_a_child_that_is_released_by_force_is_an_error_of_its_job;
                                   test_controller.py: test_a_cancel_reaches_the_runner
     runner too old, missing       src/controller/driver/tests/health.rs:
                                   a_runner_that_is_missing_or_too_old_makes_its_node_unavailable_and_is_asked_ever_more_rarely
@@ -41,6 +44,7 @@ import subprocess
 import pytest
 
 from client import ControlError
+from controller_world import Relay
 from mesh import command_type, until
 from test_controller import ask, ended, job, nodes, runner, stream, submit, wrote  # noqa: F401
 
@@ -112,6 +116,100 @@ def test_a_strangers_cancel_or_release_on_the_instance_is_an_error_of_the_job(no
     (tmp_path / "go").touch()
     one = ended(control, again)
     assert (one["state"], one["attempt"]) == ("successful", 2), one
+
+
+def test_a_child_that_is_released_by_force_is_an_error_of_its_job(nodes, tmp_path):  # noqa: F811
+    control = nodes["control"]
+    unit, number, place = running(control, ident="f", go=str(tmp_path / "never"))
+    (attempt,) = job(control, number)["attempts"]
+    with pytest.raises(ControlError, match=f"belongs to job {number}"):
+        control.command(f"work release {attempt['unit']}")
+    assert control.command(f"work force-release {attempt['unit']}") == {"released": attempt["unit"]}
+    one = ended(control, number)
+    assert (one["state"], len(one["attempts"])) == ("error", 1) and attempt["unit"] in one["explanation"], one
+    until("the unit's end", lambda: control.unit(unit)["StateName"] == "Failed")
+    no_units(nodes[place])
+    assert set(control.command("work list")) == {unit}
+    _, again = submit(control, ident="g")
+    assert ended(control, again)["state"] == "successful"
+
+
+def set_timers(control, **timers):
+    """Changes settings while the node runs."""
+    settings = next(one["work-controller"] for one in control.directives if "work-controller" in one)
+    settings |= timers
+    control.write_config()
+    assert control.command("reload")["Success"] is True
+
+
+def test_a_hop_that_is_killed_and_comes_back_is_a_pause(nodes, tmp_path):  # noqa: F811
+    control, go = nodes["control"], tmp_path / "go"
+    set_timers(control, lostafter="60s")
+    jobs = [running(control, ident=f"h{n}", lines=20, go=str(go)) for n in range(2)]
+    nodes["hop"].stop(signal.SIGKILL)
+    until("both to be out of reach", lambda: not any(instance(control, name)["reachable"] for name in EXECUTIONS))
+    waits, later = submit(control, ident="later")
+    go.touch()
+    until("all runners to end", lambda: all(one["StateName"] == "Succeeded" for name in EXECUTIONS for one in nodes[name].command("work list").values()))
+    assert [job(control, number)["state"] for _, number, _ in jobs] == ["running", "running"]
+    assert job(control, later)["state"] == "pending"
+    nodes["hop"].start()
+    for n, (unit, number, _) in enumerate(jobs):
+        one = ended(control, number)
+        assert (one["state"], len(one["attempts"])) == ("successful", 1), one
+        until("the unit's end", lambda u=unit: control.unit(u)["StateName"] == "Succeeded")
+        assert control.results(unit).startswith(wrote(f"h{n}", 20))
+    assert ended(control, later)["state"] == "successful" and control.results(waits).startswith(wrote("later", 3))
+
+
+def test_a_mesh_in_halves_goes_on_where_owner_and_instance_are_together(mesh, tmp_path):
+    """control, the hop and e1 here, e2 there; they are apart for a moment, then for longer than lostafter."""
+    go, never = tmp_path / "go", str(tmp_path / "never")
+    mesh.node("hop", listen=True)
+    settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "lostafter": "60s", "rundir": str(tmp_path), "poll": "1s"}
+    control = mesh.node("control", peers=["hop"], work=[runner("local")], extra=[{"work-controller": settings}])
+    with contextlib.closing(Relay(mesh.ports["hop"])) as link:
+        for name, peer in (("e1", "hop"), ("e2", link.port)):
+            mesh.node(name, peers=[peer], work=[runner("ansible-runner")])
+        mesh.start()
+        until("three instances to be ready", lambda: sum(i["capacity"] > 0 for i in ask(control, "instance.list")["instances"]) == 3, 60)
+        for name in EXECUTIONS:
+            ask(control, "group.create", name=f"of-{name}", policy_instance_list=[name])
+        on = lambda name, **kwargs: running(control, {"groups": {"launch": [f"of-{name}"]}}, **kwargs)  # noqa: E731
+        (_, here, at), (unit, there, far) = on("e1", ident="here", go=str(go)), on("e2", ident="there", go=str(go))
+        assert (at, far) == EXECUTIONS
+        halve(link)
+        until("e2 to be out of reach", lambda: not instance(control, "e2")["reachable"])
+        go.touch()
+        assert ended(control, here)["state"] == "successful"
+        assert job(control, there)["state"] == "running"
+        join(link)
+        one = ended(control, there)
+        assert (one["state"], len(one["attempts"])) == ("successful", 1), one
+        assert control.results(unit).startswith(wrote("there", 3))
+
+        set_timers(control, lostafter="1500ms")
+        (_, here, _), (_, there, _) = on("e1", ident="stays", go=never), on("e2", ident="leaves", go=never)
+        halve(link)
+        one = ended(control, there)
+        assert (one["state"], one["explanation"]) == ("failed", "e2 was lost while it ran attempt 1"), one
+        assert instance(control, "e2")["capacity"] == 0 and len(running_units(mesh["e2"])) == 1
+        assert job(control, here)["state"] == "running"
+        join(link)
+        no_units(mesh["e2"])
+        until("e2 to be ready", lambda: instance(control, "e2")["capacity"] > 0)
+        assert (job(control, there)["state"], job(control, here)["state"]) == ("failed", "running")
+        ask(control, "job.cancel", id=here)
+        assert ended(control, here)["state"] == "canceled"
+
+
+def halve(link):
+    link.is_broken = True
+    link.cut()
+
+
+def join(link):
+    link.is_broken = False
 
 
 def test_the_daemon_of_an_instance_may_die_and_come_back(nodes, tmp_path):  # noqa: F811
