@@ -1,6 +1,7 @@
 """PostgreSQL for the tests: Debian's programs, in a temporary directory, as an unprivileged user, on 127.0.0.1.
 
-Owns the server's processes and files, and a way to it that a test can cut. Knows nothing about what is stored.
+Owns the server's processes and files, a way to it that a test can cut, and a pooler before it. Knows nothing about what is
+stored.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import threading
 from mesh import free_port, until
 
 NOBODY = 65534
+PGBOUNCER = pathlib.Path("/usr/sbin/pgbouncer")
 
 
 def programs():
@@ -58,8 +60,8 @@ class Postgres:
             self.process.send_signal(number)
             self.process.wait(60)
 
-    def sql(self, statement, database="postgres", check=True):
-        command = [programs() / "psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", "meshd", "-d", database, "-Atc", statement]
+    def sql(self, statement, database="postgres", check=True, port=None):
+        command = [programs() / "psql", "-h", "127.0.0.1", "-p", str(port or self.port), "-U", "meshd", "-d", database, "-Atc", statement]
         return subprocess.run(command, check=check, capture_output=True, text=True, timeout=60)
 
     def database(self):
@@ -86,6 +88,24 @@ class Postgres:
     def remove(self):
         self.stop()
         shutil.rmtree(self.dir, ignore_errors=True)
+
+
+class Pooler:
+    """PgBouncer before a server: each transaction may get another connection of those that all clients share."""
+
+    def __init__(self, server):
+        self.port = free_port()
+        settings = server.dir / "pgbouncer.ini"
+        lines = ["[databases]", f"* = host=127.0.0.1 port={server.port} user=meshd", "[pgbouncer]", "listen_addr = 127.0.0.1"]
+        lines += [f"listen_port = {self.port}", "unix_socket_dir =", "auth_type = any", "pool_mode = transaction"]
+        settings.write_text("\n".join(lines) + "\n")
+        with open(server.dir / "log", "ab") as log:
+            self.process = subprocess.Popen([PGBOUNCER, settings], stdin=subprocess.DEVNULL, stdout=log, stderr=log, **server.user)
+        until("PgBouncer to answer", lambda: server.sql("SELECT 1", port=self.port, check=False).returncode == 0)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
 
 
 class Way:

@@ -1,12 +1,48 @@
-"""PostgreSQL as the store of a controller: what is in it."""
+"""PostgreSQL as the store of a controller: what is between it and its nodes, and what is in it."""
 
+import contextlib
 import json
+import subprocess
 
-from mesh import ANSIBLE_RUNNER, command_type, until
+import pytest
+
+import postgres
+from mesh import ANSIBLE_RUNNER, MESHD, command_type, environment, until
 from test_controller import ask, ended
 from test_controller_cli import LOCAL, Secrets, arguments, on_a_terminal, unpacked
-from test_controller_many import controller, keys, pytestmark, runner, runs, server  # noqa: F401
+from test_controller_many import controller, is_whole, keys, pytestmark, runner, runs, server, shows, submit  # noqa: F401
 from test_controller_projects import output_so_far
+
+
+@pytest.mark.skipif(not postgres.PGBOUNCER.exists(), reason="PgBouncer is not installed (Debian: apt-get install pgbouncer)")
+def test_behind_a_transaction_pooler_everything_works_but_notifications(mesh, server, keys, tmp_path):  # noqa: F811
+    database, go = server.database(), tmp_path / "go"
+    with contextlib.closing(postgres.Pooler(server)) as pooler:
+        mesh.node("hop", listen=True)
+        for name in ("c1", "c2"):
+            mesh.node(name, peers=["hop"], work=[runner("local")], extra=controller(server.url(database, pooler.port), keys, tmp_path))
+        mesh.node("e1", peers=["hop"], work=[runner("ansible-runner")])
+        mesh.start()
+        c1, c2 = mesh["c1"], mesh["c2"]
+        ready = lambda: {one["name"] for one in ask(c2, "instance.list")["instances"] if one["capacity"] > 0} >= {"c1", "c2", "e1"}  # noqa: E731
+        until("all instances to be ready", ready, 60)
+        for node, other in ((c1, c2), (c2, c1)):
+            unit, number = submit(node, ident=node.name)
+            assert ended(other, number)["state"] == "successful"
+            is_whole(shows(node, unit), node.name)
+        unit, number = submit(c1, ident="c", go=str(go))
+        runs(c2, number)
+        ask(c2, "job.cancel", id=number)
+        assert ended(c2, number)["state"] == "canceled"
+        shows(c1, unit, "Canceled")
+        checked = lambda node: subprocess.run([str(MESHD), "check", "--running", str(node.config)], capture_output=True, text=True, env=environment(), timeout=60)  # noqa: E731
+        warning = "store: notifications do not arrive, as behind a transaction pooler"
+        told = checked(c1)
+        assert told.returncode == 0 and warning in told.stdout, told
+        c1.config.write_text(c1.config.read_text().replace(f":{pooler.port}/", f":{server.port}/"))
+        told = checked(c1)
+        assert told.returncode == 0 and warning not in told.stdout, told
+        mesh.end()
 
 
 def test_no_secret_is_in_the_store_a_log_a_status_or_an_argument(mesh, server, keys, tmp_path):  # noqa: F811
