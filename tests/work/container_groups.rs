@@ -172,9 +172,11 @@ async fn a_job_is_a_pod_of_its_groups_kind_and_nothing_of_it_is_left() {
     let child = shown["ChildUnitID"].as_str().unwrap().to_owned();
     assert!(child.starts_with(&format!("c{install}n{number}a1r")), "{child}");
     assert!(daemon.ask(&format!("work cancel {child}")).contains("meshctl job cancel"));
-    let stdin = server.change(|world| String::from_utf8(world.stdin[&pod].clone()).unwrap());
     let kwargs = json!({"kwargs": {"playbook": "a.yml", "process_isolation": false}});
-    assert_eq!(stdin, format!("{kwargs}\n{}\n", json!({"eof": true})));
+    let payload = format!("{kwargs}\n{}\n", json!({"eof": true}));
+    server.until("the whole payload", |world| world.stdin[&pod].len() >= payload.len()).await;
+    let stdin = server.change(|world| String::from_utf8(world.stdin[&pod].clone()).unwrap());
+    assert_eq!(stdin, payload);
 
     // Nothing secret is shown, logged or stored by the controller.
     let words = [PASSWORD, "hunter2"];
