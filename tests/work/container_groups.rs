@@ -123,6 +123,22 @@ fn finish() -> Vec<Value> {
     ]
 }
 
+/// The arguments of every process that has to do with a directory: the daemon, and what it has started.
+fn arguments(dir: &Path) -> Vec<String> {
+    let read = |process: &Path, name: &str| {
+        // Processes end at any time.
+        let bytes = std::fs::read(process.join(name)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let processes = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    let both = processes.map(|process| (read(&process, "cmdline"), read(&process, "environ")));
+    let dir = dir.to_str().unwrap();
+    let ours = both.filter(|(arguments, environment)| arguments.contains(dir) || environment.contains(dir));
+    let found: Vec<String> = ours.map(|(arguments, _)| arguments).collect();
+    assert!(!found.is_empty(), "the daemon at least");
+    found
+}
+
 fn is_final(status: &Value) -> bool {
     status["State"].as_u64() >= Some(2)
 }
@@ -178,8 +194,9 @@ async fn a_job_is_a_pod_of_its_groups_kind_and_nothing_of_it_is_left() {
     let stdin = server.change(|world| String::from_utf8(world.stdin[&pod].clone()).unwrap());
     assert_eq!(stdin, payload);
 
-    // Nothing secret is shown, logged or stored by the controller.
+    // Nothing secret is shown, logged or stored by the controller, nor an argument of any process.
     let words = [PASSWORD, "hunter2"];
+    assert!(!arguments(temp.path()).iter().any(|text| words.iter().any(|word| text.contains(word))));
     let asked = [
         daemon.ask(&format!("work status {child}")),
         daemon.ask("work list"),
