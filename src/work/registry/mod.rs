@@ -369,9 +369,8 @@ impl Registry {
         let (entry, about) = (self.units.find(id)?, Subject::default());
         let status = entry.status();
         let is_job = matches!(status.extra, Extra::Job(_)) && status.verify_signature;
-        let is_own = status.submitter == Some(caller.submitter());
         let closed = self.is_closed(&entry, &status, caller)
-            || (is_job && !is_own && !self.may_skip_token(CONTROLLER, caller));
+            || (is_job && !is_own(&status, caller) && !self.may_skip_token(CONTROLLER, caller));
         self.verify_if(closed, caller, &about).map(drop)
     }
 
@@ -380,7 +379,7 @@ impl Registry {
         self.jobs.is_child(&entry.id)
             && self.controller_verifies()
             && !self.may_skip_token(CONTROLLER, caller)
-            && status.submitter != Some(caller.submitter())
+            && !is_own(status, caller)
     }
 
     /// Whether a caller may do what `about` says; gives the hash that the payload must have, if it must.
@@ -418,6 +417,12 @@ impl Registry {
             }
         }
     }
+}
+
+/// Whether a caller over the mesh has submitted a unit. Clients of sockets are not told apart, so one of them is no owner.
+fn is_own(status: &Status, caller: &Caller) -> bool {
+    let is_node = matches!(caller.submitter(), Submitter::Node { .. });
+    is_node && status.submitter == Some(caller.submitter())
 }
 
 fn stdout_size(entry: &Entry, status: &Status) -> u64 {
