@@ -273,3 +273,20 @@ def test_a_node_with_the_key_submits_and_follows_a_job(nodes):
             client.submit("control", "controller", payload, **more)
     assert ask(control, "job.list")["jobs"][0] == last
     friend.release_all()
+
+
+@pytest.mark.parametrize("owner", ["Unix socket", "TCP, token"])
+def test_who_has_no_token_sees_nothing_of_a_job_or_its_child(nodes, door, owner):
+    """Also through a port whose clients count as the operator elsewhere, and of a job of another client of the same port."""
+    if door.takes_jobs():
+        return
+    node = nodes["control"]
+    unit = DOORS[owner].submit(nodes, "controller", stream(ident="o", go="/nowhere/at/all"))
+    number = node.unit(unit)["ExtraData"]["JobID"]
+    child = until("its child", lambda: (one := job(node, number))["state"] == "running" and one["attempts"][0]["unit"])
+    for verb, of in (("status", unit), ("status", child), ("results", child), ("force-release", child)):
+        with pytest.raises(ControlError, match=NO_TOKEN):
+            door.unit(nodes, verb, of)
+    assert job(node, number)["state"] == "running"
+    ask(node, "job.cancel", id=number)
+    assert ended(node, number)["state"] == "canceled"

@@ -82,21 +82,22 @@ async fn look(
 ) -> Result<StoreFinding, Error> {
     let found =
         one(client, "SELECT count(*) FROM pg_tables WHERE schemaname = 'meshd' AND tablename = 'meta'");
-    if found.await?.as_deref() != Some("1") {
-        return Ok(StoreFinding::Absent);
-    }
-    let min_reader = one(client, "SELECT value FROM meshd.meta WHERE key = 'min_reader'").await?;
-    let min_reader: i64 = min_reader.and_then(|text| text.parse().ok()).unwrap_or(0);
-    let program = STEPS.len() as i64;
-    if min_reader > program {
-        return Err(Error::TooOld { program, min_reader });
+    let exists = found.await?.as_deref() == Some("1");
+    if exists {
+        let min_reader = one(client, "SELECT value FROM meshd.meta WHERE key = 'min_reader'").await?;
+        let min_reader: i64 = min_reader.and_then(|text| text.parse().ok()).unwrap_or(0);
+        let program = STEPS.len() as i64;
+        if min_reader > program {
+            return Err(Error::TooOld { program, min_reader });
+        }
     }
     let channel = format!("meshd_check_{:016x}", rand::random::<u64>());
     listening.batch_execute(&format!("LISTEN {channel}")).await.map_err(away)?;
     client.batch_execute(&format!("NOTIFY {channel}")).await.map_err(away)?;
     let (heard, late) = (pin!(notices.recv()), pin!(tokio::time::sleep(NOTICE_WITHIN)));
     Ok(match select(heard, late).await {
-        Either::Left((Some(()), _)) => StoreFinding::Fine,
+        Either::Left((Some(()), _)) if exists => StoreFinding::Fine,
+        Either::Left((Some(()), _)) => StoreFinding::Absent,
         Either::Left((None, _)) | Either::Right(_) => StoreFinding::NoNotifications,
     })
 }
