@@ -7,8 +7,9 @@ use super::attempt::{Attempt, Progress};
 use super::job::{Job, QUOTA_BACK_OFF, QuotaWait, Refused};
 use super::names::AttemptNo;
 use super::state::JobState;
+use super::text::readable;
 use super::time::Time;
-use super::verdict::{ChildEnd, Ending, Evidence, UnitAt, Verdict, judge};
+use super::verdict::{ChildEnd, Ending, Evidence, LONGEST_DETAIL, UnitAt, Verdict, judge};
 
 /// A job, as driven by its owner.
 #[derive(Debug)]
@@ -79,6 +80,7 @@ impl<'a> Driven<'a> {
             return Ok(());
         }
         attempt.swept = true;
+        let explanation = readable(&explanation, LONGEST_DETAIL);
         self.conclude(n, Verdict { ending, explanation }, now)
     }
 

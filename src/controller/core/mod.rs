@@ -9,7 +9,7 @@
 //!   `explain`: why a job waits.
 //! - `job`, `attempt`, `state`: the life cycles; `driven`: reports of the owner; `verdict`: how an attempt
 //!   ended.
-//! - `lease`: who may write; `loss`: who is lost, and who inherits.
+//! - `lease`: who may write; `loss`: who is lost, and who inherits; `text`: what other programs wrote.
 
 mod attempt;
 mod capacity;
@@ -28,6 +28,7 @@ mod pass;
 mod policy;
 mod queue;
 mod state;
+mod text;
 mod time;
 mod verdict;
 
@@ -51,6 +52,7 @@ pub use self::pass::{Scene, pass};
 pub use self::policy::{MemberChange, member_changes};
 pub use self::queue::{ChildType, Decision, Hold, Need, PendingEnd, PendingJob, Placement, Waiting};
 pub use self::state::JobState;
+pub use self::text::readable;
 pub use self::time::{RetryDelay, Time};
 pub use self::verdict::{ChildEnd, Ending, Evidence, FinalStatus, UnitAt, Verdict, judge};
 

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use super::names::InstanceName;
+use super::text::readable;
 
 /// The last status of a runner's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -146,12 +147,16 @@ pub struct Verdict {
     pub explanation: String,
 }
 
+/// The most of a unit's Detail that a job's explanation repeats.
+pub(super) const LONGEST_DETAIL: usize = 4_000;
+
 /// Kubernetes says this when a quota refuses a pod.
 const QUOTA: &str = "exceeded quota";
 
 /// Judges an attempt that has ended. The first rule that applies decides.
 pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict {
     let verdict = |ending, explanation: String| Verdict { ending, explanation };
+    let detail = readable(&evidence.detail, LONGEST_DETAIL);
     if cancel_saved {
         return verdict(Ending::Canceled, "Canceled".into());
     }
@@ -165,21 +170,21 @@ pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict
                 format!("the runner was interrupted, and nobody cancelled the job ({at})"),
             ),
             FinalStatus::Error => {
-                let why = evidence.job_explanation.as_ref().unwrap_or(&evidence.detail);
+                let why = evidence.job_explanation.as_ref().unwrap_or(&detail);
                 let text = format!("the runner reported an error ({at}): {why}");
                 verdict(Ending::Error, evidence.with_tail(text))
             }
         };
     }
-    if evidence.detail.contains(QUOTA) {
-        return verdict(Ending::Quota, evidence.detail.clone());
+    if detail.contains(QUOTA) {
+        return verdict(Ending::Quota, detail);
     }
     let explanation = match evidence.child {
         ChildEnd::Canceled => at.with_verb("was cancelled"),
         ChildEnd::Released => at.with_verb("was released"),
         ChildEnd::Unknown => format!("{at} is gone: it was released there, or the node was installed again"),
         ChildEnd::Succeeded | ChildEnd::Failed => {
-            evidence.with_tail(format!("{at} ended without a final status: {}", evidence.detail))
+            evidence.with_tail(format!("{at} ended without a final status: {detail}"))
         }
     };
     verdict(Ending::Error, explanation)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::core::{ChildEnd, Cpus, HealthReport};
+use super::core::{ChildEnd, Cpus, HealthReport, readable};
 
 pub use self::schedule::{CHECKS_AT_ONCE, is_checked_by, next_checks};
 pub use self::surroundings::Surroundings;
@@ -69,7 +69,7 @@ fn read(info: &Value) -> Result<HealthReport, Vec<String>> {
     let reported = info["errors"].as_array().into_iter().flatten();
     let mut errors: Vec<String> = reported
         .take(MOST_ERRORS)
-        .map(|error| error.as_str().map_or_else(|| error.to_string(), shown))
+        .map(|error| error.as_str().map_or_else(|| shown(&error.to_string()), shown))
         .collect();
     let mut missing = |key: &str| errors.push(format!("the runner's answer has no usable {key}"));
     let cpus = info["cpu_count"].as_u64().filter(|count| *count > 0);
@@ -108,10 +108,7 @@ fn word(text: &str) -> Option<String> {
 
 /// A text of another node, fit for a table.
 fn shown(text: &str) -> String {
-    let mut text: String =
-        text.trim().chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect();
-    text.truncate(text.floor_char_boundary(LONGEST_ERROR));
-    text
+    readable(text, LONGEST_ERROR)
 }
 
 #[cfg(test)]

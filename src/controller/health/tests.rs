@@ -58,6 +58,12 @@ fn an_answer_of_another_program_is_shown_as_it_is() {
     assert_eq!(*error, format!("the health check failed: exit status 2: {usage}"));
     let long = bad(&"ä".repeat(LONGEST_OUTPUT));
     assert!(long[0].len() <= LONGEST_ERROR);
+    let [nul] =
+        &bad("{errors: [{\"a\\u009bb\": \"x\"}], cpu_count: 1, mem_in_bytes: 1, runner_version: a}")[..]
+    else {
+        panic!()
+    };
+    assert!(!nul.contains(char::is_control), "{nul:?}");
     let many = format!("{{errors: [{}]}}", "x, ".repeat(1_000));
     assert!(bad(&many).len() <= MOST_ERRORS + 3);
 }

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 
 pub use self::playbook::{SyncOrder, search_paths};
+use super::core::readable;
 use super::header::ProjectSync;
 
 const TREES: &str = "trees";
@@ -184,7 +185,7 @@ impl ProjectPlace {
         let answer: AnswerFile = serde_json::from_str(&text).ok()?;
         match answer {
             AnswerFile { commit: Some(commit), error: None } if is_commit(&commit) => Some(Ok(commit)),
-            AnswerFile { error: Some(error), .. } => Some(Err(shown(&error))),
+            AnswerFile { error: Some(error), .. } => Some(Err(readable(&error, LONGEST_REASON))),
             AnswerFile { .. } => None,
         }
     }
@@ -234,15 +235,6 @@ fn size(path: &Path) -> io::Result<u64> {
         facts => facts?,
     };
     if facts.is_dir() { entries(path)?.iter().map(|path| size(path)).sum() } else { Ok(facts.len()) }
-}
-
-/// A text of another program, fit for a table or a terminal.
-fn shown(text: &str) -> String {
-    let text = &text[..text.floor_char_boundary(LONGEST_REASON)];
-    text.trim()
-        .chars()
-        .map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c })
-        .collect()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::scan::{Piece, Scanner};
 use super::stats::{self, HostStats};
 use super::tail::Tail;
 use super::zip::PassingZip;
-use crate::controller::core::{ChildEnd, Evidence, FinalStatus};
+use crate::controller::core::{ChildEnd, Evidence, FinalStatus, readable};
 
 /// Longer lines are counted unread.
 pub(super) const LONGEST_LINE: usize = 4 << 20;
@@ -202,8 +202,8 @@ impl Meaning {
         let line = RunnerLine::parse(line)?;
         Some(match line {
             RunnerLine { status: Some(status), job_explanation, .. } => {
-                let explanation = job_explanation.map(|text| cut(text, LONGEST_EXPLANATION));
-                Self::Status(cut(status, LONGEST_STATUS), explanation)
+                let explanation = job_explanation.map(|text| readable(&text, LONGEST_EXPLANATION));
+                Self::Status(readable(&status, LONGEST_STATUS), explanation)
             }
             RunnerLine { zipfile: Some(bytes), .. } => Self::Zip(bytes),
             RunnerLine { eof: Some(_), .. } => Self::End,
@@ -215,9 +215,4 @@ impl Meaning {
             RunnerLine { .. } => Self::Nothing,
         })
     }
-}
-
-fn cut(mut text: String, longest: usize) -> String {
-    text.truncate(text.floor_char_boundary(longest));
-    text
 }

@@ -4,6 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::controller::core::readable;
+
+/// The most bytes of a host's name. It is part of a key of the store, and PostgreSQL bounds those.
+const LONGEST_HOST: usize = 255;
+
 /// The counters of one host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostStats {
@@ -48,10 +53,10 @@ struct Recap {
 pub(super) fn parse(event_data: &str) -> Option<BTreeMap<String, HostStats>> {
     let recap: Recap = serde_json::from_str(event_data).ok()?;
     let mut hosts: BTreeMap<String, HostStats> =
-        recap.processed.into_keys().map(|host| (host, HostStats::default())).collect();
+        recap.processed.keys().map(|host| (name(host), HostStats::default())).collect();
     let mut fill = |counts: BTreeMap<String, u64>, field: fn(&mut HostStats) -> &mut u64| {
         for (host, count) in counts {
-            *field(hosts.entry(host).or_default()) = count;
+            *field(hosts.entry(name(&host)).or_default()) = count;
         }
     };
     fill(recap.ok, |stats| &mut stats.ok);
@@ -62,4 +67,8 @@ pub(super) fn parse(event_data: &str) -> Option<BTreeMap<String, HostStats>> {
     fill(recap.rescued, |stats| &mut stats.rescued);
     fill(recap.ignored, |stats| &mut stats.ignored);
     Some(hosts)
+}
+
+fn name(host: &str) -> String {
+    readable(host, LONGEST_HOST)
 }

@@ -1,5 +1,7 @@
 //! The last bytes of what a worker wrote that is not its stream: usually the traceback that explains its end.
 
+use crate::controller::core::readable;
+
 /// The most bytes that are kept.
 const KEPT: usize = 1_000;
 
@@ -18,8 +20,6 @@ impl Tail {
 
     /// The text, fit for a table or a terminal.
     pub(super) fn text(&self) -> String {
-        let text = String::from_utf8_lossy(&self.0);
-        let shown = |c: char| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
-        text.trim().chars().map(shown).collect()
+        readable(&String::from_utf8_lossy(&self.0), usize::MAX)
     }
 }

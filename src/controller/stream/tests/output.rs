@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::super::*;
 use super::{recorded, zip};
@@ -156,6 +157,28 @@ fn lines_of_other_runners_do_no_harm() {
         assert_eq!((output.events(), output.last_status()), (events, last), "{line}");
         assert_eq!(output.final_status(), None);
         assert_eq!(output.evidence(ChildEnd::Failed, String::new()).tail, "", "{line}");
+    }
+}
+
+#[test]
+fn what_a_node_writes_is_fit_for_every_store() {
+    let long = "h".repeat(10_000);
+    let recap = json!({"event": "playbook_on_stats", "counter": 1, "uuid": "a",
+        "event_data": {"ok": {"a\0b": 1, &long: 2}, "processed": {"c\u{1b}[31m": 1}}});
+    let end = json!({"status": "error", "job_explanation": format!("a\0b{}", "x".repeat(10_000))});
+    let output = read(format!("{recap}\n{end}\n").as_bytes(), 100);
+    let hosts: Vec<&str> = output.hosts().keys().map(String::as_str).collect();
+    assert_eq!(hosts, ["a\u{fffd}b", "c\u{fffd}[31m", &long[..255]]);
+    let explanation = output.final_explanation().unwrap();
+    assert!(explanation.starts_with("a\u{fffd}bx") && explanation.len() <= 1_000);
+    let status = read(b"{\"status\": \"a\\u0000b\"}\n", 100);
+    assert_eq!(status.last_status(), Some("a\u{fffd}b"));
+    for (output, detail) in [(&output, ""), (&status, "exit\0\u{1b}"), (&status, "exceeded quota\0")] {
+        let detail = format!("{detail}{}", "y".repeat(10_000));
+        let verdict =
+            judge(false, &output.evidence(ChildEnd::Failed, detail), UnitAt { unit: "u", node: None });
+        assert!(!verdict.explanation.contains(char::is_control), "{:?}", verdict.explanation);
+        assert!(verdict.explanation.len() < 6_000);
     }
 }
 
