@@ -210,7 +210,10 @@ impl<'a> Driven<'a> {
     fn requeue(&mut self, ending: Ending, explanation: String, now: Time) {
         let job = &mut *self.job;
         job.state = JobState::Pending;
-        job.pending_since = now;
+        // A wait that nothing ran in goes on.
+        if ending.may_have_run() {
+            job.pending_since = now;
+        }
         job.quota = match ending {
             Ending::Quota => {
                 let refusals = job.quota.as_ref().map_or(0, |quota| quota.refusals) + 1;

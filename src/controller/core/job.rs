@@ -115,7 +115,7 @@ pub struct Job {
     pub attempts: Vec<Attempt>,
     /// Why it is in its state, or what it waits for.
     pub explanation: String,
-    /// Since when it has been pending, if it is.
+    /// Since when it has been pending, if it is. Attempts in which nothing ran do not interrupt that.
     pub pending_since: Time,
     /// Set if a quota refused its last attempt.
     pub quota: Option<QuotaWait>,

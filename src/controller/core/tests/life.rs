@@ -317,6 +317,23 @@ fn a_quota_refusal_backs_off_and_costs_no_retry() {
 }
 
 #[test]
+fn only_a_retry_after_a_run_begins_a_new_wait() {
+    let later = START + secs(60);
+    let refused = Evidence { detail: "exceeded quota: pods".into(), ..evidence(None) };
+    let mut job = Job { retry: Retry { max: 1, on_error: true, ..Retry::default() }, ..job() };
+    let n = run(&mut job, "e1");
+    mine(&mut job).on_ended(n, &refused, later).unwrap();
+    assert_eq!((job.state, job.pending_since), (JobState::Pending, START), "a quota");
+    job.quota = None;
+    let n = start(&mut job, "e1");
+    mine(&mut job).on_unknown(n, later).unwrap();
+    assert_eq!((job.state, job.pending_since), (JobState::Pending, START), "it was not accepted");
+    let n = run(&mut job, "e1");
+    mine(&mut job).on_ended(n, &evidence(None), later).unwrap();
+    assert_eq!((job.state, job.pending_since), (JobState::Pending, later));
+}
+
+#[test]
 fn no_job_is_placed_twice() {
     let mut job = with_retries(3);
     let place = |job: &mut Job| {
