@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::controller::core::{Instance, InstanceName, Time};
+use crate::controller::core::{Instance, InstanceName, NodeType, Time};
 
 /// The most checks at a time: a control node that starts up sees all its instances at once.
 pub const CHECKS_AT_ONCE: usize = 16;
@@ -28,7 +28,11 @@ pub fn next_checks(
 }
 
 /// Whether `observer` may check an instance. A control node is checked by itself alone: its work type for that is no other
-/// node's business.
+/// node's business. A hop has no work types that could be asked.
 pub fn is_checked_by(instance: &Instance, observer: &InstanceName) -> bool {
-    !instance.node_type.controls() || instance.name == *observer
+    match instance.node_type {
+        NodeType::Control | NodeType::Hybrid => instance.name == *observer,
+        NodeType::Execution => true,
+        NodeType::Hop => false,
+    }
 }

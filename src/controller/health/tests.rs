@@ -109,6 +109,15 @@ fn checks_follow_first_sight_errors_loss_and_demand() {
 }
 
 #[test]
+fn a_hop_is_never_checked() {
+    let now = Time(1_000_000);
+    let mut hop = Instance::register("h1".into(), NodeType::Hop, true, now);
+    hop.request_health_check(now);
+    hop.on_seen("c1".into(), Sighting { routed: true, arrived: now }, now);
+    assert!(next_checks(&[hop], &"c1".into(), &BTreeSet::new(), now).is_empty());
+}
+
+#[test]
 fn only_so_many_are_checked_at_once_and_only_those_in_reach() {
     let now = Time(5_000_000);
     let mut instances: Vec<_> = (0..40).map(|i| seen(&format!("e{i:02}"), Time(now.0 - i))).collect();

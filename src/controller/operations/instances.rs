@@ -50,7 +50,13 @@ impl Service {
         let instance = InstanceName::from(name.as_str());
         if stores {
             let change = move |registry: &mut Registry, now| {
-                registry.instance_mut(&instance)?.instance.request_health_check(now);
+                let one = &mut registry.instance_mut(&instance)?.instance;
+                if one.node_type == NodeType::Hop {
+                    return Err(Error::Conflict(format!(
+                        "{instance} is a hop: it has no work types that could be asked"
+                    )));
+                }
+                one.request_health_check(now);
                 Ok(())
             };
             self.driver.store.change_registry(Some(audit), change).await?;

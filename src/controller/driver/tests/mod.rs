@@ -11,6 +11,7 @@ mod health;
 mod histories;
 mod loss;
 mod nodes;
+mod operations;
 mod output;
 mod peers;
 mod queue;

@@ -1,0 +1,41 @@
+//! Operations that are refused, and what those that are not say.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::controller::operations::{Operated, Refused};
+use crate::controller::store::InstanceRecord;
+
+fn ask(site: &Site, operation: Value) -> Result<Value, Refused> {
+    let Value::Object(operation) = operation else { panic!("{operation} is no operation") };
+    match site.run(site.service().operate(operation, "unix"))? {
+        Operated::Done(result) => Ok(result),
+        Operated::Stream(answer, _) => panic!("{answer} is followed by a stream"),
+    }
+}
+
+/// The code and the words of a refusal.
+fn refused(site: &Site, operation: Value) -> (&'static str, String) {
+    let Refused { code, message } = ask(site, operation).unwrap_err();
+    (code, message)
+}
+
+#[test]
+fn a_hop_s_health_is_not_asked_for() {
+    let fabric = Fabric::new(&["e1"], true);
+    fabric.change(|units| {
+        let mut hop = FakeNode::runner("h1");
+        hop.types.clear();
+        units.nodes.insert("h1".into(), hop);
+    });
+    let site = Site::started(fabric, options(Discovery::Enabled));
+    let is_hop = |one: &InstanceRecord| one.instance.node_type == NodeType::Hop;
+    let is_ready = |one: &InstanceRecord| one.instance.node_state == NodeState::Ready;
+    site.until("the hop", || site.instances().iter().any(|one| is_hop(one) && is_ready(one)));
+    for store in [true, false] {
+        let asked = json!({"op": "instance.health", "name": "h1", "store": store});
+        let words = "h1 is a hop: it has no work types that could be asked";
+        assert_eq!(refused(&site, asked), ("conflict", words.to_owned()));
+    }
+    assert_eq!(site.instance("h1").instance.health_due, None);
+}
