@@ -143,6 +143,11 @@ impl Service {
                 asked.end()?;
                 let instance = InstanceName::from(name.as_str());
                 let gone = match dead {
+                    true if instance == self.driver.node => {
+                        let alive =
+                            "this control node answers, so it is not dead: ask another one, or drain it";
+                        return Err(Refused::conflict(alive));
+                    }
                     true => {
                         self.driver.store.declare_dead(audit(&name), instance).await?;
                         self.driver.show_open().await?;

@@ -39,3 +39,14 @@ fn a_hop_s_health_is_not_asked_for() {
     }
     assert_eq!(site.instance("h1").instance.health_due, None);
 }
+
+#[test]
+fn a_living_control_node_is_not_declared_dead() {
+    let site = Site::ready(&["e1"]);
+    let (code, words) = refused(&site, json!({"op": "instance.remove", "name": OWN, "dead": true}));
+    assert_eq!(code, "conflict");
+    assert!(words.contains("is not dead"), "{words}");
+    assert!(site.instances().iter().any(|one| one.instance.name.as_str() == OWN));
+    site.declare_dead("e1");
+    assert!(!site.instances().iter().any(|one| one.instance.name.as_str() == "e1"));
+}
