@@ -12,7 +12,7 @@ use super::holders::{self, Kept};
 use super::instances::{self, InstanceRecord};
 use super::jobs::{self, OPEN};
 use super::sql::{Lock, Sql, values};
-use super::{Store, schema};
+use super::{Store, owners, schema};
 use crate::controller::core::{
     Attempt, Group, GroupName, Instance, InstanceName, JobId, MemberChange, NodeState, NodeType, Time,
     member_changes,
@@ -207,12 +207,18 @@ impl Store {
     /// An operator declares a node dead: whatever ran there is over, and its payloads are lost. The record goes too.
     ///
     /// # Errors
-    /// There is no such instance.
+    /// There is no such instance, or it is a control node that renews its lease.
     pub async fn declare_dead(&self, audit: Audit, name: InstanceName) -> Result<(), Error> {
         self.write(move |sql| {
             sql.lock(Lock::Pass)?;
             let now = sql.now();
             audit.clone().insert(sql)?;
+            if owners::live(sql)?.iter().any(|lease| lease.owner == name) {
+                return Err(Error::Conflict(format!(
+                    "control node {name} lives: its lease is valid. If it has just died, ask again once \
+                     ownerlostafter has passed"
+                )));
+            }
             let mut held = BTreeSet::new();
             for mut row in
                 sql.query("DELETE FROM holder WHERE node = $1 RETURNING job, has", values![&name])?

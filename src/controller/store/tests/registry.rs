@@ -200,6 +200,10 @@ async fn what_a_dead_node_held_is_over(site: Site) {
     let pending = submit(&store, "u2").await;
     let copied = submit(&store, "u3").await;
     store.hold(copied, "c2".into(), "copy".into(), Kept::Payload).await.unwrap();
+    let alive = store.declare_dead(audit("instance.remove"), "c1".into()).await;
+    assert!(matches!(alive, Err(Error::Conflict(_))), "{alive:?}");
+    assert_eq!(store.job(pending).await.unwrap().state, JobState::Pending);
+    sql(&store, "UPDATE lease SET expires = 1 WHERE node = 'c1'").await;
     store.declare_dead(audit("instance.remove"), "c1".into()).await.unwrap();
     assert_eq!(store.job(pending).await.unwrap().explanation, "its payload was lost with c1");
     assert_eq!(store.job(pending).await.unwrap().state, JobState::Failed);
