@@ -19,6 +19,9 @@ use super::store::{Audit, Error};
 
 pub use self::streams::JobStream;
 
+/// The program's version.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// What an operation gives.
 #[derive(Debug)]
 pub enum Operated {
@@ -253,6 +256,7 @@ impl Service {
         });
         let error = self.driver.halted().or(error);
         Ok(json!({
+            "version": VERSION,
             "node": self.driver.node.to_string(),
             "active_node": self.driver.node.to_string(),
             "install": format!("{:08x}", self.driver.install),

@@ -201,6 +201,7 @@ impl Door {
             return Err(Refused { code: "store_away", message: why });
         }
         Ok(json!({
+            "version": operations::VERSION,
             "node": self.0.node.to_string(),
             "active_node": self.0.node.to_string(),
             "install": null,

@@ -50,3 +50,9 @@ fn a_living_control_node_is_not_declared_dead() {
     site.declare_dead("e1");
     assert!(!site.instances().iter().any(|one| one.instance.name.as_str() == "e1"));
 }
+
+#[test]
+fn a_ping_tells_the_program_s_version() {
+    let site = Site::ready(&[]);
+    assert_eq!(ask(&site, json!({"op": "ping"})).unwrap()["version"], env!("CARGO_PKG_VERSION"));
+}
