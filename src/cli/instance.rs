@@ -101,7 +101,7 @@ pub(super) struct InstanceSettings {
     /// Its name
     #[arg(add = instances())]
     name: String,
-    /// Between the smaller (0) and the larger (1) of its capacities by processors and by memory
+    /// Between the smaller (0) and the larger (1) of its capacities by processors and by memory, or above
     #[arg(long = "adjustment", value_name = "SHARE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity_adjustment: Option<f64>,

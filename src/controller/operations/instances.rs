@@ -9,6 +9,9 @@ use crate::controller::driver::JobDriver;
 use crate::controller::service::Service;
 use crate::controller::store::{Audit, Error, InstanceRecord, Overview, Registry};
 
+/// The largest adjustment. Above 1 an instance takes more than the larger of its two capacities.
+const MOST_ADJUSTMENT: f64 = 1000.0;
+
 fn named(overview: &Overview, driver: &JobDriver, name: &str) -> Result<Value, Refused> {
     let found = answers::instances(overview, driver).into_iter().find(|one| one["name"] == name);
     Ok(found.ok_or_else(|| Error::NoInstance(InstanceName::from(name)))?)
@@ -79,8 +82,9 @@ impl Service {
         let adjustment = asked.take("capacity_adjustment");
         asked.end()?;
         let adjustment = adjustment.map(|value| {
-            let share = value.as_f64().filter(|share| (0.0..=1.0).contains(share));
-            share.ok_or_else(|| Refused::bad("capacity_adjustment: it is a number from 0 to 1"))
+            let share = value.as_f64().filter(|share| (0.0..=MOST_ADJUSTMENT).contains(share));
+            let range = format!("capacity_adjustment: it is a number from 0 to {MOST_ADJUSTMENT}");
+            share.ok_or_else(|| Refused::bad(range))
         });
         let adjustment = adjustment.transpose()?.map(|share| Adjustment((share * 100.0).round() as u32));
         let instance = InstanceName::from(name.as_str());

@@ -56,3 +56,17 @@ fn a_ping_tells_the_program_s_version() {
     let site = Site::ready(&[]);
     assert_eq!(ask(&site, json!({"op": "ping"})).unwrap()["version"], env!("CARGO_PKG_VERSION"));
 }
+
+#[test]
+fn an_adjustment_is_any_share_from_zero_on() {
+    let site = Site::ready(&["e1"]);
+    let set = |share: Value| json!({"op": "instance.set", "name": "e1", "capacity_adjustment": share});
+    for share in [0.0, 0.25, 1.0, 1.5, 9.99] {
+        assert_eq!(ask(&site, set(json!(share))).unwrap()["capacity_adjustment"], share);
+    }
+    for bad in [json!(-0.01), json!("1"), json!(1e300)] {
+        let (code, words) = refused(&site, set(bad));
+        assert_eq!(code, "bad_request");
+        assert!(words.starts_with("capacity_adjustment: it is a number from 0 to 1000"), "{words}");
+    }
+}
