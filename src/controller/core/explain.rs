@@ -86,7 +86,12 @@ fn checks(room: &mut Room<'_>, scene: &Scene<'_>, job: &PendingJob) -> Vec<Check
         ok: failed.is_none(),
         detail: failed.map(|waiting| waiting.to_string()).unwrap_or_default(),
     };
-    let owner = room.likely_owner(&job.holders, CONTROL_IMPACT).err();
+    let needs = match job.kind.class() {
+        Class::Execution => CONTROL_IMPACT,
+        // It runs there as well.
+        Class::Control => job.impact.saturating_add(CONTROL_IMPACT),
+    };
+    let owner = room.likely_owner(&job.holders, needs).err();
     let (payload, owner) = match owner {
         Some(Waiting::Payload) => (Some(Waiting::Payload), None),
         other => (None, other),

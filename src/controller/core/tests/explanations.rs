@@ -68,6 +68,17 @@ fn each_member_is_explained() {
 }
 
 #[test]
+fn a_job_of_class_control_needs_its_owner_s_capacity() {
+    let (instances, groups) = ([control("c1", 5)], [group("controlplane", &["c1"])]);
+    let job = PendingJob { kind: JobKind::System, ..pending(42, 5, &[]) };
+    let told = explain(&scene(&instances, &groups, &[]), &job);
+    let failed: Vec<_> = told.checks.iter().filter(|check| !check.ok).collect();
+    let full = "waiting for capacity of a control node";
+    assert_eq!(failed, [&Check { check: "owner", ok: false, detail: full.into() }]);
+    assert_eq!(told.summary, full);
+}
+
+#[test]
 fn a_job_that_fits_says_where_it_starts() {
     let instances = [control("c1", 50), execution("e1", 30)];
     let groups = [group("controlplane", &["c1"]), group("g", &["e1"])];
