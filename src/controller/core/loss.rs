@@ -86,33 +86,3 @@ pub fn heir(
     };
     live.iter().filter_map(|fence| Some((rank(&fence)?, fence))).min().map(|(_, fence)| fence.clone())
 }
-
-/// The first step of a job's new owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Recovery {
-    /// Its child was accepted: adopt it by its ID, and read its output again from the first byte.
-    Adopt,
-    /// Its child may have been sent: ask the instance. If the child is there, adopt it, otherwise see
-    /// [`Unsent`].
-    Ask(Unsent),
-    /// Nothing of it runs.
-    Nothing,
-}
-
-/// The next step if a child was never sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unsent {
-    /// The payload is here: send the same attempt.
-    Send,
-    /// The payload is elsewhere: the job becomes pending again.
-    Requeue,
-}
-
-/// The first step of a job's new owner.
-pub fn recovery(job: &Job, holds_payload: bool) -> Recovery {
-    match job.current().map(|attempt| attempt.progress) {
-        Some(Progress::Running) => Recovery::Adopt,
-        Some(Progress::Placed) => Recovery::Ask(if holds_payload { Unsent::Send } else { Unsent::Requeue }),
-        Some(Progress::Lost | Progress::Over(_)) | None => Recovery::Nothing,
-    }
-}

@@ -46,7 +46,7 @@ pub use self::instance::{
 pub use self::job::{Job, OnLoss, QUOTA_BACK_OFF, QuotaWait, Refused, Retry};
 pub use self::lease::{Epoch, Fence, Fenced, Lease, LeaseTimes, Tenure};
 pub use self::load::{Claim, GroupCapacity, GroupLoad, InstanceLoad, Loads};
-pub use self::loss::{Patience, Recovery, Unsent, heir, is_newly_lost, lost_attempts, recovery};
+pub use self::loss::{Patience, heir, is_newly_lost, lost_attempts};
 pub use self::names::{AttemptNo, GroupName, InstanceName, JobId, Word};
 pub use self::pass::{Scene, pass};
 pub use self::policy::{MemberChange, member_changes};
