@@ -130,7 +130,9 @@ pub enum PendingEnd {
 impl fmt::Display for PendingEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Dependency(job) => write!(f, "job {job}, which this one depends on, did not succeed"),
+            Self::Dependency(job) => {
+                write!(f, "job {job}, which this one depends on, did not succeed, or was deleted")
+            }
             Self::TimedOut(allowed) => {
                 write!(f, "pending for longer than its pending_timeout of {} s", allowed.as_secs())
             }

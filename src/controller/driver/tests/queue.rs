@@ -61,7 +61,7 @@ fn a_job_waits_for_those_it_depends_on_and_fails_with_them() {
     finish(&site, first, "successful");
     finish(&site, second, "failed");
     assert_eq!(site.ended(third).row.state, JobState::Failed);
-    let why = format!("job {second}, which this one depends on, did not succeed");
+    let why = format!("job {second}, which this one depends on, did not succeed, or was deleted");
     assert_eq!((site.explanation(third), site.job(third).attempts.len()), (why, 0));
 }
 
