@@ -33,6 +33,8 @@ impl Service {
                 () = sleep(pause) => {}
                 () = self.stop.cancelled() => return,
             }
+            // They may have changed meanwhile.
+            let bounds = self.driver.options().bounds;
             // One that may have lost its jobs releases nothing of them.
             if !self.driver.may_act() {
                 continue;
