@@ -1,6 +1,9 @@
 //! Payloads, outputs and rows whose time is over. A payload goes first and leaves its unit; an output goes with its unit,
 //! of which nothing could be read any more; a row goes last, with all that hangs on it.
 
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
 use super::super::core::Time;
 use super::super::driver::parsed;
 use super::super::options::Bounds;
@@ -13,14 +16,15 @@ const AT_ONCE: u32 = 200;
 impl Service {
     pub(super) async fn drop_what_is_over(&self, bounds: &Bounds) -> Result<(), Error> {
         let now = self.driver.store.now().await?;
-        let before = |kept: std::time::Duration| {
-            Time(now.0.saturating_sub(i64::try_from(kept.as_millis()).unwrap_or(i64::MAX)))
-        };
-        for over in self.held(Kept::Payload, before(bounds.payload_retention)).await? {
-            self.drop_payload(&over).await?;
+        let before =
+            |kept: Duration| Time(now.0.saturating_sub(i64::try_from(kept.as_millis()).unwrap_or(i64::MAX)));
+        let mut over = Copies::new(self, Kept::Payload, before(bounds.payload_retention));
+        while let Some(one) = over.next().await? {
+            self.drop_payload(&one).await?;
         }
-        for over in self.held(Kept::Output, before(bounds.output_retention)).await? {
-            self.drop_output(&over).await?;
+        let mut over = Copies::new(self, Kept::Output, before(bounds.output_retention));
+        while let Some(one) = over.next().await? {
+            self.drop_output(&one).await?;
         }
         self.drop_most(now, bounds.output_limit).await?;
         while self.driver.store.purge(before(bounds.job_retention), AT_ONCE).await? == u64::from(AT_ONCE) {}
@@ -39,27 +43,20 @@ impl Service {
         Ok(())
     }
 
-    async fn held(&self, kept: Kept, before: Time) -> Result<Vec<Holding>, Error> {
-        self.driver.store.held(self.driver.node.clone(), kept, before, AT_ONCE).await
-    }
-
-    /// Deletes the oldest outputs until the rest is within the limit.
+    /// Deletes the oldest outputs until the rest is within the limit. What is left then belongs to jobs that run, or cannot
+    /// be deleted now.
     async fn drop_most(&self, now: Time, limit: u64) -> Result<(), Error> {
-        let node = &self.driver.node;
-        let mut total = self.driver.store.output_bytes(node.clone()).await?;
-        while total > limit {
-            let before = total;
-            for one in self.held(Kept::Output, now).await? {
-                if total <= limit {
-                    break;
-                }
-                self.drop_output(&one).await?;
-                total = total.saturating_sub(one.output_bytes);
+        let total = || self.driver.store.output_bytes(self.driver.node.clone());
+        let mut left = total().await?;
+        let mut oldest = Copies::new(self, Kept::Output, now);
+        while left > limit {
+            let Some(one) = oldest.next().await? else { break };
+            if self.drop_output(&one).await? {
+                left = left.saturating_sub(one.output_bytes);
             }
-            total = self.driver.store.output_bytes(node.clone()).await?;
-            if total >= before {
-                // What is left belongs to jobs that run, or cannot be deleted now.
-                break;
+            if left <= limit {
+                // Units of the same job share its output.
+                left = total().await?;
             }
         }
         Ok(())
@@ -72,18 +69,58 @@ impl Service {
         }
     }
 
-    async fn drop_output(&self, held: &Holding) -> Result<(), Error> {
-        if self.registry.job_unit(&held.unit).is_some()
-            && let Err(error) = self.registry.release_child(&held.unit).await
-        {
+    /// Returns whether it is gone.
+    async fn drop_output(&self, held: &Holding) -> Result<bool, Error> {
+        let Some(unit) = self.registry.job_unit(&held.unit) else {
+            self.let_go(held).await?;
+            return Ok(true);
+        };
+        let released = self.registry.release_child(unit.id().as_str()).await;
+        if let Err(error) = released {
             tracing::warn!(job = %held.job, unit = held.unit, %error, "an output is not deleted yet");
-            return Ok(());
+            return Ok(false);
         }
-        self.let_go(held).await
+        self.let_go(held).await?;
+        Ok(true)
     }
 
     async fn let_go(&self, held: &Holding) -> Result<(), Error> {
-        let (node, unit) = (self.driver.node.clone(), held.unit.clone());
-        self.driver.store.let_go_unit(node, unit, &Kept::ALL).await.map(drop)
+        self.driver.store.let_go_unit(self.driver.node.clone(), held.unit.clone(), &Kept::ALL).await.map(drop)
+    }
+}
+
+/// The copies on this node of jobs that ended before a time, longest ago first. Each comes once, so that one that cannot be
+/// deleted holds up no other.
+struct Copies<'a> {
+    service: &'a Service,
+    kept: Kept,
+    before: Time,
+    next: VecDeque<Holding>,
+    /// The units that have come.
+    seen: BTreeSet<String>,
+    /// Those of them that the store still names, as far as is known.
+    left: u32,
+    is_last: bool,
+}
+
+impl<'a> Copies<'a> {
+    fn new(service: &'a Service, kept: Kept, before: Time) -> Self {
+        Self { service, kept, before, next: VecDeque::new(), seen: BTreeSet::new(), left: 0, is_last: false }
+    }
+
+    /// The next one; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Holding>, Error> {
+        while self.next.is_empty() && !self.is_last {
+            let limit = AT_ONCE.saturating_add(self.left);
+            let driver = &self.service.driver;
+            let held = driver.store.held(driver.node.clone(), self.kept, self.before, limit).await?;
+            self.is_last = held.len() < limit as usize;
+            let (left, next): (Vec<_>, Vec<_>) =
+                held.into_iter().partition(|one| self.seen.contains(&one.unit));
+            (self.left, self.next) = (u32::try_from(left.len()).unwrap_or(u32::MAX), next.into());
+        }
+        let next = self.next.pop_front();
+        self.seen.extend(next.iter().map(|one| one.unit.clone()));
+        Ok(next)
     }
 }

@@ -17,6 +17,7 @@ mod peers;
 mod queue;
 mod refusals;
 mod reruns;
+mod retention;
 mod site;
 mod streams;
 

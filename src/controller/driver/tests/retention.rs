@@ -1,0 +1,85 @@
+//! Payloads and outputs whose time is over, or that are too many.
+
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::streams::whole;
+use super::*;
+use crate::controller::core::JobId;
+use crate::controller::store::Kept;
+
+/// No round of housekeeping takes longer by the real clock.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// More copies than are looked at in one transaction.
+const MANY: usize = 230;
+/// Those that cannot be deleted, which come first.
+const STUCK: usize = 205;
+
+fn set_bounds(site: &mut Site, change: impl FnOnce(&mut Bounds)) {
+    change(&mut site.options.bounds);
+    site.driver().set_options(site.options.clone());
+}
+
+/// A job that has run and ended.
+fn finished(site: &Site) -> (String, JobId) {
+    let (unit, job) = site.submit(json!({}));
+    finish(site, job);
+    (unit, job)
+}
+
+fn finish(site: &Site, job: JobId) {
+    let child = site.running(job);
+    site.fabric.write(&child, &whole(3, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.ended(job);
+}
+
+fn payloads(site: &Site) -> usize {
+    let now = site.run(site.driver().store.now()).unwrap();
+    let held = site.driver().store.held(OWN.into(), Kept::Payload, now, u32::MAX);
+    site.run(held).unwrap().len()
+}
+
+fn holds(site: &Site, job: JobId, kept: Kept) -> bool {
+    site.job(job).holders.iter().any(|(_, _, held)| *held == kept)
+}
+
+#[test]
+fn an_output_goes_with_its_unit_once_the_payload_is_gone() {
+    let mut site = Site::ready(&["e1"]);
+    let (unit, job) = finished(&site);
+    set_bounds(&mut site, |bounds| bounds.payload_retention = seconds(100));
+    site.until("the payload to go", || !holds(&site, job, Kept::Payload));
+    assert!(!site.output(&unit).is_empty());
+    set_bounds(&mut site, |bounds| bounds.output_retention = seconds(200));
+    site.until("the unit to go", || site.unit(&unit).is_none());
+    assert!(!holds(&site, job, Kept::Output));
+}
+
+#[test]
+fn one_round_deletes_all_that_is_over_and_what_cannot_be_deleted_holds_up_nothing() {
+    let mut site = Site::started(Fabric::new(&[], true), options(Discovery::Enabled));
+    let jobs: Vec<_> = (0..MANY).map(|_| site.submit(json!({}))).collect();
+    for (_, job) in &jobs {
+        site.run(site.driver().store.cancel(None, *job)).unwrap();
+    }
+    site.settle();
+    let stuck: Vec<_> = jobs[..STUCK].iter().map(|(unit, _)| site.directory(unit).join("stdin")).collect();
+    for payload in &stuck {
+        std::fs::remove_file(payload).unwrap();
+        std::fs::create_dir(payload).unwrap();
+    }
+    site.pass(seconds(10));
+    assert_eq!(payloads(&site), MANY);
+    set_bounds(&mut site, |bounds| bounds.payload_retention = seconds(120));
+    site.until("a payload to go", || payloads(&site) < MANY);
+    // The same round, as no time passes.
+    let begun = Instant::now();
+    while payloads(&site) > STUCK {
+        assert!(begun.elapsed() < DEADLINE, "{} are left", payloads(&site));
+        site.settle();
+    }
+    stuck.iter().for_each(|payload| std::fs::remove_dir(payload).unwrap());
+    site.until("the rest to go", || payloads(&site) == 0);
+}
