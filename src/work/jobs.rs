@@ -200,6 +200,19 @@ impl JobUnit {
         self.store.drop_payload(&self.entry.dir).await
     }
 
+    /// Deletes the output. Units that share it keep it; who reads it here is told that it is gone.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn drop_output(&self) -> std::io::Result<()> {
+        let output = self.output();
+        let remove = move || match std::fs::remove_file(output) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        };
+        self.store.blocking(remove).await
+    }
+
     /// The file with the output.
     pub fn output(&self) -> PathBuf {
         self.entry.dir.file("stdout")
