@@ -1,5 +1,5 @@
-//! Payloads, outputs and rows whose time is over. A payload goes first and leaves its unit; an output goes with its unit,
-//! of which nothing could be read any more; a row goes last, with all that hangs on it.
+//! Payloads, outputs and rows whose time is over. A payload goes first and leaves its unit; an output goes with its unit, of
+//! which nothing could be read any more, unless that still has a payload; a row goes last, with all that hangs on it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -65,27 +65,36 @@ impl Service {
     async fn drop_payload(&self, held: &Holding) -> Result<(), Error> {
         match self.registry.job_unit(&held.unit) {
             Some(unit) => self.driver.drop_payload(held.job, &unit).await,
-            None => self.let_go(held).await,
+            None => self.let_go(held, &Kept::ALL).await,
         }
     }
 
     /// Returns whether it is gone.
     async fn drop_output(&self, held: &Holding) -> Result<bool, Error> {
         let Some(unit) = self.registry.job_unit(&held.unit) else {
-            self.let_go(held).await?;
+            self.let_go(held, &Kept::ALL).await?;
             return Ok(true);
         };
-        let released = self.registry.release_child(unit.id().as_str()).await;
-        if let Err(error) = released {
-            tracing::warn!(job = %held.job, unit = held.unit, %error, "an output is not deleted yet");
+        let payloads = self.driver.store.holders(held.job, Kept::Payload).await?;
+        let has_payload = payloads.iter().any(|(node, id)| *node == self.driver.node && *id == held.unit);
+        let (gone, dropped) = match has_payload {
+            // The job may run again for as long as that is kept.
+            true => (&[Kept::Output][..], unit.drop_output().await.map_err(|error| error.to_string())),
+            false => {
+                let released = self.registry.release_child(&held.unit).await;
+                (&Kept::ALL[..], released.map(drop).map_err(|error| error.to_string()))
+            }
+        };
+        if let Err(error) = dropped {
+            tracing::warn!(job = %held.job, unit = held.unit, error, "an output is not deleted yet");
             return Ok(false);
         }
-        self.let_go(held).await?;
+        self.let_go(held, gone).await?;
         Ok(true)
     }
 
-    async fn let_go(&self, held: &Holding) -> Result<(), Error> {
-        self.driver.store.let_go_unit(self.driver.node.clone(), held.unit.clone(), &Kept::ALL).await.map(drop)
+    async fn let_go(&self, held: &Holding, gone: &'static [Kept]) -> Result<(), Error> {
+        self.driver.store.let_go_unit(self.driver.node.clone(), held.unit.clone(), gone).await.map(drop)
     }
 }
 

@@ -46,6 +46,29 @@ fn holds(site: &Site, job: JobId, kept: Kept) -> bool {
 }
 
 #[test]
+fn beyond_outputlimit_the_oldest_output_goes_and_its_job_can_still_run_again() {
+    let mut site = Site::ready(&["e1"]);
+    let jobs: Vec<_> = (0..3).map(|_| finished(&site)).collect();
+    let size = site.output(&jobs[0].0).len() as u64;
+    assert_eq!(size, site.job(jobs[0].1).output_bytes);
+    set_bounds(&mut site, |bounds| bounds.output_limit = 2 * size);
+    site.until("an output to go", || !holds(&site, jobs[0].1, Kept::Output));
+    site.pass(seconds(150));
+    assert!(site.output(&jobs[0].0).is_empty() && holds(&site, jobs[0].1, Kept::Payload));
+    for (unit, job) in &jobs[1..] {
+        assert!(holds(&site, *job, Kept::Output) && site.output(unit).len() as u64 == size);
+    }
+    set_bounds(&mut site, |bounds| bounds.output_limit = 1 << 30);
+    let again = site.operate(json!({"op": "job.rerun", "id": jobs[0].1.0}));
+    finish(&site, JobId(again["id"].as_i64().unwrap()));
+
+    set_bounds(&mut site, |bounds| bounds.payload_retention = seconds(200));
+    site.until("the payloads to go", || payloads(&site) == 0);
+    site.until("the unit to go that holds nothing", || site.unit(&jobs[0].0).is_none());
+    assert!(jobs[1..].iter().all(|(unit, _)| site.unit(unit).is_some()));
+}
+
+#[test]
 fn an_output_goes_with_its_unit_once_the_payload_is_gone() {
     let mut site = Site::ready(&["e1"]);
     let (unit, job) = finished(&site);
