@@ -146,9 +146,15 @@ impl Door {
                 Audit { who: format!("mesh:{}", driver.node), op: LOST.to_owned(), target: job.to_string() };
             driver.store.record(audit).await?;
         }
-        let entered = match extra.job_id.filter(|_| extra.attempt > 0) {
-            Some(job) => Err(format!("the store has lost job {job}, which had been placed: it may have run")),
-            None => self.enter_again(unit.clone()).await,
+        let entered = match (extra.job_id, extra.rerun_of) {
+            (Some(job), _) if extra.attempt > 0 => {
+                Err(format!("the store has lost job {job}, which had been placed: it may have run"))
+            }
+            // Its row alone knew what it was to do of the first one's stream.
+            (Some(job), Some(of)) => {
+                Err(format!("the store has lost job {job}, which repeated job {of}: run job {of} again"))
+            }
+            (Some(_) | None, _) => self.enter_again(unit.clone()).await,
         };
         if let Err(detail) = entered {
             unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;

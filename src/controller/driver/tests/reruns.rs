@@ -67,6 +67,38 @@ fn a_rerun_whose_payload_does_not_come_leaves_nothing() {
 }
 
 #[test]
+fn a_rerun_that_the_store_has_lost_ends_and_says_what_to_do() {
+    let mut site = Site::ready(&["e1"]);
+    let (_, job) = site.submit(json!({"key": "once"}));
+    let child = site.running(job);
+    site.fabric.write(&child, &whole(1, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.ended(job);
+    site.operate(json!({"op": "instance.disable", "name": "e1"}));
+    let files = ["store.db", "store.db-wal"].map(|name| site.directory("..").join(name));
+    let older = |path: &std::path::Path| path.with_extension("older");
+    site.kill();
+    for path in &files {
+        std::fs::copy(path, older(path)).unwrap();
+    }
+    site.boot();
+    let before = site.units();
+    let again = rerun(&site, job).unwrap();
+    let unit = site.units().into_iter().find(|unit| !before.contains(unit)).unwrap();
+    site.kill();
+    for path in &files {
+        std::fs::copy(older(path), path).unwrap();
+    }
+    site.boot();
+    let ended =
+        |site: &Site| site.unit(&unit).is_some_and(|unit| unit.state == crate::rpc::UnitState::Failed);
+    site.until("its unit to end", || ended(&site));
+    let words = format!("the store has lost job {again}, which repeated job {job}: run job {job} again");
+    assert_eq!(site.unit(&unit).unwrap().detail, words);
+    assert_eq!(site.jobs().len(), 1);
+}
+
+#[test]
 fn a_rerun_with_a_payload_from_elsewhere_is_a_job_or_leaves_nothing() {
     let mut site = Site::ready(&["e1"]);
     let elsewhere = Elsewhere::open(&site);
