@@ -3,8 +3,11 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 const KEEPALIVE: &str = "keepalive";
+/// The key that every header has.
+const HEADER: &str = "controller";
 
 /// The keys that anybody here looks at. What else a line has is skipped.
 #[derive(Debug, Deserialize)]
@@ -41,15 +44,20 @@ impl RunnerLine<'_> {
     }
 }
 
+/// Whether the first line of a payload is a header, whatever else it has; else it is the first of the runner's stream.
+pub fn is_header(line: &[u8]) -> bool {
+    serde_json::from_slice::<Map<String, Value>>(line).is_ok_and(|object| object.contains_key(HEADER))
+}
+
 /// The forks in the keyword arguments, which the runner's command line passes as text.
 pub(super) fn forks(kwargs: &RawValue) -> Option<u32> {
     #[derive(Deserialize)]
     struct Kwargs {
-        forks: Option<serde_json::Value>,
+        forks: Option<Value>,
     }
     let forks = serde_json::from_str::<Kwargs>(kwargs.get()).ok()?.forks?;
     match forks {
-        serde_json::Value::String(text) => text.parse().ok(),
+        Value::String(text) => text.parse().ok(),
         other => other.as_u64().and_then(|forks| forks.try_into().ok()),
     }
 }

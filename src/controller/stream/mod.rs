@@ -17,6 +17,7 @@ mod zip;
 
 pub use self::events::EventFilter;
 pub use self::kwargs::{KwargsChange, KwargsError};
+pub use self::line::is_header;
 pub use self::output::{WorkerOutput, lost_line};
 pub use self::scan::{Piece, Scanner};
 pub use self::stats::HostStats;

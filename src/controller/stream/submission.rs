@@ -3,9 +3,7 @@
 
 use std::fmt;
 
-use serde_json::Value;
-
-use super::line::{RunnerLine, forks};
+use super::line::{RunnerLine, forks, is_header};
 use super::scan::{Piece, Scanner};
 use super::zip::PassingZip;
 use crate::controller::header::Header;
@@ -180,22 +178,16 @@ fn read_line(awaited: Awaited, line: &[u8], start: u64) -> Result<Step, Refusal>
     let unexpected = || Refusal::Stream(StreamFault::Unexpected(awaited, start));
     let parsed = RunnerLine::parse(line);
     match (awaited, parsed) {
+        (Awaited::FirstLine, _) if is_header(line) => Ok(Step::Header(Box::new(Header::parse(line)?))),
+        (Awaited::Kwargs, _) if is_header(line) => Err(unexpected()),
         (Awaited::FirstLine | Awaited::Kwargs, Some(RunnerLine { kwargs: Some(kwargs), .. })) => {
             if kwargs.get().starts_with('{') { Ok(Step::Kwargs(forks(kwargs))) } else { Err(unexpected()) }
         }
-        (Awaited::FirstLine, _) => first_line(line),
+        (Awaited::FirstLine, _) => Err(Refusal::NoHeader),
         (Awaited::ZipOrEnd, Some(RunnerLine { zipfile: Some(bytes), .. })) => Ok(Step::Zip(bytes)),
         (Awaited::ZipOrEnd | Awaited::End, Some(RunnerLine { eof: Some(_), zipfile: None, .. })) => {
             Ok(Step::End)
         }
         (_, _) => Err(unexpected()),
     }
-}
-
-fn first_line(line: &[u8]) -> Result<Step, Refusal> {
-    let Ok(Value::Object(map)) = serde_json::from_slice(line) else { return Err(Refusal::NoHeader) };
-    if !map.contains_key("controller") {
-        return Err(Refusal::NoHeader);
-    }
-    Ok(Step::Header(Box::new(Header::try_from(Value::Object(map))?)))
 }
