@@ -16,7 +16,7 @@ use crate::controller::header::Header;
 use crate::controller::projects::{Held, search_paths};
 use crate::controller::refusal::LINE_LIMIT;
 use crate::controller::store::Error;
-use crate::controller::stream::KwargsChange;
+use crate::controller::stream::{KwargsChange, is_header};
 
 /// The key of the kwargs that names an image.
 const IMAGE: &str = "container_image";
@@ -105,8 +105,7 @@ impl Wanted {
         };
         let mut from = 0;
         let first = line(&mut from)?;
-        let is_header = serde_json::from_slice::<serde_json::Map<String, Value>>(&first)
-            .is_ok_and(|object| object.contains_key("controller"));
+        let is_header = is_header(&first);
         let kwargs_at = if is_header { from } else { 0 };
         let registry = self.header.runner.as_ref().and_then(|runner| runner.registry.clone());
         let variables = project.map(|_| search_paths(&self.directory));
