@@ -77,6 +77,12 @@ pub enum StreamFault {
         "the stream brings files below project/, and the header's sync brings the project: leave out one of them"
     )]
     Project,
+    /// Its zip is not understood, and the header asks for a project.
+    #[error(
+        "the header's sync brings the project, and nobody can tell whether the stream's zip brings one too: let \
+         ansible-runner transmit write the stream"
+    )]
+    Unreadable,
     /// It ends too early.
     #[error("the stream ends after {1} bytes, before {0}")]
     EndsEarly(Awaited, u64),

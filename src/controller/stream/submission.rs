@@ -129,7 +129,13 @@ impl Submission {
                         }
                     }
                 }
-                Piece::ZipEnd => self.awaited = Awaited::End,
+                Piece::ZipEnd => {
+                    let has_sync = self.header.as_ref().is_some_and(|header| header.sync.is_some());
+                    if has_sync && !self.zip.is_understood() {
+                        return Err(StreamFault::Unreadable.into());
+                    }
+                    self.awaited = Awaited::End;
+                }
                 Piece::BadZip => return Err(StreamFault::BadZip(self.scanner.position()).into()),
             }
         }

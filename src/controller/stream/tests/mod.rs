@@ -3,6 +3,7 @@
 mod events;
 mod kwargs;
 mod output;
+mod project;
 mod submission;
 
 /// A recorded stream.

@@ -1,0 +1,93 @@
+//! Streams that bring files below `project/`, in zips as programs write them.
+
+use std::io::{Cursor, Write};
+
+use ::zip::ZipWriter;
+use ::zip::write::SimpleFileOptions;
+use base64::Engine;
+
+use super::super::*;
+use crate::controller::refusal::{Refusal, StreamFault};
+
+const SYNCED: &str = r#"{"controller": 1, "sync": {"url": "https://git.example/a"}}"#;
+
+fn check(header: &str, zip: &[u8], chunk: usize) -> Result<(), Refusal> {
+    let body = base64::engine::general_purpose::STANDARD.encode(zip);
+    let stream =
+        format!("{header}\n{{\"kwargs\": {{}}}}\n{{\"zipfile\": {}}}\n{body}{{\"eof\": true}}\n", zip.len());
+    let mut submission = Submission::new(u64::MAX, None);
+    stream.as_bytes().chunks(chunk).try_for_each(|part| submission.push(part))?;
+    submission.finish().map(drop)
+}
+
+/// Fills a zip with these entries.
+fn fill<W: Write + std::io::Seek>(zip: &mut ZipWriter<W>, names: &[&str], options: SimpleFileOptions) {
+    for name in names {
+        match name.ends_with('/') {
+            true => zip.add_directory(*name, SimpleFileOptions::default()).unwrap(),
+            false => {
+                zip.start_file(*name, options).unwrap();
+                let text: String = (0..3_000).map(|number| format!("line {number} of {name}\n")).collect();
+                zip.write_all(text.as_bytes()).unwrap();
+            }
+        }
+    }
+}
+
+/// A zip whose entries have their sizes in front of them.
+fn packed(names: &[&str], options: SimpleFileOptions) -> Vec<u8> {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    fill(&mut zip, names, options);
+    zip.finish().unwrap().into_inner()
+}
+
+/// A zip that was written to a pipe: sizes come behind the entries, as Python writes them.
+fn streamed(names: &[&str], options: SimpleFileOptions) -> Vec<u8> {
+    let mut zip = ZipWriter::new_stream(Vec::new());
+    fill(&mut zip, names, options);
+    zip.finish().unwrap().into_inner()
+}
+
+#[test]
+fn a_stream_brings_no_project_beside_a_synced_one() {
+    let fault = Err(Refusal::Stream(StreamFault::Project));
+    let plain = SimpleFileOptions::default();
+    let large = plain.large_file(true);
+    for (names, is_refused) in [
+        (&["inventory/hosts", "project/site.yml"][..], true),
+        (&["rc", "project/roles/"], true),
+        // As the runner names what lies behind links.
+        (&["inventory/hosts", "./project/site.yml"], true),
+        (&["inventory/hosts", "./project"], true),
+        (&["a", "../project//x"], true),
+        (&["a", "x/../project", "/project/x"], true),
+        (&["inventory/hosts", "project/", "env/extravars", "projects/x", "a/project/x"], false),
+    ] {
+        let expected = if is_refused { fault.clone() } else { Ok(()) };
+        for zip in
+            [packed(names, plain), packed(names, large), streamed(names, plain), streamed(names, large)]
+        {
+            for chunk in [1, 3, 4096] {
+                assert_eq!(check(SYNCED, &zip, chunk), expected, "{names:?}");
+            }
+            assert_eq!(check(r#"{"controller": 1}"#, &zip, 4096), Ok(()));
+        }
+    }
+    assert_eq!(check(SYNCED, &packed(&[], plain), 100), Ok(()));
+}
+
+#[test]
+fn a_zip_that_cannot_be_followed_brings_nothing_beside_a_synced_project() {
+    let plain = SimpleFileOptions::default();
+    let stored = plain.compression_method(::zip::CompressionMethod::Stored);
+    let whole = packed(&["a", "b"], plain);
+    let damaged = [&whole[..5], &[0xff; 9], &whole[14..]].concat();
+    for zip in
+        [vec![7; 300], whole[..whole.len() / 2].to_vec(), damaged, streamed(&["a"], stored), Vec::new()]
+    {
+        for chunk in [1, 4096] {
+            assert_eq!(check(SYNCED, &zip, chunk), Err(Refusal::Stream(StreamFault::Unreadable)));
+        }
+        assert_eq!(check(r#"{"controller": 1}"#, &zip, 100), Ok(()));
+    }
+}
