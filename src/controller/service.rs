@@ -306,6 +306,7 @@ fn submission(
         hosts: header.hosts,
         forks: size.forks,
         launched_by: launched_by.to_owned(),
+        is_admin: false,
         exclusive: header.exclusive.clone(),
         needs: header.depends_on.clone(),
         groups: header.groups.named(),

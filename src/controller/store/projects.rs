@@ -169,6 +169,7 @@ fn submission(owner: &InstanceName, new: &NewSync) -> Submission {
         hosts: None,
         forks: 0,
         launched_by: format!("node:{owner}"),
+        is_admin: true,
         exclusive: vec![new.word.clone()],
         needs: Vec::new(),
         groups: BTreeSet::new(),

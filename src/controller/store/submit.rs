@@ -42,6 +42,8 @@ pub struct Submission {
     pub forks: u32,
     /// Who submitted it, as the door determined.
     pub launched_by: String,
+    /// The caller may follow the jobs of all others.
+    pub is_admin: bool,
     /// Words of which only one running job may hold each.
     pub exclusive: Vec<Word>,
     /// Jobs that must succeed first.
@@ -74,7 +76,7 @@ impl Store {
     /// Stores a job, unless its unit or its key is known. Refuses it while `max_pending` jobs are pending.
     ///
     /// # Errors
-    /// The key belongs to a job of another kind, a group or a dependency does not exist, or too many are pending.
+    /// The key belongs to a job of another kind or caller, a group or a dependency does not exist, or too many are pending.
     pub async fn submit(&self, submission: Submission, max_pending: u64) -> Result<Submitted, Error> {
         self.write(move |sql| submit(sql, &submission, max_pending)).await
     }
@@ -87,6 +89,11 @@ fn submit(sql: &mut dyn Sql, new: &Submission, max_pending: u64) -> Result<Submi
     if let Some(key) = &new.key
         && let Some((job, kind)) = by_key(sql, key)?
     {
+        if !new.is_admin && launched_by(sql, job)? != new.launched_by {
+            return Err(Error::Conflict(format!(
+                "the key {key:?} belongs to the job of another caller: choose another one"
+            )));
+        }
         return match kind == new.kind {
             true => Ok(Submitted::Known(job)),
             false => Err(Error::KeyTaken { key: key.clone(), job, kind }),
@@ -121,6 +128,10 @@ fn known_unit(sql: &mut dyn Sql, new: &Submission) -> Result<Option<JobId>, Erro
 pub(super) fn by_key(sql: &mut dyn Sql, key: &str) -> Result<Option<(JobId, JobKind)>, Error> {
     let found = sql.query("SELECT id, kind FROM job WHERE key = $1", values![key])?.pop();
     found.map(|mut row| Ok((row.take()?, row.take()?))).transpose()
+}
+
+fn launched_by(sql: &mut dyn Sql, job: JobId) -> Result<String, Error> {
+    sql.query("SELECT launched_by FROM job WHERE id = $1", values![job])?.remove(0).take()
 }
 
 fn check_room(sql: &mut dyn Sql, max_pending: u64) -> Result<(), Error> {

@@ -167,6 +167,7 @@ impl<'a> Owner<'a> {
             hosts: None,
             forks: 1,
             launched_by: "unix:0".into(),
+            is_admin: true,
             exclusive: Vec::new(),
             needs: Vec::new(),
             groups: BTreeSet::new(),

@@ -30,6 +30,19 @@ async fn a_job_is_submitted_once(site: Site) {
     assert_eq!(store.submit(first.clone(), 9).await.unwrap(), known);
     let second = Submission { unit: "u2".into(), ..first.clone() };
     assert_eq!(store.submit(second.clone(), 9).await.unwrap(), known);
+    for launched_by in ["mesh:c9", "unix:0"] {
+        let over_the_mesh = Submission { launched_by: launched_by.into(), is_admin: false, ..second.clone() };
+        let refused = match store.submit(over_the_mesh.clone(), 9).await {
+            Ok(found) => {
+                assert_eq!((launched_by, found), ("unix:0", known));
+                continue;
+            }
+            Err(refused) => refused.to_string(),
+        };
+        assert_eq!(refused, "the key \"ci-1\" belongs to the job of another caller: choose another one");
+        let of_another_kind = Submission { kind: JobKind::AdHoc, ..over_the_mesh };
+        assert_eq!(store.submit(of_another_kind, 9).await.unwrap_err().to_string(), refused);
+    }
     let other = Submission { kind: JobKind::AdHoc, ..second };
     let refused = store.submit(other, 9).await.unwrap_err();
     assert!(matches!(refused, Error::KeyTaken { kind: JobKind::Job, .. }), "{refused}");

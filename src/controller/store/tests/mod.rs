@@ -139,6 +139,7 @@ fn submission(unit: &str) -> Submission {
         hosts: None,
         forks: 5,
         launched_by: "unix:0".into(),
+        is_admin: true,
         exclusive: Vec::new(),
         needs: Vec::new(),
         groups: BTreeSet::new(),
