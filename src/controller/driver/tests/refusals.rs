@@ -3,6 +3,9 @@
 use super::site::stream;
 use super::streams::whole;
 use super::*;
+use crate::rpc::request::SubmitRequest;
+use crate::wire::NameHash;
+use crate::work::{Caller, Origin};
 use serde_json::json;
 
 /// Submits something bad. Returns the refusal.
@@ -62,6 +65,34 @@ fn a_key_belongs_to_one_kind_of_job() {
     site.fabric.write(&child, &whole(1, "successful"));
     site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
     site.ended(job);
+}
+
+#[test]
+fn a_caller_over_the_mesh_follows_no_job_of_another_one() {
+    let mut options = options(Discovery::Enabled);
+    options.verify_signature = false;
+    let site = Site::started(Fabric::new(&[], true), options);
+    site.submit(json!({"key": "theirs"}));
+    let submit = |node: &str| {
+        let origin = Origin::Mesh { node: NameHash::of(node), certified: false };
+        let caller = Caller { origin, ..Caller::default() };
+        let registry = site.service().registry.clone();
+        site.run(async {
+            let request = SubmitRequest {
+                node: OWN.into(),
+                work_type: "controller".into(),
+                ..SubmitRequest::default()
+            };
+            let mut submission = registry.submit(request, caller).await.map_err(|e| e.to_string())?;
+            let payload = stream(json!({"key": if node == "c8" { "own" } else { "theirs" }}));
+            submission.write(&payload).await.map_err(|e| e.to_string())?;
+            submission.finish().await.map(drop).map_err(|error| error.to_string())
+        })
+    };
+    assert_eq!((submit("c8"), submit("c8")), (Ok(()), Ok(())));
+    let why = submit("c9").unwrap_err();
+    assert!(why.contains("the key \"theirs\" belongs to the job of another caller"), "{why}");
+    assert_eq!((site.jobs().len(), site.units().len()), (2, 3));
 }
 
 #[test]
