@@ -32,7 +32,7 @@ directive! {
         /// work types of its children
         child_types: Children,
         /// where children make their directories
-        run_dir "rundir": PathBuf = "/tmp",
+        run_dir "rundir": RunDirectory = "/tmp",
         /// tls-client profile towards instances
         tls_client "tlsclient": Option<TlsClientName>,
         /// no jobs without TLS; true if tlsclient is given
@@ -187,12 +187,25 @@ grammar! {
     struct NodePattern => Pattern = Text parsed(firewall::pattern);
     /// The name of a work type that need not be configured here.
     struct TypeName => String = Text parsed(super::work::work_type);
+    /// A directory that is named in the command lines of children.
+    struct RunDirectory => PathBuf = Text parsed(run_directory);
     /// Copies of a payload.
     struct Copies => u32 = Int number(1..=1, "this version keeps one copy of a payload");
     /// A number above zero.
     struct Count => u32 = Int number(1..=2_147_483_647, "a whole number above zero is needed");
     /// A duration above zero.
     struct Interval => Duration = Text parsed(interval);
+}
+
+/// It is split into words as a shell does it, and stands in a pattern of files.
+fn run_directory(text: &str) -> Result<PathBuf, &'static str> {
+    let breaks = |c: char| c.is_whitespace() || c.is_control() || "'\"\\[]*?".contains(c);
+    match text.contains(breaks) {
+        true => {
+            Err("it is part of command lines and may hold no blanks, quotes, backslashes, brackets, * and ?")
+        }
+        false => Ok(text.into()),
+    }
 }
 
 fn interval(text: &str) -> Result<Duration, &'static str> {

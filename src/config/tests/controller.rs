@@ -111,6 +111,9 @@ fn every_parameter_has_an_effect() {
     assert_eq!(found.bounds.cleanup_every, Duration::ZERO);
 }
 
+const RUNDIR: &str = "work-controller: rundir: \"GIVEN\" is not allowed: it is part of command lines and may hold no \
+                      blanks, quotes, backslashes, brackets, * and ?";
+
 #[test]
 fn what_is_wrong_is_named() {
     for (parameters, error) in [
@@ -152,8 +155,13 @@ fn what_is_wrong_is_named() {
             "{tlsclient: none}",
             "work-controller: tlsclient: there is no tls-client named \"none\": there are c",
         ),
+        ("{rundir: '/my runs'}", RUNDIR),
+        ("{rundir: \"/o'runs\"}", RUNDIR),
+        ("{rundir: '/run*'}", RUNDIR),
         ("{store: ''}", "work-controller: store: may not be empty"),
     ] {
+        let given = parameters.trim_matches(['{', '}']).split_once(": ").map_or("", |(_, given)| given);
+        let error = error.replace("GIVEN", given.trim_matches(['\'', '"']));
         assert_eq!(read(parameters).1, [error], "{parameters}");
     }
 }
