@@ -192,6 +192,7 @@ fn a_credential_is_used_for_its_kind_its_addresses_and_its_callers() {
     let url = |text| Url::parse(text).unwrap();
     assert!(credentials.repository(&name("git"), &url("https://git.example/team/site.git")).is_ok());
     assert!(credentials.check_mesh(&name("git")).is_ok());
+    assert!(credentials.check_registry(&name("quay")).is_ok());
     let registry = |name, image| credentials.registry(&name, image).map(drop);
     let repository = |name, address| credentials.repository(&name, &url(address)).map(drop);
     for (refused, why) in [
@@ -206,6 +207,7 @@ fn a_credential_is_used_for_its_kind_its_addresses_and_its_callers() {
             "git may not be sent to https://git.example/other",
         ),
         (repository(name("git"), "ssh://git.example/team"), "git may not be sent to ssh://git.example/team"),
+        (credentials.check_registry(&name("git")), "git is of kind scm: a credential of kind registry"),
         (credentials.check_mesh(&name("quay")), "quay is not for callers over the mesh"),
     ] {
         let text = refused.unwrap_err().to_string();

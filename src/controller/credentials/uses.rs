@@ -20,12 +20,15 @@ impl Credentials {
         let address = image_address(image)
             .map_err(|error| CredentialError::Image(name.clone(), image.to_owned(), error))?;
         self.allow(name, &credential, &address)?;
-        match credential.kind {
-            CredentialKind::Registry(login) => Ok(login),
-            other @ (CredentialKind::Scm(_) | CredentialKind::Kubernetes(_)) => {
-                Err(CredentialError::Kind(name.clone(), other.name(), "registry"))
-            }
-        }
+        registry_login(name, credential)
+    }
+
+    /// Checks that it is a login for a registry, whichever image it may be for. Blocks on the disk.
+    ///
+    /// # Errors
+    /// [`CredentialError`]
+    pub fn check_registry(&self, name: &CredentialName) -> Result<(), CredentialError> {
+        registry_login(name, self.read(name)?).map(drop)
     }
 
     /// The login of a group's registry, for whichever image its pods have. Blocks on the disk.
@@ -34,16 +37,10 @@ impl Credentials {
     /// [`CredentialError`]
     pub fn group_registry(&self, name: &CredentialName) -> Result<RegistryLogin, CredentialError> {
         let credential = self.read(name)?;
-        match &credential.kind {
-            CredentialKind::Registry(login) => {
-                let own = Url::parse(&format!("https://{}", login.host));
-                self.allow(name, &credential, &own.map_err(|error| bad(name, error))?)?;
-                Ok(login.clone())
-            }
-            other @ (CredentialKind::Scm(_) | CredentialKind::Kubernetes(_)) => {
-                Err(CredentialError::Kind(name.clone(), other.name(), "registry"))
-            }
-        }
+        let login = registry_login(name, credential.clone())?;
+        let own = Url::parse(&format!("https://{}", login.host));
+        self.allow(name, &credential, &own.map_err(|error| bad(name, error))?)?;
+        Ok(login)
     }
 
     /// Access to a cluster. If the file has `urls`, every server in its kubeconfig lies below one of them. Blocks on the
@@ -103,6 +100,15 @@ impl Credentials {
         match credential.may_be_sent_to(address) {
             true => Ok(()),
             false => Err(CredentialError::Address(name.clone(), address.clone().into())),
+        }
+    }
+}
+
+fn registry_login(name: &CredentialName, credential: Credential) -> Result<RegistryLogin, CredentialError> {
+    match credential.kind {
+        CredentialKind::Registry(login) => Ok(login),
+        other @ (CredentialKind::Scm(_) | CredentialKind::Kubernetes(_)) => {
+            Err(CredentialError::Kind(name.clone(), other.name(), "registry"))
         }
     }
 }
