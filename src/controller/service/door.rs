@@ -416,7 +416,7 @@ async fn check_credentials(
             }
             match purpose {
                 Purpose::Registry { image: Some(image) } => drop(credentials.registry(name, image)?),
-                Purpose::Registry { image: None } => drop(credentials.read(name)?),
+                Purpose::Registry { image: None } => credentials.check_registry(name)?,
                 Purpose::Repository(url) => drop(credentials.repository(name, url)?),
             }
         }
