@@ -1,8 +1,9 @@
-//! The runner's own clean-up on instances: directories of jobs that ended without it, and images that nothing uses. The
-//! directories of active jobs are named one by one: the runner takes each word for itself, and its own look at what still
-//! runs cannot be relied upon.
+//! The runner's own clean-up on instances: directories of jobs that ended without it, and images that a newer one of their
+//! name has replaced. The directories of active jobs are named one by one: the runner's own look at what still runs cannot
+//! be relied upon.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use super::super::core::{ChildId, InstanceName, NodeState, NodeType};
@@ -15,6 +16,8 @@ use crate::controller::children::RegistryChildren;
 const BUDGET: Duration = Duration::from_secs(600);
 /// Minutes for which a directory is left alone after it was changed.
 const GRACE: u32 = 60;
+/// Without it the runner clears away its directories all the same, and then fails.
+const PODMAN: &str = "podman";
 
 impl Service {
     /// Starts a clean-up on every instance that runs jobs, and returns their names.
@@ -62,18 +65,11 @@ impl Service {
         let types = &options.child_types;
         let is_own = *node == self.driver.node;
         let install = self.driver.install;
-        let rundir = options.run_dir.display();
-        let exclude = match active {
-            [] => String::new(),
-            words => format!(" --exclude-strings {}", words.join(" ")),
-        };
         ChildRequest {
             unit: format!("c{install:08x}k{:016x}", rand::random::<u64>()),
             node: node.clone(),
             work_type: if is_own { types.local.clone() } else { types.runner.clone() },
-            params: format!(
-                "cleanup{exclude} --file-pattern={rundir}/meshd_c{install:08x}n* --grace-period={GRACE}"
-            ),
+            params: params(install, &options.run_dir, active),
             signed: offer.secure && !is_own,
             tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),
             ttl: (!is_own).then_some(BUDGET),
@@ -104,5 +100,40 @@ impl Service {
         children.release(unit.clone()).await;
         // What could not be released is an orphan from here on.
         self.cleaning.lock().remove(&unit);
+    }
+}
+
+/// The arguments of the runner. It takes each word for itself, so every active directory is one.
+fn params(install: u32, run_dir: &Path, active: &[String]) -> String {
+    let exclude = match active {
+        [] => String::new(),
+        words => format!(" --exclude-strings {}", words.join(" ")),
+    };
+    let run_dir = run_dir.display();
+    format!(
+        "cleanup{exclude} --file-pattern={run_dir}/meshd_c{install:08x}n* --grace-period={GRACE} --image-prune \
+         --process-isolation-executable={PODMAN}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::params;
+
+    #[test]
+    fn a_clean_up_leaves_each_active_directory_alone_by_a_word_of_its_own() {
+        let words = |active: &[&str]| {
+            let active: Vec<String> = active.iter().map(|unit| (*unit).to_owned()).collect();
+            shlex::split(&params(0xab, std::path::Path::new("/runs"), &active)).unwrap()
+        };
+        let rest = [
+            "--file-pattern=/runs/meshd_c000000abn*",
+            "--grace-period=60",
+            "--image-prune",
+            "--process-isolation-executable=podman",
+        ];
+        assert_eq!(words(&[]), [&["cleanup"][..], &rest].concat());
+        let two = ["meshd_c000000abn1a1r0", "meshd_c000000abn2a1r0"];
+        assert_eq!(words(&two), [&["cleanup", "--exclude-strings"][..], &two, &rest].concat());
     }
 }
