@@ -91,3 +91,21 @@ fn a_zip_that_cannot_be_followed_brings_nothing_beside_a_synced_project() {
         assert_eq!(check(r#"{"controller": 1}"#, &zip, 100), Ok(()));
     }
 }
+
+/// The zip in a stream that Python's zipfile wrote to a pipe: entries with short and with long sizes behind them.
+fn of_python() -> Vec<u8> {
+    let path = "tests/fuzz/corpus/submission/streamed_zip";
+    let stream = std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let lines: Vec<&[u8]> = stream.split(|byte| *byte == b'\n').collect();
+    let body = lines[3].strip_suffix(b"{\"eof\": true}").unwrap();
+    base64::engine::general_purpose::STANDARD.decode(body).unwrap()
+}
+
+#[test]
+fn a_zip_that_python_wrote_to_a_pipe_is_followed() {
+    let (zip, name) = (of_python(), b"./projects/x");
+    assert_eq!(check(SYNCED, &zip, 100), Ok(()));
+    let at = zip.windows(name.len()).position(|window| window == name).unwrap();
+    let project = [&zip[..at], b"./project//x", &zip[at + name.len()..]].concat();
+    assert_eq!(check(SYNCED, &project, 100), Err(Refusal::Stream(StreamFault::Project)));
+}
