@@ -16,6 +16,8 @@ use crate::controller::children::RegistryChildren;
 const BUDGET: Duration = Duration::from_secs(600);
 /// Minutes for which a directory is left alone after it was changed.
 const GRACE: u32 = 60;
+/// Bytes of names of other instances' directories: parameters of a unit, and arguments of a process, have a limit.
+const LONGEST: usize = 32 << 10;
 /// Without it the runner clears away its directories all the same, and then fails.
 const PODMAN: &str = "podman";
 
@@ -35,8 +37,8 @@ impl Service {
                 continue;
             }
             names.push(instance.name.to_string());
-            let words = active.get(&instance.name).map(Vec::as_slice).unwrap_or_default();
-            let request = self.clean_up_request(&instance.name, instance.offer, words);
+            let words = words(&active, &instance.name);
+            let request = self.clean_up_request(&instance.name, instance.offer, &words);
             let this = self.clone();
             self.cleaning.lock().insert(request.unit.clone());
             tokio::spawn(async move { this.run_clean_up(request).await });
@@ -103,6 +105,19 @@ impl Service {
     }
 }
 
+/// The directories that a clean-up of an instance leaves alone: its own ones, and as many of the others as may be named,
+/// since two nodes may be on one machine.
+fn words(active: &BTreeMap<InstanceName, Vec<String>>, instance: &InstanceName) -> Vec<String> {
+    let own = active.get(instance).into_iter().flatten();
+    let mut left = LONGEST;
+    let others = active.iter().filter(|(node, _)| *node != instance).flat_map(|(_, words)| words);
+    let others = others.take_while(|word| {
+        left = left.saturating_sub(word.len() + 1);
+        left > 0
+    });
+    own.chain(others).cloned().collect()
+}
+
 /// The arguments of the runner. It takes each word for itself, so every active directory is one.
 fn params(install: u32, run_dir: &Path, active: &[String]) -> String {
     let exclude = match active {
@@ -118,7 +133,21 @@ fn params(install: u32, run_dir: &Path, active: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::params;
+    use super::{BTreeMap, InstanceName, params, words};
+
+    #[test]
+    fn the_directories_of_other_instances_are_left_alone_too_as_many_as_may_be_named() {
+        let of = |node: &str, count: usize| {
+            let words = (0..count).map(|n| format!("meshd_{node}_{n}_{}", "x".repeat(50))).collect();
+            (InstanceName::from(node), words)
+        };
+        let active: BTreeMap<_, Vec<String>> = [of("e1", 1000), of("e2", 2), of("e3", 1000)].into();
+        let named = words(&active, &"e2".into());
+        assert_eq!(named[..2], active[&InstanceName::from("e2")]);
+        assert!(named.len() > 400 && named.len() < 600, "{}", named.len());
+        assert_eq!(words(&active, &"e1".into())[..1000], active[&InstanceName::from("e1")]);
+        assert_eq!(words(&active, &"unknown".into()).len(), named.len() - 2);
+    }
 
     #[test]
     fn a_clean_up_leaves_each_active_directory_alone_by_a_word_of_its_own() {
