@@ -11,7 +11,7 @@ use super::groups::{self, GroupRecord};
 use super::holders::{self, Kept};
 use super::instances::{self, InstanceRecord};
 use super::jobs::{self, OPEN};
-use super::sql::{Lock, Sql, values};
+use super::sql::{Lock, Sql, SqlValue, values};
 use super::{Store, owners, schema};
 use crate::controller::core::{
     Attempt, Group, GroupName, Instance, InstanceName, JobId, MemberChange, NodeState, NodeType, Time,
@@ -266,19 +266,7 @@ impl Store {
     pub async fn remove_drained(&self) -> Result<Vec<InstanceName>, Error> {
         self.write(|sql| {
             let drained = "SELECT name FROM instance WHERE node_state = $1 ORDER BY id";
-            let mut removed = Vec::new();
-            let drained = sql.query(drained, values![NodeState::Deprovisioning])?;
-            if !drained.is_empty() {
-                sql.lock(Lock::Pass)?;
-            }
-            for mut row in drained {
-                let name = row.take()?;
-                if open_attempts(sql, &name)? == 0 {
-                    remove(sql, &name)?;
-                    removed.push(name);
-                }
-            }
-            Ok(removed)
+            remove_idle(sql, drained, values![NodeState::Deprovisioning])
         })
         .await
     }
@@ -296,15 +284,7 @@ impl Store {
             );
             let now = sql.now();
             let values = values![NodeType::Control, NodeState::Unavailable, now, Kept::Payload.name()];
-            let mut removed = Vec::new();
-            for mut row in sql.query(&query, values)? {
-                let name = row.take()?;
-                if open_attempts(sql, &name)? == 0 {
-                    remove(sql, &name)?;
-                    removed.push(name);
-                }
-            }
-            Ok(removed)
+            remove_idle(sql, &query, values)
         })
         .await
     }
@@ -328,6 +308,24 @@ impl Store {
 
 pub(super) fn paused(sql: &mut dyn Sql) -> Result<bool, Error> {
     Ok(schema::get(sql, "paused")?.as_deref() == Some("1"))
+}
+
+/// Removes those of the instances that a query names on which nothing runs.
+fn remove_idle(sql: &mut dyn Sql, candidates: &str, values: &[SqlValue]) -> Result<Vec<InstanceName>, Error> {
+    let candidates = sql.query(candidates, values)?;
+    if !candidates.is_empty() {
+        // A pass may be placing a job there.
+        sql.lock(Lock::Pass)?;
+    }
+    let mut removed = Vec::new();
+    for mut row in candidates {
+        let name = row.take()?;
+        if open_attempts(sql, &name)? == 0 {
+            remove(sql, &name)?;
+            removed.push(name);
+        }
+    }
+    Ok(removed)
 }
 
 fn open_attempts(sql: &mut dyn Sql, node: &InstanceName) -> Result<usize, Error> {

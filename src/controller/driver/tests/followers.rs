@@ -39,7 +39,7 @@ fn a_unit_shows_the_end_of_a_job_elsewhere_once_it_has_all_of_its_output() {
     assert_eq!((state(&site, &unit), site.output(&unit).len()), (UnitState::Running, 200));
     elsewhere.says(Answers::Whole, &output, output.len());
     let passed = site.until("its end", || state(&site, &unit) == UnitState::Succeeded);
-    assert!(passed <= seconds(2), "{passed:?}");
+    assert!(passed <= seconds(10), "{passed:?}");
     assert_eq!(site.output(&unit), output);
 }
 
