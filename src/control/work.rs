@@ -14,7 +14,7 @@ use super::channel::Channel;
 use super::session::{Next, Peer};
 use super::{Context, RequestRefusal, payload_trace};
 use crate::rpc::request::{AdoptRequest, Follow, SubmitRequest, WorkRequest};
-use crate::work::{self, Listing, Origin, Outcome, ResultStream, Started, Submission, WorkError};
+use crate::work::{self, Caller, Listing, Origin, Outcome, ResultStream, Started, Submission, WorkError};
 
 /// Payload bytes handed on at a time.
 const CHUNK: usize = 64 * 1024;
@@ -35,7 +35,7 @@ pub(super) async fn execute(
             Ok(listing) => return list(channel, listing).await,
             Err(error) => Err(error.into()),
         },
-        WorkRequest::Status { unit } => status(context, peer, &unit).await,
+        WorkRequest::Status { unit, signature } => status(context, &peer.caller(signature), &unit).await,
         WorkRequest::Cancel { unit, signature } => {
             let outcome = context.work.cancel(&unit, &peer.caller(signature)).await;
             outcome
@@ -82,8 +82,8 @@ async fn list(channel: &mut Channel, mut listing: Listing) -> io::Result<Next> {
     Ok(Next::Command)
 }
 
-async fn status(context: &Context, peer: &Peer, unit: &str) -> Result<Value, RequestRefusal> {
-    context.work.check_look(unit, &peer.caller(None))?;
+async fn status(context: &Context, caller: &Caller, unit: &str) -> Result<Value, RequestRefusal> {
+    context.work.check_look(unit, caller)?;
     Ok(serde_json::to_value(context.work.status(unit).await?)?)
 }
 

@@ -93,7 +93,7 @@ impl ControlConnection {
     /// # Errors
     /// As [`Self::command`].
     pub async fn unit_status(&mut self, unit: &str) -> Result<UnitReport, CallError> {
-        let request = Request::Work(WorkRequest::Status { unit: unit.to_owned() });
+        let request = Request::Work(WorkRequest::Status { unit: unit.to_owned(), signature: None });
         UnitReport::from_answer(&self.command(&request).await?)
     }
 

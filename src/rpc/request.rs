@@ -89,6 +89,8 @@ pub enum WorkRequest {
     Status {
         /// The unit.
         unit: String,
+        /// A token, which the unit of a job may need.
+        signature: Option<String>,
     },
     /// End a unit.
     Cancel {
@@ -261,7 +263,9 @@ impl Request {
                 format!("{}\n", self.name())
             }
             Self::Work(WorkRequest::List { unit: None }) => format!("{}\n", self.name()),
-            Self::Work(WorkRequest::Status { unit }) if is_word(unit) => format!("work status {unit}\n"),
+            Self::Work(WorkRequest::Status { unit, signature: None }) if is_word(unit) => {
+                format!("work status {unit}\n")
+            }
             Self::Status { .. }
             | Self::Ping { .. }
             | Self::Traceroute { .. }

@@ -95,7 +95,7 @@ impl FollowedOutput {
 
     /// The stream ended: is the unit done, or did the node go away?
     async fn ended(&mut self) -> Result<FollowEvent, CallError> {
-        let status = Request::Work(WorkRequest::Status { unit: self.unit.clone() });
+        let status = Request::Work(WorkRequest::Status { unit: self.unit.clone(), signature: None });
         let answer = match self.client.command(&status).await {
             Ok(answer) => answer,
             Err(error) if error.is_absence() => return Ok(self.lost(error)),

@@ -24,7 +24,7 @@ impl StatusArgs {
         let mut answers = Map::new();
         let mut exit = Exit::Success;
         for id in self.unit_ids {
-            let status = Request::Work(WorkRequest::Status { unit: id.clone() });
+            let status = Request::Work(WorkRequest::Status { unit: id.clone(), signature: None });
             match context.client.command(&status).await {
                 Ok(answer) => drop(answers.insert(id, answer)),
                 // One unit that is gone says nothing about the others.

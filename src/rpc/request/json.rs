@@ -94,7 +94,7 @@ fn work(object: Object) -> Result<WorkRequest, RequestError> {
             signature: signature(),
         })),
         "list" => Ok(WorkRequest::List { unit: unit().ok() }),
-        "status" => Ok(WorkRequest::Status { unit: unit()? }),
+        "status" => Ok(WorkRequest::Status { unit: unit()?, signature: signature() }),
         "cancel" => Ok(WorkRequest::Cancel { unit: unit()?, signature: signature() }),
         "release" => Ok(WorkRequest::Release { unit: unit()?, force: false, signature: signature() }),
         "force-release" => Ok(WorkRequest::Release { unit: unit()?, force: true, signature: signature() }),
@@ -216,8 +216,9 @@ fn print_work(request: &WorkRequest, line: &mut Line) {
             line.add_given("signature", signature.as_deref());
         }
         WorkRequest::List { unit } => line.add_given("unitid", unit.as_deref()),
-        WorkRequest::Status { unit } => line.add([("unitid", unit)]),
-        WorkRequest::Cancel { unit, signature } | WorkRequest::Release { unit, signature, .. } => {
+        WorkRequest::Status { unit, signature }
+        | WorkRequest::Cancel { unit, signature }
+        | WorkRequest::Release { unit, signature, .. } => {
             line.add([("unitid", unit)]);
             line.add_given("signature", signature.as_deref());
         }

@@ -224,7 +224,7 @@ fn work() -> impl Strategy<Value = WorkRequest> {
             }
         ),
         option().prop_map(|unit| WorkRequest::List { unit }),
-        name().prop_map(|unit| WorkRequest::Status { unit }),
+        (name(), option()).prop_map(|(unit, signature)| WorkRequest::Status { unit, signature }),
         (name(), option()).prop_map(|(unit, signature)| WorkRequest::Cancel { unit, signature }),
         (name(), any::<bool>(), option()).prop_map(|(unit, force, signature)| WorkRequest::Release {
             unit,
@@ -255,7 +255,8 @@ fn what_go_nodes_are_asked_stands_in_the_line() {
     let line = |request: Request| request.to_line();
     assert_eq!(line(Request::Status { fields: None }), "status\n");
     assert_eq!(line(Request::Work(WorkRequest::List { unit: None })), "work list\n");
-    let status = |unit: &str| line(Request::Work(WorkRequest::Status { unit: unit.to_owned() }));
+    let status =
+        |unit: &str| line(Request::Work(WorkRequest::Status { unit: unit.to_owned(), signature: None }));
     assert_eq!(status("abcd"), "work status abcd\n");
     assert_eq!(status("a b"), "{\"command\":\"work\",\"subcommand\":\"status\",\"unitid\":\"a b\"}\n");
     let submit = SubmitRequest {

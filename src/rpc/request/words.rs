@@ -53,7 +53,7 @@ fn work(rest: &str) -> Result<WorkRequest, RequestError> {
             let unit = rest.map(|rest| rest.split(' ').next().unwrap_or_default().to_owned());
             Ok(WorkRequest::List { unit })
         }
-        "status" => Ok(WorkRequest::Status { unit: only_unit("status", rest)? }),
+        "status" => Ok(WorkRequest::Status { unit: only_unit("status", rest)?, signature: None }),
         "cancel" => Ok(WorkRequest::Cancel { unit: only_unit("cancel", rest)?, signature: None }),
         "release" => release("release", rest),
         "force-release" => release("force-release", rest),

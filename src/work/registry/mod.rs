@@ -360,18 +360,20 @@ impl Registry {
         Ok(status)
     }
 
-    /// Whether a caller may look at the unit of a job, or at a child of one. Clients have no token for that: who submitted
-    /// it may.
+    /// Whether a caller may look at the unit of a job, or at a child of one. Nodes have no token for that: the one that
+    /// submitted it may.
     ///
     /// # Errors
     /// The caller may not, or there is no such unit.
     pub fn check_look(&self, id: &str, caller: &Caller) -> Result<(), WorkError> {
-        let (entry, about) = (self.units.find(id)?, Subject::default());
+        let entry = self.units.find(id)?;
         let status = entry.status();
+        // A token that is good for reading it is good for looking at it.
+        let about = Subject { verb: Verb::Results, unit: Some(entry.id.as_str()), ..Subject::default() };
         let is_job = matches!(status.extra, Extra::Job(_)) && status.verify_signature;
         let closed = self.is_closed(&entry, &status, caller)
             || (is_job && !is_own(&status, caller) && !self.may_skip_token(CONTROLLER, caller));
-        self.verify_if(closed, caller, &about).map(drop)
+        if closed { self.verify_if(true, caller, &about).map(drop) } else { Ok(()) }
     }
 
     /// Whether a unit is the child of a job, which is closed as its job is.
