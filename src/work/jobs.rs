@@ -17,7 +17,7 @@ pub use self::output::JobOutput;
 use super::status::{Extra, Status};
 use super::store::{Durability, Store};
 use super::unit::{Event, State, UnitId};
-use super::units::{Entry, Outcome, Units};
+use super::units::{Entry, Outcome, OutputWriter, Units};
 use super::{Caller, CallerName, Origin, WorkError};
 
 /// The work type whose units are jobs.
@@ -223,14 +223,14 @@ impl JobUnit {
         self.entry.dir.stdout_size()
     }
 
-    /// Has an attempt write the output from now on, and no earlier one any more. `None` if a later one does.
+    /// A new writer of the output of an attempt: all former ones write nothing any more. `None` if a later attempt writes.
     pub async fn write_output(&self, attempt: u32) -> Option<JobOutput> {
-        let mut writer = self.entry.output_writer().await;
-        if attempt < self.extra().output_attempt.max(*writer) {
+        let mut latest = self.entry.output_writer().await;
+        if attempt < self.extra().output_attempt.max(latest.attempt) {
             return None;
         }
-        *writer = attempt;
-        Some(JobOutput { unit: self.clone(), attempt })
+        *latest = OutputWriter { attempt, number: latest.number + 1 };
+        Some(JobOutput { unit: self.clone(), writer: *latest })
     }
 
     /// Shares the output of another unit of the same job, so that it is on disk once.

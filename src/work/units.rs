@@ -8,7 +8,7 @@ mod quota;
 mod released;
 mod writer;
 
-pub(crate) use self::entry::{Entry, Follower, LinkHandle};
+pub(crate) use self::entry::{Entry, Follower, LinkHandle, OutputWriter};
 pub(crate) use self::quota::Exceeded;
 pub use self::quota::Quota;
 pub(crate) use self::writer::Writer;

@@ -1,4 +1,4 @@
-//! The output of a job's unit, written by one attempt at a time: what an earlier one still wants to write is dropped, also
+//! The output of a job's unit, which has one writer at a time: what a former one still wants to write is dropped, also
 //! what has waited for a full disk. Knows nothing of what is written.
 
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use bytes::Bytes;
 use tokio::sync::OwnedMutexGuard;
 
-use super::{JobUnit, REWRITE};
+use super::{JobUnit, OutputWriter, REWRITE};
 use crate::work::WorkError;
 use crate::work::status::Extra;
 use crate::work::store::Durability;
@@ -16,11 +16,11 @@ use crate::work::unit::Event;
 /// Attempts whose beginning in the output is known.
 const STARTS: usize = 32;
 
-/// The output of a unit, for one attempt.
+/// A writer of the output of a unit. Clones are the same writer.
 #[derive(Debug, Clone)]
 pub struct JobOutput {
     pub(super) unit: JobUnit,
-    pub(super) attempt: u32,
+    pub(super) writer: OutputWriter,
 }
 
 impl JobOutput {
@@ -63,10 +63,10 @@ impl JobOutput {
     /// The output of the attempt begins at the end of what is there. Returns where it begins, at once if it has begun.
     pub async fn begin(&self) -> u64 {
         let mut extra = self.unit.extra();
-        if extra.output_attempt != self.attempt {
+        if extra.output_attempt != self.writer.attempt {
             self.sync().await;
-            (extra.output_attempt, extra.output_from) = (self.attempt, self.unit.output_size());
-            extra.output_starts.insert(self.attempt, extra.output_from);
+            (extra.output_attempt, extra.output_from) = (self.writer.attempt, self.unit.output_size());
+            extra.output_starts.insert(self.writer.attempt, extra.output_from);
             if extra.output_starts.len() > STARTS {
                 extra.output_starts.pop_first();
             }
@@ -88,12 +88,12 @@ impl JobOutput {
     }
 
     /// `None` if nothing may be written any more.
-    async fn writer(&self) -> Option<OwnedMutexGuard<u32>> {
+    async fn writer(&self) -> Option<OwnedMutexGuard<OutputWriter>> {
         if self.unit.is_final() {
             return None;
         }
-        let writer = self.unit.entry.output_writer().await;
-        (*writer == self.attempt).then_some(writer)
+        let latest = self.unit.entry.output_writer().await;
+        (*latest == self.writer).then_some(latest)
     }
 }
 

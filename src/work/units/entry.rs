@@ -59,6 +59,15 @@ impl Hold {
     }
 }
 
+/// The latest writer of the output of a job's unit.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OutputWriter {
+    /// The attempt whose output it writes.
+    pub(crate) attempt: u32,
+    /// The number of the writer, as an attempt's output may get another one.
+    pub(crate) number: u64,
+}
+
 /// What the readers and the writer of a unit share. There is never more than one of a unit.
 #[derive(Debug)]
 pub(crate) struct Live {
@@ -66,8 +75,8 @@ pub(crate) struct Live {
     /// Held by the one writer of the unit, also while it is started. Held across disk writes and the start of a runner,
     /// which is why it is an asynchronous lock.
     pub(crate) write_lock: Arc<tokio::sync::Mutex<()>>,
-    /// The attempt that writes the output of a job's unit. Held across disk writes.
-    output_writer: Arc<tokio::sync::Mutex<u32>>,
+    /// Who writes the output of a job's unit. Held across disk writes.
+    output_writer: Arc<tokio::sync::Mutex<OutputWriter>>,
     /// Between a remote unit's driver and its callers; other units never have one.
     link: OnceLock<Arc<Link>>,
 }
@@ -252,7 +261,7 @@ impl Entry {
     }
 
     /// Waits until nothing is being written to the output of a job's unit.
-    pub(crate) async fn output_writer(&self) -> tokio::sync::OwnedMutexGuard<u32> {
+    pub(crate) async fn output_writer(&self) -> tokio::sync::OwnedMutexGuard<OutputWriter> {
         self.live().output_writer.clone().lock_owned().await
     }
 
