@@ -183,7 +183,10 @@ impl JobDriver {
                     if answer.attempt == 0 {
                         return Ok(None);
                     }
-                    let Some(output) = unit.write_output(answer.attempt).await else { return Ok(None) };
+                    let Some(output) = unit.write_output(answer.attempt).await else {
+                        let why = "it has the output of an earlier attempt".to_owned();
+                        return Err(PeerError::Refused { node: owner.clone(), why });
+                    };
                     if unit.extra().output_attempt != answer.attempt && unit.output_size() > 0 {
                         output.append(lost_line("the attempt before did not come to its end").into()).await;
                     }

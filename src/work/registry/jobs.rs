@@ -167,6 +167,8 @@ impl Registry {
     pub async fn adopt_job(&self, job: i64) -> Result<JobUnit, WorkError> {
         let extra = JobExtra { job_id: Some(job), ..JobExtra::default() };
         let mut status = Status::new(CONTROLLER, Extra::Job(Box::new(extra)));
+        // It waits for none, so an end of the daemon does not leave it half submitted.
+        status.life.apply(&Event::PayloadComplete);
         (status.verify_signature, status.submitter) = (self.controller_verifies(), Some(Submitter::Operator));
         let this = self.clone();
         let entry = detached(async move { this.create(None, status).await }).await?;
