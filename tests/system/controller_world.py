@@ -46,7 +46,7 @@ class Relay(Proxy):
 
     def cut(self):
         """Closes what is open; ends see it at once."""
-        for one in self.sockets:
+        for one in list(self.sockets):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()

@@ -146,7 +146,7 @@ class Way:
 
     def cut(self):
         self.is_cut = True
-        for link in self.links:
+        for link in list(self.links):
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
         self.links = set()
