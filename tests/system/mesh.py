@@ -195,7 +195,12 @@ class Node:
         until(f"{self.name} to have no units", lambda: self.command("work list") == {})
 
     def log(self):
+        """What it has logged; the daemon writes its lines a little later than it acts."""
         return self.logfile.read_text(errors="replace") if self.logfile.exists() else ""
+
+    def logged(self, *parts, since=0):
+        """Waits until all these are in the log, or in what follows its first `since` characters."""
+        until(f"{parts} in the log of {self.name}", lambda: all(part in self.log()[since:] for part in parts))
 
     def rss(self):
         """Resident memory of the daemon in bytes, without its children."""

@@ -103,8 +103,8 @@ def test_differences_from_receptor_are_warned_of_once(mesh, version, directive, 
     node.config.write_text(json.dumps(items))
     checked = subprocess.run([MESHD, "check", str(node.config)], capture_output=True, text=True, timeout=20)
     assert checked.returncode == 0, checked
-    log = node.start().log()
-    for said in (checked.stdout, log):
+    node.start().stop()
+    for said in (checked.stdout, node.log()):
         (warning,) = [line for line in said.splitlines() if "warning" in line]
         assert all(part in warning for part in parts) and "hidden" not in warning, warning
 

@@ -166,7 +166,7 @@ def test_a_neighbour_that_claims_another_cost(hop):
     with attack(hop) as peer:
         peer.update({"hop": 7.5})
         assert peer.ended(), "the session stands"
-    assert "cost" in hop.log()
+    hop.logged("cost")
 
 
 def test_a_neighbour_that_stops_listing_us(hop):

@@ -45,7 +45,7 @@ def test_a_command_that_does_not_end_delays_nothing(mesh, ending):
                 node.directives = ["local-only"]
                 node.write_config()
                 assert node.command("reload", timeout=20) == {"Success": True}
-                assert "has not ended: it is left behind" in node.log()
+                node.logged("has not ended: it is left behind")
                 node.status()
             else:
                 node.stop(seconds=20)

@@ -357,7 +357,7 @@ def test_a_control_node_that_is_cut_from_the_store_stands_down(site, tmp_path):
     is_whole(shows(c1, unit), "n", 20)
     is_whole(shows(c1, late["unitid"]), "late")
     assert ask(c1, "ping")["store"]["up"] is True
-    assert "the lease was taken: a new one begins" in c1.log()
+    c1.logged("the lease was taken: a new one begins")
     clean(site, *NODES)
 
 

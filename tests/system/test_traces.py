@@ -18,6 +18,7 @@ def test_payloads_are_traced_only_as_configured(mesh, level):
     node = mesh.node("alone", work=WORK, level="debug").start()
     unit, output = node.run("alone", "cat", PAYLOAD)
     assert output == PAYLOAD
+    node.stop()
     traced = [line for line in node.log().splitlines() if "payload trace" in line]
     assert bool(traced) == (level is not None)
     assert any("unix socket" in line for line in traced) == (level is not None)

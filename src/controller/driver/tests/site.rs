@@ -87,7 +87,9 @@ impl Site {
     /// The control node starts.
     pub(super) fn boot(&mut self) {
         assert!(self.process.is_none());
-        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        // One thread keeps time still, the other does the work on files, in the order in which it is asked.
+        let mut runtime = Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).max_blocking_threads(2).build().unwrap();
         let (still, never) = mpsc::channel::<()>();
         runtime.spawn_blocking(move || never.recv());
         let id = NodeId::new(OWN).unwrap();
@@ -171,9 +173,10 @@ impl Site {
                 for _ in 0..20 {
                     tokio::task::yield_now().await;
                 }
-                // One comes behind the writes that wait, one behind the reads.
+                // One comes behind the writes that wait, one behind the reads, and one behind the work on files.
                 store.remove_drained().await.unwrap();
                 store.now().await.unwrap();
+                tokio::task::spawn_blocking(|| ()).await.unwrap();
             }
         });
     }
