@@ -20,15 +20,17 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How long the next piece of the output of a job that has ended is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The output of a job on its way here.
+/// The output of a job on its way here, attempt by attempt.
 #[derive(Default)]
 struct Copying {
     stream: Option<PeerStream>,
-    /// The unit's own output, and the byte of the owner's that comes next; `None` before the first connection.
-    to: Option<(JobOutput, u64)>,
+    /// The unit's own output, of the attempt that was copied last.
+    to: Option<JobOutput>,
     /// Who sends it.
     from: Option<InstanceName>,
-    /// The last stream has come to its end.
+    /// A piece has come from the stream.
+    is_fruitful: bool,
+    /// A fruitful stream has come to its end: what is behind it is asked for at once.
     has_ended: bool,
     /// All of it is here.
     is_complete: bool,
@@ -100,9 +102,6 @@ impl JobDriver {
                         if !detail.row.state.is_final() {
                             let _shown_later = self.show(job).await;
                         }
-                        // The output of a job that has not ended was broken off, and is fetched again from there.
-                        let has_ended = std::mem::take(&mut copying.has_ended);
-                        copying.is_complete |= has_ended && detail.row.state.is_final();
                         known = Some(detail);
                     }
                     Err(Error::NoJob(_)) => {
@@ -142,9 +141,11 @@ impl JobDriver {
             *copying = Copying { from: owner.clone(), ..Copying::default() };
         }
         if copying.stream.is_none() && !copying.is_complete {
-            ticks.tick().await;
+            if !std::mem::take(&mut copying.has_ended) {
+                ticks.tick().await;
+            }
             if let Some(owner) = &owner {
-                copying.is_complete = self.connect(job, unit, owner, copying).await && is_final;
+                copying.is_complete = self.connect((job, is_final), unit, owner, copying).await && is_final;
             }
         }
         let Some(stream) = &mut copying.stream else {
@@ -154,13 +155,13 @@ impl JobDriver {
         tokio::select! {
             piece = stream.next() => match piece {
                 Ok(Some(bytes)) => {
-                    if let Some((output, position)) = &mut copying.to {
-                        *position += bytes.len() as u64;
+                    if let Some(output) = &copying.to {
                         output.append(bytes).await;
-                        copying.came = Some(Instant::now());
+                        (copying.came, copying.is_fruitful) = (Some(Instant::now()), true);
                     }
                 }
-                Ok(None) => (copying.stream, copying.has_ended) = (None, true),
+                // Its attempt or its job has ended, or it was broken off.
+                Ok(None) => (copying.stream, copying.has_ended) = (None, copying.is_fruitful),
                 Err(error) => {
                     tracing::debug!(%job, %error, "the output of a job is fetched again from where it stopped");
                     copying.stream = None;
@@ -170,43 +171,75 @@ impl JobDriver {
         }
     }
 
-    /// Opens the stream of a job's output from its owner, where the unit's own ends. Returns whether there is none so
+    /// Opens the stream of a job's output from its owner, where the unit's own ends. Returns whether there is no more so
     /// far.
-    async fn connect(&self, job: JobId, unit: &JobUnit, owner: &InstanceName, copying: &mut Copying) -> bool {
-        let Some(peers) = self.peers.get() else { return false };
-        let connected = async {
-            let to = match copying.to.clone() {
-                Some(to) => to,
-                None => {
-                    let nothing = OutputPart { from: u64::MAX, follow: false, attempt: None };
-                    let (answer, _) = peers.ask(owner, PeerVerb::Output(nothing), job).await?;
-                    if answer.attempt == 0 {
-                        return Ok(None);
-                    }
-                    let Some(output) = unit.write_output(answer.attempt).await else {
-                        let why = "it has the output of an earlier attempt".to_owned();
-                        return Err(PeerError::Refused { node: owner.clone(), why });
-                    };
-                    if unit.extra().output_attempt != answer.attempt && unit.output_size() > 0 {
-                        output.append(lost_line("the attempt before did not come to its end").into()).await;
-                    }
-                    let begins = output.begin().await;
-                    (output, answer.begins + unit.output_size().saturating_sub(begins))
-                }
-            };
-            let asked = PeerVerb::Output(OutputPart { from: to.1, follow: true, attempt: None });
-            Ok(Some((to, peers.ask(owner, asked, job).await?.1)))
-        };
-        match connected.await {
-            Ok(Some((to, stream))) => {
-                (copying.to, copying.stream, copying.has_ended) = (Some(to), Some(stream), false);
-                false
+    async fn connect(
+        &self,
+        (job, is_final): (JobId, bool),
+        unit: &JobUnit,
+        owner: &InstanceName,
+        copying: &mut Copying,
+    ) -> bool {
+        match self.open_next((job, is_final), unit, owner, copying).await {
+            Ok(stream) => {
+                (copying.stream, copying.is_fruitful) = (stream, false);
+                copying.stream.is_none()
             }
-            Ok(None) | Err(PeerError::Missing { .. }) => true,
+            Err(PeerError::Missing { .. }) => true,
             Err(error) => {
                 tracing::debug!(%job, %owner, %error, "the output of a job is not fetched yet");
                 false
             }
         }
+    }
+
+    /// The rest of the attempt that was copied last, or the next one of which the owner has output; `None` if all that
+    /// the owner has is here.
+    async fn open_next(
+        &self,
+        (job, is_final): (JobId, bool),
+        unit: &JobUnit,
+        owner: &InstanceName,
+        copying: &mut Copying,
+    ) -> Result<Option<PeerStream>, PeerError> {
+        let Some(peers) = self.peers.get() else { return Err(PeerError::NoHolder) };
+        let part = |from, attempt: Option<u32>| {
+            PeerVerb::Output(OutputPart { from, follow: attempt.is_some(), attempt })
+        };
+        let latest = peers.ask(owner, part(u64::MAX, None), job).await?.0.attempt;
+        let early = || PeerError::Refused {
+            node: owner.clone(),
+            why: "it has an earlier attempt's alone".to_owned(),
+        };
+        let (own, begins) = (unit.extra().output_attempt, unit.extra().output_from);
+        if own > latest {
+            return Err(early());
+        }
+        let mut is_whole = unit.output_size() == 0;
+        for attempt in own.max(1)..=latest {
+            let here = if attempt == own { unit.output_size().saturating_sub(begins) } else { 0 };
+            let (answer, stream) = match peers.ask(owner, part(here, Some(attempt)), job).await {
+                Err(PeerError::Missing { .. }) if attempt < latest => continue,
+                asked => asked?,
+            };
+            let has_all = attempt == own && answer.size <= here;
+            if has_all && attempt < latest {
+                is_whole = true;
+                continue;
+            }
+            if has_all && is_final {
+                return Ok(None);
+            }
+            if attempt != own || copying.to.is_none() {
+                let output = unit.write_output(attempt).await.ok_or_else(early)?;
+                if attempt != own && !is_whole {
+                    output.append(lost_line("the attempt before did not come to its end").into()).await;
+                }
+                output.begin().await;
+                copying.to = Some(output);
+            }
+            return Ok(Some(stream));
+        }
+        Ok(None)
     }
 }

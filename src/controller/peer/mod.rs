@@ -71,8 +71,6 @@ pub struct PeerAnswer {
     pub size: u64,
     /// The attempt whose output was begun last; 0 if there is none.
     pub attempt: u32,
-    /// The byte at which that begins.
-    pub begins: u64,
 }
 
 /// An answer's line.

@@ -123,9 +123,8 @@ impl PeerServer {
         match request.verb {
             PeerVerb::Output(part) => {
                 let reader = OutputReader::open(&self.driver, &self.registry, job, part).await?;
-                let extra = reader.unit().extra();
-                let (attempt, begins) = (extra.output_attempt, extra.output_from);
-                Ok((PeerAnswer { size: reader.size(), attempt, begins }, Content::Output(Box::new(reader))))
+                let attempt = reader.unit().extra().output_attempt;
+                Ok((PeerAnswer { size: reader.size(), attempt }, Content::Output(Box::new(reader))))
             }
             PeerVerb::Payload { from } => {
                 let path = self.unit(job, Kept::Payload).await?.payload();

@@ -37,9 +37,9 @@ pub(super) enum Answers {
 #[derive(Debug)]
 pub(super) struct Says {
     pub(super) answers: Answers,
-    /// What it has.
-    pub(super) bytes: Vec<u8>,
-    /// How many bytes it says that it has.
+    /// What it has of each attempt.
+    pub(super) attempts: Vec<Vec<u8>>,
+    /// How many bytes it says that it has of the last one.
     pub(super) size: u64,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Elsewhere(Arc<Mutex<Says>>);
 impl Elsewhere {
     /// Gives the control node the way to the other one.
     pub(super) fn open(site: &Site) -> Self {
-        let says = Arc::new(Mutex::new(Says { answers: Answers::Never, bytes: Vec::new(), size: 0 }));
+        let says = Arc::new(Mutex::new(Says { answers: Answers::Never, attempts: Vec::new(), size: 0 }));
         site.service().open_peers(Arc::new(Self(says.clone())));
         let certs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("certs");
         site.use_keys(&certs.join("work.key"), &certs.join("work.pub"));
@@ -57,7 +57,14 @@ impl Elsewhere {
     }
 
     pub(super) fn says(&self, answers: Answers, bytes: &[u8], size: usize) {
-        *self.0.lock() = Says { answers, bytes: bytes.to_vec(), size: size as u64 };
+        *self.0.lock() = Says { answers, attempts: vec![bytes.to_vec()], size: size as u64 };
+    }
+
+    /// It has these attempts, whole so far.
+    pub(super) fn has(&self, attempts: &[&str]) {
+        let size = attempts.last().map_or(0, |last| last.len() as u64);
+        let attempts = attempts.iter().map(|output| output.as_bytes().to_vec()).collect();
+        *self.0.lock() = Says { answers: Answers::Whole, attempts, size };
     }
 }
 
@@ -85,14 +92,20 @@ async fn answer(says: Arc<Mutex<Says>>, stream: DuplexStream) {
     let mut stream = BufReader::new(stream);
     let mut asked = String::new();
     stream.read_line(&mut asked).await.unwrap();
-    let from = serde_json::from_str::<Value>(&asked).unwrap()["from"].as_u64().unwrap();
+    let asked = serde_json::from_str::<Value>(&asked).unwrap();
     let (line, bytes, answers) = {
-        let Says { answers, bytes, size } = &*says.lock();
-        let from = usize::try_from(from).unwrap().min(bytes.len());
-        match answers {
-            Answers::Missing => (json!({"refused": "it is not here", "missing": true}), Vec::new(), *answers),
-            Answers::Never | Answers::Whole | Answers::Stalling | Answers::Slowly => {
-                (json!({"size": size, "attempt": 1, "begins": 0}), bytes[from..].to_vec(), *answers)
+        let Says { answers, attempts, size } = &*says.lock();
+        let latest = attempts.len();
+        let attempt = asked["attempt"].as_u64().map_or(latest, |attempt| usize::try_from(attempt).unwrap());
+        let known = attempt.checked_sub(1).and_then(|index| attempts.get(index));
+        match (answers, known) {
+            (Answers::Missing, _) | (_, None) => {
+                (json!({"refused": "it is not here", "missing": true}), Vec::new(), Answers::Missing)
+            }
+            (_, Some(bytes)) => {
+                let from = usize::try_from(asked["from"].as_u64().unwrap()).unwrap().min(bytes.len());
+                let size = if attempt == latest { *size } else { bytes.len() as u64 };
+                (json!({"size": size, "attempt": latest}), bytes[from..].to_vec(), *answers)
             }
         }
     };

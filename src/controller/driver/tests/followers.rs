@@ -93,3 +93,24 @@ fn a_unit_that_was_made_for_a_job_from_elsewhere_follows_it_again_after_a_restar
     site.boot();
     site.until("it to follow its job", || site.driver().job_of(&made) == Some(job));
 }
+
+#[test]
+fn a_unit_goes_on_in_the_attempt_that_it_has_copied_last() {
+    let mut site = Site::ready(&["e1"]);
+    let elsewhere = Elsewhere::open(&site);
+    let unit = {
+        let other = Owner::start(&site);
+        let (unit, job) = follow(&site, &other);
+        other.accept(job);
+        elsewhere.has(&["one"]);
+        site.until("the first attempt", || site.output(&unit) == b"one");
+        elsewhere.has(&["one, lost", "two"]);
+        site.until("the second one", || site.output(&unit) == b"one, losttwo");
+        unit
+    };
+    site.kill();
+    site.boot();
+    let elsewhere = Elsewhere::open(&site);
+    elsewhere.has(&["one, lost", "two and a half", "three"]);
+    site.until("the rest", || site.output(&unit) == b"one, losttwo and a halfthree");
+}
