@@ -22,7 +22,7 @@ use crate::wire::{NameHash, NodeId};
 use crate::work::Registry;
 use crate::work::jobs::JobUnit;
 
-/// Streams that are served at a time.
+/// Streams that are served at a time, and as many that follow the output of a job.
 const MOST: usize = 256;
 /// How long the other side may take none of what is sent, and for its last bytes.
 const STALLED: Duration = Duration::from_secs(60);
@@ -34,6 +34,8 @@ pub struct PeerServer {
     driver: Arc<JobDriver>,
     registry: Registry,
     slots: Arc<Semaphore>,
+    /// A job may run for days: those that follow it do not keep others from payloads and cancels.
+    followed: Arc<Semaphore>,
 }
 
 /// Why a request gets nothing.
@@ -73,17 +75,26 @@ enum Content {
 
 impl PeerServer {
     pub(super) fn new(driver: Arc<JobDriver>, registry: Registry) -> Self {
-        Self { driver, registry, slots: Arc::new(Semaphore::new(MOST)) }
+        let slots = || Arc::new(Semaphore::new(MOST));
+        Self { driver, registry, slots: slots(), followed: slots() }
     }
 
     /// Serves one stream from that node, to its end.
     pub async fn serve(&self, stream: Box<dyn Duplex>, from: NameHash) {
         // One stream too many ends without an answer, and is opened again later.
-        let Ok(_slot) = self.slots.try_acquire() else { return };
+        let Ok(slot) = self.slots.try_acquire() else { return };
         let (reader, mut writer) = tokio::io::split(stream);
         let mut reader = BufReader::new(reader);
         let asked = timeout(LINE_WITHIN, read_request(&mut reader)).await;
         let Ok(Ok(request)) = asked else { return };
+        let _slot = match request.verb {
+            PeerVerb::Output(part) if part.follow => {
+                let Ok(followed) = self.followed.try_acquire() else { return };
+                drop(slot);
+                followed
+            }
+            PeerVerb::Output(_) | PeerVerb::Payload { .. } | PeerVerb::Cancel => slot,
+        };
         let (line, content) = match self.grant(&request, from).await {
             Ok((answer, content)) => (PeerLine::Granted(answer), content),
             Err(Denied::Missing(refused)) => (PeerLine::Refused { refused, missing: true }, Content::Nothing),

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::site::stream;
 use super::*;
 use crate::controller::core::{InstanceName, JobId};
+use crate::controller::output::OutputPart;
 use crate::controller::peer::{PeerAnswer, PeerError, PeerServer, PeerVerb};
 use crate::rpc::UnitState;
 use crate::wire::NodeId;
@@ -106,6 +107,19 @@ fn a_control_node_passes_a_cancel_on_and_saves_it_first() {
     assert!(ask(&site, PeerVerb::Cancel, job).is_ok(), "also of a job that has ended");
     let unknown = ask(&site, PeerVerb::Cancel, JobId(job.0 + 1));
     assert!(matches!(unknown, Err(PeerError::Refused { .. })), "{unknown:?}");
+}
+
+#[test]
+fn jobs_that_are_followed_keep_nobody_from_the_payload() {
+    let site = Site::ready(&["e1"]);
+    with_peers(&site);
+    let (_, job) = site.submit(json!({}));
+    site.running(job);
+    let follow = PeerVerb::Output(OutputPart { from: 0, follow: true, attempt: None });
+    let (own, peers) = (InstanceName::from(OWN), site.driver().peers.get().unwrap());
+    let followers: Vec<_> = (0..300).map(|_| site.run(peers.ask(&own, follow.clone(), job))).collect();
+    assert_eq!(followers.iter().filter(|asked| asked.is_ok()).count(), 256, "those that there is room for");
+    assert!(ask(&site, PeerVerb::Payload { from: 0 }, job).is_ok());
 }
 
 #[test]
