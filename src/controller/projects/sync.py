@@ -30,6 +30,7 @@ PAUSE = 1.0
 # What git and ssh say of the network. An answer of the server, and so a wrong login, is not asked for twice.
 NETWORK_FAULT = re.compile(
     r"unable to access '[^'\n]*': (?!The requested URL returned error: 4)|RPC failed; curl|early EOF"
+    r"|\(curl_result = [0-9]+, http_code = (0|5[0-9][0-9]),"
     r"|the remote end hung up unexpectedly|ssh: connect to host|kex_exchange_identification|Connection (closed|reset) by"
 )
 
