@@ -119,7 +119,8 @@ def test_the_health_check_of_a_go_node(nodes):
     for key in ("cpu", "memory", "cpu_capacity", "mem_capacity", "version", "errors", "node_state", "node_type"):
         assert theirs[key] == ours[key], key
     assert theirs["capacity"] > 0 and theirs["node_state"] == "ready", theirs
-    assert listed()["hop"]["node_type"] == "hop", listed()
+    hop = until("the hop to be found", lambda: listed().get("hop"), 60)
+    assert hop["node_type"] == "hop", hop
     assert strict["capacity"] == 0 and strict["node_state"] == "unavailable", strict
     assert "extra params provided but not allowed" in " ".join(strict["errors"]), strict
 
