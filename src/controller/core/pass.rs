@@ -326,7 +326,7 @@ impl<'a> Room<'a> {
         Ok(self.holders[id].owners[owners[0]])
     }
 
-    /// Why a group does not take a job; `None` if it does, or if only the job's owner is missing.
+    /// Why a group does not take a job; `None` if it does. Without an owner none does, for the owner's reason.
     pub(super) fn group_refusal(
         &mut self,
         holders: &[InstanceName],
@@ -334,8 +334,19 @@ impl<'a> Room<'a> {
         impact: u32,
     ) -> Option<Why> {
         let id = self.holders_of(holders);
-        let owners = self.owners_with(id, CONTROL_IMPACT).ok()?;
-        self.place_in_group(id, &owners, name, impact).err()
+        match self.owners_with(id, CONTROL_IMPACT) {
+            Ok(owners) => self.place_in_group(id, &owners, name, impact).err(),
+            Err(Waiting::Owner(why)) => Some(why),
+            // Those that hold the payload are lost.
+            Err(
+                Waiting::Payload
+                | Waiting::Paused
+                | Waiting::Dependency(_)
+                | Waiting::Exclusive(_, _)
+                | Waiting::Hold(_)
+                | Waiting::Groups(_),
+            ) => Some(Why::NotReady),
+        }
     }
 }
 

@@ -175,9 +175,29 @@ impl fmt::Display for Waiting {
             Self::Hold(Hold::Quota { until: _, words }) => write!(f, "waiting for a quota: {words}"),
             Self::Payload => f.write_str("waiting for a control node that holds its payload"),
             Self::Owner(Why::Capacity) => f.write_str("waiting for capacity of a control node"),
-            Self::Owner(why) => write!(f, "waiting for a control node: {}", why.code()),
+            Self::Owner(why) => {
+                write!(f, "waiting for a control node that holds its payload and {}", owner_phrase(*why))
+            }
             Self::Groups(groups) => write_groups(f, groups),
         }
+    }
+}
+
+/// What a control node that holds the payload lacks.
+const fn owner_phrase(why: Why) -> &'static str {
+    match why {
+        Why::NotReady => "is ready",
+        Why::Draining => "is not being removed",
+        Why::Disabled => "is enabled",
+        Why::WrongClass => "is in the group controlplane",
+        Why::Capacity
+        | Why::GroupJobs
+        | Why::GroupForks
+        | Why::Unreachable
+        | Why::NeedsSignature
+        | Why::NeedsTls
+        | Why::NoType
+        | Why::GroupEmpty => "can own it",
     }
 }
 

@@ -79,6 +79,34 @@ fn a_job_of_class_control_needs_its_owner_s_capacity() {
 }
 
 #[test]
+fn no_group_takes_a_job_that_no_control_node_can_own() {
+    let groups = [group("controlplane", &["c1"]), group("g", &["e1"])];
+    let lost = |mut one: Instance| {
+        one.on_lost();
+        one
+    };
+    let disabled = Instance { enabled: false, ..control("c1", 50) };
+    let draining = Instance { draining: true, ..control("c1", 50) };
+    let unchecked = Instance { node_state: NodeState::Installed, ..control("c1", 50) };
+    let held = "a control node that holds its payload";
+    let rows = [
+        (control("c1", 0), "capacity", "owner", "waiting for capacity of a control node".to_owned()),
+        (disabled, "disabled", "owner", format!("waiting for {held} and is enabled")),
+        (draining, "draining", "owner", format!("waiting for {held} and is not being removed")),
+        (unchecked, "not_ready", "owner", format!("waiting for {held} and is ready")),
+        (lost(control("c1", 50)), "not_ready", "payload", format!("waiting for {held}")),
+    ];
+    for (owner, why, check, words) in rows {
+        let instances = [owner, execution("e1", 30)];
+        let told = explain(&scene(&instances, &groups, &[]), &pending(42, 5, &["g"]));
+        let failed: Vec<_> =
+            told.checks.iter().filter(|check| !check.ok).map(|check| (check.check, &*check.detail)).collect();
+        assert_eq!((&*told.summary, &failed[..]), (&*words, &[(check, &*words)][..]));
+        assert_eq!(told.groups[0].why.map(Why::code), Some(why), "{words}");
+    }
+}
+
+#[test]
 fn a_job_that_fits_says_where_it_starts() {
     let instances = [control("c1", 50), execution("e1", 30)];
     let groups = [group("controlplane", &["c1"]), group("g", &["e1"])];

@@ -210,7 +210,10 @@ fn the_owner_is_the_roomiest_holder_in_the_controlplane() {
     instances[1].on_lost();
     assert_eq!(place(&instances, &groups, &[], &held_by(&["c2"])), waiting);
     instances[0].enabled = false;
-    assert_eq!(place(&instances, &groups, &[], &held_by(&["c1"])), "1: waiting for a control node: disabled");
+    assert_eq!(
+        place(&instances, &groups, &[], &held_by(&["c1"])),
+        "1: waiting for a control node that holds its payload and is enabled"
+    );
     instances[0] = control("c1", 0);
     assert_eq!(
         place(&instances, &groups, &[], &held_by(&["c1"])),
@@ -219,7 +222,7 @@ fn the_owner_is_the_roomiest_holder_in_the_controlplane() {
     let without = [group("controlplane", &["c2"]), group("g", &["e1"])];
     assert_eq!(
         place(&instances, &without, &[], &held_by(&["c1"])),
-        "1: waiting for a control node: wrong_class"
+        "1: waiting for a control node that holds its payload and is in the group controlplane"
     );
 }
 
