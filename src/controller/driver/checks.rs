@@ -11,7 +11,7 @@ use crate::controller::core::{
 use crate::controller::health::{
     BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, Surroundings, is_checked_by, next_checks,
 };
-use crate::controller::store::{Error, InstanceRecord, Registry};
+use crate::controller::store::{Audit, Error, InstanceRecord, Registry};
 
 /// How long the release of a check's unit is waited for.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -52,11 +52,16 @@ impl JobDriver {
         self.remove_check(unit).await;
     }
 
-    /// Checks an instance now, and changes nothing in its record. Returns the record as the check would leave it.
+    /// Checks an instance now, and changes nothing in its record. Returns the record as the check would leave it. The
+    /// request is in the audit before the check begins, and not at all if there is none.
     ///
     /// # Errors
     /// There is no such instance, this node is not the one to check it, or it cannot be reached from here.
-    pub async fn try_health(self: &Arc<Self>, name: &InstanceName) -> Result<InstanceRecord, Error> {
+    pub async fn try_health(
+        self: &Arc<Self>,
+        name: &InstanceName,
+        audit: Audit,
+    ) -> Result<InstanceRecord, Error> {
         let mut registry = self.store.registry().await?;
         let now = self.store.now().await?;
         let instance = &registry.instance_mut(name)?.instance;
@@ -74,6 +79,7 @@ impl JobDriver {
         if !self.may_act() {
             return Err(Error::Away("the lease of this control node could not be renewed".into()));
         }
+        self.store.record(audit).await?;
         let (this, checked) = (self.clone(), name.clone());
         // Its unit is removed even if nobody waits for the report any more.
         let examined = tokio::spawn(async move {

@@ -17,8 +17,14 @@ impl Service {
                 "path: it begins with a slash, as the daemon has a directory of its own",
             ));
         }
-        self.driver.store.record(audit).await?;
         self.driver.store.backup(to).await?;
+        if let Err(error) = self.driver.store.record(audit).await {
+            // Nobody would know who has a copy.
+            if let Err(error) = tokio::fs::remove_file(to).await {
+                tracing::warn!(path, %error, "a backup that is not in the audit stays");
+            }
+            return Err(error.into());
+        }
         let bytes = tokio::fs::metadata(to).await.map_or(0, |found| found.len());
         Ok(json!({"path": path, "bytes": bytes}))
     }

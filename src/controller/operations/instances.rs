@@ -65,8 +65,7 @@ impl Service {
             self.driver.store.change_registry(Some(audit), change).await?;
             return self.instance(&name).await;
         }
-        self.driver.store.record(audit).await?;
-        let checked = self.driver.try_health(&instance).await?;
+        let checked = self.driver.try_health(&instance, audit).await?;
         let mut overview = self.driver.store.overview().await?;
         let records = overview.registry.instances.iter_mut().zip(&mut overview.loads.instances);
         for (record, load) in records.filter(|(record, _)| record.instance.name == instance) {

@@ -40,6 +40,39 @@ fn a_hop_s_health_is_not_asked_for() {
     assert_eq!(site.instance("h1").instance.health_due, None);
 }
 
+/// Operations in the audit, the latest first, with what they change.
+fn audit(site: &Site) -> Vec<(String, String)> {
+    let rows = site.run(site.driver().store.audit(100)).unwrap();
+    rows.into_iter().map(|(_, row)| (row.op, row.target)).collect()
+}
+
+#[test]
+fn the_audit_has_a_backup_and_a_health_check_only_if_they_are_done() {
+    let site = Site::ready(&["e1"]);
+    site.pass(seconds(30));
+    let before = audit(&site);
+    let (there, new) = (site.directory("../there.db"), site.directory("../new.db"));
+    std::fs::write(&there, b"mine").unwrap();
+    let backup = |path: &std::path::Path| json!({"op": "backup", "path": path});
+    assert_eq!(refused(&site, backup(&there)).0, "refused");
+    assert_eq!(std::fs::read(&there).unwrap(), b"mine");
+    let check = |name: &str| json!({"op": "instance.health", "name": name, "store": false});
+    assert_eq!(refused(&site, check("nobody")).0, "not_found");
+    site.fabric.set_routed("e1", false);
+    site.until("e1 to be out of reach", || {
+        let (one, now) = (site.instance("e1").instance, site.run(site.driver().store.now()).unwrap());
+        !one.is_reachable_from(&OWN.into(), now)
+    });
+    assert_eq!(refused(&site, check("e1")), ("conflict", format!("e1 cannot be reached from {OWN}")));
+    assert_eq!(audit(&site), before);
+    let wanted = |op: &str, target: &str| (op.to_owned(), target.to_owned());
+    ask(&site, check(OWN)).unwrap();
+    assert_eq!(audit(&site)[0], wanted("instance.health", OWN));
+    ask(&site, backup(&new)).unwrap();
+    assert_eq!(audit(&site)[0], wanted("backup", new.to_str().unwrap()));
+    assert_eq!(audit(&site).len(), before.len() + 2);
+}
+
 #[test]
 fn a_living_control_node_is_not_declared_dead() {
     let site = Site::ready(&["e1"]);
