@@ -201,8 +201,11 @@ impl Service {
 type Cleaning = Arc<parking_lot::Mutex<std::collections::BTreeSet<String>>>;
 
 async fn enter(driver: &JobDriver, submission: &Submission) -> Result<Submitted, Error> {
-    let limit = u64::from(driver.options().bounds.max_pending);
-    driver.store.submit(submission.clone(), limit).await
+    driver.store.submit(submission.clone(), most_pending(driver)).await
+}
+
+fn most_pending(driver: &JobDriver) -> u64 {
+    u64::from(driver.options().bounds.max_pending)
 }
 
 /// Stores a job as soon as the store is there.

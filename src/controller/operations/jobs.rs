@@ -82,8 +82,7 @@ impl Service {
             )));
         }
         let limit = if failed_hosts { failed(&former)? } else { former.terms.limit.clone() };
-        let launched_by = audit.who.clone();
-        let again = |former| Repeat { former, limit, launched_by };
+        let again = |former| Repeat { former, limit, audit: Audit { target: id.to_string(), ..audit } };
         let new = match self.unit_with_payload(&former) {
             Some(unit) => again(former).enter(&self.driver, &self.registry, &unit).await?,
             None => {
@@ -91,7 +90,6 @@ impl Service {
                 again(former).enter_from(&self.driver, &self.registry, payload, size).await?
             }
         };
-        self.driver.store.record(Audit { target: id.to_string(), ..audit }).await?;
         self.job(new).await
     }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{enter, follow_in_any_case, submission};
+use super::{follow_in_any_case, most_pending, submission};
 use crate::controller::core::JobId;
 use crate::controller::driver::{JobDriver, parsed};
 use crate::controller::peer::PeerStream;
-use crate::controller::store::{Error, JobDetail};
+use crate::controller::store::{Audit, Error, JobDetail};
 use crate::rpc::UnitState;
 use crate::work::jobs::{Act, JobExtra, JobIntake, JobReport, JobUnit};
 use crate::work::{Registry, Submission};
@@ -25,7 +25,8 @@ pub(in crate::controller) struct Repeat {
     pub(in crate::controller) former: JobDetail,
     /// The only hosts to run on; all if it is empty.
     pub(in crate::controller) limit: Vec<String>,
-    pub(in crate::controller) launched_by: String,
+    /// Who asked for it, and what it repeats.
+    pub(in crate::controller) audit: Audit,
 }
 
 /// Why there is no new job.
@@ -47,7 +48,7 @@ pub(in crate::controller) enum RepeatError {
 impl Repeat {
     fn extra(&self) -> JobExtra {
         JobExtra {
-            launched_by: self.launched_by.clone(),
+            launched_by: self.audit.who.clone(),
             is_admin: true,
             rerun_of: Some(self.former.row.id.0),
             ..JobExtra::default()
@@ -121,17 +122,17 @@ impl Repeat {
     /// Makes the job of a unit that has its payload.
     async fn store(self, driver: &Arc<JobDriver>, unit: &JobUnit) -> Result<JobId, Error> {
         let extra = self.extra();
-        let Self { former, limit, launched_by } = self;
+        let Self { former, limit, audit } = self;
         let mut header = parsed(&former)?;
         (header.key, header.depends_on) = (None, Vec::new());
         if !limit.is_empty() {
             header.hosts = Some(u32::try_from(limit.len()).unwrap_or(u32::MAX));
         }
         let entering = driver.entering.clone().read_owned().await;
-        let submission = submission(driver, unit, &header, Some(former.row.forks), &launched_by);
+        let submission = submission(driver, unit, &header, Some(former.row.forks), &audit.who);
         let mut submission = submission.map_err(Error::Conflict)?;
         submission.terms.limit = limit;
-        let job = enter(driver, &submission).await?;
+        let job = driver.store.submit_for(audit, submission, most_pending(driver)).await?;
         let extra = JobExtra { job_id: Some(job.id().0), ..extra };
         let state = UnitState::Pending;
         unit.report(JobReport { state, detail: "pending".to_owned(), extra }).await;

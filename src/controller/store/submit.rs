@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::audit::Audit;
 use super::error::Error;
 use super::holders::Kept;
 use super::jobs::{self, Terms};
@@ -79,6 +80,23 @@ impl Store {
     /// The key belongs to a job of another kind or caller, a group or a dependency does not exist, or too many are pending.
     pub async fn submit(&self, submission: Submission, max_pending: u64) -> Result<Submitted, Error> {
         self.write(move |sql| submit(sql, &submission, max_pending)).await
+    }
+
+    /// The same on an operator's request.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub async fn submit_for(
+        &self,
+        audit: Audit,
+        submission: Submission,
+        max_pending: u64,
+    ) -> Result<Submitted, Error> {
+        self.write(move |sql| {
+            audit.clone().insert(sql)?;
+            submit(sql, &submission, max_pending)
+        })
+        .await
     }
 }
 

@@ -67,6 +67,34 @@ fn a_rerun_whose_payload_does_not_come_leaves_nothing() {
 }
 
 #[test]
+fn a_rerun_and_its_row_in_the_audit_are_one_transaction() {
+    let site = Site::ready(&["e1"]);
+    let (_, job) = site.submit(json!({}));
+    let child = site.running(job);
+    site.fabric.write(&child, &whole(1, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.ended(job);
+    let execute = |statement: &'static str| {
+        let store = rusqlite::Connection::open(site.directory("../store.db")).unwrap();
+        store.busy_timeout(seconds(5)).unwrap();
+        store.execute_batch(statement).unwrap();
+    };
+    let ops = || {
+        let rows = site.run(site.driver().store.audit(100)).unwrap();
+        rows.into_iter().map(|(_, row)| (row.op, row.who, row.target)).collect::<Vec<_>>()
+    };
+    let before = (site.jobs().len(), ops(), site.units(), site.on_disk());
+    execute("CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no room'); END");
+    let refused = rerun(&site, job).unwrap_err();
+    assert!(refused.message.contains("no room"), "{}", refused.message);
+    assert_eq!((site.jobs().len(), ops(), site.units(), site.on_disk()), before);
+    execute("DROP TRIGGER full");
+    let again = rerun(&site, job).unwrap();
+    assert_eq!(ops()[0], ("job.rerun".to_owned(), "unix".to_owned(), job.to_string()));
+    assert_eq!(site.job(again).row.launched_by, "unix");
+}
+
+#[test]
 fn a_rerun_that_the_store_has_lost_ends_and_says_what_to_do() {
     let mut site = Site::ready(&["e1"]);
     let (_, job) = site.submit(json!({"key": "once"}));
