@@ -9,7 +9,7 @@ use crate::controller::core::{
     Capacities, ChildEnd, Cpus, HealthReport, Instance, InstanceName, NodeState, NodeType, Rates, Time,
 };
 use crate::controller::health::{
-    BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, Surroundings, is_checked_by, next_checks,
+    BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, Silence, Surroundings, is_checked_by, next_checks,
 };
 use crate::controller::store::{Audit, Error, InstanceRecord, Registry};
 
@@ -112,10 +112,16 @@ impl JobDriver {
             ttl: (!is_own).then_some(BUDGET),
             pod: None,
         };
-        let ended = tokio::time::timeout(BUDGET, self.ask(request)).await;
+        let (work_type, mut is_accepted) = (request.work_type.clone(), false);
+        let ended = tokio::time::timeout(BUDGET, self.ask(request, &mut is_accepted)).await;
         let report = match ended {
             Ok(end) => end.report(),
-            Err(_) => Err(vec![format!("no answer to the health check within {} s", BUDGET.as_secs())]),
+            Err(_) => {
+                let detail = self.children.detail(&unit);
+                let (observer, work_type) = (&self.node, work_type.as_str());
+                let silence = Silence { instance: name, observer, work_type, is_accepted, detail };
+                Err(vec![silence.to_string()])
+            }
         };
         (unit, report)
     }
@@ -130,7 +136,7 @@ impl JobDriver {
         }
     }
 
-    async fn ask(&self, request: ChildRequest) -> CheckEnd {
+    async fn ask(&self, request: ChildRequest, is_accepted: &mut bool) -> CheckEnd {
         let unit = request.unit.clone();
         if let Err(detail) = self.children.send(request, ChildInput::default()).await {
             return CheckEnd { child: ChildEnd::Failed, detail, output: Vec::new() };
@@ -139,7 +145,7 @@ impl JobDriver {
         let mut output = Vec::new();
         loop {
             match stream.next().await {
-                ChildNews::Accepted => {}
+                ChildNews::Accepted => *is_accepted = true,
                 ChildNews::Output(bytes) => {
                     let room = LONGEST_OUTPUT.saturating_sub(output.len()).min(bytes.len());
                     output.extend_from_slice(&bytes[..room]);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::core::{ChildEnd, Cpus, HealthReport, readable};
+use super::core::{ChildEnd, Cpus, HealthReport, InstanceName, readable};
 
 pub use self::schedule::{CHECKS_AT_ONCE, is_checked_by, next_checks};
 pub use self::surroundings::Surroundings;
@@ -52,6 +52,47 @@ impl CheckEnd {
             ChildEnd::Canceled => Err(failed("the health check was cancelled")),
             ChildEnd::Released => Err(failed("the health check was released")),
             ChildEnd::Unknown => Err(failed("the health check is gone")),
+        }
+    }
+}
+
+/// A check without an answer within [`BUDGET`].
+#[derive(Debug)]
+pub struct Silence<'a> {
+    /// The instance that was asked.
+    pub instance: &'a InstanceName,
+    /// The control node that asked.
+    pub observer: &'a InstanceName,
+    /// The work type of its unit.
+    pub work_type: &'a str,
+    /// The instance took the unit.
+    pub is_accepted: bool,
+    /// The unit's Detail, as far as it is known.
+    pub detail: Option<String>,
+}
+
+impl std::fmt::Display for Silence<'_> {
+    /// What was tried, and what an operator may look at.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { instance, observer, work_type, is_accepted, detail } = self;
+        let last = detail.as_ref().filter(|detail| !detail.is_empty());
+        let last = last.map(|detail| format!(" ({})", shown(detail))).unwrap_or_default();
+        write!(f, "no answer to the health check within {} s: ", BUDGET.as_secs())?;
+        if *is_accepted {
+            write!(
+                f,
+                "{instance} took a unit of type {work_type}, and its command did not end, which was called with \
+                 {PARAMS}: look at what it waits for on {instance}"
+            )
+        } else if instance == observer {
+            write!(f, "a unit of type {work_type} did not start here{last}: look at the units of that type")
+        } else {
+            write!(
+                f,
+                "a unit of type {work_type} was sent to the service control of {instance}, which did not take \
+                 it{last}: look whether a firewall rule closes that service to {observer}, whether {instance} \
+                 has that work type, and whether it can be reached"
+            )
         }
     }
 }

@@ -352,8 +352,10 @@ impl Children for FakeChildren {
         })
     }
 
-    fn detail(&self, _unit: &str) -> Option<String> {
-        None
+    fn detail(&self, unit: &str) -> Option<String> {
+        let waits = |local: &Local| !local.is_sent && ChildId::parse(unit).is_none();
+        let is_waiting = self.fabric.look(|units| units.local.get(unit).is_some_and(waits));
+        is_waiting.then(|| "the way there is long".to_owned())
     }
 
     fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<(), String>> {

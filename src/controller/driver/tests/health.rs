@@ -66,7 +66,20 @@ fn a_runner_that_does_not_answer_is_given_twenty_seconds() {
     let site = Site::ready(&["e1"]);
     set_health(&site, "e1", Health::Silent);
     check_now(&site, "e1");
-    assert_eq!(site.errors("e1"), ["no answer to the health check within 20 s"]);
+    let wanted = "no answer to the health check within 20 s: e1 took a unit of type ansible-runner, and its \
+                  command did not end, which was called with --worker-info: look at what it waits for on e1";
+    assert_eq!(site.errors("e1"), [wanted]);
+}
+
+#[test]
+fn a_node_that_takes_no_unit_is_told_with_what_to_look_at() {
+    let site = Site::ready(&["e1"]);
+    site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = true);
+    check_now(&site, "e1");
+    let wanted = "no answer to the health check within 20 s: a unit of type ansible-runner was sent to the \
+                  service control of e1, which did not take it (the way there is long): look whether a firewall \
+                  rule closes that service to c1, whether e1 has that work type, and whether it can be reached";
+    assert_eq!(site.errors("e1"), [wanted]);
 }
 
 #[test]
