@@ -192,8 +192,10 @@ impl Store {
             let active =
                 "SELECT count(*) FROM job WHERE state IN ('waiting', 'running') AND instance_group = $1";
             let active: i64 = sql.query(active, values![&name])?.remove(0).take()?;
-            if active > 0 {
-                return Err(Error::Conflict(format!("{active} jobs run in the group {name}")));
+            match active {
+                0 => {}
+                1 => return Err(Error::Conflict(format!("1 job runs in the group {name}"))),
+                more => return Err(Error::Conflict(format!("{more} jobs run in the group {name}"))),
             }
             change(sql, |registry| {
                 registry.group_mut(&name)?;

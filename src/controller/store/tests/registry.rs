@@ -129,7 +129,8 @@ async fn a_group_with_running_jobs_stays(site: Site) {
     new.terms.groups = vec![("east".into(), Level::Launch)];
     let id = store.submit(new, 9).await.unwrap().id();
     assert_eq!(place(&store, &c1).await, [id]);
-    assert!(matches!(store.delete_group(audit("x"), "east".into()).await, Err(Error::Conflict(_))));
+    let refused = store.delete_group(audit("x"), "east".into()).await.unwrap_err();
+    assert_eq!(refused.to_string(), "1 job runs in the group east");
     end(&store, &c1, id, FinalStatus::Failed).await.unwrap();
     store.delete_group(audit("x"), "east".into()).await.unwrap();
 }
