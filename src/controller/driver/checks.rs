@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::JobDriver;
 use super::world::{ChildInput, ChildNews, ChildRequest};
 use crate::controller::core::{
-    Capacities, ChildEnd, Cpus, HealthReport, Instance, InstanceName, NodeState, NodeType, Rates, Time,
+    Capacities, ChildEnd, Cpus, HealthReport, Instance, InstanceName, NodeState, Rates, Time,
 };
 use crate::controller::health::{
-    BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, Silence, Surroundings, is_checked_by, next_checks,
+    BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, Silence, Surroundings, is_checked_by, next_checks, uncheckable,
 };
 use crate::controller::store::{Audit, Error, InstanceRecord, Registry};
 
@@ -65,10 +65,8 @@ impl JobDriver {
         let mut registry = self.store.registry().await?;
         let now = self.store.now().await?;
         let instance = &registry.instance_mut(name)?.instance;
-        if instance.node_type == NodeType::Hop {
-            return Err(Error::Conflict(format!(
-                "{name} is a hop: it has no work types that could be asked"
-            )));
+        if let Some(why) = uncheckable(instance) {
+            return Err(Error::Conflict(why));
         }
         if !is_checked_by(instance, &self.node) {
             return Err(Error::Conflict(format!("control node {name} checks itself: ask there")));

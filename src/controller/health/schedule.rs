@@ -27,8 +27,18 @@ pub fn next_checks(
     due.into_iter().take(free).map(|(_, name)| name.clone()).collect()
 }
 
+/// Why nobody can check an instance, if that is so.
+pub fn uncheckable(instance: &Instance) -> Option<String> {
+    match instance.node_type {
+        NodeType::Control | NodeType::Hybrid | NodeType::Execution => None,
+        NodeType::Hop => {
+            Some(format!("{} is a hop: it has no work types that could be asked", instance.name))
+        }
+    }
+}
+
 /// Whether `observer` may check an instance. A control node is checked by itself alone: its work type for that is no other
-/// node's business. A hop has no work types that could be asked.
+/// node's business. A hop is checked by nobody.
 pub fn is_checked_by(instance: &Instance, observer: &InstanceName) -> bool {
     match instance.node_type {
         NodeType::Control | NodeType::Hybrid => instance.name == *observer,

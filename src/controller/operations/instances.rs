@@ -6,6 +6,7 @@ use super::arguments::Arguments;
 use super::{Refused, answers};
 use crate::controller::core::{Adjustment, InstanceName, NodeType};
 use crate::controller::driver::JobDriver;
+use crate::controller::health::uncheckable;
 use crate::controller::service::Service;
 use crate::controller::store::{Audit, Error, InstanceRecord, Overview, Registry};
 
@@ -54,10 +55,8 @@ impl Service {
         if stores {
             let change = move |registry: &mut Registry, now| {
                 let one = &mut registry.instance_mut(&instance)?.instance;
-                if one.node_type == NodeType::Hop {
-                    return Err(Error::Conflict(format!(
-                        "{instance} is a hop: it has no work types that could be asked"
-                    )));
+                if let Some(why) = uncheckable(one) {
+                    return Err(Error::Conflict(why));
                 }
                 one.request_health_check(now);
                 Ok(())
