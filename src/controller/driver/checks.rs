@@ -75,7 +75,7 @@ impl JobDriver {
             return Err(Error::Conflict(format!("{name} cannot be reached from {}", self.node)));
         }
         if !self.may_act() {
-            return Err(Error::Away("the lease of this control node could not be renewed".into()));
+            return Err(Error::Unready("the lease of this control node could not be renewed".into()));
         }
         self.store.record(audit).await?;
         let (this, checked) = (self.clone(), name.clone());
