@@ -139,6 +139,9 @@ pub struct JobExtra {
     /// The job whose payload it repeats. Nobody knows of it until it has its own number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rerun_of: Option<i64>,
+    /// It is to be released once its job has ended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub release_requested: bool,
     /// The header, if it came as a parameter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
@@ -269,6 +272,16 @@ impl JobUnit {
         self.put(Durability::Durable, change).await;
     }
 
+    /// It is to be released once its job has ended. That is durable when this returns.
+    async fn note_release(&self) {
+        let change = |status: &mut Status| {
+            if let Extra::Job(extra) = &mut status.extra {
+                extra.release_requested = true;
+            }
+        };
+        self.put(Durability::Durable, change).await;
+    }
+
     /// Shows a report. What is final stays, and so does what the unit itself knows: its output, and who submitted it. A
     /// final report, or one that names the job first, is durable when this returns.
     pub async fn report(&self, report: JobReport) {
@@ -285,6 +298,7 @@ impl JobUnit {
                 extra.output_starts = kept.output_starts.clone();
                 extra.last_status = kept.last_status.clone();
                 extra.cancel_requested |= kept.cancel_requested;
+                extra.release_requested |= kept.release_requested;
             }
             status.extra = Extra::Job(Box::new(extra));
         };
@@ -366,7 +380,7 @@ impl JobsSlot {
         Ok(if in_time { Outcome::Done } else { Outcome::Pending })
     }
 
-    /// Cancels a job that has not ended, and deletes its unit once it has; with `force` at once.
+    /// Cancels a job that has not ended, and deletes its unit once it has, over restarts too; with `force` at once.
     pub(super) async fn release(
         &self,
         units: &Arc<Units>,
@@ -376,17 +390,23 @@ impl JobsSlot {
         if self.get().is_some() {
             let ended = self.cancel(entry).await;
             if !force && ended? == Outcome::Pending {
-                let (this, units, entry) = (self.clone(), units.clone(), entry.clone());
-                tokio::spawn(async move {
-                    entry.finished().await;
-                    if let Err(error) = this.delete(&units, &entry).await {
-                        tracing::warn!(unit = %entry.id, %error, "a unit to be released stays");
-                    }
-                });
+                JobUnit::new(entry.clone(), units.store().clone()).note_release().await;
+                self.release_at_end(units, entry);
                 return Ok(Outcome::Pending);
             }
         }
         self.delete(units, entry).await.map(|()| Outcome::Done)
+    }
+
+    /// Deletes a unit as soon as its job has ended.
+    pub(super) fn release_at_end(&self, units: &Arc<Units>, entry: &Arc<Entry>) {
+        let (this, units, entry) = (self.clone(), units.clone(), entry.clone());
+        tokio::spawn(async move {
+            entry.finished().await;
+            if let Err(error) = this.delete(&units, &entry).await {
+                tracing::warn!(unit = %entry.id, %error, "a unit to be released stays");
+            }
+        });
     }
 
     async fn delete(&self, units: &Arc<Units>, entry: &Arc<Entry>) -> Result<(), WorkError> {

@@ -110,8 +110,13 @@ impl Registry {
                 if let Err(error) = self.units.remove(&entry, |_| ()).await {
                     tracing::warn!(unit = %entry.id, %error, "what is left of a submission stays");
                 }
-            } else if !status.life.state.is_final() {
+                continue;
+            }
+            if !status.life.state.is_final() {
                 self.resume_job(&entry).await;
+            }
+            if extra.release_requested {
+                self.jobs.release_at_end(&self.units, &entry);
             }
         }
     }

@@ -122,6 +122,30 @@ fn a_unit_that_is_released_after_the_end_stays_away_while_the_child_is_still_the
 }
 
 #[test]
+fn a_release_that_waits_for_the_end_of_a_job_is_done_after_a_restart_too() {
+    let mut site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({}));
+    site.running(job);
+    site.fabric.set_routed("e1", false);
+    let (registry, name) = (site.service().registry.clone(), unit.clone());
+    let mut asked = None;
+    site.run(async { asked = Some(tokio::spawn(async move { registry.release_child(&name).await })) });
+    let asked = asked.unwrap();
+    site.until("the answer", || asked.is_finished());
+    assert_eq!(site.run(asked).unwrap().unwrap(), crate::work::Outcome::Pending);
+    site.kill();
+    site.boot();
+    site.pass(seconds(1));
+    assert_eq!(site.units(), [unit], "while its job has not ended");
+    site.fabric.set_routed("e1", true);
+    assert_eq!(site.ended(job).row.state, JobState::Canceled);
+    site.soon("the unit to go", || site.units().is_empty());
+    site.kill();
+    site.boot();
+    assert_eq!(site.units(), [""; 0]);
+}
+
+#[test]
 fn a_child_that_a_stranger_releases_is_an_error() {
     let site = Site::ready(&["e1"]);
     let (_, job) = site.submit(json!({}));
