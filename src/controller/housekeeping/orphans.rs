@@ -70,7 +70,6 @@ impl Service {
                 if self.registry.job_unit(&unit).is_none() {
                     tracing::warn!(%job, unit, "a job's unit is gone, with what it held");
                     store.let_go_unit(node.clone(), unit, &Kept::ALL).await?;
-                    store.lose_payload(node.clone(), job).await?;
                 }
             }
         }

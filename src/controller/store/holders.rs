@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::Store;
 use super::error::Error;
 use super::sql::{Row, Sql, values};
-use crate::controller::core::{InstanceName, JobId, Time};
+use crate::controller::core::{InstanceName, JobId, JobState, Time};
 
 /// What a control node holds of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +51,21 @@ pub(super) fn of(sql: &mut dyn Sql, job: JobId, kept: Kept) -> Result<Vec<(Insta
     sql.query(query, values![job, kept.name()])?.into_iter().map(read).collect()
 }
 
+/// A job that has not been sent fails if no control node holds its payload any more.
+fn lose_payload(sql: &mut dyn Sql, node: &InstanceName, id: JobId) -> Result<(), Error> {
+    let pending = "SELECT 1 FROM job WHERE id = $1 AND state = $2";
+    if sql.query(pending, values![id, JobState::Pending])?.is_empty()
+        || !of(sql, id, Kept::Payload)?.is_empty()
+    {
+        return Ok(());
+    }
+    let now = sql.now();
+    let before = super::jobs::load_one(sql, id)?;
+    let mut job = before.clone();
+    job.on_payload_lost(node, now);
+    if super::jobs::save(sql, &before, &job)? { Ok(()) } else { Err(Error::Raced) }
+}
+
 impl Store {
     /// A control node has a copy now.
     pub async fn hold(&self, job: JobId, node: InstanceName, unit: String, kept: Kept) -> Result<(), Error> {
@@ -69,7 +84,8 @@ impl Store {
         .await
     }
 
-    /// What a unit of a control node held is deleted. Returns whether anything was known of it.
+    /// What a unit of a control node held is deleted. Returns whether anything was known of it. A job that has not been
+    /// sent and whose payload no control node holds any more fails.
     pub async fn let_go_unit(
         &self,
         node: InstanceName,
@@ -77,27 +93,17 @@ impl Store {
         kept: &'static [Kept],
     ) -> Result<bool, Error> {
         self.write(move |sql| {
-            let mut gone = 0;
+            let mut is_known = false;
             for kept in kept {
-                let delete = "DELETE FROM holder WHERE node = $1 AND unit = $2 AND has = $3";
-                gone += sql.execute(delete, values![&node, unit.as_str(), kept.name()])?;
+                let delete = "DELETE FROM holder WHERE node = $1 AND unit = $2 AND has = $3 RETURNING job";
+                for mut row in sql.query(delete, values![&node, unit.as_str(), kept.name()])? {
+                    is_known = true;
+                    if *kept == Kept::Payload {
+                        lose_payload(sql, &node, row.take()?)?;
+                    }
+                }
             }
-            Ok(gone > 0)
-        })
-        .await
-    }
-
-    /// A job that has not been sent and whose payload no control node holds any more fails.
-    pub async fn lose_payload(&self, node: InstanceName, id: JobId) -> Result<(), Error> {
-        self.write(move |sql| {
-            if !of(sql, id, Kept::Payload)?.is_empty() {
-                return Ok(());
-            }
-            let now = sql.now();
-            let before = super::jobs::load_one(sql, id)?;
-            let mut job = before.clone();
-            job.on_payload_lost(&node, now);
-            if super::jobs::save(sql, &before, &job)? { Ok(()) } else { Err(Error::Raced) }
+            Ok(is_known)
         })
         .await
     }

@@ -9,6 +9,8 @@ use super::*;
 use crate::controller::core::JobId;
 use crate::controller::operations::{Operated, Refused};
 use crate::controller::store::Kept;
+use crate::rpc::UnitState;
+use crate::work::jobs::{JobReport, JobUnit};
 
 /// Bytes of a payload that is half there.
 const HALF: usize = 300_000;
@@ -95,6 +97,30 @@ fn a_rerun_and_its_row_in_the_audit_are_one_transaction() {
 }
 
 #[test]
+fn a_job_whose_unit_is_gone_for_good_ends() {
+    let site = Site::ready(&["e1"]);
+    site.operate(json!({"op": "pause"}));
+    let (unit, job) = site.submit(json!({}));
+    // As when the store keeps a rerun, and its answer is lost: the unit fails and goes.
+    let report = |unit: &JobUnit| JobReport {
+        state: UnitState::Failed,
+        detail: "the store is away".to_owned(),
+        extra: unit.extra(),
+    };
+    site.run(async {
+        let unit = site.service().registry.job_unit(&unit).unwrap();
+        unit.report(report(&unit)).await;
+    });
+    site.release_unit(&unit);
+    site.until("its end", || site.state(job).is_final());
+    let ended = site.job(job).row;
+    assert_eq!(
+        (ended.state, ended.explanation),
+        (JobState::Failed, format!("its payload was lost with {OWN}"))
+    );
+}
+
+#[test]
 fn a_rerun_that_the_store_has_lost_ends_and_says_what_to_do() {
     let mut site = Site::ready(&["e1"]);
     let (_, job) = site.submit(json!({"key": "once"}));
@@ -118,8 +144,7 @@ fn a_rerun_that_the_store_has_lost_ends_and_says_what_to_do() {
         std::fs::copy(older(path), path).unwrap();
     }
     site.boot();
-    let ended =
-        |site: &Site| site.unit(&unit).is_some_and(|unit| unit.state == crate::rpc::UnitState::Failed);
+    let ended = |site: &Site| site.unit(&unit).is_some_and(|unit| unit.state == UnitState::Failed);
     site.until("its unit to end", || ended(&site));
     let words = format!("the store has lost job {again}, which repeated job {job}: run job {job} again");
     assert_eq!(site.unit(&unit).unwrap().detail, words);
