@@ -185,7 +185,8 @@ impl Units {
         self.store.remove(&entry.dir).await?;
         entry.retire();
         drop(lock);
-        if !entry.dir.is_hidden() && self.by_id.write().remove(&entry.id).is_some() {
+        let was_there = !entry.dir.is_hidden() && self.by_id.write().remove(&entry.id).is_some();
+        if was_there && !entry.is_discarded() {
             self.released.remember(entry.id.as_str());
         }
         Ok(())

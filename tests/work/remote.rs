@@ -405,6 +405,38 @@ async fn a_child_that_was_released_on_its_node_is_not_one_that_never_was_there()
     }
 }
 
+#[tokio::test]
+async fn a_child_whose_payload_never_was_whole_is_one_that_never_was_there() {
+    let pair = Pair::new().await;
+    let children = RegistryChildren(pair.near.clone());
+    for (unit, is_discarded, is_followed) in [
+        ("c000000abn1a1r00000001", true, false),
+        ("c000000abn2a1r00000002", true, true),
+        ("c000000abn3a1r00000003", false, false),
+        ("c000000abn4a1r00000004", false, true),
+    ] {
+        let asked = SubmitRequest { unit_id: Some(unit.to_owned()), ..request("localhost", "sh", "true") };
+        let mut submission = pair.far.submit(asked, me()).await.unwrap();
+        submission.write(b"half").await.unwrap();
+        if is_followed {
+            children.adopt(child(unit)).await.unwrap();
+            until(&pair.near, unit, |report| report.detail == "Waiting for Input Data").await;
+        }
+        match is_discarded {
+            true => submission.discard("its sender left".into()).await,
+            false => submission.abort("its sender left".into()).await,
+        }
+        if !is_followed {
+            children.adopt(child(unit)).await.unwrap();
+        }
+        let mut stream = children.follow(unit.to_owned(), 0).await;
+        match within(stream.next()).await {
+            ChildNews::Ended { end, .. } => assert_eq!(end, ChildEnd::Unknown, "{unit}"),
+            news => panic!("{unit}: {news:?}"),
+        }
+    }
+}
+
 async fn eventually_gone(registry: &Registry, id: &str) {
     within(async {
         while registry.status(id).await.is_ok() {

@@ -28,7 +28,7 @@ pub struct ChildStatus {
     pub is_accepted: bool,
     /// How often another node that runs it was found to have it, since this process began; `None` if it runs here.
     pub contacts: Option<u64>,
-    /// The node that runs it does not know it, or no longer.
+    /// The node that runs it does not know it, or no longer, or never got all of its payload.
     pub is_gone: bool,
     /// That node remembers that it was released there.
     pub was_released: bool,
@@ -66,8 +66,11 @@ impl ChildWatch {
         let status = self.status.borrow_and_update();
         // Of one that was adopted nothing is known before its node has said something.
         let is_there = status.remote().is_some_and(|remote| remote.remote_started && !remote.adopted);
-        let is_gone = is_found_gone || status.remote().is_some_and(|remote| remote.gone);
         let state = status.life.state;
+        // Another control node began to send it, and did not come to the end: it was not started, and never will be.
+        let never_began = state.is_final() && status.life.lacks_payload();
+        let is_gone = is_found_gone
+            || status.remote().is_some_and(|remote| remote.gone || remote.adopted && never_began);
         ChildStatus {
             state,
             detail: status.life.detail.clone(),

@@ -250,6 +250,7 @@ impl Submission {
             return;
         }
         self.fail(Event::PayloadCut(cause)).await;
+        self.entry.note_discarded();
         let (registry, entry) = (self.registry.clone(), self.entry.clone());
         let removed = match self.streamed.take() {
             None => detached(async move { registry.local.remove(&entry).await }).await,

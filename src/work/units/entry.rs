@@ -41,6 +41,8 @@ struct Shown {
     is_gone: bool,
     /// Its submission was repeated before its payload was complete.
     is_repeated: bool,
+    /// Its submission was given up: it never was a unit to anybody.
+    is_discarded: bool,
 }
 
 /// A unit that can still change holds what is needed for it; a final one only lends it.
@@ -142,6 +144,7 @@ impl Entry {
             has_saver: false,
             is_gone: false,
             is_repeated: false,
+            is_discarded: false,
         };
         Arc::new(Self { id, dir, shown: Mutex::new(shown), charge: Mutex::default() })
     }
@@ -242,6 +245,16 @@ impl Entry {
     /// Whether the unit ended because its submission was repeated.
     pub(crate) fn is_repeated(&self) -> bool {
         self.shown.lock().is_repeated
+    }
+
+    /// Notes that nothing is kept of a submission that stopped half way.
+    pub(crate) fn note_discarded(&self) {
+        self.shown.lock().is_discarded = true;
+    }
+
+    /// Whether the unit goes because its submission stopped half way.
+    pub(crate) fn is_discarded(&self) -> bool {
+        self.shown.lock().is_discarded
     }
 
     /// Marks the unit as deleted: nobody waits for its end any longer, and nothing is written any more.
