@@ -46,7 +46,7 @@ pub enum Error {
         kind: JobKind,
     },
     /// As many jobs are pending as may be.
-    #[error("{0} jobs are pending, which is the limit (maxpending)")]
+    #[error("no more than {0} jobs may be pending (maxpending)")]
     Full(u64),
     /// An operator's change contradicts the state of the store.
     #[error("{0}")]

@@ -165,7 +165,7 @@ fn a_rerun_with_a_payload_from_elsewhere_is_a_job_or_leaves_nothing() {
     let refused = rerun(&site, job).unwrap_err();
     assert_eq!(
         (refused.code, refused.message.as_str()),
-        ("refused", "0 jobs are pending, which is the limit (maxpending)")
+        ("refused", "no more than 0 jobs may be pending (maxpending)")
     );
     assert_eq!((site.units(), site.on_disk(), site.jobs().len()), before);
     site.options.bounds = bounds;
