@@ -212,6 +212,10 @@ impl Children for RegistryChildren {
         self.0.let_children_act(may_act);
     }
 
+    fn job_unit(&self, unit: &str) -> Option<JobUnit> {
+        self.0.job_unit(unit)
+    }
+
     fn adopt_job(&self, job: JobId) -> Doing<'_, Option<JobUnit>> {
         Box::pin(async move {
             let made = self.0.adopt_job(job.0).await;

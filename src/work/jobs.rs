@@ -236,11 +236,11 @@ impl JobUnit {
         Some(JobOutput { unit: self.clone(), writer: *latest })
     }
 
-    /// Shares the output of another unit of the same job, so that it is on disk once.
-    pub async fn share_output(&self, of: &str) {
-        let (source, to) = (of.parse::<UnitId>().map(|of| self.store.unit(&of)), self.output());
+    /// Shares the output of another unit of the same job, so that it is on disk once, and knows of its attempts what that
+    /// one knows now.
+    pub async fn share_output(&self, of: &Self) {
+        let (source, to) = (of.entry.dir.clone(), self.output());
         let linked = self.store.blocking(move || {
-            let source = source.map_err(std::io::Error::other)?;
             drop(source.append_stdout()?);
             match std::fs::hard_link(source.file("stdout"), to) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
@@ -250,6 +250,14 @@ impl JobUnit {
         if let Err(error) = linked.await {
             tracing::warn!(unit = %self.id(), %error, "the output of the unit's job is not readable through it");
         }
+        let known = of.extra();
+        let change = |status: &mut Status| {
+            if let Extra::Job(extra) = &mut status.extra {
+                (extra.output_attempt, extra.output_from) = (known.output_attempt, known.output_from);
+                extra.output_starts = known.output_starts.clone();
+            }
+        };
+        self.put(Durability::Durable, change).await;
     }
 
     /// The last status in the runner's stream.

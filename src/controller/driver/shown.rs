@@ -29,8 +29,10 @@ impl JobDriver {
         let mut holders = if is_elsewhere { self.store.holders(job, Kept::Output).await? } else { payload };
         holders.retain(|(node, _)| *node == self.node);
         let is_first = holders.first().is_none_or(|(_, first)| first == unit.id().as_str());
-        if let Some((_, first)) = holders.first().filter(|_| !is_first) {
-            unit.share_output(first).await;
+        if let Some((_, first)) = holders.first().filter(|_| !is_first)
+            && let Some(first) = self.children.job_unit(first)
+        {
+            unit.share_output(&first).await;
         }
         {
             let mut units = self.units.lock();
@@ -133,6 +135,12 @@ impl JobDriver {
     /// Has units show a row as it is.
     async fn report(&self, detail: JobDetail, child_type: &str, units: &[JobUnit]) -> Result<(), Error> {
         let job = detail.row.id;
+        if detail.row.state.is_final() {
+            // Each may be the one that is left of them.
+            for unit in units.iter().skip(1) {
+                unit.share_output(&units[0]).await;
+            }
+        }
         for unit in units {
             unit.report(report(&detail, child_type, unit.extra())).await;
         }

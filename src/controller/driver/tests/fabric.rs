@@ -448,6 +448,10 @@ impl Children for FakeChildren {
         unreachable!("{NO_CLUSTER}")
     }
 
+    fn job_unit(&self, unit: &str) -> Option<JobUnit> {
+        self.registry.job_unit(unit)
+    }
+
     fn adopt_job(&self, job: JobId) -> Doing<'_, Option<JobUnit>> {
         Box::pin(async move { self.registry.adopt_job(job.0).await.ok() })
     }

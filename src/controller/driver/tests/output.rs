@@ -150,9 +150,9 @@ fn a_restart_counts_nothing_twice() {
 fn a_second_unit_of_a_job_shows_the_same() {
     let site = Site::ready(&["e1"]);
     let (first, job) = site.submit(json!({"key": "ci-1"}));
-    let child = site.running(job);
     let (second, again) = site.submit(json!({"key": "ci-1"}));
     assert_eq!(job, again);
+    let child = site.running(job);
     site.fabric.write(&child, &whole(2, "failed"));
     site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
     site.ended(job);
@@ -161,6 +161,8 @@ fn a_second_unit_of_a_job_shows_the_same() {
     for unit in [first, second, third] {
         site.until("its end", || site.unit(&unit).unwrap().detail.contains("the playbook failed"));
         assert!(site.output(&unit) == whole(2, "failed"), "{unit}");
+        let extra = site.service().registry.job_unit(&unit).unwrap().extra();
+        assert_eq!((extra.output_attempt, extra.output_starts.get(&1)), (1, Some(&0)), "{unit}");
     }
 }
 
