@@ -75,9 +75,7 @@ impl OutputReader {
             Some(unit) => unit,
             None => {
                 let holders = driver.store.holders(job, Kept::Output).await?;
-                let own = holders.into_iter().filter(|(node, _)| *node == driver.node);
-                let found = own.map(|(_, unit)| unit).find_map(|unit| registry.job_unit(&unit));
-                found.ok_or(OutputError::Elsewhere(job))?
+                driver.leading(&holders).ok_or(OutputError::Elsewhere(job))?
             }
         };
         let OutputPart { from, follow, attempt } = part;

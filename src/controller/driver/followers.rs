@@ -30,7 +30,7 @@ struct Copying {
     from: Option<InstanceName>,
     /// A piece has come from the stream.
     is_fruitful: bool,
-    /// A fruitful stream has come to its end: what is behind it is asked for at once.
+    /// It has come to its end: the job may have ended, and there may be more behind it.
     has_ended: bool,
     /// All of it is here.
     is_complete: bool,
@@ -141,7 +141,7 @@ impl JobDriver {
             *copying = Copying { from: owner.clone(), ..Copying::default() };
         }
         if copying.stream.is_none() && !copying.is_complete {
-            if !std::mem::take(&mut copying.has_ended) {
+            if !(std::mem::take(&mut copying.has_ended) && copying.is_fruitful) {
                 ticks.tick().await;
             }
             if let Some(owner) = &owner {
@@ -161,7 +161,7 @@ impl JobDriver {
                     }
                 }
                 // Its attempt or its job has ended, or it was broken off.
-                Ok(None) => (copying.stream, copying.has_ended) = (None, copying.is_fruitful),
+                Ok(None) => (copying.stream, copying.has_ended) = (None, true),
                 Err(error) => {
                     tracing::debug!(%job, %error, "the output of a job is fetched again from where it stopped");
                     copying.stream = None;
@@ -213,7 +213,8 @@ impl JobDriver {
         };
         let (own, begins) = (unit.extra().output_attempt, unit.extra().output_from);
         if own > latest {
-            return Err(early());
+            // One that has ended the job without it gets no more either.
+            return if is_final { Ok(None) } else { Err(early()) };
         }
         let mut is_whole = unit.output_size() == 0;
         for attempt in own.max(1)..=latest {

@@ -297,8 +297,8 @@ impl JobDriver {
     }
 
     /// A job that was submitted elsewhere gets a unit here, which has its output from the first byte on, unless nothing is
-    /// expected of it any more. Says whether it did.
-    pub(super) async fn ensure_unit(&self, job: &Job) -> Result<bool, Error> {
+    /// expected of it any more. Says whether it did; `None` if it needs one and cannot have it yet.
+    pub(super) async fn ensure_unit(&self, job: &Job) -> Result<Option<bool>, Error> {
         let was_submitted = job.kind != JobKind::ProjectSync;
         // Also one that is lost, as what is read of it once there is news needs a place, and one that had ended when it
         // was taken over, before its output was read to the end.
@@ -306,19 +306,19 @@ impl JobDriver {
             if job.state.is_final() { current.has_unread_output() } else { current.is_open() }
         });
         if !has_output || !was_submitted || self.first_unit(job.id).is_some() {
-            return Ok(false);
+            return Ok(Some(false));
         }
         let mut holders = self.store.holders(job.id, Kept::Payload).await?;
         holders.extend(self.store.holders(job.id, Kept::Output).await?);
         // Its unit is here, and was released by force or has shown its end; or it was here, and nobody wants it any more.
         if holders.iter().any(|(node, _)| *node == self.node) || (job.state.is_final() && holders.is_empty())
         {
-            return Ok(false);
+            return Ok(Some(false));
         }
-        let Some(unit) = self.children.adopt_job(job.id).await else { return Ok(false) };
+        let Some(unit) = self.children.adopt_job(job.id).await else { return Ok(None) };
         self.store.hold(job.id, self.node.clone(), unit.id().to_string(), Kept::Output).await?;
         self.units.lock().entry(job.id).or_default().push(unit);
-        Ok(true)
+        Ok(Some(true))
     }
 }
 

@@ -274,14 +274,16 @@ impl JobDriver {
         let before = std::mem::take(&mut *self.attended.lock());
         for job in &driven {
             self.stop_following(job.id);
-            let is_new = self.ensure_unit(job).await?;
-            if !job.state.is_final() && (is_new || before.get(&job.id) != Some(job)) {
+            let made = self.ensure_unit(job).await?;
+            if !job.state.is_final() && (made == Some(true) || before.get(&job.id) != Some(job)) {
                 self.show(job.id).await?;
             }
             let duties: Vec<_> = job.duties().collect();
             for (n, duty) in duties {
                 match duty {
                     Duty::Nothing => drop(self.attempts.lock().remove(&(job.id, n))),
+                    // Its output would be lost: a later look may find a place for it.
+                    Duty::Send | Duty::Follow | Duty::Ask if made.is_none() => {}
                     Duty::Send | Duty::Follow | Duty::Cancel | Duty::Ask | Duty::Release => {
                         self.assign(job.id, n, duty);
                     }

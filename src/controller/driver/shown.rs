@@ -1,5 +1,6 @@
 //! What the units of jobs show: the job's row, in the form of a unit's status.
 
+use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tokio::time::timeout;
 use super::JobDriver;
 use super::output::close;
 use super::request::parsed;
-use crate::controller::core::{Attempt, JobId, JobState, Time};
+use crate::controller::core::{Attempt, InstanceName, JobId, JobState, Time};
 use crate::controller::store::{Error, JobDetail, JobFilter, Kept, PAGE_MAX};
 use crate::rpc::UnitState;
 use crate::work::jobs::{JobExtra, JobReport, JobUnit};
@@ -26,20 +27,17 @@ impl JobDriver {
     pub async fn attach(self: &Arc<Self>, job: JobId, unit: JobUnit) -> Result<(), Error> {
         let payload = self.store.holders(job, Kept::Payload).await?;
         let is_elsewhere = !payload.is_empty() && payload.iter().all(|(node, _)| *node != self.node);
-        let mut holders = if is_elsewhere { self.store.holders(job, Kept::Output).await? } else { payload };
-        holders.retain(|(node, _)| *node == self.node);
-        let is_first = holders.first().is_none_or(|(_, first)| first == unit.id().as_str());
-        if let Some((_, first)) = holders.first().filter(|_| !is_first)
-            && let Some(first) = self.children.job_unit(first)
-        {
-            unit.share_output(&first).await;
+        let holders = if is_elsewhere { self.store.holders(job, Kept::Output).await? } else { payload };
+        let first = self.leading(&holders).filter(|first| first.id() != unit.id());
+        if let Some(first) = &first {
+            unit.share_output(first).await;
         }
         {
             let mut units = self.units.lock();
             let list = units.entry(job).or_default();
             // After a restart they come in any order, and the payload and the place in the output are the first one's.
             list.retain(|one| one.id() != unit.id());
-            list.insert(if is_first { 0 } else { list.len() }, unit);
+            list.insert(if first.is_none() { 0 } else { list.len() }, unit);
         }
         let detail = self.store.detail(job).await?;
         let owner = detail.row.controller_node.as_ref();
@@ -50,6 +48,13 @@ impl JobDriver {
         self.show(job).await?;
         self.wake.notify_one();
         Ok(())
+    }
+
+    /// Of these units of a job, the one here that knows of its latest attempt. Others share its output.
+    pub(in crate::controller) fn leading(&self, holders: &[(InstanceName, String)]) -> Option<JobUnit> {
+        let own = holders.iter().filter(|(node, _)| *node == self.node);
+        let units = own.filter_map(|(_, unit)| self.children.job_unit(unit));
+        units.min_by_key(|unit| Reverse(unit.extra().output_attempt))
     }
 
     /// The unit that has the job's output.

@@ -114,3 +114,21 @@ fn a_unit_goes_on_in_the_attempt_that_it_has_copied_last() {
     elsewhere.has(&["one, lost", "two and a half", "three"]);
     site.until("the rest", || site.output(&unit) == b"one, losttwo and a halfthree");
 }
+
+#[test]
+fn a_unit_that_has_more_than_the_owner_shows_the_end_at_once() {
+    let site = Site::ready(&["e1"]);
+    let (elsewhere, other) = (Elsewhere::open(&site), Owner::start(&site));
+    let (unit, job) = follow(&site, &other);
+    other.accept(job);
+    elsewhere.has(&["one", "two"]);
+    site.until("both attempts", || site.output(&unit) == b"onetwo");
+    elsewhere.has(&["one"]);
+    site.pass(seconds(2));
+    assert_eq!(state(&site, &unit), UnitState::Running);
+    other.end(job);
+    let passed = site.until("its end", || state(&site, &unit) == UnitState::Succeeded);
+    // Steps of half a second pass while a busy disk commits the end.
+    assert!(passed <= seconds(10), "{passed:?}");
+    assert_eq!(site.output(&unit), b"onetwo");
+}
