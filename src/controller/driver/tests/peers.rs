@@ -117,7 +117,7 @@ fn jobs_that_are_followed_keep_nobody_from_the_payload() {
     site.running(job);
     let follow = PeerVerb::Output(OutputPart { from: 0, follow: true, attempt: None });
     let (own, peers) = (InstanceName::from(OWN), site.driver().peers.get().unwrap());
-    let followers: Vec<_> = (0..300).map(|_| site.run(peers.ask(&own, follow.clone(), job))).collect();
+    let followers: Vec<_> = (0..300).map(|_| site.run(peers.ask(&own, follow, job))).collect();
     assert_eq!(followers.iter().filter(|asked| asked.is_ok()).count(), 256, "those that there is room for");
     assert!(ask(&site, PeerVerb::Payload { from: 0 }, job).is_ok());
 }
