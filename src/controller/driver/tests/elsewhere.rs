@@ -124,6 +124,30 @@ async fn answer(says: Arc<Mutex<Says>>, stream: DuplexStream) {
     }
 }
 
+/// What is submitted there, with this key.
+pub(super) fn submission(key: &str) -> Submission {
+    Submission {
+        node: OTHER.into(),
+        unit: "theirs".into(),
+        key: Some(key.into()),
+        kind: JobKind::Job,
+        name: String::new(),
+        priority: 0,
+        header: r#"{"controller": 1}"#.into(),
+        terms: Terms { groups: vec![(GroupName::default_group(), Level::Default)], ..Terms::default() },
+        labels: Default::default(),
+        impact: 1,
+        hosts: None,
+        forks: 1,
+        launched_by: "unix:0".into(),
+        is_admin: true,
+        exclusive: Vec::new(),
+        needs: Vec::new(),
+        groups: BTreeSet::new(),
+        is_cancelled: false,
+    }
+}
+
 /// The lease of the other control node, with which it drives jobs in the store.
 pub(super) struct Owner<'a> {
     site: &'a Site,
@@ -166,34 +190,27 @@ impl<'a> Owner<'a> {
 
     /// A job that was submitted there, with this key.
     pub(super) fn submit(&self, key: &str) -> JobId {
-        let submission = Submission {
-            node: OTHER.into(),
-            unit: "theirs".into(),
-            key: Some(key.into()),
-            kind: JobKind::Job,
-            name: String::new(),
-            priority: 0,
-            header: r#"{"controller": 1}"#.into(),
-            terms: Terms { groups: vec![(GroupName::default_group(), Level::Default)], ..Terms::default() },
-            labels: Default::default(),
-            impact: 1,
-            hosts: None,
-            forks: 1,
-            launched_by: "unix:0".into(),
-            is_admin: true,
-            exclusive: Vec::new(),
-            needs: Vec::new(),
-            groups: BTreeSet::new(),
-            is_cancelled: false,
-        };
+        self.submit_to(GroupName::default_group(), key)
+    }
+
+    /// The same, for this group.
+    pub(super) fn submit_to(&self, group: GroupName, key: &str) -> JobId {
+        let mut submission = submission(key);
+        submission.terms.groups = vec![(group, Level::Default)];
         let submitted = self.site.run(self.site.driver().store.submit(submission, 1000)).unwrap();
         self.site.settle();
         submitted.id()
     }
 
+    /// Waits for the attempt of a job. Returns its unit.
+    pub(super) fn placed(&self, job: JobId) -> String {
+        self.site.soon("the job to be placed", || self.site.state(job) == JobState::Waiting);
+        self.site.job(job).attempts[0].unit.to_string()
+    }
+
     /// The attempt of a job runs.
     pub(super) fn accept(&self, job: JobId) {
-        self.site.soon("the job to be placed", || self.site.state(job) == JobState::Waiting);
+        self.placed(job);
         let drive = self
             .site
             .driver()

@@ -87,6 +87,22 @@ struct Local {
     contacts: u64,
 }
 
+impl Local {
+    fn new(request: ChildRequest) -> Self {
+        Self {
+            request,
+            input: None,
+            is_sent: false,
+            is_cancelled: false,
+            is_released: false,
+            output: Vec::new(),
+            end: None,
+            in_contact: false,
+            contacts: 0,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Units {
     pub(super) nodes: BTreeMap<String, FakeNode>,
@@ -102,6 +118,8 @@ pub(super) struct Units {
     pub(super) keeps_released: bool,
     /// How often it will fail when it looks at the mesh.
     pub(super) failures: u32,
+    /// How often it will fail to follow a unit that another control node has sent.
+    pub(super) adopt_failures: u32,
     dice: u64,
 }
 
@@ -164,6 +182,26 @@ impl Fabric {
     /// The unit of a job that runs, wherever that is.
     pub(super) fn running(&self, job: i64) -> Option<String> {
         self.look(|units| units.alive(job).into_iter().next())
+    }
+
+    /// Another control node has sent a unit to a node, where it runs.
+    pub(super) fn run(&self, unit: &str, node: &str) {
+        let request = ChildRequest {
+            unit: unit.to_owned(),
+            node: node.into(),
+            work_type: "ansible-runner".into(),
+            params: String::new(),
+            signed: false,
+            tls: None,
+            ttl: None,
+            pod: None,
+        };
+        let (input, output) = (Vec::new(), Vec::new());
+        let running = Running { node: node.to_owned(), request, input, output, end: None };
+        self.change(|units| {
+            units.started.push(unit.to_owned());
+            units.there.insert(unit.to_owned(), running);
+        });
     }
 
     /// A unit writes.
@@ -361,20 +399,9 @@ impl Children for FakeChildren {
     fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<(), String>> {
         Box::pin(async move {
             let unit = request.unit.clone();
-            let new = |is_sent| Local {
-                request: request.clone(),
-                input: None,
-                is_sent,
-                is_cancelled: false,
-                is_released: false,
-                output: Vec::new(),
-                end: None,
-                in_contact: false,
-                contacts: 0,
-            };
             self.fabric.change(|units| {
                 assert!(!units.local.contains_key(&unit), "{unit} is sent twice");
-                units.local.insert(unit.clone(), new(false));
+                units.local.insert(unit.clone(), Local::new(request));
             });
             // The process may end here.
             tokio::task::yield_now().await;
@@ -393,8 +420,21 @@ impl Children for FakeChildren {
         })
     }
 
-    fn adopt(&self, _request: ChildRequest) -> Doing<'_, Result<bool, String>> {
-        Box::pin(async { Ok(false) })
+    fn adopt(&self, request: ChildRequest) -> Doing<'_, Result<bool, String>> {
+        let adopted = self.fabric.change(|units| {
+            if let Some(left) = units.adopt_failures.checked_sub(1) {
+                units.adopt_failures = left;
+                return Err("no space left on device".to_owned());
+            }
+            let unit = request.unit.clone();
+            let is_there = units.there.contains_key(&unit) && !units.local.contains_key(&unit);
+            if is_there {
+                let local = Local { input: Some(Vec::new()), is_sent: true, ..Local::new(request) };
+                units.local.insert(unit, local);
+            }
+            Ok(is_there)
+        });
+        Box::pin(async { adopted })
     }
 
     fn follow(&self, unit: String, from: u64) -> Doing<'_, Box<dyn ChildStream>> {

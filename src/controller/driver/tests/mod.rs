@@ -20,6 +20,7 @@ mod reruns;
 mod retention;
 mod site;
 mod streams;
+mod takeover;
 
 use std::time::Duration;
 

@@ -1,0 +1,82 @@
+//! Jobs of a control node that was lost, taken over by this one.
+
+use serde_json::json;
+
+use super::elsewhere::Owner;
+use super::streams::whole;
+use super::*;
+use crate::controller::core::{Group, JobId};
+use crate::controller::store::{GroupRecord, Registry};
+
+/// Waits until this control node has the job of the other one, which is silent from now on.
+fn take_over(site: &Site, job: JobId) {
+    let passed = site.until("it to be taken over", || {
+        site.job(job).row.controller_node.is_some_and(|owner| owner.as_str() == OWN)
+    });
+    assert!(passed <= seconds(60), "{passed:?}");
+}
+
+/// The child of a job runs, is followed to its end, and was the only one.
+fn finish(site: &Site, job: JobId, child: &str) {
+    assert_eq!(site.running(job), child);
+    site.fabric.write(child, &whole(2, "successful"));
+    site.fabric.end(child, ChildEnd::Succeeded, "exit status 0");
+    let ended = site.ended(job);
+    assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Successful, 1));
+    assert_eq!(site.fabric.look(|units| units.started.iter().filter(|unit| *unit == child).count()), 1);
+    assert_eq!(site.fabric.left(), [""; 0]);
+}
+
+/// A job whose unit this control node can follow at the sixth try alone.
+fn follow_at_last(is_accepted: bool) {
+    let site = Site::ready(&["e1"]);
+    let other = Owner::start(&site);
+    let job = other.submit("theirs");
+    let child = other.placed(job);
+    site.fabric.run(&child, "e1");
+    if is_accepted {
+        other.accept(job);
+    }
+    site.fabric.change(|units| units.adopt_failures = 5);
+    take_over(&site, job);
+    let failures = || site.fabric.look(|units| units.adopt_failures);
+    let is_open = || site.job(job).attempts.first().is_some_and(|attempt| attempt.is_open());
+    site.until("the last failure", || failures() == 0 || !is_open());
+    assert!(is_open(), "{:#?}", site.job(job));
+    finish(&site, job, &child);
+}
+
+#[test]
+fn a_unit_that_runs_and_cannot_be_followed_for_now_is_followed_later() {
+    follow_at_last(true);
+}
+
+#[test]
+fn a_unit_that_was_about_to_be_sent_is_asked_for_until_it_can_be_followed() {
+    follow_at_last(false);
+}
+
+#[test]
+fn a_pod_is_followed_once_the_credential_for_its_cluster_is_there() {
+    let site = Site::ready(&["e1"]);
+    let mut group = GroupRecord::from(Group::containers("pods".into()));
+    group.cluster = Some("missing".into());
+    group.pod_spec_override =
+        Some(json!({"spec": {"containers": [{"name": "worker", "image": "i"}]}}).to_string());
+    let create = move |registry: &mut Registry, _| registry.create_group(group.clone());
+    site.run(site.driver().store.change_registry(None, create)).unwrap();
+    let other = Owner::start(&site);
+    let job = other.submit_to("pods".into(), "theirs");
+    let child = other.placed(job);
+    site.fabric.run(&child, OWN);
+    other.accept(job);
+    take_over(&site, job);
+    site.pass(seconds(10));
+    assert_eq!(site.state(job), JobState::Running, "{}", site.explanation(job));
+    let mend = |registry: &mut Registry, _| {
+        registry.group_mut(&"pods".into())?.cluster = None;
+        Ok(())
+    };
+    site.run(site.driver().store.change_registry(None, mend)).unwrap();
+    finish(&site, job, &child);
+}
