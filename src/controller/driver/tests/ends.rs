@@ -213,3 +213,18 @@ fn a_cancel_counts_from_the_moment_at_which_it_is_saved() {
     assert_eq!(site.unit(&unit).unwrap().state, UnitState::Canceled);
     assert_eq!(site.fabric.left(), [""; 0]);
 }
+
+#[test]
+fn a_cancel_that_could_not_be_passed_on_is_asked_for_again() {
+    let site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({}));
+    let child = site.running(job);
+    site.fabric.change(|units| units.cancel_failures = 2);
+    site.cancel_unit(&unit);
+    site.soon("the first failure", || site.fabric.look(|units| units.cancel_failures == 1));
+    assert_eq!(site.running(job), child);
+    site.pass(seconds(10));
+    assert_eq!(site.fabric.running(job.0), None);
+    assert_eq!(site.ended(job).row.state, JobState::Canceled);
+    assert_eq!(site.unit(&unit).unwrap().state, UnitState::Canceled);
+}

@@ -120,6 +120,8 @@ pub(super) struct Units {
     pub(super) failures: u32,
     /// How often it will fail to follow a unit that another control node has sent.
     pub(super) adopt_failures: u32,
+    /// How often it will fail to have a unit cancelled.
+    pub(super) cancel_failures: u32,
     dice: u64,
 }
 
@@ -290,6 +292,12 @@ impl Units {
         self.local.insert(unit.to_owned(), local);
     }
 
+    fn note_cancel(&mut self, unit: &str) {
+        if let Some(local) = self.local.get_mut(unit) {
+            local.is_cancelled = true;
+        }
+    }
+
     fn start(&mut self, unit: &str, local: &mut Local, input: Vec<u8>) {
         let (request, node) = (local.request.clone(), local.request.node.to_string());
         local.is_sent = true;
@@ -445,12 +453,17 @@ impl Children for FakeChildren {
     }
 
     fn cancel(&self, unit: String) -> Doing<'_, bool> {
-        self.fabric.change(|units| {
-            if let Some(local) = units.local.get_mut(&unit) {
-                local.is_cancelled = true;
+        let is_taken = self.fabric.change(|units| match units.cancel_failures.checked_sub(1) {
+            Some(left) => {
+                units.cancel_failures = left;
+                false
+            }
+            None => {
+                units.note_cancel(&unit);
+                true
             }
         });
-        Box::pin(async { true })
+        Box::pin(async move { is_taken })
     }
 
     fn release(&self, unit: String) -> Doing<'_, bool> {
@@ -466,7 +479,7 @@ impl Children for FakeChildren {
     }
 
     fn withhold(&self, unit: String) -> Doing<'_, ()> {
-        drop(self.cancel(unit));
+        self.fabric.change(|units| units.note_cancel(&unit));
         Box::pin(async {})
     }
 
