@@ -9,6 +9,7 @@ mod failures;
 mod followers;
 mod health;
 mod histories;
+mod lease;
 mod loss;
 mod nodes;
 mod operations;

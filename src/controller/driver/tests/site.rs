@@ -86,6 +86,11 @@ impl Site {
 
     /// The control node starts.
     pub(super) fn boot(&mut self) {
+        self.boot_while(async |_| ());
+    }
+
+    /// The control node starts, and something happens until it has taken its units up.
+    pub(super) fn boot_while<T>(&mut self, meanwhile: impl AsyncFnOnce(&JobDriver) -> T) -> T {
         assert!(self.process.is_none());
         // One thread keeps time still, the other does the work on files, in the order in which it is asked.
         let mut runtime = Builder::new_current_thread();
@@ -98,7 +103,7 @@ impl Site {
         let store = store::Options::Sqlite(self.directory.path().join("store.db"));
         let mesh = FakeMesh(self.fabric.clone());
         let name = InstanceName::from(OWN);
-        let (driver, registry, service) = runtime.block_on(async {
+        let (driver, registry, service, result) = runtime.block_on(async {
             let registry = Registry::open(work, Arc::new(Nowhere(id))).await.unwrap();
             let store = open(&store, &name).await;
             let children = FakeChildren { fabric: self.fabric.clone(), registry: registry.clone() };
@@ -106,12 +111,14 @@ impl Site {
             let projects = ProjectCache::new(self.directory.path().join("projects"));
             let driver =
                 JobDriver::start(name, store, self.options.clone(), mesh, children, projects).await.unwrap();
-            let service = Service::serve(driver.clone(), &registry).await;
-            (driver, registry, service)
+            let (result, service) =
+                tokio::join!(meanwhile(&driver), Service::serve(driver.clone(), &registry));
+            (driver, registry, service, result)
         });
         self.process = Some(Process { runtime, _still: still, driver, registry, service });
         self.fabric.set_up(true);
         self.fabric.advertise();
+        result
     }
 
     /// The control node is killed: nothing that it was about to do is done.
@@ -179,6 +186,16 @@ impl Site {
                 tokio::task::spawn_blocking(|| ()).await.unwrap();
             }
         });
+    }
+
+    /// Waits for something while time stands still.
+    pub(super) fn settle_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < DEADLINE, "waited for {what}");
+            self.settle();
+        }
+        self.settle();
     }
 
     fn advance(&self, step: Duration) {
