@@ -258,3 +258,19 @@ fn a_kill_before_it_is_noted_who_has_the_output_loses_nothing_of_it() {
     assert!(noted(&site));
     assert_eq!(site.output(&unit), whole(2, "successful"));
 }
+
+#[test]
+fn of_two_writers_of_the_same_attempt_the_later_one_alone_writes() {
+    let site = Site::ready(&["e1"]);
+    let (_, job) = site.submit(json!({}));
+    let unit = site.run(site.driver().children.adopt_job(job)).unwrap();
+    site.run(async {
+        let first = unit.write_output(1).await.unwrap();
+        first.append("first, ".into()).await;
+        let second = unit.write_output(1).await.unwrap();
+        first.append("late, ".into()).await;
+        first.cut(0).await.unwrap();
+        second.append("second".into()).await;
+    });
+    assert_eq!(String::from_utf8_lossy(&site.output(unit.id().as_str())), "first, second");
+}
