@@ -120,6 +120,8 @@ pub(super) struct Units {
     pub(super) failures: u32,
     /// How often it will fail to follow a unit that another control node has sent.
     pub(super) adopt_failures: u32,
+    /// How often there will be no room for the unit of a job that is taken over.
+    pub(super) unit_failures: u32,
     /// How often it will fail to have a unit cancelled.
     pub(super) cancel_failures: u32,
     dice: u64,
@@ -506,7 +508,12 @@ impl Children for FakeChildren {
     }
 
     fn adopt_job(&self, job: JobId) -> Doing<'_, Option<JobUnit>> {
-        Box::pin(async move { self.registry.adopt_job(job.0).await.ok() })
+        let is_full = self.fabric.change(|units| {
+            let is_full = units.unit_failures > 0;
+            units.unit_failures = units.unit_failures.saturating_sub(1);
+            is_full
+        });
+        Box::pin(async move { if is_full { None } else { self.registry.adopt_job(job.0).await.ok() } })
     }
 }
 

@@ -80,3 +80,22 @@ fn a_pod_is_followed_once_the_credential_for_its_cluster_is_there() {
     site.run(site.driver().store.change_registry(None, mend)).unwrap();
     finish(&site, job, &child);
 }
+
+#[test]
+fn output_waits_until_there_is_room_for_a_unit_of_its_job() {
+    let site = Site::ready(&["e1"]);
+    let other = Owner::start(&site);
+    let job = other.submit("theirs");
+    let child = other.placed(job);
+    site.fabric.run(&child, "e1");
+    other.accept(job);
+    site.fabric.write(&child, &whole(2, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.fabric.change(|units| units.unit_failures = 3);
+    take_over(&site, job);
+    assert_eq!(site.ended(job).row.state, JobState::Successful);
+    let units = site.units();
+    assert_eq!(units.len(), 1);
+    assert!(site.output(&units[0]) == whole(2, "successful"));
+    assert_eq!(site.fabric.look(|units| units.unit_failures), 0);
+}
