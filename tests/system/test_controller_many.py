@@ -172,6 +172,25 @@ def test_any_control_node_takes_jobs_and_answers_and_fetches_output(site):
         tunnel.close()
 
 
+def test_what_was_to_be_released_on_a_dead_node_is_released_though_its_job_was_taken_over(site, tmp_path):
+    c1, c2, go = site["c1"], site["c2"], tmp_path / "go"
+    unit, number = submit(c1, {"retry": {"max": 1}}, ident="r", go=str(go))
+    dead = site[runs(c1, number)["execution_node"]]
+    dead.stop(signal.SIGKILL)
+    ask(c2, "instance.remove", name=dead.name, dead=True)
+    until("the second attempt", lambda: len(job(c2, number)["attempts"]) == 2 and runs(c2, number))
+    c1.stop(signal.SIGSTOP)
+    owned(c2, number, "c2")
+    c1.process.send_signal(signal.SIGCONT)
+    c1.logged("the lease was taken: a new one begins")
+    dead.start()
+    until("the first attempt to be released", lambda: dead.command("work list") == {}, 60)
+    go.touch()
+    assert ended(c2, number)["state"] == "successful"
+    shows(c1, unit)
+    clean(site, *NODES)
+
+
 def test_output_is_followed_through_another_control_node_while_its_own_is_there(site, tmp_path):
     c1, c2, go = site["c1"], site["c2"], tmp_path / "go"
     unit, number = submit(c1, ident="o", lines=5, go=str(go))

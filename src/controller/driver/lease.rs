@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::discovery::Sightings;
 use super::world::ChildHere;
 use super::{AWAY, JobDriver, times};
-use crate::controller::core::{Duty, Fence, InstanceName, Job, JobId, JobKind, Tenure, Time};
+use crate::controller::core::{ChildId, Duty, Fence, InstanceName, Job, JobId, JobKind, Tenure, Time};
 use crate::controller::store::{Error, Kept, Standing};
 
 /// As many failures in that time end the controller of this node.
@@ -241,7 +241,7 @@ impl JobDriver {
     }
 
     /// Children of jobs that another control node drives: those elsewhere are forgotten here, nothing is sent to their
-    /// nodes, and their pods stay; those that run here may be cancelled by that control node.
+    /// nodes, and their pods stay, unless their release is all that is left of them; those that run here may be cancelled by that control node.
     async fn forget_foreign(&self) -> Result<Vec<ChildHere>, Error> {
         let mut children = self.children.list();
         children.retain(|child| child.id.install == self.install);
@@ -259,6 +259,8 @@ impl JobDriver {
                     own.push(child);
                 }
                 (false, false) => drop(self.foreign.lock().insert(unit)),
+                // Nobody else knows that its node has not answered yet.
+                (false, true) if child.is_released && self.is_swept(&child.id).await? => {}
                 (false, true) => {
                     tracing::info!(unit, %owner, "another control node drives this child: it is forgotten here");
                     self.children.forget(unit).await;
@@ -272,13 +274,18 @@ impl JobDriver {
     /// came back here.
     async fn forget_given_up(&self, children: Vec<ChildHere>) -> Result<(), Error> {
         for child in children.into_iter().filter(|child| child.is_elsewhere && !child.is_released) {
-            let job = self.store.job(child.id.job).await?;
-            let attempt = job.attempt(child.id.attempt).filter(|attempt| attempt.unit == child.id);
-            if attempt.is_none_or(|attempt| attempt.swept) {
+            if self.is_swept(&child.id).await? {
                 self.children.forget(child.id.to_string()).await;
             }
         }
         Ok(())
+    }
+
+    /// Whether nothing is expected of a child any more.
+    async fn is_swept(&self, child: &ChildId) -> Result<bool, Error> {
+        let job = self.store.job(child.job).await?;
+        let attempt = job.attempt(child.attempt).filter(|attempt| attempt.unit == *child);
+        Ok(attempt.is_none_or(|attempt| attempt.swept))
     }
 
     /// Whether a child that runs here belongs to another control node.
