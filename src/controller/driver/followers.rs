@@ -216,6 +216,10 @@ impl JobDriver {
             // One that has ended the job without it gets no more either.
             return if is_final { Ok(None) } else { Err(early()) };
         }
+        if own > 0 && copying.to.is_none() {
+            // From here on nobody else writes, and what a former follower was about to write is there.
+            copying.to = Some(unit.write_output(own).await.ok_or_else(early)?);
+        }
         let mut is_whole = unit.output_size() == 0;
         for attempt in own.max(1)..=latest {
             let here = if attempt == own { unit.output_size().saturating_sub(begins) } else { 0 };
@@ -231,9 +235,9 @@ impl JobDriver {
             if has_all && is_final {
                 return Ok(None);
             }
-            if attempt != own || copying.to.is_none() {
+            if attempt != own {
                 let output = unit.write_output(attempt).await.ok_or_else(early)?;
-                if attempt != own && !is_whole {
+                if !is_whole {
                     output.append(lost_line("the attempt before did not come to its end").into()).await;
                 }
                 output.begin().await;
