@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::JobDriver;
@@ -28,9 +28,14 @@ impl JobDriver {
         id: JobId,
         n: AttemptNo,
         mut duty: watch::Receiver<Duty>,
+        decided: &Notify,
     ) -> Result<(), Error> {
         let job = self.store.job(id).await?;
         let Some(attempt) = job.attempt(n).cloned() else { return Ok(()) };
+        if job.state.is_final() {
+            // What was about to show that may not have come to it.
+            self.show(id).await?;
+        }
         let unit = attempt.unit.to_string();
         let mut is_copied = false;
         if attempt.is_open() {
@@ -42,7 +47,7 @@ impl JobDriver {
                 Err(cause) => self.refuse(id, n, cause).await?,
             };
             if is_there {
-                is_copied = self.follow(&job, &attempt, &mut duty).await?;
+                is_copied = self.follow(&job, &attempt, &mut duty, decided).await?;
             }
         } else {
             self.inherit_ended(&job, &attempt).await?;
@@ -203,6 +208,7 @@ impl JobDriver {
         job: &Job,
         attempt: &Attempt,
         duty: &mut watch::Receiver<Duty>,
+        decided: &Notify,
     ) -> Result<bool, Error> {
         let (id, n, unit) = (job.id, attempt.n, attempt.unit.to_string());
         let words = words_before(job, n);
@@ -233,6 +239,10 @@ impl JobDriver {
                     // A job that has ended counts no more.
                     let saved = self.store.count(self.fence(), id, output.figures()).await;
                     uncounted = matches!(saved, Err(Error::Away(_))).then(Instant::now);
+                    continue;
+                }
+                () = decided.notified() => {
+                    self.show_decided(id, n, &unit, &mut output).await?;
                     continue;
                 }
                 changed = duty.changed() => match changed {
@@ -290,6 +300,38 @@ impl JobDriver {
                 task.said = Some(evidence);
             }
         }
+    }
+
+    /// Has the task of a lost attempt show the end of its job, if what its stream had said decided that.
+    pub(super) fn decide(&self, id: JobId, n: AttemptNo) -> bool {
+        let mut attempts = self.attempts.lock();
+        let Some(task) = attempts.get_mut(&(id, n)).filter(|task| task.said.is_some()) else { return false };
+        task.is_deciding = true;
+        task.decided.notify_one();
+        true
+    }
+
+    /// Whether the end of a job waits for [`Self::decide`].
+    pub(super) fn is_deciding(&self, id: JobId) -> bool {
+        self.attempts.lock().iter().any(|((job, _), task)| *job == id && task.is_deciding)
+    }
+
+    /// A lost attempt has decided its job: what of its output was held back for a retry comes before the end is shown.
+    async fn show_decided(
+        self: &Arc<Self>,
+        id: JobId,
+        n: AttemptNo,
+        unit: &str,
+        output: &mut AttemptOutput,
+    ) -> Result<(), Error> {
+        let job = self.store.job(id).await?;
+        if job.state.is_final() && job.current().is_some_and(|current| current.n == n) {
+            self.copy_missing(unit, output, true).await;
+        }
+        if let Some(task) = self.attempts.lock().get_mut(&(id, n)) {
+            task.is_deciding = false;
+        }
+        self.show(id).await
     }
 
     async fn is_lost(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {

@@ -97,6 +97,10 @@ struct AttemptTask {
     abort: AbortHandle,
     /// What its stream has said, once that has told the final status.
     said: Option<Evidence>,
+    /// What that decided is there to be shown.
+    decided: Arc<Notify>,
+    /// Its end waits for the task to do so.
+    is_deciding: bool,
 }
 
 impl std::fmt::Debug for JobDriver {
@@ -239,7 +243,9 @@ impl JobDriver {
         }
         for (job, attempt) in losses.attempts {
             tracing::warn!(%job, %attempt, "an attempt is lost with its instance");
-            self.show(job).await?;
+            if !self.decide(job, attempt) {
+                self.show(job).await?;
+            }
         }
         if self.is_steady() {
             for lost in losses.owners {
@@ -301,16 +307,19 @@ impl JobDriver {
             return;
         }
         let (sender, receiver) = watch::channel(duty);
-        let this = self.clone();
+        let (this, decided) = (self.clone(), Arc::new(Notify::new()));
+        let is_decided = decided.clone();
         let task = tokio::spawn(async move {
-            if let Err(error) = this.drive_attempt(job, n, receiver).await {
+            if let Err(error) = this.drive_attempt(job, n, receiver, &is_decided).await {
                 tracing::warn!(%job, attempt = %n, %error, "an attempt is left alone for a moment");
                 sleep(AWAY).await;
             }
             this.attempts.lock().remove(&(job, n));
             this.wake.notify_one();
         });
-        attempts.insert((job, n), AttemptTask { duty: sender, abort: task.abort_handle(), said: None });
+        let abort = task.abort_handle();
+        attempts
+            .insert((job, n), AttemptTask { duty: sender, abort, said: None, decided, is_deciding: false });
     }
 
     /// What an instance offers.

@@ -105,7 +105,7 @@ impl JobDriver {
             Some(_) => true,
             None => false,
         };
-        if is_final && ((is_unread && !is_read) || self.is_followed(job)) {
+        if is_final && ((is_unread && !is_read) || self.is_followed(job) || self.is_deciding(job)) {
             // Its output comes first.
             return Ok(());
         }

@@ -147,6 +147,24 @@ fn a_final_status_that_has_arrived_decides_though_its_node_is_lost_before_the_un
 }
 
 #[test]
+fn what_a_lost_attempt_that_decides_has_written_is_whole() {
+    for (status, restarts) in [("successful", false), ("failed", false), ("successful", true)] {
+        let mut site = Site::ready(&["e1"]);
+        let (unit, job, child, node) = on_a_node(&site, json!({"retry": {"max": 1}}));
+        site.fabric.write(&child, &whole(2, status));
+        site.settle();
+        site.fabric.set_routed(&node, false);
+        if restarts {
+            site.kill();
+            site.boot();
+        }
+        site.until("its loss", || site.state(job).is_final());
+        site.soon("its unit's end", || site.unit(&unit).unwrap().state as u8 == site.state(job).unit_state());
+        assert!(site.output(&unit) == whole(2, status), "{status}: the end line is missing");
+    }
+}
+
+#[test]
 fn a_node_that_has_forgotten_the_attempt_lets_another_start() {
     let site = Site::ready(&["e1", "e2"]);
     let (unit, job, child, node) = on_a_node(&site, json!({"retry": {"max": 1}}));
