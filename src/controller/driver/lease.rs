@@ -241,7 +241,8 @@ impl JobDriver {
     }
 
     /// Children of jobs that another control node drives: those elsewhere are forgotten here, nothing is sent to their
-    /// nodes, and their pods stay, unless their release is all that is left of them; those that run here may be cancelled by that control node.
+    /// nodes, and their pods stay, unless their release is all that is left of them. Those that run here may be cancelled
+    /// by that control node.
     async fn forget_foreign(&self) -> Result<Vec<ChildHere>, Error> {
         let mut children = self.children.list();
         children.retain(|child| child.id.install == self.install);

@@ -23,7 +23,7 @@ fn the_lease_is_kept_while_units_are_taken_up_at_the_start() {
             // Behind the writes that wait.
             driver.store.remove_drained().await.unwrap();
         }
-        assert_eq!(driver.job_of(&unit), None, "the units are not taken up yet");
+        assert_eq!(driver.job_of(&unit), None, "no unit follows its job yet");
         let passed = driver.store.pass(driver.fence(), PassLimits::default()).await;
         drop(hanging);
         passed
