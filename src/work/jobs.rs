@@ -251,43 +251,36 @@ impl JobUnit {
             tracing::warn!(unit = %self.id(), %error, "the output of the unit's job is not readable through it");
         }
         let known = of.extra();
-        let change = |status: &mut Status| {
-            if let Extra::Job(extra) = &mut status.extra {
-                (extra.output_attempt, extra.output_from) = (known.output_attempt, known.output_from);
-                extra.output_starts = known.output_starts.clone();
-            }
+        let share = |extra: &mut JobExtra| {
+            (extra.output_attempt, extra.output_from) = (known.output_attempt, known.output_from);
+            extra.output_starts = known.output_starts.clone();
         };
-        self.put(Durability::Durable, change).await;
+        self.note(Durability::Durable, share).await;
     }
 
     /// The last status in the runner's stream.
     pub async fn note_status(&self, last_status: &str) {
-        let change = |status: &mut Status| {
-            if let Extra::Job(extra) = &mut status.extra {
-                last_status.clone_into(&mut extra.last_status);
-            }
-        };
-        self.put(Durability::Deferred, change).await;
+        self.note(Durability::Deferred, |extra| last_status.clone_into(&mut extra.last_status)).await;
     }
 
     /// A cancel came before the unit had a job. It is durable when this returns.
     pub async fn note_cancel(&self) {
-        let change = |status: &mut Status| {
-            if let Extra::Job(extra) = &mut status.extra {
-                extra.cancel_requested = true;
-            }
-        };
-        self.put(Durability::Durable, change).await;
+        self.note(Durability::Durable, |extra| extra.cancel_requested = true).await;
     }
 
     /// It is to be released once its job has ended. That is durable when this returns.
     async fn note_release(&self) {
+        self.note(Durability::Durable, |extra| extra.release_requested = true).await;
+    }
+
+    /// Changes what the unit itself knows.
+    async fn note(&self, durability: Durability, change: impl Fn(&mut JobExtra)) {
         let change = |status: &mut Status| {
             if let Extra::Job(extra) = &mut status.extra {
-                extra.release_requested = true;
+                change(extra);
             }
         };
-        self.put(Durability::Durable, change).await;
+        self.put(durability, change).await;
     }
 
     /// Shows a report. What is final stays, and so does what the unit itself knows: its output, and who submitted it. A

@@ -214,7 +214,7 @@ impl JobDriver {
         let (own, begins) = (unit.extra().output_attempt, unit.extra().output_from);
         if own > latest {
             // One that has ended the job without it gets no more either.
-            return if is_final { Ok(None) } else { Err(early()) };
+            return Ok(None);
         }
         if own > 0 && copying.to.is_none() {
             // From here on nobody else writes, and what a former follower was about to write is there.
