@@ -2,7 +2,7 @@
 //! event. A job's node may be hostile: nothing that it sends gets out of the directory.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -14,22 +14,26 @@ use crate::cli::exit::{Exit, Failure};
 use crate::controller::stream::Letters;
 
 const EVENTS: &str = "job_events";
+/// What a file takes on a disk at least.
+const BLOCK: u64 = 4 << 10;
 
 /// A directory that is filled while a job's output comes.
 pub(super) struct Artifacts {
     directory: PathBuf,
+    /// Bytes that zips may still become.
+    left: u64,
     /// The zip that is coming.
     zip: Option<(Letters, File)>,
 }
 
 impl Artifacts {
-    /// Makes the directory, for its owner alone, unless it is there.
+    /// Makes the directory, for its owner alone, unless it is there. The runner's files may take that many bytes in it.
     ///
     /// # Errors
     /// It cannot be made.
-    pub(super) fn create(directory: &Path) -> Result<Self, Failure> {
+    pub(super) fn create(directory: &Path, most: u64) -> Result<Self, Failure> {
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
-        let artifacts = Self { directory, zip: None };
+        let artifacts = Self { directory, left: most, zip: None };
         let made = DirBuilder::new().mode(0o700).recursive(true).create(&artifacts.directory);
         artifacts.written(made)?;
         Ok(artifacts)
@@ -78,6 +82,7 @@ impl Artifacts {
         let Some((_, mut file)) = self.zip.take() else { return Ok(()) };
         let unpacked = file.rewind().and_then(|()| {
             let mut zip = ZipArchive::new(io::BufReader::new(file))?;
+            self.left = inflate(&mut zip, self.left)?;
             // Links and names that lead out of the directory are refused there.
             Ok(zip.extract(&self.directory)?)
         });
@@ -109,4 +114,16 @@ impl Artifacts {
             Failure::new(Exit::Failed, format!("cannot keep the job's artifacts in {directory}: {error}"))
         })
     }
+}
+
+/// Inflates all files into nothing, as the sizes that a zip declares need not be true. Returns what is left of so many
+/// bytes.
+fn inflate<R: Read + Seek>(zip: &mut ZipArchive<R>, mut left: u64) -> io::Result<u64> {
+    for at in 0..zip.len() {
+        let content = zip.by_index(at)?;
+        let size = io::copy(&mut content.take(left.saturating_add(1)), &mut io::sink())?;
+        let too_large = || io::Error::other("they are larger than --artifacts-limit allows: raise it");
+        left = left.checked_sub(size.max(BLOCK)).ok_or_else(too_large)?;
+    }
+    Ok(left)
 }

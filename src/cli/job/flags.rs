@@ -68,6 +68,9 @@ pub(in crate::cli) struct RunFlags {
     /// Directory for the job's artifacts: stdout, rc, status, job_events/, facts
     #[arg(long, value_name = "DIR")]
     pub artifacts: Option<PathBuf>,
+    /// Most bytes that the runner's files may take there
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
+    pub artifacts_limit: u64,
     /// Do not wait for the job's end: print its number
     #[arg(long)]
     pub detach: bool,

@@ -32,7 +32,8 @@ impl RunFlags {
         let (output, detach) = (context.output, self.detach);
         let typed = Typed::ask(&self).await?;
         let mut interrupts = Interrupts::new();
-        let artifacts = self.artifacts.as_deref().map(Artifacts::create).transpose()?;
+        let create = |directory| Artifacts::create(directory, self.artifacts_limit);
+        let artifacts = self.artifacts.as_deref().map(create).transpose()?;
         let packed = tokio::task::spawn_blocking(move || pack(&self, &typed));
         let stream = tokio::select! {
             packed = packed => packed.map_err(|error| Failure::new(Exit::Failed, error.to_string()))??,

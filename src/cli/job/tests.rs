@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use serde_json::{Map, Value, json};
 
+use super::artifacts::Artifacts;
 use super::flags::RunFlags;
 use super::pack::{Bundle, Typed};
 use super::transmit::Stream;
@@ -382,4 +383,31 @@ fn a_project_from_a_repository_needs_no_directory() {
     let (header, _, files) = pack(&flags(runners.path(), &url), &Typed::default()).unwrap();
     assert_eq!(header["sync"], json!({"url": "https://h/a", "revision": "main", "credential": "git"}));
     assert!(files.contains_key("env/settings") && !files.keys().any(|name| name.starts_with("project")));
+}
+
+#[test]
+fn artifacts_take_no_more_room_than_allowed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    zip.start_file("fact_cache/host", zip::write::SimpleFileOptions::default()).unwrap();
+    zip.write_all(&vec![0; 8 << 20]).unwrap();
+    let honest = zip.finish().unwrap().into_inner();
+    // The directory says that the file is empty.
+    let mut lying = honest.clone();
+    let at = honest.windows(4).rposition(|window| window == b"PK\x01\x02").unwrap();
+    lying[at + 24..at + 28].fill(0);
+    for (zip, most, told) in [
+        (&honest, 9 << 20, None),
+        (&honest, 1 << 20, Some("--artifacts-limit")),
+        (&lying, 1 << 20, Some("cannot keep")),
+    ] {
+        let directory = folder.path().join(format!("{most}{}", zip == &lying));
+        let mut artifacts = Artifacts::create(&directory, most).unwrap();
+        artifacts.begin_zip().unwrap();
+        artifacts.zip(STANDARD.encode(zip).as_bytes()).unwrap();
+        let failure = artifacts.end_zip().err().map(|failure| format!("{failure:?}"));
+        assert_eq!(directory.join("fact_cache/host").exists(), told.is_none());
+        assert_eq!(failure.is_some(), told.is_some(), "{failure:?}");
+        assert!(failure.as_deref().unwrap_or_default().contains(told.unwrap_or_default()), "{failure:?}");
+    }
 }

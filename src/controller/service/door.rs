@@ -348,7 +348,10 @@ impl JobIntake for Intake {
             let accepted = stream.finish().map_err(|error| error.to_string())?;
             check(&accepted.header, request.is_admin)?;
             check_credentials(&door.options(), &accepted.header, request.is_admin).await?;
-            let stream::Accepted { header: asked, forks, .. } = accepted;
+            let stream::Accepted { header: asked, forks, unjudged, .. } = accepted;
+            if let Some(zip) = unjudged {
+                judge(zip, unit.payload()).await?;
+            }
             let mut extra = unit.extra();
             (extra.launched_by, extra.is_admin, extra.header) =
                 (request.launched_by.clone(), request.is_admin, header);
@@ -389,6 +392,15 @@ impl JobIntake for Intake {
             }
         })
     }
+}
+
+/// Whether the zip of a stored payload may stand beside a project from elsewhere.
+async fn judge(zip: stream::StoredZip, payload: std::path::PathBuf) -> Result<(), String> {
+    let judged = tokio::task::spawn_blocking(move || -> Result<(), String> {
+        let mut payload = std::fs::File::open(payload).map_err(|error| error.to_string())?;
+        zip.judge(&mut payload).map_err(|fault| fault.to_string())
+    });
+    judged.await.map_err(|error| error.to_string())?
 }
 
 /// What the caller may do.

@@ -3,9 +3,9 @@
 
 use std::fmt;
 
+use super::directory::StoredZip;
 use super::line::{RunnerLine, forks, is_header};
 use super::scan::{Piece, Scanner};
-use super::zip::PassingZip;
 use crate::controller::header::Header;
 use crate::controller::refusal::{LINE_LIMIT, Refusal, StreamFault};
 
@@ -49,7 +49,8 @@ pub struct Submission {
     header_length: u64,
     kwargs_length: u64,
     forks: Option<u32>,
-    zip: PassingZip,
+    /// The zip, its end being known.
+    zip: Option<StoredZip>,
 }
 
 /// A submission that came whole.
@@ -63,6 +64,8 @@ pub struct Accepted {
     pub kwargs_length: u64,
     /// The forks in the kwargs.
     pub forks: Option<u32>,
+    /// The zip that must bring no project, as the header names one. Judge it once the stream is stored.
+    pub unjudged: Option<StoredZip>,
     /// All its bytes.
     pub length: u64,
 }
@@ -79,7 +82,7 @@ impl Submission {
             header_length: 0,
             kwargs_length: 0,
             forks: None,
-            zip: PassingZip::default(),
+            zip: None,
         }
     }
 
@@ -113,25 +116,19 @@ impl Submission {
                             self.awaited = Awaited::ZipOrEnd;
                         }
                         Step::Zip(bytes) => {
-                            self.zip = PassingZip::default();
                             self.scanner.begin_zip(bytes);
+                            self.zip = Some(StoredZip { start: self.scanner.position(), length: bytes });
                             self.awaited = Awaited::Zip;
                         }
                         Step::End => self.awaited = Awaited::Nothing,
                     }
                 }
                 Piece::LongLine => return Err(self.too_long()),
-                Piece::Zip(part) => {
-                    if self.header.as_ref().is_some_and(|header| header.sync.is_some()) {
-                        self.zip.push(part);
-                        if self.zip.has_project() {
-                            return Err(StreamFault::Project.into());
-                        }
-                    }
-                }
+                Piece::Zip(_) => {}
                 Piece::ZipEnd => {
-                    let has_sync = self.header.as_ref().is_some_and(|header| header.sync.is_some());
-                    if has_sync && !self.zip.is_understood() {
+                    let letters = self.zip.map_or(0, |zip| self.scanner.position() - zip.start);
+                    let has_blanks = self.zip.is_some_and(|zip| letters != zip.length.div_ceil(3) * 4);
+                    if self.has_sync() && has_blanks {
                         return Err(StreamFault::Unreadable.into());
                     }
                     self.awaited = Awaited::End;
@@ -148,6 +145,7 @@ impl Submission {
     /// It ended too early.
     pub fn finish(self) -> Result<Accepted, Refusal> {
         let length = self.scanner.position();
+        let unjudged = self.zip.filter(|_| self.has_sync());
         if !self.scanner.unfinished().is_empty() && self.awaited == Awaited::Nothing {
             return Err(StreamFault::Unexpected(Awaited::Nothing, length).into());
         }
@@ -157,10 +155,15 @@ impl Submission {
                 header_length: self.header_length,
                 kwargs_length: self.kwargs_length,
                 forks: self.forks,
+                unjudged,
                 length,
             }),
             Some(_) | None => Err(StreamFault::EndsEarly(self.awaited, length).into()),
         }
+    }
+
+    fn has_sync(&self) -> bool {
+        self.header.as_ref().is_some_and(|header| header.sync.is_some())
     }
 
     fn too_long(&self) -> Refusal {

@@ -251,6 +251,9 @@ pub(crate) fn submission(data: &[u8]) {
             let change = KwargsChange { limit: Some(&hosts), ..KwargsChange::of(&accepted.header) };
             let line = change.apply(&data[accepted.header_length as usize..end]).expect("a kwargs line");
             assert!(line.ends_with(b"\n"));
+            if let Some(zip) = accepted.unjudged {
+                let _judged = zip.judge(&mut std::io::Cursor::new(data));
+            }
         }
         Err(refusal) => assert!(!refusal.to_string().is_empty()),
     }

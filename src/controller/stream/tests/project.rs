@@ -17,7 +17,10 @@ fn check(header: &str, zip: &[u8], chunk: usize) -> Result<(), Refusal> {
         format!("{header}\n{{\"kwargs\": {{}}}}\n{{\"zipfile\": {}}}\n{body}{{\"eof\": true}}\n", zip.len());
     let mut submission = Submission::new(u64::MAX, None);
     stream.as_bytes().chunks(chunk).try_for_each(|part| submission.push(part))?;
-    submission.finish().map(drop)
+    match submission.finish()?.unjudged {
+        Some(zip) => Ok(zip.judge(&mut Cursor::new(stream))?),
+        None => Ok(()),
+    }
 }
 
 /// Fills a zip with these entries.
@@ -76,15 +79,70 @@ fn a_stream_brings_no_project_beside_a_synced_one() {
     assert_eq!(check(SYNCED, &packed(&[], plain), 100), Ok(()));
 }
 
+/// Where the directory of a zip begins.
+fn directory_of(zip: &[u8]) -> usize {
+    let at = zip.len() - 6;
+    u32::from_le_bytes(zip[at..at + 4].try_into().unwrap()) as usize
+}
+
 #[test]
-fn a_zip_that_cannot_be_followed_brings_nothing_beside_a_synced_project() {
+fn the_directory_alone_says_what_a_zip_brings() {
+    let fault = Err(Refusal::Stream(StreamFault::Project));
+    let stored = SimpleFileOptions::default().compression_method(::zip::CompressionMethod::Stored);
+    let plain = packed(&["inventory/x"], stored);
+    let (content, directory) = (&plain[..directory_of(&plain)], &plain[directory_of(&plain)..]);
+    // The header in front of the file says inventory/x.
+    let renamed = [content, &replaced(directory, b"inventory/x", b"project/..x")].concat();
+    assert_eq!(check(SYNCED, &renamed, 4096), fault);
+    let padded = [content, &replaced(directory, b"inventory/x", b"project\0/xy")].concat();
+    assert_eq!(check(SYNCED, &padded, 4096), fault);
+    // And here it says project/..x, which nobody reads.
+    let header = [&replaced(content, b"inventory/x", b"project/..x"), directory].concat();
+    assert_eq!(check(SYNCED, &header, 4096), Ok(()));
+}
+
+fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
+    let at = bytes.windows(old.len()).position(|window| window == old).unwrap();
+    [&bytes[..at], new, &bytes[at + old.len()..]].concat()
+}
+
+#[test]
+fn nothing_reaches_the_project_through_a_link() {
+    let fault = Err(Refusal::Stream(StreamFault::Project));
     let plain = SimpleFileOptions::default();
-    let stored = plain.compression_method(::zip::CompressionMethod::Stored);
-    let whole = packed(&["a", "b"], plain);
-    let damaged = [&whole[..5], &[0xff; 9], &whole[14..]].concat();
-    for zip in
-        [vec![7; 300], whole[..whole.len() / 2].to_vec(), damaged, streamed(&["a"], stored), Vec::new()]
-    {
+    for (links, names, expected) in [
+        (&["inventory/a"][..], &["inventory/b"][..], Ok(())),
+        (&["a"], &["a/site.yml"], fault.clone()),
+        (&["a"], &["a"], fault.clone()),
+        (&["x/../project"], &[], fault.clone()),
+        (&["project"], &[], fault.clone()),
+    ] {
+        let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+        for link in links {
+            zip.add_symlink(*link, "project", plain).unwrap();
+        }
+        let at = names.iter().map(|name| if *name == "a" { "b" } else { name });
+        fill(&mut zip, &at.collect::<Vec<_>>(), plain);
+        let mut zip = zip.finish().unwrap().into_inner();
+        if names == ["a"] {
+            let (content, directory) = zip.split_at(directory_of(&zip));
+            zip = [content, &replaced(directory, b"b", b"a")].concat();
+        }
+        assert_eq!(check(SYNCED, &zip, 4096), expected, "{links:?} {names:?}");
+    }
+}
+
+#[test]
+fn a_zip_that_programs_read_differently_brings_nothing_beside_a_synced_project() {
+    let whole = packed(&["a", "b"], SimpleFileOptions::default());
+    let end = whole.len() - 22;
+    let commented = [&whole[..end + 20], &[1, 0, b'x']].concat();
+    let prefixed = [b"x", whole.as_slice()].concat();
+    let counted = [&whole[..end + 10], &[1], &whole[end + 11..]].concat();
+    let directory = directory_of(&whole);
+    let damaged = [&whole[..directory], &[0xff; 4], &whole[directory + 4..]].concat();
+    let half = whole[..whole.len() / 2].to_vec();
+    for zip in [vec![7; 300], half, commented, prefixed, counted, damaged, Vec::new()] {
         for chunk in [1, 4096] {
             assert_eq!(check(SYNCED, &zip, chunk), Err(Refusal::Stream(StreamFault::Unreadable)));
         }
@@ -105,7 +163,7 @@ fn of_python() -> Vec<u8> {
 fn a_zip_that_python_wrote_to_a_pipe_is_followed() {
     let (zip, name) = (of_python(), b"./projects/x");
     assert_eq!(check(SYNCED, &zip, 100), Ok(()));
-    let at = zip.windows(name.len()).position(|window| window == name).unwrap();
-    let project = [&zip[..at], b"./project//x", &zip[at + name.len()..]].concat();
+    let directory = directory_of(&zip);
+    let project = [&zip[..directory], &replaced(&zip[directory..], name, b"./project//x")].concat();
     assert_eq!(check(SYNCED, &project, 100), Err(Refusal::Stream(StreamFault::Project)));
 }
