@@ -184,7 +184,7 @@ pub(super) fn is_for_people(context: &Context) -> bool {
 }
 
 /// A list as a table.
-fn rows(answer: &Value, (list, columns): Columns) -> String {
+pub(super) fn rows(answer: &Value, (list, columns): Columns) -> String {
     let rows = answer[list].as_array().map(Vec::as_slice).unwrap_or_default();
     if rows.is_empty() {
         return format!("No {list}.");

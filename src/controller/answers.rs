@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::core::{Explanation, Instance, Job, Progress, Time, unfit, unusable};
 use super::driver::{JobDriver, rfc3339};
-use super::store::{JobDetail, JobRow, Kept, Overview};
+use super::store::{JobDetail, JobRow, Kept, Overview, RecapPage};
+use super::stream::HostStats;
 
 /// All instances with their loads.
 pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Value> {
@@ -121,8 +122,13 @@ pub(super) fn job(row: &JobRow) -> Value {
     })
 }
 
-/// All that is known of a job. `work_types` are those of its attempts, in their order.
-pub(super) fn job_detail(detail: &JobDetail, work_types: &[String], payload_retention: Duration) -> Value {
+/// All that is known of a job, with the first of its hosts. `work_types` are those of its attempts, in their order.
+pub(super) fn job_detail(
+    detail: &JobDetail,
+    recap: &RecapPage,
+    work_types: &[String],
+    payload_retention: Duration,
+) -> Value {
     let attempts: Vec<Value> = detail
         .attempts
         .iter()
@@ -144,22 +150,8 @@ pub(super) fn job_detail(detail: &JobDetail, work_types: &[String], payload_rete
             })
         })
         .collect();
-    let stats: Map<String, Value> = detail
-        .host_stats
-        .iter()
-        .map(|(host, stats)| {
-            let counts = json!({
-                "ok": stats.ok,
-                "changed": stats.changed,
-                "failures": stats.failures,
-                "dark": stats.dark,
-                "skipped": stats.skipped,
-                "rescued": stats.rescued,
-                "ignored": stats.ignored,
-            });
-            (host.clone(), counts)
-        })
-        .collect();
+    let stats: Map<String, Value> =
+        recap.hosts.iter().map(|(host, stats)| (host.clone(), json!(stats))).collect();
     let held = |wanted| detail.holders.iter().find(|(_, _, kept)| *kept == wanted);
     let unit = held(Kept::Payload).or(held(Kept::Output)).map(|(_, unit, _)| unit);
     let finished = detail.row.finished.filter(|_| held(Kept::Payload).is_some());
@@ -170,6 +162,7 @@ pub(super) fn job_detail(detail: &JobDetail, work_types: &[String], payload_rete
         fields.insert("unit".into(), json!(unit));
         fields.insert("attempts".into(), Value::Array(attempts));
         fields.insert("host_stats".into(), Value::Object(stats));
+        fields.insert("host_counts".into(), host_counts(recap));
         fields
             .insert("depends_on".into(), json!(detail.depends_on.iter().map(|id| id.0).collect::<Vec<_>>()));
         fields.insert("output_bytes".into(), json!(detail.output_bytes));
@@ -177,6 +170,33 @@ pub(super) fn job_detail(detail: &JobDetail, work_types: &[String], payload_rete
         fields.insert("revision".into(), json!(detail.revision));
     }
     answer
+}
+
+/// One page of the hosts of a job, in their order, from the place `from` on.
+pub(super) fn hosts(id: i64, from: u64, page: &RecapPage) -> Value {
+    let one = |(host, stats): &(String, HostStats)| {
+        let mut one = json!(stats);
+        if let Value::Object(fields) = &mut one {
+            fields.insert("host".into(), json!(host));
+        }
+        one
+    };
+    let end = from + page.hosts.len() as u64;
+    let next = Some(end).filter(|end| *end < page.kept && !page.hosts.is_empty());
+    let hosts: Vec<Value> = page.hosts.iter().map(one).collect();
+    json!({"id": id, "hosts": hosts, "next": next, "host_counts": host_counts(page)})
+}
+
+/// How many hosts a job has; null before its recap.
+fn host_counts(page: &RecapPage) -> Value {
+    page.counts.map_or(Value::Null, |counts| {
+        json!({
+            "hosts": counts.hosts,
+            "failed": counts.failed,
+            "unreachable": counts.unreachable,
+            "kept": page.kept,
+        })
+    })
 }
 
 /// Why a job does not run; `pod` is what its pod waits for.

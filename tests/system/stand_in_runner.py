@@ -1,8 +1,8 @@
 """Stands in for ansible-runner: reads a transmit stream and writes a worker's, or tells the machine's size.
 
 The kwargs of the stream say what it does: `lines` events, over `pause` seconds, then it waits until the file `go` exists,
-then `status`. With `cwd` its first line names its directory, as the runner's does. `diary` has it keep a diary outside of
-the mesh.
+then `status`. With `cwd` its first line names its directory, as the runner's does. `recaps` are [how many, hosts in each], all
+with names of their own. `diary` has it keep a diary outside of the mesh.
 """
 
 import base64
@@ -84,6 +84,10 @@ def main():
         say(counter=1, uuid="l", event="verbose", event_data={}, limit=kwargs["limit"])
     if "stats" in kwargs:
         say(counter=99, uuid="s", event="playbook_on_stats", event_data=kwargs["stats"])
+    count, hosts = kwargs.get("recaps", (0, 0))
+    for recap in range(count):
+        names = {f"h{recap * hosts + at:07}": 1 for at in range(hosts)}
+        say(counter=100 + recap, uuid="r", event="playbook_on_stats", event_data={"processed": names, **kwargs.get("stats", {})})
     while "go" in kwargs and not os.path.exists(kwargs["go"]):
         time.sleep(0.02)
     if DIARY:

@@ -7,6 +7,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::artifacts::Artifacts;
+use super::verbs::more_hosts;
 use crate::cli::exit::Failure;
 use crate::cli::output::Output;
 use crate::cli::table;
@@ -119,7 +120,8 @@ impl Playbook {
             let counts = COUNTERS.map(|key| counts[key].as_u64().unwrap_or(0).to_string());
             std::iter::once(host.clone()).chain(counts).collect::<Vec<_>>()
         });
-        Ok(format!("\n{}\n", table::render(headings, rows)))
+        let more = more_hosts(job, hosts.len()).map(|more| format!("{more}\n")).unwrap_or_default();
+        Ok(format!("\n{}\n{more}", table::render(headings, rows)))
     }
 }
 

@@ -12,7 +12,7 @@ use super::submit::submit;
 use crate::cli::Context;
 use crate::cli::completion::{groups, instances, jobs};
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::operation::{Columns, Operation, is_for_people, print, print_each};
+use crate::cli::operation::{Columns, Operation, describe, is_for_people, print, print_each, rows};
 use crate::cli::table;
 use crate::cli::work::payload::Payload;
 
@@ -30,6 +30,19 @@ const COLUMNS: Columns = (
         ("EXPLANATION", "explanation"),
     ],
 );
+const HOSTS: Columns = (
+    "hosts",
+    &[
+        ("HOST", "host"),
+        ("OK", "ok"),
+        ("CHANGED", "changed"),
+        ("UNREACHABLE", "dark"),
+        ("FAILED", "failures"),
+        ("SKIPPED", "skipped"),
+        ("RESCUED", "rescued"),
+        ("IGNORED", "ignored"),
+    ],
+);
 /// Bytes of events that are read at a time.
 const CHUNK: usize = 64 << 10;
 
@@ -44,6 +57,8 @@ pub(in crate::cli) enum JobVerb {
     List(Filter),
     /// Show all that is known of a job
     Show(One),
+    /// List what a job did on its hosts, those that failed or were not reached first
+    Hosts(HostPage),
     /// Say why a job waits
     Explain(One),
     /// Print what a job's runner writes: lines of JSON, and its artifacts at the end
@@ -72,6 +87,20 @@ pub(in crate::cli) struct One {
     /// Its number
     #[arg(add = jobs())]
     id: JobId,
+}
+
+/// Which hosts of a job are listed.
+#[derive(Debug, Args, Serialize)]
+pub(in crate::cli) struct HostPage {
+    #[command(flatten)]
+    #[serde(flatten)]
+    one: One,
+    /// Begin behind that many
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    from: u64,
+    /// At most that many
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
 }
 
 /// The numbers of jobs.
@@ -179,7 +208,12 @@ impl JobVerb {
                 let list = Operation::of("job.list", &filter).with("label", labels);
                 list.print_list(context, COLUMNS).await
             }
-            Self::Show(one) => Operation::of("job.get", &one).print(context).await,
+            Self::Show(one) => {
+                let job = Operation::of("job.get", &one).ask(&context.client).await?;
+                let text = is_for_people(context).then(|| described(&job));
+                print(context, &job, text)
+            }
+            Self::Hosts(page) => Operation::of("job.hosts", &page).print_list(context, HOSTS).await,
             Self::Explain(one) => {
                 let explained = Operation::of("job.explain", &one).ask(&context.client).await?;
                 let text = if is_for_people(context) { Some(explanation(&explained)) } else { None };
@@ -268,6 +302,47 @@ impl EventFlags {
             context.output.bytes(&buffer[..count]).await?;
         }
     }
+}
+
+/// All that is known of a job, for people: the counters of its hosts are a table, which may be the beginning of one.
+fn described(job: &Value) -> String {
+    let mut shown = job.clone();
+    let hosts = job["host_stats"].as_object().cloned().unwrap_or_default();
+    let count = hosts.len();
+    let hosts = hosts.into_iter().map(|(host, mut counts)| {
+        counts["host"] = host.into();
+        counts
+    });
+    let hosts: Vec<Value> = hosts.collect();
+    let table = if hosts.is_empty() { None } else { Some(rows(&json!({"hosts": hosts}), HOSTS)) };
+    if let Value::Object(fields) = &mut shown {
+        fields.remove("host_stats");
+        fields.remove("host_counts");
+    }
+    let table = table.map(|table| format!("\n\nhosts:\n{table}")).unwrap_or_default();
+    let more = more_hosts(job, count).map(|more| format!("\n{more}")).unwrap_or_default();
+    format!("{}{table}{more}", describe(&shown))
+}
+
+/// That a job has more hosts than the ones which are shown with it, and how to see them.
+pub(super) fn more_hosts(job: &Value, shown: usize) -> Option<String> {
+    let count = |key: &str| job["host_counts"][key].as_u64().unwrap_or(0);
+    let more = count("hosts").saturating_sub(shown as u64);
+    let kept = count("kept").saturating_sub(shown as u64);
+    let list = match kept {
+        0 => "none of them is kept".to_owned(),
+        _ if kept < more => {
+            format!("{kept} of them are kept: meshctl job hosts {} --from {shown}", job["id"])
+        }
+        _ => format!("meshctl job hosts {} --from {shown}", job["id"]),
+    };
+    (more > 0).then(|| {
+        format!(
+            "and {more} more hosts ({} failed, {} unreachable in all): {list}",
+            count("failed"),
+            count("unreachable")
+        )
+    })
 }
 
 /// Why a job waits, for people: the sum, what holds it up, and each instance that it could run on.

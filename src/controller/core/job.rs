@@ -23,6 +23,10 @@ use super::verdict::Ending;
 pub const QUOTA_BACK_OFF: RetryDelay =
     RetryDelay { first: Duration::from_secs(30), longest: Duration::from_secs(300) };
 
+/// Attempts in which nothing ran that are remembered of a job. They do not count as retries, so a quota or an instance that
+/// refuses may add them for ever.
+const IDLE_ATTEMPTS: usize = 20;
+
 /// When a job is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retry {
@@ -183,6 +187,7 @@ impl Job {
         if self.state != JobState::Pending || held {
             return Err(Refused::NotPlaceable(self.id, self.state));
         }
+        self.forget_idle_attempts();
         let n = self.next_attempt();
         // Another control node may have saved the former one's end after this pass began.
         let former_end = self.current().and_then(|attempt| attempt.ended);
@@ -206,6 +211,20 @@ impl Job {
             None => format!("Starting in {}", place.group),
         };
         Ok(n)
+    }
+
+    /// Forgets all but the latest attempts in which nothing ran, and of which nothing is left anywhere.
+    fn forget_idle_attempts(&mut self) {
+        let is_idle = |attempt: &Attempt| {
+            attempt.swept && attempt.ending().is_some_and(|ending| !ending.may_have_run())
+        };
+        let idle = self.attempts.iter().filter(|attempt| is_idle(attempt)).count();
+        let mut surplus = idle.saturating_sub(IDLE_ATTEMPTS);
+        self.attempts.retain(|attempt| {
+            let goes = surplus > 0 && is_idle(attempt);
+            surplus -= usize::from(goes);
+            !goes
+        });
     }
 
     /// The number of its next attempt.

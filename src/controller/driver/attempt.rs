@@ -237,7 +237,12 @@ impl JobDriver {
                 news = stream.next() => news,
                 () = until_due(uncounted) => {
                     // A job that has ended counts no more.
-                    let saved = self.store.count(self.fence(), id, output.figures()).await;
+                    let figures = output.figures(false);
+                    let has_recap = figures.recap.is_some();
+                    let saved = self.store.count(self.fence(), id, figures).await;
+                    if has_recap && saved.is_ok() {
+                        output.parser.forget_recap();
+                    }
                     uncounted = matches!(saved, Err(Error::Away(_))).then(Instant::now);
                     continue;
                 }
@@ -282,7 +287,7 @@ impl JobDriver {
             return self.unknown(id, n).await;
         }
         let evidence = output.parser.evidence(end, detail);
-        let figures = Some(output.figures());
+        let figures = Some(output.figures(true));
         let report =
             move |job: &mut crate::controller::core::Driven<'_>, now| job.on_ended(n, &evidence, now);
         let job = self.store.drive(self.fence(), id, figures, report).await?;

@@ -110,8 +110,10 @@ impl AttemptOutput {
         }
     }
 
-    /// What was counted.
-    pub(super) fn figures(&self) -> Figures {
+    /// What was counted. The recap is among it once the stream has told its final status, or the attempt is over: until
+    /// then another one may follow.
+    pub(super) fn figures(&self, is_over: bool) -> Figures {
+        let is_last = is_over || self.parser.final_status().is_some();
         // What is held back until the end is known, and copied then.
         let missing = self.missing(true);
         let rest = missing.end.saturating_sub(missing.start);
@@ -121,7 +123,7 @@ impl AttemptOutput {
             output_bytes: self.job_output.as_ref().map_or(0, |output| output.unit().output_size()) + rest,
             rc: self.parser.exit_code(),
             revision: None,
-            hosts: self.parser.hosts().clone(),
+            recap: self.parser.recap().filter(|_| is_last).cloned(),
         }
     }
 }

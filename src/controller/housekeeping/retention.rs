@@ -12,6 +12,9 @@ use super::super::store::{Error, Holding, Kept};
 
 /// Jobs that are looked at in one transaction.
 const AT_ONCE: u32 = 200;
+/// How long it is kept who changed what, and how many of those rows go in one transaction.
+const AUDIT_KEPT: Duration = Duration::from_secs(90 * 24 * 60 * 60);
+const AUDIT_AT_ONCE: u32 = 1_000;
 
 impl Service {
     pub(super) async fn drop_what_is_over(&self, bounds: &Bounds) -> Result<(), Error> {
@@ -28,6 +31,8 @@ impl Service {
         }
         self.drop_most(now, bounds.output_limit).await?;
         while self.driver.store.purge(before(bounds.job_retention), AT_ONCE).await? == u64::from(AT_ONCE) {}
+        let cut = || self.driver.store.cut_audit(before(AUDIT_KEPT), AUDIT_AT_ONCE);
+        while cut().await? == u64::from(AUDIT_AT_ONCE) {}
         Ok(())
     }
 

@@ -12,9 +12,12 @@ use crate::controller::peer::{PeerAnswer, PeerError, PeerStream, PeerVerb};
 use crate::controller::service::Service;
 use crate::controller::service::repeat::{Repeat, RepeatError};
 use crate::controller::store::{Audit, JobDetail, JobFilter, Kept, PAGE_MAX};
+use crate::controller::stream;
 
 /// Rows of a list, unless asked otherwise.
 const PAGE: u32 = 50;
+/// Hosts of a recap that are shown with a job, and of a page unless asked otherwise.
+const HOSTS: u32 = 100;
 
 impl Service {
     pub(super) async fn list_jobs(&self, mut asked: Arguments) -> Result<Value, Refused> {
@@ -66,7 +69,17 @@ impl Service {
             };
             work_types.push(name.clone());
         }
-        Ok(answers::job_detail(&detail, &work_types, retention))
+        let recap = self.driver.store.recap(id, 0, HOSTS).await?;
+        Ok(answers::job_detail(&detail, &recap, &work_types, retention))
+    }
+
+    /// What a job did on its hosts, one page of them.
+    pub(super) async fn list_hosts(&self, mut asked: Arguments) -> Result<Value, Refused> {
+        let id = asked.job()?;
+        let from = asked.position("from")?;
+        let limit = asked.count("limit")?.unwrap_or(HOSTS).clamp(1, PAGE_MAX);
+        asked.end()?;
+        Ok(answers::hosts(id.0, from, &self.driver.store.recap(id, from, limit).await?))
     }
 
     /// A new job with the payload of one that has ended. It has no key, and waits for no other job.
@@ -81,7 +94,7 @@ impl Service {
                 "job {id} is {state}: it can run again once it has ended"
             )));
         }
-        let limit = if failed_hosts { failed(&former)? } else { former.terms.limit.clone() };
+        let limit = if failed_hosts { self.failed_hosts(id).await? } else { former.terms.limit.clone() };
         let again = |former| Repeat { former, limit, audit: Audit { target: id.to_string(), ..audit } };
         let new = match self.unit_with_payload(&former) {
             Some(unit) => again(former).enter(&self.driver, &self.registry, &unit).await?,
@@ -91,6 +104,31 @@ impl Service {
             }
         };
         self.job(new).await
+    }
+
+    /// The hosts on which a job failed, or which it did not reach: all of them, or none.
+    async fn failed_hosts(&self, id: JobId) -> Result<Vec<String>, Refused> {
+        let (counts, hosts) = self.driver.store.failed_hosts(id).await?;
+        let no_recap = || format!("job {id} did not come to its recap: run it again as a whole");
+        let counts = counts.ok_or_else(|| Refused::conflict(no_recap()))?;
+        if counts.left_out > 0 {
+            let failed = hosts.len() as u64 + counts.left_out;
+            return Err(Refused::conflict(format!(
+                "job {id} failed on {failed} hosts, and no more than {} are kept: run it again as a whole",
+                hosts.len()
+            )));
+        }
+        if hosts.is_empty() {
+            return Err(Refused::conflict(format!("no host failed in job {id}")));
+        }
+        match stream::limit(&hosts) {
+            Ok(_) => Ok(hosts),
+            Err(error) => {
+                let count = hosts.len();
+                let why = format!("job {id} failed on {count} hosts: {error}: run it again as a whole");
+                Err(Refused::conflict(why))
+            }
+        }
     }
 
     /// The unit here that has a job's payload.
@@ -152,18 +190,4 @@ impl From<RepeatError> for Refused {
 /// Control nodes that have the payload of a job, each with its unit.
 fn holders(job: &JobDetail) -> impl Iterator<Item = (&InstanceName, &String)> {
     job.holders.iter().filter(|(_, _, kept)| *kept == Kept::Payload).map(|(node, unit, _)| (node, unit))
-}
-
-/// The hosts on which a job failed, or which it did not reach.
-fn failed(job: &JobDetail) -> Result<Vec<String>, Refused> {
-    let hosts = job.host_stats.iter().filter(|(_, stats)| stats.has_failed());
-    let hosts: Vec<String> = hosts.map(|(host, _)| host.clone()).collect();
-    match (hosts.is_empty(), job.host_stats.is_empty()) {
-        (false, _) => Ok(hosts),
-        (true, true) => {
-            let id = job.row.id;
-            Err(Refused::conflict(format!("job {id} did not come to its recap: run it again as a whole")))
-        }
-        (true, false) => Err(Refused::conflict(format!("no host failed in job {}", job.row.id))),
-    }
 }

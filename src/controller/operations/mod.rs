@@ -193,6 +193,7 @@ impl Service {
                 asked.end()?;
                 self.job(id).await
             }
+            "job.hosts" => self.list_hosts(asked).await,
             "job.rerun" => self.rerun_job(asked, audit("")).await,
             "job.delete" => {
                 let id = asked.job()?;

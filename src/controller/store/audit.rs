@@ -39,6 +39,17 @@ impl Store {
         self.write(move |sql| audit.clone().insert(sql)).await
     }
 
+    /// Deletes the oldest requests of before a time, at most `limit` of them. Returns how many.
+    pub async fn cut_audit(&self, before: Time, limit: u32) -> Result<u64, Error> {
+        self.write(move |sql| {
+            sql.execute(
+                "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at < $1 ORDER BY at LIMIT $2)",
+                values![before, limit],
+            )
+        })
+        .await
+    }
+
     /// The latest requests, newest first.
     pub async fn audit(&self, limit: u32) -> Result<Vec<(Time, Audit)>, Error> {
         self.read(move |sql| {

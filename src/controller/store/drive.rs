@@ -3,15 +3,14 @@
 //! A transition loads the job, lets the core change it, and saves the difference, in one transaction. This file knows
 //! no rule of the life cycle.
 
-use std::collections::BTreeMap;
-
 use super::Store;
 use super::audit::Audit;
 use super::error::Error;
 use super::jobs::{self, OPEN};
-use super::sql::{Sql, insert, values};
+use super::recaps;
+use super::sql::{Sql, to_json, values};
 use crate::controller::core::{AttemptNo, Driven, Fence, Job, JobId, Refused, Time};
-use crate::controller::stream::HostStats;
+use crate::controller::stream::Recap;
 
 /// What the owner has counted in the output of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,8 +25,8 @@ pub struct Figures {
     pub rc: Option<i32>,
     /// The commit that was checked out.
     pub revision: Option<String>,
-    /// What was done on each host, once it is known.
-    pub hosts: BTreeMap<String, HostStats>,
+    /// What was done on each host. It replaces what was saved before, and comes once it will not change any more.
+    pub recap: Option<Recap>,
 }
 
 impl Store {
@@ -117,13 +116,14 @@ impl Store {
 fn count(sql: &mut dyn Sql, by: &Fence, id: JobId, figures: &Figures) -> Result<bool, Error> {
     let changed = sql.execute(
         "UPDATE job SET events = $1, output_bytes = $2, rc = coalesce($3, rc), \
-         revision = coalesce($4, revision) WHERE id = $5 AND controller_node = $6 AND epoch = $7 \
-         AND attempt = $8 AND state IN ('pending', 'waiting', 'running')",
+         revision = coalesce($4, revision), recap = coalesce($5, recap) WHERE id = $6 AND controller_node = $7 \
+         AND epoch = $8 AND attempt = $9 AND state IN ('pending', 'waiting', 'running')",
         values![
             figures.events,
             figures.output_bytes,
             figures.rc,
             figures.revision.clone(),
+            figures.recap.as_ref().map(|recap| to_json(&recap.counts)),
             id,
             &by.owner,
             by.epoch,
@@ -133,17 +133,8 @@ fn count(sql: &mut dyn Sql, by: &Fence, id: JobId, figures: &Figures) -> Result<
     if changed == 0 {
         return Ok(false);
     }
-    let rows = figures.hosts.iter().map(|(host, stats)| {
-        let HostStats { ok, changed, failures, dark, skipped, rescued, ignored } = *stats;
-        values![id, host.as_str(), ok, changed, failures, dark, skipped, rescued, ignored].to_vec()
-    });
-    insert(
-        sql,
-        "stat (job, host, ok, changed, failures, dark, skipped, rescued, ignored)",
-        rows.collect(),
-        "ON CONFLICT (job, host) DO UPDATE SET ok = excluded.ok, changed = excluded.changed, \
-         failures = excluded.failures, dark = excluded.dark, skipped = excluded.skipped, \
-         rescued = excluded.rescued, ignored = excluded.ignored",
-    )?;
+    if let Some(recap) = &figures.recap {
+        recaps::replace(sql, id, &recap.hosts)?;
+    }
     Ok(true)
 }

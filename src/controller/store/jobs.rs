@@ -159,7 +159,8 @@ pub(super) fn save(sql: &mut dyn Sql, before: &Job, after: &Job) -> Result<bool,
     let changed = sql.execute(
         "UPDATE job SET state = $1, cancel_requested = $2, controller_node = $3, epoch = $4, explanation = $5, \
          quota = $6, pending_since = $7, finished = $8, attempt = $9, execution_node = $10, \
-         instance_group = $11, placed = $12, started = $13, rc = CASE WHEN attempt = $9 THEN rc END \
+         instance_group = $11, placed = $12, started = $13, rc = CASE WHEN attempt = $9 THEN rc END, \
+         recap = CASE WHEN attempt = $9 THEN recap END \
          WHERE id = $14 AND state = $15 AND cancel_requested = $16 AND epoch = $17",
         values![
             after.state,
@@ -186,6 +187,16 @@ pub(super) fn save(sql: &mut dyn Sql, before: &Job, after: &Job) -> Result<bool,
     }
     if before.current().map(|attempt| attempt.n) != current.map(|attempt| attempt.n) {
         sql.execute("DELETE FROM stat WHERE job = $1", values![before.id])?;
+    }
+    let gone: Vec<String> = before
+        .attempts
+        .iter()
+        .filter(|attempt| after.attempt(attempt.n).is_none())
+        .map(|attempt| attempt.n.0.to_string())
+        .collect();
+    if !gone.is_empty() {
+        let delete = format!("DELETE FROM attempt WHERE job = $1 AND n IN ({})", gone.join(","));
+        sql.execute(&delete, values![before.id])?;
     }
     let news = after.attempts.iter().filter(|attempt| before.attempt(attempt.n) != Some(*attempt));
     let rows = news.map(|attempt| attempt_row(after.id, attempt)).collect();

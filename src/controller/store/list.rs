@@ -12,7 +12,6 @@ use super::holders::Kept;
 use super::jobs::{self, Terms};
 use super::sql::{Dialect, Row, Sql, SqlValue, from_json, values};
 use crate::controller::core::{Attempt, GroupName, InstanceName, JobId, JobKind, JobState, Time};
-use crate::controller::stream::HostStats;
 
 /// Which jobs a list shows. An empty filter shows all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -106,8 +105,6 @@ pub struct JobDetail {
     pub terms: Terms,
     /// In order.
     pub attempts: Vec<Attempt>,
-    /// By host.
-    pub host_stats: BTreeMap<String, HostStats>,
     /// Jobs that must succeed first.
     pub depends_on: Vec<JobId>,
     /// Bytes of output so far.
@@ -350,7 +347,6 @@ fn detail(sql: &mut dyn Sql, id: JobId) -> Result<JobDetail, Error> {
         header,
         terms: loaded.terms,
         attempts: loaded.job.attempts,
-        host_stats: host_stats(sql, id)?,
         depends_on: depends_on.into_iter().map(|mut row| row.take()).collect::<Result<_, _>>()?,
         output_bytes,
         revision,
@@ -359,23 +355,4 @@ fn detail(sql: &mut dyn Sql, id: JobId) -> Result<JobDetail, Error> {
             .map(|mut row| Ok((row.take()?, row.take()?, row.take()?)))
             .collect::<Result<_, Error>>()?,
     })
-}
-
-fn host_stats(sql: &mut dyn Sql, id: JobId) -> Result<BTreeMap<String, HostStats>, Error> {
-    let query =
-        "SELECT host, ok, changed, failures, dark, skipped, rescued, ignored FROM stat WHERE job = $1";
-    let read = |mut row: Row| {
-        let host = row.take()?;
-        let stats = HostStats {
-            ok: row.take()?,
-            changed: row.take()?,
-            failures: row.take()?,
-            dark: row.take()?,
-            skipped: row.take()?,
-            rescued: row.take()?,
-            ignored: row.take()?,
-        };
-        Ok((host, stats))
-    };
-    sql.query(query, values![id])?.into_iter().map(read).collect()
 }

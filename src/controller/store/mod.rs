@@ -4,7 +4,7 @@
 //! `core`: a verb loads it, lets the core change it, and saves the difference, so the rules are the same on
 //! both databases and in simulations. No payload and no credential enters it: it holds headers.
 //!
-//! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `holders`, `projects`, `audit`: the verbs.
+//! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `recaps`, `holders`, `projects`, `audit`: the verbs.
 //! - `jobs`, `instances`, `groups`, `scene`: the core's types as rows; `schema`: the tables.
 //! - `sql`: one transaction over either database; `sqlite`, `postgres`: the two of them; `reserve`: what SQLite can still
 //!   write on a full disk; `options`: which database; `inspect`: a look from outside.
@@ -26,6 +26,7 @@ mod owners;
 mod pass;
 mod postgres;
 mod projects;
+mod recaps;
 mod registry;
 mod reserve;
 mod scene;
@@ -55,6 +56,7 @@ pub use self::owners::{Losses, Observed, Standing};
 pub use self::pass::{PassLimits, Passed};
 use self::postgres::Postgres;
 pub use self::projects::{BegunSync, NewSync, Project};
+pub use self::recaps::RecapPage;
 pub use self::registry::Registry;
 pub use self::scene::Overview;
 use self::schema::Step;

@@ -63,9 +63,11 @@ impl Loadout {
 fn pending(sql: &mut dyn Sql, jobs: &[StoredJob], live: &[Fence]) -> Result<Vec<PendingJob>, Error> {
     let live: BTreeSet<&InstanceName> = live.iter().map(|fence| &fence.owner).collect();
     let mut needs: BTreeMap<JobId, Vec<Need>> = BTreeMap::new();
+    // What has succeeded holds nobody up.
     let rows = sql.query(
         "SELECT dep.job, dep.needs, needed.state FROM dep JOIN job ON job.id = dep.job \
-         LEFT JOIN job needed ON needed.id = dep.needs WHERE job.state = 'pending' ORDER BY dep.job, dep.needs",
+         LEFT JOIN job needed ON needed.id = dep.needs WHERE job.state = 'pending' \
+         AND (needed.state IS NULL OR needed.state <> 'successful') ORDER BY dep.job, dep.needs",
         &[],
     )?;
     for mut row in rows {

@@ -7,6 +7,7 @@ use super::error::Error;
 use super::sql::{Dialect, Lock, Sql, insert, values};
 use crate::controller::core::Group;
 use crate::controller::store::groups;
+use crate::controller::stream::MOST_HOSTS;
 
 /// One step forward.
 #[derive(Clone, Copy)]
@@ -21,7 +22,8 @@ pub(super) struct Step {
 const OLDEST_POSTGRES: i64 = 130_000;
 
 /// All steps; the first one makes schema 1.
-pub(super) const STEPS: &[Step] = &[Step { min_reader: 1, apply: create }];
+pub(super) const STEPS: &[Step] =
+    &[Step { min_reader: 1, apply: create }, Step { min_reader: 1, apply: bound_recaps }];
 
 /// Brings the store up to date, under a lock.
 ///
@@ -106,6 +108,35 @@ fn create(sql: &mut dyn Sql) -> Result<(), Error> {
     let reserved = Group::reserved().into_iter().enumerate();
     let rows = reserved.map(|(at, group)| groups::row(&group.into(), at as u64)).collect();
     insert(sql, groups::INTO, rows, "")
+}
+
+/// A recap counts its hosts and keeps a bounded number of them, those that failed or were not reached first; and old rows
+/// of `audit` are found by their time.
+fn bound_recaps(sql: &mut dyn Sql) -> Result<(), Error> {
+    sql.batch("ALTER TABLE job ADD COLUMN recap TEXT; CREATE INDEX audit_at ON audit (at)")?;
+    let failed = "failures > 0 OR dark > 0";
+    let large = format!("SELECT job FROM stat GROUP BY job HAVING count(*) > {MOST_HOSTS}");
+    sql.execute(
+        &format!(
+            "UPDATE job SET recap = (SELECT '{{\"hosts\":' || count(*) \
+             || ',\"failed\":' || count(CASE WHEN failures > 0 THEN 1 END) \
+             || ',\"unreachable\":' || count(CASE WHEN dark > 0 THEN 1 END) \
+             || ',\"left_out\":' || CASE WHEN count(CASE WHEN {failed} THEN 1 END) > {MOST_HOSTS} \
+             THEN count(CASE WHEN {failed} THEN 1 END) - {MOST_HOSTS} ELSE 0 END || '}}' \
+             FROM stat WHERE stat.job = job.id) WHERE id IN ({large})"
+        ),
+        &[],
+    )?;
+    let order = format!("CASE WHEN {failed} THEN 0 ELSE 1 END, host");
+    sql.execute(
+        &format!(
+            "DELETE FROM stat WHERE (job, host) IN (SELECT job, host FROM (SELECT job, host, \
+             row_number() OVER (PARTITION BY job ORDER BY {order}) AS place FROM stat WHERE job IN ({large})) \
+             placed WHERE place > {MOST_HOSTS})"
+        ),
+        &[],
+    )?;
+    Ok(())
 }
 
 /// Truth values are 0 and 1, times milliseconds since 1970, UTC; lists and maps are JSON.

@@ -94,11 +94,7 @@ impl<'a> KwargsChange<'a> {
             changes.push(("timeout", json!(timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0))));
         }
         if let Some(hosts) = self.limit {
-            let limit = hosts.join(",");
-            if limit.len() > LONGEST_LIMIT {
-                return Err(KwargsError::LongLimit);
-            }
-            changes.push(("limit", limit.into()));
+            changes.push(("limit", limit(hosts)?.into()));
         }
         if let Some(variables) = &self.variables {
             let given = kwargs.get("envvars").and_then(|raw| serde_json::from_str(raw.get()).ok());
@@ -131,6 +127,15 @@ impl<'a> KwargsChange<'a> {
         }
         Ok(changes)
     }
+}
+
+/// The `limit` of a run on these hosts.
+///
+/// # Errors
+/// They are too many.
+pub fn limit(hosts: &[String]) -> Result<String, KwargsError> {
+    let limit = hosts.join(",");
+    if limit.len() > LONGEST_LIMIT { Err(KwargsError::LongLimit) } else { Ok(limit) }
 }
 
 fn container(words: &RunnerWords, kwargs: &BTreeMap<String, Box<RawValue>>) -> Vec<(&'static str, Value)> {

@@ -18,11 +18,11 @@ mod zip;
 
 pub use self::directory::StoredZip;
 pub use self::events::EventFilter;
-pub use self::kwargs::{KwargsChange, KwargsError};
+pub use self::kwargs::{KwargsChange, KwargsError, limit};
 pub use self::line::is_header;
 pub use self::output::{WorkerOutput, lost_line};
 pub use self::scan::{Piece, Scanner};
-pub use self::stats::HostStats;
+pub use self::stats::{HostStats, MOST_HOSTS, Recap, RecapCounts};
 pub use self::submission::{Accepted, Awaited, Submission};
 pub use self::zip::Letters;
 

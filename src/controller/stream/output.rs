@@ -3,13 +3,11 @@
 //! It knows up to where lines and zips are whole, so that the output of a lost attempt can be cut there and
 //! that of the next one appended.
 
-use std::collections::BTreeMap;
-
 use serde_json::json;
 
 use super::line::RunnerLine;
 use super::scan::{Piece, Scanner};
-use super::stats::{self, HostStats};
+use super::stats::{self, Recap};
 use super::tail::Tail;
 use super::zip::PassingZip;
 use crate::controller::core::{ChildEnd, Evidence, FinalStatus, readable};
@@ -31,7 +29,7 @@ pub struct WorkerOutput {
     last_status: Option<String>,
     final_status: Option<FinalStatus>,
     explanation: Option<String>,
-    hosts: BTreeMap<String, HostStats>,
+    recap: Option<Recap>,
     has_ended: bool,
     /// A zip was interrupted, or a line is not the runner's: `ansible-runner process` reads nothing behind it.
     is_damaged: bool,
@@ -48,7 +46,7 @@ impl Default for WorkerOutput {
             last_status: None,
             final_status: None,
             explanation: None,
-            hosts: BTreeMap::new(),
+            recap: None,
             has_ended: false,
             is_damaged: false,
             other: Tail::default(),
@@ -106,11 +104,9 @@ impl WorkerOutput {
                 self.has_ended = true;
                 return;
             }
-            Some(Meaning::Event(hosts)) => {
+            Some(Meaning::Event(recap)) => {
                 self.events += 1;
-                if let Some(hosts) = hosts {
-                    self.hosts = hosts;
-                }
+                self.recap = recap.or(self.recap.take());
             }
             Some(Meaning::Nothing) => {}
             None => self.is_damaged = true,
@@ -160,9 +156,14 @@ impl WorkerOutput {
         self.final_status
     }
 
-    /// What the playbook did on each host; empty before its recap.
-    pub fn hosts(&self) -> &BTreeMap<String, HostStats> {
-        &self.hosts
+    /// What the playbook did on each host, once it has said so.
+    pub fn recap(&self) -> Option<&Recap> {
+        self.recap.as_ref()
+    }
+
+    /// Somebody else keeps the recap from now on.
+    pub fn forget_recap(&mut self) {
+        self.recap = None;
     }
 
     /// The exit code of the program that the runner ran.
@@ -192,7 +193,7 @@ enum Meaning {
     Status(String, Option<String>),
     Zip(u64),
     End,
-    Event(Option<BTreeMap<String, HostStats>>),
+    Event(Option<Recap>),
     Nothing,
 }
 
@@ -209,8 +210,8 @@ impl Meaning {
             RunnerLine { eof: Some(_), .. } => Self::End,
             line if line.is_event() => {
                 let RunnerLine { event, event_data, .. } = line;
-                let recap = event_data.filter(|_| event.as_deref() == Some(STATS));
-                Self::Event(recap.and_then(|data| stats::parse(data.get())))
+                let data = event_data.filter(|_| event.as_deref() == Some(STATS));
+                Self::Event(data.and_then(|data| stats::parse(data.get())))
             }
             RunnerLine { .. } => Self::Nothing,
         })

@@ -8,6 +8,7 @@ mod on_sqlite;
 mod owners;
 mod projects;
 mod races;
+mod recaps;
 mod registry;
 mod server;
 mod upgrades;
@@ -22,7 +23,7 @@ use crate::controller::core::{
 };
 use crate::controller::core::{ChildEnd, FinalStatus};
 use crate::controller::header::Dependency;
-use crate::controller::stream::HostStats;
+use crate::controller::stream::{HostStats, Recap, RecapCounts};
 
 /// Runs tests on both databases.
 macro_rules! both {
@@ -120,7 +121,7 @@ async fn beat(store: &Store, fence: &Fence, nodes: &[&str]) {
 /// Nothing was counted of an attempt.
 fn figures_of(attempt: u32) -> Figures {
     let attempt = crate::controller::core::AttemptNo(attempt);
-    Figures { attempt, events: 0, output_bytes: 0, rc: None, revision: None, hosts: BTreeMap::new() }
+    Figures { attempt, events: 0, output_bytes: 0, rc: None, revision: None, recap: None }
 }
 
 fn submission(unit: &str) -> Submission {

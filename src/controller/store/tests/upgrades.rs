@@ -18,10 +18,13 @@ fn fail(sql: &mut dyn Sql) -> Result<(), Error> {
     sql.batch("ALTER TABLE nothing ADD COLUMN mood TEXT")
 }
 
-const ADDED: &[Step] = &[STEPS[0], Step { min_reader: 1, apply: add_column }];
-const DEMANDING: &[Step] =
-    &[STEPS[0], Step { min_reader: 1, apply: add_column }, Step { min_reader: 3, apply: |_| Ok(()) }];
-const BROKEN: &[Step] = &[STEPS[0], Step { min_reader: 1, apply: fail }];
+const ADDS: Step = Step { min_reader: 1, apply: add_column };
+const DEMANDS: Step = Step { min_reader: STEPS.len() as i64 + 2, apply: |_| Ok(()) };
+
+/// The steps of a later program.
+fn later(more: &[Step]) -> &'static [Step] {
+    [STEPS, more].concat().leak()
+}
 
 async fn open(site: &Site, steps: &'static [Step]) -> Result<Store, Error> {
     Store::open_with(&site.options, &"c1".into(), steps).await
@@ -32,7 +35,7 @@ async fn an_older_program_goes_on_unless_the_store_demands_a_newer_one(site: Sit
     let id = submit(&store, "u1").await;
     let install = store.install_id().await.unwrap();
     drop(store);
-    let newer = open(&site, ADDED).await.unwrap();
+    let newer = open(&site, later(&[ADDS])).await.unwrap();
     assert_eq!(newer.install_id().await.unwrap(), install);
     sql(&newer, "UPDATE job SET mood = 'good'").await;
     drop(newer);
@@ -41,18 +44,25 @@ async fn an_older_program_goes_on_unless_the_store_demands_a_newer_one(site: Sit
     assert_eq!(older.job(id).await.unwrap().id, id);
     submit(&older, "u2").await;
     drop(older);
-    drop(open(&site, DEMANDING).await.unwrap());
-    for steps in [STEPS, ADDED] {
+    drop(open(&site, later(&[ADDS, DEMANDS])).await.unwrap());
+    for steps in [STEPS, later(&[ADDS])] {
         let refused = open(&site, steps).await.unwrap_err();
-        assert!(matches!(refused, Error::TooOld { min_reader: 3, program } if program == steps.len() as i64));
-        assert!(refused.to_string().contains("schema 3 or later"), "{refused}");
+        assert!(matches!(refused, Error::TooOld { min_reader, program }
+            if min_reader == DEMANDS.min_reader && program == steps.len() as i64));
+        assert!(
+            refused.to_string().contains(&format!("schema {} or later", DEMANDS.min_reader)),
+            "{refused}"
+        );
     }
-    drop(open(&site, DEMANDING).await.unwrap());
+    drop(open(&site, later(&[ADDS, DEMANDS])).await.unwrap());
 }
 
 async fn a_step_that_fails_leaves_the_former_schema(site: Site) {
     drop(open(&site, STEPS).await.unwrap());
-    assert!(matches!(open(&site, BROKEN).await, Err(Error::Away(_))));
-    let store = open(&site, ADDED).await.unwrap();
+    assert!(matches!(
+        open(&site, later(&[Step { min_reader: 1, apply: fail }])).await,
+        Err(Error::Away(_))
+    ));
+    let store = open(&site, later(&[ADDS])).await.unwrap();
     sql(&store, "UPDATE job SET mood = 'good'").await;
 }

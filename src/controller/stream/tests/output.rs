@@ -13,7 +13,7 @@ fn read(stream: &[u8], chunk: usize) -> WorkerOutput {
 }
 
 fn stats(output: &WorkerOutput, host: &str) -> HostStats {
-    output.hosts()[host]
+    output.recap().unwrap().hosts[host]
 }
 
 #[test]
@@ -48,7 +48,10 @@ fn recorded_streams_tell_how_they_ended() {
 fn the_recap_is_counted_per_host() {
     let one = HostStats { ok: 1, ..HostStats::default() };
     let output = read(&recorded("ok.out"), 512);
-    assert_eq!((output.hosts().len(), stats(&output, "a"), stats(&output, "b")), (2, one, one));
+    assert_eq!(
+        (output.recap().unwrap().counts.hosts, stats(&output, "a"), stats(&output, "b")),
+        (2, one, one)
+    );
     let output = read(&recorded("failed.out"), 512);
     assert_eq!(stats(&output, "a"), HostStats { skipped: 1, ..HostStats::default() });
     assert_eq!(stats(&output, "b"), HostStats { failures: 1, ..HostStats::default() });
@@ -56,7 +59,42 @@ fn the_recap_is_counted_per_host() {
     let output = read(&recorded("unreachable.out"), 512);
     assert_eq!(stats(&output, "a"), HostStats { dark: 1, ..HostStats::default() });
     assert!(stats(&output, "a").has_failed());
-    assert!(read(&recorded("timeout.out"), 512).hosts().is_empty());
+    assert_eq!(read(&recorded("timeout.out"), 512).recap(), None);
+}
+
+#[test]
+fn of_a_recap_with_many_hosts_some_are_kept_and_all_are_counted() {
+    let name = |at: usize| format!("h{at:06}");
+    let list = |hosts: std::ops::Range<usize>| -> serde_json::Map<String, serde_json::Value> {
+        hosts.map(|at| (name(at), json!(1))).collect()
+    };
+    let of = |lists: serde_json::Value| {
+        let event = json!({"event": "playbook_on_stats", "counter": 1, "uuid": "a", "event_data": lists});
+        read(format!("{event}\n").as_bytes(), 65_536).recap().unwrap().clone()
+    };
+    // Those that failed come last in the recap, and their list before or behind the others.
+    let recap =
+        of(json!({"processed": list(0..150_000), "ok": list(0..150_000), "failures": list(149_900..149_990),
+        "dark": list(149_980..150_000), "skipped": {}, "more": {"x": [1, {}]}}));
+    let counts = RecapCounts { hosts: 150_000, failed: 90, unreachable: 20, left_out: 0 };
+    assert_eq!((recap.counts, recap.hosts.len()), (counts, MOST_HOSTS));
+    assert_eq!(recap.hosts.values().filter(|stats| stats.has_failed()).count(), 100);
+    let both = HostStats { ok: 1, failures: 1, dark: 1, ..HostStats::default() };
+    assert_eq!((recap.hosts[&name(149_985)], recap.hosts[&name(0)].ok), (both, 1));
+    // More failed than are kept.
+    let recap =
+        of(json!({"dark": list(0..12_000), "failures": list(11_000..12_000), "processed": list(0..12_000)}));
+    assert_eq!(
+        (recap.counts.hosts, recap.counts.unreachable, recap.hosts.len()),
+        (12_000, 12_000, MOST_HOSTS)
+    );
+    assert!(recap.counts.left_out >= 2_000 && recap.hosts.values().all(HostStats::has_failed));
+    let exactly = of(json!({"dark": list(0..MOST_HOSTS)}));
+    assert_eq!((exactly.counts.hosts, exactly.counts.left_out), (MOST_HOSTS as u64, 0));
+    // A list without numbers makes it no recap, as ever.
+    let event =
+        json!({"event": "playbook_on_stats", "counter": 1, "uuid": "a", "event_data": {"ok": {"a": "b"}}});
+    assert_eq!(read(format!("{event}\n").as_bytes(), 100).recap(), None);
 }
 
 #[test]
@@ -167,7 +205,7 @@ fn what_a_node_writes_is_fit_for_every_store() {
         "event_data": {"ok": {"a\0b": 1, &long: 2}, "processed": {"c\u{1b}[31m": 1}}});
     let end = json!({"status": "error", "job_explanation": format!("a\0b{}", "x".repeat(10_000))});
     let output = read(format!("{recap}\n{end}\n").as_bytes(), 100);
-    let hosts: Vec<&str> = output.hosts().keys().map(String::as_str).collect();
+    let hosts: Vec<&str> = output.recap().unwrap().hosts.keys().map(String::as_str).collect();
     assert_eq!(hosts, ["a\u{fffd}b", "c\u{fffd}[31m", &long[..255]]);
     let explanation = output.final_explanation().unwrap();
     assert!(explanation.starts_with("a\u{fffd}bx") && explanation.len() <= 1_000);

@@ -1,0 +1,107 @@
+//! What jobs did on their hosts, as rows of `stat` beside the job: a bounded number of hosts, written once at the end of an
+//! attempt, and read by pages. Nothing that decides about jobs reads them.
+
+use std::collections::BTreeMap;
+
+use super::Store;
+use super::error::Error;
+use super::sql::{Row, Sql, from_json, insert, values};
+use crate::controller::core::JobId;
+use crate::controller::stream::{HostStats, RecapCounts};
+
+/// One page of the hosts of a job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecapPage {
+    /// How many hosts there are; `None` if there was no recap.
+    pub counts: Option<RecapCounts>,
+    /// How many of them are kept.
+    pub kept: u64,
+    /// Those of this page: failed and unreachable ones first, then by name.
+    pub hosts: Vec<(String, HostStats)>,
+}
+
+/// Hosts that failed or were not reached.
+const FAILED: &str = "(failures > 0 OR dark > 0)";
+
+impl Store {
+    /// The hosts of a job from a place in their order on, at most `limit` of them.
+    ///
+    /// # Errors
+    /// There is no such job.
+    pub async fn recap(&self, job: JobId, from: u64, limit: u32) -> Result<RecapPage, Error> {
+        self.read(move |sql| {
+            let (counts, kept) = counts(sql, job)?;
+            let query = format!(
+                "SELECT host, ok, changed, failures, dark, skipped, rescued, ignored FROM stat WHERE job = $1 \
+                 ORDER BY CASE WHEN {FAILED} THEN 0 ELSE 1 END, host LIMIT $2 OFFSET $3"
+            );
+            let rows = sql.query(&query, values![job, limit, from])?;
+            Ok(RecapPage { counts, kept, hosts: rows.into_iter().map(read).collect::<Result<_, _>>()? })
+        })
+        .await
+    }
+
+    /// The hosts on which a job failed, or which it did not reach, as far as they are kept; and how many hosts there are.
+    ///
+    /// # Errors
+    /// There is no such job.
+    pub async fn failed_hosts(&self, job: JobId) -> Result<(Option<RecapCounts>, Vec<String>), Error> {
+        self.read(move |sql| {
+            let (counts, _) = counts(sql, job)?;
+            let query = format!("SELECT host FROM stat WHERE job = $1 AND {FAILED} ORDER BY host");
+            let hosts = sql.query(&query, values![job])?.into_iter().map(|mut row| row.take());
+            Ok((counts, hosts.collect::<Result<_, _>>()?))
+        })
+        .await
+    }
+}
+
+/// How many hosts a job has, and how many are kept. A program that knew no bound has kept them all.
+fn counts(sql: &mut dyn Sql, job: JobId) -> Result<(Option<RecapCounts>, u64), Error> {
+    let query = "SELECT recap FROM job WHERE id = $1";
+    let saved: Option<String> = sql.query(query, values![job])?.pop().ok_or(Error::NoJob(job))?.take()?;
+    let query = "SELECT count(*), count(CASE WHEN failures > 0 THEN 1 END), \
+         count(CASE WHEN dark > 0 THEN 1 END) FROM stat WHERE job = $1";
+    let mut row = sql.query(query, values![job])?.remove(0);
+    let (kept, failed, unreachable) = (row.take()?, row.take()?, row.take()?);
+    let of_rows = RecapCounts { hosts: kept, failed, unreachable, left_out: 0 };
+    let counts = match saved {
+        Some(text) => Some(from_json(&text)?),
+        None if kept > 0 => Some(of_rows),
+        None => None,
+    };
+    Ok((counts, kept))
+}
+
+/// Puts these hosts in the place of those that were saved before.
+pub(super) fn replace(
+    sql: &mut dyn Sql,
+    job: JobId,
+    hosts: &BTreeMap<String, HostStats>,
+) -> Result<(), Error> {
+    sql.execute("DELETE FROM stat WHERE job = $1", values![job])?;
+    let rows = hosts.iter().map(|(host, stats)| {
+        let HostStats { ok, changed, failures, dark, skipped, rescued, ignored } = *stats;
+        values![job, host.as_str(), ok, changed, failures, dark, skipped, rescued, ignored].to_vec()
+    });
+    insert(
+        sql,
+        "stat (job, host, ok, changed, failures, dark, skipped, rescued, ignored)",
+        rows.collect(),
+        "",
+    )
+}
+
+fn read(mut row: Row) -> Result<(String, HostStats), Error> {
+    let host = row.take()?;
+    let stats = HostStats {
+        ok: row.take()?,
+        changed: row.take()?,
+        failures: row.take()?,
+        dark: row.take()?,
+        skipped: row.take()?,
+        rescued: row.take()?,
+        ignored: row.take()?,
+    };
+    Ok((host, stats))
+}

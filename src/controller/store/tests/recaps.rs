@@ -1,0 +1,108 @@
+//! The hosts of jobs: bounded, written as a whole, read by pages.
+
+use super::*;
+use crate::controller::core::{AttemptNo, Ending};
+use crate::controller::store::schema::STEPS;
+use crate::controller::stream::MOST_HOSTS;
+
+both![
+    a_recap_replaces_the_one_before_and_is_read_by_pages,
+    a_job_that_is_refused_again_and_again_keeps_its_latest_attempts,
+    the_recaps_of_a_store_of_before_are_bounded,
+    old_requests_leave_the_audit,
+];
+
+fn recap(hosts: impl IntoIterator<Item = (&'static str, HostStats)>, left_out: u64) -> Recap {
+    let hosts: BTreeMap<String, HostStats> =
+        hosts.into_iter().map(|(host, stats)| (host.to_owned(), stats)).collect();
+    let counts = RecapCounts { hosts: hosts.len() as u64 + 5, failed: 1, unreachable: 1, left_out };
+    Recap { counts, hosts }
+}
+
+fn names(page: &RecapPage) -> Vec<&str> {
+    page.hosts.iter().map(|(host, _)| host.as_str()).collect()
+}
+
+async fn a_recap_replaces_the_one_before_and_is_read_by_pages(site: Site) {
+    let (store, c1) = site.ready().await;
+    let id = submit(&store, "u1").await;
+    assert_eq!(store.recap(id, 0, 9).await.unwrap(), RecapPage::default());
+    assert!(matches!(store.recap(JobId(99), 0, 9).await, Err(Error::NoJob(_))));
+    place(&store, &c1).await;
+    accept(&store, &c1, id).await.unwrap();
+    let plain = HostStats { ok: 3, ..HostStats::default() };
+    let (failed, dark) = (HostStats { failures: 1, ..plain }, HostStats { dark: 1, ..plain });
+    let count = |recap| store.count(c1.clone(), id, Figures { recap, ..figures_of(1) });
+    count(Some(recap([("gone", plain)], 0))).await.unwrap();
+    let second = recap([("a", plain), ("b", failed), ("c", plain), ("d", dark), ("e", plain)], 7);
+    count(Some(second.clone())).await.unwrap();
+    // What is counted without one leaves it.
+    count(None).await.unwrap();
+    let page = store.recap(id, 0, 3).await.unwrap();
+    assert_eq!((page.counts, page.kept), (Some(second.counts), 5));
+    assert_eq!(page.hosts[..2], [("b".to_owned(), failed), ("d".to_owned(), dark)]);
+    assert_eq!(names(&store.recap(id, 2, 9).await.unwrap()), ["a", "c", "e"]);
+    assert!(store.recap(id, 5, 9).await.unwrap().hosts.is_empty());
+    let (counts, hosts) = store.failed_hosts(id).await.unwrap();
+    assert_eq!((counts, hosts), (Some(second.counts), vec!["b".to_owned(), "d".to_owned()]));
+    // They go with their job.
+    end(&store, &c1, id, FinalStatus::Failed).await.unwrap();
+    sweep(&store, &c1, id).await;
+    store.delete_job(audit("job.delete"), id).await.unwrap();
+    assert_eq!(number(&store, "SELECT count(*) FROM stat").await, 0);
+}
+
+async fn a_job_that_is_refused_again_and_again_keeps_its_latest_attempts(site: Site) {
+    let (store, c1) = site.ready().await;
+    let id = submit(&store, "u1").await;
+    for n in 1..=30 {
+        assert_eq!(place(&store, &c1).await, [id]);
+        let refused =
+            move |driven: &mut crate::controller::core::Driven<'_>, now| driven.on_unknown(AttemptNo(n), now);
+        store.drive(c1.clone(), id, None, refused).await.unwrap();
+    }
+    place(&store, &c1).await;
+    let job = store.job(id).await.unwrap();
+    let kept: Vec<u32> = job.attempts.iter().map(|attempt| attempt.n.0).collect();
+    assert_eq!(kept, (11..=31).collect::<Vec<_>>());
+    assert_eq!(job.attempts[0].ending(), Some(Ending::NotAccepted));
+    assert_eq!(number(&store, "SELECT count(*) FROM attempt").await, 21);
+}
+
+async fn the_recaps_of_a_store_of_before_are_bounded(site: Site) {
+    let store = Store::open_with(&site.options, &"c1".into(), &STEPS[..1]).await.unwrap();
+    let ids = [submit(&store, "u1").await, submit(&store, "u2").await];
+    // Of the first job 10,200 hosts are kept, of which the last 100 failed; of the second one a few.
+    for hosts in [
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10200) \
+         INSERT INTO stat SELECT 1, 'h' || CAST(i AS TEXT), 1, 0, CASE WHEN i > 10100 THEN 1 ELSE 0 END, 0, 0, 0, 0 \
+         FROM n",
+        "INSERT INTO stat VALUES (2, 'a', 1, 0, 0, 0, 0, 0, 0), (2, 'b', 1, 0, 0, 1, 0, 0, 0)",
+    ] {
+        sql(&store, hosts).await;
+    }
+    drop(store);
+    let store = site.open().await;
+    let page = store.recap(ids[0], 0, 101).await.unwrap();
+    let counts = RecapCounts { hosts: 10_200, failed: 100, unreachable: 0, left_out: 0 };
+    assert_eq!((page.counts, page.kept), (Some(counts), MOST_HOSTS as u64));
+    assert_eq!(page.hosts.iter().filter(|(_, stats)| stats.has_failed()).count(), 100);
+    assert_eq!(store.failed_hosts(ids[0]).await.unwrap().1.len(), 100);
+    // What an older program writes beside this one has rows alone, too.
+    let page = store.recap(ids[1], 0, 9).await.unwrap();
+    let counts = RecapCounts { hosts: 2, failed: 0, unreachable: 1, left_out: 0 };
+    assert_eq!((page.counts, names(&page)), (Some(counts), vec!["b", "a"]));
+}
+
+async fn old_requests_leave_the_audit(site: Site) {
+    let store = site.open().await;
+    for op in ["one", "two", "three"] {
+        store.record(audit(op)).await.unwrap();
+    }
+    sql(&store, "UPDATE audit SET at = at - 1000000 WHERE op <> 'three'").await;
+    let before = Time(store.now().await.unwrap().0 - 500_000);
+    assert_eq!(store.cut_audit(before, 1).await.unwrap(), 1);
+    assert_eq!(store.cut_audit(before, 9).await.unwrap(), 1);
+    let left: Vec<String> = store.audit(9).await.unwrap().into_iter().map(|(_, row)| row.op).collect();
+    assert_eq!(left, ["three"]);
+}
