@@ -21,12 +21,15 @@ use super::operations::{Operated, Refused};
 use super::options::ControllerOptions;
 use super::projects::ProjectCache;
 use super::store::{Error, Kept, Options, Store, Submission, Submitted, Terms};
+use crate::rpc::UnitState;
 use crate::work::Registry;
-use crate::work::jobs::JobUnit;
+use crate::work::jobs::{JobReport, JobUnit};
 use crate::work::unit::UnitId;
 
 /// How long a submission waits between two tries while the store is away, and the controller between its first ones.
 const AWAY: Duration = Duration::from_secs(1);
+/// How the Detail of a unit begins that is to become a job once the store is there.
+const WAITING: &str = "waiting for the store";
 
 /// Whether a unit is one that a controller made for a job.
 pub fn is_child(unit: &UnitId) -> bool {
@@ -82,14 +85,15 @@ impl Controller {
     /// then it takes submissions, which wait.
     ///
     /// # Errors
-    /// Those of the store, but for its absence.
+    /// Those of the store, but for its absence and what its server refuses.
     pub async fn open(setup: Setup) -> Result<Self, Error> {
         let (sender, service) = watch::channel(None);
         let stop = CancellationToken::new();
         let door = Door::new(setup.node.clone(), &setup.registry, setup.options.clone(), stop.clone());
         let opened = match setup.driver(&door).await {
             Ok(driver) => Ok(driver),
-            Err(error @ Error::Away(_)) => Err(error),
+            // What a server refuses now an operator may mend, and the node has more to do than this.
+            Err(error @ (Error::Away(_) | Error::Refused(_))) => Err(error),
             Err(error) => return Err(error),
         };
         setup.registry.serve_jobs(Box::new(door.clone())).await;
@@ -214,11 +218,18 @@ async fn enter_later(
     mut submission: Submission,
     unit: JobUnit,
 ) -> Result<(), Error> {
+    let mut tries = 0u64;
     loop {
         tokio::time::sleep(AWAY).await;
+        tries += 1;
         let _entering = driver.entering.read().await;
         submission.is_cancelled = unit.extra().cancel_requested;
         match enter(driver, &submission).await {
+            // Each report is written to the disk.
+            Err(Error::Away(why)) if tries.is_power_of_two() => {
+                let detail = format!("{WAITING}: asked {tries} times: {why}");
+                unit.report(JobReport { state: UnitState::Pending, detail, extra: unit.extra() }).await;
+            }
             Err(Error::Away(_)) => {}
             entered => return follow_at_last(driver, entered?.id(), unit).await,
         }
@@ -229,7 +240,8 @@ async fn enter_later(
 async fn follow_at_last(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> Result<(), Error> {
     loop {
         match follow(driver, job, unit.clone()).await {
-            Err(Error::Away(_)) => tokio::time::sleep(AWAY).await,
+            // Its job is in the store: whatever is wrong there, the unit follows once it is mended.
+            Err(Error::Away(_) | Error::Refused(_)) => tokio::time::sleep(AWAY).await,
             followed => return followed,
         }
     }
@@ -244,7 +256,7 @@ async fn follow_in_any_case(
     unit: JobUnit,
 ) -> Result<(), Error> {
     match follow(driver, job, unit.clone()).await {
-        Err(Error::Away(_)) => {}
+        Err(Error::Away(_) | Error::Refused(_)) => {}
         followed => return followed,
     }
     let driver = driver.clone();

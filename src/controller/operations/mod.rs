@@ -72,6 +72,7 @@ impl From<Error> for Refused {
             }
             Error::Conflict(_) | Error::Job(_) | Error::KeyTaken { .. } => "conflict",
             Error::Full(_)
+            | Error::Refused(_)
             | Error::TooOld { .. }
             | Error::Held { .. }
             | Error::Settings(_)
@@ -262,7 +263,7 @@ impl Service {
             "active_node": self.driver.node.to_string(),
             "install": format!("{:08x}", self.driver.install),
             "paused": paused,
-            "store": store_state(&self.driver.options(), error),
+            "store": store_state(&self.driver.options(), error, store.times_away()),
             "nodes": by_name(nodes.collect(), "node"),
             "groups": by_name(groups.collect(), "name"),
         }))
@@ -270,12 +271,12 @@ impl Service {
 }
 
 /// How the store stands, for a ping.
-pub(super) fn store_state(options: &ControllerOptions, error: Option<String>) -> Value {
+pub(super) fn store_state(options: &ControllerOptions, error: Option<String>, times_away: u64) -> Value {
     let kind = match options.store.split(':').next() {
         Some("sqlite") | None => "sqlite",
         Some(_) => "postgresql",
     };
-    json!({"kind": kind, "up": error.is_none(), "error": error})
+    json!({"kind": kind, "up": error.is_none(), "error": error, "times_away": times_away})
 }
 
 fn by_name(mut records: Vec<Value>, key: &str) -> Vec<Value> {

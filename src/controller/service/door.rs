@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{AWAY, Cleaning, Service, attach, enter, enter_later, follow_in_any_case, submission};
+use super::{AWAY, Cleaning, Service, WAITING, attach, enter, enter_later, follow_in_any_case, submission};
 use crate::controller::core::{ChildId, InstanceName, JobId};
 use crate::controller::credentials::{CredentialError, Credentials};
 use crate::controller::driver::{JobDriver, rfc3339};
@@ -44,9 +44,16 @@ struct Inside {
     /// Units that wait for the driver; `None` once it is there.
     waiting: Mutex<Option<Vec<JobUnit>>>,
     /// Why there is no driver.
-    why: parking_lot::Mutex<String>,
+    why: parking_lot::Mutex<Absence>,
     stop: CancellationToken,
     cleaning: Cleaning,
+}
+
+/// Why there is no driver.
+struct Absence {
+    words: String,
+    /// To wait does not mend it: nothing is taken that would wait for it.
+    is_refusal: bool,
 }
 
 impl std::fmt::Debug for Door {
@@ -68,7 +75,7 @@ impl Door {
             options: ArcSwap::from_pointee(options),
             driver: OnceLock::new(),
             waiting: Mutex::new(Some(Vec::new())),
-            why: parking_lot::Mutex::new("it starts".to_owned()),
+            why: parking_lot::Mutex::new(Absence { words: "it starts".to_owned(), is_refusal: false }),
             stop,
             cleaning: Arc::default(),
         }))
@@ -76,9 +83,11 @@ impl Door {
 
     /// Why there is no driver yet. Says whether that is news.
     pub(super) fn say(&self, error: &Error) -> bool {
-        let why = error.to_string();
-        let is_news = *self.0.why.lock() != why;
-        *self.0.why.lock() = why;
+        let words = error.to_string();
+        let is_refusal = matches!(error, Error::Refused(_));
+        let mut why = self.0.why.lock();
+        let is_news = why.words != words;
+        *why = Absence { words, is_refusal };
         is_news
     }
 
@@ -111,7 +120,7 @@ impl Door {
     async fn follow_again(&self, driver: &Arc<JobDriver>, unit: JobUnit) {
         let resumed = loop {
             match self.resume(driver, unit.clone()).await {
-                Err(Error::Away(_)) => tokio::time::sleep(AWAY).await,
+                Err(Error::Away(_) | Error::Refused(_)) => tokio::time::sleep(AWAY).await,
                 resumed => break resumed,
             }
         };
@@ -196,13 +205,13 @@ impl Door {
     fn driver(&self) -> Result<Arc<JobDriver>, String> {
         match self.0.driver.get() {
             Some(driver) => driver.upgrade().ok_or_else(|| STOPPED.to_owned()),
-            None => Err(self.0.why.lock().clone()),
+            None => Err(self.0.why.lock().words.clone()),
         }
     }
 
     /// Carries out what needs no driver: a ping.
     pub(super) fn operate(&self, request: &Map<String, Value>) -> Result<Value, Refused> {
-        let why = self.0.why.lock().clone();
+        let why = self.0.why.lock().words.clone();
         if request.get("op").is_none_or(|op| op != "ping") {
             return Err(Refused { code: "store_away", message: why });
         }
@@ -212,7 +221,7 @@ impl Door {
             "active_node": self.0.node.to_string(),
             "install": null,
             "paused": null,
-            "store": operations::store_state(&self.options(), Some(why)),
+            "store": operations::store_state(&self.options(), Some(why), 0),
             "nodes": [],
             "groups": [],
         }))
@@ -355,10 +364,12 @@ impl JobIntake for Intake {
             let mut extra = unit.extra();
             (extra.launched_by, extra.is_admin, extra.header) =
                 (request.launched_by.clone(), request.is_admin, header);
-            let mut report =
-                JobReport { state: UnitState::Pending, detail: "waiting for the store".to_owned(), extra };
+            let mut report = JobReport { state: UnitState::Pending, detail: WAITING.to_owned(), extra };
             let mut waiting = door.0.waiting.lock().await;
             if let Some(waiting) = &mut *waiting {
+                if let Absence { words, is_refusal: true } = &*door.0.why.lock() {
+                    return Err(words.clone());
+                }
                 unit.report(report).await;
                 waiting.push(unit);
                 return Ok(false);

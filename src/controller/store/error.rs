@@ -11,6 +11,9 @@ pub enum Error {
     /// The database cannot be reached or does not work. Nothing is known to have changed; verbs may be repeated.
     #[error("the store is away: {0}")]
     Away(String),
+    /// The database refuses this, and would again: to wait does not mend it, an operator may.
+    #[error("the store refuses: {0}")]
+    Refused(String),
     /// What a job needs besides the store is not there yet. It is tried again.
     #[error("{0}")]
     Unready(String),

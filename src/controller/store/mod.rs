@@ -6,7 +6,7 @@
 //!
 //! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `recaps`, `holders`, `projects`, `audit`: the verbs.
 //! - `jobs`, `instances`, `groups`, `scene`: the core's types as rows; `schema`: the tables.
-//! - `sql`: one transaction over either database; `sqlite`, `postgres`: the two of them; `reserve`: what SQLite can still
+//! - `sql`: one transaction over either database; `sqlite`, `postgres`, `sqlstate`: the two of them; `reserve`: what SQLite can still
 //!   write on a full disk; `options`: which database; `inspect`: a look from outside.
 //!
 //! Every write of an owner carries its epoch. One that changes nothing is counted, and fails with
@@ -33,6 +33,7 @@ mod scene;
 mod schema;
 mod sql;
 mod sqlite;
+mod sqlstate;
 mod submit;
 mod tls;
 
@@ -72,6 +73,8 @@ pub struct Store {
     engine: Arc<Engine>,
     changes: Arc<watch::Sender<u64>>,
     fenced: Arc<AtomicU64>,
+    /// Transactions that failed because the database was away.
+    away: Arc<AtomicU64>,
 }
 
 /// How PostgreSQL is backed up.
@@ -104,7 +107,7 @@ impl Store {
             Options::Sqlite(path) => Engine::Sqlite(Sqlite::open(path, node, changes.clone())?),
             Options::Postgres(options) => Engine::Postgres(Postgres::open(options, changes.clone())?),
         };
-        let store = Self { engine: Arc::new(engine), changes, fenced: Arc::default() };
+        let store = Self { engine: Arc::new(engine), changes, fenced: Arc::default(), away: Arc::default() };
         store.write(move |sql| schema::migrate(sql, steps)).await?;
         Ok(store)
     }
@@ -126,6 +129,11 @@ impl Store {
     /// How many writes were fenced since the store was opened.
     pub fn fenced_writes(&self) -> u64 {
         self.fenced.load(Ordering::Relaxed)
+    }
+
+    /// How many transactions failed since the store was opened because the database was away. They may be repeated.
+    pub fn times_away(&self) -> u64 {
+        self.away.load(Ordering::Relaxed)
     }
 
     /// The store's clock: the database's, or with SQLite one that never goes back while the process runs.
@@ -156,10 +164,10 @@ impl Store {
         &self,
         verb: impl Fn(&mut dyn Sql) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        match &*self.engine {
+        self.counted(match &*self.engine {
             Engine::Sqlite(sqlite) => sqlite.write(verb).await,
             Engine::Postgres(postgres) => postgres.run(verb).await,
-        }
+        })
     }
 
     /// Runs one transaction that only reads. `verb` may run more than once.
@@ -167,10 +175,17 @@ impl Store {
         &self,
         verb: impl Fn(&mut dyn Sql) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        match &*self.engine {
+        self.counted(match &*self.engine {
             Engine::Sqlite(sqlite) => sqlite.read(verb).await,
             Engine::Postgres(postgres) => postgres.run(verb).await,
+        })
+    }
+
+    fn counted<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(Error::Away(_)) = &result {
+            self.away.fetch_add(1, Ordering::Relaxed);
         }
+        result
     }
 
     /// Runs one transaction of an owner, and counts it if it was fenced.

@@ -14,13 +14,13 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Connection, SimpleQueryMessage, Socket};
 
 use super::error::Error;
 use super::options::PostgresOptions;
 use super::sql::{Dialect, Lock, Row, Sql, SqlValue};
+use super::sqlstate::Refusal;
 use super::tls::{Secured, Tls};
 use crate::controller::core::{RetryDelay, Time};
 
@@ -66,6 +66,15 @@ struct Failures {
     count: u32,
     retry_at: Option<Instant>,
     why: String,
+    /// To wait does not mend it.
+    is_refusal: bool,
+}
+
+impl Failures {
+    fn error(&self) -> Error {
+        let why = self.why.clone();
+        if self.is_refusal { Error::Refused(why) } else { Error::Away(why) }
+    }
 }
 
 impl Postgres {
@@ -174,7 +183,7 @@ impl Pool {
         {
             let failures = self.failures.lock();
             if failures.retry_at.is_some_and(|at| Instant::now() < at) {
-                return Err(Error::Away(failures.why.clone()));
+                return Err(failures.error());
             }
         }
         let connected = self.options.config().and_then(|config| self.wait(config.connect(self.tls.clone())));
@@ -189,9 +198,10 @@ impl Pool {
             Err(error) => {
                 failures.count = failures.count.saturating_add(1);
                 failures.retry_at = Some(Instant::now() + RECONNECT.delay(failures.count));
-                failures.why = match &error {
-                    Error::Away(why) => why.clone(),
-                    other => other.to_string(),
+                (failures.why, failures.is_refusal) = match &error {
+                    Error::Away(why) => (why.clone(), false),
+                    Error::Refused(why) => (why.clone(), true),
+                    other => (other.to_string(), false),
                 };
                 Err(error)
             }
@@ -340,20 +350,13 @@ impl From<tokio_postgres::Error> for Error {
                 std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
             return Self::Away(format!("{error}{cause}"));
         };
-        let races = [
-            &SqlState::T_R_SERIALIZATION_FAILURE,
-            &SqlState::T_R_DEADLOCK_DETECTED,
-            &SqlState::UNIQUE_VIOLATION,
-            &SqlState::FOREIGN_KEY_VIOLATION,
-        ];
-        let code = refusal.code();
-        if races.contains(&code) {
-            Self::Raced
-        } else if code.code().starts_with("22") {
-            // The value itself: to repeat it would not help.
-            Self::Conflict(format!("PostgreSQL does not store this: {}", refusal.message()))
-        } else {
-            Self::Away(format!("PostgreSQL: {} ({})", refusal.message(), code.code()))
+        let code = refusal.code().code();
+        let words = refusal.message();
+        match Refusal::of(code) {
+            Refusal::Race => Self::Raced,
+            Refusal::Passing => Self::Away(format!("PostgreSQL: {words} ({code})")),
+            Refusal::Value => Self::Conflict(format!("PostgreSQL does not store this: {words}")),
+            Refusal::Final => Self::Refused(format!("PostgreSQL: {words} ({code})")),
         }
     }
 }

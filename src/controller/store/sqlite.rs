@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, OpenFlags, params_from_iter};
+use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -457,6 +457,19 @@ impl rusqlite::ToSql for SqlValue {
 
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
-        Self::Away(error.to_string())
+        let words = error.to_string();
+        let is_passing = error.sqlite_error_code().is_none_or(|code| match code {
+            // Another statement, row or file would have to be given.
+            ErrorCode::ConstraintViolation
+            | ErrorCode::TooBig
+            | ErrorCode::TypeMismatch
+            | ErrorCode::ApiMisuse
+            | ErrorCode::ParameterOutOfRange
+            | ErrorCode::DatabaseCorrupt
+            | ErrorCode::NotADatabase
+            | ErrorCode::Unknown => false,
+            _ => true,
+        });
+        if is_passing { Self::Away(words) } else { Self::Refused(words) }
     }
 }

@@ -55,6 +55,19 @@ fn what_is_malformed_leaves_nothing() {
 }
 
 #[test]
+fn what_the_store_refuses_for_good_does_not_wait_for_it() {
+    let site = Site::ready(&["e1"]);
+    let store = rusqlite::Connection::open(site.directory("../store.db")).unwrap();
+    store.busy_timeout(seconds(5)).unwrap();
+    let trigger = "CREATE TRIGGER full BEFORE INSERT ON job BEGIN SELECT RAISE(ABORT, 'no right'); END";
+    store.execute_batch(trigger).unwrap();
+    assert!(refusal(&site, &stream(json!({}))).contains("the store refuses: no right"));
+    assert!(is_clean(&site));
+    store.execute_batch("DROP TRIGGER full").unwrap();
+    site.submit(json!({}));
+}
+
+#[test]
 fn a_key_belongs_to_one_kind_of_job() {
     let site = Site::ready(&["e1"]);
     let (_, job) = site.submit(json!({"key": "a"}));

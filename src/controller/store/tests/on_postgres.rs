@@ -25,6 +25,53 @@ async fn a_change_wakes_the_other_control_node() {
     assert_eq!(here.job(id).await.unwrap().state, JobState::Waiting);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waiting_mends_waits_and_is_counted_and_what_it_does_not_is_refused_with_its_words() {
+    let Some(site) = Site::postgres().await else { return };
+    let store = site.open().await;
+    let raise = |code: &str| {
+        let body = format!("BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '{code}'; END");
+        format!(
+            "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$; \
+             CREATE OR REPLACE TRIGGER refusing BEFORE INSERT ON job EXECUTE FUNCTION refuse()"
+        )
+    };
+    let enter = async |code: &str| {
+        let statement = raise(code);
+        store.write(move |sql| sql.batch(&statement)).await.unwrap();
+        store.submit(submission("u1"), 1000).await.unwrap_err()
+    };
+    for (at, code) in ["53100", "53300", "25006", "57P03", "08006", "40003"].into_iter().enumerate() {
+        let error = enter(code).await;
+        assert!(matches!(error, Error::Away(_)), "{code}: {error}");
+        assert_eq!(error.to_string(), format!("the store is away: PostgreSQL: no room ({code})"));
+        assert_eq!(store.times_away(), at as u64 + 1);
+    }
+    for code in ["42501", "54000", "23514"] {
+        let error = enter(code).await;
+        assert!(matches!(error, Error::Refused(_)), "{code}: {error}");
+        assert_eq!(error.to_string(), format!("the store refuses: PostgreSQL: no room ({code})"));
+    }
+    assert_eq!(store.times_away(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_without_rights_is_told_so_by_the_server() {
+    let Some(server) = server::get() else { return };
+    let url = server.new_database().await;
+    server.run("CREATE ROLE nobody_here LOGIN").await;
+    let open = async |url: &str| {
+        let options = Options::parse(url, None, Path::new("")).unwrap();
+        Store::open(&options, &"c1".into()).await
+    };
+    // The schema is there, and none of its tables is for this user.
+    let store = open(&url).await.unwrap();
+    store.write(|sql| sql.batch("GRANT USAGE ON SCHEMA meshd TO nobody_here")).await.unwrap();
+    let refused = open(&url.replace("meshd@", "nobody_here@")).await.unwrap_err();
+    assert!(matches!(refused, Error::Refused(_)), "{refused}");
+    assert!(refused.to_string().ends_with("(42501)"), "{refused}");
+}
+
 /// A transaction that has done something, and does not end before it is told to.
 struct Held {
     release: std::sync::mpsc::Sender<()>,

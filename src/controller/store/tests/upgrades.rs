@@ -61,7 +61,7 @@ async fn a_step_that_fails_leaves_the_former_schema(site: Site) {
     drop(open(&site, STEPS).await.unwrap());
     assert!(matches!(
         open(&site, later(&[Step { min_reader: 1, apply: fail }])).await,
-        Err(Error::Away(_))
+        Err(Error::Refused(_))
     ));
     let store = open(&site, later(&[ADDS])).await.unwrap();
     sql(&store, "UPDATE job SET mood = 'good'").await;
