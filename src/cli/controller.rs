@@ -30,6 +30,8 @@ pub(super) enum ControllerVerb {
     Pause,
     /// Start jobs again
     Resume,
+    /// Say that the clock is right: by one that is a day ahead of what the store has seen nothing is deleted
+    ConfirmClock,
     /// Delete now what runners have left on the instances
     Cleanup,
     /// Write a copy of the store into a file on the control node (SQLite)
@@ -88,6 +90,7 @@ impl ControllerVerb {
             Self::Policy { dry_run } => Operation::new("policy.run").with("dry_run", dry_run),
             Self::Pause => Operation::new("pause"),
             Self::Resume => Operation::new("resume"),
+            Self::ConfirmClock => Operation::new("clock.confirm"),
             Self::Cleanup => Operation::new("cleanup"),
             Self::Backup { file } => Operation::new("backup").with("path", absolute(&file)?),
         };

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::core::{Explanation, Instance, Job, Progress, Time, unfit, unusable};
 use super::driver::{JobDriver, rfc3339};
-use super::store::{JobDetail, JobRow, Kept, Overview, RecapPage};
+use super::store::{Clock, JobDetail, JobRow, Kept, Overview, RecapPage};
 use super::stream::HostStats;
 
 /// All instances with their loads.
@@ -196,6 +196,15 @@ fn host_counts(page: &RecapPage) -> Value {
             "unreachable": counts.unreachable,
             "kept": page.kept,
         })
+    })
+}
+
+/// The store's clock, and whether it is believed.
+pub(super) fn clock(clock: &Clock) -> Value {
+    json!({
+        "now": rfc3339(clock.now),
+        "latest": rfc3339(clock.record.latest),
+        "doubted": clock.is_doubted(),
     })
 }
 

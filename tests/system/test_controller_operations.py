@@ -5,12 +5,14 @@ import json
 import os
 import shutil
 import sqlite3
+import struct
 import subprocess
 import time
 
 import pytest
 
 from client import ControlError
+from controller_pair import Pair
 from mesh import MESHCTL, MESHD, RECEPTORCTL, environment, until
 from test_controller import ask, ended, job, runner, submit, wrote
 
@@ -319,6 +321,41 @@ def test_what_is_over_is_deleted_and_what_belongs_to_nothing_is_released(mesh, t
     until("the child of no job to be released", lambda: child not in control.command("work list"))
     assert ask(control, "cleanup") == {"instances": ["control"]}
     until("nothing to be left", lambda: control.command("work list") == {})
+
+
+def test_a_clock_that_is_years_ahead_deletes_nothing(mesh, tmp_path):
+    # Housekeeping looks ten times as often as the shortest time for which something is kept.
+    control = hybrid(mesh, tmp_path, cleanupevery="0s", payloadretention="2s", outputretention="24h", jobretention="24h")
+    _, old = submit(control, ident="old")
+    ended(control, old)
+    until("its payload to be over", lambda: job(control, old)["payload_until"] is None)
+    clock = tmp_path / "clock"
+    clock.write_bytes(bytes(8))
+
+    def set_clock(years):
+        # Its page is mapped, so the file keeps its length.
+        with open(clock, "r+b") as file:
+            file.write(struct.pack("l", years * 365 * 86400))
+
+    set_clock(5)
+    control.variables = {"LD_PRELOAD": str(Pair.compile(tmp_path / "skewed_clock.so")), "SKEWED_CLOCK": str(clock)}
+    control.restart()
+    doubted = lambda: ask(control, "ping")["clock"]["doubted"]  # noqa: E731
+    until("the clock to be doubted", lambda: "nothing is deleted by it" in control.log())
+    _, new = submit(control, ident="new")
+    ended(control, new)
+    assert doubted() and job(control, old)["state"] == "successful" and wrote("old", 1) in output(control, old)
+    # It is set right while the node runs: everything goes on, by the right time.
+    set_clock(0)
+    until("the clock to be believed", lambda: not doubted())
+    assert job(control, old)["state"] == "successful"
+    set_clock(5)
+    control.restart()
+    until("the clock to be doubted", doubted)
+    confirmed = subprocess.run([MESHCTL, "--socket", control.socket, "controller", "confirm-clock"], capture_output=True, text=True, timeout=60)
+    assert confirmed.returncode == 0 and json.loads(confirmed.stdout)["doubted"] is False, confirmed
+    until("the history to be over", lambda: refused(control, "job.get", id=old)["code"] == "not_found")
+    assert "clock.confirm" in [op for _, op, _ in audited(control)], audited(control)
 
 
 def test_a_check_looks_at_store_credentials_and_work_types(alone, tmp_path):

@@ -9,10 +9,12 @@
 //!   `explain`: why a job waits.
 //! - `job`, `attempt`, `state`: the life cycles; `driven`: reports of the owner; `verdict`: how an attempt
 //!   ended.
-//! - `lease`: who may write; `loss`: who is lost, and who inherits; `text`: what other programs wrote.
+//! - `lease`: who may write; `loss`: who is lost, and who inherits; `clock`: whether the clock is believed; `text`: what
+//!   other programs wrote.
 
 mod attempt;
 mod capacity;
+mod clock;
 mod driven;
 mod explain;
 mod fit;
@@ -34,6 +36,7 @@ mod verdict;
 
 pub use self::attempt::{Attempt, ChildId, Duty, Progress};
 pub use self::capacity::{Adjustment, Capacities, Cpus, MEMORY_RESERVE, Rates, memory_from_override};
+pub use self::clock::{ClockRecord, Doubt};
 pub use self::driven::Driven;
 pub use self::explain::{Check, Explanation, GroupAnswer, InstanceAnswer, explain};
 pub use self::fit::{Why, unfit, unusable};

@@ -25,6 +25,7 @@ impl Service {
         let mut suspects = Suspects::new();
         let mut cleaned = Instant::now();
         let mut is_first = true;
+        let mut is_doubted = false;
         loop {
             let bounds = self.driver.options().bounds;
             let kept = [bounds.payload_retention, bounds.output_retention, bounds.job_retention];
@@ -44,7 +45,7 @@ impl Service {
                     self.drop_unwanted_payloads().await?;
                     is_first = false;
                 }
-                self.drop_what_is_over(&bounds).await?;
+                self.drop_what_is_over(&bounds, &mut is_doubted).await?;
                 self.clear_orphans(&mut suspects).await
             };
             let kept = tokio::select! {

@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::super::core::Time;
-use super::super::driver::parsed;
+use super::super::driver::{parsed, rfc3339};
 use super::super::options::Bounds;
 use super::super::service::Service;
-use super::super::store::{Error, Holding, Kept};
+use super::super::store::{Clock, Error, Holding, Kept};
 
 /// Jobs that are looked at in one transaction.
 const AT_ONCE: u32 = 200;
@@ -17,8 +17,20 @@ const AUDIT_KEPT: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 const AUDIT_AT_ONCE: u32 = 1_000;
 
 impl Service {
-    pub(super) async fn drop_what_is_over(&self, bounds: &Bounds) -> Result<(), Error> {
-        let now = self.driver.store.now().await?;
+    /// By a clock that is doubted nothing is over: then only outputs that are too many are deleted.
+    pub(super) async fn drop_what_is_over(
+        &self,
+        bounds: &Bounds,
+        was_doubted: &mut bool,
+    ) -> Result<(), Error> {
+        let clock = self.driver.store.look_at_clock().await?;
+        let now = clock.now;
+        if std::mem::replace(was_doubted, clock.is_doubted()) != clock.is_doubted() {
+            say(&clock);
+        }
+        if clock.is_doubted() {
+            return self.drop_most(now, bounds.output_limit).await;
+        }
         let before =
             |kept: Duration| Time(now.0.saturating_sub(i64::try_from(kept.as_millis()).unwrap_or(i64::MAX)));
         let mut over = Copies::new(self, Kept::Payload, before(bounds.payload_retention));
@@ -100,6 +112,19 @@ impl Service {
 
     async fn let_go(&self, held: &Holding, gone: &'static [Kept]) -> Result<(), Error> {
         self.driver.store.let_go_unit(self.driver.node.clone(), held.unit.clone(), gone).await.map(drop)
+    }
+}
+
+fn say(clock: &Clock) {
+    let [now, latest] = [clock.now, clock.record.latest].map(rfc3339);
+    match clock.is_doubted() {
+        true => tracing::warn!(
+            %now, %latest,
+            "the clock is more than a day ahead of the latest time that the store has seen: nothing is deleted by it, \
+             and no pending job times out, until it has run for a day; if it is right, `meshctl controller \
+             confirm-clock` says so"
+        ),
+        false => tracing::info!(%now, "the clock is believed again"),
     }
 }
 

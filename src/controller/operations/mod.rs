@@ -116,6 +116,10 @@ impl Service {
                 self.driver.store.set_paused(audit(""), is_pause).await?;
                 Ok(json!({"paused": is_pause}))
             }
+            "clock.confirm" => {
+                asked.end()?;
+                Ok(answers::clock(&self.driver.store.confirm_clock(audit("")).await?))
+            }
             "instance.list" => {
                 asked.end()?;
                 let overview = self.driver.store.overview().await?;
@@ -234,10 +238,12 @@ impl Service {
     /// What is here, and how it stands: nodes and groups by name, none of them while the store is away.
     async fn ping(&self) -> Result<Value, Refused> {
         let store = &self.driver.store;
-        let seen = async { Ok::<_, Error>((store.is_paused().await?, store.overview().await?)) };
-        let (paused, overview, error) = match seen.await {
-            Ok((paused, overview)) => (Some(paused), Some(overview), None),
-            Err(error) => (None, None, Some(error.to_string())),
+        let seen = async {
+            Ok::<_, Error>((store.is_paused().await?, store.overview().await?, store.clock().await?))
+        };
+        let (paused, overview, clock, error) = match seen.await {
+            Ok((paused, overview, clock)) => (Some(paused), Some(overview), Some(clock), None),
+            Err(error) => (None, None, None, Some(error.to_string())),
         };
         let nodes = overview.iter().flat_map(|overview| answers::instances(overview, &self.driver));
         let nodes = nodes.map(|one| {
@@ -263,6 +269,7 @@ impl Service {
             "active_node": self.driver.node.to_string(),
             "install": format!("{:08x}", self.driver.install),
             "paused": paused,
+            "clock": clock.as_ref().map(answers::clock),
             "store": store_state(&self.driver.options(), error, store.times_away()),
             "nodes": by_name(nodes.collect(), "node"),
             "groups": by_name(groups.collect(), "name"),

@@ -4,7 +4,8 @@
 //! `core`: a verb loads it, lets the core change it, and saves the difference, so the rules are the same on
 //! both databases and in simulations. No payload and no credential enters it: it holds headers.
 //!
-//! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `recaps`, `holders`, `projects`, `audit`: the verbs.
+//! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `recaps`, `holders`, `projects`, `audit`,
+//!   `clock`: the verbs.
 //! - `jobs`, `instances`, `groups`, `scene`: the core's types as rows; `schema`: the tables.
 //! - `sql`: one transaction over either database; `sqlite`, `postgres`, `sqlstate`: the two of them; `reserve`: what SQLite can still
 //!   write on a full disk; `options`: which database; `inspect`: a look from outside.
@@ -13,6 +14,7 @@
 //! [`Error::Fenced`]: its caller stands down. docs/controller-store.md describes the data for operators.
 
 mod audit;
+mod clock;
 mod drive;
 mod error;
 mod groups;
@@ -40,10 +42,12 @@ mod tls;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
 pub use self::audit::Audit;
+pub use self::clock::Clock;
 pub use self::drive::Figures;
 pub use self::error::Error;
 pub use self::groups::GroupRecord;
@@ -139,6 +143,15 @@ impl Store {
     /// The store's clock: the database's, or with SQLite one that never goes back while the process runs.
     pub async fn now(&self) -> Result<Time, Error> {
         self.read(|sql| Ok(sql.now())).await
+    }
+
+    /// How far the system's clock was set back since the store was opened. The store's own did not follow, except with
+    /// PostgreSQL.
+    fn set_back(&self) -> Duration {
+        match &*self.engine {
+            Engine::Sqlite(sqlite) => sqlite.set_back(),
+            Engine::Postgres(_) => Duration::ZERO,
+        }
     }
 
     /// The number that tells this install from others, 32 hex digits.

@@ -6,7 +6,7 @@ use super::error::Error;
 use super::jobs::{self, StoredJob};
 use super::registry::{self, Registry};
 use super::sql::Sql;
-use super::{Store, owners};
+use super::{Store, clock, owners};
 use crate::controller::core::{
     Claim, Explanation, Fence, Group, Instance, InstanceName, JobId, JobState, Loads, Need, PendingJob,
     Scene, Time, explain,
@@ -34,7 +34,11 @@ impl Loadout {
         let mut jobs = jobs::load(sql, jobs::OPEN, &[], false)?;
         jobs::load_words(sql, &mut jobs)?;
         let live = owners::live(sql)?;
-        let pending = pending(sql, &jobs, &live)?;
+        let mut pending = pending(sql, &jobs, &live)?;
+        if clock::is_doubted(sql)? {
+            // Nobody has waited for too long by a clock that nobody believes.
+            pending.iter_mut().for_each(|job| job.pending_timeout = None);
+        }
         Ok(Self {
             instances: instances.into_iter().map(|record| record.instance).collect(),
             groups: groups.into_iter().map(|record| record.group).collect(),

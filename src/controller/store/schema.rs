@@ -6,7 +6,7 @@
 use super::error::Error;
 use super::sql::{Dialect, Lock, Sql, insert, values};
 use crate::controller::core::Group;
-use crate::controller::store::groups;
+use crate::controller::store::{clock, groups};
 use crate::controller::stream::MOST_HOSTS;
 
 /// One step forward.
@@ -22,8 +22,11 @@ pub(super) struct Step {
 const OLDEST_POSTGRES: i64 = 130_000;
 
 /// All steps; the first one makes schema 1.
-pub(super) const STEPS: &[Step] =
-    &[Step { min_reader: 1, apply: create }, Step { min_reader: 1, apply: bound_recaps }];
+pub(super) const STEPS: &[Step] = &[
+    Step { min_reader: 1, apply: create },
+    Step { min_reader: 1, apply: bound_recaps },
+    Step { min_reader: 1, apply: clock::begin },
+];
 
 /// Brings the store up to date, under a lock.
 ///

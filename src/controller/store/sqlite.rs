@@ -111,6 +111,11 @@ impl Sqlite {
         tokio::task::spawn_blocking(work).await.map_err(|error| Error::Away(error.to_string()))?
     }
 
+    /// How far the system's clock was set back since the start.
+    pub(super) fn set_back(&self) -> Duration {
+        self.clock.set_back()
+    }
+
     pub(super) async fn backup(&self, to: &Path) -> Result<(), Error> {
         let (from, to) = (self.path.clone(), to.to_owned());
         let work = move || copy(&open_reader(&from)?, &to);
@@ -262,6 +267,8 @@ struct Clock {
     runtime: Option<Handle>,
     started: tokio::time::Instant,
     wall: i64,
+    /// The system's own, to which nothing is done here.
+    began: Instant,
 }
 
 impl Clock {
@@ -270,7 +277,13 @@ impl Clock {
             runtime: Handle::try_current().ok(),
             started: tokio::time::Instant::now(),
             wall: jiff::Timestamp::now().as_millisecond(),
+            began: Instant::now(),
         }
+    }
+
+    fn set_back(&self) -> Duration {
+        let expected = Time(self.wall) + self.began.elapsed();
+        expected.since(Time(jiff::Timestamp::now().as_millisecond()))
     }
 
     fn now(&self) -> Time {
@@ -458,18 +471,26 @@ impl rusqlite::ToSql for SqlValue {
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
         let words = error.to_string();
-        let is_passing = error.sqlite_error_code().is_none_or(|code| match code {
-            // Another statement, row or file would have to be given.
-            ErrorCode::ConstraintViolation
+        let is_passing = match &error {
+            rusqlite::Error::SqliteFailure(failure, _) => is_passing(failure.code),
+            // A statement of ours.
+            _ => false,
+        };
+        if is_passing { Self::Away(words) } else { Self::Refused(words) }
+    }
+}
+
+/// Whether the same transaction may work later. It does not if another statement, row or file would have to be given.
+fn is_passing(code: ErrorCode) -> bool {
+    !matches!(
+        code,
+        ErrorCode::ConstraintViolation
             | ErrorCode::TooBig
             | ErrorCode::TypeMismatch
             | ErrorCode::ApiMisuse
             | ErrorCode::ParameterOutOfRange
             | ErrorCode::DatabaseCorrupt
             | ErrorCode::NotADatabase
-            | ErrorCode::Unknown => false,
-            _ => true,
-        });
-        if is_passing { Self::Away(words) } else { Self::Refused(words) }
-    }
+            | ErrorCode::Unknown
+    )
 }

@@ -1,6 +1,7 @@
 //! Tables of required behaviour, then random histories checked by an independent implementation of the rules.
 
 mod capacity;
+mod clock;
 mod explanations;
 mod histories;
 mod impact;

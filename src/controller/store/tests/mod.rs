@@ -1,5 +1,6 @@
 //! One suite against both databases: every test in `both!` runs on SQLite and on PostgreSQL.
 
+mod clock;
 mod jobs;
 mod lists;
 mod measure;

@@ -1,0 +1,100 @@
+//! What the store remembers of its own clock, in `meta`: whether something may be deleted by it is the core's decision.
+
+use std::time::Duration;
+
+use super::audit::Audit;
+use super::error::Error;
+use super::sql::{Sql, from_json, to_json};
+use super::{Store, schema};
+use crate::controller::core::{ClockRecord, Time};
+
+const KEY: &str = "clock";
+
+/// The store's clock, and what is remembered of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clock {
+    /// What it says. If the system's clock was set back since the store was opened, this is behind [`Store::now`].
+    pub now: Time,
+    /// What is remembered.
+    pub record: ClockRecord,
+}
+
+impl Clock {
+    /// Whether nothing may be deleted by it.
+    pub fn is_doubted(&self) -> bool {
+        self.record.doubts(self.now)
+    }
+}
+
+impl Store {
+    /// The clock as it is.
+    pub async fn clock(&self) -> Result<Clock, Error> {
+        let set_back = self.set_back();
+        self.read(move |sql| {
+            let now = earlier(sql.now(), set_back);
+            Ok(Clock { now, record: record(sql)?.unwrap_or(ClockRecord::believed(now)) })
+        })
+        .await
+    }
+
+    /// Looks at the clock, and remembers what it says.
+    pub async fn look_at_clock(&self) -> Result<Clock, Error> {
+        let set_back = self.set_back();
+        let look = move |sql: &mut dyn Sql| {
+            let now = earlier(sql.now(), set_back);
+            let before = record(sql)?;
+            let after = before.map_or(ClockRecord::believed(now), |before| before.looked_at(now));
+            let is_news = before.is_none_or(|before| after.is_news(&before));
+            Ok((Clock { now, record: after }, is_news))
+        };
+        let (clock, is_news) = self.read(look).await?;
+        if is_news {
+            let save = move |sql: &mut dyn Sql| {
+                let (clock, _) = look(sql)?;
+                schema::set(sql, KEY, &to_json(&clock.record))?;
+                Ok(clock)
+            };
+            return self.write(save).await;
+        }
+        Ok(clock)
+    }
+
+    /// An operator says that the clock is right.
+    pub async fn confirm_clock(&self, audit: Audit) -> Result<Clock, Error> {
+        let set_back = self.set_back();
+        self.write(move |sql| {
+            audit.clone().insert(sql)?;
+            let now = earlier(sql.now(), set_back);
+            let record = ClockRecord::believed(now);
+            schema::set(sql, KEY, &to_json(&record))?;
+            sql.announce();
+            Ok(Clock { now, record })
+        })
+        .await
+    }
+}
+
+fn earlier(now: Time, by: Duration) -> Time {
+    Time(now.0.saturating_sub(i64::try_from(by.as_millis()).unwrap_or(i64::MAX)))
+}
+
+fn record(sql: &mut dyn Sql) -> Result<Option<ClockRecord>, Error> {
+    schema::get(sql, KEY)?.map(|text| from_json(&text)).transpose()
+}
+
+/// Whether nobody's time may be over by the transaction's clock.
+pub(super) fn is_doubted(sql: &mut dyn Sql) -> Result<bool, Error> {
+    let now = sql.now();
+    Ok(record(sql)?.is_some_and(|record| record.doubts(now)))
+}
+
+/// Begins to remember the clock of a store that has a history, by the latest time in it.
+pub(super) fn begin(sql: &mut dyn Sql) -> Result<(), Error> {
+    let latest = "SELECT max(t) FROM (SELECT max(created) AS t FROM job UNION ALL SELECT max(finished) FROM job \
+         UNION ALL SELECT max(at) FROM audit) AS times";
+    let latest: Option<Time> = sql.query(latest, &[])?.remove(0).take()?;
+    match latest {
+        Some(latest) => schema::set(sql, KEY, &to_json(&ClockRecord::believed(latest))),
+        None => Ok(()),
+    }
+}
