@@ -45,13 +45,15 @@ const ARROWS: [(&str, &[&str]); 17] = [
 ];
 
 /// What `config` may name of the rooms: their options and the values in them.
-const OPTIONS: [&str; 23] = [
+const OPTIONS: [&str; 26] = [
     "controller::options",
     "duration",
     "mesh::LinkPolicy",
     "mesh::firewall::Action",
+    "mesh::firewall::Names",
     "mesh::firewall::Pattern",
     "mesh::firewall::Rule",
+    "mesh::firewall::decide",
     "service::IpRouterOptions",
     "telemetry::LogLevel",
     "tls::ClientOptions",
@@ -65,6 +67,7 @@ const OPTIONS: [&str; 23] = [
     "work::CommandType",
     "work::PythonPlugin",
     "work::Quota",
+    "work::Reach",
     "work::kubernetes::options",
     "work::limits::Limits",
     "work::limits::MaxStdout",

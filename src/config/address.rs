@@ -47,6 +47,12 @@ impl HostPort {
         }
     }
 
+    /// Whether only this machine reaches it.
+    pub(super) fn is_loopback(&self) -> bool {
+        let address: Option<IpAddr> = self.host.parse().ok();
+        address.map_or(self.host == THIS_MACHINE, |address| address.is_loopback())
+    }
+
     /// Reads what to listen on: `port`, `:port` or `host:port`.
     pub(super) fn to_listen(text: &str) -> Result<Self, &'static str> {
         match text.rsplit_once(':') {

@@ -147,6 +147,22 @@ impl<'a> Reader<'a> {
         Reader { item: self.item, parameter, environment: self.environment, report: self.report }
     }
 
+    /// Reads a map as if it were a directive of its own, which names its parameters.
+    pub(super) fn nested<S: Settings>(
+        &mut self,
+        given: &Located,
+        directive: &'static Directive,
+    ) -> Option<S::Value> {
+        let errors = self.report.errors.len();
+        let mut item = Item::of(directive, self.item.at(given.position));
+        for (name, value) in given.entries() {
+            item.put(Some(name.name()), value.clone(), self.report);
+        }
+        let item = item.complete(self.report);
+        let read = S::read(&mut Reader::new(&item, self.environment, self.report));
+        read.filter(|_| self.report.errors.len() == errors)
+    }
+
     /// True if another parameter says more than leaving it out.
     pub(super) fn is_given(&self, parameter: &str) -> bool {
         self.item.is_given(parameter)

@@ -58,7 +58,7 @@ const MISSING: &str = " [no effect]";
 fn write_directive(text: &mut String, directive: &Directive) {
     let note = if directive.without_effect.is_some() { MISSING } else { "" };
     let _ = writeln!(text, "\n  --{}: {}{note}", directive.name, directive.help());
-    for parameter in &directive.parameters {
+    for parameter in directive.current() {
         let note = if parameter.without_effect { MISSING } else { "" };
         let name = format!("{}={}", parameter.name, parameter.kind.placeholder());
         let _ = writeln!(text, "      {name:<32} {}{}{note}", parameter.help(), notes(parameter));
@@ -131,7 +131,7 @@ fn write_section(text: &mut String, directive: &Directive) {
         return;
     }
     let _ = writeln!(text, "\n| Parameter | Value | Default | |\n|---|---|---|---|");
-    for parameter in &directive.parameters {
+    for parameter in directive.current() {
         let name = format!("`{}`{}", parameter.name, if parameter.bare { "\\*" } else { "" });
         let default = match parameter.default {
             Some(default) => format!("`{default}`"),

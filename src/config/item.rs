@@ -40,7 +40,7 @@ impl Item {
         Self::of(directive, Source::Implicit.at(0)).complete(&mut Report::default())
     }
 
-    fn of(directive: &'static Directive, at: Location) -> Self {
+    pub(super) fn of(directive: &'static Directive, at: Location) -> Self {
         Self { directive, at, settings: BTreeMap::new(), refused: Vec::new() }
     }
 
@@ -97,7 +97,7 @@ impl Item {
     }
 
     fn parameter(&self, name: Option<&str>, given: &Located) -> Result<&'static Parameter, String> {
-        let known: Vec<_> = self.directive.parameters.iter().map(|parameter| parameter.name).collect();
+        let known: Vec<_> = self.directive.current().map(|parameter| parameter.name).collect();
         match name {
             Some(name) => self.directive.parameter(name).ok_or_else(|| unknown_parameter(name, &known)),
             None if known.is_empty() => Err(format!("takes no parameters, but {} was given", given.show())),

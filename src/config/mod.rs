@@ -15,6 +15,7 @@ pub mod components;
 mod declare;
 pub mod directives;
 pub mod error;
+mod exposed;
 mod firewall;
 mod help;
 mod item;
@@ -30,6 +31,7 @@ pub use address::{HostPort, WsUrl};
 pub use components::ControlListener;
 pub use directives::{Component, Config, DIRECTIVES, Link};
 pub use error::{ConfigError, ConfigErrors, Location, Source, Warning};
+pub use exposed::ADVICE;
 pub use help::{help, reference};
 pub use reload::{NotReloadable, ReloadPlan, plan};
 
@@ -200,7 +202,10 @@ fn assemble(mut items: Vec<Item>, environment: &Environment, report: &mut Report
         let implicit = DIRECTIVES.iter().find(|directive| directive.name == Node::NAME && !given(directive));
         items.extend(implicit.map(Item::implicit));
     }
-    directives::build(&items, environment, report)
+    let mut config = directives::build(&items, environment, report);
+    directives::runner::settle(&mut config, &items, report);
+    exposed::warn(&config, &items, report);
+    config
 }
 
 #[cfg(test)]

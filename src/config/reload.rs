@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::components::Profile;
 use super::directives::node::Node;
 use super::directives::{Component, Config};
-use crate::controller::options::ControllerOptions;
+use crate::controller::options::{ControllerOptions, OwnRunner};
 use crate::mesh::firewall::Rule;
 use crate::telemetry::LogLevel;
 use crate::work::Quota;
@@ -111,7 +111,8 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
         stream_buffers: changed(&old.node.stream_buffers, stream_buffers),
         work_types: !same(&old.work_commands, &new.work_commands)
             || !same(&old.work_kubernetes, &new.work_kubernetes)
-            || !same(&old.work_python, &new.work_python),
+            || !same(&old.work_python, &new.work_python)
+            || own_runner(old) != own_runner(new),
         tls: !same(&old.tls_servers, &new.tls_servers) || !same(&old.tls_clients, &new.tls_clients),
         signing: old.work_signing != new.work_signing,
         verification: old.work_verification != new.work_verification,
@@ -153,6 +154,11 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
     } else {
         Ok(())
     }
+}
+
+/// What a controller runs on this node itself.
+fn own_runner(config: &Config) -> Option<&OwnRunner> {
+    config.controller.as_ref().map(|controller| &controller.runner)
 }
 
 /// What of a controller only a restart can change.

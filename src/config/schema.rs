@@ -84,6 +84,8 @@ pub struct Parameter {
     pub bare: bool,
     /// True if this version makes no use of it.
     pub without_effect: bool,
+    /// True if only configurations of earlier versions have it.
+    pub former: bool,
     /// Its declaration's comment: the first line is the help text, the rest is for the reference.
     pub docs: &'static [&'static str],
 }
@@ -100,6 +102,7 @@ impl Parameter {
             required: false,
             bare: false,
             without_effect: false,
+            former: false,
             docs,
         }
     }
@@ -177,6 +180,11 @@ impl Directive {
     /// The directive of this name in any case.
     pub fn find(name: &str) -> Option<&'static Self> {
         DIRECTIVES.iter().find(|directive| directive.name.eq_ignore_ascii_case(name))
+    }
+
+    /// Its parameters, without those of earlier versions.
+    pub fn current(&self) -> impl Iterator<Item = &Parameter> {
+        self.parameters.iter().filter(|parameter| !parameter.former)
     }
 
     /// The parameter of this name in any case.

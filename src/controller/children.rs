@@ -46,7 +46,7 @@ impl RegistryChildren {
             unit_id: Some(unit),
             ..SubmitRequest::default()
         };
-        let mut submission = self.0.submit(request, Caller::local()).await?;
+        let mut submission = self.0.submit_child(request).await?;
         let sent = async {
             if !input.head.is_empty() {
                 submission.write(&input.head).await?;

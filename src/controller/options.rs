@@ -6,6 +6,7 @@ use std::time::Duration;
 pub use super::core::{NodeType, OnLoss};
 use crate::mesh::firewall::Pattern;
 use crate::wire::ServiceName;
+use crate::work::CommandType;
 
 /// Heartbeats that an owner may miss before it is lost, at least.
 pub const LEAST_HEARTBEATS: u32 = 3;
@@ -32,7 +33,9 @@ pub struct ControllerOptions {
     pub store_password_file: Option<PathBuf>,
     /// Directory of credentials.
     pub credentials: Option<PathBuf>,
-    /// The work types of children.
+    /// What runs children on this node itself.
+    pub runner: OwnRunner,
+    /// The work types of the others.
     pub child_types: ChildTypes,
     /// Where children make their directories.
     pub run_dir: PathBuf,
@@ -64,11 +67,28 @@ pub struct ControllerOptions {
     pub peers: Peers,
 }
 
-/// The work types of children, by their names.
+/// What runs children on their owner itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnRunner {
+    /// A program that nobody but the controller starts.
+    Program(Box<CommandType>),
+    /// A work type of this name, as before there was such a program.
+    WorkType(String),
+}
+
+impl OwnRunner {
+    /// The work type of these children.
+    pub fn work_type(&self) -> &str {
+        match self {
+            Self::Program(kind) => &kind.name,
+            Self::WorkType(name) => name,
+        }
+    }
+}
+
+/// The work types of children elsewhere, by their names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChildTypes {
-    /// On the owner itself.
-    pub local: String,
     /// On another instance.
     pub runner: String,
     /// In a cluster with a credential.

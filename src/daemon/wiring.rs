@@ -12,6 +12,7 @@ use crate::config::directives::links::WebSocketPeer;
 use crate::config::directives::services::RemoteNode;
 use crate::config::directives::work::{WorkSigning, WorkVerification};
 use crate::config::{Config, HostPort, Link};
+use crate::controller::options::OwnRunner;
 use crate::mesh::{LinkPolicy, Options};
 use crate::node::{LinkSpec, NodeOptions};
 use crate::stream::Streams;
@@ -138,11 +139,15 @@ pub(super) fn tls_profiles(config: &Config, in_use: &Profiles) -> Result<Arc<Pro
     in_use.prepare(servers, config.tls_clients.iter().cloned(), &config.node.id).map(Arc::new)
 }
 
-/// All work types of the configuration.
+/// All work types of the configuration, and the one of a controller's own runner.
 pub(super) fn work_types(config: &Config) -> Vec<CommandType> {
     let kubernetes = config.work_kubernetes.iter().map(pods);
     let commands = config.work_commands.iter().chain(&config.work_python).cloned();
-    commands.chain(kubernetes).collect()
+    let own = config.controller.iter().filter_map(|controller| match &controller.runner {
+        OwnRunner::Program(kind) => Some(CommandType::clone(kind)),
+        OwnRunner::WorkType(_) => None,
+    });
+    commands.chain(kubernetes).chain(own).collect()
 }
 
 #[cfg(feature = "kubernetes")]

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::WorkError;
+use super::jobs::is_admin;
 use super::kubernetes::options::KubernetesType;
 use super::limits::Limits;
+use super::{Caller, WorkError};
 
 /// A configured work type that runs a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct CommandType {
     pub allow_runtime_params: bool,
     /// Whether requests from afar need a signature.
     pub verify_signature: bool,
+    /// Who may start units of it.
+    pub reach: Reach,
     /// The Python plugin that the program is to call, for types of that kind.
     pub plugin: Option<PythonPlugin>,
     /// Bounds and surroundings of its units.
@@ -30,6 +33,27 @@ pub struct CommandType {
     pub pods: Option<Box<KubernetesType>>,
     /// Why nothing of this type can run here: it is known, not advertised, and submissions are refused.
     pub cannot_run: Option<&'static str>,
+}
+
+/// Who may start units of a work type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Every node of the mesh, to which it is advertised, and every client.
+    Mesh,
+    /// Those who may do everything here: the Unix socket, and clients of a TCP port with a certificate.
+    Operators,
+    /// This node's controller. To everybody else there is no such type.
+    Controller,
+}
+
+impl Reach {
+    pub(super) fn admits(self, caller: &Caller) -> bool {
+        match self {
+            Self::Mesh => true,
+            Self::Operators => is_admin(caller),
+            Self::Controller => false,
+        }
+    }
 }
 
 /// A function of a plugin that `receptor-python-worker` loads.
@@ -46,6 +70,9 @@ pub struct PythonPlugin {
 /// The program that calls plugins, looked up on PATH.
 pub const PYTHON_WORKER: &str = "receptor-python-worker";
 
+/// The name in the status of units that a controller runs on its own node.
+pub const RUNNER: &str = "controller-runner";
+
 impl CommandType {
     /// A type that runs a program, without arguments, bounds or signatures.
     pub fn new(name: impl Into<String>, command: impl Into<String>) -> Self {
@@ -55,6 +82,7 @@ impl CommandType {
             params: String::new(),
             allow_runtime_params: false,
             verify_signature: false,
+            reach: Reach::Mesh,
             plugin: None,
             limits: Limits::default(),
             pods: None,
@@ -69,8 +97,19 @@ impl CommandType {
 
     /// A type whose units run as pods.
     pub fn pods(kind: KubernetesType) -> Self {
-        let verify_signature = kind.verify_signature;
-        Self { verify_signature, ..Self { pods: Some(Box::new(kind.clone())), ..Self::new(kind.name, "") } }
+        let (name, verify_signature, reach) = (kind.name.clone(), kind.verify_signature, kind.reach());
+        Self { verify_signature, reach, pods: Some(Box::new(kind)), ..Self::new(name, "") }
+    }
+
+    /// What a controller runs on its own node: nobody else can start it, and nobody hears of it.
+    pub fn runner(command: impl Into<String>, params: impl Into<String>, limits: Limits) -> Self {
+        Self {
+            params: params.into(),
+            allow_runtime_params: true,
+            reach: Reach::Controller,
+            limits,
+            ..Self::new(RUNNER, command)
+        }
     }
 
     /// A type that is configured and cannot run here, and why.

@@ -22,6 +22,9 @@ pub enum WorkError {
         /// What is missing.
         why: &'static str,
     },
+    /// The work type is not for this caller.
+    #[error("work type {0} is for this node's own operators: they submit to it over its Unix socket")]
+    OperatorsOnly(String),
     /// The controller refuses a submission, for this cause.
     #[error("controller: {0}")]
     Job(String),

@@ -21,8 +21,9 @@ use super::cgroup::{Cgroup, Cgroups};
 use super::kubernetes::options::KubernetesType;
 use super::runner::{SpawnerHandle, kill_survivors};
 use super::status::{CommandExtra, Extra, REMOTE, Status};
+use super::unit::UnitId;
 use super::units::{Entry, Units};
-use super::{CommandType, OpenError, WorkError};
+use super::{Caller, CommandType, OpenError, RUNNER, Reach, WorkError};
 use crate::os::watch::{Subscription, WatchFlags, Watcher};
 use crate::wire::WorkCommand;
 
@@ -42,6 +43,8 @@ pub(crate) struct Local {
     /// Looked for when the first unit needs one.
     cgroups: OnceLock<Option<Cgroups>>,
     cancel_grace: Duration,
+    /// Which units are children of jobs.
+    is_child: Option<fn(&UnitId) -> bool>,
 }
 
 impl Local {
@@ -54,6 +57,7 @@ impl Local {
         types: Vec<CommandType>,
         runner_exe: PathBuf,
         cancel_grace: Duration,
+        is_child: Option<fn(&UnitId) -> bool>,
     ) -> Result<Arc<Self>, OpenError> {
         let types = ArcSwap::from_pointee(type_table(types)?);
         let spawner = SpawnerHandle::start(runner_exe.clone())
@@ -67,6 +71,7 @@ impl Local {
             pidfds: Semaphore::new((crate::os::rlimit::open_files() / 2).min(Semaphore::MAX_PERMITS)),
             cgroups: OnceLock::new(),
             cancel_grace,
+            is_child,
         };
         Ok(Arc::new(local))
     }
@@ -74,7 +79,7 @@ impl Local {
     /// The types that can run, as advertisements list them.
     pub(crate) fn work_commands(&self) -> Vec<WorkCommand> {
         let types = self.types.load();
-        let types = types.values().filter(|kind| kind.cannot_run.is_none());
+        let types = types.values().filter(|kind| kind.cannot_run.is_none() && kind.reach == Reach::Mesh);
         types
             .map(|kind| WorkCommand { work_type: kind.name.clone(), secure: kind.verify_signature })
             .collect()
@@ -98,6 +103,24 @@ impl Local {
     /// Whether requests about units of a type need a signature.
     pub(crate) fn verifies(&self, work_type: &str) -> bool {
         self.types.load().get(work_type).is_some_and(|kind| kind.verify_signature)
+    }
+
+    /// Whether other nodes may have units of a type, or of one that is not configured.
+    pub(crate) fn is_open(&self, work_type: &str) -> bool {
+        self.types.load().get(work_type).is_none_or(|kind| kind.reach == Reach::Mesh)
+    }
+
+    /// Whether a caller may have units of a type.
+    ///
+    /// # Errors
+    /// Why not: only those who may know of a type are told that it is there.
+    pub(crate) fn admit(&self, work_type: &str, caller: &Caller) -> Result<(), WorkError> {
+        match self.types.load().get(work_type).map(|kind| kind.reach) {
+            Some(reach) if reach.admits(caller) => Ok(()),
+            Some(Reach::Operators) => Err(WorkError::OperatorsOnly(work_type.to_owned())),
+            Some(Reach::Controller) => Err(WorkError::UnknownType(work_type.to_owned())),
+            Some(Reach::Mesh) | None => Ok(()),
+        }
     }
 
     /// The status of a new unit of a type.
@@ -182,7 +205,8 @@ pub(crate) fn check_types(types: Vec<CommandType>) -> Result<(), OpenError> {
 fn type_table(work_types: Vec<CommandType>) -> Result<TypeTable, OpenError> {
     let mut types = TypeTable::new();
     for kind in work_types {
-        if kind.name == REMOTE || types.contains_key(&kind.name) {
+        let is_reserved = kind.name == REMOTE || kind.name == RUNNER && kind.reach != Reach::Controller;
+        if is_reserved || types.contains_key(&kind.name) {
             return Err(OpenError::DuplicateType(kind.name));
         }
         types.insert(kind.name.clone(), kind);

@@ -20,7 +20,7 @@ fn check(args: &[&Path]) -> (Option<i32>, String) {
 fn a_good_configuration_is_fine_and_nothing_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("c.yml");
-    let items = json!([{"tcp-listener": free_port()}, {"work-command": {"worktype": "x", "command": "sh"}}]);
+    let items = json!([{"tcp-listener": {"port": free_port(), "bindaddr": "127.0.0.1"}}, {"work-command": {"worktype": "x", "command": "sh"}}]);
     fs::write(&config, configuration(dir.path(), "a", json!({}), items)).unwrap();
     for path in [&config, dir.path()] {
         assert_eq!(check(&[path]), (Some(0), "fine: node a, 1 links, 2 services, 1 work types\n".to_owned()));

@@ -112,7 +112,7 @@ fn configurations_from_elsewhere_pass_the_check_and_start() {
 }
 
 #[test]
-fn kubernetes_work_is_offered_and_a_bad_submission_leaves_nothing() {
+fn kubernetes_work_is_taken_over_the_socket_and_a_bad_submission_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     trust(dir.path());
     let config = dir.path().join("c.yml");
@@ -120,9 +120,8 @@ fn kubernetes_work_is_offered_and_a_bad_submission_leaves_nothing() {
     let node = Node::spawn(Path::new(env!("CARGO_BIN_EXE_meshd")), dir, &config);
     let status = node.ask_json("status");
     let offered = &status["Advertisements"][0]["WorkCommands"];
-    let types = ["kubernetes-incluster-auth", "kubernetes-runtime-auth", "local"];
-    let types = types.map(|name| json!({"WorkType": name, "Secure": false}));
-    assert_eq!(*offered, json!(types), "{status}");
+    // AWX submits over the socket: the types that take any pod are offered to no other node.
+    assert_eq!(*offered, json!([{"WorkType": "local", "Secure": false}]), "{status}");
     let id = status["NodeID"].as_str().unwrap();
     assert_eq!(
         node.ask(&format!("work submit {id} kubernetes-runtime-auth")),

@@ -57,7 +57,10 @@ fn a_rejected_sender_is_notified_and_a_dropped_one_is_not() {
 fn example(port: u16) -> (tempfile::TempDir, std::path::PathBuf) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf.d/10-control.yml");
     let dir = tempfile::tempdir().unwrap();
-    let text = fs::read_to_string(path).unwrap();
+    // Without certificates: the neighbours here have none.
+    let text = fs::read_to_string(path).unwrap().replace("    tls: mesh\n", "");
+    let needs_files = |item: &&str| item.starts_with("tls-client") || item.starts_with("work-signing");
+    let text = text.split("\n- ").filter(|item| !needs_files(item)).collect::<Vec<_>>().join("\n- ");
     let socket = dir.path().join("s").display().to_string();
     let edited = text
         .replace(

@@ -35,8 +35,8 @@ class ControlNode(Node):
             (directory / f"{name}.yml").write_text(json.dumps(content))
             (directory / f"{name}.yml").chmod(0o600)
         items = json.loads(self.config.read_text())
-        items.append({"work-command": mesh.command_type("local", sys.executable, f"{STAND_IN} worker", runtime=True)["work-command"]})
-        items.append({"work-controller": {"credentials": str(directory), "rundir": str(self.dir), "poll": "200ms"}})
+        settings = {"credentials": str(directory), "rundir": str(self.dir), "poll": "200ms"}
+        items.append({"work-controller": {"runner": f"{sys.executable} {STAND_IN} worker", **settings}})
         self.config.write_text(json.dumps(items))
 
     def operate(self, op, **arguments):

@@ -19,7 +19,7 @@ import time
 import warnings
 
 from client import ControlError
-from mesh import command_type, until
+from mesh import command_type, own_runner, until
 from peer import Proxy
 
 STAND_IN = pathlib.Path(__file__).with_name("stand_in_runner.py")
@@ -86,8 +86,9 @@ class World:
                 "lostafter": f"{LOST_AFTER}s",
                 "poll": "500ms",
                 "rundir": str(mesh.dir),
+                **own_runner(self.runner("own")),
             }
-            self.attach(name, [self.runner("local")], [{"work-controller": settings}, *self.surround(name)])
+            self.attach(name, [], [{"work-controller": settings}, *self.surround(name)])
             self.prepare(name)
         for name in self.executions:
             self.attach(name, [self.runner("ansible-runner")], [])

@@ -72,6 +72,13 @@ def command_type(name, command, params="", runtime=False):
     return {"work-command": kind}
 
 
+def own_runner(directive):
+    """The settings by which a controller runs the command of a work-command directive on its own node."""
+    kind = directive["work-command"]
+    limits = {"runnerlimits": {"cancelgrace": kind["cancelgrace"]}} if "cancelgrace" in kind else {}
+    return {"runner": f"{kind['command']} {kind['params']}", **limits}
+
+
 #: The work types that AWX configures, and two small commands for the tests.
 WORK = [
     command_type("ansible-runner", "ansible-runner", "worker", runtime=True),

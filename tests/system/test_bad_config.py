@@ -1,9 +1,10 @@
 """Configuration errors as an operator sees them: file, line, directive, and the allowed values."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
-import sys
 
 import pytest
 
@@ -133,17 +134,23 @@ def fitted(mesh, path):
     and for addresses outside of it."""
     text = path.read_text()
     name, socket = re.search(r"id: (\w+)", text)[1], re.search(r"filename: /run/meshd/(\S+)", text)[1]
-    if "/etc/meshd/" in text:
-        make = [["cert", "init", "--commonname", "a", "--key", "ecdsa", "--outcert", f"{mesh.dir}/db.pem", "--outkey", f"{mesh.dir}/ca.key"],
-                ["key", "generate", "--type", "ed25519", "--private", f"{mesh.dir}/work.key", "--public", f"{mesh.dir}/work.pub"]]
-        for words in make:
-            subprocess.run([MESHCTL, *words], check=True, capture_output=True, env=environment(), timeout=60)
-        (mesh.dir / "db.password").write_text("hidden\n")
-        (mesh.dir / "db.password").chmod(0o600)
-        (mesh.dir / "kubeconfig").write_text(KUBECONFIG)
+    files = f"{mesh.dir}/{name}"
+    make = [["cert", "init", "--commonname", "a", "--key", "ecdsa", "--outcert", f"{mesh.dir}/ca.crt", "--outkey", f"{mesh.dir}/ca.key"],
+            ["cert", "makereq", "--commonname", name, "--nodeid", name, "--key", "ecdsa", "--outreq", f"{files}.req", "--outkey", f"{files}.key"],
+            ["cert", "signreq", "--req", f"{files}.req", "--cacert", f"{mesh.dir}/ca.crt", "--cakey", f"{mesh.dir}/ca.key", "--outcert", f"{files}.crt", "--verify"],
+            ["key", "generate", "--type", "ed25519", "--private", f"{mesh.dir}/work.key", "--public", f"{mesh.dir}/work.pub"]]
+    for words in make:
+        subprocess.run([MESHCTL, *words], check=True, capture_output=True, env=environment(), timeout=60)
+    shutil.copy(mesh.dir / "ca.crt", mesh.dir / "db.pem")
+    (mesh.dir / "db.password").write_text("hidden\n")
+    (mesh.dir / "db.password").chmod(0o600)
+    (mesh.dir / "kubeconfig").write_text(KUBECONFIG)
+    for program in ("ansible-runner", "report"):
+        (mesh.dir / program).symlink_to("/bin/true")
+    mesh.variables["PATH"] = f"{mesh.dir}:{os.environ['PATH']}"
     for there, here in [("/run/meshd/", f"{mesh.dir}/"), ("/var/lib/meshd", f"{mesh.dir}/data"), ("/etc/meshd/", f"{mesh.dir}/"),
                         ("hop.example.org:27199", "127.0.0.1:1"), ("db1.example.org,db2.example.org", "127.0.0.1:1,127.0.0.1:2"),
-                        ("port: 27199", "port: 0"), ("command: ansible-runner", f"command: {sys.executable}")]:
+                        ("port: 27199", "port: 0")]:
         text = text.replace(there, here)
     node = mesh.node(name)
     node.config.write_text(text)
@@ -156,8 +163,13 @@ def test_the_worked_examples_start(mesh, path):
     fitted(mesh, path).start()
 
 
+#: What is on other machines is not here.
+AWAY = ("store: it cannot be reached now", "the API server cannot be asked")
+
+
 @EXAMPLES
 def test_a_check_finds_nothing_wrong_with_the_worked_examples(mesh, path):
     config = fitted(mesh, path).config
-    checked = subprocess.run([MESHD, "check", config], capture_output=True, text=True, env=environment(), timeout=60)
-    assert checked.returncode == 0 and "\nfine: node " in f"\n{checked.stdout}", checked
+    checked = subprocess.run([MESHD, "check", config], capture_output=True, text=True, env=environment(**mesh.variables), timeout=60)
+    said = [line for line in checked.stdout.splitlines() if not any(words in line for words in AWAY)]
+    assert checked.returncode == 0 and len(said) == 1 and said[0].startswith("fine: node "), checked

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from client import ControlError
-from mesh import MESHCTL, RECEPTORCTL, command_type, environment, until
+from mesh import MESHCTL, RECEPTORCTL, command_type, environment, own_runner, until
 
 STAND_IN = pathlib.Path(__file__).with_name("stand_in_runner.py")
 RUNNER = f"{STAND_IN} worker"
@@ -24,7 +24,7 @@ def nodes(mesh, tmp_path):
     """control - hop - two execution nodes."""
     mesh.node("hop", listen=True)
     settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "lostafter": "3s", "rundir": str(tmp_path), "poll": "1s"}
-    mesh.node("control", peers=["hop"], work=[runner("local")], extra=[{"work-controller": settings}])
+    mesh.node("control", peers=["hop"], extra=[{"work-controller": settings | own_runner(runner("own"))}])
     for name in ("e1", "e2"):
         mesh.node(name, peers=["hop"], work=[runner("ansible-runner")])
     mesh.start()

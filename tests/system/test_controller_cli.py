@@ -19,7 +19,7 @@ import zipfile
 
 import pytest
 
-from mesh import ANSIBLE_RUNNER, MESHCTL, VENV, command_type, environment, until
+from mesh import ANSIBLE_RUNNER, MESHCTL, VENV, command_type, environment, own_runner, until
 from test_controller import ask, ended, job, runner
 
 #: With the interpreter that runs Ansible itself.
@@ -70,7 +70,7 @@ def stand_in(mesh, tmp_path):
 
 def start(mesh, tmp_path, work):
     settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "rundir": str(tmp_path), "poll": "1s"}
-    mesh.node("control", listen=True, work=[work("local")], extra=[{"work-controller": settings}])
+    mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(work("own"))}])
     mesh.node("e1", peers=["control"], work=[work("ansible-runner")])
     mesh.start()
     ready = lambda: sum(one["capacity"] > 0 for one in ask(mesh["control"], "instance.list")["instances"])  # noqa: E731

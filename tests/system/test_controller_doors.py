@@ -16,7 +16,7 @@ import pytest
 import trust
 from client import Control, ControlError
 from conftest import scoped_mesh
-from mesh import free_port, until
+from mesh import free_port, own_runner, until
 from test_callers import Tls, Tunnel, service
 from test_controller import ask, ended, job, runner, stream, wrote
 from test_controller_operations import audited
@@ -51,11 +51,11 @@ def nodes(request, tmp_path_factory):
             service("all", free_port(), "127.0.0.1", forward="all"),
         ]
         settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "poll": "1s", "credentials": str(credentials)}
-        settings["rundir"] = str(tmp_path_factory.mktemp("run"))
+        settings |= {"rundir": str(tmp_path_factory.mktemp("run")), **own_runner(runner("own"))}
         wants, opened = {"work-controller": settings}, {"work-controller": settings | {"verifysignature": False}}
         mesh.node("e1", listen=True, work=[runner("ansible-runner")])
-        mesh.node("control", peers=["e1"], work=[runner("local")], extra=[wants, *verifies, *pki.profiles("control"), *ports])
-        mesh.node("open", peers=["e1"], work=[runner("local")], extra=[opened])
+        mesh.node("control", peers=["e1"], extra=[wants, *verifies, *pki.profiles("control"), *ports])
+        mesh.node("open", peers=["e1"], extra=[opened])
         mesh.node("friend", peers=["e1"], extra=signs)
         mesh.start()
         for name in ("control", "open"):

@@ -45,7 +45,7 @@ import pytest
 
 from client import ControlError
 from controller_world import Relay
-from mesh import command_type, until
+from mesh import command_type, own_runner, until
 from test_controller import ask, ended, job, nodes, runner, stream, submit, wrote  # noqa: F401
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED: needs root")
@@ -167,7 +167,7 @@ def test_a_mesh_in_halves_goes_on_where_owner_and_instance_are_together(mesh, tm
     go, never = tmp_path / "go", str(tmp_path / "never")
     mesh.node("hop", listen=True)
     settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "lostafter": "60s", "rundir": str(tmp_path), "poll": "1s"}
-    control = mesh.node("control", peers=["hop"], work=[runner("local")], extra=[{"work-controller": settings}])
+    control = mesh.node("control", peers=["hop"], extra=[{"work-controller": settings | own_runner(runner("own"))}])
     with contextlib.closing(Relay(mesh.ports["hop"])) as link:
         for name, peer in (("e1", "hop"), ("e2", link.port)):
             mesh.node(name, peers=[peer], work=[runner("ansible-runner")])
@@ -326,7 +326,7 @@ def test_a_full_disk_of_a_control_node(mesh, tmp_path):
     """No submission is accepted, a cancel works, and output of children waits on their instance."""
     mesh.node("hop", listen=True)
     settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "lostafter": "30s", "rundir": str(tmp_path)}
-    mesh.node("control", peers=["hop"], work=[runner("local")], extra=[{"work-controller": settings}])
+    mesh.node("control", peers=["hop"], extra=[{"work-controller": settings | own_runner(runner("own"))}])
     mesh.node("e1", peers=["hop"], work=[runner("ansible-runner")])
     with small_disk(mesh["control"]) as control:
         mesh.start()
@@ -353,7 +353,7 @@ def test_a_full_disk_of_a_control_node(mesh, tmp_path):
 def test_heartbeats_go_on_while_the_end_of_a_job_waits_for_its_disk(mesh, tmp_path):
     mesh.node("e1", listen=True, work=[runner("ansible-runner")])
     settings = {"discovery": "enabled", "heartbeat": "200ms", "lostafter": "30s"}
-    mesh.node("control", peers=["e1"], work=[runner("local")], extra=[{"work-controller": settings}])
+    mesh.node("control", peers=["e1"], extra=[{"work-controller": settings | own_runner(runner("own"))}])
     with small_disk(mesh["control"]) as control:
         mesh.start()
         until("e1 to be ready", lambda: {i["name"]: i["capacity"] for i in ask(control, "instance.list")["instances"]}.get("e1"), 60)
@@ -377,7 +377,7 @@ def test_the_store_goes_on_while_its_disk_is_full(mesh, tmp_path):
     """It and its log stay within their reserve, also over restarts: an operator can still work."""
     mesh.node("e1", listen=True, work=[runner("ansible-runner")])
     settings = {"discovery": "enabled", "heartbeat": "100ms", "lostafter": "30s"}
-    mesh.node("control", peers=["e1"], work=[runner("local")], extra=[{"work-controller": settings}])
+    mesh.node("control", peers=["e1"], extra=[{"work-controller": settings | own_runner(runner("own"))}])
     with small_disk(mesh["control"], "64m") as control:
         mesh.start()
         until("e1 to be ready", lambda: {i["name"]: i["capacity"] for i in ask(control, "instance.list")["instances"]}.get("e1"), 60)
@@ -396,7 +396,8 @@ def test_the_store_goes_on_while_its_disk_is_full(mesh, tmp_path):
 
 def test_timers_and_rates_follow_a_reload(mesh, tmp_path):
     settings = {"nodetype": "hybrid", "discovery": "enabled", "heartbeat": "60s", "ownerlostafter": "3m", "rundir": str(tmp_path), "requiretls": False}
-    control = mesh.node("control", work=[runner("local"), runner("ansible-runner")], extra=[{"work-controller": settings}])
+    settings |= own_runner(runner("own"))
+    control = mesh.node("control", work=[runner("ansible-runner")], extra=[{"work-controller": settings}])
     mesh.start()
     until("the instance to be ready", lambda: instance(control, "control")["capacity"] > 0, 60)
     before = instance(control, "control")
@@ -418,7 +419,7 @@ def running_units(node):
 def test_a_full_disk_of_an_instance_is_an_error_that_a_retry_may_mend(mesh, tmp_path):
     mesh.node("hop", listen=True)
     settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "lostafter": "30s", "rundir": str(tmp_path)}
-    mesh.node("control", peers=["hop"], work=[runner("local")], extra=[{"work-controller": settings}])
+    mesh.node("control", peers=["hop"], extra=[{"work-controller": settings | own_runner(runner("own"))}])
     for name in EXECUTIONS:
         mesh.node(name, peers=["hop"], work=[runner("ansible-runner")])
     control = mesh["control"]

@@ -16,7 +16,7 @@ import go
 import playbooks
 import trust
 from conftest import scoped_mesh
-from mesh import MESHCTL, command_type, environment, free_port, until
+from mesh import MESHCTL, command_type, environment, free_port, own_runner, until
 from peer import Proxy
 from playbooks import FIVE
 from test_controller import STAND_IN, ask, ended, job, stream, wrote
@@ -63,7 +63,7 @@ def nodes(request, tmp_path_factory):
         work = runner("ansible-runner")
         work["work-command"]["verifysignature"] = secure
         strict = {"work-command": {**work["work-command"], "allowruntimeparams": False}}
-        own = {"hop": [listener], "control": [runner("local"), {"work-controller": settings}, dial]}
+        own = {"hop": [listener], "control": [{"work-controller": settings | own_runner(runner("own"))}, dial]}
         own |= {"go": [work, dial], "ours": [work, dial], "strict": [strict, dial]}
         for name in ("hop", "control", "go", "ours", "strict"):
             program = {"program": receptor} if name in ("hop", "go", "strict") else {}
@@ -98,7 +98,7 @@ def test_a_node_with_a_key_submits_a_job_and_follows_it(mesh, tmp_path, variable
     signers, verifiers = trust.Pki(tmp_path).signing_keys()
     settings = {"nodetype": "hybrid", "discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "rundir": str(tmp_path), "requiretls": False}
     worker = lambda name: command_type(name, sys.executable, f"{STAND_IN} worker", runtime=True)  # noqa: E731
-    mesh.node("control", listen=True, work=[worker("local"), worker("ansible-runner")], extra=[{"work-controller": settings}, *verifiers])
+    mesh.node("control", listen=True, work=[worker("ansible-runner")], extra=[{"work-controller": settings | own_runner(worker("own"))}, *verifiers])
     mesh.node("far", peers=["control"], extra=signers, program=go.program(variable))
     mesh.start()
     control, far = mesh["control"], mesh["far"]
@@ -211,8 +211,8 @@ def answers(mesh, tmp_path, receptor):
     mesh["go"].start()
     way = Answers(mesh.ports["go"], mesh["go"])
     settings = {"discovery": "enabled", "rundir": str(tmp_path), "poll": "1s", "heartbeat": "200ms", "ownerlostafter": "10s", "lostafter": "60s"}
-    local = command_type("local", sys.executable, f"{STAND_IN} worker", runtime=True)
-    control = mesh.node("control", peers=[way.port], work=[local], extra=[{"work-controller": settings}])
+    own = own_runner(command_type("own", sys.executable, f"{STAND_IN} worker"))
+    control = mesh.node("control", peers=[way.port], extra=[{"work-controller": settings | own}])
     control.start()
     mesh.wait_for_routes()
     until("both to be ready", lambda: ready(control) == {"control", "go"}, 60)

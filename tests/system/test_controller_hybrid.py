@@ -1,4 +1,4 @@
-"""A hybrid control node: it runs jobs itself, as the local work type, beside those that it sends to others."""
+"""A hybrid control node: it runs jobs itself, by its own runner, beside those that it sends to others."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mesh import command_type, until
+from mesh import command_type, own_runner, until
 
 STAND_IN = pathlib.Path(__file__).with_name("stand_in_runner.py")
 
@@ -20,7 +20,7 @@ def runner(name):
 def hybrid(mesh, tmp_path):
     """A hybrid control node and one execution node, which takes jobs once it is enabled."""
     settings = {"nodetype": "hybrid", "discovery": "disabled", "heartbeat": "200ms", "rundir": str(tmp_path), "poll": "1s"}
-    mesh.node("hybrid", listen=True, work=[runner("local")], extra=[{"work-controller": settings}])
+    mesh.node("hybrid", listen=True, extra=[{"work-controller": settings | own_runner(runner("own"))}])
     mesh.node("e1", peers=["hybrid"], work=[runner("ansible-runner")])
     mesh.start()
     until("both to be checked", lambda: [one["node_state"] for one in instances(mesh["hybrid"])] == ["ready", "ready"], 60)
@@ -54,7 +54,7 @@ def test_a_hybrid_runs_jobs_itself_and_goes_on_with_them_after_a_crash(hybrid, t
     unit, number = submit(node, {"forks": 1}, ident="h", lines=5, go=str(go))
     running = until("it to run", lambda: (one := ask(node, "job.get", id=number))["state"] == "running" and one)
     assert (running["controller_node"], running["execution_node"]) == ("hybrid", "hybrid")
-    assert running["attempts"][0]["work_type"] == "local"
+    assert running["attempts"][0]["work_type"] == "controller-runner"
     own = next(one for one in instances(node) if one["name"] == "hybrid")
     assert (own["node_type"], own["consumed_capacity"]) == ("hybrid", running["impact"] + 1), own
     node.stop(signal.SIGKILL)

@@ -12,7 +12,7 @@ import postgres
 import trust
 from client import ControlError
 from controller_pair import Pair
-from mesh import MESHCTL, Mesh, until
+from mesh import MESHCTL, Mesh, own_runner, until
 from test_controller import STAND_IN, ask, command_type, ended, job, stream, wrote
 from trust import run
 
@@ -43,7 +43,7 @@ def runner(name):
 
 
 def controller(url, keys, rundir, **more):
-    settings = {"store": url, "discovery": "enabled", "rundir": str(rundir), **TIMERS, **more}
+    settings = {"store": url, "discovery": "enabled", "rundir": str(rundir), **TIMERS, **own_runner(runner("own")), **more}
     private, public = keys
     return [
         {"work-controller": settings},
@@ -65,7 +65,7 @@ def site(mesh, server, keys, tmp_path, request):
         if pki:
             pki.issue(name, [name])
             extra += pki.profiles(name)
-        mesh.node(name, peers=["hop"], work=[runner("local")], extra=extra)
+        mesh.node(name, peers=["hop"], extra=extra)
     for name in ("e1", "e2"):
         mesh.node(name, peers=["hop"], work=[runner("ansible-runner")])
     for node in mesh.nodes.values():
@@ -455,7 +455,7 @@ def test_of_two_processes_with_one_node_id_the_later_one_works(site, server, key
     elsewhere = Mesh()
     try:
         extra = controller(server.url(site.database), keys, tmp_path)
-        twin = elsewhere.node("c1", work=[runner("local")], extra=extra).start()
+        twin = elsewhere.node("c1", extra=extra).start()
         until("the first one to stop", lambda: ask(c1, "ping")["store"]["up"] is False)
         assert "has a newer lease" in ask(c1, "ping")["store"]["error"]
         with c1.control() as client, pytest.raises(ControlError, match="has a newer lease"):
@@ -475,7 +475,7 @@ def go_site(mesh, server, keys, tmp_path, receptor):
     mesh.node("hop", listen=True)
     for name in ("c1", "c2"):
         extra = controller(server.url(database), keys, tmp_path, lostafter="60s")
-        mesh.node(name, peers=["hop"], work=[runner("local")], extra=extra)
+        mesh.node(name, peers=["hop"], extra=extra)
     mesh.node("go", peers=["hop"], work=[command_type("ansible-runner", "sh", script, runtime=True)], program=receptor)
     for node in mesh.nodes.values():
         node.start()

@@ -13,14 +13,14 @@ import pytest
 
 from client import ControlError
 from controller_pair import Pair
-from mesh import MESHCTL, MESHD, RECEPTORCTL, environment, until
+from mesh import MESHCTL, MESHD, RECEPTORCTL, environment, own_runner, until
 from test_controller import ask, ended, job, runner, submit, wrote
 
 
 def hybrid(mesh, rundir, **more):
     """Starts a hybrid node by itself."""
     settings = {"nodetype": "hybrid", "discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "rundir": str(rundir), "requiretls": False}
-    control = mesh.node("control", work=[runner("local"), runner("ansible-runner")], extra=[{"work-controller": settings | more}])
+    control = mesh.node("control", work=[runner("ansible-runner")], extra=[{"work-controller": settings | own_runner(runner("own")) | more}])
     mesh.start()
     until("the instance to be ready", lambda: ask(control, "instance.get", name="control")["capacity"] > 0, 60)
     return control
@@ -82,7 +82,7 @@ def payload(node, unit):
 
 
 def children(node):
-    return [unit for unit, status in node.command("work list").items() if not status["WorkType"].startswith("controller")]
+    return [unit for unit, status in node.command("work list").items() if status["WorkType"] not in ("controller", "controller-admin")]
 
 
 def refused(node, op, **arguments):
@@ -317,7 +317,7 @@ def test_what_is_over_is_deleted_and_what_belongs_to_nothing_is_released(mesh, t
     until("its row to go", lambda: ask(control, "job.list")["jobs"] == [])
     child = f"c{ask(control, 'ping')['install']}n77a1r00000000"
     with control.control() as client:
-        client.submit("control", "local", workUnitID=child)
+        client.submit("control", "ansible-runner", workUnitID=child)
     until("the child of no job to be released", lambda: child not in control.command("work list"))
     assert ask(control, "cleanup") == {"instances": ["control"]}
     until("nothing to be left", lambda: control.command("work list") == {})
@@ -369,11 +369,15 @@ def test_a_check_looks_at_store_credentials_and_work_types(alone, tmp_path):
     done = subprocess.run([str(MESHD), "check", str(config)], capture_output=True, text=True, env=environment(), timeout=60)
     said = done.stdout + done.stderr
     assert done.returncode == 1 and "canary" not in said, said
-    for text in ["there is no work type local (localtype)", "verifysignature is false", "credential quay"]:
+    for text in ["verifysignature is false", "credential quay"]:
         assert text in said, said
     assert "store" not in said, "the store of a node that runs can be looked at"
     secret.chmod(0o600)
-    local = {"work-command": {"worktype": "local", "command": "true"}}
-    config.write_text(json.dumps([{"node": {"id": "other", "datadir": str(tmp_path / "data")}}, {"local-only": None}, local, {"work-controller": {"store": "postgresql://meshd@127.0.0.1:1/meshd?sslmode=disable"}}]))
-    done = subprocess.run([str(MESHD), "check", str(config)], capture_output=True, text=True, env=environment(), timeout=60)
-    assert done.returncode == 0 and "the daemon's own user" in done.stdout and "it cannot be reached now" in done.stdout, done
+    controller = {"nodetype": "hybrid", "runner": "true worker", "store": "postgresql://meshd@127.0.0.1:1/meshd?sslmode=disable"}
+    look = [str(MESHD), "check", str(config)]
+    for runner_settings, is_warned, code in [({}, True, 0), ({"runnerlimits": {"user": "nobody"}}, False, 0), ({"runner": "/nonexistent/program worker"}, True, 1)]:
+        config.write_text(json.dumps([{"node": {"id": "other", "datadir": str(tmp_path / "data")}}, {"local-only": None}, {"work-controller": controller | runner_settings}]))
+        done = subprocess.run(look, capture_output=True, text=True, env=environment(), timeout=60)
+        assert done.returncode == code and "it cannot be reached now" in done.stdout, done
+        assert ("run as the daemon's user" in done.stdout) == is_warned, done
+        assert ("work-controller: runner: there is no program" in done.stdout) == (code == 1), done

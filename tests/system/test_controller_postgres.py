@@ -20,7 +20,7 @@ def test_behind_a_transaction_pooler_everything_works_but_notifications(mesh, se
     with contextlib.closing(postgres.Pooler(server)) as pooler:
         mesh.node("hop", listen=True)
         for name in ("c1", "c2"):
-            mesh.node(name, peers=["hop"], work=[runner("local")], extra=controller(server.url(database, pooler.port), keys, tmp_path))
+            mesh.node(name, peers=["hop"], extra=controller(server.url(database, pooler.port), keys, tmp_path))
         mesh.node("e1", peers=["hop"], work=[runner("ansible-runner")])
         mesh.start()
         c1, c2 = mesh["c1"], mesh["c2"]
@@ -61,7 +61,7 @@ def test_no_secret_is_in_the_store_a_log_a_status_or_an_argument(mesh, server, k
     (tmp_path / "project" / "hosts").write_text(f"a {LOCAL}\n")
     (tmp_path / "run").mkdir()
     extra = controller(server.url(database), keys, tmp_path / "run", storepasswordfile=str(password), lostafter="60s")
-    c1 = mesh.node("c1", listen=True, work=[runner("local")], extra=extra, level="debug")
+    c1 = mesh.node("c1", listen=True, extra=extra, level="debug")
     work = [command_type("ansible-runner", str(ANSIBLE_RUNNER), "worker", runtime=True)]
     e1 = mesh.node("e1", peers=["c1"], work=work, level="debug")
     looks = Secrets(canary)

@@ -13,7 +13,7 @@ import pytest
 import trust
 from client import ControlError
 from gitserver import GitServer, Repository
-from mesh import ANSIBLE_RUNNER, command_type, environment, free_port, until
+from mesh import ANSIBLE_RUNNER, command_type, environment, free_port, own_runner, until
 from project import INVENTORY
 from test_callers import Tunnel
 
@@ -90,7 +90,7 @@ def nodes(mesh, tmp_path, credentials):
     rundir.mkdir()
     settings = {"discovery": "enabled", "heartbeat": "500ms", "ownerlostafter": "20s", "lostafter": "60s", "rundir": str(rundir), "poll": "1s"}
     settings["credentials"] = str(credentials)
-    mesh.node("control", listen=True, work=[runner("local")], extra=[{"work-controller": settings}])
+    mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(runner("own"))}])
     mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
     mesh.start()
     ready = lambda: sum(one["capacity"] > 0 for one in ask(mesh["control"], "instance.list")["instances"])  # noqa: E731
@@ -276,7 +276,7 @@ def test_jobs_of_class_control_run_on_the_control_node_and_come_from_admins_alon
         unit, number = submit(control, {"kind": kind}, payload)
         one = ended(control, number)
         assert (one["state"], one["execution_node"], one["kind"]) == ("successful", "control", kind), (one, said(control, unit))
-        assert [attempt["work_type"] for attempt in one["attempts"]] == ["local"]
+        assert [attempt["work_type"] for attempt in one["attempts"]] == ["controller-runner"]
     next(one for one in control.directives if "work-controller" in one)["work-controller"]["verifysignature"] = False
     control.write_config()
     assert control.command("reload")["Success"] is True

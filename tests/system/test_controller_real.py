@@ -14,7 +14,7 @@ import pytest
 import playbooks
 import project
 from conftest import scoped_mesh
-from mesh import ANSIBLE_RUNNER, MESHCTL, RECEPTORCTL, ROOT, VENV, command_type, environment, until
+from mesh import ANSIBLE_RUNNER, MESHCTL, RECEPTORCTL, ROOT, VENV, command_type, environment, own_runner, until
 from playbooks import FIVE
 from test_controller import ask, ended, job
 from test_controller import runner as stand_in
@@ -26,8 +26,8 @@ def nodes(request, tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     with scoped_mesh(request.node) as mesh:
         mesh.node("hop", listen=True)
-        settings = {"work-controller": {"discovery": "enabled", "rundir": str(runs), "poll": "1s", "heartbeat": "200ms", "ownerlostafter": "10s"}}
-        mesh.node("control", peers=["hop"], work=[runner("local")], extra=[settings])
+        settings = {"work-controller": {"discovery": "enabled", "rundir": str(runs), "poll": "1s", "heartbeat": "200ms", "ownerlostafter": "10s", **own_runner(runner("own"))}}
+        mesh.node("control", peers=["hop"], extra=[settings])
         mesh.node("e1", peers=["hop"], work=[runner("ansible-runner")])
         mesh.start()
         until("both runners' answers", lambda: ready(mesh["control"]) == {"control", "e1"}, 60)
@@ -94,7 +94,7 @@ def apart(mesh, tmp_path):
     mesh.runs = tmp_path / "runs"
     mesh.runs.mkdir()
     settings = {"discovery": "enabled", "rundir": str(mesh.runs), "poll": "1s", "heartbeat": "200ms", "ownerlostafter": "10s"}
-    mesh.node("control", listen=True, work=[stand_in("local")], extra=[{"work-controller": settings}])
+    mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(stand_in("own"))}])
     mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
     mesh.start()
     until("both runners' answers", lambda: ready(mesh["control"]) == {"control", "e1"}, 60)
@@ -215,7 +215,7 @@ def test_a_job_in_an_execution_environment(mesh, podman, tmp_path):
     (tmp_path / "runs").mkdir()
     mesh.variables |= podman
     settings = {"discovery": "enabled", "rundir": str(tmp_path / "runs"), "poll": "1s", "heartbeat": "200ms", "ownerlostafter": "10s"}
-    control = mesh.node("control", listen=True, work=[runner("local")], extra=[{"work-controller": settings}])
+    control = mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(runner("own"))}])
     mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
     mesh.start()
     until("both runners' answers", lambda: ready(control) == {"control", "e1"}, 60)

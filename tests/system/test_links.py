@@ -135,6 +135,8 @@ def test_the_happy_path_logs_no_warning(line):
         line[name].stop(signal.SIGTERM)
         assert line[name].process.returncode == 0
     for name, log in line.logs().items():
+        # This mesh is open, and its nodes say so.
+        log = "\n".join(line for line in log.splitlines() if "docs/security.md" not in line)
         for word in (" WARN", " ERROR", "panicked"):
             assert word not in log, (name, log)
 

@@ -36,15 +36,14 @@ fn start(server: &Server) -> (TempDir, Daemon) {
     let config = json!([
         {"node": {"id": "control", "datadir": dir.join("data")}}, {"log-level": "debug"}, "local-only",
         {"control-service": {"service": "control", "filename": dir.join("s")}},
-        {"work-command": {
-            "worktype": "local", "command": "python3", "params": format!("{} worker", stand_in.display()),
-            "allowruntimeparams": true,
-        }},
         with(json!({"worktype": "kubernetes-runtime-auth", "authmethod": "runtime"})),
         with(json!({
             "worktype": "kubernetes-incluster-auth", "authmethod": "kubeconfig", "kubeconfig": dir.join("kubeconfig"),
         })),
-        {"work-controller": {"credentials": dir.join("credentials"), "rundir": dir, "poll": "200ms"}},
+        {"work-controller": {
+            "runner": format!("python3 {} worker", stand_in.display()),
+            "credentials": dir.join("credentials"), "rundir": dir, "poll": "200ms",
+        }},
     ]);
     std::fs::write(dir.join("c.yml"), config.to_string()).unwrap();
     let daemon = Daemon::start(dir);

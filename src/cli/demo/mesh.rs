@@ -84,25 +84,18 @@ impl DemoMesh {
         let dir = self.dir.display();
         let peer = format!("- tcp-peer: {{address: '127.0.0.1:{port}', tls: mesh}}\n");
         let runner = if self.has_ansible { "ansible-runner".to_owned() } else { format!("sh {dir}/runner") };
-        let work = |name: &str, signed: bool| {
-            format!(
-                "- work-command: {{worktype: {name}, command: env, params: '{}={node} {}={dir} {runner} worker', \
-                 allowruntimeparams: true, verifysignature: {signed}}}\n",
-                story::NODE,
-                story::MESH
-            )
-        };
+        let words = format!("{}={node} {}={dir} {runner} worker", story::NODE, story::MESH);
         let role = match node {
             "hop" => format!("- tcp-listener: {{bindaddr: 127.0.0.1, port: {port}, tls: mesh-server}}\n"),
             "control" => format!(
-                "{peer}- work-signing: {{privatekey: '{dir}/work.key', tokenexpiration: 5m}}\n{}\
-                 - work-controller: {{nodetype: hybrid, discovery: enabled, tlsclient: mesh, rundir: '{dir}/run', \
-                 heartbeat: 500ms, poll: 1s}}\n",
-                work("local", false)
+                "{peer}- work-signing: {{privatekey: '{dir}/work.key', tokenexpiration: 5m}}\n\
+                 - work-controller: {{nodetype: hybrid, runner: 'env {words}', discovery: enabled, tlsclient: mesh, \
+                 rundir: '{dir}/run', heartbeat: 500ms, poll: 1s}}\n"
             ),
             _ => format!(
-                "{peer}- work-verification: {{publickey: '{dir}/work.pub'}}\n{}",
-                work("ansible-runner", true)
+                "{peer}- work-verification: {{publickey: '{dir}/work.pub'}}\n\
+                 - work-command: {{worktype: ansible-runner, command: env, params: '{words}', \
+                 allowruntimeparams: true, verifysignature: true}}\n"
             ),
         };
         format!(

@@ -11,6 +11,7 @@ use super::super::firewall;
 use super::super::parameters::{
     self, Bytes, OwnService, TlsClientName, TlsServerName, choice, grammar, number, parsed,
 };
+use super::runner::Own;
 use crate::controller::options::{
     Bounds, ChildTypes, ControllerOptions, Discovery, LEAST_HEARTBEATS, NodeType, OnLoss, Peers, Timers,
 };
@@ -29,7 +30,9 @@ directive! {
         store_password_file "storepasswordfile": Option<PathBuf>,
         /// directory of credentials
         credentials: Option<PathBuf>,
-        /// work types of its children
+        /// what runs on this node itself
+        runner: Own,
+        /// work types of its other children
         child_types: Children,
         /// where children make their directories
         run_dir "rundir": RunDirectory = "/tmp",
@@ -69,6 +72,7 @@ directive! {
         store,
         store_password_file,
         credentials,
+        runner,
         child_types,
         run_dir,
         require_tls: require_tls.unwrap_or(tls_client.is_some()),
@@ -87,14 +91,12 @@ directive! {
     }
 }
 
-/// The work types of children.
+/// The work types of children elsewhere.
 #[derive(Debug, Clone, Copy)]
 pub enum Children {}
 
 settings! {
     Children => ChildTypes {
-        /// work type of children on this node
-        local "localtype": TypeName = "local",
         /// work type of children on other nodes
         runner "runnertype": TypeName = "ansible-runner",
         /// pods with a credential

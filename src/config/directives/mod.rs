@@ -7,6 +7,7 @@ pub mod certificates;
 pub mod controller;
 pub mod links;
 pub mod node;
+pub mod runner;
 pub mod services;
 pub mod tls;
 pub mod work;

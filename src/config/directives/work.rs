@@ -53,18 +53,30 @@ pub enum CommonLimits {}
 
 settings! {
     CommonLimits => Limits {
-        /// variables for its environment
-        env: Variables,
         /// working directory; the node's own if not given
         cwd: Option<PathBuf>,
         /// most units running at once; others wait in order
         max_units "maxunits": Option<Units>,
+        /// how long finished units are kept, as in 72h
+        release_after "releaseafter": Option<Limit>,
+        /// what bounds each unit
+        each: UnitLimits,
+    }
+    make Limits { cwd, max_units, release_after, ..each }
+}
+
+/// What bounds the processes of one unit.
+#[derive(Debug, Clone, Copy)]
+pub enum UnitLimits {}
+
+settings! {
+    UnitLimits => Limits {
+        /// variables for its environment
+        env: Variables,
         /// longest run, as in 3h30m
         timeout: Option<Limit>,
         /// time between SIGINT and harder signals; 10s if not given
         cancel_grace "cancelgrace": Option<Duration>,
-        /// how long finished units are kept, as in 72h
-        release_after "releaseafter": Option<Limit>,
         /// processors that a unit may use, as in 1.5
         cpu_millis "cpu": Option<Processors>,
         /// bytes of memory that a unit may use
@@ -72,18 +84,7 @@ settings! {
         /// processes and threads that a unit may have
         pids: Option<Processes>,
     }
-    make Limits {
-        env,
-        cwd,
-        max_units,
-        timeout,
-        cancel_grace,
-        release_after,
-        cpu_millis,
-        memory,
-        pids,
-        ..Limits::default()
-    }
+    make Limits { env, timeout, cancel_grace, cpu_millis, memory, pids, ..Limits::default() }
 }
 
 directive! {
@@ -126,6 +127,10 @@ directive! {
         quota_retry "quotaretry": bool,
         /// accept only signed submissions
         verify_signature "verifysignature": SignedOnly,
+        /// let other nodes submit to it, unsigned
+        /// Without it and `verifysignature`, a type with `allowruntimepod` or `authmethod: incluster` is taken through the
+        /// Unix socket alone, and is not advertised.
+        mesh: bool,
     }
     check namespace_missing(namespace, auth_method, allow_runtime_auth);
     check kubeconfig_unused(kubeconfig, auth_method);
@@ -149,6 +154,7 @@ directive! {
         api_outage,
         quota_retry,
         verify_signature,
+        mesh,
         ..KubernetesType::new(name)
     }
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use super::*;
 use crate::controller::options::{
-    Bounds, ChildTypes, ControllerOptions, Discovery, NodeType, OnLoss, Peers, Timers,
+    Bounds, ChildTypes, ControllerOptions, Discovery, NodeType, OnLoss, OwnRunner, Peers, Timers,
 };
 use crate::mesh::firewall::Pattern;
 use crate::wire::ServiceName;
+use crate::work::limits::Limits;
+use crate::work::{CommandType, Reach};
 
 /// What a directive with these parameters says, and the errors.
 fn read(parameters: &str) -> (Option<ControllerOptions>, Vec<String>) {
@@ -39,8 +41,12 @@ fn without_parameters_it_has_the_defaults_of_the_contract() {
         store: "sqlite".to_owned(),
         store_password_file: None,
         credentials: None,
+        runner: OwnRunner::Program(Box::new(CommandType::runner(
+            "ansible-runner",
+            "worker",
+            Limits::default(),
+        ))),
         child_types: ChildTypes {
-            local: "local".to_owned(),
             runner: "ansible-runner".to_owned(),
             kube_runtime: "kubernetes-runtime-auth".to_owned(),
             kube_in_cluster: "kubernetes-incluster-auth".to_owned(),
@@ -80,7 +86,7 @@ fn without_parameters_it_has_the_defaults_of_the_contract() {
 #[test]
 fn every_parameter_has_an_effect() {
     let usual = accepted("{}");
-    for parameter in &Directive::find("work-controller").unwrap().parameters {
+    for parameter in Directive::find("work-controller").unwrap().current() {
         let value = match parameter.name {
             "nodetype" => "hybrid",
             "store" => "'postgresql://meshd@db1,db2/meshd'",
@@ -96,8 +102,9 @@ fn every_parameter_has_an_effect() {
             "heartbeat" | "poll" => "5s",
             "ownerlostafter" | "lostafter" => "1h",
             "payloadretention" | "outputretention" | "jobretention" | "cleanupevery" => "77h",
-            "rundir" | "credentials" | "storepasswordfile" | "localtype" | "runnertype"
-            | "kuberuntimetype" | "kubeinclustertype" | "peerservice" => "other",
+            "runnerlimits" => "{user: jobs}",
+            "rundir" | "credentials" | "storepasswordfile" | "runner" | "runnertype" | "kuberuntimetype"
+            | "kubeinclustertype" | "peerservice" => "other",
             _ => "77",
         };
         assert_ne!(accepted(&format!("{{{}: {value}}}", parameter.name)), usual, "{}", parameter.name);
@@ -109,6 +116,62 @@ fn every_parameter_has_an_effect() {
     assert!(!accepted("{tlsclient: c, requiretls: false}").require_tls);
     assert_eq!(found.memory_reserve, Some(0));
     assert_eq!(found.bounds.cleanup_every, Duration::ZERO);
+}
+
+#[test]
+fn its_runner_is_one_command_line_with_the_limits_of_a_work_type() {
+    let found = accepted(
+        "{runner: \"env A='b c' runner worker\", runnerlimits: {user: jobs, env: {A: 1}, timeout: 2h, cpu: 1.5, memory: 2097152, \
+         pids: 7, cancelgrace: 1s}}",
+    );
+    let limits = Limits {
+        user: Some("jobs".to_owned()),
+        env: [("A".to_owned(), "1".to_owned())].into(),
+        timeout: Some(2 * HOUR),
+        cpu_millis: Some(1500),
+        memory: Some(2 << 20),
+        pids: Some(7),
+        cancel_grace: Some(Duration::from_secs(1)),
+        ..Limits::default()
+    };
+    let wanted = CommandType::runner("env", "'A=b c' runner worker", limits);
+    assert_eq!(wanted.reach, Reach::Controller);
+    assert_eq!(found.runner, OwnRunner::Program(Box::new(wanted)));
+    assert_eq!(found.runner, accepted(
+        "{runner: \"env 'A=b c' runner worker\", runnerlimits: '{\"user\": \"jobs\", \"env\": {\"A\": 1}, \"timeout\": \"2h\", \
+         \"cpu\": \"1.5\", \"memory\": \"2097152\", \"pids\": 7, \"cancelgrace\": \"1s\"}'}",
+    ).runner);
+}
+
+/// A configuration of before there was such a runner.
+#[test]
+fn a_work_type_of_before_goes_on_as_the_runner_and_no_other_node_reaches_it() {
+    let work = "- work-command: {worktype: NAME, command: env, allowruntimeparams: true, maxunits: 1}\n";
+    for (name, parameters, is_used) in [
+        ("local", "{}", true),
+        ("own", "{localtype: own}", true),
+        ("local", "{runner: other}", false),
+        ("local", "{runnerlimits: {pids: 7}}", false),
+    ] {
+        let text =
+            format!("- tcp-listener: 1\n{}- work-controller: {parameters}\n", work.replace("NAME", name));
+        let (config, warnings) = load_text(&text).unwrap();
+        let former = &config.work_commands[0];
+        assert_eq!(former.reach, Reach::Operators, "{parameters}");
+        let runner = config.controller.unwrap().runner;
+        assert_eq!(runner == OwnRunner::WorkType(name.to_owned()), is_used, "{parameters}: {runner:?}");
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(warning.text.contains(&format!("the work type {name}")), "{warning}");
+        assert_eq!(warning.text.contains("as before"), is_used, "{warning}");
+    }
+    let (config, warnings) = load_text("- local-only\n- work-controller: {localtype: gone}\n").unwrap();
+    assert_eq!(config.controller.unwrap().runner, accepted("{}").runner);
+    assert!(warnings[0].text.contains("localtype names no work type"), "{warnings:?}");
+    let (config, warnings) = load_text(&format!("- local-only\n{work}").replace("NAME", "local")).unwrap();
+    assert_eq!((config.work_commands[0].reach, warnings), (Reach::Mesh, vec![]), "no controller, no rule");
+    let other = load_text(&format!("- local-only\n{work}- work-controller: {{}}\n").replace("NAME", "other"))
+        .unwrap();
+    assert_eq!((other.0.work_commands[0].reach, other.1), (Reach::Mesh, vec![]));
 }
 
 const RUNDIR: &str = "work-controller: rundir: \"GIVEN\" is not allowed: it is part of command lines and may hold no \
@@ -159,6 +222,19 @@ fn what_is_wrong_is_named() {
         ("{rundir: \"/o'runs\"}", RUNDIR),
         ("{rundir: '/run*'}", RUNDIR),
         ("{store: ''}", "work-controller: store: may not be empty"),
+        (
+            "{runner: \"a 'b\"}",
+            "work-controller: runner: \"a 'b\" is not allowed: it is a program and its arguments, in which every quote is closed",
+        ),
+        (
+            "{runnerlimits: {pids: 0}}",
+            "work-controller: runnerlimits: pids: 0 is not allowed: a unit is at least one process",
+        ),
+        (
+            "{runnerlimits: {maxunits: 5}}",
+            "work-controller: runnerlimits: unknown parameter `maxunits`: there are user, env, timeout, cancelgrace, cpu, memory, pids",
+        ),
+        ("{runnerlimits: 5}", "work-controller: runnerlimits: 5 is not a map"),
     ] {
         let given = parameters.trim_matches(['{', '}']).split_once(": ").map_or("", |(_, given)| given);
         let error = error.replace("GIVEN", given.trim_matches(['\'', '"']));

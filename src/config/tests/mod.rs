@@ -3,6 +3,7 @@
 mod accepted;
 mod controller;
 mod documents;
+mod exposed;
 mod reading;
 mod reloading;
 

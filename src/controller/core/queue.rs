@@ -96,7 +96,7 @@ pub struct Placement {
 /// The configured work type of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChildType {
-    /// `localtype`, on the owner itself.
+    /// The owner's own runner, on the owner itself.
     Local,
     /// `runnertype`, on another instance.
     Runner,

@@ -94,16 +94,16 @@ impl JobDriver {
     async fn examine(&self, name: &InstanceName) -> (String, Result<HealthReport, Vec<String>>) {
         let options = self.options();
         let is_own = *name == self.node;
-        let types = &options.child_types;
         let unit = format!("{}{:016x}", self.check_prefix(), rand::random::<u64>());
         let offer = match self.offer_of(name).await {
             Ok(offer) => offer,
             Err(error) => return (unit, Err(vec![error.to_string()])),
         };
+        let work_type = if is_own { options.runner.work_type() } else { &options.child_types.runner };
         let request = ChildRequest {
             unit: unit.clone(),
             node: name.clone(),
-            work_type: if is_own { types.local.clone() } else { types.runner.clone() },
+            work_type: work_type.to_owned(),
             params: PARAMS.to_owned(),
             signed: offer.secure && !is_own,
             tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),

@@ -36,7 +36,7 @@ impl JobDriver {
     pub(in crate::controller) async fn child_type(&self, attempt: &Attempt) -> Result<String, Error> {
         let options = self.options();
         Ok(match attempt.child {
-            ChildType::Local => options.child_types.local.clone(),
+            ChildType::Local => options.runner.work_type().to_owned(),
             ChildType::Runner => options.child_types.runner.clone(),
             ChildType::Container => self.pod_type(&attempt.group).await?,
         })

@@ -64,13 +64,13 @@ impl Service {
         active: &[String],
     ) -> ChildRequest {
         let options = self.driver.options();
-        let types = &options.child_types;
         let is_own = *node == self.driver.node;
         let install = self.driver.install;
+        let work_type = if is_own { options.runner.work_type() } else { &options.child_types.runner };
         ChildRequest {
             unit: format!("c{install:08x}k{:016x}", rand::random::<u64>()),
             node: node.clone(),
-            work_type: if is_own { types.local.clone() } else { types.runner.clone() },
+            work_type: work_type.to_owned(),
             params: params(install, &options.run_dir, active),
             signed: offer.secure && !is_own,
             tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),

@@ -1,11 +1,11 @@
-//! What `meshd check` says about a controller: its store, its credentials, its work types, and what its settings allow
+//! What `meshd check` says about a controller: its store, its credentials, its runner, and what its settings allow
 //! others. The store may be in use, and nothing in it is changed.
 
 use super::super::controller::store_of;
 use super::Findings;
-use crate::config::Config;
+use crate::config::{ADVICE, Config};
 use crate::controller::credentials::Credentials;
-use crate::controller::options::ControllerOptions;
+use crate::controller::options::{ControllerOptions, Discovery, NodeType, OwnRunner};
 use crate::controller::store::{Error, StoreFinding, inspect};
 
 const WHAT: &str = "work-controller";
@@ -15,10 +15,18 @@ impl Findings {
         let Some(controller) = &config.controller else { return };
         self.store(config);
         self.credentials(controller);
-        self.local_type(config, &controller.child_types.local);
+        self.runner(controller);
         self.peer_keys(config, controller);
         if !controller.verify_signature {
-            self.warn("verifysignature is false: every node of the mesh may submit jobs here");
+            self.warn(format!(
+                "verifysignature is false: every node of the mesh may submit jobs here; {ADVICE}"
+            ));
+        }
+        if controller.discovery == Discovery::Enabled && config.is_open_to_strangers() {
+            self.warn(format!(
+                "discovery is enabled, and a node needs no certificate to join: any that says it can run jobs gets some, \
+                 with their secrets; {ADVICE}"
+            ));
         }
     }
 
@@ -58,19 +66,15 @@ impl Findings {
         }
     }
 
-    fn local_type(&mut self, config: &Config, local: &str) {
-        let commands = config.work_commands.iter().map(|kind| (&kind.name, &kind.limits));
-        let plugins = config.work_python.iter().map(|kind| (&kind.name, &kind.limits));
-        let Some((_, limits)) = commands.chain(plugins).find(|(name, _)| *name == local) else {
-            return self.warn(format!(
-                "there is no work type {local} (localtype), so this node's health cannot be checked: it takes no jobs"
-            ));
-        };
-        if limits.user.is_none() {
-            self.warn(format!(
-                "the work type {local} (localtype) runs as the daemon's own user, beside its keys and credentials: \
-                 give it another one by `user`, unless jobs sync projects, which need this one"
-            ));
+    fn runner(&mut self, controller: &ControllerOptions) {
+        // A work type in its place is checked as every other one.
+        let OwnRunner::Program(kind) = &controller.runner else { return };
+        self.program(format!("{WHAT}: runner"), &kind.command);
+        if controller.node_type == NodeType::Hybrid && kind.limits.user.is_none() {
+            self.warn(
+                "this node's own jobs run as the daemon's user, beside its keys and credentials: give them another one by \
+                 `user` of `runnerlimits`, unless jobs sync projects, which need this one",
+            );
         }
     }
 

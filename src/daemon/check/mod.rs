@@ -18,7 +18,9 @@ use std::process::ExitCode;
 use rustix::fs::{Access, FlockOperation, access, flock};
 
 use crate::config::components::{Claim, Trust};
-use crate::config::{self, Component, Config, ControlListener, Environment, HostPort, Invocation, Link};
+use crate::config::{
+    self, ADVICE, Component, Config, ControlListener, Environment, HostPort, Invocation, Link,
+};
 use crate::work::limits::Limits;
 
 /// The rest of the arguments, if they ask for a check.
@@ -94,6 +96,7 @@ fn findings(config: &Config, running: bool) -> Findings {
     for component in config.components() {
         findings.component(&component);
         findings.claim(&component);
+        findings.door(config, &component);
     }
     for command in &config.work_commands {
         let what = format!("work-command {}", command.name);
@@ -173,6 +176,16 @@ impl Findings {
             | Component::TcpClient(_)
             | Component::UdpClient(_)
             | Component::UnixSocketClient(_) => {}
+        }
+    }
+
+    /// A listener that lets everybody in who reaches this machine.
+    fn door(&mut self, config: &Config, component: &Component) {
+        let Component::Link(link) = component else { return };
+        if config.is_open_listener(link) {
+            let text =
+                format!("{component}: whoever reaches it joins the mesh without a certificate; {ADVICE}");
+            self.warnings.push(text);
         }
     }
 
@@ -282,7 +295,7 @@ impl Findings {
     }
 
     /// A program is found on the search path unless its name has a slash.
-    fn program(&mut self, what: &str, program: &str) {
+    fn program(&mut self, what: impl std::fmt::Display, program: &str) {
         let runs = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
         let found = if program.contains('/') {
             runs(Path::new(program))

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::work::Reach;
+
 /// The default for how long the API server may be unavailable before a healthy unit fails.
 pub const API_OUTAGE: Duration = Duration::from_secs(30 * 60);
 
@@ -63,6 +65,8 @@ pub struct KubernetesType {
     pub tcp_address: Option<IpAddr>,
     /// Submissions must be signed.
     pub verify_signature: bool,
+    /// Other nodes may submit to it, whatever it lets them do.
+    pub mesh: bool,
     /// How long the API server may be unavailable before a healthy unit fails.
     pub api_outage: Duration,
     /// Retry after `exceeded quota` until the unit's pending timeout.
@@ -90,8 +94,19 @@ impl KubernetesType {
             stream_method: StreamMethod::Logger,
             tcp_address: None,
             verify_signature: false,
+            mesh: false,
             api_outage: API_OUTAGE,
             quota_retry: false,
+        }
+    }
+
+    /// Whoever chooses the pod chooses what it may see of its host, and the service account of this node's own pod may
+    /// do more than other nodes should: such a type is not open to them by accident.
+    pub fn reach(&self) -> Reach {
+        let is_powerful = self.allow_runtime_pod || self.auth_method == AuthMethod::InCluster;
+        match is_powerful && !self.verify_signature && !self.mesh {
+            true => Reach::Operators,
+            false => Reach::Mesh,
         }
     }
 }

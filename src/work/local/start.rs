@@ -20,7 +20,7 @@ use crate::work::status::{Extra, Status};
 use crate::work::store::Durability;
 use crate::work::unit::{Event, RUNNING, State};
 use crate::work::units::{Entry, Writer};
-use crate::work::{CommandType, WorkError};
+use crate::work::{CommandType, RUNNER, Submitter, WorkError};
 
 /// What a runner gets on top of the grace for harder signals and its last status.
 const RUNNER_MARGIN: Duration = Duration::from_secs(8);
@@ -105,7 +105,8 @@ impl Local {
 
     async fn start_with(self: &Arc<Self>, entry: &Arc<Entry>, mut writer: Writer) -> Result<(), WorkError> {
         let status = writer.status();
-        let kind = match self.runnable(&status.work_type) {
+        let runnable = self.runnable(&status.work_type);
+        let kind = match runnable.or_else(|error| self.runner_for(entry, &status).ok_or(error)) {
             Ok(kind) => kind,
             // It was there when the unit was submitted.
             Err(error) => {
@@ -140,6 +141,14 @@ impl Local {
                 Err(WorkError::NotStarted(cause))
             }
         }
+    }
+
+    /// The controller's own runner, for the child of a job whose work type is configured no more: before there was such a
+    /// runner, children on this node had one.
+    fn runner_for(&self, entry: &Entry, status: &Status) -> Option<CommandType> {
+        let is_child = self.is_child.is_some_and(|is_child| is_child(&entry.id));
+        let is_own = is_child && status.submitter == Some(Submitter::Operator);
+        self.types.load().get(RUNNER).filter(|_| is_own).cloned()
     }
 
     fn job(&self, entry: &Entry, kind: &CommandType) -> Job {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::{Outcome, Registry};
 use crate::rpc::request::SubmitRequest;
-use crate::wire::NodeId;
 use crate::work::asked::Asked;
 use crate::work::status::Status;
 use crate::work::store::Durability;
@@ -21,8 +20,7 @@ impl Registry {
         submitter: Submitter,
         chosen: Option<UnitId>,
     ) -> Result<(Arc<Entry>, bool), WorkError> {
-        let own = self.units.node_id();
-        let here = NodeId::resolve(&request.node, own).is_ok_and(|node| node == *own);
+        let here = self.is_here(&request);
         let asked = Asked::of(if here { "" } else { &request.node }, &request.work_type, &request.params);
         let _lock = match &chosen {
             Some(id) => Some(self.units.lock_id(id).await),

@@ -401,9 +401,7 @@ impl Registry {
     }
 
     fn controller_for(&self, request: &SubmitRequest) -> Option<Arc<Box<dyn Jobs>>> {
-        let own = self.units.node_id();
-        let here = NodeId::resolve(&request.node, own).is_ok_and(|node| node == *own);
-        self.jobs.get().filter(|_| here && request.work_type == CONTROLLER)
+        self.jobs.get().filter(|_| self.is_here(request) && request.work_type == CONTROLLER)
     }
 
     /// Starts a job whose payload is durable. One that is refused leaves nothing.

@@ -23,7 +23,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 
-use super::jobs::{CONTROLLER, JobsSlot, OPERATION};
+use super::jobs::{CONTROLLER, JobsSlot, OPERATION, is_admin};
 use super::local::{self, Local};
 use super::pods::Pods;
 use super::remote::{Gate, Remotes};
@@ -116,7 +116,7 @@ impl Registry {
         let Options { signer, verifier, kubernetes, is_child, .. } = options;
         let store = Store::open(&data_dir, &node_id)?;
         let units = Arc::new(Units::new(store, node_id));
-        let local = Local::new(units.clone(), work_types, runner_exe, cancel_grace)?;
+        let local = Local::new(units.clone(), work_types, runner_exe, cancel_grace, is_child)?;
         let gate = Gate::new(is_child);
         let remotes = Remotes::new(units.clone(), dialer, signer, gate.clone());
         let pods = Pods::open(units.clone(), local.clone(), kubernetes, gate).await;
@@ -351,8 +351,10 @@ impl Registry {
             _ if self.is_closed(entry, &status, caller) => true,
             Some(remote) => remote.sign_work,
             None => {
-                (status.verify_signature || self.local.verifies(&status.work_type))
-                    && !self.may_skip_token(&status.work_type, caller)
+                let is_inner = !self.local.is_open(&status.work_type);
+                (is_inner && !is_admin(caller) && !is_own(&status, caller))
+                    || (status.verify_signature || self.local.verifies(&status.work_type))
+                        && !self.may_skip_token(&status.work_type, caller)
             }
         };
         let about = Subject { verb, unit: Some(entry.id.as_str()), ..Subject::default() };

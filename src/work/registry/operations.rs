@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::Registry;
 use crate::rpc::request::SubmitRequest;
-use crate::wire::NodeId;
 use crate::work::jobs::{self, Act, JobIntake, JobUnit, Jobs, OPERATION};
 use crate::work::unit::State;
 use crate::work::units::{Entry, detached};
@@ -44,9 +43,7 @@ impl Registry {
     }
 
     pub(super) fn is_operation(&self, request: &SubmitRequest) -> bool {
-        let own = self.units.node_id();
-        let is_here = NodeId::resolve(&request.node, own).is_ok_and(|node| node == *own);
-        is_here && request.work_type == OPERATION && self.jobs.get().is_some()
+        self.is_here(request) && request.work_type == OPERATION && self.jobs.get().is_some()
     }
 
     /// Releases the unit of an operation some time after its end.

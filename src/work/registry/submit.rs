@@ -70,6 +70,21 @@ impl Registry {
     /// # Errors
     /// Whatever speaks against it; nothing is left behind then.
     pub async fn submit(&self, request: SubmitRequest, caller: Caller) -> Result<Submission, WorkError> {
+        if self.is_here(&request) {
+            self.local.admit(&request.work_type, &caller)?;
+        }
+        self.accept(request, caller).await
+    }
+
+    /// The same for this node's controller, whose children may be of types that no client reaches.
+    ///
+    /// # Errors
+    /// Those of [`Self::submit`].
+    pub async fn submit_child(&self, request: SubmitRequest) -> Result<Submission, WorkError> {
+        self.accept(request, Caller::local()).await
+    }
+
+    async fn accept(&self, request: SubmitRequest, caller: Caller) -> Result<Submission, WorkError> {
         let chosen = request.unit_id.as_deref().map(UnitId::chosen).transpose()?;
         let about = Subject {
             work_type: Some(&request.work_type),
@@ -86,6 +101,12 @@ impl Registry {
 }
 
 impl Registry {
+    /// Whether it is this node that is to run it.
+    pub(super) fn is_here(&self, request: &SubmitRequest) -> bool {
+        let own = self.units.node_id();
+        NodeId::resolve(&request.node, own).is_ok_and(|node| node == *own)
+    }
+
     pub(super) async fn pod_status(&self, request: &SubmitRequest) -> Result<Option<Status>, WorkError> {
         let status = self.pods.new_status(&request.work_type, &request.params).await?;
         if status.is_some() && request.ttl.as_ref().is_some_and(|ttl| !ttl.is_empty()) {

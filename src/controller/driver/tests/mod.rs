@@ -28,7 +28,9 @@ use std::time::Duration;
 use self::fabric::{Fabric, FakeNode, Health, OWN};
 use self::site::Site;
 use crate::controller::core::{ChildEnd, JobState, NodeState, NodeType};
-use crate::controller::options::{Bounds, ChildTypes, ControllerOptions, Discovery, OnLoss, Peers, Timers};
+use crate::controller::options::{
+    Bounds, ChildTypes, ControllerOptions, Discovery, OnLoss, OwnRunner, Peers, Timers,
+};
 use crate::wire::ServiceName;
 
 const fn seconds(seconds: u64) -> Duration {
@@ -42,8 +44,8 @@ pub(super) fn options(discovery: Discovery) -> ControllerOptions {
         store: "sqlite".into(),
         store_password_file: None,
         credentials: None,
+        runner: OwnRunner::WorkType("local".into()),
         child_types: ChildTypes {
-            local: "local".into(),
             runner: "ansible-runner".into(),
             kube_runtime: "k".into(),
             kube_in_cluster: "i".into(),

@@ -1,0 +1,128 @@
+//! What strangers reach: who may join the mesh here without a certificate, and which work types such a node can have run
+//! what it likes.
+//!
+//! Owns these two rules and the advice. It sees this node's configuration alone: a neighbour that lets strangers in is
+//! that one's business.
+
+use super::directives::services::ControlService;
+use super::directives::{Component, Config, Link};
+use super::error::{Location, Report, Source};
+use super::item::Item;
+use crate::mesh::firewall::{Action, Names, decide};
+use crate::work::kubernetes::options::KubernetesType;
+use crate::work::{CommandType, Reach};
+
+/// The name of a node that no rule was written for, and of a service of it.
+const STRANGER: &str = "\u{1}stranger";
+
+/// Where it says what closes a mesh.
+pub const ADVICE: &str = "docs/security.md says which lines close a mesh";
+
+/// Warns of work types that any node of the mesh can have run what it likes.
+pub(super) fn warn(config: &Config, items: &[Item], report: &mut Report) {
+    if !config.has_open_control() {
+        return;
+    }
+    let commands = config.work_commands.iter().filter(|kind| takes_parameters(kind));
+    let commands = commands.map(|kind| ("work-command", kind.name.as_str(), "parameters"));
+    let plugins = config.work_python.iter().filter(|kind| is_open(kind.reach, kind.verify_signature));
+    let plugins = plugins.map(|kind| ("work-python", kind.name.as_str(), "parameters"));
+    let pods = config.work_kubernetes.iter().filter_map(|kind| {
+        let what = what_a_pod_takes(kind).filter(|_| is_open(kind.reach(), kind.verify_signature))?;
+        Some(("work-kubernetes", kind.name.as_str(), what))
+    });
+    for (directive, name, what) in commands.chain(plugins).chain(pods) {
+        let text = format!(
+            "{directive} {name}: any node of the mesh can have it run with {what} of its own: it verifies no signature, \
+             and neither a certificate nor a rule says who may reach the control service; {ADVICE}"
+        );
+        report.warn(location(items, directive, name), text);
+    }
+}
+
+fn location(items: &[Item], directive: &str, name: &str) -> Location {
+    let is_it = |item: &&Item| {
+        let given = item.settings.get("worktype");
+        item.directive.name == directive && given.is_some_and(|given| given.name() == name)
+    };
+    items.iter().find(is_it).map_or_else(|| Source::Implicit.at(0), |item| item.at.clone())
+}
+
+fn is_open(reach: Reach, verifies: bool) -> bool {
+    reach == Reach::Mesh && !verifies
+}
+
+fn takes_parameters(kind: &CommandType) -> bool {
+    kind.allow_runtime_params && is_open(kind.reach, kind.verify_signature)
+}
+
+fn what_a_pod_takes(kind: &KubernetesType) -> Option<&'static str> {
+    match kind {
+        KubernetesType { allow_runtime_pod: true, .. } => Some("a pod"),
+        KubernetesType { allow_runtime_command: true, .. } => Some("an image and a command"),
+        KubernetesType { allow_runtime_auth: true, .. } => Some("a credential"),
+        KubernetesType { allow_runtime_params: true, .. } => Some("parameters"),
+        KubernetesType { .. } => None,
+    }
+}
+
+impl Config {
+    /// Whether a node of another machine may become a neighbour by this listener without a certificate.
+    pub fn is_open_listener(&self, link: &Link) -> bool {
+        let bind = match link {
+            Link::TcpListener(it) => &it.bind,
+            Link::UdpListener(it) => &it.bind,
+            Link::WebSocketListener(it) => &it.bind,
+            Link::QuicListener(it) => &it.bind,
+            Link::TcpPeer(_) | Link::UdpPeer(_) | Link::WebSocketPeer(_) | Link::QuicPeer(_) => return false,
+        };
+        !bind.is_loopback() && self.admits_strangers(link)
+    }
+
+    /// Whether a node without a certificate may become a neighbour by this link.
+    fn admits_strangers(&self, link: &Link) -> bool {
+        let listener = |tls: Option<&String>| !tls.is_some_and(|name| self.demands_certificate(name));
+        match link {
+            Link::TcpListener(it) => listener(it.tls.as_ref()),
+            Link::WebSocketListener(it) => listener(it.tls.as_ref()),
+            Link::QuicListener(it) => listener(Some(&it.tls)),
+            Link::TcpPeer(it) => !it.tls.as_ref().is_some_and(|name| self.verifies_servers(name)),
+            Link::QuicPeer(it) => !self.verifies_servers(&it.tls),
+            Link::WebSocketPeer(it) => match &it.tls {
+                Some(name) => !self.verifies_servers(name),
+                None => !it.address.secure,
+            },
+            Link::UdpListener(_) | Link::UdpPeer(_) => true,
+        }
+    }
+
+    /// Whether a node without a certificate may join the mesh at this one.
+    pub fn is_open_to_strangers(&self) -> bool {
+        self.unordered().iter().any(|it| matches!(it, Component::Link(link) if self.admits_strangers(link)))
+    }
+
+    /// Whether such a node reaches a control service of this one.
+    fn has_open_control(&self) -> bool {
+        let reaches = |control: &ControlService| {
+            let proves = control.tls.as_ref().is_some_and(|name| self.demands_certificate(name));
+            let service = control.service.to_text();
+            let names = Names {
+                from_node: STRANGER,
+                to_node: self.node.id.as_str(),
+                from_service: STRANGER,
+                to_service: &service,
+            };
+            !proves && decide(&self.node.firewall_rules, names) == Action::Accept
+        };
+        self.is_open_to_strangers() && self.control_services.iter().any(reaches)
+    }
+
+    fn demands_certificate(&self, profile: &str) -> bool {
+        self.tls_servers.iter().any(|tls| tls.name == *profile && tls.require_client_cert)
+    }
+
+    /// One that is not configured is `default`, which does.
+    fn verifies_servers(&self, profile: &str) -> bool {
+        self.tls_clients.iter().all(|tls| tls.name != *profile || !tls.insecure_skip_verify)
+    }
+}
