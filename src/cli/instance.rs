@@ -30,14 +30,30 @@ const COLUMNS: Columns = (
     ],
 );
 
+const FOUND: Columns = (
+    "found",
+    &[
+        ("NAME", "name"),
+        ("TYPE", "node_type"),
+        ("RUNNER", "runner"),
+        ("SIGNED", "secure"),
+        ("TLS", "tls"),
+        ("LAST SEEN", "last_seen"),
+    ],
+);
+
 /// Verbs of `meshctl instance`.
 #[derive(Debug, Subcommand)]
 pub(super) enum InstanceVerb {
     /// List them: a table on a terminal, else JSON
-    List,
+    List {
+        /// The nodes that discovery found, and that nobody has enabled or added
+        #[arg(long)]
+        found: bool,
+    },
     /// Show one
     Show(Named),
-    /// Register a node before it is seen
+    /// Register a node, also before it is seen
     Add {
         #[command(flatten)]
         add: NewInstance,
@@ -53,7 +69,7 @@ pub(super) enum InstanceVerb {
         #[arg(long)]
         no_store: bool,
     },
-    /// Let jobs start on nodes
+    /// Let jobs start on nodes, also on those that discovery found
     Enable(NamedAll),
     /// Start no more jobs on nodes
     Disable {
@@ -133,7 +149,10 @@ impl InstanceVerb {
             operations.collect::<Vec<_>>()
         };
         match self {
-            Self::List => Operation::new("instance.list").print_list(context, COLUMNS).await,
+            Self::List { found: false } => Operation::new("instance.list").print_list(context, COLUMNS).await,
+            Self::List { found: true } => {
+                Operation::new("instance.list").with("found", true).print_list(context, FOUND).await
+            }
             Self::Show(named) => Operation::of("instance.get", &named).print(context).await,
             Self::Add { add, disabled } => {
                 Operation::of("instance.add", &add).with("enabled", !disabled).print(context).await

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::core::{Explanation, Instance, Job, Progress, Time, unfit, unusable};
-use super::driver::{JobDriver, rfc3339};
+use super::driver::{Candidate, JobDriver, rfc3339};
 use super::store::{Clock, JobDetail, JobRow, Kept, Overview, RecapPage};
 use super::stream::HostStats;
 
@@ -54,6 +54,18 @@ pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Value> {
         })
     };
     records.map(one).collect()
+}
+
+/// A node that could become an instance.
+pub(super) fn candidate(found: &Candidate) -> Value {
+    json!({
+        "name": found.name.to_string(),
+        "node_type": found.node_type.name(),
+        "runner": found.offer.runner,
+        "secure": found.offer.secure,
+        "tls": found.offer.tls,
+        "last_seen": rfc3339(found.seen),
+    })
 }
 
 /// All groups with their loads.

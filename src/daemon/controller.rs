@@ -72,7 +72,7 @@ pub(super) async fn start(
     let Some(options) = config.controller.clone() else { return Ok(None) };
     let node = streams.node();
     let peers = options.peers.clone();
-    let mesh = Arc::new(SeenMesh::new(node.clone(), work.clone()));
+    let mesh = Arc::new(SeenMesh::new(node.clone(), work.clone(), tls.clone()));
     let setup = setup(options, directory, node.id(), work, mesh);
     let setup = setup.map_err(Failure::start("work-controller"))?;
     let is_shared = setup.store.is_shared();
@@ -169,11 +169,12 @@ fn is_control(ad: &Advertisement) -> bool {
 struct SeenMesh {
     node: NodeHandle,
     work: Registry,
+    tls: Profiles,
     changes: watch::Sender<u64>,
 }
 
 impl SeenMesh {
-    fn new(node: NodeHandle, work: Registry) -> Self {
+    fn new(node: NodeHandle, work: Registry, tls: Profiles) -> Self {
         let changes = watch::Sender::new(0);
         let (news, mut noticed) = (changes.clone(), node.changes());
         tokio::spawn(async move {
@@ -184,7 +185,7 @@ impl SeenMesh {
                 }
             }
         });
-        Self { node, work, changes }
+        Self { node, work, tls, changes }
     }
 }
 
@@ -222,5 +223,9 @@ impl Mesh for SeenMesh {
 
     fn signs(&self) -> bool {
         self.work.signs()
+    }
+
+    fn proves_names(&self, profile: &str) -> bool {
+        self.tls.client(profile).is_ok_and(|profile| profile.proves_names())
     }
 }

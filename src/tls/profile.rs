@@ -133,6 +133,11 @@ impl ClientProfile {
         Ok(Self(Profile::open(Settings::of_client(options, node))?))
     }
 
+    /// Whether a server has to show a certificate that names it.
+    pub fn proves_names(&self) -> bool {
+        !(self.settings.skip_names_check || self.settings.demands.insecure)
+    }
+
     /// Settings of one handshake, and the place where a refusal of the server's certificate shows.
     ///
     /// # Errors

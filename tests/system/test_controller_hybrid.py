@@ -23,7 +23,10 @@ def hybrid(mesh, tmp_path):
     mesh.node("hybrid", listen=True, extra=[{"work-controller": settings | own_runner(runner("own"))}])
     mesh.node("e1", peers=["hybrid"], work=[runner("ansible-runner")])
     mesh.start()
-    until("both to be checked", lambda: [one["node_state"] for one in instances(mesh["hybrid"])] == ["ready", "ready"], 60)
+    found = lambda: [one["name"] for one in ask(mesh["hybrid"], "instance.list", found=True)["found"]]  # noqa: E731
+    until("e1 to be found", lambda: found() == ["e1"], 60)
+    assert [one["name"] for one in instances(mesh["hybrid"])] == ["hybrid"], "it is no instance before somebody takes it"
+    until("the hybrid to be checked", lambda: instances(mesh["hybrid"])[0]["node_state"] == "ready", 60)
     return mesh
 
 

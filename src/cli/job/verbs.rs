@@ -382,6 +382,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_job_with_many_hosts_says_how_many_more_there_are() {
+        let counts = json!({"ok": 1, "changed": 0, "dark": 0, "failures": 1, "skipped": 0, "rescued": 0, "ignored": 0});
+        let of = |hosts: u64, kept: u64| {
+            let all = json!({"hosts": hosts, "failed": 1, "unreachable": 0, "kept": kept});
+            described(&json!({"id": 7, "state": "failed", "host_stats": {"web": counts}, "host_counts": all}))
+        };
+        let one = of(1, 1);
+        assert!(one.starts_with("id     7\nstate  failed\n\nhosts:\nHOST"), "{one}");
+        assert!(one.ends_with("\nweb   1   0        0            1       0        0        0"), "{one}");
+        let more = "\nand 4 more hosts (1 failed, 0 unreachable in all): meshctl job hosts 7 --from 1";
+        assert!(of(5, 5).ends_with(more), "{}", of(5, 5));
+        assert!(of(5, 3).ends_with("2 of them are kept: meshctl job hosts 7 --from 1"), "{}", of(5, 3));
+        assert_eq!(described(&json!({"id": 7, "host_stats": {}, "host_counts": null})), "id  7");
+    }
+
+    #[test]
     fn an_explanation_names_what_holds_a_job_up() {
         let explained = json!({"id": 42, "state": "pending", "summary": "waiting for capacity in east",
             "checks": [{"check": "dependencies", "ok": true, "detail": ""},

@@ -43,8 +43,9 @@ directive! {
         /// callers over the mesh need a valid token
         verify_signature "verifysignature": bool = "true",
         /// of nodes: off, disabled or enabled
-        /// A node that advertises `runnertype` and is not registered is ignored; registered and left to an operator;
-        /// or registered and enabled, so that every node that may join the mesh gets jobs with their secrets.
+        /// A node that advertises `runnertype` and is not registered is ignored; shown by `meshctl instance list
+        /// --found` until an operator enables it; or registered and enabled, so that every node that may join the mesh
+        /// gets jobs with their secrets.
         discovery: Discovery = "disabled",
         /// node IDs that discovery may register; all if not given
         /// An ID between slashes is a regular expression.

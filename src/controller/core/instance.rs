@@ -20,6 +20,9 @@ pub const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
 pub const HEALTH_BACK_OFF: RetryDelay =
     RetryDelay { first: Duration::from_secs(30), longest: Duration::from_secs(30 * 60) };
 
+/// A machine whose runner says nothing of its identity.
+const NAMELESS: &str = "one without identity";
+
 /// What a node does in the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeType {
@@ -136,7 +139,10 @@ pub enum InstanceFault {
     #[error("its clock is off by {0} s: its tokens will be refused")]
     Clock(u64),
     /// Its machine is not the one that had this name.
-    #[error("its machine has changed from {former} to {now}: renamed or reinstalled")]
+    #[error(
+        "its machine has changed from {former} to {now}: renamed or reinstalled; if it is disabled, `meshctl instance \
+         enable` confirms it"
+    )]
     Machine {
         /// The machine's identity before.
         former: String,
@@ -149,6 +155,13 @@ pub enum InstanceFault {
 }
 
 impl InstanceFault {
+    const fn is_of_machine(&self) -> bool {
+        match self {
+            Self::Machine { .. } => true,
+            Self::Health(_) | Self::Clock(_) | Self::Renamed(_) => false,
+        }
+    }
+
     /// Health checks know nothing of the clock.
     const fn is_of_clock(&self) -> bool {
         match self {
@@ -226,6 +239,22 @@ impl Instance {
         self.health_due = Some(now);
     }
 
+    /// An operator allows new jobs on it, or no more.
+    pub fn set_enabled(&mut self, enabled: bool, _now: Time) {
+        self.enabled = enabled;
+        if enabled {
+            self.confirm_machine();
+        }
+    }
+
+    /// Whichever machine answers next is the one that an operator means, if another one than before had answered.
+    fn confirm_machine(&mut self) {
+        if self.errors.iter().any(InstanceFault::is_of_machine) {
+            self.errors.retain(|fault| !fault.is_of_machine());
+            self.uuid = None;
+        }
+    }
+
     /// How many forks it may run now: 0 unless it is ready and enabled, and always 0 for a hop.
     pub fn capacity(&self) -> u32 {
         let usable = self.enabled
@@ -299,16 +328,18 @@ impl Instance {
         true
     }
 
-    /// A health check succeeded.
-    pub fn on_healthy(&mut self, report: HealthReport, rates: &Rates) {
+    /// A health check succeeded. If another machine answers than before, and nothing vouches for its right to the name, it is
+    /// disabled until an operator confirms it: it may be somebody else's, and jobs carry secrets.
+    pub fn on_healthy(&mut self, report: HealthReport, rates: &Rates, is_vouched: bool) {
         self.capacities = Capacities::measure(report.cpus, report.memory, rates);
-        self.errors.retain(InstanceFault::is_of_clock);
-        if let (Some(former), Some(uuid)) = (&self.uuid, &report.uuid)
-            && former != uuid
-        {
-            self.errors.push(InstanceFault::Machine { former: former.clone(), now: uuid.clone() });
+        let waits = !self.enabled;
+        self.errors.retain(|fault| fault.is_of_clock() || (waits && fault.is_of_machine()));
+        if let Some(former) = self.uuid.as_ref().filter(|former| report.uuid.as_ref() != Some(*former)) {
+            let now = report.uuid.clone().unwrap_or_else(|| NAMELESS.to_owned());
+            self.errors.push(InstanceFault::Machine { former: former.clone(), now });
+            self.enabled &= is_vouched;
         }
-        self.uuid = report.uuid;
+        self.uuid = report.uuid.or(self.uuid.take());
         self.version = Some(report.version);
         self.health_due = None;
         self.health_failures = 0;
@@ -316,6 +347,11 @@ impl Instance {
             NodeState::Installed | NodeState::Unavailable => self.node_state = NodeState::Ready,
             NodeState::Ready | NodeState::Deprovisioning => {}
         }
+    }
+
+    /// Whether it has ever passed a health check: its version is from the last one. A hop is not checked.
+    pub fn has_been_ready(&self) -> bool {
+        self.version.is_some() || self.node_state == NodeState::Ready
     }
 
     /// Its machine is that of an instance which is not seen any more.

@@ -1,9 +1,10 @@
 //! Which instances are members of which groups, by AWX's rules: lists, then minimums, then percentages.
 //!
-//! The result depends on instances and groups only, not on the current members, so a second run changes
-//! nothing. State and load of an instance do not matter: a lost one stays a member.
+//! An instance that has never been ready is none of the policies' business: anybody may invent a name. Percentages and
+//! minimums count those that are enabled. The result depends on instances and groups only, not on the current members, so
+//! a second run changes nothing. State and load of an instance do not matter: a lost one stays a member.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::group::{Group, Member, MemberOrigin};
 use super::instance::{Instance, NodeType};
@@ -46,6 +47,7 @@ fn compute_members(instances: &[Instance], groups: &[Group]) -> Vec<Vec<Member>>
     draft.fill(MemberOrigin::Percentage, |group, size, pool| {
         100 * size as u64 >= u64::from(group.policy.percentage) * pool as u64
     });
+    draft.add_disabled();
     let place: BTreeMap<&InstanceName, usize> =
         instances.iter().enumerate().map(|(at, instance)| (&instance.name, at)).collect();
     for members in &mut draft.members {
@@ -63,6 +65,8 @@ struct Candidate<'a> {
 struct Draft<'a> {
     groups: &'a [Group],
     members: Vec<Vec<Member>>,
+    /// Those that percentages and minimums count.
+    counted: BTreeSet<&'a InstanceName>,
     candidates: Vec<Candidate<'a>>,
 }
 
@@ -85,10 +89,12 @@ impl<'a> Draft<'a> {
             })
             .collect();
         let candidates = eligible()
-            .filter(|instance| instance.managed_by_policy)
+            .filter(|instance| instance.managed_by_policy && instance.has_been_ready())
             .map(|instance| Candidate { instance, uses: 0 })
             .collect();
-        Self { groups, members, candidates }
+        let counted = eligible().filter(|instance| instance.enabled && instance.has_been_ready());
+        let counted = counted.map(|instance| &instance.name).collect();
+        Self { groups, members, counted, candidates }
     }
 
     /// Adds candidates to each group until it is full. Smaller groups come first, by their size before this
@@ -104,12 +110,15 @@ impl<'a> Draft<'a> {
             let excluded = excluded_type(&group.name);
             let mut fitting: Vec<usize> = (0..self.candidates.len())
                 .filter(|&at| self.candidates[at].instance.node_type != excluded)
+                .filter(|&at| self.candidates[at].instance.enabled)
                 .collect();
             let pool = fitting.len();
             fitting.sort_by_key(|&at| self.candidates[at].uses);
+            let mut size =
+                self.members[at].iter().filter(|member| self.counted.contains(&member.name)).count();
             for candidate in fitting {
                 let members = &mut self.members[at];
-                if is_full(group, members.len(), pool) {
+                if is_full(group, size, pool) {
                     break;
                 }
                 let candidate = &mut self.candidates[candidate];
@@ -117,10 +126,32 @@ impl<'a> Draft<'a> {
                 if !members.iter().any(|member| member.name == *name) {
                     members.push(Member { name: name.clone(), origin });
                     candidate.uses += 1;
+                    size += 1;
                 }
             }
         }
     }
+
+    /// A group that takes everything has what is disabled, too: it is said there why nothing runs on it.
+    fn add_disabled(&mut self) {
+        let whole = self.groups.iter().zip(&mut self.members).filter(|(group, _)| is_whole(group));
+        for (group, members) in whole {
+            let excluded = excluded_type(&group.name);
+            let disabled = self.candidates.iter().map(|candidate| candidate.instance).filter(|instance| {
+                !instance.enabled
+                    && instance.node_type != excluded
+                    && !members.iter().any(|member| member.name == instance.name)
+            });
+            let disabled: Vec<Member> = disabled
+                .map(|instance| Member { name: instance.name.clone(), origin: MemberOrigin::Percentage })
+                .collect();
+            members.extend(disabled);
+        }
+    }
+}
+
+fn is_whole(group: &Group) -> bool {
+    group.policy.percentage >= 100 && !group.is_container_group()
 }
 
 fn listed(group: &Group) -> &[InstanceName] {

@@ -17,6 +17,14 @@ use crate::controller::store::{Audit, Error, InstanceRecord, Registry};
 const PAUSE: Duration = Duration::from_secs(1);
 const RELEASES: u32 = 5;
 
+/// A check that has ended.
+struct Examined {
+    unit: String,
+    report: Result<HealthReport, Vec<String>>,
+    /// The node that answered is the one that was meant.
+    is_proven: bool,
+}
+
 impl JobDriver {
     /// How the units of checks begin.
     pub fn check_prefix(&self) -> String {
@@ -41,12 +49,12 @@ impl JobDriver {
     }
 
     async fn check(self: &Arc<Self>, name: &InstanceName) {
-        let (unit, report) = self.examine(name).await;
+        let Examined { unit, report, is_proven } = self.examine(name).await;
         match &report {
             Ok(_) => tracing::debug!(instance = %name, "healthy"),
             Err(errors) => tracing::warn!(instance = %name, ?errors, "the health check failed"),
         }
-        if let Err(error) = self.save_health(name, report).await {
+        if let Err(error) = self.save_health(name, report, is_proven).await {
             tracing::warn!(instance = %name, %error, "the result of a health check is not saved");
         }
         self.remove_check(unit).await;
@@ -81,23 +89,25 @@ impl JobDriver {
         let (this, checked) = (self.clone(), name.clone());
         // Its unit is removed even if nobody waits for the report any more.
         let examined = tokio::spawn(async move {
-            let (unit, report) = this.examine(&checked).await;
+            let Examined { unit, report, is_proven } = this.examine(&checked).await;
             this.remove_check(unit).await;
-            report
+            (report, is_proven)
         });
-        let report = examined.await.map_err(|error| Error::Away(error.to_string()))?;
-        self.health_change(name, report)(&mut registry, now)?;
+        let (report, is_proven) = examined.await.map_err(|error| Error::Away(error.to_string()))?;
+        self.health_change(name, report, is_proven)(&mut registry, now)?;
         registry.instance_mut(name).cloned()
     }
 
     /// Has the runner of an instance measure its machine, in a unit that is to be removed.
-    async fn examine(&self, name: &InstanceName) -> (String, Result<HealthReport, Vec<String>>) {
+    async fn examine(&self, name: &InstanceName) -> Examined {
         let options = self.options();
         let is_own = *name == self.node;
         let unit = format!("{}{:016x}", self.check_prefix(), rand::random::<u64>());
         let offer = match self.offer_of(name).await {
             Ok(offer) => offer,
-            Err(error) => return (unit, Err(vec![error.to_string()])),
+            Err(error) => {
+                return Examined { unit, report: Err(vec![error.to_string()]), is_proven: false };
+            }
         };
         let work_type = if is_own { options.runner.work_type() } else { &options.child_types.runner };
         let request = ChildRequest {
@@ -110,6 +120,8 @@ impl JobDriver {
             ttl: (!is_own).then_some(BUDGET),
             pod: None,
         };
+        // Nobody else has this node's name, or a certificate names it.
+        let is_proven = is_own || request.tls.as_ref().is_some_and(|profile| self.mesh.proves_names(profile));
         let (work_type, mut is_accepted) = (request.work_type.clone(), false);
         let ended = tokio::time::timeout(BUDGET, self.ask(request, &mut is_accepted)).await;
         let report = match ended {
@@ -121,7 +133,7 @@ impl JobDriver {
                 Err(vec![silence.to_string()])
             }
         };
-        (unit, report)
+        Examined { unit, report, is_proven }
     }
 
     async fn remove_check(&self, unit: String) {
@@ -179,8 +191,9 @@ impl JobDriver {
         &self,
         name: &InstanceName,
         report: Result<HealthReport, Vec<String>>,
+        is_proven: bool,
     ) -> Result<(), Error> {
-        self.store.change_registry(None, self.health_change(name, report)).await
+        self.store.change_registry(None, self.health_change(name, report, is_proven)).await
     }
 
     /// What a check changes of an instance's record.
@@ -188,6 +201,7 @@ impl JobDriver {
         &self,
         name: &InstanceName,
         report: Result<HealthReport, Vec<String>>,
+        is_proven: bool,
     ) -> impl Fn(&mut Registry, Time) -> Result<(), Error> + Send + use<> {
         let surroundings = Surroundings::of_process();
         let report = report.map(|it| if *name == self.node { surroundings.correct(it) } else { it });
@@ -198,8 +212,12 @@ impl JobDriver {
             record.last_health_check = Some(now);
             match report.clone() {
                 Ok(report) => {
-                    (record.cpu, record.memory) = (report.cpus.tenths(), report.memory);
-                    record.instance.on_healthy(report, &rates);
+                    let size = (report.cpus.tenths(), report.memory);
+                    // A machine of the same size is the same one: its runner has another home, as that of another user
+                    // or of a new container has.
+                    let is_vouched = is_proven || size == (record.cpu, record.memory);
+                    (record.cpu, record.memory) = size;
+                    record.instance.on_healthy(report, &rates, is_vouched);
                     former.into_iter().for_each(|former| record.instance.on_renamed(former));
                 }
                 Err(errors) => record.instance.on_unhealthy(errors, now),

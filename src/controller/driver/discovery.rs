@@ -1,16 +1,21 @@
-//! What the mesh's advertisements mean for the registry: which nodes are registered, as what, and what they offer.
+//! What the mesh's advertisements mean for the registry: which nodes are registered, as what, and what they offer; and which
+//! ones could be.
 //! Pure, but for the store at the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::candidates::Candidate;
 use super::world::NodeView;
 use crate::controller::core::{CLOCK_TOLERANCE, InstanceName, NodeType, Offer, SIGHTING_LIFE, Time};
 use crate::controller::options::{ControllerOptions, Discovery};
 use crate::controller::store::{Error, InstanceRecord, Observed, Registry, Store};
+
+/// The most instances to which discovery adds: who may join the mesh invents names. Operators add as many as they like.
+const MOST_FOUND: usize = 10_000;
 
 /// When each node was heard last, by the clock of this process.
 #[derive(Debug, Default)]
@@ -55,6 +60,11 @@ impl Sightings {
                 sighted.seen = now;
             }
         }
+    }
+
+    /// Forgets nodes that are neither registered nor on the mesh.
+    pub(super) fn keep(&mut self, registered: &BTreeSet<InstanceName>) {
+        self.0.retain(|name, sighted| sighted.routed || registered.contains(name));
     }
 
     /// How far the clock of each node is off, where that is known.
@@ -110,18 +120,21 @@ pub(super) fn apply(
     let mut changed = false;
     for node in nodes {
         let is_own = node.name == own.name;
-        if registry.instance_mut(&node.name).is_err() {
+        if !registry.has_instance(&node.name) {
+            let is_enabled = options.discovery == Discovery::Enabled;
             let found = match is_own {
-                true => Some((options.node_type, true)),
-                false => wanted(node, options),
+                true => Some(options.node_type),
+                false => {
+                    found_as(node, options).filter(|_| is_enabled && registry.instances.len() < MOST_FOUND)
+                }
             };
-            let Some((node_type, enabled)) = found else { continue };
+            let Some(node_type) = found else { continue };
             // Anybody who may join the mesh chooses the name of a node.
             if !is_own && registry.group_mut(&node.name.as_str().into()).is_ok() {
                 tracing::debug!(node = %node.name, "not registered: a group has its name");
                 continue;
             }
-            registry.add_instance(InstanceRecord::register(node.name.clone(), node_type, enabled, now))?;
+            registry.add_instance(InstanceRecord::register(node.name.clone(), node_type, true, now))?;
             changed = true;
         }
         let instance = &mut registry.instance_mut(&node.name)?.instance;
@@ -145,36 +158,52 @@ pub(super) fn apply(
     Ok(changed)
 }
 
-fn wanted(node: &NodeView, options: &ControllerOptions) -> Option<(NodeType, bool)> {
+/// What a node that is not registered could be registered as.
+fn found_as(node: &NodeView, options: &ControllerOptions) -> Option<NodeType> {
     let patterns = &options.discover_nodes;
     let may = patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(node.name.as_str()));
     // What is left of the advertisement of a node that is gone brings no instance back.
-    let node_type = node_type(node, options).filter(|_| may && node.routed)?;
-    match options.discovery {
-        Discovery::Off => None,
-        Discovery::Disabled => Some((node_type, false)),
-        Discovery::Enabled => Some((node_type, true)),
-    }
+    node_type(node, options).filter(|_| may && node.routed)
 }
 
-/// Brings the registry in the store up to what the nodes advertise.
+/// The nodes that could be registered.
+pub(super) fn candidates(
+    registry: &Registry,
+    nodes: &[NodeView],
+    options: &ControllerOptions,
+    now: Time,
+) -> Vec<Candidate> {
+    let candidate = |node: &NodeView| {
+        let node_type = found_as(node, options)?;
+        let offer = offer(node, &options.child_types.runner);
+        Some(Candidate { name: node.name.clone(), node_type, offer, seen: now })
+    };
+    let strangers = nodes.iter().filter(|node| !registry.has_instance(&node.name));
+    strangers.filter_map(candidate).collect()
+}
+
+/// Brings the registry in the store up to what the nodes advertise. Returns what it is then, and who could be in it, too.
 pub(super) async fn register(
     store: &Store,
     nodes: Vec<NodeView>,
     own: Own,
     sightings: &Sightings,
-    options: ControllerOptions,
-) -> Result<(), Error> {
+    options: &ControllerOptions,
+) -> Result<(Registry, Vec<Candidate>), Error> {
     let mut current = store.registry().await?;
     let now = store.now().await?;
     let wall = Time(Timestamp::now().as_millisecond());
     // By a clock that is wrong itself all others are. SQLite has no other clock.
     let is_off = store.is_shared() && wall.since(now).max(now.since(wall)) > CLOCK_TOLERANCE;
     let offsets = if is_off { BTreeMap::new() } else { sightings.offsets() };
-    if !apply(&mut current, &nodes, &own, &offsets, &options, now)? {
-        return Ok(());
+    let is_changed = apply(&mut current, &nodes, &own, &offsets, options, now)?;
+    let found = candidates(&current, &nodes, options, now);
+    if is_changed {
+        let options = options.clone();
+        let change = move |registry: &mut Registry, now| {
+            apply(registry, &nodes, &own, &offsets, &options, now).map(drop)
+        };
+        store.change_registry(None, change).await?;
     }
-    let change =
-        move |registry: &mut Registry, now| apply(registry, &nodes, &own, &offsets, &options, now).map(drop);
-    store.change_registry(None, change).await
+    Ok((current, found))
 }

@@ -1,7 +1,8 @@
 //! One control node's part: it looks at the mesh, has passes made, and drives the jobs that it owns. One task decides
 //! what is due; each attempt and each health check has a task of its own, and each job's units show its row.
 //!
-//! - `world`: what it does to mesh and units. `discovery`: who is registered. `checks`: their health.
+//! - `world`: what it does to mesh and units. `discovery`: who is registered, `candidates`: who could be. `checks`: their
+//!   health.
 //! - `attempt`: one attempt, from its submission to the release of its unit. `output`: what it adds to its job's output.
 //! - `request` and `input`: the unit of an attempt, and what it reads. `pods`: that of a container group. `sync`: the
 //!   project in it.
@@ -9,6 +10,7 @@
 //! - `lease`: whether this node may act, what it does when it may not, and takeover.
 
 mod attempt;
+mod candidates;
 mod checks;
 mod discovery;
 mod followers;
@@ -32,6 +34,8 @@ use tokio::sync::{Notify, RwLock, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
+pub use self::candidates::Candidate;
+use self::candidates::Candidates;
 use self::discovery::{Own, Sightings};
 pub use self::request::parsed;
 pub use self::shown::rfc3339;
@@ -40,7 +44,7 @@ use super::core::{
     AttemptNo, Duty, Evidence, Fence, InstanceName, Job, JobId, LeaseTimes, Offer, Patience, Tenure, Time,
 };
 use super::health::Surroundings;
-use super::options::ControllerOptions;
+use super::options::{ControllerOptions, Discovery};
 use super::peer::PeerClient;
 use super::projects::ProjectCache;
 use super::store::{Error, PassLimits, Store};
@@ -84,6 +88,10 @@ pub struct JobDriver {
     halted: Mutex<Option<String>>,
     /// The way to other control nodes, if there may be any.
     pub(super) peers: OnceLock<PeerClient>,
+    /// Nodes that discovery found. Locked for a look or an entry.
+    candidates: Mutex<Candidates>,
+    /// An operator took one of them.
+    pub(super) taken: Notify,
     /// The instances that are being checked.
     checks: Mutex<BTreeSet<InstanceName>>,
     /// Held by a submission from its row to its unit, so that no attempt of a job starts before its unit is known.
@@ -148,6 +156,8 @@ impl JobDriver {
             steady: Mutex::default(),
             halted: Mutex::default(),
             peers: OnceLock::new(),
+            candidates: Mutex::default(),
+            taken: Notify::new(),
             checks: Mutex::default(),
             entering: Arc::default(),
             wake: Notify::new(),
@@ -185,6 +195,7 @@ impl JobDriver {
                 // First: after a pause of the whole machine the lease is renewed before anything needs it.
                 _ = heartbeat.tick() => unless_away(self.beat(&mut sightings).await)?,
                 _ = mesh.changed() => unless_away(self.observe(&mut sightings).await)?,
+                () = self.taken.notified() => unless_away(self.observe(&mut sightings).await)?,
                 _ = store.changed() => {}
                 _ = poll.tick() => unless_away(self.look_around().await)?,
                 () = self.wake.notified() => {}
@@ -220,16 +231,31 @@ impl JobDriver {
         let nodes = self.mesh.nodes().await;
         sightings.note(&nodes, Instant::now(), Timestamp::now().as_millisecond());
         let own = Own { name: self.node.clone(), signs: self.mesh.signs() };
-        let options = ControllerOptions::clone(&self.options());
-        discovery::register(&self.store, nodes, own, sightings, options).await?;
+        let options = self.options();
+        let (registry, found) = discovery::register(&self.store, nodes, own, sightings, &options).await?;
+        let registered: BTreeSet<InstanceName> =
+            registry.instances.into_iter().map(|record| record.instance.name).collect();
+        match options.discovery {
+            Discovery::Off => self.candidates.lock().clear(),
+            Discovery::Disabled | Discovery::Enabled => self.candidates.lock().note(found, &registered),
+        }
+        sightings.keep(&registered);
         let seen = sightings.report(&self.node, Instant::now());
-        let known: BTreeSet<InstanceName> =
-            self.store.registry().await?.plain_instances().into_iter().map(|one| one.name).collect();
-        let seen = seen.into_iter().filter(|seen| known.contains(&seen.instance)).collect();
+        let seen = seen.into_iter().filter(|seen| registered.contains(&seen.instance)).collect();
         let sent = self.clock_now();
         self.store.heartbeat(self.fence(), times(&self.options()), seen).await?;
         self.note_renewed(sent);
         Ok(())
+    }
+
+    /// The nodes that discovery found, and nobody has taken.
+    pub fn found(&self) -> Vec<Candidate> {
+        self.candidates.lock().list()
+    }
+
+    /// One of them.
+    pub fn found_as(&self, name: &InstanceName) -> Option<Candidate> {
+        self.candidates.lock().get(name)
     }
 
     async fn beat(self: &Arc<Self>, sightings: &mut Sightings) -> Result<(), Error> {

@@ -42,6 +42,9 @@ pub trait Mesh: Send + Sync + 'static {
 
     /// This node has a key that signs work.
     fn signs(&self) -> bool;
+
+    /// Whether a node that is reached with a TLS profile has a certificate that names it.
+    fn proves_names(&self, profile: &str) -> bool;
 }
 
 /// A unit to be started.

@@ -96,12 +96,12 @@ fn checks_follow_first_sight_errors_loss_and_demand() {
         now = at;
         e1.on_unhealthy(vec!["no runner".to_owned()], now);
     }
-    e1.on_healthy(good(ANSWER), &Rates::default());
+    e1.on_healthy(good(ANSWER), &Rates::default(), true);
     assert_eq!(e1.node_state, NodeState::Ready);
     assert!(!due(&e1, later(100_000)));
     e1.request_health_check(now);
     assert!(due(&e1, now));
-    e1.on_healthy(good(ANSWER), &Rates::default());
+    e1.on_healthy(good(ANSWER), &Rates::default(), true);
     e1.on_lost();
     assert!(!due(&e1, now));
     e1.on_seen(owner.clone(), Sighting { routed: true, arrived: now }, now);

@@ -1,6 +1,6 @@
 //! What operators change of instances.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::arguments::Arguments;
 use super::{Refused, answers};
@@ -23,6 +23,56 @@ impl Service {
         named(&self.driver.store.overview().await?, &self.driver, name)
     }
 
+    /// The instances; or, if asked so, the nodes that could become some.
+    pub(super) async fn list_instances(&self, mut asked: Arguments) -> Result<Value, Refused> {
+        let found = asked.flag("found")?.unwrap_or(false);
+        asked.end()?;
+        if found {
+            let found: Vec<Value> = self.driver.found().iter().map(answers::candidate).collect();
+            return Ok(json!({"found": found}));
+        }
+        let overview = self.driver.store.overview().await?;
+        let found = self.driver.found().len();
+        Ok(json!({"instances": answers::instances(&overview, &self.driver), "found": found}))
+    }
+
+    /// Lets jobs start on an instance; a node that discovery found becomes one.
+    pub(super) async fn enable_instance(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
+        let name = asked.name("name")?;
+        asked.end()?;
+        let instance = InstanceName::from(name.as_str());
+        let found = self.driver.found_as(&instance);
+        let change = move |registry: &mut Registry, now| {
+            if let Some(found) = found.as_ref().filter(|found| !registry.has_instance(&found.name)) {
+                let record = InstanceRecord::register(found.name.clone(), found.node_type, true, now);
+                registry.add_instance(record)?.instance.offer = found.offer;
+            }
+            registry.instance_mut(&instance)?.instance.set_enabled(true, now);
+            Ok(())
+        };
+        let audit = Audit { target: name.clone(), ..audit };
+        self.driver.store.change_registry(Some(audit), change).await?;
+        // Whether it can be reached from here is in the store from then on.
+        self.driver.taken.notify_one();
+        self.instance(&name).await
+    }
+
+    pub(super) async fn disable_instance(
+        &self,
+        mut asked: Arguments,
+        audit: Audit,
+    ) -> Result<Value, Refused> {
+        let name = asked.name("name")?;
+        asked.end()?;
+        let instance = InstanceName::from(name.as_str());
+        let change = move |registry: &mut Registry, now| {
+            registry.instance_mut(&instance)?.instance.set_enabled(false, now);
+            Ok(())
+        };
+        self.driver.store.change_registry(Some(Audit { target: name.clone(), ..audit }), change).await?;
+        self.instance(&name).await
+    }
+
     pub(super) async fn add_instance(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
         let name = asked.name("name")?;
         let wanted = asked.text("node_type")?.unwrap_or_else(|| "execution".to_owned());
@@ -42,6 +92,7 @@ impl Service {
         };
         let audit = Audit { target: name.clone(), ..audit };
         self.driver.store.change_registry(Some(audit), change).await?;
+        self.driver.taken.notify_one();
         self.instance(&name).await
     }
 

@@ -120,27 +120,14 @@ impl Service {
                 asked.end()?;
                 Ok(answers::clock(&self.driver.store.confirm_clock(audit("")).await?))
             }
-            "instance.list" => {
-                asked.end()?;
-                let overview = self.driver.store.overview().await?;
-                Ok(json!({"instances": answers::instances(&overview, &self.driver)}))
-            }
+            "instance.list" => self.list_instances(asked).await,
             "instance.get" => {
                 let name = asked.name("name")?;
                 asked.end()?;
                 self.instance(&name).await
             }
-            "instance.enable" | "instance.disable" => {
-                let name = asked.name("name")?;
-                asked.end()?;
-                let (instance, enabled) = (InstanceName::from(name.as_str()), op == "instance.enable");
-                let change = move |registry: &mut super::store::Registry, _| {
-                    registry.instance_mut(&instance)?.instance.enabled = enabled;
-                    Ok(())
-                };
-                self.driver.store.change_registry(Some(audit(&name)), change).await?;
-                self.instance(&name).await
-            }
+            "instance.enable" => self.enable_instance(asked, audit("")).await,
+            "instance.disable" => self.disable_instance(asked, audit("")).await,
             "instance.add" => self.add_instance(asked, audit("")).await,
             "instance.set" => self.set_instance(asked, audit("")).await,
             "instance.health" => self.check_health(asked, audit("")).await,

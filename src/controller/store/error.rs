@@ -30,7 +30,9 @@ pub enum Error {
     #[error("there is no job {0}")]
     NoJob(JobId),
     /// There is no such instance.
-    #[error("there is no instance {0}: `meshctl instance list` names them")]
+    #[error(
+        "there is no instance {0}: `meshctl instance list` names them, and with --found the nodes that can be enabled"
+    )]
     NoInstance(InstanceName),
     /// There is no such group.
     #[error("there is no group {0}: `meshctl group list` names them")]

@@ -37,6 +37,11 @@ impl Registry {
         found.ok_or_else(|| Error::NoInstance(name.clone()))
     }
 
+    /// Whether a node is registered.
+    pub fn has_instance(&self, name: &InstanceName) -> bool {
+        self.instances.iter().any(|record| record.instance.name == *name)
+    }
+
     /// The record of a group.
     ///
     /// # Errors

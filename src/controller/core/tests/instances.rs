@@ -64,7 +64,7 @@ fn a_lost_instance_comes_back_through_a_health_check() {
     let back = START + secs(600);
     e1.on_seen("c1".into(), sighting(back), back);
     assert_eq!((e1.node_state, e1.health_due), (NodeState::Unavailable, Some(back)));
-    e1.on_healthy(report("a"), &Rates::default());
+    e1.on_healthy(report("a"), &Rates::default(), true);
     assert_eq!((e1.node_state, e1.capacity(), e1.health_due), (NodeState::Ready, 20, None));
 }
 
@@ -97,7 +97,7 @@ fn what_is_left_of_an_advertisement_brings_no_instance_back() {
 fn a_new_instance_is_checked_while_it_is_not_enabled() {
     let mut e1 = Instance::register("e1".into(), NodeType::Execution, false, START);
     assert_eq!((e1.node_state, e1.health_due), (NodeState::Installed, Some(START)));
-    e1.on_healthy(report("a"), &Rates::default());
+    e1.on_healthy(report("a"), &Rates::default(), true);
     assert_eq!((e1.node_state, e1.capacity(), e1.capacities.mem), (NodeState::Ready, 0, 20));
     e1.enabled = true;
     assert_eq!(e1.capacity(), 20);
@@ -115,19 +115,48 @@ fn failed_health_checks_back_off_to_half_an_hour() {
     assert_eq!((e1.node_state, e1.capacity()), (NodeState::Unavailable, 0));
     e1.request_health_check(START);
     assert_eq!(e1.health_due, Some(START));
-    e1.on_healthy(report("a"), &Rates::default());
+    e1.on_healthy(report("a"), &Rates::default(), true);
     assert_eq!((e1.health_failures, e1.errors.len()), (0, 0));
 }
 
 #[test]
 fn another_machine_under_the_same_name_is_noticed() {
     let mut e1 = execution("e1", 10);
-    e1.on_healthy(report("a"), &Rates::default());
-    assert!(e1.errors.is_empty());
-    e1.on_healthy(report("b"), &Rates::default());
-    assert_eq!(faults(&e1), ["its machine has changed from a to b: renamed or reinstalled"]);
-    e1.on_healthy(report("b"), &Rates::default());
-    assert!(e1.errors.is_empty(), "the next good check takes the warning away");
+    let rates = Rates::default();
+    e1.on_healthy(report("a"), &rates, false);
+    assert!(e1.errors.is_empty() && e1.enabled);
+    // Something vouches for it: a certificate, or the size of the machine.
+    e1.on_healthy(report("b"), &rates, true);
+    let changed = "its machine has changed from a to b: renamed or reinstalled; if it is disabled, `meshctl instance \
+                   enable` confirms it";
+    assert_eq!((faults(&e1), e1.enabled), (vec![changed.to_owned()], true));
+    e1.on_healthy(report("b"), &rates, false);
+    assert!(e1.errors.is_empty() && e1.enabled, "the next good check takes the warning away");
+}
+
+#[test]
+fn a_machine_for_which_nothing_vouches_waits_for_an_operator() {
+    let (mut e1, rates) = (execution("e1", 10), Rates::default());
+    e1.on_healthy(report("a"), &rates, false);
+    for (other, now) in
+        [(report("b"), "b"), (HealthReport { uuid: None, ..report("") }, "one without identity")]
+    {
+        e1.on_healthy(other.clone(), &rates, false);
+        assert_eq!((e1.enabled, unusable(&e1)), (false, Some(Why::Disabled)), "{now}");
+        // Another check changes nothing, and the reason stays.
+        e1.on_healthy(other, &rates, false);
+        assert!(
+            !e1.enabled && faults(&e1)[0].starts_with("its machine has changed from a to "),
+            "{:?}",
+            faults(&e1)
+        );
+        assert!(faults(&e1)[0].contains(now), "{:?}", faults(&e1));
+        // Whichever machine answers next is meant: also the former one, if it is back.
+        e1.set_enabled(true, START);
+        assert!(faults(&e1).is_empty());
+        e1.on_healthy(report("a"), &rates, false);
+        assert!(e1.enabled && faults(&e1).is_empty());
+    }
 }
 
 #[test]
@@ -142,7 +171,7 @@ fn a_wrong_clock_is_an_error_but_no_loss() {
     assert_eq!(e1.capacity(), 10);
     e1.on_unhealthy(vec!["no runner".into()], START);
     assert_eq!(faults(&e1), [off, "no runner"], "a health check says nothing about the clock");
-    e1.on_healthy(report("a"), &Rates::default());
+    e1.on_healthy(report("a"), &Rates::default(), true);
     assert_eq!(faults(&e1), [off]);
     assert!(e1.on_clock_offset(secs(1)));
     assert!(e1.errors.is_empty());
@@ -158,6 +187,6 @@ fn a_drained_instance_goes_when_its_last_attempt_is_over() {
     e1.drain();
     assert_eq!(unusable(&e1), Some(Why::Draining));
     assert!(!e1.is_removable(1) && e1.is_removable(0));
-    e1.on_healthy(report("a"), &Rates::default());
+    e1.on_healthy(report("a"), &Rates::default(), true);
     assert_eq!(e1.node_state, NodeState::Deprovisioning, "a good health check does not bring it back");
 }

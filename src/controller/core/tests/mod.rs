@@ -34,6 +34,7 @@ fn named(name: &str) -> InstanceName {
 fn instance(name: &str, node_type: NodeType, capacity: u32) -> Instance {
     let mut instance = Instance::register(name.into(), node_type, true, START);
     instance.node_state = NodeState::Ready;
+    instance.version = Some("ansible-runner-2.4.0".into());
     instance.health_due = None;
     instance.capacities = Capacities { cpu: capacity, mem: capacity };
     instance.offer = Offer { runner: node_type.executes(), secure: false, tls: false };

@@ -107,6 +107,31 @@ fn a_lost_or_disabled_instance_keeps_its_groups() {
     assert_eq!(member_changes(&instances, &groups), []);
 }
 
+#[test]
+fn what_was_never_ready_or_is_disabled_is_not_counted() {
+    let mut instances = nodes("e1 e2 e3 e4");
+    // e1 is a name that somebody invented, e2 was taken out of use.
+    instances[0] = Instance::register("e1".into(), NodeType::Execution, true, START);
+    instances[1].enabled = false;
+    let mut groups = vec![
+        Group::new("one".into(), policy(0, 1, &[])),
+        Group::new("half".into(), policy(50, 0, &[])),
+        Group::new("all".into(), policy(100, 0, &[])),
+        Group::new("mine".into(), policy(0, 0, &["e1"])),
+    ];
+    apply(&instances, &mut groups);
+    let names =
+        |group: &Group| group.members().iter().map(|one| one.name.to_string()).collect::<Vec<_>>().join(" ");
+    assert_eq!(groups.iter().map(names).collect::<Vec<_>>(), ["e3", "e4", "e2 e3 e4", "e1"]);
+    instances[0].on_healthy(
+        HealthReport { cpus: Cpus::whole(1), memory: 1, uuid: None, version: "ansible-runner-2.4.0".into() },
+        &Rates::default(),
+        false,
+    );
+    apply(&instances, &mut groups);
+    assert_eq!(names(&groups[2]), "e1 e2 e3 e4");
+}
+
 /// Which of two comes first into a group depends on what the other groups have; the group's members do not.
 #[test]
 fn members_stand_in_order_of_registration() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::discovery::{Own, Sightings, apply};
+use super::super::discovery::{Own, Sightings, apply, candidates};
 use super::options;
 use crate::controller::core::{Instance, InstanceName, Offer, Time};
 use crate::controller::driver::world::NodeView;
@@ -40,16 +40,24 @@ fn nodes_are_registered_as_what_they_advertise() {
     ];
     let secure = Offer { runner: true, secure: true, tls: false };
     let own = ("own".to_owned(), NodeType::Control, true, Offer::default());
-    assert_eq!(registered(&nodes, &options(Discovery::Off)), std::slice::from_ref(&own));
-    for (discovery, enabled) in [(Discovery::Disabled, false), (Discovery::Enabled, true)] {
-        let found = registered(&nodes, &options(discovery));
-        let wanted = [
-            own.clone(),
-            ("e".to_owned(), NodeType::Execution, enabled, secure),
-            ("hop".to_owned(), NodeType::Hop, enabled, Offer::default()),
-        ];
-        assert_eq!(found, wanted);
+    for discovery in [Discovery::Off, Discovery::Disabled] {
+        assert_eq!(registered(&nodes, &options(discovery)), std::slice::from_ref(&own));
     }
+    let others = [
+        ("e".to_owned(), NodeType::Execution, true, secure),
+        ("hop".to_owned(), NodeType::Hop, true, Offer::default()),
+    ];
+    let found = registered(&nodes, &options(Discovery::Enabled));
+    assert_eq!(found, [&[own][..], &others].concat());
+    // Those that are not registered are candidates, as what they would be.
+    let mut registry = Registry { instances: Vec::new(), groups: Vec::new() };
+    let (own, disabled) = (Own { name: "own".into(), signs: true }, options(Discovery::Disabled));
+    apply(&mut registry, &nodes, &own, &BTreeMap::new(), &disabled, Time(0)).unwrap();
+    let found: Vec<_> = candidates(&registry, &nodes, &disabled, Time(7))
+        .into_iter()
+        .map(|one| (one.name.to_string(), one.node_type, one.seen == Time(7), one.offer))
+        .collect();
+    assert_eq!(found, others);
     let some = ControllerOptions {
         discover_nodes: vec![Pattern::Exact("hop".into())],
         ..options(Discovery::Enabled)

@@ -340,9 +340,13 @@ impl Units {
     }
 }
 
+/// What a runner says of its machine; one whose name has a `+` is larger.
 fn size(uuid: &str) -> Vec<u8> {
-    format!("{{cpu_count: 4, errors: [], mem_in_bytes: 9000000000, runner_version: 2.4.3, uuid: {uuid}}}\n")
-        .into_bytes()
+    let cpus = if uuid.contains('+') { 8 } else { 4 };
+    format!(
+        "{{cpu_count: {cpus}, errors: [], mem_in_bytes: 9000000000, runner_version: 2.4.3, uuid: {uuid}}}\n"
+    )
+    .into_bytes()
 }
 
 /// What the driver sees of the nodes.
@@ -381,6 +385,10 @@ impl Mesh for FakeMesh {
 
     fn signs(&self) -> bool {
         self.0.signs
+    }
+
+    fn proves_names(&self, profile: &str) -> bool {
+        profile == "strict"
     }
 }
 

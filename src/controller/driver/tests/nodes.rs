@@ -97,18 +97,33 @@ fn a_node_with_the_name_of_a_group_harms_nobody() {
 }
 
 #[test]
-fn what_an_operator_has_not_enabled_is_checked_and_gets_no_job() {
-    let site = Site::started(Fabric::new(&["e1"], true), options(Discovery::Disabled));
-    site.until("e1 to be checked", || {
-        site.instances()
+fn what_no_operator_has_taken_is_no_instance_and_gets_no_job() {
+    let mut site = Site::started(Fabric::new(&["e1"], true), options(Discovery::Disabled));
+    let found = |site: &Site| {
+        let found = site.operate(json!({"op": "instance.list", "found": true}));
+        found["found"]
+            .as_array()
+            .unwrap()
             .iter()
-            .any(|one| one.instance.name.as_str() == "e1" && one.instance.node_state == NodeState::Ready)
-    });
-    let (_, job) = site.submit(json!({}));
-    site.pass(seconds(1));
-    assert_eq!(why(&site, job, "e1"), Some(Why::Disabled));
-    site.operate(json!({"op": "instance.enable", "name": "e1"}));
+            .map(|one| one["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    site.until("e1 to be found", || found(&site) == ["e1"]);
+    let create = json!({"op": "group.create", "name": "few", "policy_instance_minimum": 1});
+    site.operate(create);
+    site.pass(seconds(60));
+    assert_eq!(site.instances().len(), 1, "a name that somebody may have invented is no row");
+    assert_eq!(site.operate(json!({"op": "group.get", "name": "few"}))["members"], json!([]));
+    let (_, job) = site.submit(json!({"groups": {"template": ["few"]}}));
+    // The next process finds it by itself.
+    site.kill();
+    site.boot();
+    site.until("e1 to be found again", || found(&site) == ["e1"]);
+    let taken = site.operate(json!({"op": "instance.enable", "name": "e1"}));
+    assert_eq!((&taken["enabled"], &taken["node_type"]), (&json!(true), &json!("execution")));
     finish(&site, job);
+    assert!(found(&site).is_empty());
+    assert_eq!(site.operate(json!({"op": "group.get", "name": "few"}))["members"][0]["name"], "e1");
 }
 
 #[test]

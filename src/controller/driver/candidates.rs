@@ -1,0 +1,91 @@
+//! Nodes that discovery found and nobody has taken: anybody who may join the mesh invents names, so they are in memory
+//! alone, and no more than a bounded number of them.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::controller::core::{InstanceName, NodeType, Offer, Time};
+
+/// The most that are remembered.
+const MOST: usize = 1_000;
+
+/// A node that could become an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its ID.
+    pub name: InstanceName,
+    /// What it would be.
+    pub node_type: NodeType,
+    /// How it offers to run jobs.
+    pub offer: Offer,
+    /// When it was last seen, by the store's clock.
+    pub seen: Time,
+}
+
+/// The candidates of this control node.
+#[derive(Debug, Default)]
+pub(super) struct Candidates(BTreeMap<InstanceName, Candidate>);
+
+impl Candidates {
+    /// Takes those that are seen now. What is registered is none any more. Of too many those that were seen last stay, and
+    /// of these the ones that are known already: who invents names drives nobody out who is there.
+    pub(super) fn note(&mut self, seen: Vec<Candidate>, registered: &BTreeSet<InstanceName>) {
+        let mut all: BTreeMap<InstanceName, (bool, Candidate)> =
+            std::mem::take(&mut self.0).into_iter().map(|(name, one)| (name, (true, one))).collect();
+        for one in seen {
+            let is_known = all.contains_key(&one.name);
+            all.insert(one.name.clone(), (is_known, one));
+        }
+        let mut all: Vec<_> = all.into_values().filter(|(_, one)| !registered.contains(&one.name)).collect();
+        all.sort_by_key(|(is_known, one)| (Reverse(one.seen), !is_known));
+        all.truncate(MOST);
+        self.0 = all.into_iter().map(|(_, one)| (one.name.clone(), one)).collect();
+    }
+
+    /// Discovery is off.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// One of them.
+    pub(super) fn get(&self, name: &InstanceName) -> Option<Candidate> {
+        self.0.get(name).cloned()
+    }
+
+    /// All of them, by name.
+    pub(super) fn list(&self) -> Vec<Candidate> {
+        self.0.values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(name: &str, seen: i64) -> Candidate {
+        let (node_type, offer) = (NodeType::Execution, Offer::default());
+        Candidate { name: name.into(), node_type, offer, seen: Time(seen) }
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<InstanceName> {
+        names.iter().map(|name| (*name).into()).collect()
+    }
+
+    #[test]
+    fn invented_names_are_bounded_and_drive_nobody_out_who_is_seen() {
+        let mut candidates = Candidates::default();
+        candidates.note(vec![candidate("real", 1), candidate("gone", 1), candidate("taken", 1)], &names(&[]));
+        let mut seen: Vec<Candidate> = (0..5_000).map(|at| candidate(&format!("invented{at}"), 2)).collect();
+        seen.push(candidate("real", 2));
+        candidates.note(seen, &names(&["taken"]));
+        assert_eq!(candidates.list().len(), MOST);
+        assert_eq!(candidates.get(&"real".into()), Some(candidate("real", 2)));
+        for other in ["gone", "taken"] {
+            assert_eq!(candidates.get(&other.into()), None, "{other}");
+        }
+        candidates.note(vec![candidate("late", 3)], &names(&[]));
+        assert!(candidates.get(&"late".into()).is_some() && candidates.list().len() == MOST);
+        candidates.clear();
+        assert!(candidates.list().is_empty());
+    }
+}
