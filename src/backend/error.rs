@@ -53,6 +53,16 @@ pub enum AcceptError {
         /// Why.
         source: HandshakeError,
     },
+    /// One client asked for a WebSocket and was refused. Accept again at once.
+    #[error("connection from {peer} to {address} answered with {answer}")]
+    Upgrade {
+        /// The listener's address.
+        address: String,
+        /// The client's address.
+        peer: String,
+        /// Status and text.
+        answer: String,
+    },
     /// The listener is broken and stays so.
     #[error("cannot accept on {address} any more: {source}")]
     Fatal {
@@ -71,7 +81,7 @@ impl AcceptError {
     pub(super) fn pause(&self) -> Option<Duration> {
         match self {
             Self::Transient { pause, .. } => Some(*pause),
-            Self::Tls { .. } => Some(Duration::ZERO),
+            Self::Tls { .. } | Self::Upgrade { .. } => Some(Duration::ZERO),
             Self::Fatal { .. } => None,
         }
     }

@@ -1,11 +1,12 @@
 //! Sessions over WebSockets: one binary message is one packet.
 //!
 //! It owns the options of listeners and dialers, and how a session's halves share one connection. The upgrade
-//! of either side is in `upgrade`, the way through a proxy in `proxy`; frames, masks and pongs are the
-//! library's business, certificates the room `tls`'s.
+//! of either side is in `upgrade`, what a listener answers to HTTP in `request`, the way through a proxy in `proxy`;
+//! frames, masks and pongs are the library's business, certificates the room `tls`'s.
 
 mod half;
 mod proxy;
+mod request;
 mod upgrade;
 
 use std::io;
@@ -103,7 +104,9 @@ async fn upgrade_in_time(
     match timeout(UPGRADE_LIMIT, upgrade::accept(stream, &options, &peer)).await {
         Ok(Ok(session)) => Some(Ok(session)),
         Ok(Err(Refused::Tls(source))) => Some(Err(AcceptError::Tls { address: name, peer, source })),
-        Ok(Err(Refused::Http(error))) => {
+        Ok(Err(Refused::Upgrade(answer))) => Some(Err(AcceptError::Upgrade { address: name, peer, answer })),
+        Ok(Err(Refused::NotAsked)) => None,
+        Ok(Err(Refused::Broken(error))) => {
             debug!(%peer, %error, "no WebSocket");
             None
         }

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -11,13 +10,10 @@ use tracing::{debug, error, info, warn};
 
 use super::driver::{Input, NewSession};
 use super::handle::NodeHandle;
+use super::link_log::{RefusalLog, host_of};
 use super::pending_sessions::PendingSessions;
 use crate::backend::{self, AcceptError, DialSpec, Direction, ListenSpec, Listener, Redial, Session};
 use crate::mesh::LinkPolicy;
-use crate::os::log_limiter::LogLimiter;
-
-/// At most one failed handshake in this time is logged as a warning.
-const REFUSALS: Duration = Duration::from_millis(200);
 
 /// A listener or a peer.
 #[derive(Debug, Clone)]
@@ -95,7 +91,7 @@ impl LinkTask {
     async fn accept_all(self, mut listener: Listener, policy: LinkPolicy) {
         let link = Arc::new(self);
         let mut sessions = tokio::task::JoinSet::new();
-        let mut refusals = LogLimiter::new(1, REFUSALS);
+        let mut refusals = RefusalLog::default();
         loop {
             while sessions.try_join_next().is_some() {}
             let accepted = tokio::select! {
@@ -111,11 +107,7 @@ impl LinkTask {
                     warn!(%error, "will go on accepting");
                     tokio::time::sleep(pause).await;
                 }
-                // Anybody can cause these, at any rate.
-                Err(error @ AcceptError::Tls { .. }) => match refusals.take(Instant::now()) {
-                    Some(_left_out) => warn!(%error, "neighbour refused"),
-                    None => debug!(%error, "neighbour refused"),
-                },
+                Err(error @ (AcceptError::Tls { .. } | AcceptError::Upgrade { .. })) => refusals.log(&error),
                 Err(error @ AcceptError::Fatal { .. }) => {
                     error!(%error, "listener lost");
                     break;
@@ -163,9 +155,8 @@ impl LinkTask {
     /// Runs one session to its end; it ends by itself when this link is stopped.
     async fn run(&self, session: Session, mut policy: LinkPolicy) {
         policy.certified = session.info.certified_nodes.clone();
-        let address = &session.info.peer;
-        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _port)| host);
-        policy.host = (session.info.direction == Direction::Inbound).then(|| host.to_owned());
+        let is_inbound = session.info.direction == Direction::Inbound;
+        policy.host = is_inbound.then(|| host_of(&session.info.peer).to_owned());
         let (reply, answer) = oneshot::channel();
         let new = NewSession { session, policy, link: self.stop.clone(), reply };
         if self.node.inbox().send(Input::Opened(Box::new(new))).await.is_err() {

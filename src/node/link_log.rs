@@ -10,14 +10,50 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::session::SessionShared;
-use crate::backend::Direction;
+use crate::backend::{AcceptError, Direction};
 use crate::mesh::{CloseReason, SessionId};
-use crate::os::log_limiter::LogLimiter;
+use crate::os::log_limiter::{FirstOfEach, LogLimiter};
 use crate::wire::{Cost, NodeId};
 
 /// Lines in a minute: the neighbours of a large mesh may all leave and come back within one.
 const LINES: u32 = 500;
 const MINUTE: Duration = Duration::from_secs(60);
+
+/// At most one refused client in this time is logged as a warning.
+const REFUSALS: Duration = Duration::from_millis(200);
+
+/// The host of `host:port`.
+pub(super) fn host_of(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _port)| host)
+}
+
+/// The lines about clients of one listener that did not become sessions. Anybody can cause these, at any rate.
+#[derive(Debug)]
+pub(super) struct RefusalLog {
+    lines: LogLimiter,
+    upgrades: FirstOfEach,
+}
+
+impl Default for RefusalLog {
+    fn default() -> Self {
+        Self { lines: LogLimiter::new(1, REFUSALS), upgrades: FirstOfEach::default() }
+    }
+}
+
+impl RefusalLog {
+    pub(super) fn log(&mut self, error: &AcceptError) {
+        let is_news = match error {
+            // The client reads the answer too, and goes on dialling.
+            AcceptError::Upgrade { peer, .. } => self.upgrades.note(host_of(peer)),
+            AcceptError::Tls { .. } | AcceptError::Transient { .. } | AcceptError::Fatal { .. } => true,
+        };
+        if is_news && self.lines.take(Instant::now()).is_some() {
+            warn!(%error, "neighbour refused");
+        } else {
+            debug!(%error, "neighbour refused");
+        }
+    }
+}
 
 /// Writes the lines, within the rate.
 #[derive(Debug)]

@@ -53,7 +53,9 @@ pub(super) async fn a_client_that_leaves_does_not_disturb_the_next(harness: impl
                     let _ = session.reader.read_batch(&mut packets).await;
                     delivered = packets.len();
                 }
-                Err(AcceptError::Transient { .. } | AcceptError::Tls { .. }) => {}
+                Err(
+                    AcceptError::Transient { .. } | AcceptError::Tls { .. } | AcceptError::Upgrade { .. },
+                ) => {}
                 Err(fatal @ AcceptError::Fatal { .. }) => panic!("{fatal}"),
             }
         }

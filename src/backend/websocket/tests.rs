@@ -93,6 +93,140 @@ async fn pages_of_other_hosts_may_not_lead_browsers_here() {
     }
 }
 
+/// What the listener answers to a request, up to the end of the connection.
+async fn answer(listener: &Listener, request: &str) -> String {
+    let mut stream = TcpStream::connect(listener.local_addr()).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _reset = timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await.expect("no end");
+    String::from_utf8(answer).unwrap()
+}
+
+const UPGRADE: &str = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
+#[tokio::test]
+async fn requests_for_something_else_are_answered() {
+    let listener = listener("/mesh").await;
+    let many = "X-Token: y\r\n".repeat(1_100);
+    let wrong_key = UPGRADE.replace("=", "");
+    for (request, status, body) in [
+        ("GET /mesh HTTP/1.1\r\nHost: x\r\n\r\n", "400 Bad Request", "WebSocket"),
+        ("GET /mesh HTTP/1.0\r\n\r\n", "400 Bad Request", "WebSocket"),
+        ("GET /mesh HTTP/1.1\r\nHost: x\r\nOrigin: http://y\r\n\r\n", "400 Bad Request", "WebSocket"),
+        (
+            &format!("GET /mesh HTTP/1.1\r\nHost: x\r\n{wrong_key}\r\n"),
+            "400 Bad Request",
+            "Sec-WebSocket-Key",
+        ),
+        ("POST /mesh HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody", "400 Bad Request", "WebSocket"),
+        ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", "404 Not Found", "no mesh"),
+        (&format!("GET / HTTP/1.1\r\nHost: x\r\n{UPGRADE}\r\n"), "404 Not Found", "no mesh"),
+        (&format!("GET /healthz HTTP/1.1\r\nHost: x\r\n{UPGRADE}\r\n"), "404 Not Found", "no mesh"),
+        ("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "200 OK", "ok"),
+        ("GET http://x/healthz HTTP/1.1\nHost: x\n\n", "200 OK", "ok"),
+        ("HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "200 OK", ""),
+        ("POST /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "404 Not Found", "no mesh"),
+        ("PRI * HTTP/2.0\r\n\r\n", "505 HTTP Version Not Supported", "version"),
+        ("\x16\x03\x01 garbage\r\n\r\n", "400 Bad Request", "bad request"),
+        (
+            &format!("GET / HTTP/1.1\r\nX: {}", "y".repeat(70_000)),
+            "431 Request Header Fields Too Large",
+            "large",
+        ),
+        (&format!("GET / HTTP/1.1\r\n{many}\r\n"), "431 Request Header Fields Too Large", "large"),
+    ] {
+        let answer = answer(&listener, request).await;
+        let (head, found) =
+            answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{request:.90}: {answer:?}"));
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{request:.90}: {head}");
+        assert!(found.contains(body) && found.is_empty() == body.is_empty(), "{request:.90}: {found:?}");
+        let has_version = head.to_ascii_lowercase().contains("\r\nsec-websocket-version: 13");
+        assert_eq!(has_version, body == "WebSocket" || body == "Sec-WebSocket-Key", "{request:.90}: {head}");
+    }
+}
+
+#[tokio::test]
+async fn old_versions_and_many_headers_are_upgraded() {
+    let mut listener = listener("/mesh").await;
+    let many = "X-Token: y\r\n".repeat(150);
+    for (version, more) in [("1.0", ""), ("1.1", many.as_str())] {
+        let mut stream = TcpStream::connect(listener.local_addr()).await.unwrap();
+        let request = format!("GET /mesh HTTP/{version}\r\nHost: x\r\n{more}{UPGRADE}\r\n");
+        // As a slow network would deliver it.
+        let (first, rest) = request.as_bytes().split_at(request.len() - 2);
+        stream.write_all(first).await.unwrap();
+        tokio::task::yield_now().await;
+        stream.write_all(rest).await.unwrap();
+        let _session = listener.accept().await.unwrap_or_else(|error| panic!("{version}: {error}"));
+        let mut answer = [0; 33];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 101 Switching Protocols\r");
+    }
+}
+
+#[tokio::test]
+async fn a_neighbour_behind_a_proxy_that_changes_host_learns_why() {
+    let mut listener = listener("/mesh").await;
+    let request =
+        format!("GET /mesh HTTP/1.1\r\nHost: backend\r\nOrigin: http://mesh.example\r\n{UPGRADE}\r\n");
+    let answer = answer(&listener, &request).await;
+    for part in [
+        "403 Forbidden",
+        "Origin header (http://mesh.example)",
+        "Host header (backend)",
+        "proxy_set_header Host",
+    ] {
+        assert!(answer.contains(part), "{part:?} is not in {answer}");
+    }
+    let error = listener.accept().await.expect_err("refused");
+    assert!(matches!(&error, AcceptError::Upgrade { answer, .. } if answer.contains("403")), "{error}");
+}
+
+/// A server that gives one client this answer.
+async fn server(answer: String) -> SocketAddr {
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut client, _peer) = socket.accept().await.unwrap();
+        let _request = client.read(&mut [0; 4096]).await.unwrap();
+        client.write_all(answer.as_bytes()).await.unwrap();
+    });
+    address
+}
+
+#[tokio::test]
+async fn the_first_line_of_a_refusal_is_shown() {
+    let plain = "Content-Type: text/plain; charset=utf-8\r\n";
+    for (status, kind, body, shown) in [
+        ("403 Forbidden", plain, "set Host\nmore", "403 Forbidden instead of a WebSocket: set Host"),
+        ("403 Forbidden", plain, "a\x1b[2Jb", "WebSocket: a?[2Jb"),
+        (
+            "403 Forbidden",
+            plain,
+            "Forbidden\n",
+            "403 Forbidden instead of a WebSocket; does it want an extraheader?",
+        ),
+        ("403 Forbidden", "Content-Type: text/html\r\n", "<html>", "WebSocket; does it want an extraheader?"),
+        ("404 Not Found", plain, "no mesh", "WebSocket: no mesh; is /mesh the path of its ws-listener?"),
+        ("503 Service Unavailable", "", "x", "503 Service Unavailable instead of a WebSocket"),
+    ] {
+        let length = body.len();
+        let answer = format!("HTTP/1.1 {status}\r\n{kind}Content-Length: {length}\r\n\r\n{body}");
+        let address = server(answer).await;
+        let options = WsDialOptions {
+            host: address.ip().to_string(),
+            port: address.port(),
+            path: "/mesh".to_owned(),
+            extra_header: None,
+            tls: None,
+            proxy: None,
+        };
+        let failure = dial(&options).await.expect_err("refused").to_string();
+        assert!(failure.ends_with(shown), "{failure}");
+    }
+}
+
 /// What a dialer sends before anything is answered.
 async fn first_words(change: impl FnOnce(&mut WsDialOptions)) -> String {
     let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

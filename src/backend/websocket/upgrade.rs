@@ -1,18 +1,19 @@
 //! From a TCP connection to a WebSocket, on either side.
 //!
-//! It owns paths, origins and headers, and the words for what goes wrong. Limits of time are its callers'.
+//! It owns how both sides speak, the dialer's request, and the words for an answer that is no WebSocket. What a listener
+//! answers is in `request`. Limits of time are its callers'.
 
 use std::io;
 
 use tokio::net::TcpStream;
-use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
-use tokio_tungstenite::tungstenite::http::header::{HOST, HeaderName, HeaderValue, ORIGIN};
+use tokio_tungstenite::tungstenite::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN};
 use tokio_tungstenite::tungstenite::http::{self, StatusCode};
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, client::IntoClientRequest};
-use tokio_tungstenite::{WebSocketStream, accept_hdr_async_with_config, client_async_with_config};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use super::half::session;
+use super::request::{self, Answered};
 use super::{Proxy, WsDialOptions, WsListenOptions, proxy, transport};
 use crate::backend::tcp::{self, join};
 use crate::backend::tls::{self, Connected, Io};
@@ -24,6 +25,8 @@ use crate::wire::MAX_MESSAGE;
 const READ_BUFFER: usize = 64 * 1024;
 /// Bytes gathered before they are written, unless a batch ends before.
 const WRITE_BUFFER: usize = 128 * 1024;
+/// The most of a server's answer that is shown, in characters.
+const LONGEST_LINE: usize = 600;
 
 /// How both sides speak: no message may be longer than a packet.
 fn settings() -> WebSocketConfig {
@@ -39,7 +42,11 @@ fn settings() -> WebSocketConfig {
 #[derive(Debug)]
 pub(super) enum Refused {
     Tls(HandshakeError),
-    Http(tungstenite::Error),
+    /// The client asked for one, and was given this answer.
+    Upgrade(String),
+    /// The client asked for something else.
+    NotAsked,
+    Broken(io::Error),
 }
 
 /// The server's side.
@@ -49,44 +56,15 @@ pub(super) async fn accept(
     peer: &str,
 ) -> Result<Session, Refused> {
     let accepted = tls::accept(stream, options.tls.as_ref()).await.map_err(Refused::Tls)?;
-    let Connected { io, certified_nodes } = accepted;
-    let path = options.path.clone();
-    #[expect(clippy::result_large_err, reason = "the library wants it so")]
-    let check = move |request: &Request, response: Response| check_request(request, &path).map(|()| response);
-    let socket = accept_hdr_async_with_config(io, check, Some(settings())).await.map_err(Refused::Http)?;
+    let Connected { mut io, certified_nodes } = accepted;
+    match request::serve(&mut io, &options.path).await.map_err(Refused::Broken)? {
+        Answered::Upgraded => {}
+        Answered::Refused(answer) => return Err(Refused::Upgrade(answer)),
+        Answered::Other => return Err(Refused::NotAsked),
+    }
+    let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(settings())).await;
     let (peer, transport) = (peer.to_owned(), options.transport());
     Ok(session(socket, SessionInfo { transport, peer, direction: Direction::Inbound, certified_nodes }))
-}
-
-#[expect(clippy::result_large_err, reason = "the library wants it so")]
-fn check_request(request: &Request, path: &str) -> Result<(), ErrorResponse> {
-    if !serves(path, request.uri().path()) {
-        return Err(refusal(StatusCode::NOT_FOUND, "no mesh at this path\n"));
-    }
-    let header = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    // Browsers say on whose page a script runs: no page elsewhere may lead its readers' browsers here.
-    let foreign = header(ORIGIN)
-        .is_some_and(|origin| !origin_host(origin).eq_ignore_ascii_case(header(HOST).unwrap_or_default()));
-    if foreign {
-        return Err(refusal(StatusCode::FORBIDDEN, "the origin is not this host\n"));
-    }
-    Ok(())
-}
-
-/// True if a listener at `path` answers a request for `asked`; a path with a slash at its end stands for all
-/// below it.
-fn serves(path: &str, asked: &str) -> bool {
-    asked == path || (path.ends_with('/') && asked.starts_with(path))
-}
-
-fn origin_host(origin: &str) -> &str {
-    origin.split_once("://").map_or(origin, |(_scheme, host)| host).trim_end_matches('/')
-}
-
-fn refusal(status: StatusCode, text: &str) -> ErrorResponse {
-    let mut response = ErrorResponse::new(Some(text.to_owned()));
-    *response.status_mut() = status;
-    response
 }
 
 /// The client's side, from the name of the host on.
@@ -143,20 +121,31 @@ fn explain(error: tungstenite::Error, path: &str) -> io::Error {
     match error {
         tungstenite::Error::Io(error) => error,
         tungstenite::Error::Http(response) => {
-            let advice = match response.status() {
+            let status = response.status();
+            let said = said(&response);
+            let advice = match status {
                 StatusCode::NOT_FOUND => format!("; is {path} the path of its ws-listener?"),
-                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if said.is_empty() => {
                     "; does it want an extraheader?".to_owned()
                 }
                 _ => String::new(),
             };
-            io::Error::other(format!(
-                "the server answers {} instead of a WebSocket{advice}",
-                response.status()
-            ))
+            io::Error::other(format!("the server answers {status} instead of a WebSocket{said}{advice}"))
         }
         other => io::Error::other(format!("the server does not speak WebSocket: {other}")),
     }
+}
+
+/// The first line of an answer that is written for people, if it says more than the status.
+fn said(response: &http::Response<Option<Vec<u8>>>) -> String {
+    let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let body = response.body().as_deref().filter(|_| kind.starts_with(b"text/plain")).unwrap_or_default();
+    let line = body.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let printable = |c: char| if c.is_control() { '?' } else { c };
+    let line: String =
+        String::from_utf8_lossy(line).trim().chars().take(LONGEST_LINE).map(printable).collect();
+    let is_news = !line.is_empty() && response.status().canonical_reason() != Some(line.as_str());
+    if is_news { format!(": {line}") } else { String::new() }
 }
 
 pub(super) type Socket = WebSocketStream<Io>;
