@@ -5,6 +5,7 @@
 //! `datagram_contract!`. The suite sees only the public seam.
 
 mod datagrams;
+mod families;
 mod harness;
 mod listening;
 mod packets;

@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::tcp::resolve;
 use super::{AcceptError, ListenSpec, Session, quic, tcp, udp, websocket};
+use crate::os::address::{open_first, plain, resolve};
 use crate::tls::Handshakes;
 
 /// Sessions that wait to be accepted.
@@ -119,7 +119,7 @@ pub(super) async fn accept_tcp<F>(
             }
         };
         match accepted {
-            Ok((stream, peer)) => opening.begin(open(stream, peer.to_string())),
+            Ok((stream, peer)) => opening.begin(open(stream, plain(peer).to_string())),
             Err(source) => {
                 let error = AcceptError::sort(name.clone(), source);
                 let pause = error.pause();
@@ -133,8 +133,7 @@ pub(super) async fn accept_tcp<F>(
     }
 }
 
-/// Binds a name's first address, IPv4 before IPv6, that this host has. An address in use is tried again until `limit`
-/// is over.
+/// Binds an address. One that is in use is tried again until `limit` is over.
 pub(super) async fn bind<T>(
     transport: &str,
     address: &str,
@@ -142,11 +141,10 @@ pub(super) async fn bind<T>(
     bind: impl Fn(SocketAddr) -> io::Result<T>,
 ) -> io::Result<T> {
     let binding = async {
-        let mut candidates = resolve(address).await?;
-        candidates.sort_by_key(SocketAddr::is_ipv6);
+        let candidates = resolve(address).await?;
         let deadline = Instant::now() + limit;
         loop {
-            match bind_first(&candidates, &bind) {
+            match open_first(candidates.clone(), &bind) {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                     sleep(REBIND_PAUSE).await;
                 }
@@ -157,18 +155,6 @@ pub(super) async fn bind<T>(
     let failed =
         |source: io::Error| io::Error::new(source.kind(), cannot_listen(transport, address, &source));
     binding.await.map_err(failed)
-}
-
-/// An address in use is final: half the clients of a name would not find a listener on its other address.
-fn bind_first<T>(candidates: &[SocketAddr], bind: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
-    let mut last = io::ErrorKind::AddrNotAvailable.into();
-    for &candidate in candidates {
-        match bind(candidate) {
-            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => last = error,
-            outcome => return outcome,
-        }
-    }
-    Err(last)
 }
 
 /// Why a listener has not started, and what the operator can do.

@@ -22,9 +22,10 @@ use tokio::time::timeout;
 
 pub(super) use self::half::{QuicReader, QuicWriter};
 use super::listener::{self, Accepted, Listener};
-use super::tcp::{join, resolve};
+use super::tcp::join;
 use super::udp::enlarge_buffers;
 use super::{AcceptError, DIAL_LIMIT, DialFailure, Direction, Session, SessionInfo};
+use crate::os::address::{self, resolve};
 use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, Handshakes, ServerProfile, Verdict};
 
 const TRANSPORT: &str = "quic";
@@ -86,7 +87,7 @@ pub struct QuicDialOptions {
 
 pub(super) async fn listen(options: &QuicListenOptions) -> io::Result<Listener> {
     let endpoint = listener::bind(TRANSPORT, &options.bind, REBIND_LIMIT, |address| {
-        let endpoint = endpoint(std::net::UdpSocket::bind(address)?)?;
+        let endpoint = endpoint(address::udp(address)?)?;
         // One for all handshakes is enough to find out whether the profile can be used at all.
         endpoint.set_server_config(Some(server_config(&options.tls)?.0));
         Ok(endpoint)
@@ -117,7 +118,7 @@ async fn serve(endpoint: Endpoint, profile: ServerProfile, name: String, session
         } else {
             let (profile, address) = (profile.clone(), name.clone());
             handshakes.begin(async move {
-                let peer = incoming.remote_address().to_string();
+                let peer = address::plain(incoming.remote_address()).to_string();
                 let shaken = shake_hands(incoming, &profile).await;
                 shaken.map_err(|source| AcceptError::Tls { address, peer, source })
             });
@@ -138,7 +139,7 @@ async fn shake_hands(incoming: Incoming, profile: &ServerProfile) -> Result<Sess
     let chain = peer_chain(&connection);
     let certified_nodes = profile.certified_nodes(&chain);
     let guard = profile.admit(chain, profile.expected_neighbour());
-    let peer = connection.remote_address().to_string();
+    let peer = address::plain(connection.remote_address()).to_string();
     let info = SessionInfo { transport: TRANSPORT, peer, direction: Direction::Inbound, certified_nodes };
     Ok(half::session(connection, guard, info))
 }

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
@@ -16,7 +16,7 @@ use super::listener::{self, Listener, REBIND_LIMIT, accept_tcp};
 use super::session::{TransportReader, TransportWriter};
 use super::tls::{self, Connected, Io};
 use super::{AcceptError, DialFailure, Direction, Reader, Session, SessionInfo, Writer};
-use crate::os;
+use crate::os::{self, address::resolve};
 use crate::tls::{ClientProfile, ServerProfile};
 
 const TRANSPORT: &str = "tcp";
@@ -45,9 +45,6 @@ pub struct TcpListenOptions {
 }
 
 impl TcpListenOptions {
-    /// The interface on which a listener without a bind address listens: all of them.
-    pub const DEFAULT_HOST: &'static str = "0.0.0.0";
-
     /// Joins host and port; a bare IPv6 address gets its brackets.
     pub fn new(host: &str, port: u16) -> Self {
         Self { bind: join(host, port), tls: None }
@@ -125,21 +122,6 @@ pub(super) async fn connect(address: &str) -> Result<TcpStream, DialFailure> {
         io::ErrorKind::TimedOut => DialFailure::TimedOut { address: address.to_owned(), limit: DIAL_LIMIT },
         _ => DialFailure::Connect { address: address.to_owned(), source },
     })
-}
-
-/// The addresses of `host:port`, at least one.
-pub(super) async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
-    let found = lookup_host(address).await.map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidInput => {
-            io::Error::new(error.kind(), format!("{error}; write it as host:port"))
-        }
-        _ => error,
-    })?;
-    let found: Vec<SocketAddr> = found.collect();
-    if found.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-    }
-    Ok(found)
 }
 
 /// Tries the addresses in turn, or gives the last error. Each gets an equal share of the time that is left,

@@ -23,11 +23,12 @@ use self::socket::{DatagramSocket, Route, Slots};
 use super::listener::{self, Listener, REBIND_LIMIT};
 use super::packet_pool::PacketPool;
 use super::session::{TransportReader, TransportWriter};
-use super::tcp::{join, resolve};
+use super::tcp::join;
 use super::{
     DIAL_LIMIT, DialFailure, Direction, MAX_BATCH_BYTES, MAX_BATCH_PACKETS, Reader, Session, SessionEnd,
     SessionInfo, Writer,
 };
+use crate::os::address::{self, resolve};
 
 const TRANSPORT: &str = "udp";
 
@@ -60,9 +61,7 @@ pub(super) async fn listen(options: &UdpListenOptions) -> io::Result<Listener> {
 }
 
 fn open(address: SocketAddr) -> io::Result<DatagramSocket> {
-    let socket = std::net::UdpSocket::bind(address)?;
-    socket.set_nonblocking(true)?;
-    DatagramSocket::new(tokio::net::UdpSocket::from_std(socket)?)
+    DatagramSocket::new(tokio::net::UdpSocket::from_std(address::udp(address)?)?)
 }
 
 /// A session with a socket of its own. It succeeds although nobody may be there: UDP does not ask.
@@ -102,7 +101,7 @@ fn dialed_session(socket: DatagramSocket, peer: SocketAddr, address: String) -> 
 }
 
 fn accepted_session(member: Member) -> Session {
-    let (peer, member) = (member.route.to.to_string(), Arc::new(member));
+    let (peer, member) = (address::plain(member.route.to).to_string(), Arc::new(member));
     session(DatagramSource::Shared(member.clone()), Sink::Shared(member), peer, Direction::Inbound)
 }
 

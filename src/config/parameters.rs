@@ -246,7 +246,7 @@ impl<const UDP: bool> Settings for Bind<UDP> {
     type Value = HostPort;
 
     fn parameters(port: Parameter) -> Vec<Parameter> {
-        let host = Parameter::new("bindaddr", &["local address to listen on"]);
+        let host = Parameter::new("bindaddr", &["local address to listen on; 0.0.0.0: all"]);
         let host = Parameter { default: Some("0.0.0.0"), empty_is_default: true, ..host };
         [<Port as Settings>::parameters(port), <BindHost as Settings>::parameters(host)].concat()
     }

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::TcpKeepalive;
-use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::channel::ClientStream;
 use super::session::Peer;
 use crate::os::{
     self,
+    address::plain,
     unix_socket::{self, UnixSocket},
 };
 use crate::stream::{self, StreamListener};
@@ -70,24 +71,6 @@ impl Accept for UnixSocket {
     }
 }
 
-/// Binds `host:port`, or `port` on every IPv4 address. Port 0 takes any free one.
-pub(super) async fn bind_tcp(address: &str) -> Result<TcpListener, ListenError> {
-    let full = match address.rsplit_once(':') {
-        None => format!("0.0.0.0:{address}"),
-        Some(("", port)) => format!("[::]:{port}"),
-        Some(_) => address.to_owned(),
-    };
-    let failed = |source| ListenError::Tcp { address: address.to_owned(), source };
-    let mut last = io::ErrorKind::AddrNotAvailable.into();
-    for candidate in lookup_host(&full).await.map_err(failed)? {
-        match os::tcp::listen(candidate) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = error,
-        }
-    }
-    Err(failed(last))
-}
-
 /// A TCP port whose clients speak in the clear.
 pub(super) struct TcpPort {
     listener: TcpListener,
@@ -104,7 +87,7 @@ impl Accept for TcpPort {
     async fn accept(&mut self) -> io::Result<Option<Arrival>> {
         let (stream, address) = self.listener.accept().await?;
         os::tcp::tune(&stream, &KEEPALIVE);
-        let (credentials, name) = (CallerName::Unknown, address.to_string());
+        let (credentials, name) = (CallerName::Unknown, plain(address).to_string());
         let peer = Peer { origin: Origin::Tcp, trusted: self.trusted, credentials, name };
         Ok(Some((Box::new(stream), peer)))
     }
@@ -127,7 +110,7 @@ impl TlsPort {
 
     fn begin(&mut self, stream: TcpStream, address: SocketAddr) {
         os::tcp::tune(&stream, &KEEPALIVE);
-        let (profile, trusted) = (self.profile.clone(), self.trusted);
+        let (profile, trusted, address) = (self.profile.clone(), self.trusted, plain(address));
         self.handshakes.begin(async move {
             let secured = profile.accept(stream).await.inspect_err(|error| {
                 tracing::info!(peer = %address, %error, "control client refused");

@@ -17,9 +17,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use super::listen::{self, Accept, Arrival, MeshService, TcpPort, TlsPort};
+use super::listen::{Accept, Arrival, MeshService, TcpPort, TlsPort};
 use super::{Context, ListenError, session};
-use crate::os::unix_socket::UnixSocket;
+use crate::os::address::{open_first, plain, resolve};
+use crate::os::{self, unix_socket::UnixSocket};
 use crate::tls::ServerProfile;
 use crate::wire::ServiceName;
 
@@ -100,7 +101,7 @@ impl Server {
         Ok(())
     }
 
-    /// Binds a TCP address, `host:port` or `port`, and says which it became. Clients speak TLS if a profile is
+    /// Binds a TCP address, `host:port`, and says which it became. Clients speak TLS if a profile is
     /// given. Those of a loopback address are trusted, and those who had to show a certificate.
     ///
     /// # Errors
@@ -110,10 +111,11 @@ impl Server {
         address: &str,
         tls: Option<ServerProfile>,
     ) -> Result<SocketAddr, ListenError> {
-        let listener = listen::bind_tcp(address).await?;
         let failed = |source| ListenError::Tcp { address: address.to_owned(), source };
-        let bound = listener.local_addr().map_err(failed)?;
-        let trusted = self.trusts_everyone || bound.ip().to_canonical().is_loopback();
+        let opened = resolve(address).await.and_then(|found| open_first(found, os::tcp::listen));
+        let listener = opened.map_err(failed)?;
+        let bound = plain(listener.local_addr().map_err(failed)?);
+        let trusted = self.trusts_everyone || bound.ip().is_loopback();
         match tls {
             Some(profile) => self.tls.push(TlsPort::new(listener, profile, trusted)),
             None => self.tcp.push(TcpPort::new(listener, trusted)),

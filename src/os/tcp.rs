@@ -1,26 +1,20 @@
-//! Options of TCP sockets that all rooms set alike.
+//! TCP listeners, and the options of TCP sockets that all rooms set alike.
 
 use std::io;
 use std::net::SocketAddr;
 
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use socket2::{SockRef, TcpKeepalive, Type};
+use tokio::net::{TcpListener, TcpStream};
 use tracing::debug;
 
-/// Connections that the kernel holds for a listener between two accepts; it cuts this down to `somaxconn`. A client
-/// that finds no room may believe that it is connected when it is not.
-const BACKLOG: u32 = 4096;
+use super::address;
 
-/// Listens on an address.
+/// Listens on an address, or on all of both families.
 ///
 /// # Errors
 /// As the system's `bind`.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A restarted daemon must not wait for the old one's connections to leave TIME_WAIT.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
+    TcpListener::from_std(address::bind(address, Type::STREAM)?.into())
 }
 
 /// Sends what is written at once, and has the kernel find out whether a silent peer is still there. Both make a

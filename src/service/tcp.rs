@@ -16,7 +16,10 @@ use tracing::info;
 
 use super::accept::{self, Source, Target};
 use super::copy::Local;
-use crate::os;
+use crate::os::{
+    self,
+    address::{open_first, plain, resolve},
+};
 use crate::stream::{ListenError, StreamListener, Streams};
 use crate::tls::{ClientProfile, Secured, ServerProfile};
 use crate::wire::{NodeId, ServiceName};
@@ -43,7 +46,7 @@ impl TcpServer {
         node: NodeId,
         service: ServiceName,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = open_first(resolve(address).await?, os::tcp::listen)?;
         Ok(Self { port: Port { listener, tls: None }, target: Target { streams, node, service, tls: None } })
     }
 
@@ -118,7 +121,7 @@ impl Source for Port {
     async fn accept(&self) -> io::Result<(TcpStream, String)> {
         let (socket, peer) = self.listener.accept().await?;
         os::tcp::tune(&socket, &KEEPALIVE);
-        Ok((socket, peer.to_string()))
+        Ok((socket, plain(peer).to_string()))
     }
 }
 

@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 use super::flows::{FlowLimits, Flows, Inbox};
 use crate::mesh::LocalService;
 use crate::node::{BindError, NodeHandle, OverlaySocket};
+use crate::os::address;
 use crate::wire::{ConnType, MAX_PAYLOAD, NameHash, NodeId, ServiceName};
 
 /// Room for the largest datagram that the mesh carries, and one byte to know larger ones by.
@@ -47,7 +48,8 @@ impl UdpServer {
         target: (NodeId, ServiceName),
         limits: FlowLimits,
     ) -> io::Result<Self> {
-        let socket = Arc::new(UdpSocket::bind(address).await?);
+        let socket = address::open_first(address::resolve(address).await?, address::udp)?;
+        let socket = Arc::new(UdpSocket::from_std(socket)?);
         Ok(Self { socket, node, target, limits })
     }
 
@@ -90,9 +92,10 @@ async fn into_mesh(
     socket: Arc<UdpSocket>,
     source: SocketAddr,
 ) {
+    let shown = address::plain(source);
     let overlay = match node.bind_ephemeral().await {
         Ok(overlay) => overlay,
-        Err(error) => return debug!(%source, %error, "a datagram flow cannot begin"),
+        Err(error) => return debug!(source = %shown, %error, "a datagram flow cannot begin"),
     };
     let to = to_node.hash();
     loop {
@@ -105,7 +108,7 @@ async fn into_mesh(
             answer = overlay.receive() => {
                 let Some(answer) = answer else { return };
                 if (answer.header.from_node, answer.header.from_service) != (to, to_service) {
-                    debug!(%source, from = %answer.header.from_service, "a datagram from a stranger is dropped");
+                    debug!(source = %shown, from = %answer.header.from_service, "a datagram from a stranger is dropped");
                     continue;
                 }
                 inbox.beat();
@@ -114,7 +117,7 @@ async fn into_mesh(
             }
             notice = overlay.unreachable() => {
                 let Some((notice, by)) = notice else { return };
-                debug!(%source, node = %to_node, service = %to_service, %by, problem = ?notice.problem,
+                debug!(source = %shown, node = %to_node, service = %to_service, %by, problem = ?notice.problem,
                     "a datagram did not arrive");
             }
         }

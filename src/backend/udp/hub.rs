@@ -20,6 +20,7 @@ use super::inbox::Inbox;
 use super::socket::{DatagramSocket, Route, Slots};
 use super::table::{MAX_NEW, Table};
 use crate::backend::listener::{Accepted, BACKLOG};
+use crate::os::address::plain;
 use crate::os::log_limiter::LogLimiter;
 use crate::wire::{MessageType, RoutingUpdate};
 
@@ -95,7 +96,7 @@ impl Hub {
             Ok(place) => place,
             Err(why) => {
                 if self.refusals.lock().take(now).is_some() {
-                    warn!(source = %route.to, "a UDP session has to wait: {why}");
+                    warn!(source = %plain(route.to), "a UDP session has to wait: {why}");
                 }
                 return;
             }

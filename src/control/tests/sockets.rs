@@ -133,7 +133,7 @@ async fn a_client_of_the_mesh_that_reads_results_and_goes_away_is_noticed() {
 
 #[tokio::test]
 async fn tcp_addresses_come_in_every_notation() {
-    for address in ["127.0.0.1:0", "localhost:0", "0"] {
+    for address in ["127.0.0.1:0", "localhost:0", "0.0.0.0:0", "[::1]:0"] {
         assert!(server().await.listen_tcp(address, None).await.is_ok(), "{address}");
     }
     for address in ["127.0.0.1:65536", "", "nonsense"] {

@@ -10,17 +10,19 @@ mod trust;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::net::{TcpListener, UdpSocket};
+use std::net::ToSocketAddrs as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
 use rustix::fs::{Access, FlockOperation, access, flock};
+use socket2::{Socket, Type};
 
 use crate::config::components::{Claim, Trust};
 use crate::config::{
     self, ADVICE, Component, Config, ControlListener, Environment, HostPort, Invocation, Link,
 };
+use crate::os::address::{bind, open_first};
 use crate::work::limits::Limits;
 
 /// The rest of the arguments, if they ask for a check.
@@ -122,8 +124,7 @@ struct Findings {
     /// Which component claims what only one can have.
     claimed: BTreeMap<Claim, String>,
     /// Ports stay open until the end, so that no two components find the same one free.
-    tcp: Vec<TcpListener>,
-    udp: Vec<UdpSocket>,
+    ports: Vec<Socket>,
 }
 
 impl Findings {
@@ -209,17 +210,13 @@ impl Findings {
     }
 
     fn tcp(&mut self, component: &Component, address: &HostPort) {
-        let bound = TcpListener::bind((address.host.as_str(), address.port));
         let other = self.same_port(component, Claim::Tcp(address.port));
-        let held = self.port(component, address, other, bound);
-        self.tcp.extend(held);
+        self.port(component, address, other, Type::STREAM);
     }
 
     fn udp(&mut self, component: &Component, address: &HostPort) {
-        let bound = UdpSocket::bind((address.host.as_str(), address.port));
         let other = self.same_port(component, Claim::Udp(address.port));
-        let held = self.port(component, address, other, bound);
-        self.udp.extend(held);
+        self.port(component, address, other, Type::DGRAM);
     }
 
     /// The component before this one that has the same port, on whatever address.
@@ -228,15 +225,10 @@ impl Findings {
         Some(first.clone()).filter(|first| *first != component.to_string())
     }
 
-    fn port<T>(
-        &mut self,
-        component: &Component,
-        address: &HostPort,
-        other: Option<String>,
-        bound: io::Result<T>,
-    ) -> Option<T> {
-        match bound {
-            Ok(socket) => return Some(socket),
+    fn port(&mut self, component: &Component, address: &HostPort, other: Option<String>, kind: Type) {
+        let found = (address.host.as_str(), address.port).to_socket_addrs();
+        match found.and_then(|found| open_first(found.collect(), |address| bind(address, kind))) {
+            Ok(socket) => self.ports.push(socket),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => match other {
                 Some(other) => self.add(component, format!("{address} is in use: {other} has the port")),
                 None if self.running => {}
@@ -247,7 +239,6 @@ impl Findings {
             },
             Err(error) => self.add(component, format!("{address} cannot be listened on: {error}")),
         }
-        None
     }
 
     fn socket(&mut self, component: &Component, path: &Path) {
