@@ -22,6 +22,24 @@ pub struct FileError {
     pub problem: FileProblem,
 }
 
+/// A certificate is older than what nodes can check.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the certificate of {subject} is of X.509 version {version}, which holds no names: make one with `meshctl cert makereq` and `meshctl cert signreq`, or give `openssl x509 -req` an -extfile with its subjectAltName"
+)]
+pub struct OldVersion {
+    /// Whose.
+    pub subject: String,
+    /// 1 or 2.
+    pub version: u32,
+}
+
+impl fmt::Debug for OldVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// The problem with a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileProblem {
@@ -69,6 +87,9 @@ pub enum FileProblem {
         /// Why.
         reason: String,
     },
+    /// The own certificate is too old.
+    #[error(transparent)]
+    OldVersion(OldVersion),
     /// Certificate and key are strangers to each other.
     #[error("its private key does not belong to the certificate in {}", .0.display())]
     Mismatch(PathBuf),
@@ -82,8 +103,10 @@ pub enum FileProblem {
         /// The names in it.
         found: Box<Names>,
     },
-    /// The certificate of an authority may not sign others.
-    #[error("the certificate of {0} in it is not one of an authority (it has no CA flag)")]
+    /// A certificate that another one signed, and that may not sign others.
+    #[error(
+        "the certificate of {0} in it is not one of an authority (it has no CA flag, and is not self-signed)"
+    )]
     NotAnAuthority(String),
     /// The certificate is out of date.
     #[error("the certificate of {subject} has expired on {end}: renew it")]
@@ -171,6 +194,19 @@ pub enum Rejection {
     /// The certificate, or one above it, makes no sense.
     #[error("the certificate cannot be used: {0}")]
     Unusable(String),
+    /// It is too old.
+    #[error(transparent)]
+    OldVersion(OldVersion),
+    /// Its key can be broken.
+    #[error(
+        "the certificate of {subject} has an RSA key of {bits} bits, of 2048 to 8192 that are accepted: make another one with `meshctl cert makereq`"
+    )]
+    ShortKey {
+        /// Whose.
+        subject: String,
+        /// Its length.
+        bits: usize,
+    },
     /// It may sign others, and is not itself among the authorities.
     #[error(
         "the certificate of {subject} is an authority's (CA:TRUE): it is accepted only where this very certificate is among the authorities, which it is not in {authorities}"

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use super::error::{FileError, FileProblem, ProfileError, Rejection};
 use super::files::{self, wrong};
 use super::fingerprint::Fingerprint;
-use super::material::{Trust, anchors};
+use super::material::{self, Trust};
 use super::names::Facts;
 use super::options::{ClientOptions, ServerOptions};
 use super::profile::{ClientProfile, Profile, ServerProfile};
@@ -83,10 +83,8 @@ impl Verifier {
     /// # Errors
     /// A file that cannot be used.
     pub fn by_authorities(authorities: &Path, crl: Option<&Path>, role: Role) -> Result<Self, FileError> {
-        let (anchors, certificates) = anchors(authorities)?;
         let trust = Trust {
-            anchors,
-            certificates,
+            authorities: material::authorities(authorities)?,
             anchors_from: authorities.display().to_string(),
             crls: crl.map_or(Ok(Vec::new()), files::revocation_lists)?,
             crl_from: crl.map_or_else(String::new, |path| path.display().to_string()),

@@ -13,11 +13,12 @@ use rustls::pki_types::{CertificateDer, TrustAnchor};
 use rustls::sign::CertifiedKey;
 use webpki::CertRevocationList;
 
-use super::error::{FileError, FileProblem, ProfileError};
+use super::error::{FileError, FileProblem, OldVersion, ProfileError};
 use super::files::{self, wrong};
 use super::fingerprint::Fingerprint;
-use super::names::{Facts, Names};
+use super::names::{Facts, Unreadable, bare_key};
 use super::options::{Files, Settings};
+use super::short_keys::LEAST_BITS;
 use crate::wire::NodeId;
 
 /// From how long before its end a certificate's expiry is warned of.
@@ -38,12 +39,22 @@ impl Stamp {
     }
 }
 
+/// Authorities.
+#[derive(Debug, Default)]
+pub(super) struct Authorities {
+    pub(super) anchors: Vec<TrustAnchor<'static>>,
+    /// Their certificates, unless they are the system's.
+    pub(super) certificates: Vec<CertificateDer<'static>>,
+    /// Keys of those whose RSA is shorter than what is accepted of others.
+    pub(super) short_keys: Vec<Vec<u8>>,
+    /// Those that are used for no other reason than that they are named.
+    warnings: Vec<String>,
+}
+
 /// Trusted authorities, revoked and blocked certificates.
 #[derive(Debug)]
 pub(super) struct Trust {
-    pub(super) anchors: Vec<TrustAnchor<'static>>,
-    /// The certificates of these authorities, unless they are the system's.
-    pub(super) certificates: Vec<CertificateDer<'static>>,
+    pub(super) authorities: Authorities,
     /// Where the authorities come from, for messages.
     pub(super) anchors_from: String,
     pub(super) crls: Vec<CertRevocationList<'static>>,
@@ -78,20 +89,22 @@ impl Material {
             Some((cert, key)) => Some(identity(cert, key, settings.node.as_ref(), &of, provider)?),
             None => None,
         };
-        let ((anchors, certificates), anchors_from) = match &files.authorities {
-            Some(path) => (anchors(path).map_err(of(settings.authorities()))?, path.display().to_string()),
-            None if settings.trusts_system() => {
-                ((system_anchors(settings)?, Vec::new()), "the system's bundle".to_owned())
+        let (authorities, anchors_from) = match &files.authorities {
+            Some(path) => {
+                (authorities(path).map_err(of(settings.authorities()))?, path.display().to_string())
             }
-            None => ((Vec::new(), Vec::new()), "(none configured)".to_owned()),
+            None if settings.trusts_system() => {
+                let anchors = system_anchors(settings)?;
+                (Authorities { anchors, ..Authorities::default() }, "the system's bundle".to_owned())
+            }
+            None => (Authorities::default(), "(none configured)".to_owned()),
         };
         let name =
             |path: &Option<PathBuf>| path.as_ref().map_or_else(String::new, |p| p.display().to_string());
         let crls = files.crl.as_deref().map_or(Ok(Vec::new()), files::revocation_lists).map_err(of("crl"))?;
         let blocked = files.blocklist.as_deref().map_or(Ok(Vec::new()), files::blocklist);
         let trust = Trust {
-            anchors,
-            certificates,
+            authorities,
             anchors_from,
             crls,
             crl_from: name(&files.crl),
@@ -99,6 +112,12 @@ impl Material {
             blocked_from: name(&files.blocklist),
         };
         Ok(Self { identity, trust })
+    }
+
+    /// What a person should know of the authorities.
+    pub(super) fn authority_warnings(&self) -> impl Iterator<Item = String> {
+        let file = &self.trust.anchors_from;
+        self.trust.authorities.warnings.iter().map(move |warning| format!("{file}: {warning}"))
     }
 
     /// Advice about the own certificate, if it expires soon.
@@ -126,7 +145,11 @@ fn identity<F: FnOnce(FileError) -> ProfileError>(
     provider: &CryptoProvider,
 ) -> Result<Arc<CertifiedKey>, ProfileError> {
     let chain = files::certificates(cert).map_err(of("cert"))?;
-    let names = check_readable(cert, &chain).map_err(of("cert"))?;
+    let Facts { names, version, .. } = check_readable(cert, &chain).map_err(of("cert"))?;
+    if version < 3 {
+        let old = OldVersion { subject: names.subject, version };
+        return Err(of("cert")(wrong(cert, FileProblem::OldVersion(old))));
+    }
     let secret = files::private_key(key).map_err(of("key"))?;
     let unusable = |e: rustls::Error| wrong(key, FileProblem::Key(reason(&e)));
     let signing = provider.key_provider.load_private_key(secret).map_err(unusable).map_err(of("key"))?;
@@ -144,34 +167,44 @@ fn identity<F: FnOnce(FileError) -> ProfileError>(
     Ok(Arc::new(certified))
 }
 
-/// Checks that all certificates can be read; gives the names of the first.
-fn check_readable(path: &Path, chain: &[CertificateDer<'_>]) -> Result<Names, FileError> {
-    let mut first = None;
-    for (at, certificate) in chain.iter().enumerate() {
-        let facts = Facts::of(certificate)
-            .map_err(|e| wrong(path, FileProblem::Certificate { number: at + 1, reason: e.to_string() }))?;
-        first.get_or_insert(facts.names);
-    }
-    Ok(first.unwrap_or_default())
+/// Checks that all certificates can be read; gives the facts of the first.
+fn check_readable(path: &Path, chain: &[CertificateDer<'_>]) -> Result<Facts, FileError> {
+    let read = |(at, certificate): (usize, &CertificateDer<'_>)| {
+        let problem = |e: Unreadable| FileProblem::Certificate { number: at + 1, reason: e.to_string() };
+        Facts::of(certificate).map_err(|e| wrong(path, problem(e)))
+    };
+    let all: Vec<Facts> = chain.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+    let wanted = "certificate";
+    all.into_iter().next().ok_or_else(|| wrong(path, FileProblem::Nothing { wanted, found: Vec::new() }))
 }
 
-/// Authorities, and their certificates.
-type Anchors = (Vec<TrustAnchor<'static>>, Vec<CertificateDer<'static>>);
-
-/// All authorities of a bundle.
-pub(super) fn anchors(path: &Path) -> Result<Anchors, FileError> {
-    let mut anchors = Vec::new();
-    let certificates = files::certificates(path)?;
-    for (at, certificate) in certificates.iter().enumerate() {
+/// All authorities of a bundle. One without the CA flag is used if nobody else has signed it: who names it here vouches
+/// for it, and an anchor of trust is a name and a key.
+pub(super) fn authorities(path: &Path) -> Result<Authorities, FileError> {
+    let mut found = Authorities { certificates: files::certificates(path)?, ..Authorities::default() };
+    for (at, certificate) in found.certificates.iter().enumerate() {
         let unusable = |reason: String| wrong(path, FileProblem::Certificate { number: at + 1, reason });
         let facts = Facts::of(certificate).map_err(|e| unusable(e.to_string()))?;
+        let subject = &facts.names.subject;
+        if !facts.is_ca && !facts.is_self_issued {
+            return Err(wrong(path, FileProblem::NotAnAuthority(subject.clone())));
+        }
         if !facts.is_ca {
-            return Err(wrong(path, FileProblem::NotAnAuthority(facts.names.subject)));
+            found.warnings.push(format!(
+                "the certificate of {subject} has no CA flag (X.509 version {}): it is used as an authority because it is named here; `meshctl cert init` makes one with the flag",
+                facts.version
+            ));
+        }
+        if let Some(bits) = facts.rsa_bits.filter(|bits| *bits < LEAST_BITS) {
+            found.short_keys.extend(bare_key(certificate));
+            found.warnings.push(format!(
+                "the authority {subject} has an RSA key of {bits} bits, which can be broken: it is used because it is named here; renew it with {LEAST_BITS} bits or more"
+            ));
         }
         let anchor = webpki::anchor_from_trusted_cert(certificate).map_err(|e| unusable(format!("{e:?}")))?;
-        anchors.push(anchor.to_owned());
+        found.anchors.push(anchor.to_owned());
     }
-    Ok((anchors, certificates))
+    Ok(found)
 }
 
 fn system_anchors(settings: &Settings) -> Result<Vec<TrustAnchor<'static>>, ProfileError> {

@@ -3,7 +3,8 @@
 //! - [`profile`]: a `tls-server` or `tls-client`, made of its `options`; `profile_set` has them all and watches their
 //!   files.
 //! - `material`: what a profile's files hold, read by `files`. `names` and `fingerprint` read certificates.
-//! - `verify`: whether a peer's certificate is accepted, as one function. `revocation`: the connections let in.
+//! - `verify`: whether a peer's certificate is accepted, as one function; `short_keys`: an exception for authorities.
+//!   `revocation`: the connections let in.
 //! - [`make`]: keys, authorities, requests, certificates; [`commands`] does so from files to files.
 //! - [`inspect`]: what is in certificate files, and whether a node would accept it.
 //! - [`handshake`]: TLS over any byte stream. Streams of the mesh take their settings from the profile.
@@ -26,6 +27,7 @@ pub mod profile;
 mod profile_set;
 mod read_ahead;
 mod revocation;
+mod short_keys;
 mod verify;
 
 pub use error::{HandshakeError, ProfileError, Rejection};

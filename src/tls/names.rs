@@ -7,8 +7,9 @@ use std::fmt;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
+use rustls::pki_types::SubjectPublicKeyInfoDer;
 use x509_parser::der_parser::asn1_rs::{self, Any, TaggedExplicit, Utf8String};
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509CertificationRequest};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509CertificationRequest, X509Version};
 
 /// The otherName type of node IDs: its value is a UTF8String.
 pub const NODE_ID_OID: [u64; 9] = [1, 3, 6, 1, 4, 1, 2312, 19, 1];
@@ -52,6 +53,12 @@ pub struct Facts {
     pub for_clients: bool,
     /// Kind of its key, such as `RSA 2048`.
     pub key: String,
+    /// Bits of its key, if it is of RSA.
+    pub rsa_bits: Option<usize>,
+    /// Its X.509 version, which is 3 unless something very old or `openssl x509 -req` without extensions made it.
+    pub version: u32,
+    /// Its issuer has the name of its subject.
+    pub is_self_issued: bool,
 }
 
 impl Facts {
@@ -80,8 +87,24 @@ impl Facts {
             for_servers: usage.as_ref().is_none_or(|usage| usage.value.any || usage.value.server_auth),
             for_clients: usage.as_ref().is_none_or(|usage| usage.value.any || usage.value.client_auth),
             key: key_kind(parsed.public_key()),
+            rsa_bits: rsa_bits(parsed.public_key()),
+            version: parsed.version().0 + 1,
+            is_self_issued: parsed.issuer().as_raw() == parsed.subject().as_raw(),
         })
     }
+}
+
+/// The key of a certificate that is older than version 3, which the TLS library does not read.
+pub(super) fn key_of_old(certificate: &[u8]) -> Option<SubjectPublicKeyInfoDer<'_>> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let key = parsed.tbs_certificate.subject_pki.raw;
+    (parsed.version() != X509Version::V3).then(|| SubjectPublicKeyInfoDer::from(key))
+}
+
+/// The bare key of a certificate, as verification gets it.
+pub(super) fn bare_key(certificate: &[u8]) -> Option<Vec<u8>> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    Some(parsed.public_key().subject_public_key.data.to_vec())
 }
 
 impl Names {
@@ -173,6 +196,13 @@ fn display(name: &x509_parser::x509::X509Name<'_>) -> String {
 /// For logs and terminals.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn rsa_bits(key: &x509_parser::x509::SubjectPublicKeyInfo<'_>) -> Option<usize> {
+    match key.parsed() {
+        Ok(x509_parser::public_key::PublicKey::RSA(rsa)) => Some(rsa.key_size()),
+        Ok(_) | Err(_) => None,
+    }
 }
 
 fn key_kind(key: &x509_parser::x509::SubjectPublicKeyInfo<'_>) -> String {

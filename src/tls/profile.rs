@@ -237,6 +237,8 @@ impl Profile {
                 false
             }
             Rejection::Unusable(_)
+            | Rejection::OldVersion(_)
+            | Rejection::ShortKey { .. }
             | Rejection::Authority { .. }
             | Rejection::NotYet { .. }
             | Rejection::WrongPurpose { .. }
@@ -328,7 +330,7 @@ impl Profile {
                 drop(seen);
                 info!(profile = self.settings.name, "reloaded TLS files");
                 self.material.store(Arc::new(material));
-                self.warn_of_expiry();
+                self.warn_of_files();
                 self.cut_rejected();
             }
             Err(error) => {
@@ -367,13 +369,22 @@ impl Profile {
         self.material.load().expiry_warning(Timestamp::now())
     }
 
+    /// Advice about the authorities, each with its file.
+    pub fn authority_warnings(&self) -> Vec<String> {
+        let setting = self.settings.authorities();
+        self.material.load().authority_warnings().map(|warning| format!("{setting} {warning}")).collect()
+    }
+
     #[cfg(test)]
     pub(super) fn living(&self) -> usize {
         self.admitted.all().len()
     }
 
-    /// Logs what a person should do about the own certificate.
-    pub(super) fn warn_of_expiry(&self) {
+    /// Logs what a person should do about the own certificate and the authorities.
+    pub(super) fn warn_of_files(&self) {
+        for warning in self.authority_warnings() {
+            warn!(profile = self.settings.name, "{warning}");
+        }
         if let Some(warning) = self.expiry_warning() {
             let file = self.settings.files.identity.as_ref().map(|(cert, _)| cert.display().to_string());
             warn!(profile = self.settings.name, file = file.unwrap_or_default(), "the certificate {warning}");

@@ -143,7 +143,7 @@ impl Profiles {
                 () = stop.cancelled() => return,
                 () = self.swapped.notified(), if !any => {}
                 _ = looks.tick(), if any => self.look().await,
-                _ = dates.tick() => self.set.load().current().for_each(|profile| profile.warn_of_expiry()),
+                _ = dates.tick() => self.set.load().current().for_each(|profile| profile.warn_of_files()),
             }
         }
     }
@@ -186,7 +186,7 @@ fn prepared<O: PartialEq + Clone, P: Deref<Target = Profile> + Clone>(
             Some((known, profile)) if *known == options => profile.clone(),
             Some(_) | None => {
                 let profile = open(options.clone())?;
-                profile.warn_of_expiry();
+                profile.warn_of_files();
                 profile
             }
         };

@@ -7,17 +7,23 @@ use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::crypto::{
+    WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+    verify_tls13_signature_with_raw_key,
+};
+use rustls::pki_types::{
+    CertificateDer, ServerName, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer, UnixTime,
+};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
-use webpki::{EndEntityCert, KeyUsage};
+use webpki::{EndEntityCert, KeyUsage, RawPublicKeyEntity};
 
-use super::error::Rejection;
+use super::error::{OldVersion, Rejection};
 use super::fingerprint::Fingerprint;
-use super::material::Trust;
-use super::names::{Facts, Names};
+use super::material::{Authorities, Trust};
+use super::names::{Facts, Names, key_of_old};
 use super::profile::Profile;
+use super::short_keys::{LEAST_BITS, with_algorithms};
 use crate::wire::{NameHash, NodeId};
 
 /// The name that a certificate must hold.
@@ -98,11 +104,18 @@ pub(super) fn check(
     if !demands.pins.is_empty() && !demands.pins.iter().any(|pin| pin.is_of(own)) {
         return Err(Rejection::NotPinned { subject, fingerprint: Fingerprint::sha256(own) });
     }
+    // No handshake could be signed with it either.
+    if let Some(bits) = facts.rsa_bits.filter(|bits| *bits < LEAST_BITS) {
+        return Err(Rejection::ShortKey { subject, bits });
+    }
     if demands.insecure {
         return Ok(());
     }
+    if facts.version < 3 {
+        return Err(Rejection::OldVersion(OldVersion { subject, version: facts.version }));
+    }
     let certificate = EndEntityCert::try_from(own).map_err(|e| Rejection::Unusable(format!("{e:?}")))?;
-    if trust.certificates.contains(own) {
+    if trust.authorities.certificates.contains(own) {
         check_anchor(&facts, role, now)?;
     } else {
         check_chain(trust, role, &certificate, above, now)
@@ -159,9 +172,10 @@ fn check_chain(
     let revocation = webpki::RevocationOptionsBuilder::new(&lists)
         .ok()
         .map(|options| options.with_status_policy(webpki::UnknownStatusPolicy::Allow).build());
-    certificate
-        .verify_for_usage(webpki::ALL_VERIFICATION_ALGS, &trust.anchors, above, time, usage, revocation, None)
-        .map(drop)
+    let Authorities { anchors, short_keys, .. } = &trust.authorities;
+    with_algorithms(short_keys, |algorithms| {
+        certificate.verify_for_usage(algorithms, anchors, above, time, usage, revocation, None).map(drop)
+    })
 }
 
 fn explain(error: webpki::Error, facts: Facts, trust: &Trust, role: Role, now: Timestamp) -> Rejection {
@@ -183,7 +197,7 @@ fn explain(error: webpki::Error, facts: Facts, trust: &Trust, role: Role, now: T
         },
         Error::CaUsedAsEndEntity => Rejection::Authority { subject, authorities },
         Error::UnsupportedCertVersion => {
-            Rejection::Unusable(format!("the one of {subject} is not of X.509 version 3"))
+            Rejection::Unusable(format!("one above that of {subject} is not of X.509 version 3"))
         }
         other => Rejection::Unusable(format!("the one of {subject}: {other:?}")),
     }
@@ -209,6 +223,11 @@ pub(super) struct PeerVerifier {
 }
 
 impl PeerVerifier {
+    /// The key of a certificate that the TLS library cannot read, where any certificate is accepted.
+    fn key_of_old<'a>(&self, certificate: &'a CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'a>> {
+        self.profile.settings.demands.insecure.then(|| key_of_old(certificate)).flatten()
+    }
+
     fn decide(&self, own: &CertificateDer<'_>, above: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
         let chain: Vec<_> = std::iter::once(own.clone()).chain(above.iter().cloned()).collect();
         self.profile.check(&self.expected, &chain).map_err(|rejection| {
@@ -218,6 +237,8 @@ impl PeerVerifier {
                 Rejection::Revoked { .. } | Rejection::Blocked { .. } => CertificateError::Revoked,
                 Rejection::UnknownIssuer { .. } => CertificateError::UnknownIssuer,
                 Rejection::Unusable(_)
+                | Rejection::OldVersion(_)
+                | Rejection::ShortKey { .. }
                 | Rejection::Authority { .. }
                 | Rejection::NoNodeId { .. }
                 | Rejection::BadSignature { .. }
@@ -234,6 +255,23 @@ impl PeerVerifier {
     }
 }
 
+/// As rustls's function for whole certificates; it has one for bare keys in TLS 1.3 alone.
+fn verify_tls12_signature_with_key(
+    message: &[u8],
+    key: &SubjectPublicKeyInfoDer<'_>,
+    signed: &DigitallySignedStruct,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> Result<HandshakeSignatureValid, rustls::Error> {
+    let bad = rustls::Error::InvalidCertificate(CertificateError::BadSignature);
+    let Ok(key) = RawPublicKeyEntity::try_from(key) else { return Err(bad) };
+    let fitting = algorithms.mapping.iter().filter(|(scheme, _)| *scheme == signed.scheme);
+    let verifies = |algorithm: &&dyn SignatureVerificationAlgorithm| {
+        key.verify_signature(*algorithm, message, signed.signature()).is_ok()
+    };
+    let valid = fitting.flat_map(|(_, algorithms)| algorithms.iter()).any(verifies);
+    if valid { Ok(HandshakeSignatureValid::assertion()) } else { Err(bad) }
+}
+
 /// The signatures of a handshake, which both of rustls's traits ask for in the same words.
 macro_rules! signatures {
     () => {
@@ -244,7 +282,10 @@ macro_rules! signatures {
             signed: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, rustls::Error> {
             let algorithms = &self.profile.provider.signature_verification_algorithms;
-            verify_tls12_signature(message, certificate, signed, algorithms)
+            match self.key_of_old(certificate) {
+                Some(key) => verify_tls12_signature_with_key(message, &key, signed, algorithms),
+                None => verify_tls12_signature(message, certificate, signed, algorithms),
+            }
         }
 
         fn verify_tls13_signature(
@@ -254,7 +295,10 @@ macro_rules! signatures {
             signed: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, rustls::Error> {
             let algorithms = &self.profile.provider.signature_verification_algorithms;
-            verify_tls13_signature(message, certificate, signed, algorithms)
+            match self.key_of_old(certificate) {
+                Some(key) => verify_tls13_signature_with_raw_key(message, &key, signed, algorithms),
+                None => verify_tls13_signature(message, certificate, signed, algorithms),
+            }
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use super::Findings;
 use crate::config::Config;
 use crate::daemon::wiring;
-use crate::tls::{ClientProfile, Rejection, ServerProfile};
+use crate::tls::{ClientProfile, Profile, ServerProfile};
 use crate::work::kubernetes::options::KubernetesType;
 
 impl Findings {
@@ -16,27 +16,26 @@ impl Findings {
     pub(super) fn profiles(&mut self, config: &Config) {
         for configured in &config.tls_servers {
             match ServerProfile::open(configured.clone(), Some(&config.node.id)) {
-                Ok(made) => {
-                    self.own(&format!("tls-server {}", made.name()), made.expiry_warning(), made.own_flaw());
-                }
+                Ok(made) => self.profile(&format!("tls-server {}", made.name()), &made),
                 Err(error) => self.list.push(error.to_string()),
             }
         }
         for configured in &config.tls_clients {
             match ClientProfile::open(configured.clone(), Some(&config.node.id)) {
-                Ok(made) => {
-                    self.own(&format!("tls-client {}", made.name()), made.expiry_warning(), made.own_flaw());
-                }
+                Ok(made) => self.profile(&format!("tls-client {}", made.name()), &made),
                 Err(error) => self.list.push(error.to_string()),
             }
         }
     }
 
-    /// What peers will think of the own certificate. They may know more than this node does, so nothing of it is an
-    /// error.
-    fn own(&mut self, profile: &str, expiry: Option<String>, flaw: Option<Rejection>) {
-        self.warnings.extend(expiry.map(|warning| format!("{profile}: the certificate {warning}")));
-        self.warnings.extend(flaw.map(|flaw| format!("{profile}: peers refuse it: {flaw}")));
+    /// What peers will think of the own certificate, and which authorities are trusted for being named alone. Peers may
+    /// know more than this node does, so nothing of it is an error.
+    fn profile(&mut self, what: &str, profile: &Profile) {
+        let expiry = profile.expiry_warning();
+        self.warnings.extend(expiry.map(|warning| format!("{what}: the certificate {warning}")));
+        self.warnings.extend(profile.own_flaw().map(|flaw| format!("{what}: peers refuse it: {flaw}")));
+        let authorities = profile.authority_warnings();
+        self.warnings.extend(authorities.iter().map(|warning| format!("{what}: {warning}")));
     }
 
     /// Keys that sign and verify work, and the files of Kubernetes work.

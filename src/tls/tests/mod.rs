@@ -2,5 +2,6 @@
 
 mod bad_files;
 mod handshakes;
+mod old;
 pub(crate) mod pki;
 mod reload;

@@ -1,0 +1,59 @@
+//! Signatures by authorities whose RSA keys are shorter than 2048 bits.
+//!
+//! Owns one exception: the operator named such an authority, and so vouches for it. It is tied to that very key, so no
+//! other signature, of a certificate in between or of a handshake, may be shorter.
+
+use aws_lc_rs::signature::{self, RsaParameters, UnparsedPublicKey};
+use rustls::pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
+
+/// The least that is accepted of everybody else.
+pub(super) const LEAST_BITS: usize = 2048;
+
+/// RSA with one hash: as usual, but for the keys of some authorities.
+#[derive(Debug)]
+struct Rsa<'a> {
+    keys: &'a [Vec<u8>],
+    usual: &'static dyn SignatureVerificationAlgorithm,
+    short: &'static RsaParameters,
+}
+
+impl SignatureVerificationAlgorithm for Rsa<'_> {
+    fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+        self.usual.public_key_alg_id()
+    }
+
+    fn signature_alg_id(&self) -> AlgorithmIdentifier {
+        self.usual.signature_alg_id()
+    }
+
+    fn verify_signature(&self, key: &[u8], message: &[u8], signature: &[u8]) -> Result<(), InvalidSignature> {
+        if !self.keys.iter().any(|short| short == key) {
+            return self.usual.verify_signature(key, message, signature);
+        }
+        UnparsedPublicKey::new(self.short, key).verify(message, signature).map_err(|_| InvalidSignature)
+    }
+}
+
+/// Calls `verify` with the algorithms that may sign certificates: the usual ones, and shorter RSA by those `keys`.
+pub(super) fn with_algorithms<T>(
+    keys: &[Vec<u8>],
+    verify: impl FnOnce(&[&dyn SignatureVerificationAlgorithm]) -> T,
+) -> T {
+    if keys.is_empty() {
+        return verify(webpki::ALL_VERIFICATION_ALGS);
+    }
+    let sha256 = Rsa {
+        keys,
+        usual: webpki::aws_lc_rs::RSA_PKCS1_2048_8192_SHA256,
+        short: &signature::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY,
+    };
+    let sha512 = Rsa {
+        keys,
+        usual: webpki::aws_lc_rs::RSA_PKCS1_2048_8192_SHA512,
+        short: &signature::RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY,
+    };
+    // The first one of a kind decides.
+    let mut all: Vec<&dyn SignatureVerificationAlgorithm> = vec![&sha256, &sha512];
+    all.extend(webpki::ALL_VERIFICATION_ALGS);
+    verify(&all)
+}
