@@ -166,6 +166,8 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     info!(node = %node.id(), "ready");
     let end = wait_for_end(stopped, reloader.as_ref()).await;
+    node.stop_dialling();
+    info!("stopping; running work goes on");
     let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     reloader.stop().await;
     if let Some(controller) = controller {
@@ -225,7 +227,6 @@ async fn wait_for_end(mut stopped: oneshot::Receiver<StopCause>, reload: &dyn Re
             },
         }
     }
-    info!("stopping; running work goes on");
     Ok(())
 }
 

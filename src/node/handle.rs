@@ -77,6 +77,8 @@ struct NodeShared {
     inbox: mpsc::Sender<Input>,
     commands: mpsc::UnboundedSender<Command>,
     stop: CancellationToken,
+    /// Neighbours are not dialled any more.
+    no_dials: CancellationToken,
 }
 
 impl NodeHandle {
@@ -109,7 +111,8 @@ impl NodeHandle {
             link_log: LinkLog::default(),
         };
         tokio::spawn(driver.run(inbox_receiver, commands_receiver));
-        let shared = NodeShared { plane, inbox, commands, stop };
+        let no_dials = stop.child_token();
+        let shared = NodeShared { plane, inbox, commands, stop, no_dials };
         (Self { shared: Arc::new(shared) }, stopped)
     }
 
@@ -250,6 +253,16 @@ impl NodeHandle {
     /// How long unreachable nodes stay listed from now on.
     pub fn set_forget_time(&self, time: Duration) {
         self.command(move |driver| driver.mesh.set_forget_time(time, driver.clock.now()));
+    }
+
+    /// Dials no neighbour any more. Links that are up stay: services may have something to finish.
+    pub fn stop_dialling(&self) {
+        self.shared.no_dials.cancel();
+    }
+
+    /// Cancelled once no neighbour is to be dialled.
+    pub(super) fn no_dials(&self) -> &CancellationToken {
+        &self.shared.no_dials
     }
 
     /// Stops the node: links are closed in order, services end.

@@ -122,7 +122,9 @@ impl LinkTask {
         let mut logged = String::new();
         loop {
             let dialled = tokio::select! {
+                biased;
                 () = self.stop.cancelled() => return,
+                () = self.node.no_dials().cancelled() => return,
                 dialled = backend::dial(&spec) => dialled,
             };
             let wait = match dialled {
@@ -147,6 +149,7 @@ impl LinkTask {
             let Some(wait) = wait else { return };
             tokio::select! {
                 () = self.stop.cancelled() => return,
+                () = self.node.no_dials().cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
             }
         }

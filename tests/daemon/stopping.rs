@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::harness::{LIMIT, Node, echo};
+use crate::harness::{LIMIT, Node, echo, until};
 use crate::port::free_port;
 
 /// The bound if nothing is in progress, on a machine that is busy with other tests.
@@ -71,6 +71,55 @@ fn an_idle_node_stops_at_once() {
         println!("{took:?} with {} clients", silent.len() + idle.len());
         assert!(took < AT_ONCE, "it took {took:?}");
     }
+}
+
+/// A port of this machine that answers nobody: the queue of unaccepted connections is full.
+fn mute_port() -> (socket2::Socket, u16, Vec<socket2::Socket>) {
+    let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let listener = socket();
+    listener.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    listener.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut queued = Vec::new();
+    loop {
+        let client = socket();
+        if client.connect_timeout(&address, Duration::from_millis(100)).is_err() {
+            return (listener, address.as_socket().unwrap().port(), queued);
+        }
+        queued.push(client);
+    }
+}
+
+#[test]
+fn a_node_that_dials_in_vain_stops_at_once() {
+    let (_listener, mute, _queued) = mute_port();
+    let peers = json!([{"tcp-peer": format!("127.0.0.1:{mute}")},
+                       {"ws-peer": format!("ws://127.0.0.1:{mute}/")},
+                       {"udp-peer": format!("127.0.0.1:{}", free_port())},
+                       {"tcp-peer": "host.invalid:1"}]);
+    let mut node = Node::start("a", peers);
+    let took = node.stop();
+    println!("{took:?}");
+    assert!(took < AT_ONCE, "it took {took:?}");
+}
+
+#[test]
+fn a_node_that_stops_dials_no_more() {
+    // Nobody listens there, so it is dialled several times a second at first.
+    let port = free_port();
+    let peer = json!({"tcp-peer": format!("127.0.0.1:{port}")});
+    let mut node = Node::start("a", json!([peer, {"work-command": {"worktype": "cat", "command": "cat"}}]));
+    // A command that does not end, which gets the grace period.
+    let mut submitting = client(&node);
+    let request = r#"{"command":"work","subcommand":"submit","node":"localhost","worktype":"cat"}"#;
+    let created = ask(&mut submitting, request);
+    assert!(created.contains("Work unit created"), "{created}");
+    rustix::process::kill_process(node.pid(), rustix::process::Signal::TERM).unwrap();
+    until("it stops", || node.log().contains("stopping").then_some(()));
+    let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    node.end_within(GRACE.as_secs() + 2);
+    assert!(listener.accept().is_err(), "it has dialled again");
 }
 
 #[test]
