@@ -85,7 +85,9 @@ impl Environment {
             Some(PathBuf::from("/var/lib/meshd"))
         } else {
             let state = absolute(&self.xdg_state_home);
-            let state = state.or_else(|| Some(absolute(&self.home)?.join(".local/state")));
+            // The home of users who have none, in containers above all.
+            let home = absolute(&self.home).filter(|home| home != Path::new("/"));
+            let state = state.or_else(|| Some(home?.join(".local/state")));
             state.map(|state| state.join("meshd"))
         }
     }

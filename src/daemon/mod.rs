@@ -13,6 +13,7 @@ mod reload;
 mod watch;
 mod wiring;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,13 +108,24 @@ pub(crate) fn main(args: Vec<String>, ask_to_sign: fn(&Names) -> bool) -> ExitCo
     let code = match runtime.block_on(run(*loaded, log)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            error!(%failure, "stopped");
-            eprintln!("meshd: {failure}");
+            report(&failure);
             ExitCode::FAILURE
         }
     };
     leave(runtime);
     code
+}
+
+/// Says once why the node ends: where the program was started, or in its log once it has run.
+fn report(failure: &Failure) {
+    match failure {
+        Failure::Duplicate => error!(%failure, "stopped"),
+        Failure::NoBackends | Failure::Component(_) | Failure::Start { .. } => {
+            // In one piece: the log may go to the same place.
+            let line = format!("meshd: {failure}\n");
+            let _nobody_reads = std::io::stderr().write_all(line.as_bytes());
+        }
+    }
 }
 
 /// Abandons work in progress, none of which has to finish: files are replaced atomically, and jobs are processes of

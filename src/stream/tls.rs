@@ -185,7 +185,9 @@ impl ServerCertVerifier for FixedName {
         if std::iter::once(end_entity).chain(intermediates).any(has_fixed_name) {
             return Ok(ServerCertVerified::assertion());
         }
-        Err(rustls::Error::General("insecure connection to secure service".to_owned()))
+        Err(rustls::Error::General(
+            "insecure connection to secure service: it has TLS, so name a tls-client (--tls-client, tlsclient)".to_owned(),
+        ))
     }
 
     fn verify_tls12_signature(

@@ -196,7 +196,8 @@ fn data_dir(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<PathBuf>
     let given = given.map(|given| PathBuf::from(given.name()));
     let directory = given.or_else(|| reader.environment.default_data_dir());
     if directory.is_none() {
-        reader.fail("no data directory: neither HOME nor XDG_STATE_HOME is set; set `datadir`");
+        reader
+            .fail("no data directory: XDG_STATE_HOME is not set, and HOME is not set or is /; set `datadir`");
     }
     directory
 }

@@ -38,6 +38,13 @@ directive! {
         forward: Forward [empty_is_default] = "none",
     }
     check unused_profile(tcp_tls, tcp_listen);
+    warn open_port(tls, tcp_listen, tcp_tls);
+}
+
+fn open_port<A, B, C>(tls: &Option<A>, listen: &Option<B>, tcp_tls: &Option<C>) -> Option<&'static str> {
+    (tls.is_some() && listen.is_some() && tcp_tls.is_none()).then_some(
+        "tls is of the service in the mesh alone: the port of tcplisten has no TLS; set tcptls, if it is to have it",
+    )
 }
 
 fn unused_profile<A, B>(tls: &Option<A>, listen: &Option<B>) -> Option<&'static str> {

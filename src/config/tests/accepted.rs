@@ -86,6 +86,30 @@ fn a_machine_called_localhost_gives_no_name() {
 }
 
 #[test]
+fn tls_of_the_service_does_not_protect_the_port() {
+    let warnings = |control: &str| {
+        let yaml = format!(
+            "- local-only\n- tls-server: {{name: s, cert: c, key: k}}\n- control-service: {{{control}}}\n"
+        );
+        load_text(&yaml).unwrap().1.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let [warning] = &warnings("tls: s, tcplisten: 8888")[..] else { panic!("one warning is expected") };
+    assert!(
+        warning.starts_with("x.yml:3: ") && warning.contains("the port of tcplisten has no TLS"),
+        "{warning}"
+    );
+    for fine in ["tls: s", "tcplisten: 8888", "tls: s, tcplisten: 8888, tcptls: s"] {
+        assert_eq!(warnings(fine), [] as [String; 0], "{fine}");
+    }
+}
+
+#[test]
+fn a_work_type_may_have_blanks() {
+    let (config, _) = load_text("- local-only\n- work-command: {worktype: my type, command: sh}\n").unwrap();
+    assert_eq!(config.work_commands[0].name, "my type");
+}
+
+#[test]
 fn the_default_data_directory_depends_on_caller_and_name() {
     let root = environment();
     let home = |home: &str| Environment { is_root: false, home: Some(home.into()), ..environment() };
@@ -96,6 +120,7 @@ fn the_default_data_directory_depends_on_caller_and_name() {
         (root, Some("/var/lib/meshd")),
         (home("/home/a"), Some("/home/a/.local/state/meshd")),
         (home("relative"), None),
+        (home("/"), None),
         (state, Some("/state/meshd")),
         (relative, Some("/home/a/.local/state/meshd")),
         (receptor, Some("/tmp/receptor")),
