@@ -3,7 +3,8 @@
 //!
 //! - `topology`, `link`: what the mesh looks like; `world`: what happens to it; `peer`: its nodes; `agenda`: and when; `wires`: its connections; `ledger`: what became of
 //!   each datagram; `oracle`: what must be true; `scenario`: the stories; `replay`: which runs there are;
-//!   `scaling`: what a mesh costs as it grows; `growth`: one of thousands of nodes.
+//!   `scaling`: what a mesh costs as it grows; `growth`: one of thousands of nodes; `newcomers`: who joins behind a
+//!   receptor node.
 
 #![allow(missing_docs, reason = "a test target: its items are explained where the name does not")]
 
@@ -11,6 +12,7 @@ mod agenda;
 mod growth;
 mod ledger;
 mod link;
+mod newcomers;
 mod oracle;
 mod peer;
 mod replay;

@@ -29,6 +29,8 @@ impl Peer {
         if receptor_like {
             (options.relaxed_interval, options.relaxed_per_node) = (options.update_interval, Duration::ZERO);
             (options.answer_hold, options.answer_per_node) = (Duration::ZERO, Duration::ZERO);
+            // It announces its services in its rounds alone.
+            options.newcomer_hold = Duration::from_secs(1 << 30);
         }
         Self { mesh: Mesh::new(id, epoch, options, rng, now), receptor_like, refusals: VecDeque::new() }
     }

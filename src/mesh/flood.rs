@@ -180,6 +180,9 @@ impl Mesh {
                 if links_changed {
                     self.forwarding.request(now);
                 }
+                if new_node || new_epoch {
+                    self.tell_newcomer(node, now);
+                }
                 self.note_if_absent(node, now);
                 self.lsdb.message(node)
             }

@@ -10,7 +10,7 @@
 //!   `exchange`: a new or slow neighbour is sent everything, piece by piece; `anti_entropy`: what floods have missed;
 //! - `lsdb`: who is linked to whom; `spf`: the shortest paths over that; `forwarding`: the table made of them, and what
 //!   becomes of a datagram; `firewall`: the rules that it meets first;
-//! - `services`, `service_table`: the services of this node and of others;
+//! - `services`, `service_table`: the services of this node and of others; `newcomers`: when they are told of those;
 //! - `aging`: nodes that have been away for long; `duplicate_node`: two nodes with one ID; `update_ids`: updates that are
 //!   passed on without being believed;
 //! - `quota`: how much of a table each neighbour may fill; `throttle`: "soon, but not too often";
@@ -27,6 +27,7 @@ mod flood;
 mod forwarding;
 mod link_policy;
 mod lsdb;
+mod newcomers;
 mod options;
 mod outbox;
 mod own_update;

@@ -33,6 +33,12 @@ pub struct Options {
     pub advertise_interval: Duration,
     /// Between two rounds of own advertisements when services change.
     pub advertise_hold: Duration,
+    /// Until a node that has appeared is told of the own services, at most.
+    pub newcomer_spread: Duration,
+    /// Between two such announcements, at least, however many nodes appear.
+    pub newcomer_hold: Duration,
+    /// Added to both per known node.
+    pub newcomer_per_node: Duration,
     /// A session on which nothing was heard for this long is closed.
     pub max_idle: Duration,
     /// Between greetings on a session whose peer has not introduced itself.
@@ -82,6 +88,9 @@ impl Default for Options {
             route_hold_per_node: Duration::from_micros(50),
             advertise_interval: Duration::from_secs(60),
             advertise_hold: Duration::from_millis(100),
+            newcomer_spread: Duration::from_millis(500),
+            newcomer_hold: Duration::from_secs(5),
+            newcomer_per_node: Duration::from_millis(10),
             max_idle: Duration::from_secs(21),
             greeting_interval: Duration::from_secs(1),
             max_greetings: 11,

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 
 use super::anti_entropy::{Digest, dated};
+use super::newcomers::Newcomers;
 use super::service_table::{Key, NewService, ServiceTable};
 use super::status::Tables;
 use super::throttle::Throttle;
@@ -58,6 +59,7 @@ pub(super) struct Services {
     throttle: Throttle,
     /// The next regular round of announcements.
     next: Tick,
+    pub(super) newcomers: Newcomers,
 }
 
 /// What a received advertisement asks of this node.
@@ -109,6 +111,7 @@ impl Services {
             last_date: Timestamp::UNIX_EPOCH,
             throttle: Throttle::new(options.advertise_hold),
             next: now + options.advertise_interval,
+            newcomers: Newcomers::new(now),
         }
     }
 
@@ -290,12 +293,12 @@ impl Services {
 
     /// When they are to be announced next.
     pub(super) fn due(&self) -> Tick {
-        self.throttle.due().map_or(self.next, |due| due.min(self.next))
+        [self.throttle.due(), self.newcomers.due()].into_iter().flatten().fold(self.next, Tick::min)
     }
 
     /// True if that is now.
     pub(super) fn take_due(&mut self, now: Tick) -> bool {
-        self.throttle.take(now) || self.next <= now
+        self.throttle.take(now) || self.due() <= now
     }
 
     /// One message for each own service, dated now, and one for each that has to be withdrawn again.
@@ -434,6 +437,7 @@ impl Mesh {
     pub(super) fn flood_own_advertisements(&mut self, now: Now) {
         self.services.throttle.note_done(now.tick);
         self.services.next = now.tick + self.jittered(self.options.advertise_interval);
+        self.services.newcomers.note_announced(now.tick);
         for ad in self.services.own_messages(now.wall) {
             self.flood_own_advertisement(&ad);
         }

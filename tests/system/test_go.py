@@ -6,6 +6,7 @@ With each release of the Go implementation that the environment names; otherwise
 import pathlib
 import random
 import subprocess
+import time
 
 import pytest
 
@@ -150,3 +151,21 @@ def test_both_clients_at_both_ends(mixed, client, where):
     done = run("work", "submit", "sh", "--node", other, "-n", "-f", "--rm", "'echo out; exit 3'")
     assert done.returncode == 1 and done.stdout.startswith(b"out\n"), done
     assert b"exit status 3" in done.stderr, done
+
+
+def test_services_behind_a_hop_are_known_at_once(mesh, receptor):
+    """A Go node sends a new neighbour no advertisements, and repeats none: its other neighbours announce themselves again."""
+    execution = mesh.node("execution", listen=True, work=harness.WORK).start()
+    hop = mesh.node("hop", listen=True, peers=["execution"], program=receptor).start()
+    until("the way to execution", lambda: hop.reaches("execution"))
+    control = mesh.node("control", peers=["hop"]).start()
+    start = time.monotonic()
+    until("the way to execution", lambda: control.reaches("execution"))
+
+    def offers():
+        ads = control.status()["Advertisements"]
+        return {kind["WorkType"] for ad in ads if ad["NodeID"] == "execution" for kind in ad["WorkCommands"] or ()}
+
+    until("its work types", lambda: {"cat", "sh"} <= offers(), 15)
+    assert time.monotonic() - start < 10, time.monotonic() - start
+    assert execution.answers()
