@@ -1,6 +1,9 @@
 """Links that fail silently, are dialled from both ends, or come back, as an operator sees them."""
 
+import contextlib
+import http.client
 import os
+import re
 import signal
 import socket
 import threading
@@ -207,3 +210,54 @@ def test_the_policy_of_a_link_holds_on_every_kind(mesh, tmp_path, kind):
     until("the costs at the other end", lambda: mesh["near"].status()["KnownConnectionCosts"].get("far") == {"near": 1.5, "once": 2.0})
     far.restart()
     until("the one that dials again, alone", lambda: connections(far) == {"near"} and connections(mesh["once"]) == set(), 60)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "udp", "ws"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_listener_on_all_addresses_serves_both_families(mesh, kind, host):
+    port = free_port()
+    far = mesh.add("far", [{"log-level": "debug"}, {f"{kind}-listener": {"port": port}}])
+    address = f"ws://{host}:{port}/" if kind == "ws" else f"{host}:{port}"
+    mesh.add("near", [{f"{kind}-peer": address}])
+    mesh.start()
+    mesh.wait_for_routes()
+    # As their owners know them: the system gives an IPv4 address on such a socket as one of IPv6.
+    assert "::ffff:" not in far.log(), far.log()
+
+
+def test_ports_of_services_serve_both_families(mesh):
+    to_control, control = free_port(), free_port()
+    server = {"tcp-server": {"port": to_control, "remotenode": "localhost", "remoteservice": "control"}}
+    node = mesh.add("a", ["local-only", {"log-level": "debug"}, server], service={"tcplisten": str(control)}).start()
+    for port in (to_control, control):
+        for host in ("127.0.0.1", "::1"):
+            with socket.create_connection((host, port), 20) as client:
+                assert client.makefile("rb").readline() == b"Receptor Control, node a\n"
+    assert "::ffff:" not in node.log(), node.log()
+
+
+class ChangesHost(Proxy):
+    """Carries bytes, but changes the Host header of requests as proxies do that are not told otherwise."""
+
+    def copy(self, source, sink):
+        with contextlib.suppress(OSError):
+            sink.sendall(re.sub(rb"(?im)^host: .*$", b"Host: backend\r", source.recv(65536)))
+        super().copy(source, sink)
+
+
+def test_a_refused_upgrade_is_explained_on_both_sides(mesh):
+    port = free_port()
+    far = mesh.add("far", [{"log-level": "info"}, {"ws-listener": {"port": port, "bindaddr": "127.0.0.1", "path": "/mesh"}}]).start()
+    proxy = ChangesHost(port)
+    near = mesh.add("near", [{"log-level": "info"}, {"ws-peer": f"ws://127.0.0.1:{proxy.port}/mesh"}]).start()
+    near.logged("the server answers 403 Forbidden instead of a WebSocket: the Origin header (http://127.0.0.1:", "nginx: proxy_set_header Host $http_host")
+    until("near to dial again", lambda: proxy.accepted > 4)
+    far.logged("answered with 403 Forbidden: the Origin header")
+    assert far.log().count("neighbour refused") == 1, far.log()
+    proxy.close()
+    for path, status in (("/mesh", 400), ("/", 404), ("/healthz", 200)):
+        asked = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        asked.request("GET", path)
+        answer = asked.getresponse()
+        assert answer.status == status and answer.read(), path
+        assert (answer.getheader("Sec-WebSocket-Version") == "13") == (status == 400)

@@ -271,6 +271,34 @@ def test_a_self_signed_certificate(mesh, tmp_path, neighbour, dials):
     mesh.wait_for_routes()
 
 
+@pytest.mark.parametrize("bits, warning", [(2048, "has no CA flag (X.509 version 1)"), (1024, "has an RSA key of 1024 bits")])
+@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+def test_an_authority_of_version_1(mesh, tmp_path, neighbour, bits, warning):
+    """As `openssl x509 -req -signkey` makes it: a Go node uses it, so do we, with a warning."""
+    path = lambda name: str(tmp_path / name)  # noqa: E731
+
+    def request(name, key):
+        run("openssl", "req", "-new", "-newkey", key, "-nodes", "-subj", f"/CN={name}", "-keyout", path(f"{name}.key"), "-out", path(f"{name}.csr"))
+
+    request("ca", f"rsa:{bits}")
+    run("openssl", "x509", "-req", "-in", path("ca.csr"), "-signkey", path("ca.key"), "-days", "9", "-out", path("ca.crt"))
+    for node in ("us", "them"):
+        request(node, "rsa:2048")
+        names = f"subjectAltName=DNS:localhost,IP:127.0.0.1,otherName:1.3.6.1.4.1.2312.19.1;UTF8:{node}\n"
+        (tmp_path / f"{node}.ext").write_text(names)
+        by = ["-CA", path("ca.crt"), "-CAkey", path("ca.key"), "-CAcreateserial", "-extfile", path(f"{node}.ext")]
+        run("openssl", "x509", "-req", "-in", path(f"{node}.csr"), *by, "-days", "9", "-out", path(f"{node}.crt"))
+
+    def profiles(node):
+        own = {"cert": path(f"{node}.crt"), "key": path(f"{node}.key")}
+        server = {"name": "server", **own, "clientcas": path("ca.crt"), "requireclientcert": True}
+        return [{"tls-server": server}, {"tls-client": {"name": "client", **own, "rootcas": path("ca.crt")}}]
+
+    us, _ = joined(mesh, neighbour, profiles("us"), profiles("them"), "us")
+    mesh.wait_for_routes()
+    us.logged(warning, "because it is named here")
+
+
 def test_a_check_warns_that_peers_refuse_a_certificate(pki, tmp_path):
     cert, key = self_signed(tmp_path)
     config = tmp_path / "c.yml"
