@@ -19,7 +19,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("rpc", &["duration", "os", "tls", "wire"]),
     ("work", &["duration", "os", "rpc", "stream", "wire"]),
     ("control", &["duration", "mesh", "node", "os", "rpc", "stream", "tls", "wire", "work"]),
-    ("controller", &["duration", "mesh", "rpc", "wire", "work"]),
+    ("controller", &["duration", "mesh", "os", "rpc", "wire", "work"]),
     ("telemetry", &[]),
     ("config", &["controller", "duration", "mesh", "service", "telemetry", "tls", "wire", "work"]),
     (

@@ -234,7 +234,7 @@ impl Channel {
             self.ahead.extend_from_slice(&first[..count]);
             return Ok(count);
         }
-        self.room.grow_to(self.ahead.len() + READ).await?;
+        self.room.grow_to(self.ahead.len() + READ).await;
         self.ahead.reserve(READ);
         let room = (MAX_LINE + 1).saturating_sub(self.ahead.len());
         self.link.read_buf(&mut (&mut self.ahead).limit(room)).await
@@ -342,14 +342,18 @@ impl AsyncWrite for Channel {
 mod tests {
     use super::*;
     use crate::control::LineBudget;
+    use crate::control::session::Neighbour;
 
     #[tokio::test]
     async fn an_answer_is_sent_to_its_end_although_nobody_reads_it_yet() {
         let (near, mut far) = UnixStream::pair().unwrap();
         // Half as much again as a Unix socket takes by itself, and as much as each machine allows.
         let answer = vec![b'x'; 300_000];
-        let mut channel =
-            Channel::new(Box::new(near), Duration::from_secs(10), LineBudget::default().room(true));
+        let mut channel = Channel::new(
+            Box::new(near),
+            Duration::from_secs(10),
+            LineBudget::default().room(true, Neighbour::Local),
+        );
         channel.send(&answer).await.unwrap();
         drop(channel);
         let mut read = Vec::new();

@@ -1,13 +1,12 @@
 //! How much memory the command lines of all sessions may take while they arrive. Owns the bound; a session has a little
-//! of its own without asking. Trusted clients have a share for themselves, so that nobody else can use it up.
+//! of its own without asking. Trusted clients have a share for themselves, so that nobody else can use it up, and of each
+//! share one neighbour leaves as much for others as it has.
 
-use std::io;
-use std::sync::Arc;
+use super::session::Neighbour;
+use crate::os::places::{Places, Share};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// Bytes of each of the two shares.
-const SHARE: usize = 32 * 1024 * 1024;
+/// Bytes of each of the two shares that one neighbour may have: half of the share.
+const FOR_ONE: usize = 16 * 1024 * 1024;
 /// Bytes that are taken at a time.
 const STEP: usize = 64 * 1024;
 /// Bytes of a line that need no room of a share.
@@ -16,50 +15,39 @@ pub(super) const FREE: usize = 4096;
 /// The bound. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct LineBudget {
-    trusted: Arc<Semaphore>,
-    others: Arc<Semaphore>,
+    trusted: Places<Neighbour>,
+    others: Places<Neighbour>,
 }
 
 impl Default for LineBudget {
     fn default() -> Self {
-        let share = || Arc::new(Semaphore::new(SHARE));
-        Self { trusted: share(), others: share() }
+        Self { trusted: Places::new(FOR_ONE), others: Places::new(FOR_ONE) }
     }
 }
 
 impl LineBudget {
     /// The room of one session.
-    pub(super) fn room(&self, trusted: bool) -> LineRoom {
+    pub(super) fn room(&self, trusted: bool, neighbour: Neighbour) -> LineRoom {
         let share = if trusted { &self.trusted } else { &self.others };
-        LineRoom { share: share.clone(), held: None }
+        LineRoom(share.none_yet(neighbour))
     }
 }
 
 /// The room that one session's line takes.
 #[derive(Debug)]
-pub(super) struct LineRoom {
-    share: Arc<Semaphore>,
-    held: Option<OwnedSemaphorePermit>,
-}
+pub(super) struct LineRoom(Share<Neighbour>);
 
 impl LineRoom {
     /// Waits until there is room for a line of `bytes` bytes.
-    pub(super) async fn grow_to(&mut self, bytes: usize) -> io::Result<()> {
-        let has = FREE + self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        if bytes <= has {
-            return Ok(());
+    pub(super) async fn grow_to(&mut self, bytes: usize) {
+        let has = FREE + self.0.count();
+        if bytes > has {
+            self.0.grow((bytes - has).next_multiple_of(STEP)).await;
         }
-        let more = (bytes - has).next_multiple_of(STEP) as u32;
-        let more = self.share.clone().acquire_many_owned(more).await.map_err(io::Error::other)?;
-        match &mut self.held {
-            Some(held) => held.merge(more),
-            none => *none = Some(more),
-        }
-        Ok(())
     }
 
     /// Gives the line's room back.
     pub(super) fn free(&mut self) {
-        self.held = None;
+        self.0.give_back();
     }
 }

@@ -67,7 +67,10 @@ impl Accept for UnixSocket {
         let (stream, name) = UnixSocket::accept(self).await?;
         let user = stream.peer_cred().map(|cred| CallerName::User(cred.uid()));
         let credentials = user.unwrap_or_default();
-        Ok(Some((Box::new(stream), Peer { origin: Origin::Unix, trusted: true, credentials, name })))
+        Ok(Some((
+            Box::new(stream),
+            Peer { origin: Origin::Unix, trusted: true, credentials, host: None, name },
+        )))
     }
 }
 
@@ -87,8 +90,9 @@ impl Accept for TcpPort {
     async fn accept(&mut self) -> io::Result<Option<Arrival>> {
         let (stream, address) = self.listener.accept().await?;
         os::tcp::tune(&stream, &KEEPALIVE);
-        let (credentials, name) = (CallerName::Unknown, plain(address).to_string());
-        let peer = Peer { origin: Origin::Tcp, trusted: self.trusted, credentials, name };
+        let address = plain(address);
+        let (credentials, host, name) = (CallerName::Unknown, Some(address.ip()), address.to_string());
+        let peer = Peer { origin: Origin::Tcp, trusted: self.trusted, credentials, host, name };
         Ok(Some((Box::new(stream), peer)))
     }
 }
@@ -119,7 +123,8 @@ impl TlsPort {
             let credentials = name.map(CallerName::Certificate).unwrap_or_default();
             // receptorctl ends a payload by shutting the socket below TLS.
             let link: Box<dyn ClientStream> = Box::new(secured.ending_like_tcp());
-            Ok((link, Peer { origin: Origin::Tcp, trusted, credentials, name: address.to_string() }))
+            let (host, name) = (Some(address.ip()), address.to_string());
+            Ok((link, Peer { origin: Origin::Tcp, trusted, credentials, host, name }))
         });
     }
 }
@@ -159,7 +164,7 @@ impl Accept for MeshService {
         let (node, service) = stream.remote().ok_or(io::ErrorKind::NotConnected)?;
         let origin = Origin::Mesh { node, certified: stream.is_certified() };
         let (credentials, name) = (CallerName::Unknown, format!("{node}:{service}"));
-        let peer = Peer { origin, trusted: self.trusted, credentials, name };
+        let peer = Peer { origin, trusted: self.trusted, credentials, host: None, name };
         Ok(Some((Box::new(stream), peer)))
     }
 

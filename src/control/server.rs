@@ -1,7 +1,7 @@
 //! The life of the control service: accepts clients from every listener, one task for each, and ends in order.
 //!
-//! Owns how many clients there may be and for how long silent ones are kept. One bad client, or a listener that
-//! cannot accept for a while, never stops the others.
+//! Owns how many clients there may be, of one neighbour too, and for how long silent ones are kept. One bad client, or a
+//! listener that cannot accept for a while, never stops the others.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -18,8 +17,10 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use super::listen::{Accept, Arrival, MeshService, TcpPort, TlsPort};
+use super::session::Neighbour;
 use super::{Context, ListenError, session};
 use crate::os::address::{open_first, plain, resolve};
+use crate::os::places::Places;
 use crate::os::{self, unix_socket::UnixSocket};
 use crate::tls::ServerProfile;
 use crate::wire::ServiceName;
@@ -27,7 +28,8 @@ use crate::wire::ServiceName;
 /// What clients may use up. The defaults are for production; tests make them small.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerLimits {
-    /// Clients at a time.
+    /// Clients at a time of one neighbour: the users of the Unix socket, a host or a node. All neighbours together have
+    /// twice as many, once those that are trusted and once the others.
     pub connections: usize,
     /// How long a new client may take to begin its first command line.
     pub first_command: Duration,
@@ -57,7 +59,7 @@ impl Default for ServerLimits {
 /// How long a listener rests that cannot accept, out of descriptors as a rule.
 const REST: Duration = Duration::from_millis(200);
 
-/// How long a refused client may take to read why; its accept loop waits.
+/// How long a refused client may take to read why.
 const REFUSAL: Duration = Duration::from_millis(50);
 
 /// A control service whose sockets are bound one by one before it runs.
@@ -184,7 +186,7 @@ pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
         match accepted {
             Ok(Some(client)) => {
                 failing = false;
-                sessions.admit(client).await;
+                sessions.admit(client);
             }
             Ok(None) => {
                 tracing::warn!("a control listener has ended");
@@ -207,7 +209,9 @@ pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
 pub(super) struct Sessions {
     context: Context,
     limits: ServerLimits,
-    room: Arc<Semaphore>,
+    /// Clients that are trusted. Nobody else can take their places.
+    trusted: Places<Neighbour>,
+    others: Places<Neighbour>,
     tasks: TaskTracker,
     /// No new clients, no new commands.
     stop: CancellationToken,
@@ -217,18 +221,22 @@ pub(super) struct Sessions {
 
 impl Sessions {
     pub(super) fn new(context: Context, limits: ServerLimits) -> Self {
-        let room = Arc::new(Semaphore::new(limits.connections));
+        let places = || Places::new(limits.connections);
+        let (trusted, others) = (places(), places());
         let (stop, cut) = (CancellationToken::new(), CancellationToken::new());
-        Self { context, limits, room, tasks: TaskTracker::new(), stop, cut }
+        Self { context, limits, trusted, others, tasks: TaskTracker::new(), stop, cut }
     }
 
-    /// Starts a client's session, or refuses it where there is no room.
-    async fn admit(self: &Arc<Self>, (mut link, peer): Arrival) {
-        let Ok(place) = self.room.clone().try_acquire_owned() else {
+    /// Starts a client's session, or refuses it where there is no room. Waits for nothing.
+    fn admit(self: &Arc<Self>, (mut link, peer): Arrival) {
+        let places = if peer.trusted { &self.trusted } else { &self.others };
+        let Some(place) = places.take(&peer.neighbour()) else {
             tracing::warn!(peer = peer.name, limit = self.limits.connections, "too many control clients");
             let text = format!("ERROR: all {} control connections are in use\n", self.limits.connections);
-            // A client that does not take it in goes without.
-            let _ = timeout(REFUSAL, link.write_all(text.as_bytes())).await;
+            self.tasks.spawn(async move {
+                // A client that does not take it in goes without.
+                let _ = timeout(REFUSAL, link.write_all(text.as_bytes())).await;
+            });
             return;
         };
         let span = tracing::info_span!("control", peer = peer.name);

@@ -4,6 +4,7 @@
 //! a command does stands in the command's own file.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -14,6 +15,7 @@ use super::channel::{Channel, ClientStream, Line, MAX_LINE};
 use super::server::ServerLimits;
 use super::{Context, access, connect, controller, loglevel, node, ping, reload, status, traceroute, work};
 use crate::rpc::request::Request;
+use crate::wire::NameHash;
 use crate::work::{Caller, CallerName, Origin};
 
 /// What follows a command on its connection.
@@ -34,8 +36,21 @@ pub(super) struct Peer {
     pub(super) trusted: bool,
     /// Who it is, if the door knows.
     pub(super) credentials: CallerName,
+    /// The address of a TCP client.
+    pub(super) host: Option<IpAddr>,
     /// For logs.
     pub(super) name: String,
+}
+
+/// Those whose connections and lines are counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Neighbour {
+    /// The users of this machine's Unix socket.
+    Local,
+    /// A host that comes by TCP.
+    Host(Option<IpAddr>),
+    /// A node of the mesh.
+    Node(NameHash),
 }
 
 impl Peer {
@@ -43,6 +58,15 @@ impl Peer {
     pub(super) fn caller(&self, signature: Option<String>) -> Caller {
         let credentials = self.credentials.clone();
         Caller { origin: self.origin, trusted: self.trusted, signature, credentials }
+    }
+
+    /// With whom it is counted.
+    pub(super) fn neighbour(&self) -> Neighbour {
+        match self.origin {
+            Origin::Unix => Neighbour::Local,
+            Origin::Tcp => Neighbour::Host(self.host),
+            Origin::Mesh { node, .. } => Neighbour::Node(node),
+        }
     }
 }
 
@@ -54,7 +78,7 @@ pub(super) async fn run(
     limits: &ServerLimits,
     stop: &CancellationToken,
 ) {
-    let mut channel = Channel::new(link, limits.idle, context.lines.room(peer.trusted));
+    let mut channel = Channel::new(link, limits.idle, context.lines.room(peer.trusted, peer.neighbour()));
     tracing::debug!("client connected");
     match converse(context, &mut channel, peer, limits, stop).await {
         Ok(()) => tokio::select! {

@@ -22,7 +22,7 @@ use crate::controller::service::{self, Setup, store_options};
 use crate::controller::store::{Error, Options};
 use crate::node::NodeHandle;
 use crate::stream::{StreamListener, Streams};
-use crate::tls::Profiles;
+use crate::tls::{Handshakes, Profiles};
 use crate::wire::{Advertisement, ConnType, NodeId};
 use crate::work::{NodeDirectory, Registry};
 
@@ -95,10 +95,22 @@ async fn serve_peers(
     dialer: Arc<MeshDialer>,
 ) {
     let server = controller.running().await.open_peers(dialer);
-    while let Some(stream) = listener.accept().await {
-        if let Some((from, _)) = stream.remote() {
-            let server = server.clone();
-            tokio::spawn(async move { server.serve(Box::new(stream), from).await });
+    let mut asked = Handshakes::default();
+    loop {
+        tokio::select! {
+            stream = listener.accept() => {
+                let Some(stream) = stream else { return };
+                let server = server.clone();
+                asked.begin(async move {
+                    let (from, _) = stream.remote()?;
+                    server.admit(Box::new(stream), from).await
+                });
+            }
+            admitted = asked.next() => {
+                if let Some(admitted) = admitted {
+                    tokio::spawn(admitted.serve());
+                }
+            }
         }
     }
 }

@@ -1,30 +1,33 @@
 //! The two accept loops of stream proxies: from a local listener into the mesh, and from a service of the mesh outward.
 //!
-//! Owns how many connections there may be, and that no connection, target or listener in trouble holds up the
-//! others. The kind of socket is the caller's.
+//! Owns how many connections there may be, of one neighbour too, and that no connection, target or listener in trouble
+//! holds up the others. The kind of socket is the caller's.
 
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::copy::{Local, copy};
+use crate::os::places::{Places, Share};
 use crate::stream::{MeshStream, StreamListener, Streams};
 use crate::tls::ClientProfile;
-use crate::wire::{NodeId, ServiceName};
+use crate::wire::{NameHash, NodeId, ServiceName};
 
-/// Connections of one proxy at a time; more wait to be accepted.
+/// Connections of one neighbour at a time, at one proxy; more are refused. All neighbours together have twice as many.
 const MOST: usize = 16_384;
 /// Pause after the system could not accept, out of descriptors as a rule.
 const REST: Duration = Duration::from_millis(200);
 /// How long a target may take to accept a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+
+/// A connection as it was accepted, who it is, for logs, and the host that it comes from, if it comes from one.
+pub(super) type Arrival<S> = (S, String, Option<IpAddr>);
 
 /// A listener outside the mesh.
 pub(super) trait Source: Send + Sync + 'static {
@@ -33,8 +36,8 @@ pub(super) trait Source: Send + Sync + 'static {
     /// A connection that is ready to carry bytes.
     type Side: Local;
 
-    /// The next connection and who it is, for logs. Dropping the wait loses nobody.
-    fn accept(&self) -> impl Future<Output = io::Result<(Self::Socket, String)>> + Send;
+    /// The next connection, who it is, for logs, and the host that it comes from. Dropping the wait loses nobody.
+    fn accept(&self) -> impl Future<Output = io::Result<Arrival<Self::Socket>>> + Send;
 
     /// Makes a connection ready, which may take what a handshake takes.
     fn open(&self, socket: Self::Socket) -> impl Future<Output = io::Result<Self::Side>> + Send + 'static;
@@ -52,14 +55,16 @@ pub(super) struct Target {
 
 /// Joins each connection of `source` to a stream of its own, until `stop`; then ends them all.
 pub(super) async fn inward(source: impl Source, target: Target, stop: CancellationToken) {
-    let crowd = Crowd::new(stop);
-    while let Some(place) = crowd.place().await {
+    let mut crowd = Crowd::new(stop);
+    loop {
         let accepted = tokio::select! {
             () = crowd.stop.cancelled() => break,
             accepted = source.accept() => accepted,
         };
         match accepted {
-            Ok((socket, peer)) => {
+            Ok((socket, peer, host)) => {
+                // One too many is closed.
+                let Some(place) = crowd.place(&host) else { continue };
                 let (target, opening, stop) = (target.clone(), source.open(socket), crowd.stop.clone());
                 crowd.spawn(place, async move {
                     let dialled = stop.run_until_cancelled(open_both(opening, target, peer)).await;
@@ -106,14 +111,17 @@ pub(super) async fn outward<F>(
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let crowd = Crowd::new(stop);
-    while let Some(place) = crowd.place().await {
+    let mut crowd: Crowd<Option<NameHash>> = Crowd::new(stop);
+    loop {
         let stream = tokio::select! {
             () = crowd.stop.cancelled() => break,
             stream = listener.accept() => stream,
         };
         let Some(stream) = stream else { break };
-        crowd.spawn(place, serve(stream, crowd.stop.clone()));
+        match crowd.place(&stream.remote().map(|(node, _)| node)) {
+            Some(place) => crowd.spawn(place, serve(stream, crowd.stop.clone())),
+            None => stream.abort("too many connections"),
+        }
     }
     crowd.end().await;
     listener.close().await;
@@ -137,31 +145,31 @@ pub(super) async fn join<L: Local>(
     }
 }
 
-/// The connections of one proxy.
-struct Crowd {
+/// The connections of one proxy, whose neighbours are told apart by `K`.
+struct Crowd<K: Ord + Clone> {
     stop: CancellationToken,
-    room: Arc<Semaphore>,
+    places: Places<K>,
     tasks: TaskTracker,
+    /// The last one was refused: it is told once.
+    is_full: bool,
 }
 
-impl Crowd {
+impl<K: Ord + Clone + Send + 'static> Crowd<K> {
     fn new(stop: CancellationToken) -> Self {
-        Self { stop, room: Arc::new(Semaphore::new(MOST)), tasks: TaskTracker::new() }
+        Self { stop, places: Places::new(MOST), tasks: TaskTracker::new(), is_full: false }
     }
 
-    /// Waits for room for one more; `None` once it is time to stop.
-    async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        if self.room.available_permits() == 0 {
-            warn!(connections = MOST, "a proxy has as many connections as it may have");
+    /// A place for one more of a neighbour's connections.
+    fn place(&mut self, neighbour: &K) -> Option<Share<K>> {
+        let place = self.places.take(neighbour);
+        if place.is_none() && !self.is_full {
+            warn!(connections = MOST, "a neighbour has as many connections to a proxy as it may have");
         }
-        tokio::select! {
-            () = self.stop.cancelled() => None,
-            // Nobody closes the semaphore.
-            place = self.room.clone().acquire_owned() => place.ok(),
-        }
+        self.is_full = place.is_none();
+        place
     }
 
-    fn spawn(&self, place: OwnedSemaphorePermit, connection: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, place: Share<K>, connection: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(async move {
             connection.await;
             drop(place);

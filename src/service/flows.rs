@@ -1,6 +1,6 @@
 //! The table of a UDP proxy: one flow for each source, each a task with a small inbox of its own.
 //!
-//! Owns the bounds: how many flows, how much waits for one, how long a silent one is kept. What a flow does with
+//! Owns the bounds: how many flows, of one neighbour too, how much waits for one, how long a silent one is kept. What a flow does with
 //! its datagrams is the proxy's business.
 
 use std::collections::BTreeMap;
@@ -16,13 +16,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use crate::os::places::{Places, Share};
+
 /// Datagrams that may wait for a flow; more are dropped, as by any full socket.
 const INBOX: usize = 256;
 
 /// Limits on the flows of one proxy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FlowLimits {
-    /// Flows at a time.
+    /// Flows at a time of one neighbour. All neighbours together have twice as many.
     pub flows: usize,
     /// How long a flow may be silent, in both directions, before it ends.
     pub idle: Duration,
@@ -36,27 +38,31 @@ impl Default for FlowLimits {
     }
 }
 
-/// All flows of a proxy by source. They end when this is dropped.
+/// All flows of a proxy by source `K`, of which one neighbour `N` may have several. They end when this is dropped.
 #[derive(Debug)]
-pub(super) struct Flows<K> {
+pub(super) struct Flows<K, N: Ord + Clone> {
     limits: FlowLimits,
-    table: BTreeMap<K, FlowEntry>,
+    places: Places<N>,
+    table: BTreeMap<K, FlowEntry<N>>,
     stop: CancellationToken,
     tasks: TaskTracker,
     full: bool,
 }
 
 #[derive(Debug)]
-struct FlowEntry {
+struct FlowEntry<N: Ord + Clone> {
+    neighbour: N,
+    _place: Share<N>,
     inbox: mpsc::Sender<Bytes>,
     end: CancellationToken,
     pulse: Pulse,
 }
 
-impl<K: Ord + Clone + std::fmt::Debug> Flows<K> {
+impl<K: Ord + Clone + std::fmt::Debug, N: Ord + Clone> Flows<K, N> {
     pub(super) fn new(limits: FlowLimits) -> Self {
         Self {
             limits,
+            places: Places::new(limits.flows),
             table: BTreeMap::new(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -73,12 +79,17 @@ impl<K: Ord + Clone + std::fmt::Debug> Flows<K> {
 
     /// Hands a datagram to the flow of its source. `run` is what a new flow does with its inbox; it ends when the
     /// flow was silent for too long.
-    pub(super) fn deliver<F>(&mut self, source: &K, datagram: Bytes, run: impl FnOnce(Inbox) -> F)
-    where
+    pub(super) fn deliver<F>(
+        &mut self,
+        source: &K,
+        neighbour: &N,
+        datagram: Bytes,
+        run: impl FnOnce(Inbox) -> F,
+    ) where
         F: Future<Output = ()> + Send + 'static,
     {
         let open = self.table.get(source).filter(|entry| !entry.inbox.is_closed());
-        if open.is_none() && !self.start(source, run) {
+        if open.is_none() && !self.start(source, neighbour, run) {
             return;
         }
         if let Some(entry) = self.table.get(source) {
@@ -89,42 +100,46 @@ impl<K: Ord + Clone + std::fmt::Debug> Flows<K> {
     }
 
     /// False if there is no room for another flow.
-    fn start<F>(&mut self, source: &K, run: impl FnOnce(Inbox) -> F) -> bool
+    fn start<F>(&mut self, source: &K, neighbour: &N, run: impl FnOnce(Inbox) -> F) -> bool
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        if self.table.len() >= self.limits.flows && !self.make_room() {
-            return false;
-        }
+        let place = self.places.take(neighbour).or_else(|| self.make_room(neighbour));
+        let Some(place) = place else { return false };
         debug!(?source, "new datagram flow");
         let (inbox, datagrams) = mpsc::channel(INBOX);
         let (end, pulse) = (self.stop.child_token(), Pulse::new());
         let flow = run(Inbox { datagrams, pulse: pulse.clone() });
         self.tasks.spawn(watch(flow, end.clone(), pulse.clone(), self.limits.idle));
-        self.table.insert(source.clone(), FlowEntry { inbox, end, pulse });
+        let neighbour = neighbour.clone();
+        self.table.insert(source.clone(), FlowEntry { neighbour, _place: place, inbox, end, pulse });
         true
     }
 
-    /// Forgets flows that have ended; if there are none, ends the one that was silent for longest.
-    fn make_room(&mut self) -> bool {
+    /// Forgets flows that have ended; if that is not enough, ends the one of that neighbour that was silent for longest. A
+    /// neighbour that has none may end another's.
+    fn make_room(&mut self, neighbour: &N) -> Option<Share<N>> {
         self.table.retain(|_, entry| !entry.inbox.is_closed());
-        if self.table.len() < self.limits.flows {
+        if let Some(place) = self.places.take(neighbour) {
             self.full = false;
-            return true;
+            return Some(place);
         }
-        let silent = self.table.iter().min_by_key(|(_, entry)| entry.pulse.last());
+        let has_some = self.table.values().any(|entry| entry.neighbour == *neighbour);
+        let may_end = |entry: &FlowEntry<N>| !has_some || entry.neighbour == *neighbour;
+        let silent = self.table.iter().filter(|(_, entry)| may_end(entry));
+        let silent = silent.min_by_key(|(_, entry)| entry.pulse.last());
         let silent = silent.filter(|(_, entry)| entry.pulse.last().elapsed() >= self.limits.yields);
         if let Some(source) = silent.map(|(source, _)| source.clone()) {
             if let Some(entry) = self.table.remove(&source) {
                 entry.end.cancel();
             }
-            return true;
+            return self.places.take(neighbour);
         }
         if !self.full {
             warn!(flows = self.limits.flows, "a UDP proxy has as many sources as it may have, new ones wait");
         }
         self.full = true;
-        false
+        None
     }
 
     #[cfg(test)]
@@ -133,7 +148,7 @@ impl<K: Ord + Clone + std::fmt::Debug> Flows<K> {
     }
 }
 
-impl<K> Drop for Flows<K> {
+impl<K, N: Ord + Clone> Drop for Flows<K, N> {
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -201,9 +216,9 @@ mod tests {
     const LIMITS: FlowLimits =
         FlowLimits { flows: 2, idle: Duration::from_secs(60), yields: Duration::from_secs(10) };
 
-    fn deliver(flows: &mut Flows<u8>, source: u8, seen: &mpsc::UnboundedSender<(u8, Bytes)>) {
+    fn deliver(flows: &mut Flows<u8, u8>, source: u8, seen: &mpsc::UnboundedSender<(u8, Bytes)>) {
         let seen = seen.clone();
-        flows.deliver(&source, Bytes::from_static(b"x"), move |mut inbox| async move {
+        flows.deliver(&source, &(source / 100), Bytes::from_static(b"x"), move |mut inbox| async move {
             while let Some(datagram) = inbox.receive().await {
                 seen.send((source, datagram)).unwrap();
             }
@@ -245,5 +260,24 @@ mod tests {
         }
         sources.sort_unstable();
         assert_eq!(sources, [1, 1, 2, 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_neighbour_that_takes_all_it_can_keeps_no_other_out() {
+        let mut flows = Flows::new(LIMITS);
+        let (seen, _log) = mpsc::unbounded_channel();
+        for source in [1, 2, 3, 4, 101] {
+            deliver(&mut flows, source, &seen);
+        }
+        assert_eq!(flows.table.keys().copied().collect::<Vec<_>>(), [1, 2, 101]);
+        tokio::time::advance(Duration::from_secs(11)).await;
+        for source in [1, 101, 102] {
+            deliver(&mut flows, source, &seen);
+        }
+        assert_eq!(
+            flows.table.keys().copied().collect::<Vec<_>>(),
+            [1, 2, 101],
+            "its own one spoke a moment ago"
+        );
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::accept::{self, Source, Target};
+use super::accept::{self, Arrival, Source, Target};
 use super::copy::Local;
 use crate::os::{
     self,
@@ -118,10 +118,11 @@ impl Source for Port {
         }
     }
 
-    async fn accept(&self) -> io::Result<(TcpStream, String)> {
+    async fn accept(&self) -> io::Result<Arrival<TcpStream>> {
         let (socket, peer) = self.listener.accept().await?;
         os::tcp::tune(&socket, &KEEPALIVE);
-        Ok((socket, plain(peer).to_string()))
+        let peer = plain(peer);
+        Ok((socket, peer.to_string(), Some(peer.ip())))
     }
 }
 

@@ -74,7 +74,7 @@ impl UdpServer {
             match received {
                 Ok((size, source)) => {
                     let Some(datagram) = carried(&buffer[..size]) else { continue };
-                    flows.deliver(&source, datagram, |inbox| {
+                    flows.deliver(&source, &source.ip(), datagram, |inbox| {
                         into_mesh(inbox, self.node.clone(), self.target.clone(), self.socket.clone(), source)
                     });
                 }
@@ -155,7 +155,7 @@ impl UdpClient {
 
     /// Serves until `stop`; the service is free again once this returns.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let mut flows: Flows<(NameHash, ServiceName)> = Flows::new(self.limits);
+        let mut flows: Flows<(NameHash, ServiceName), NameHash> = Flows::new(self.limits);
         loop {
             let received = tokio::select! {
                 () = stop.cancelled() => break,
@@ -163,7 +163,7 @@ impl UdpClient {
             };
             let Some(received) = received else { break };
             let source = (received.header.from_node, received.header.from_service);
-            flows.deliver(&source, received.payload, |inbox| {
+            flows.deliver(&source, &source.0, received.payload, |inbox| {
                 out_of_mesh(inbox, self.socket.clone(), source, self.address.clone())
             });
         }

@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::accept::{self, Source, Target};
+use super::accept::{self, Arrival, Source, Target};
 use crate::os::unix_socket::{BindError, UnixSocket};
 use crate::stream::{ListenError, StreamListener, Streams};
 use crate::tls::{ClientProfile, ServerProfile};
@@ -56,8 +56,9 @@ impl Source for UnixSocket {
     type Socket = UnixStream;
     type Side = UnixStream;
 
-    async fn accept(&self) -> io::Result<(UnixStream, String)> {
-        Self::accept(self).await
+    async fn accept(&self) -> io::Result<Arrival<UnixStream>> {
+        let (socket, peer) = Self::accept(self).await?;
+        Ok((socket, peer, None))
     }
 
     fn open(&self, socket: UnixStream) -> impl Future<Output = io::Result<UnixStream>> + Send + 'static {

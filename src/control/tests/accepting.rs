@@ -1,5 +1,6 @@
 //! Accept loops: what they survive, and how many clients they let in.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ impl Accept for Exhausted {
             origin: Origin::Tcp,
             trusted: false,
             credentials: Default::default(),
+            host: None,
             name: "test".to_owned(),
         };
         Ok(self.client.take().map(|client| (Box::new(client) as Box<dyn ClientStream>, peer)))
@@ -70,6 +72,37 @@ async fn one_client_too_many_is_told_and_room_is_given_back() {
     assert_eq!(third.ask("reload").await, r#"{"Success":true}"#);
     drop((second, third));
     service.stop().await;
+}
+
+/// Clients that come one after the other.
+struct Comers(VecDeque<Accepted>);
+
+impl Accept for Comers {
+    async fn accept(&mut self) -> io::Result<Option<Accepted>> {
+        Ok(self.0.pop_front())
+    }
+}
+
+#[tokio::test]
+async fn a_stranger_takes_no_place_of_the_unix_socket() {
+    let limits = ServerLimits { connections: 2, ..ServerLimits::default() };
+    let sessions = Arc::new(Sessions::new(context().await, limits));
+    let (mut comers, mut clients) = (VecDeque::new(), Vec::new());
+    let seven = std::iter::repeat_n((7, false), 5);
+    for (host, trusted) in seven.chain([(8, false), (7, true)]) {
+        let (near, far) = tokio::io::duplex(1024);
+        let name = format!("10.0.0.{host}");
+        let (origin, host) = (Origin::Tcp, Some(name.parse().unwrap()));
+        let peer = Peer { origin, trusted, credentials: Default::default(), host, name };
+        comers.push_back((Box::new(far) as Box<dyn ClientStream>, peer));
+        clients.push(Client(BufReader::new(near)));
+    }
+    accept(Comers(comers), sessions).await;
+    let mut admitted = Vec::new();
+    for client in &mut clients {
+        admitted.push(client.line().await.starts_with("Receptor Control"));
+    }
+    assert_eq!(admitted, [true, true, false, false, false, true, true]);
 }
 
 #[tokio::test]

@@ -202,6 +202,7 @@ pub(super) async fn session_over(
             origin: Origin::Unix,
             trusted: true,
             credentials: Default::default(),
+            host: None,
             name: "test".to_owned(),
         };
         session::run(&context, link, &peer, &ServerLimits::default(), &stop).await;

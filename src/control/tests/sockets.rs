@@ -116,6 +116,7 @@ async fn a_client_of_the_mesh_that_reads_results_and_goes_away_is_noticed() {
             origin: Origin::Unix,
             trusted: true,
             credentials: Default::default(),
+            host: None,
             name: "test".to_owned(),
         };
         let link: Box<dyn ClientStream> = Box::new(accepted.unwrap());

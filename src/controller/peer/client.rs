@@ -2,12 +2,13 @@
 
 use std::io;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::time::timeout;
 
-use super::{LINE, LINE_WITHIN, PeerAnswer, PeerError, PeerLine, PeerRequest, PeerVerb};
+use super::{LINE, PeerAnswer, PeerError, PeerLine, PeerRequest, PeerVerb};
 use crate::controller::core::{InstanceName, JobId};
 use crate::controller::driver::JobDriver;
 use crate::rpc::Duplex;
@@ -16,6 +17,8 @@ use crate::work::{Dialer, Registry};
 
 /// Bytes that are read at a time.
 const CHUNK: usize = 128 << 10;
+/// How long an answer's line may take.
+const LINE_WITHIN: Duration = Duration::from_secs(10);
 
 /// The way to other control nodes.
 pub struct PeerClient {

@@ -10,12 +10,11 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::client::{PeerClient, PeerStream};
-pub use self::server::PeerServer;
+pub use self::server::{Admitted, PeerServer};
 use super::core::{InstanceName, JobId};
 use super::output::OutputPart;
 use super::service::Service;
@@ -23,9 +22,6 @@ use crate::work::{Dialer, WorkError};
 
 /// The longest line in either direction, in bytes.
 const LINE: u64 = 16 << 10;
-/// How long a line may take.
-const LINE_WITHIN: Duration = Duration::from_secs(10);
-
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "lowercase")]

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::io::AsyncReadExt as _;
 
 use super::site::stream;
 use super::*;
@@ -29,7 +30,11 @@ impl Dialer for Loop {
         *self.asked.lock() = Some((service.to_string(), tls));
         let (ours, theirs) = tokio::io::duplex(1 << 10);
         let (server, from) = (self.server.get().unwrap().clone(), self.from.lock().hash());
-        tokio::spawn(async move { server.serve(Box::new(theirs), from).await });
+        tokio::spawn(async move {
+            if let Some(admitted) = server.admit(Box::new(theirs), from).await {
+                admitted.serve().await;
+            }
+        });
         Box::pin(async move { Ok(Dialed { stream: Box::new(ours), peer: crate::stream::Peer::Current }) })
     }
 
@@ -120,6 +125,26 @@ fn jobs_that_are_followed_keep_nobody_from_the_payload() {
     let followers: Vec<_> = (0..300).map(|_| site.run(peers.ask(&own, follow, job))).collect();
     assert_eq!(followers.iter().filter(|asked| asked.is_ok()).count(), 256, "those that there is room for");
     assert!(ask(&site, PeerVerb::Payload { from: 0 }, job).is_ok());
+}
+
+#[test]
+fn silent_streams_keep_nobody_from_anything() {
+    let site = Site::ready(&["e1"]);
+    let dialer = with_peers(&site);
+    let (_, job) = site.submit(json!({}));
+    site.running(job);
+    let dial = async || {
+        let (own, service) = (NodeId::new(OWN).unwrap(), ServiceName::new("ctrlpeer").unwrap());
+        dialer.dial(own, service, None).await.unwrap().stream
+    };
+    let mut silent: Vec<_> = (0..1_000).map(|_| site.run(dial())).collect();
+    assert!(ask(&site, PeerVerb::Payload { from: 0 }, job).is_ok());
+    let mut text = String::new();
+    let ended = site.run(async {
+        tokio::time::advance(std::time::Duration::from_secs(6)).await;
+        silent[0].read_to_string(&mut text).await
+    });
+    assert!(ended.is_ok() && text.is_empty(), "they end without an answer: {ended:?} {text}");
 }
 
 #[test]
