@@ -31,7 +31,7 @@ pub(super) async fn execute(
         WorkRequest::Adopt(what) => adopt(context, peer, what).await,
         WorkRequest::Results(what) => return results(context, channel, peer, what).await,
         WorkRequest::Follow(what) => return follow(context, channel, peer, what).await,
-        WorkRequest::List { unit } => match listing(context, peer, unit).await {
+        WorkRequest::List { unit } => match context.work.listing(unit.as_deref(), &peer.caller(None)).await {
             Ok(listing) => return list(channel, listing).await,
             Err(error) => Err(error.into()),
         },
@@ -57,21 +57,6 @@ fn done(outcome: Outcome, unit: &str, now: &str, later: &str) -> Value {
     match outcome {
         Outcome::Done => json!({ now: unit }),
         Outcome::Pending => json!({ later: unit }),
-    }
-}
-
-/// All units, or the one asked for. A node of the mesh gets its own ones only, unless it names a unit by ID.
-async fn listing(context: &Context, peer: &Peer, unit: Option<String>) -> Result<Listing, WorkError> {
-    let submitter = match peer.origin {
-        Origin::Mesh { .. } => Some(peer.caller(None).submitter()),
-        Origin::Unix | Origin::Tcp => None,
-    };
-    if let Some(unit) = &unit {
-        context.work.check_look(unit, &peer.caller(None))?;
-    }
-    match (unit, submitter) {
-        (None, Some(submitter)) => Ok(context.work.listing_of(submitter).await),
-        (unit, _) => context.work.listing(unit.as_deref()).await,
     }
 }
 

@@ -287,6 +287,13 @@ def test_who_has_no_token_sees_nothing_of_a_job_or_its_child(nodes, door, owner)
     for verb, of in (("status", unit), ("status", child), ("results", child), ("force-release", child)):
         with pytest.raises(ControlError, match=NO_TOKEN):
             door.unit(nodes, verb, of)
+    with door.open(nodes) as client:
+        listed = client.command({"command": "work", "subcommand": "list"})
+    assert not {unit, child} & set(listed), listed
+    for of in (unit, child):
+        with door.open(nodes) as client, pytest.raises(ControlError, match=NO_TOKEN):
+            client.command({"command": "work", "subcommand": "list", "unitid": of})
+    assert {unit, child} <= set(node.command("work list"))
     assert job(node, number)["state"] == "running"
     ask(node, "job.cancel", id=number)
     assert ended(node, number)["state"] == "canceled"

@@ -33,7 +33,7 @@ use super::status::{Extra, REMOTE, Status};
 use super::store::Store;
 use super::unit::{State, UnitId};
 use super::units::{Entry, Outcome, Quota, Units, detached};
-use super::{Caller, CommandType, Dialer, OpenError, Submitter, WorkError};
+use super::{Caller, CommandType, Dialer, OpenError, Origin, Submitter, WorkError};
 use crate::rpc::UnitReport;
 use crate::wire::{NodeId, WorkCommand};
 
@@ -191,24 +191,21 @@ impl Registry {
         Ok(entries.into_iter().map(|entry| (entry.id.clone(), self.report(&entry))).collect())
     }
 
-    /// The same as one line of JSON, piece by piece.
+    /// Those that a caller may look at, or the one asked for, as one line of JSON, piece by piece. A node of the mesh gets
+    /// those that it submitted, unless it names one.
     ///
     /// # Errors
-    /// Those of [`Self::list`].
-    pub async fn listing(&self, id: Option<&str>) -> Result<Listing, WorkError> {
-        let entries = self.units.listed(id)?;
+    /// Those of [`Self::check_look`], for the one asked for.
+    pub async fn listing(&self, id: Option<&str>, caller: &Caller) -> Result<Listing, WorkError> {
+        let mut entries = self.units.listed(id)?;
+        match id {
+            Some(_) => entries.iter().try_for_each(|entry| self.may_look(entry, caller))?,
+            None => {
+                entries.retain(|entry| is_listed(&entry.status(), caller) && self.may_look(entry, caller).is_ok());
+            }
+        }
         self.units.save_shown(&entries).await;
         Ok(Listing::new(self.clone(), entries))
-    }
-
-    /// The units that a caller submitted, in the same form.
-    pub async fn listing_of(&self, submitter: Submitter) -> Listing {
-        let is_theirs =
-            |entry: &Arc<Entry>| entry.status().submitter.is_some_and(|kept| kept.is_same_caller(submitter));
-        let mut entries = self.units.all();
-        entries.retain(is_theirs);
-        self.units.save_shown(&entries).await;
-        Listing::new(self.clone(), entries)
     }
 
     /// One unit.
@@ -369,11 +366,15 @@ impl Registry {
     /// The caller may not, or there is no such unit.
     pub fn check_look(&self, id: &str, caller: &Caller) -> Result<(), WorkError> {
         let entry = self.units.find(id)?;
+        self.may_look(&entry, caller)
+    }
+
+    fn may_look(&self, entry: &Entry, caller: &Caller) -> Result<(), WorkError> {
         let status = entry.status();
         // A token that is good for reading it is good for looking at it.
         let about = Subject { verb: Verb::Results, unit: Some(entry.id.as_str()), ..Subject::default() };
         let is_job = matches!(status.extra, Extra::Job(_)) && status.verify_signature;
-        let closed = self.is_closed(&entry, &status, caller)
+        let closed = self.is_closed(entry, &status, caller)
             || (is_job && !is_own(&status, caller) && !self.may_skip_token(CONTROLLER, caller));
         if closed { self.verify_if(true, caller, &about).map(drop) } else { Ok(()) }
     }
@@ -427,6 +428,14 @@ impl Registry {
 fn is_own(status: &Status, caller: &Caller) -> bool {
     let is_node = matches!(caller.submitter(), Submitter::Node { .. });
     is_node && status.submitter == Some(caller.submitter())
+}
+
+/// Whether a list for a caller has a unit, if the caller may look at it.
+fn is_listed(status: &Status, caller: &Caller) -> bool {
+    match caller.origin {
+        Origin::Unix | Origin::Tcp => true,
+        Origin::Mesh { .. } => status.submitter.is_some_and(|kept| kept.is_same_caller(caller.submitter())),
+    }
 }
 
 fn stdout_size(entry: &Entry, status: &Status) -> u64 {
