@@ -15,6 +15,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::terminal::{self, Colours};
 use super::{
     exit::{Exit, Failure},
     output::Output,
@@ -252,15 +253,17 @@ impl SignRequest {
 
 /// Asks a person whether to sign for these names. Where nobody can answer, the answer is no.
 pub(crate) fn ask(names: &Names) -> bool {
+    let mut question = String::new();
     if !io::stdin().is_terminal() {
-        eprintln!(
-            "Nobody is there to ask whether to sign for {names}: give --verify to sign without asking."
+        question = format!(
+            "Nobody is there to ask whether to sign for {names}: give --verify to sign without asking.\n"
         );
     }
-    eprint!(
-        "Requested certificate:\n  Subject: {}\n  Names: {names}\nSign certificate (yes/no)? ",
-        names.subject
+    let subject = &names.subject;
+    question += &format!(
+        "Requested certificate:\n  Subject: {subject}\n  Names: {names}\nSign certificate (yes/no)? "
     );
+    eprint!("{}", terminal::shown(&question, Colours::Dropped));
     let _only_looks_worse = io::stderr().flush();
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);

@@ -21,6 +21,7 @@ mod reload;
 mod status;
 mod table;
 mod target;
+mod terminal;
 mod traceroute;
 mod version;
 mod work;

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::Context;
 use super::exit::{Exit, Failure};
 use super::table;
+use super::terminal::{self, Colours};
 use crate::rpc::request::Request;
 use crate::rpc::{CallError, Client, ControlConnection};
 
@@ -222,7 +223,7 @@ fn is_table(value: &Value) -> bool {
     value.as_array().is_some_and(|rows| rows.iter().all(Value::is_object) && !rows.is_empty())
 }
 
-/// One line; what a job wrote cannot command the terminal.
+/// One line.
 fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => String::new(),
@@ -232,7 +233,7 @@ fn cell(value: &Value) -> String {
         Value::Array(list) => list.iter().map(cell).collect::<Vec<_>>().join(", "),
         Value::Number(_) | Value::Object(_) => value.to_string(),
     };
-    text.replace(char::is_control, " ")
+    terminal::shown(&text.replace('\t', " "), Colours::Dropped)
 }
 
 #[cfg(test)]
@@ -246,7 +247,7 @@ mod tests {
         let expected = "\
 id           4
 state        failed
-explanation  a [2J
+explanation  a�[2J
 groups       x, y
 
 attempts:

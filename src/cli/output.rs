@@ -1,5 +1,6 @@
-//! Results go to standard output, everything else to standard error. Owns the rule that a reader who leaves (`| head`)
-//! ends the command quietly instead of with a panic.
+//! Results go to standard output, everything else to standard error. Owns the rules that a reader who leaves (`| head`)
+//! ends the command quietly instead of with a panic, and that every text on its way out passes [`terminal`], whoever
+//! wrote it.
 
 use std::future::poll_fn;
 use std::io::{self, IsTerminal, Write};
@@ -10,6 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit::{Exit, Failure};
+use super::terminal::{self, Colours, ShownStream};
 
 /// The terminal, pipe or file that meshctl writes to.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +26,10 @@ impl Output {
     /// # Errors
     /// Quiet if the reader went away.
     pub(super) fn line(self, text: &str) -> Result<(), Failure> {
+        self.safe_line(&terminal::shown(text, Colours::Dropped))
+    }
+
+    fn safe_line(self, text: &str) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|error| Failure::output(&error))
     }
@@ -35,7 +41,7 @@ impl Output {
     pub(super) fn value(self, value: &Value) -> Result<(), Failure> {
         let mut sorted = value.clone();
         sorted.sort_all_objects();
-        self.line(&format!("{sorted:#}"))
+        self.safe_line(&terminal::shown_json(&format!("{sorted:#}")))
     }
 
     /// Prints a value as JSON on one line, for commands that print many.
@@ -43,7 +49,18 @@ impl Output {
     /// # Errors
     /// As [`Self::line`].
     pub(super) fn value_line(self, value: &Value) -> Result<(), Failure> {
-        self.line(&value.to_string())
+        self.safe_line(&terminal::shown_json(&value.to_string()))
+    }
+
+    /// Prints a value as JSON on one line to standard error.
+    pub(super) fn value_note(self, value: &Value) {
+        self.note(&terminal::shown_json(&value.to_string()));
+    }
+
+    /// Writes bytes from elsewhere to standard output: as they are, unless it is a terminal.
+    pub(super) fn foreign_bytes(self) -> ForeignBytes {
+        let shown = self.is_terminal().then(|| ShownStream::new(Colours::Kept));
+        ForeignBytes { output: self, shown }
     }
 
     /// Writes bytes to standard output as they are. Waits without blocking, so that Ctrl-C works while a pager
@@ -62,7 +79,7 @@ impl Output {
 
     /// Prints to standard error. A standard error that nobody reads is no reason to stop.
     pub(super) fn note(self, text: &str) {
-        let _ = writeln!(io::stderr(), "{text}");
+        let _ = writeln!(io::stderr(), "{}", terminal::shown(text, Colours::Dropped));
     }
 
     /// Prints why the command failed, as JSON if requested.
@@ -71,7 +88,7 @@ impl Output {
             return;
         }
         if self.json {
-            self.note(&json!({"error": failure.message, "exit_code": failure.exit.code()}).to_string());
+            self.value_note(&json!({"error": failure.message, "exit_code": failure.exit.code()}));
         } else {
             self.note(&format!("meshctl: {}", failure.message));
         }
@@ -80,6 +97,37 @@ impl Output {
     /// True if a person reads the standard output.
     pub(super) fn is_terminal(self) -> bool {
         io::stdout().is_terminal()
+    }
+}
+
+/// The way of bytes from elsewhere to standard output.
+pub(super) struct ForeignBytes {
+    output: Output,
+    /// On a terminal.
+    shown: Option<ShownStream>,
+}
+
+impl ForeignBytes {
+    /// Writes the next ones.
+    ///
+    /// # Errors
+    /// As [`Output::line`].
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        match &mut self.shown {
+            None => self.output.bytes(bytes).await,
+            Some(shown) => self.output.bytes(shown.push(bytes).as_bytes()).await,
+        }
+    }
+
+    /// Writes what was held back of the last ones.
+    ///
+    /// # Errors
+    /// As [`Output::line`].
+    pub(super) async fn finish(mut self) -> Result<(), Failure> {
+        match &mut self.shown {
+            None => Ok(()),
+            Some(shown) => self.output.bytes(shown.finish().as_bytes()).await,
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Makes of a runner's stream what ansible-playbook prints: the text of its events. Colours stay on a terminal, unless
-//! NO_COLOR is set. Artifacts go where they are wanted. It reads no other key of an event than those here.
+//! NO_COLOR is set; nothing else that a managed host sends reaches it. Artifacts go where they are wanted. It reads no other key of an event than those here.
 
-use anstream::adapter::strip_str;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -11,6 +10,7 @@ use super::verbs::more_hosts;
 use crate::cli::exit::Failure;
 use crate::cli::output::Output;
 use crate::cli::table;
+use crate::cli::terminal::{Colours, shown};
 use crate::controller::core::JobKind;
 use crate::controller::stream::{Piece, Scanner};
 
@@ -36,7 +36,7 @@ struct EventLine {
 /// A playbook as its output comes.
 pub(super) struct Playbook {
     scanner: Scanner,
-    colour: bool,
+    colours: Colours,
     artifacts: Option<Artifacts>,
     /// The recap was printed.
     has_recap: bool,
@@ -48,12 +48,13 @@ impl Playbook {
     /// Before its first byte.
     pub(super) fn new(output: Output, artifacts: Option<Artifacts>) -> Self {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self::coloured(output.is_terminal() && !no_colour, artifacts)
+        let has_colours = output.is_terminal() && !no_colour;
+        Self::coloured(if has_colours { Colours::Kept } else { Colours::Dropped }, artifacts)
     }
 
-    pub(super) fn coloured(colour: bool, artifacts: Option<Artifacts>) -> Self {
+    pub(super) fn coloured(colours: Colours, artifacts: Option<Artifacts>) -> Self {
         let scanner = Scanner::new(LONGEST_LINE);
-        Self { scanner, colour, artifacts, has_recap: false, ended: None }
+        Self { scanner, colours, artifacts, has_recap: false, ended: None }
     }
 
     /// The text that the next bytes bring.
@@ -72,6 +73,7 @@ impl Playbook {
                     if let Some(status) = status {
                         if status == STARTING {
                             if let Some(why) = self.ended.take() {
+                                let why = shown(&why, Colours::Dropped);
                                 text.push_str(&format!("\n({why}: it starts again)\n"));
                             }
                             self.has_recap = false;
@@ -90,7 +92,8 @@ impl Playbook {
                         let stdout = stdout.unwrap_or_default();
                         if !stdout.is_empty() {
                             self.has_recap |= event.as_deref() == Some(STATS);
-                            text.push_str(&shown(&stdout, self.colour));
+                            text.push_str(&shown(&stdout, self.colours));
+                            text.push('\n');
                         }
                     }
                 }
@@ -120,15 +123,12 @@ impl Playbook {
             let counts = COUNTERS.map(|key| counts[key].as_u64().unwrap_or(0).to_string());
             std::iter::once(host.clone()).chain(counts).collect::<Vec<_>>()
         });
-        let more = more_hosts(job, hosts.len()).map(|more| format!("{more}\n")).unwrap_or_default();
-        Ok(format!("\n{}\n{more}", table::render(headings, rows)))
+        let more = more_hosts(job, hosts.len()).map(|more| format!("{more}
+")).unwrap_or_default();
+        Ok(format!("
+{}
+{more}", shown(&table::render(headings, rows), Colours::Dropped)))
     }
-}
-
-fn shown(stdout: &str, colour: bool) -> String {
-    let text = stdout.replace("\r\n", "\n");
-    let text = if colour { text } else { strip_str(&text).to_string() };
-    format!("{text}\n")
 }
 
 #[cfg(test)]
@@ -153,9 +153,9 @@ mod tests {
     #[test]
     fn the_text_of_events_is_printed_however_it_is_cut() {
         for step in [1, 7, 10_000] {
-            let mut plain = Playbook::coloured(false, None);
+            let mut plain = Playbook::coloured(Colours::Dropped, None);
             assert_eq!(text(&mut plain, STREAM.as_bytes(), step), "\nPLAY [all] ***\nok: [h]\n");
-            let mut coloured = Playbook::coloured(true, None);
+            let mut coloured = Playbook::coloured(Colours::Kept, None);
             let expected = "\nPLAY [all] ***\n\u{1b}[0;32mok: [h]\u{1b}[0m\n";
             assert_eq!(text(&mut coloured, STREAM.as_bytes(), step), expected);
         }
@@ -165,7 +165,7 @@ mod tests {
     fn a_recap_is_made_only_if_none_was_printed() {
         let counts = json!({"ok": 2, "changed": 1, "dark": 0, "failures": 1, "skipped": 0, "rescued": 0, "ignored": 0});
         let job = json!({"host_stats": {"web": counts}});
-        let mut playbook = Playbook::coloured(false, None);
+        let mut playbook = Playbook::coloured(Colours::Dropped, None);
         text(&mut playbook, STREAM.as_bytes(), 100);
         let made = playbook.finish(&job).unwrap();
         assert!(made.contains("PLAY RECAP  ok  changed  unreachable  failed"), "{made}");
@@ -177,9 +177,23 @@ mod tests {
 
     #[test]
     fn a_lost_attempt_is_named_when_the_next_one_starts() {
-        let mut playbook = Playbook::coloured(false, None);
+        let mut playbook = Playbook::coloured(Colours::Dropped, None);
         let lost = "{\"status\": \"error\", \"job_explanation\": \"attempt 1 was lost\"}\n{\"status\": \"starting\"}\n";
         let text = text(&mut playbook, lost.as_bytes(), 5);
         assert_eq!(text, "\n(attempt 1 was lost: it starts again)\n");
+    }
+
+    #[test]
+    fn a_managed_host_has_no_say_on_the_terminal() {
+        let mut playbook = Playbook::coloured(Colours::Kept, None);
+        let lines = concat!(
+            "{\"event\": \"x\", \"stdout\": \"\\u001b[31mred\\u001b]52;c;eA==\\u0007\\u009b2J\\u202e\"}\n",
+            "{\"status\": \"error\", \"job_explanation\": \"\\u001b]0;PWNED\\u0007\"}\n{\"status\": \"starting\"}\n",
+        );
+        let text = text(&mut playbook, lines.as_bytes(), 7);
+        assert_eq!(text, "\u{1b}[31mred�]52;c;eA==��2J�\n\n(�]0;PWNED�: it starts again)\n");
+        let host = json!({"host_stats": {"a\u{1b}]0;x\u{7}": {"ok": 1}}});
+        let recap = playbook.finish(&host).unwrap();
+        assert!(recap.contains("a�]0;x�") && !recap.contains('\u{1b}'), "{recap}");
     }
 }

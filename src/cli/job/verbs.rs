@@ -273,12 +273,14 @@ impl OutputFlags {
     async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let mut output = OutputOf::new(context, self.one.id, self.follow).of_attempt(self.attempt);
         let mut text = self.text.then(|| Playbook::new(context.output, None));
+        let mut raw = context.output.foreign_bytes();
         while let Some(bytes) = output.next().await? {
             match &mut text {
-                None => context.output.bytes(&bytes).await?,
+                None => raw.write(&bytes).await?,
                 Some(playbook) => context.output.bytes(playbook.push(&bytes)?.as_bytes()).await?,
             }
         }
+        raw.finish().await?;
         Ok(Exit::Success)
     }
 }
@@ -287,7 +289,7 @@ impl EventFlags {
     async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let events = Operation::of("job.events", &self).with("id", self.one.id).with("from", 0);
         let (_, mut connection) = events.begin(&context.client).await?;
-        let mut buffer = vec![0; CHUNK];
+        let (mut buffer, mut raw) = (vec![0; CHUNK], context.output.foreign_bytes());
         loop {
             let read = connection.reader().read(&mut buffer).await;
             let count = read.map_err(|error| {
@@ -297,9 +299,10 @@ impl EventFlags {
                 return Err(Failure::new(Exit::Unreachable, "the events are cut off: the job goes on"));
             }
             if count == 0 {
+                raw.finish().await?;
                 return Ok(Exit::Success);
             }
-            context.output.bytes(&buffer[..count]).await?;
+            raw.write(&buffer[..count]).await?;
         }
     }
 }

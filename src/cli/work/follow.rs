@@ -34,16 +34,20 @@ pub(super) async fn follow(context: &Context, unit: &str, start: u64) -> Result<
 }
 
 async fn copy(context: &Context, stream: &mut FollowedOutput) -> Result<(UnitReport, Value), Failure> {
+    let mut output = context.output.foreign_bytes();
     loop {
         match stream.next().await.map_err(|error| of_unit(error, context))? {
-            FollowEvent::Data(bytes) => context.output.bytes(&bytes).await?,
+            FollowEvent::Data(bytes) => output.write(&bytes).await?,
             FollowEvent::Lost(error) => {
                 context.output.note(&format!("meshctl: {error}; waiting for the node ..."))
             }
             FollowEvent::Resumed => {
                 context.output.note("meshctl: the node is back; going on where it stopped")
             }
-            FollowEvent::End { report, answer } => return Ok((report, answer)),
+            FollowEvent::End { report, answer } => {
+                output.finish().await?;
+                return Ok((report, answer));
+            }
         }
     }
 }
@@ -51,7 +55,7 @@ async fn copy(context: &Context, stream: &mut FollowedOutput) -> Result<(UnitRep
 fn ended(context: &Context, unit: &str, report: &UnitReport, mut answer: Value) -> Exit {
     if context.output.json {
         answer["unitid"] = unit.into();
-        context.output.note(&answer.to_string());
+        context.output.value_note(&answer);
     }
     match report.state {
         UnitState::Succeeded => return Exit::Success,
