@@ -37,10 +37,7 @@ pub(super) async fn execute(
         },
         WorkRequest::Status { unit, signature } => status(context, &peer.caller(signature), &unit).await,
         WorkRequest::Cancel { unit, signature } => {
-            let outcome = context.work.cancel(&unit, &peer.caller(signature)).await;
-            outcome
-                .map(|outcome| done(outcome, &unit, "cancelled", "cancel pending"))
-                .map_err(RequestRefusal::from)
+            return cancel(context, channel, &unit, &peer.caller(signature)).await;
         }
         WorkRequest::Release { unit, force, signature } => {
             let outcome = context.work.release(&unit, force, &peer.caller(signature)).await;
@@ -50,6 +47,18 @@ pub(super) async fn execute(
         }
     };
     channel.answer(answer).await?;
+    Ok(Next::Command)
+}
+
+/// Results of the unit stay open until its client has had time to act on the answer.
+async fn cancel(context: &Context, channel: &mut Channel, unit: &str, caller: &Caller) -> io::Result<Next> {
+    let mut cancel = context.work.begin_cancel(unit);
+    let outcome = context.work.cancel(unit, caller).await;
+    if outcome.is_err() {
+        cancel.refused();
+    }
+    let answer = outcome.map(|outcome| done(outcome, unit, "cancelled", "cancel pending"));
+    channel.answer(answer.map_err(RequestRefusal::from)).await?;
     Ok(Next::Command)
 }
 
@@ -80,7 +89,7 @@ async fn adopt(context: &Context, peer: &Peer, mut what: AdoptRequest) -> Result
 
 /// How our own nodes follow a unit: output and status over one connection, see [`work::follow`].
 async fn follow(context: &Context, channel: &mut Channel, peer: &Peer, what: Follow) -> io::Result<Next> {
-    let Follow { unit, start, signature } = what;
+    let Follow { unit, start, signature, .. } = what;
     let caller = peer.caller(signature);
     let (mut reader, mut writer) = tokio::io::split(&mut *channel);
     let served = work::follow::serve(&context.work, &unit, start, &caller, &mut reader, &mut writer).await;
@@ -196,7 +205,7 @@ async fn abort(submission: Submission, unit: &str, cause: &(impl Display + Sync)
 }
 
 async fn results(context: &Context, channel: &mut Channel, peer: &Peer, what: Follow) -> io::Result<Next> {
-    let Follow { unit, start, signature } = what;
+    let Follow { unit, start, signature, ends_with_unit } = what;
     let mut output = match context.work.results(&unit, start, &peer.caller(signature)).await {
         Ok(output) => output,
         Err(error) => return refuse(channel, &error).await,
@@ -206,6 +215,12 @@ async fn results(context: &Context, channel: &mut Channel, peer: &Peer, what: Fo
         channel.write_all(&chunk).await?;
         // TLS takes bytes that the socket does not: they must not lie here while nothing follows, or at the end.
         channel.flush().await?;
+    }
+    if !ends_with_unit {
+        tokio::select! {
+            () = output.farewell() => {}
+            () = channel.gone() => {}
+        }
     }
     Ok(Next::Close)
 }

@@ -138,7 +138,8 @@ impl Client {
     /// One connection's worth of a unit's output.
     pub(super) async fn output(&self, unit: &str, start: u64) -> Result<ControlConnection, CallError> {
         let mut connection = self.connect().await?;
-        connection.results(Follow { unit: unit.to_owned(), start, signature: None }).await?;
+        let what = Follow { unit: unit.to_owned(), start, signature: None, ends_with_unit: true };
+        connection.results(what).await?;
         Ok(connection)
     }
 }

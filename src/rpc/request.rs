@@ -138,6 +138,8 @@ pub struct Follow {
     pub start: u64,
     /// Proof of origin.
     pub signature: Option<String>,
+    /// Whether results end as soon as the unit has, also when a client cancelled it.
+    pub ends_with_unit: bool,
 }
 
 /// What a client wants done. Empty options count as absent.

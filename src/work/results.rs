@@ -10,9 +10,8 @@ use bytes::Bytes;
 use rustix::io::{ReadWriteFlags, preadv2};
 
 use super::WorkError;
-use super::store::{Store, UnitDir};
-use super::unit::UnitId;
-use super::units::Follower;
+use super::store::Store;
+use super::units::{Entry, Follower};
 use crate::os::watch::Subscription;
 
 /// Most bytes in one chunk.
@@ -21,8 +20,7 @@ const CHUNK: u64 = 256 * 1024;
 /// The bytes of a unit's stdout, in order, each once.
 #[derive(Debug)]
 pub struct ResultStream {
-    pub(super) id: UnitId,
-    pub(super) dir: UnitDir,
+    pub(super) unit: Arc<Entry>,
     pub(super) store: Store,
     pub(super) position: u64,
     pub(super) status: Follower,
@@ -63,6 +61,11 @@ impl ResultStream {
         }
     }
 
+    /// Waits until a stream whose bytes are all delivered may end. Dropping the future loses nothing.
+    pub async fn farewell(&self) {
+        self.unit.farewell().await;
+    }
+
     /// The output's length, once it is known.
     fn end(&mut self) -> Option<u64> {
         let life = &self.status.borrow_and_update().life;
@@ -87,7 +90,7 @@ impl ResultStream {
     }
 
     async fn read_from_disk(&mut self, limit: u64) -> Result<Bytes, WorkError> {
-        let (dir, file, position) = (self.dir.clone(), self.file.clone(), self.position);
+        let (dir, file, position) = (self.unit.dir.clone(), self.file.clone(), self.position);
         let read = move || -> io::Result<(Option<Arc<File>>, Bytes)> {
             let file = match file {
                 Some(file) => file,
@@ -101,13 +104,14 @@ impl ResultStream {
             Ok((Some(file), bytes))
         };
         let outcome = self.store.blocking(read).await;
-        let (file, bytes) = outcome.map_err(|e| WorkError::io("read", self.dir.file("stdout"), e))?;
+        let (file, bytes) = outcome.map_err(|e| WorkError::io("read", self.unit.dir.file("stdout"), e))?;
         self.file = file;
         Ok(bytes)
     }
 
     fn truncated(&self, expected: u64) -> WorkError {
-        WorkError::StdoutTruncated { unit: self.id.to_string(), found: self.dir.stdout_size(), expected }
+        let found = self.unit.dir.stdout_size();
+        WorkError::StdoutTruncated { unit: self.unit.id.to_string(), found, expected }
     }
 }
 

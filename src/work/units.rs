@@ -3,11 +3,13 @@
 //! processes and of other nodes.
 
 mod entry;
+mod farewell;
 mod id_locks;
 mod quota;
 mod released;
 mod writer;
 
+pub use self::entry::CancelInProgress;
 pub(crate) use self::entry::{Entry, Follower, LinkHandle, OutputWriter};
 pub(crate) use self::quota::Exceeded;
 pub use self::quota::Quota;

@@ -104,8 +104,12 @@ fn work(object: Object) -> Result<WorkRequest, RequestError> {
     }
 }
 
+/// Clients that learn of the unit's end by its status do not need what receptor's need; other nodes ignore it.
+const ENDS_WITH_UNIT: &str = "endswithunit";
+
 fn follow(object: &Object, signature: Option<String>) -> Result<Follow, RequestError> {
-    Ok(Follow { unit: text(object, "unitid")?, start: start(object)?, signature })
+    let ends_with_unit = object.get(ENDS_WITH_UNIT).is_some_and(|flag| *flag == true);
+    Ok(Follow { unit: text(object, "unitid")?, start: start(object)?, signature, ends_with_unit })
 }
 
 fn submit(object: Object) -> Result<SubmitRequest, RequestError> {
@@ -222,10 +226,11 @@ fn print_work(request: &WorkRequest, line: &mut Line) {
             line.add([("unitid", unit)]);
             line.add_given("signature", signature.as_deref());
         }
-        WorkRequest::Results(Follow { unit, start, signature })
-        | WorkRequest::Follow(Follow { unit, start, signature }) => {
+        WorkRequest::Results(Follow { unit, start, signature, ends_with_unit })
+        | WorkRequest::Follow(Follow { unit, start, signature, ends_with_unit }) => {
             line.add([("unitid", unit)]);
             line.0.insert("startpos".to_owned(), (*start).into());
+            line.0.extend(ends_with_unit.then(|| (ENDS_WITH_UNIT.to_owned(), true.into())));
             line.add_given("signature", signature.as_deref());
         }
     }

@@ -16,7 +16,12 @@ fn taken(line: &str) -> Request {
 }
 
 fn results(unit: &str, start: u64) -> Request {
-    Request::Work(WorkRequest::Results(Follow { unit: unit.to_owned(), start, signature: None }))
+    Request::Work(WorkRequest::Results(Follow {
+        unit: unit.to_owned(),
+        start,
+        signature: None,
+        ends_with_unit: false,
+    }))
 }
 
 #[test]
@@ -177,7 +182,8 @@ fn positions_in_json_are_numbers_of_any_kind() {
     }
     let signed =
         taken(r#"{"command":"work","subcommand":"follow","unitid":"a","startpos":7,"signature":"t"}"#);
-    let follow = Follow { unit: "a".to_owned(), start: 7, signature: Some("t".to_owned()) };
+    let follow =
+        Follow { unit: "a".to_owned(), start: 7, signature: Some("t".to_owned()), ends_with_unit: false };
     assert_eq!(signed, Request::Work(WorkRequest::Follow(follow)));
 }
 
@@ -190,7 +196,9 @@ fn option() -> impl Strategy<Value = Option<String>> {
 }
 
 fn follow() -> impl Strategy<Value = Follow> {
-    (name(), 0..u64::MAX, option()).prop_map(|(unit, start, signature)| Follow { unit, start, signature })
+    (name(), 0..u64::MAX, option(), any::<bool>()).prop_map(|(unit, start, signature, ends_with_unit)| {
+        Follow { unit, start, signature, ends_with_unit }
+    })
 }
 
 fn submit() -> impl Strategy<Value = SubmitRequest> {

@@ -101,5 +101,5 @@ fn results(rest: Option<&str>) -> Result<WorkRequest, RequestError> {
         return Err(RequestError::AfterStart);
     }
     let start = position(integer(start).map_err(RequestError::Start)?)?;
-    Ok(WorkRequest::Results(Follow { unit: unit.to_owned(), start, signature: None }))
+    Ok(WorkRequest::Results(Follow { unit: unit.to_owned(), start, signature: None, ends_with_unit: false }))
 }

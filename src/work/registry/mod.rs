@@ -32,7 +32,7 @@ use super::signing::{PayloadHash, SignatureError, Signer, Subject, Verb, Verifie
 use super::status::{Extra, REMOTE, Status};
 use super::store::Store;
 use super::unit::{State, UnitId};
-use super::units::{Entry, Outcome, Quota, Units, detached};
+use super::units::{CancelInProgress, Entry, Outcome, Quota, Units, detached};
 use super::{Caller, CommandType, Dialer, OpenError, Origin, Submitter, WorkError};
 use crate::rpc::UnitReport;
 use crate::wire::{NodeId, WorkCommand};
@@ -201,7 +201,9 @@ impl Registry {
         match id {
             Some(_) => entries.iter().try_for_each(|entry| self.may_look(entry, caller))?,
             None => {
-                entries.retain(|entry| is_listed(&entry.status(), caller) && self.may_look(entry, caller).is_ok());
+                entries.retain(|entry| {
+                    is_listed(&entry.status(), caller) && self.may_look(entry, caller).is_ok()
+                });
             }
         }
         self.units.save_shown(&entries).await;
@@ -215,6 +217,12 @@ impl Registry {
     pub async fn status(&self, id: &str) -> Result<UnitReport, WorkError> {
         let entry = self.units.find(id)?;
         Ok(self.status_of(&entry).await)
+    }
+
+    /// Notes that a client cancels a unit: until a while after its answer went out, when what this returns is dropped,
+    /// results of the unit stay open.
+    pub fn begin_cancel(&self, id: &str) -> CancelInProgress {
+        CancelInProgress::begin(self.units.find(id).ok())
     }
 
     /// Ends a unit's processes, here or on its node. A finished unit stays as it is.
@@ -289,11 +297,10 @@ impl Registry {
         self.check_caller(&entry, caller, Verb::Results)?;
         let changes = self.local.watch(&entry.dir.path()).await;
         Ok(ResultStream {
-            id: entry.id.clone(),
-            dir: entry.dir.clone(),
             store: self.units.store().clone(),
             position: start,
             status: entry.subscribe(),
+            unit: entry,
             changes,
             file: None,
             last: Bytes::new(),

@@ -253,7 +253,8 @@ impl Remotes {
         let mut output = Output::open(self, entry).await?;
         let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
         let signature = self.sign_request(&remote, Verb::Results)?;
-        let what = Follow { unit: remote.remote_unit_id.to_string(), start: output.length, signature };
+        let (unit, start) = (remote.remote_unit_id.to_string(), output.length);
+        let what = Follow { unit, start, signature, ends_with_unit: true };
         match session.connection.follow(what).await {
             Ok(()) => self.receive(entry, &mut session, &mut output).await,
             Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownCommand => {
@@ -356,7 +357,12 @@ impl Remotes {
         let signature = self.sign_request(remote, Verb::Results)?;
         session
             .connection
-            .results(Follow { unit: remote.remote_unit_id.to_string(), start, signature })
+            .results(Follow {
+                unit: remote.remote_unit_id.to_string(),
+                start,
+                signature,
+                ends_with_unit: true,
+            })
             .await?;
         Ok(session)
     }

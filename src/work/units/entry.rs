@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::farewell::Farewell;
 use super::quota::{Charge, Exceeded};
 use super::writer::Writer;
 use crate::work::WorkError;
@@ -25,6 +26,38 @@ pub(crate) struct Entry {
     shown: Mutex<Shown>,
     /// Its part of its caller's quota, until it is deleted.
     charge: Mutex<Option<Box<Charge>>>,
+    /// Made by the first cancel of a client.
+    farewell: OnceLock<Box<Farewell>>,
+}
+
+/// A client's cancel, until its answer has gone out.
+#[derive(Debug)]
+pub struct CancelInProgress(Option<Arc<Entry>>);
+
+impl CancelInProgress {
+    /// One of a unit. It counts for nothing if the unit has ended.
+    pub(crate) fn begin(unit: Option<Arc<Entry>>) -> Self {
+        let unit = unit.filter(|unit| !unit.status().life.state.is_final());
+        if let Some(unit) = &unit {
+            unit.farewell.get_or_init(Box::default).ask();
+        }
+        Self(unit)
+    }
+
+    /// It was refused, and counts for nothing.
+    pub fn refused(&mut self) {
+        if let Some(farewell) = self.0.take().as_ref().and_then(|unit| unit.farewell.get()) {
+            farewell.refuse();
+        }
+    }
+}
+
+impl Drop for CancelInProgress {
+    fn drop(&mut self) {
+        if let Some(farewell) = self.0.as_ref().and_then(|unit| unit.farewell.get()) {
+            farewell.answer();
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -146,7 +179,13 @@ impl Entry {
             is_repeated: false,
             is_discarded: false,
         };
-        Arc::new(Self { id, dir, shown: Mutex::new(shown), charge: Mutex::default() })
+        Arc::new(Self {
+            id,
+            dir,
+            shown: Mutex::new(shown),
+            charge: Mutex::default(),
+            farewell: OnceLock::new(),
+        })
     }
 
     /// Gives the unit its part of a quota, if its caller has one.
@@ -292,6 +331,13 @@ impl Entry {
             return Ok(());
         }
         self.writer(store).await.save().await
+    }
+
+    /// Waits until results of the unit, which is final, may end.
+    pub(crate) async fn farewell(&self) {
+        if let Some(farewell) = self.farewell.get() {
+            farewell.passed().await;
+        }
     }
 
     /// Waits until the unit is final.
