@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import time
 
 import pytest
 
@@ -118,3 +119,44 @@ def test_a_sweep_deletes_pods_of_ours_alone(cluster, add_node):
     until("the sweep", lambda: "ours" not in names(), 60)
     assert {made["metadata"]["name"], "theirs"} <= names()
     cluster.api("DELETE", "/api/v1/namespaces/jobs/pods/theirs?gracePeriodSeconds=0")
+
+
+def wrong(address=kubernetes.SERVER, authority=None):
+    """The kubeconfig of a credential that leads elsewhere, or trusts somebody else."""
+    config = json.loads((kubernetes.STATE / "awx.kubeconfig").read_text())
+    cluster = {"server": address}
+    if authority:
+        cluster["certificate-authority-data"] = base64.b64encode(authority.encode()).decode()
+    config["clusters"][0]["cluster"] = cluster
+    return json.dumps(config)
+
+
+@pytest.mark.parametrize("is_trusted, address, cause", [(False, kubernetes.ADDRESS, "UnknownIssuer"), (True, "127.0.0.9", "not valid for name")])
+def test_a_wrong_address_or_authority_fails_at_once(cluster, add_node, is_trusted, address, cause):
+    """AWX gives a pod two hours to start."""
+    node, address = add_node(Node([work_type("runtime", authmethod="runtime")])), f"https://{address}:{kubernetes.PORT}"
+    config = wrong(address, cluster.certificate_authority() if is_trusted else None)
+    began = time.monotonic()
+    _, status = node.run({**pod("true"), "secret_kube_config": config, "pod_pending_timeout": "2h"}, work_type="runtime")
+    assert time.monotonic() - began < 10
+    host = address.removeprefix("https://")
+    assert status["StateName"] == "Failed" and host in status["Detail"] and cause in status["Detail"], status
+
+
+def test_a_server_that_never_answered_is_waited_for_for_a_minute(cluster, add_node):
+    node = add_node(Node([work_type("runtime", authmethod="runtime")]))
+    began = time.monotonic()
+    unit = node.submit("runtime", **pod("true"), secret_kube_config=wrong("https://127.0.0.1:9"), pod_pending_timeout="2h")
+    node.until(unit, lambda status: "Connection refused" in status["Detail"])
+    assert "127.0.0.1:9" in node.log() and "waits for its API server" in node.log(), "when the waiting begins"
+    status = node.final(unit, 90)
+    assert 55 < time.monotonic() - began < 80
+    assert status["StateName"] == "Failed" and "127.0.0.1:9" in status["Detail"] and "Connection refused" in status["Detail"], status
+
+
+def test_a_unit_that_sent_no_create_is_released_at_once(cluster, add_node):
+    node = add_node(Node([work_type("runtime", authmethod="runtime")]))
+    unit = node.submit("runtime", **pod("true"), secret_kube_config=wrong("https://127.0.0.1:9"), pod_pending_timeout="2h")
+    node.until(unit, lambda status: "Connection refused" in status["Detail"])
+    assert node.release(unit) == {"released": unit}
+    assert not list((node.dir / "data").glob(f"*/*{unit}*")), "its credential is gone"

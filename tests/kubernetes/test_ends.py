@@ -1,5 +1,6 @@
 """How units end, and what users are told: exit codes, failures by name, pods that cannot start, cancel and release."""
 
+import select
 import time
 
 import pytest
@@ -105,6 +106,27 @@ def test_a_cancel_ends_the_results_and_the_pod(node, cluster):
     assert reader.output == b"begun\n"
     status = node.status(unit)
     assert (status["StateName"], status["Detail"]) == ("Canceled", "Canceled")
+
+
+def test_the_answer_to_a_cancel_comes_before_the_end_of_the_results(node, cluster):
+    """AWX shuts its reader down once the cancel is answered, and takes an earlier end for output that is cut off."""
+    unit = node.submit(**pod(f"echo begun; {STAY}"))
+    node.running(unit)
+    with node.control() as reader, node.control() as canceller:
+        assert reader.results(unit).readline() == b"begun\n"
+        assert canceller.command(f"work cancel {unit}") == {"cancelled": unit}
+        answered = time.monotonic()
+        assert node.status(unit)["StateName"] == "Canceled"
+        assert reader.reader.read() == b"" and time.monotonic() - answered > 1.9
+    # Pods that never start: that many others would take an hour.
+    for number in range(200):
+        unit = node.submit(**pod("true", nodeSelector={"no": "where"}))
+        with node.control() as reader, node.control() as canceller:
+            reader.results(unit)
+            assert canceller.command(f"work cancel {unit}") == {"cancelled": unit}
+            readable, _, _ = select.select([reader.socket], [], [], 0)
+            assert not readable, f"cancel {number}"
+        node.release(unit)
 
 
 def test_a_cancel_while_the_pod_is_pending(node, cluster):

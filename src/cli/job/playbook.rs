@@ -123,11 +123,20 @@ impl Playbook {
             let counts = COUNTERS.map(|key| counts[key].as_u64().unwrap_or(0).to_string());
             std::iter::once(host.clone()).chain(counts).collect::<Vec<_>>()
         });
-        let more = more_hosts(job, hosts.len()).map(|more| format!("{more}
-")).unwrap_or_default();
-        Ok(format!("
+        let more = more_hosts(job, hosts.len())
+            .map(|more| {
+                format!(
+                    "{more}
+"
+                )
+            })
+            .unwrap_or_default();
+        Ok(format!(
+            "
 {}
-{more}", shown(&table::render(headings, rows), Colours::Dropped)))
+{more}",
+            shown(&table::render(headings, rows), Colours::Dropped)
+        ))
     }
 }
 

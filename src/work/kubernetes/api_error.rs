@@ -8,8 +8,8 @@ use std::time::Duration;
 pub enum ApiError {
     /// There was no complete answer: no connection, a broken one, or a timeout. The server may have executed
     /// the request.
-    #[error("{0}")]
-    Unreachable(String),
+    #[error(transparent)]
+    Unreachable(Unreachable),
     /// 429 and 5xx: the server, or the kubelet behind it, cannot serve the request now.
     #[error("{message}")]
     Busy {
@@ -38,6 +38,41 @@ pub enum ApiError {
     Rejected(String),
 }
 
+/// There was no complete answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Unreachable {
+    /// Which server, and the cause.
+    pub text: String,
+    /// There was a connection: the server may have executed the request.
+    pub was_connected: bool,
+    /// How long waiting is worth while.
+    pub patience: Patience,
+}
+
+/// How long waiting for an answer is worth while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// Not at all: nothing with this address and authority ever answered, and waiting mends neither.
+    None,
+    /// A little: nothing with them ever answered, but it may be an outage.
+    Short,
+    /// As long as an outage may last: they are right.
+    Outage,
+}
+
+impl From<String> for Unreachable {
+    fn from(text: String) -> Self {
+        Self { text, was_connected: true, patience: Patience::Outage }
+    }
+}
+
+impl From<&str> for Unreachable {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
 impl ApiError {
     /// Classifies an HTTP answer, with the message of its Status object.
     pub fn from_status(code: u16, message: String, retry_after: Option<Duration>) -> Self {
@@ -63,6 +98,34 @@ impl ApiError {
             | Self::NotFound(_)
             | Self::Conflict(_)
             | Self::Rejected(_) => false,
+        }
+    }
+
+    /// Whether the server may have executed the request.
+    pub fn may_have_been_executed(&self) -> bool {
+        match self {
+            Self::Unreachable(error) => error.was_connected,
+            Self::Busy { .. } => true,
+            Self::Unauthorized(_)
+            | Self::Forbidden(_)
+            | Self::Quota(_)
+            | Self::NotFound(_)
+            | Self::Conflict(_)
+            | Self::Rejected(_) => false,
+        }
+    }
+
+    /// How long a request that may succeed later by itself is worth repeating.
+    pub fn patience(&self) -> Patience {
+        match self {
+            Self::Unreachable(error) => error.patience,
+            Self::Busy { .. }
+            | Self::Unauthorized(_)
+            | Self::Forbidden(_)
+            | Self::Quota(_)
+            | Self::NotFound(_)
+            | Self::Conflict(_)
+            | Self::Rejected(_) => Patience::Outage,
         }
     }
 

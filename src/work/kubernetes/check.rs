@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::api::{Answer, Api, HttpApi};
+use super::api::{Answer, Api, HttpApi, ProvenServers};
 use super::executor::{own_credential, parse, read};
 use super::extra::KubeExtra;
 use super::name::Owner;
@@ -54,7 +54,8 @@ async fn try_pod(kind: &KubernetesType) -> Result<(), String> {
 
 async fn missing_rights(kind: &KubernetesType) -> Result<Vec<String>, String> {
     let Some(credential) = own_credential(kind).await? else { return Ok(Vec::new()) };
-    let (api, namespace) = HttpApi::new(&credential, None).await.map_err(|error| error.to_string())?;
+    let made = HttpApi::new(&credential, None, &ProvenServers::default()).await;
+    let (api, namespace) = made.map_err(|error| error.to_string())?;
     let namespace = if kind.namespace.is_empty() { namespace } else { kind.namespace.clone() };
     let mut missing = Vec::new();
     // A pod with TCP brings its output itself. A server that cannot be asked is named below.

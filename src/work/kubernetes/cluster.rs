@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::api::connect::{ConnectError, Credential};
-use super::api::{ANSWER_WITHIN, Api, HttpApi, PodName, Select, no_answer};
+use super::api::{ANSWER_WITHIN, Api, HttpApi, PodName, ProvenServers, Select, no_answer};
 use super::api_error::ApiError;
 use super::environment::Rate;
 use super::name::STORE_LABEL;
@@ -105,6 +105,7 @@ impl std::fmt::Debug for Cluster {
 pub struct Clusters {
     rate: Option<Rate>,
     store: String,
+    proven: ProvenServers,
     /// By the credential's whole text. A plain lock, for single operations.
     known: Mutex<BTreeMap<String, Weak<Cluster>>>,
 }
@@ -112,7 +113,7 @@ pub struct Clusters {
 impl Clusters {
     /// None yet. `store` is the value of [`STORE_LABEL`] that our pods have.
     pub fn new(rate: Option<Rate>, store: String) -> Self {
-        Self { rate, store, known: Mutex::default() }
+        Self { rate, store, proven: ProvenServers::default(), known: Mutex::default() }
     }
 
     /// The cluster of a credential.
@@ -128,7 +129,7 @@ impl Clusters {
         if let Some(cluster) = self.known.lock().get(&key).and_then(Weak::upgrade) {
             return Ok(cluster);
         }
-        let (api, namespace) = HttpApi::new(credential, self.rate).await?;
+        let (api, namespace) = HttpApi::new(credential, self.rate, &self.proven).await?;
         let mut known = self.known.lock();
         known.retain(|_, cluster| cluster.strong_count() > 0);
         // Another unit may have been faster.

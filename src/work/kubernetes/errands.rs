@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::api::Select;
-use super::api_error::ApiError;
+use super::api_error::{ApiError, Patience};
 use super::cluster::Cluster;
 use super::executor::Executor;
 use super::name::{UNIT_LABEL, label_value};
@@ -19,7 +19,10 @@ const ATTEMPTS: usize = 3;
 
 impl From<ApiError> for ClusterError {
     fn from(error: ApiError) -> Self {
-        if error.is_passing() { Self::Passing(error.to_string()) } else { Self::Refused(error.to_string()) }
+        match error.is_passing() && error.patience() != Patience::None {
+            true => Self::Passing(error.to_string()),
+            false => Self::Refused(error.to_string()),
+        }
     }
 }
 

@@ -78,7 +78,7 @@ async fn open_spdy(api: &HttpApi, path: &str) -> Result<Box<dyn StdinStream>, Ap
 
 async fn upgraded(response: Response<Body>) -> Result<Connection, ApiError> {
     let upgraded = hyper::upgrade::on(response).await;
-    upgraded.map(TokioIo::new).map_err(|error| ApiError::Unreachable(chain(&error)))
+    upgraded.map(TokioIo::new).map_err(|error| ApiError::Unreachable(chain(&error).into()))
 }
 
 /// What the Status object at a stream's end says.

@@ -66,7 +66,7 @@ fn message(status: StatusCode, body: &[u8]) -> String {
 async fn bytes(body: Body) -> Result<Vec<u8>, ApiError> {
     match Limited::new(body, MOST).collect().await {
         Ok(collected) => Ok(collected.to_bytes().into()),
-        Err(error) => Err(ApiError::Unreachable(chain(&*error))),
+        Err(error) => Err(ApiError::Unreachable(chain(&*error).into())),
     }
 }
 
@@ -102,7 +102,7 @@ pub(super) fn changes(response: Response<Body>) -> PodChanges {
                     return Err(ApiError::Unreachable("an event of the watch is too long".into()));
                 }
                 Some(Ok(piece)) => held.extend_from_slice(&piece),
-                Some(Err(error)) => return Err(ApiError::Unreachable(chain(&error))),
+                Some(Err(error)) => return Err(ApiError::Unreachable(chain(&error).into())),
                 None => return Ok(None),
             }
         }

@@ -12,6 +12,9 @@ use kube::{Client, Config};
 use serde_json::Value;
 use tower::{BoxError, ServiceBuilder};
 
+use super::proven::ServerKey;
+use super::resolver::Resolver;
+
 /// How long a TCP connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// A connection whose other side does not answer is given up after about a minute.
@@ -50,8 +53,8 @@ pub(super) struct Connected {
     pub(super) client: Client,
     /// The namespace.
     pub(super) namespace: String,
-    /// The host and port of the API server.
-    pub(super) server: (String, u16),
+    /// The API server, and whom it is trusted by.
+    pub(super) server: ServerKey,
 }
 
 /// Makes a client.
@@ -74,7 +77,8 @@ pub(super) async fn client(credential: &Credential) -> Result<Connected, Connect
     let url = &config.cluster_url;
     let usual = if url.scheme_str() == Some("http") { 80 } else { 443 };
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let server = (host, url.port_u16().unwrap_or(usual));
+    let authority = config.root_cert.clone().unwrap_or_default();
+    let server = (host, url.port_u16().unwrap_or(usual), authority);
     Ok(Connected { client, namespace: config.default_namespace, server })
 }
 
@@ -83,7 +87,7 @@ fn build(config: &Config) -> Result<Client, BoxError> {
         let scheme = proxy.scheme_str().unwrap_or("none");
         return Err(format!("proxy-url is not supported (its scheme is {scheme})").into());
     }
-    let mut tcp = HttpConnector::new();
+    let mut tcp = HttpConnector::new_with_resolver(Resolver);
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_WITHIN));

@@ -13,13 +13,15 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::connect::{ConnectError, Connected, Credential, chain};
+use super::failure::NoAnswer;
+use super::proven::{ProvenServers, Server};
 use super::rate::RateLimit;
 use super::rights::{self, Rights};
 use super::{
     ANSWER_WITHIN, Answer, Api, LogStream, PodChanges, PodList, PodName, Select, StdinStream, attach, body,
-    connect, no_answer,
+    connect, no_answer, unanswered,
 };
-use crate::work::kubernetes::api_error::ApiError;
+use crate::work::kubernetes::api_error::{ApiError, Patience, Unreachable};
 use crate::work::kubernetes::environment::Rate;
 use crate::work::kubernetes::pod::WORKER;
 use crate::work::kubernetes::waiting::joined;
@@ -33,7 +35,7 @@ const PAGE: u32 = 500;
 #[derive(Clone)]
 pub struct HttpApi {
     client: Client,
-    server: (String, u16),
+    server: Arc<Server>,
     limit: Option<Arc<RateLimit>>,
     rights: Arc<Rights>,
     /// WebSockets were refused here, and SPDY was not.
@@ -45,8 +47,13 @@ impl HttpApi {
     ///
     /// # Errors
     /// [`ConnectError`]: the credential cannot be used. Nothing was sent yet.
-    pub async fn new(credential: &Credential, rate: Option<Rate>) -> Result<(Self, String), ConnectError> {
+    pub async fn new(
+        credential: &Credential,
+        rate: Option<Rate>,
+        proven: &ProvenServers,
+    ) -> Result<(Self, String), ConnectError> {
         let Connected { client, namespace, server } = connect::client(credential).await?;
+        let server = proven.server(server);
         let limit = rate.map(|rate| Arc::new(RateLimit::new(rate)));
         Ok((Self { client, server, limit, rights: Arc::default(), uses_spdy: Arc::default() }, namespace))
     }
@@ -59,14 +66,29 @@ impl HttpApi {
         let right = rights::needed(&request);
         let error = match timeout(ANSWER_WITHIN, self.client.send(request)).await {
             Ok(Ok(mut response)) => {
+                self.server.note_answer();
                 self.rights.note_answer(right, &mut response);
                 return Ok(response);
             }
-            Ok(Err(error)) => ApiError::Unreachable(chain(&error)),
-            Err(_) => no_answer(),
+            Ok(Err(error)) => self.unreachable(NoAnswer::of(&error), &chain(&error)),
+            Err(_) => {
+                let failure = NoAnswer { was_connected: true, is_misdirected: false };
+                self.unreachable(failure, &unanswered())
+            }
         };
         self.rights.note_failure();
         Err(error)
+    }
+
+    fn unreachable(&self, failure: NoAnswer, why: &str) -> ApiError {
+        let (host, port) = self.server.address();
+        let patience = match failure.is_misdirected {
+            _ if self.server.is_proven() => Patience::Outage,
+            true => Patience::None,
+            false => Patience::Short,
+        };
+        let text = format!("API server {host}:{port}: {why}");
+        ApiError::Unreachable(Unreachable { text, was_connected: failure.was_connected, patience })
     }
 
     async fn json(&self, request: Request<Body>) -> Result<Value, ApiError> {
@@ -202,7 +224,8 @@ impl Api for HttpApi {
     }
 
     fn server(&self) -> (String, u16) {
-        self.server.clone()
+        let (host, port) = self.server.address();
+        (host.to_owned(), port)
     }
 }
 

@@ -3,14 +3,18 @@
 //! retried here.
 //!
 //! - `connect`: a client for a credential. `rate`: how many requests it may make. `rights`: which refusals pass.
+//! - `resolver`, `proven` and `failure`: why there is no answer, and which servers have answered before.
 //! - `http`: the requests. `body`: reading their answers.
 //! - `attach`, `websocket`, `spdy`: sending stdin.
 
 mod attach;
 mod body;
 pub mod connect;
+mod failure;
 mod http;
+mod proven;
 mod rate;
+mod resolver;
 mod rights;
 pub mod spdy;
 mod websocket;
@@ -27,6 +31,7 @@ use tokio::fs::File;
 use tokio::sync::oneshot;
 
 pub use self::http::HttpApi;
+pub use self::proven::ProvenServers;
 use super::api_error::ApiError;
 
 /// How long an answer, or the beginning of a stream, may take.
@@ -41,7 +46,11 @@ pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send>>;
 
 /// The error of a request that was not answered in time.
 pub fn no_answer() -> ApiError {
-    ApiError::Unreachable(format!("no answer within {} s", ANSWER_WITHIN.as_secs()))
+    ApiError::Unreachable(unanswered().into())
+}
+
+fn unanswered() -> String {
+    format!("no answer within {} s", ANSWER_WITHIN.as_secs())
 }
 
 /// Bytes of a log as they come. An error means that the stream broke off; without one it ended in order, which it says as

@@ -247,6 +247,11 @@ impl Driver {
             match output {
                 MachineOutput::Status(change) => self.record(change),
                 MachineOutput::Request(request) => self.ask(request),
+                MachineOutput::Waits(why) => {
+                    let dir = self.unit.dir();
+                    let unit = dir.file_name().unwrap_or_default().display();
+                    tracing::warn!(%unit, pod = self.pod.pod_name, why, "a unit waits for its API server");
+                }
                 MachineOutput::ReleasePending(why) => self.waiting.answer_releases(&Removed::Pending(why)),
                 MachineOutput::Released { is_gone } => {
                     self.waiting.is_released = true;

@@ -14,6 +14,8 @@ use crate::work::kubernetes::watch::WatchNews;
 /// What comes of a request.
 pub(super) enum News {
     Created(Result<Value, ApiError>),
+    /// The pod was not asked for.
+    NotSent(ApiError),
     Got(Result<Value, ApiError>),
     /// The pod was looked at because the watch has lost it.
     LookedAt(Result<Value, ApiError>),
@@ -36,22 +38,26 @@ impl Driver {
                 self.follow();
                 let Some(template) = &self.template else {
                     let gone = ApiError::Rejected("its definition cannot be used any more".into());
-                    return self.machine.handle_created(now(), Err(gone));
+                    return self.machine.handle_not_sent(now(), gone);
                 };
                 let answer = api.create(template.namespace(), &template.named(&name));
-                let answer = after(self.check_server(), answer);
+                let check = self.check_server();
                 let (permit, mut unwanted) = (self.unit.may_act(), self.is_unwanted.subscribe());
                 let cancelled = async move { drop(unwanted.wait_for(|is_unwanted| *is_unwanted).await) };
+                let may_be_sent = async move {
+                    permit.await;
+                    check.await
+                };
                 self.requests.spawn(async move {
-                    tokio::select! {
+                    let may_be_sent = tokio::select! {
                         biased;
-                        () = permit => {}
-                        () = cancelled => {
-                            let never = ApiError::Rejected("the unit was cancelled before".into());
-                            return News::Created(Err(never));
-                        }
+                        may_be_sent = may_be_sent => may_be_sent,
+                        () = cancelled => Err(ApiError::Rejected("the unit was cancelled before".into())),
+                    };
+                    match may_be_sent {
+                        Ok(()) => News::Created(answer.await),
+                        Err(error) => News::NotSent(error),
                     }
-                    News::Created(answer.await)
                 });
             }
             // The pod is somebody else's, and was never seen: nothing has asked what server this is.
@@ -125,6 +131,7 @@ impl Driver {
         let now = now();
         match news {
             News::Created(answer) => self.machine.handle_created(now, seen(answer)),
+            News::NotSent(error) => self.machine.handle_not_sent(now, error),
             News::Got(answer) => self.machine.handle_pod(now, seen(answer)),
             News::LookedAt(answer) => self.on_looked_at(answer),
             News::Attached(number, _) | News::StdinEnded(number, _) if number != self.attach.number => {}

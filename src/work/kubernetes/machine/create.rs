@@ -4,8 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ApiRequest, BackOff, LONGEST_PAUSE, Machine, Timer};
-use crate::work::kubernetes::api_error::ApiError;
+use super::{ApiRequest, BackOff, LONGEST_PAUSE, Machine, MachineOutput, Timer};
+use crate::duration;
+use crate::work::kubernetes::api_error::{ApiError, Patience};
 use crate::work::kubernetes::name::pod_name;
 use crate::work::kubernetes::options::StreamMethod;
 use crate::work::kubernetes::pod_status::PodSeen;
@@ -13,6 +14,8 @@ use crate::work::unit::State;
 
 /// How long the API server may still execute a request whose answer was lost: its own request timeout.
 const IN_FLIGHT: Duration = Duration::from_secs(60);
+/// How long a server is waited for whose address and authority nothing has proved yet: one that restarts is back by then.
+pub(super) const UNPROVEN_FOR: Duration = Duration::from_secs(60);
 
 /// The progress of the pod's creation.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ pub(super) struct Create {
     in_doubt_until: Option<Instant>,
     /// Why the last attempt failed.
     last_error: Option<String>,
+    /// Since when there is no answer of a server whose address and authority nothing has proved yet.
+    unproven_since: Option<Instant>,
     /// We may have created a pod of that name.
     may_exist: bool,
     /// A pod that the watch showed before the answer arrived.
@@ -56,6 +61,7 @@ impl Create {
             pauses,
             in_doubt_until: None,
             last_error: None,
+            unproven_since: None,
             may_exist,
             early: None,
         }
@@ -161,16 +167,20 @@ impl Machine {
     }
 
     pub(super) fn create_again(&mut self, _now: Instant) {
+        if self.record.pod_name.is_empty() {
+            self.choose_name();
+        }
         self.ask_create();
     }
 
-    pub(super) fn on_created(&mut self, now: Instant, answer: Result<PodSeen, ApiError>) {
+    /// `was_sent` says whether the request got as far as the server, at least perhaps.
+    pub(super) fn on_created(&mut self, now: Instant, answer: Result<PodSeen, ApiError>, was_sent: bool) {
         if self.create.step != CreateStep::Asked {
             return;
         }
         match &answer {
             Ok(_) | Err(ApiError::Conflict(_)) => self.create.may_exist = true,
-            Err(error) if error.is_passing() => {
+            Err(error) if was_sent && error.may_have_been_executed() => {
                 self.create.may_exist = true;
                 self.create.in_doubt_until = Some(now + IN_FLIGHT);
             }
@@ -189,19 +199,49 @@ impl Machine {
             Err(ApiError::Quota(message)) if self.settings.quota_retry => {
                 self.pause_create(now, message, None)
             }
-            Err(error) if error.is_passing() => {
-                let after = error.retry_after();
-                self.pause_create(now, error.to_string(), after);
-            }
             Err(error) => {
-                self.create.step = CreateStep::Idle;
                 if !self.create.may_exist {
                     // That pod never existed.
                     self.record.pod_name.clear();
                 }
-                self.fail(now, format!("Error creating pod: {error}"));
+                match self.hopeless(now, &error) {
+                    Some(cause) => {
+                        self.create.step = CreateStep::Idle;
+                        self.fail(now, format!("Error creating pod: {cause}"));
+                    }
+                    None => {
+                        let after = error.retry_after();
+                        self.pause_create(now, error.to_string(), after);
+                        if !self.create.may_exist {
+                            self.record_status();
+                        }
+                    }
+                }
             }
         }
+    }
+
+    /// The cause to end with if a request that failed before there is a pod is not worth repeating.
+    fn hopeless(&mut self, now: Instant, error: &ApiError) -> Option<String> {
+        if !error.is_passing() {
+            return Some(error.to_string());
+        }
+        match error.patience() {
+            Patience::None => Some(error.to_string()),
+            Patience::Short if now >= *self.create.unproven_since.get_or_insert(now) + UNPROVEN_FOR => {
+                Some(format!("{error} (for {} now)", duration::print(UNPROVEN_FOR)))
+            }
+            Patience::Short => None,
+            Patience::Outage => {
+                self.create.unproven_since = None;
+                None
+            }
+        }
+    }
+
+    /// A pause that does not go beyond the time for which an unproven server is waited for.
+    pub(super) fn pause_until(&self, at: Instant) -> Instant {
+        self.create.unproven_since.map_or(at, |since| at.min(since + UNPROVEN_FOR))
     }
 
     /// The watch shows the pod before the create is answered. While an answer is pending it counts, since the
@@ -221,7 +261,10 @@ impl Machine {
     fn pause_create(&mut self, now: Instant, why: String, after: Option<Duration>) {
         self.create.step = CreateStep::Paused;
         let pause = self.create.pauses.next(&mut self.random).max(after.unwrap_or_default());
-        self.timers.set(Timer::Create, now + pause);
+        self.timers.set(Timer::Create, self.pause_until(now + pause));
+        if self.create.last_error.is_none() {
+            self.outputs.push_back(MachineOutput::Waits(why.clone()));
+        }
         self.set(State::Pending, format!("Connecting to Kubernetes: {why}"));
         self.create.last_error = Some(why);
     }
@@ -239,7 +282,7 @@ impl Machine {
         self.timers.stop(Timer::Create);
         self.create.step = CreateStep::Done;
         self.create.may_exist = true;
-        self.create.last_error = None;
+        (self.create.last_error, self.create.unproven_since) = (None, None);
         self.record.pod_uid.clone_from(&pod.uid);
         self.removal.pod_exists();
         if self.state == State::Pending && !self.record.stdin_begun {
@@ -253,8 +296,15 @@ impl Machine {
     }
 
     pub(super) fn on_pod_for_create(&mut self, now: Instant, answer: Result<PodSeen, ApiError>) {
+        // A pod that was there once proves its server.
+        let is_new = self.record.pod_uid.is_empty() && !self.has_run;
         match (self.create.step, answer) {
-            (_, Err(error)) if error.is_passing() => self.retry_get_pod(now, &error),
+            (_, Err(error)) if error.is_passing() => {
+                match is_new.then(|| self.hopeless(now, &error)).flatten() {
+                    Some(cause) => self.fail_to_get(now, &cause),
+                    None => self.retry_get_pod(now, &error),
+                }
+            }
             (CreateStep::Resuming, Err(error @ ApiError::Unauthorized(_))) => self.retry_get_pod(now, &error),
             (CreateStep::Checking, Ok(pod)) if pod.owner.as_ref() == Some(&self.settings.owner) => {
                 self.created(now, pod)
@@ -279,16 +329,18 @@ impl Machine {
                 self.create.step = CreateStep::Done;
                 self.pod_gone(now);
             }
-            (_, Err(error)) => {
-                let place = self.pod_path();
-                self.create.step = CreateStep::Idle;
-                self.fail(now, format!("Error getting pod {place}. Error: {error}"));
-            }
+            (_, Err(error)) => self.fail_to_get(now, &error.to_string()),
             // No get is under way in these steps.
             (CreateStep::Idle | CreateStep::Asked | CreateStep::Paused | CreateStep::Done, Ok(pod)) => {
                 self.observe(now, pod)
             }
         }
+    }
+
+    fn fail_to_get(&mut self, now: Instant, cause: &str) {
+        let place = self.pod_path();
+        self.create.step = CreateStep::Idle;
+        self.fail(now, format!("Error getting pod {place}. Error: {cause}"));
     }
 
     fn adopt(&mut self, now: Instant, pod: PodSeen) {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ApiRequest, Machine, Timer};
+use super::{ApiRequest, Machine, MachineOutput, Timer};
 use crate::duration;
 use crate::work::kubernetes::options::StreamMethod;
 use crate::work::kubernetes::pod_status::{Container, PodPhase, Terminated};
@@ -51,7 +51,11 @@ impl Machine {
             OutageOf::Attach => &mut self.outages.attach,
             OutageOf::Log => &mut self.outages.log,
         };
-        let since = slot.as_ref().map_or(now, |outage| outage.since);
+        let since = slot.as_ref().map(|outage| outage.since);
+        if since.is_none() {
+            self.outputs.push_back(MachineOutput::Waits(text.clone()));
+        }
+        let since = since.unwrap_or(now);
         *slot = Some(Outage { since, text });
         self.review_outages();
     }

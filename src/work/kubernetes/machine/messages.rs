@@ -78,6 +78,8 @@ pub enum MachineOutput {
     Status(StatusChange),
     /// Send this to the API server.
     Request(ApiRequest),
+    /// The unit waits for its API server from now on, for this reason: the log is to have it.
+    Waits(String),
     /// The pod of a released unit is not deleted yet, for this reason; the deletion is retried.
     ReleasePending(String),
     /// A released unit needs nothing more. Its pod is gone, unless it could not be reached.

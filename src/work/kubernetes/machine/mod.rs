@@ -185,7 +185,12 @@ impl Machine {
 
     /// The answer to [`ApiRequest::Create`].
     pub fn handle_created(&mut self, now: Instant, answer: Result<PodSeen, ApiError>) {
-        self.on_created(now, answer);
+        self.on_created(now, answer, true);
+    }
+
+    /// [`ApiRequest::Create`] was not sent, for this reason.
+    pub fn handle_not_sent(&mut self, now: Instant, why: ApiError) {
+        self.on_created(now, Err(why), false);
     }
 
     /// The answer to [`ApiRequest::GetPod`].
@@ -377,7 +382,7 @@ impl Machine {
         let text = format!("Error getting pod {}. Error: {error}", self.pod_path());
         self.note_outage(now, end::OutageOf::Get, text);
         let pause = self.get_pauses.next(&mut self.random).max(error.retry_after().unwrap_or_default());
-        self.timers.set(Timer::Get, now + pause);
+        self.timers.set(Timer::Get, self.pause_until(now + pause));
     }
 
     /// The pod's namespace and name for messages.

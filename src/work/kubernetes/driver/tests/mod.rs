@@ -1,6 +1,7 @@
 //! Units against a scripted API server, over real sockets: the rows of what receptor gets wrong that need a wire. What
 //! is decided is tested with the machine.
 
+mod reaching;
 #[allow(dead_code, reason = "`tests/work` uses the rest")]
 mod server;
 
@@ -13,8 +14,8 @@ use tokio::sync::{oneshot, watch};
 
 use self::server::{Fault, Server};
 use super::*;
-use crate::work::kubernetes::api::HttpApi;
 use crate::work::kubernetes::api::connect::Credential;
+use crate::work::kubernetes::api::{HttpApi, ProvenServers};
 use crate::work::kubernetes::extra::KubeExtra;
 use crate::work::kubernetes::name::Owner;
 use crate::work::kubernetes::options::StreamMethod;
@@ -101,7 +102,8 @@ fn settings(files: &Files) -> UnitSettings {
 }
 
 async fn cluster(server: &Server) -> Arc<Cluster> {
-    let (api, namespace) = HttpApi::new(&Credential::Kubeconfig(server.kubeconfig()), None).await.unwrap();
+    let credential = Credential::Kubeconfig(server.kubeconfig());
+    let (api, namespace) = HttpApi::new(&credential, None, &ProvenServers::default()).await.unwrap();
     Cluster::new(Arc::new(api), namespace, "store".into())
 }
 

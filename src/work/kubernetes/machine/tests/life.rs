@@ -1,6 +1,7 @@
 //! From submission until `worker` runs.
 
 use super::*;
+use crate::work::kubernetes::api_error::{Patience, Unreachable};
 
 #[test]
 fn a_job_from_its_submission_to_its_release() {
@@ -383,4 +384,64 @@ fn a_pod_that_runs_already_is_followed_from_its_logs_beginning() {
         rig.last_said(),
         (State::Failed, "Error getting pod ns/theirs. Error: pods \"theirs\" not found")
     );
+}
+
+/// No connection to a server that may be the wrong one.
+fn unconnected(patience: Patience) -> ApiError {
+    let text = "API server 10.0.0.1:6443: Connection refused".to_owned();
+    ApiError::Unreachable(Unreachable { text, was_connected: false, patience })
+}
+
+#[test]
+fn a_wrong_address_or_authority_fails_at_once_and_an_unproven_one_after_a_minute() {
+    let mut rig = Rig::new(settings());
+    rig.asks();
+    rig.unit.handle_not_sent(rig.now, unconnected(Patience::None));
+    assert_eq!(rig.asks(), [], "there is no pod");
+    assert!(rig.unit.is_idle() && rig.unit.record.pod_name.is_empty());
+    let detail = "Error creating pod: API server 10.0.0.1:6443: Connection refused";
+    assert_eq!(rig.last_said(), (State::Failed, detail));
+
+    let (mut rig, begun) = (Rig::new(settings()), Instant::now());
+    rig.now = begun;
+    rig.asks();
+    let mut names = std::collections::BTreeSet::new();
+    while rig.unit.state() == State::Pending {
+        rig.unit.handle_not_sent(rig.now, unconnected(Patience::Short));
+        if rig.unit.state() == State::Pending {
+            assert_eq!(rig.wake(), Timer::Create);
+            let ApiRequest::Create(name) = rig.asks_one() else { panic!("no create") };
+            names.insert(name);
+        }
+    }
+    assert_eq!(rig.now - begun, Duration::from_secs(60));
+    assert!(names.len() > 3, "none of those pods exists");
+    rig.asks();
+    assert_eq!(rig.last_said(), (State::Failed, format!("{detail} (for 1m0s now)").as_str()));
+}
+
+#[test]
+fn an_outage_of_a_server_that_has_answered_is_waited_for() {
+    let mut rig = Rig::new(settings());
+    rig.asks();
+    for _ in 0..20 {
+        rig.unit.handle_not_sent(rig.now, unconnected(Patience::Outage));
+        assert_eq!(rig.wake(), Timer::Create);
+        rig.asks_one();
+    }
+    assert_eq!(rig.unit.state(), State::Pending);
+}
+
+#[test]
+fn what_a_unit_waits_for_is_told_once_when_the_waiting_begins() {
+    let mut rig = Rig::new(settings());
+    rig.asks();
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        rig.unit.handle_not_sent(rig.now, unconnected(Patience::Short));
+        told.extend(std::iter::from_fn(|| rig.unit.poll_output()));
+        rig.wake();
+    }
+    told.retain(|output| matches!(output, MachineOutput::Waits(_)));
+    assert_eq!(told, [MachineOutput::Waits("API server 10.0.0.1:6443: Connection refused".into())]);
 }

@@ -106,6 +106,7 @@ impl Rig {
                     }
                     self.said.push((change.state, change.detail));
                 }
+                MachineOutput::Waits(_) => {}
                 MachineOutput::Released { .. } | MachineOutput::ReleasePending(_) => {
                     panic!("{output:?} was not asked for")
                 }

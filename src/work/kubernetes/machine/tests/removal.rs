@@ -1,10 +1,11 @@
 //! Cancel and release leave no pod behind.
 
 use super::*;
+use crate::work::kubernetes::api_error::{Patience, Unreachable};
 
 fn released(rig: &mut Rig) -> Vec<MachineOutput> {
     std::iter::from_fn(|| rig.unit.poll_output())
-        .filter(|output| !matches!(output, MachineOutput::Status(_)))
+        .filter(|output| !matches!(output, MachineOutput::Status(_) | MachineOutput::Waits(_)))
         .collect()
 }
 
@@ -74,6 +75,39 @@ fn a_create_in_doubt_is_watched() {
     rig.unit.handle_pod(rig.now, Ok(pod));
     assert_eq!(released(&mut rig), [MachineOutput::Request(ApiRequest::Delete("u1".into()))]);
     rig.unit.handle_deleted(rig.now, Ok(()));
+    assert_eq!(released(&mut rig), [MachineOutput::Released { is_gone: true }]);
+}
+
+#[test]
+fn a_unit_that_sent_no_create_is_released_at_once() {
+    let refused = || {
+        ApiError::Unreachable(Unreachable {
+            text: "refused".into(),
+            was_connected: false,
+            patience: Patience::Outage,
+        })
+    };
+    // Before the check of the server is answered, and after it.
+    for is_answered in [false, true] {
+        let mut rig = Rig::new(settings());
+        rig.asks();
+        if is_answered {
+            rig.unit.handle_not_sent(rig.now, refused());
+            rig.asks();
+        }
+        rig.unit.handle_release(rig.now, rig.now + week(), false);
+        if !is_answered {
+            assert_eq!(released(&mut rig), []);
+            rig.unit.handle_not_sent(rig.now, ApiError::Rejected("the unit was cancelled before".into()));
+        }
+        assert_eq!(released(&mut rig), [MachineOutput::Released { is_gone: true }]);
+    }
+    // A busy server has executed none either, if it was not the create that it refused.
+    let mut rig = Rig::new(settings());
+    rig.asks();
+    rig.unit.handle_not_sent(rig.now, busy());
+    rig.asks();
+    rig.unit.handle_release(rig.now, rig.now + week(), false);
     assert_eq!(released(&mut rig), [MachineOutput::Released { is_gone: true }]);
 }
 

@@ -159,7 +159,7 @@ impl World {
             match output {
                 MachineOutput::Status(change) => self.check(change),
                 MachineOutput::Request(request) => self.request(request),
-                MachineOutput::ReleasePending(_) => {}
+                MachineOutput::ReleasePending(_) | MachineOutput::Waits(_) => {}
                 MachineOutput::Released { is_gone } => self.released = Some(is_gone),
             }
         }

@@ -1,0 +1,74 @@
+//! Which API servers have answered since the daemon started, each by its address and the authority that it was trusted by:
+//! where one has, both are right, and what fails now is an outage. Where none has, they may be wrong.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+/// Most that are remembered: submissions bring addresses and authorities.
+const MOST: usize = 4_096;
+
+/// A server's host and port, and the certificates of its authority.
+pub(super) type ServerKey = (String, u16, Vec<Vec<u8>>);
+
+/// The servers that have answered. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct ProvenServers(Arc<Mutex<BTreeSet<ServerKey>>>);
+
+/// One server, as one client sees it.
+#[derive(Debug)]
+pub(super) struct Server {
+    key: ServerKey,
+    all: ProvenServers,
+    /// This client has had an answer: it need not look again.
+    has_answered: AtomicBool,
+}
+
+impl ProvenServers {
+    pub(super) fn server(&self, key: ServerKey) -> Arc<Server> {
+        Arc::new(Server { key, all: self.clone(), has_answered: AtomicBool::new(false) })
+    }
+}
+
+impl Server {
+    /// It has answered.
+    pub(super) fn note_answer(&self) {
+        if self.has_answered.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut all = self.all.0.lock();
+        if all.len() >= MOST {
+            // Those in use come back with their next answer.
+            all.clear();
+        }
+        all.insert(self.key.clone());
+    }
+
+    /// Whether it has ever answered, to any client that trusts the same authority.
+    pub(super) fn is_proven(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed) || self.all.0.lock().contains(&self.key)
+    }
+
+    /// Its host and port.
+    pub(super) fn address(&self) -> (&str, u16) {
+        (&self.key.0, self.key.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_proves_address_and_authority_together() {
+        let all = ProvenServers::default();
+        let key = |host: &str, authority: u8| (host.to_owned(), 6443, vec![vec![authority]]);
+        let server = all.server(key("a", 1));
+        assert!(!server.is_proven());
+        server.note_answer();
+        assert!(server.is_proven() && all.server(key("a", 1)).is_proven());
+        assert!(!all.server(key("a", 2)).is_proven() && !all.server(key("b", 1)).is_proven());
+    }
+}
