@@ -23,6 +23,7 @@ use crate::config::{
     self, ADVICE, Component, Config, ControlListener, Environment, HostPort, Invocation, Link,
 };
 use crate::os::address::{bind, open_first};
+use crate::os::container;
 use crate::work::limits::Limits;
 
 /// The rest of the arguments, if they ask for a check.
@@ -280,6 +281,7 @@ impl Findings {
         let own = rustix::process::geteuid().as_raw();
         if let Ok(found) = std::fs::metadata(path)
             && found.uid() != own
+            && !(found.uid() == 0 && container::is_entered() && container::is_volume(path))
         {
             self.add(WHAT, format!("{} belongs to user {}, not to {own}", path.display(), found.uid()));
         }

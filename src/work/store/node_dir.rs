@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::disk::open_file;
 use super::recover;
+use crate::os::container;
 use crate::wire::NodeId;
 use crate::work::OpenError;
 
@@ -21,6 +22,8 @@ const LOCK: &str = ".lock";
 /// How long a daemon waits for one that is still ending, and between looks.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
+/// Permission bits that only the owner of a directory of ours may have.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// A node's directory, which this daemon has to itself for as long as this exists.
 #[derive(Debug)]
@@ -105,10 +108,51 @@ pub(super) fn node_directory(data_dir: &Path, node: &NodeId) -> Result<PathBuf, 
         path: data_dir.to_owned(),
         source,
     })?;
-    own_directory(data_dir)?;
     let root = data_dir.join(name);
+    match own_directory(data_dir) {
+        Ok(()) => {}
+        Err(error) => make_safe(data_dir, &root, error)?,
+    }
     own_directory(&root)?;
     Ok(root)
+}
+
+/// In a container, what is mounted or made for this node may be writable by others: the container is the border there.
+/// A directory of ours is closed to them; a volume of root's, which we cannot change, keeps a closed directory of ours.
+///
+/// # Errors
+/// The one that was found, where none of that applies.
+fn make_safe(data_dir: &Path, root: &Path, found: OpenError) -> Result<(), OpenError> {
+    if !container::is_entered() {
+        return Err(found);
+    }
+    let is_volume = || container::is_volume(data_dir);
+    match found {
+        OpenError::WritableByOthers { mode, .. } if is_empty(data_dir) || is_volume() => {
+            let closed = fs::Permissions::from_mode(mode & !OTHERS_WRITE);
+            fs::set_permissions(data_dir, closed).map_err(|source| OpenError::Io {
+                what: "close to others",
+                path: data_dir.to_owned(),
+                source,
+            })?;
+            tracing::info!(path = %data_dir.display(), "the data directory was writable by others, and is so no more");
+            Ok(())
+        }
+        OpenError::ForeignOwner { owner: 0, .. } if is_volume() => {
+            if fs::symlink_metadata(root).is_err() {
+                tracing::info!(
+                    path = %root.display(),
+                    "the data directory is a volume that others may write to: this node makes a directory of its own in it"
+                );
+            }
+            Ok(())
+        }
+        found => Err(found),
+    }
+}
+
+fn is_empty(directory: &Path) -> bool {
+    fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 /// Makes a directory that only we can enter, or checks that one which exists is ours alone to write.
@@ -137,7 +181,7 @@ pub(super) fn check_ours(path: &Path, found: &fs::Metadata) -> Result<(), OpenEr
     if found.uid() != user {
         return Err(OpenError::ForeignOwner { path: path.to_owned(), owner: found.uid(), user });
     }
-    if mode & 0o022 != 0 {
+    if mode & OTHERS_WRITE != 0 {
         return Err(OpenError::WritableByOthers { path: path.to_owned(), mode });
     }
     Ok(())
