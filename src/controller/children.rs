@@ -31,7 +31,7 @@ pub struct RegistryChildren(pub Registry);
 
 impl RegistryChildren {
     async fn submit(&self, request: ChildRequest, input: ChildInput) -> Result<(), WorkError> {
-        let ChildRequest { unit, node, work_type, params, signed, tls, ttl, pod } = request;
+        let ChildRequest { unit, node, work_type, params, signed, tls, ttl, max_stdout, pod } = request;
         let params = match pod {
             Some(pod) => pod.place.params,
             None => BTreeMap::from([(PARAMS.to_owned(), params)]),
@@ -46,7 +46,7 @@ impl RegistryChildren {
             unit_id: Some(unit),
             ..SubmitRequest::default()
         };
-        let mut submission = self.0.submit_child(request).await?;
+        let mut submission = self.0.submit_child(request, max_stdout).await?;
         let sent = async {
             if !input.head.is_empty() {
                 submission.write(&input.head).await?;
@@ -121,10 +121,11 @@ impl Children for RegistryChildren {
             if request.pod.is_some() {
                 return self.adopt_pod(&request).await.map(|adopted| adopted.is_some());
             }
-            let ChildRequest { unit, node, work_type, params, signed, tls, ttl: _, pod: _ } = request;
+            let ChildRequest { unit, node, work_type, params, signed, tls, ttl: _, max_stdout, pod: _ } =
+                request;
             let (node, params) = (node.to_string(), BTreeMap::from([(PARAMS.to_owned(), params)]));
             let request = AdoptRequest { node, unit, tls_client: tls, sign_work: signed, signature: None };
-            let adopted = self.0.adopt_child(request, &work_type, params).await;
+            let adopted = self.0.adopt_child(request, &work_type, params, max_stdout).await;
             adopted.map(|_| true).map_err(|error| error.to_string())
         })
     }

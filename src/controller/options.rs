@@ -117,6 +117,8 @@ pub struct Bounds {
     pub max_pending: u32,
     /// Most bytes of a payload.
     pub max_payload: u64,
+    /// Most bytes that a job may print.
+    pub job_output: u64,
     /// How long a payload is kept after its job's end.
     pub payload_retention: Duration,
     /// How long an output is kept.

@@ -47,6 +47,15 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// The bound on the output of a unit that has one of its own, or none: the lower of the two.
+    pub(crate) fn output(&self, own: Option<&OutputBound>) -> Option<(OutputBound, WhenFull)> {
+        let of_type = self.max_stdout.map(|MaxStdout { bytes, when_full }| {
+            (OutputBound { bytes, setting: MAX_STDOUT.into() }, when_full)
+        });
+        let own = own.map(|own| (own.clone(), WhenFull::Fail));
+        of_type.into_iter().chain(own).min_by_key(|(bound, _)| bound.bytes)
+    }
+
     /// The bounds that only a control group can keep, by name.
     pub fn of_group(&self) -> Vec<&'static str> {
         let given = [
@@ -58,7 +67,32 @@ impl Limits {
     }
 }
 
-/// A bound on a unit's output.
+/// The setting of [`Limits::max_stdout`].
+const MAX_STDOUT: &str = "maxstdout";
+
+/// A bound that one unit has on its output from the moment it is made, wherever it runs. With more it fails.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct OutputBound {
+    /// Bytes.
+    pub bytes: u64,
+    /// What set it, for the unit's Detail.
+    pub setting: Box<str>,
+}
+
+impl OutputBound {
+    /// Why a unit that printed more was ended.
+    pub(crate) fn exceeded(&self) -> String {
+        format!("it wrote more than {} bytes ({})", self.bytes, self.setting)
+    }
+
+    /// How much of a piece may be kept behind the first `size` bytes.
+    pub(crate) fn room_for(&self, piece: usize, size: u64) -> usize {
+        usize::try_from(self.bytes.saturating_sub(size)).unwrap_or(usize::MAX).min(piece)
+    }
+}
+
+/// A bound on the output of a type's units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaxStdout {
     /// Bytes.

@@ -317,7 +317,8 @@ impl Pods {
         let has_stdin = self.units.store().blocking(move || dir.payload_size() > 0).await;
         let (store, gate) = (self.units.store().clone(), self.gate.clone());
         let files = Arc::new(Files { entry: entry.clone(), store, gate });
-        let unit = PodUnit { id: entry.id.as_str(), kind: &kind, extra, has_stdin, files };
+        let max_stdout = status.max_stdout.as_deref();
+        let unit = PodUnit { id: entry.id.as_str(), kind: &kind, extra, has_stdin, max_stdout, files };
         act(unit, &status).await
     }
 

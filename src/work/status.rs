@@ -13,6 +13,7 @@ use super::asked::{self, Asked};
 use super::caller::{self, Submitter};
 use super::jobs::{CONTROLLER, JobExtra};
 use super::kubernetes::extra::KubeExtra;
+use super::limits::OutputBound;
 use super::unit::{Life, State};
 use crate::rpc::UnitReport;
 
@@ -36,6 +37,8 @@ pub struct Status {
     pub exit_code: Option<i32>,
     /// Its type verified signatures when it was submitted: it needs one whatever becomes of the type.
     pub verify_signature: bool,
+    /// How much it may print, if that is bounded beside the limits of its type.
+    pub max_stdout: Option<Box<OutputBound>>,
 }
 
 /// ExtraData by kind.
@@ -102,6 +105,9 @@ pub struct RemoteExtra {
     /// Its node remembers that it was released there.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub was_released: bool,
+    /// Why this node ends it, if so. No more of its output is taken.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub stopped: Box<str>,
     /// Fields of newer nodes, kept.
     #[serde(flatten)]
     pub rest: Rest,
@@ -218,6 +224,8 @@ struct Raw<E> {
     asked: Option<Asked>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     verify_signature: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_stdout: Option<Box<OutputBound>>,
 }
 
 /// A status file that cannot be read as one.
@@ -234,7 +242,7 @@ pub enum BadStatus {
 impl Status {
     /// A unit that has just been made.
     pub fn new(work_type: impl Into<String>, extra: Extra) -> Self {
-        let (submitter, asked, exit_code, verify_signature) = (None, None, None, false);
+        let (submitter, asked, exit_code, verify_signature, max_stdout) = (None, None, None, false, None);
         Self {
             life: Life::new(),
             work_type: work_type.into(),
@@ -243,6 +251,7 @@ impl Status {
             asked,
             exit_code,
             verify_signature,
+            max_stdout,
         }
     }
 
@@ -257,8 +266,8 @@ impl Status {
         let mut life = Life::read(state, raw.detail, stdout_size);
         life.awaits_payload |= raw.payload_awaited && state == State::Pending;
         let extra = Extra::parse(&raw.work_type, raw.extra_data.as_deref())?;
-        let Raw { work_type, submitter, asked, exit_code, verify_signature, .. } = raw;
-        Ok(Self { life, work_type, extra, submitter, asked, exit_code, verify_signature })
+        let Raw { work_type, submitter, asked, exit_code, verify_signature, max_stdout, .. } = raw;
+        Ok(Self { life, work_type, extra, submitter, asked, exit_code, verify_signature, max_stdout })
     }
 
     /// The file's content: one line of JSON.
@@ -274,6 +283,7 @@ impl Status {
             submitter: self.submitter,
             asked: self.asked,
             verify_signature: self.verify_signature,
+            max_stdout: self.max_stdout.clone(),
         };
         let mut line = serde_json::to_vec(&raw).expect("strings, numbers and a JSON value always make JSON");
         line.push(b'\n');

@@ -2,7 +2,8 @@
 
 The kwargs of the stream say what it does: `lines` events, over `pause` seconds, then it waits until the file `go` exists,
 then `status`. With `cwd` its first line names its directory, as the runner's does. `recaps` are [how many, hosts in each], all
-with names of their own. `diary` has it keep a diary outside of the mesh.
+with names of their own. `diary` has it keep a diary outside of the mesh. With `flood` it prints without end, that many MB a
+second unless it is 0; with STAND_IN_FLOOD in its environment it does so whatever it is asked for.
 """
 
 import base64
@@ -54,8 +55,18 @@ def say(**line):
     write(json.dumps(line) + "\n")
 
 
+def flood(rate=None):
+    """Without end, at so many MB a second."""
+    line = json.dumps({"event": "verbose", "stdout": "x" * 60_000}) + "\n"
+    while True:
+        sys.stdout.write(line)
+        time.sleep(rate and len(line) / rate / 1e6 or 0)
+
+
 def main():
     global DIARY
+    if "STAND_IN_FLOOD" in os.environ:
+        flood()
     if "--worker-info" in sys.argv:
         print(json.dumps({**SIZE, "errors": []}))
         return
@@ -80,6 +91,8 @@ def main():
     for number in range(1, kwargs.get("lines", 3) + 1):
         time.sleep(kwargs.get("pause", 0) / kwargs.get("lines", 3))
         say(counter=number, uuid=f"u{number}", event="verbose", stdout=f"{kwargs.get('ident')} {number}", event_data={})
+    if "flood" in kwargs:
+        flood(kwargs["flood"])
     if "limit" in kwargs:
         say(counter=1, uuid="l", event="verbose", event_data={}, limit=kwargs["limit"])
     if "stats" in kwargs:

@@ -73,6 +73,7 @@ def test_a_hybrid_runs_jobs_itself_and_goes_on_with_them_after_a_crash(hybrid, t
 def test_a_hybrid_shares_jobs_with_the_nodes_of_its_group(hybrid, tmp_path):
     node, go = hybrid["hybrid"], tmp_path / "go"
     ask(node, "instance.enable", name="e1")
+    until("e1 to be checked", lambda: all(one["node_state"] == "ready" for one in instances(node)), 60)
     jobs = [submit(node, ident=f"s{n}", go=str(go))[1] for n in range(6)]
     state = lambda n: ask(node, "job.get", id=n)  # noqa: E731
     until("all to run", lambda: all(state(number)["state"] == "running" for number in jobs), 60)

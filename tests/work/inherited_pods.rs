@@ -5,6 +5,7 @@ use meshd::controller::core::{ChildEnd, ChildId, InstanceName};
 use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children, Known, PodChild};
 use meshd::work::kubernetes::options::{AuthMethod, KubernetesType};
 use meshd::work::kubernetes::place::{KUBE_CONFIG, KUBE_POD, PodPlace};
+use meshd::work::limits::OutputBound;
 use meshd::work::{CommandType, Registry};
 use serde_json::json;
 
@@ -31,6 +32,7 @@ fn inherited(server: &Server, unit: &str) -> ChildRequest {
         signed: false,
         tls: None,
         ttl: None,
+        max_stdout: OutputBound { bytes: 1 << 20, setting: "joboutput".into() },
         pod: Some(PodChild { place, pull_secret: None, is_inherited: true }),
     }
 }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use meshd::work::limits::{Limits, MaxStdout, WhenFull};
+use meshd::work::limits::{Limits, MaxStdout, OutputBound, WhenFull};
 use meshd::work::{Options, Outcome, PythonPlugin, State};
 
 use crate::harness::*;
@@ -49,6 +49,26 @@ async fn too_much_output_does_what_the_type_says() {
         let id = run(&engine.registry, "printf %01000d 7").await;
         assert_eq!(collect(&engine.registry, &id, 0).await.len(), 1000);
         assert_eq!(finished(&engine.registry, &id).await.detail, "exit status 0");
+    }
+}
+
+#[tokio::test]
+async fn a_unit_of_ours_may_have_a_lower_bound_than_its_type() {
+    for (of_type, own, wanted) in [
+        (None, 1000, "Killed: it wrote more than 1000 bytes (joboutput)"),
+        (Some((5000, WhenFull::Stop)), 1000, "Killed: it wrote more than 1000 bytes (joboutput)"),
+        (Some((1000, WhenFull::Fail)), 5000, "Killed: it wrote more than 1000 bytes (maxstdout)"),
+    ] {
+        let limits = of_type.map_or_else(Limits::default, |(bytes, when_full)| output(bytes, when_full));
+        let engine = bounded(limits).await;
+        let bound = OutputBound { bytes: own, setting: "joboutput".into() };
+        let asked = request("localhost", "sh", "'exec yes'");
+        let submission = engine.registry.submit_child(asked, bound.clone()).await.unwrap();
+        let id = submission.id().to_string();
+        submission.finish().await.unwrap();
+        let report = finished(&engine.registry, &id).await;
+        assert_eq!((report.state, report.detail.as_str(), report.stdout_size), (State::Failed, wanted, 1000));
+        assert_eq!(collect(&engine.registry, &id, 0).await, b"y\n".repeat(500));
     }
 }
 

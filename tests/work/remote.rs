@@ -7,6 +7,7 @@ use meshd::controller::children::RegistryChildren;
 use meshd::controller::core::{ChildEnd, InstanceName};
 use meshd::controller::driver::world::{ChildNews, ChildRequest, Children as _};
 use meshd::rpc::request::SubmitRequest;
+use meshd::work::limits::OutputBound;
 use meshd::work::{Options, Outcome, Registry, Started, State};
 
 use crate::control::Mesh;
@@ -373,6 +374,58 @@ async fn a_child_is_adopted_from_a_node_that_gave_it_another_id_also_after_its_e
     }
 }
 
+/// A few MB a second, without end.
+const FLOOD: &str = "while :; do head -c 50000 /dev/zero; sleep 0.02; done";
+
+fn bound(bytes: u64) -> OutputBound {
+    OutputBound { bytes, setting: "joboutput".into() }
+}
+
+#[tokio::test]
+async fn no_more_output_is_taken_than_a_unit_may_print_and_it_is_ended_there() {
+    let most = 300_000;
+    for (go, restarts) in [(false, false), (true, false), (false, true)] {
+        let mut pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        let submission = pair.near.submit_child(sh(FLOOD), bound(most)).await.unwrap();
+        let id = submission.id().to_string();
+        submission.finish().await.unwrap();
+        let there = pair.far_id(&id).await;
+        let file = pair.temp.path().join("near/n1").join(&id).join("stdout");
+        if restarts {
+            // It is known from the first byte on, whoever follows the unit.
+            pair = pair.restart_near().await;
+            pair.mesh.set("n2", pair.far.clone());
+        }
+        let report = finished(&pair.near, &id).await;
+        assert_eq!(report.state, State::Failed);
+        assert_eq!(report.detail, format!("Killed: it wrote more than {most} bytes (joboutput)"));
+        assert_eq!((report.stdout_size, file.metadata().unwrap().len()), (most, most), "go: {go}");
+        assert_eq!(
+            pair.far.status(&there).await.unwrap().state,
+            State::Canceled,
+            "it has ended there before"
+        );
+        assert_eq!(collect(&pair.near, &id, 0).await.len() as u64, most, "what came is there to be read");
+    }
+}
+
+#[tokio::test]
+async fn a_unit_may_print_exactly_as_much_as_it_may_and_one_that_ended_with_more_has_failed() {
+    for go in [false, true] {
+        let pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        for (bytes, state) in [(1000, State::Succeeded), (1001, State::Failed)] {
+            let script = format!("printf %0{bytes}d 7");
+            let submission = pair.near.submit_child(sh(&script), bound(1000)).await.unwrap();
+            let id = submission.id().to_string();
+            submission.finish().await.unwrap();
+            let report = finished(&pair.near, &id).await;
+            assert_eq!((report.state, report.stdout_size), (state, 1000), "{}", report.detail);
+        }
+    }
+}
+
 /// The child of a job, as its control node asks for it.
 fn child(unit: &str) -> ChildRequest {
     ChildRequest {
@@ -383,6 +436,7 @@ fn child(unit: &str) -> ChildRequest {
         signed: false,
         tls: None,
         ttl: None,
+        max_stdout: bound(1 << 20),
         pod: None,
     }
 }

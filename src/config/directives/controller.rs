@@ -141,6 +141,8 @@ settings! {
         max_pending "maxpending": Count = "100000",
         /// most bytes of a payload
         max_payload "maxpayload": Bytes = "4294967296",
+        /// most bytes that one job may print
+        job_output "joboutput": Bytes = "1073741824",
         /// how long a payload is kept after its job's end
         payload_retention "payloadretention": Duration = "24h",
         /// how long an output is kept

@@ -68,6 +68,7 @@ fn without_parameters_it_has_the_defaults_of_the_contract() {
         bounds: Bounds {
             max_pending: 100_000,
             max_payload: 4 << 30,
+            job_output: 1 << 30,
             payload_retention: 24 * HOUR,
             output_retention: 720 * HOUR,
             output_limit: 20 << 30,

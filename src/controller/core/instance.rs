@@ -209,7 +209,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// A new record. Its health is checked at once, even while it is disabled, as a check carries no secret.
+    /// A new record. It is asked to run nothing before somebody enables it, not even a check of its health.
     pub fn register(name: InstanceName, node_type: NodeType, enabled: bool, now: Time) -> Self {
         let is_hop = node_type == NodeType::Hop;
         Self {
@@ -227,7 +227,7 @@ impl Instance {
             uuid: None,
             version: None,
             errors: Vec::new(),
-            health_due: (!is_hop).then_some(now),
+            health_due: (enabled && !is_hop).then_some(now),
             health_failures: 0,
         }
     }
@@ -236,14 +236,23 @@ impl Instance {
     pub fn become_execution(&mut self, now: Time) {
         self.node_type = NodeType::Execution;
         self.node_state = NodeState::Installed;
-        self.health_due = Some(now);
+        self.health_due = self.enabled.then_some(now);
     }
 
-    /// An operator allows new jobs on it, or no more.
-    pub fn set_enabled(&mut self, enabled: bool, _now: Time) {
+    /// An operator allows new jobs on it, or no more. What is not known to be well is checked first.
+    pub fn set_enabled(&mut self, enabled: bool, now: Time) {
         self.enabled = enabled;
         if enabled {
             self.confirm_machine();
+        }
+        let is_unchecked = match (self.node_state, self.node_type) {
+            (_, NodeType::Hop) | (NodeState::Ready | NodeState::Deprovisioning, _) => false,
+            (NodeState::Installed | NodeState::Unavailable, _) => true,
+        };
+        match (enabled, is_unchecked) {
+            (true, true) => self.request_health_check(now),
+            (true, false) => {}
+            (false, _) => self.health_due = None,
         }
     }
 
@@ -285,7 +294,7 @@ impl Instance {
                 .is_some_and(|sighting| sighting.routed && now.since(sighting.arrived) <= SIGHTING_LIFE)
     }
 
-    /// How a control node sees it. If it can be reached, an instance that was not ready is checked; a hop becomes
+    /// How a control node sees it. If it can be reached, an enabled instance that was not ready is checked; a hop becomes
     /// ready.
     pub fn on_seen(&mut self, observer: InstanceName, sighting: Sighting, now: Time) {
         self.seen.insert(observer.clone(), sighting);
@@ -300,9 +309,7 @@ impl Instance {
             (
                 NodeState::Installed | NodeState::Unavailable,
                 NodeType::Control | NodeType::Hybrid | NodeType::Execution,
-            ) => {
-                self.health_due.get_or_insert(now);
-            }
+            ) => self.health_due = self.health_due.or(self.enabled.then_some(now)),
             (NodeState::Ready | NodeState::Deprovisioning, _) => {}
         }
     }
@@ -364,7 +371,8 @@ impl Instance {
         self.errors.retain(InstanceFault::is_of_clock);
         self.errors.extend(errors.into_iter().map(InstanceFault::Health));
         self.health_failures = self.health_failures.saturating_add(1);
-        self.health_due = Some(now + HEALTH_BACK_OFF.delay(self.health_failures));
+        let again = now + HEALTH_BACK_OFF.delay(self.health_failures);
+        self.health_due = self.enabled.then_some(again);
         self.set_unavailable();
     }
 

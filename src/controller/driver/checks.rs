@@ -9,7 +9,7 @@ use crate::controller::core::{
     Capacities, ChildEnd, Cpus, HealthReport, Instance, InstanceName, NodeState, Rates, Time,
 };
 use crate::controller::health::{
-    BUDGET, CheckEnd, LONGEST_OUTPUT, PARAMS, Silence, Surroundings, is_checked_by, next_checks, uncheckable,
+    BUDGET, CheckEnd, PARAMS, Silence, Surroundings, is_checked_by, next_checks, output_bound, uncheckable,
 };
 use crate::controller::store::{Audit, Error, InstanceRecord, Registry};
 
@@ -118,6 +118,7 @@ impl JobDriver {
             signed: offer.secure && !is_own,
             tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),
             ttl: (!is_own).then_some(BUDGET),
+            max_stdout: output_bound("health check"),
             pod: None,
         };
         // Nobody else has this node's name, or a certificate names it.
@@ -156,10 +157,7 @@ impl JobDriver {
         loop {
             match stream.next().await {
                 ChildNews::Accepted => *is_accepted = true,
-                ChildNews::Output(bytes) => {
-                    let room = LONGEST_OUTPUT.saturating_sub(output.len()).min(bytes.len());
-                    output.extend_from_slice(&bytes[..room]);
-                }
+                ChildNews::Output(bytes) => output.extend_from_slice(&bytes),
                 ChildNews::Ended { end: child, detail } => return CheckEnd { child, detail, output },
             }
         }

@@ -26,6 +26,7 @@ impl JobDriver {
         job: &Job,
         attempt: &Attempt,
     ) -> Result<Result<ChildRequest, String>, Error> {
+        let header = self.header(job.id).await?;
         let request = ChildRequest {
             unit: attempt.unit.to_string(),
             node: self.node.clone(),
@@ -34,6 +35,7 @@ impl JobDriver {
             signed: false,
             tls: None,
             ttl: None,
+            max_stdout: self.job_bound(job.id, &header),
             pod: None,
         };
         // What runs already needs neither credential nor definition, which may have changed.
@@ -45,7 +47,7 @@ impl JobDriver {
             Err(Error::NoGroup(group)) => return Ok(Err(format!("container group {group} is deleted"))),
             Err(error) => return Err(error),
         };
-        let (setup, header) = (self.pod_setup(), self.header(job.id).await?);
+        let setup = self.pod_setup();
         let (id, is_inherited) = (job.id, attempt.sender != self.node);
         let made = in_background(move || setup.child(&group, id, header.runner.as_ref())).await;
         let named = |fault| format!("container group {}: {fault}", attempt.group);

@@ -5,6 +5,7 @@ use super::world::ChildRequest;
 use crate::controller::core::{Attempt, ChildType, Job, JobId};
 use crate::controller::header::Header;
 use crate::controller::store::{Error, JobDetail};
+use crate::work::limits::OutputBound;
 
 impl JobDriver {
     /// The unit of an attempt, or why there can be none.
@@ -19,6 +20,7 @@ impl JobDriver {
         let offer = self.offer_of(&node).await?;
         let work_type = self.child_type(attempt).await?;
         let header = self.header(job.id).await?;
+        let max_stdout = self.job_bound(job.id, &header);
         let unit = attempt.unit.to_string();
         let mut params = format!("--private-data-dir={}", self.private_data_dir(attempt));
         if header.cleanup {
@@ -29,7 +31,19 @@ impl JobDriver {
         }
         let tls = options.tls_client.clone().filter(|_| offer.tls && !is_own);
         let signed = offer.secure && !is_own;
-        Ok(Ok(ChildRequest { unit, node, work_type, params, signed, tls, ttl: None, pod: None }))
+        let (ttl, pod) = (None, None);
+        Ok(Ok(ChildRequest { unit, node, work_type, params, signed, tls, ttl, max_stdout, pod }))
+    }
+
+    /// How much the next attempt of a job may print: what earlier ones have left of what the job may.
+    pub(super) fn job_bound(&self, id: JobId, header: &Header) -> OutputBound {
+        let most = self.options().bounds.job_output;
+        let (most, setting) = match header.output_limit {
+            Some(asked) if asked < most => (asked, "output_limit of the job's header"),
+            Some(_) | None => (most, "joboutput of work-controller"),
+        };
+        let printed = self.first_unit(id).map_or(0, |unit| unit.output_size());
+        OutputBound { bytes: most.saturating_sub(printed), setting: setting.into() }
     }
 
     /// The work type of an attempt's unit.

@@ -13,6 +13,7 @@ use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId};
 use crate::controller::pod::PullSecret;
 use crate::work::jobs::JobUnit;
 use crate::work::kubernetes::place::{ClusterError, PodPlace};
+use crate::work::limits::OutputBound;
 
 /// Something that takes time.
 pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -64,6 +65,8 @@ pub struct ChildRequest {
     pub tls: Option<String>,
     /// How long its start may take.
     pub ttl: Option<Duration>,
+    /// How much it may print.
+    pub max_stdout: OutputBound,
     /// It runs as a pod; `params` mean nothing then.
     pub pod: Option<PodChild>,
 }

@@ -50,6 +50,8 @@ pub struct Header {
     pub pending_timeout: Option<Duration>,
     /// The runner's `timeout`.
     pub timeout: Option<Duration>,
+    /// Bytes that it may print, if less than the node's `joboutput`.
+    pub output_limit: Option<u64>,
     /// Replaces the node's `lostafter`.
     pub lost_after: Option<Duration>,
     /// When it is retried.
@@ -168,6 +170,7 @@ impl Default for Header {
             exclusive: Vec::new(),
             pending_timeout: None,
             timeout: None,
+            output_limit: None,
             lost_after: None,
             retry: Retry::default(),
             runner: None,

@@ -51,6 +51,7 @@ impl TryFrom<Value> for Header {
             exclusive: read(fields.take("exclusive"), words)?.unwrap_or_default(),
             pending_timeout: read(fields.optional("pending_timeout"), Field::duration)?,
             timeout: read(fields.optional("timeout"), Field::duration)?,
+            output_limit: read(fields.optional("output_limit"), |field| field.int(1, i64::MAX))?,
             lost_after: read(fields.optional("lost_after"), Field::duration)?,
             retry: read(fields.take("retry"), retry)?.unwrap_or_default(),
             runner: read(fields.optional("runner"), runner)?,

@@ -21,7 +21,7 @@ fn a_header_says_everything_about_a_job() {
         "forks": 20, "hosts": 200, "slice": [2, 3], "impact": 7,
         "groups": {"template": ["east"], "organization": ["shared"], "prevent_fallback": ["template"]},
         "priority": -100, "depends_on": [41, {"key": "build"}], "exclusive": ["site"],
-        "pending_timeout": "1h", "timeout": "1.5s", "lost_after": "3m",
+        "pending_timeout": "1h", "timeout": "1.5s", "output_limit": 5000, "lost_after": "3m",
         "retry": {"max": 10, "on": ["failed"], "unconfirmed": true},
         "runner": {"image": "quay.io/org/ee:1", "pull": "missing", "isolation": true, "options": ["--user=root"],
                    "registry": "quay", "keepalive": 30},
@@ -63,12 +63,12 @@ fn every_rule_has_a_text_that_names_the_key() {
     for (keys, text) in [
         (
             json!({"frks": 1}),
-            "unknown key `frks`: there are controller, key, kind, name, labels, forks, hosts, slice, impact, groups, priority, depends_on, exclusive, pending_timeout, timeout, lost_after, retry, runner, sync, rerun, cleanup",
+            "unknown key `frks`: there are controller, key, kind, name, labels, forks, hosts, slice, impact, groups, priority, depends_on, exclusive, pending_timeout, timeout, output_limit, lost_after, retry, runner, sync, rerun, cleanup",
         ),
         (json!({"retry": {"maximum": 1}}), "unknown key `retry.maximum`: there are max, on, unconfirmed"),
         (
             json!({"a\nb": 1, "kind": "job"}),
-            "unknown key `a\\nb`: there are controller, key, kind, name, labels, forks, hosts, slice, impact, groups, priority, depends_on, exclusive, pending_timeout, timeout, lost_after, retry, runner, sync, rerun, cleanup",
+            "unknown key `a\\nb`: there are controller, key, kind, name, labels, forks, hosts, slice, impact, groups, priority, depends_on, exclusive, pending_timeout, timeout, output_limit, lost_after, retry, runner, sync, rerun, cleanup",
         ),
         (
             json!({"groups": {"lunch": []}}),

@@ -23,6 +23,7 @@ impl From<Header> for Value {
             exclusive,
             pending_timeout,
             timeout,
+            output_limit,
             lost_after,
             retry,
             runner,
@@ -58,6 +59,7 @@ impl From<Header> for Value {
         {
             put(key, json!(span.map(duration::print)), span.is_none());
         }
+        put("output_limit", json!(output_limit), output_limit.is_none());
         put("retry", self::retry(&retry), retry == usual.retry);
         put("runner", json!(runner.as_ref().map(self::runner)), runner.is_none());
         put("sync", json!(sync.as_ref().map(self::sync)), sync.is_none());

@@ -10,6 +10,8 @@ use serde_json::Value;
 
 use super::core::{ChildEnd, Cpus, HealthReport, InstanceName, readable};
 
+use crate::work::limits::OutputBound;
+
 pub use self::schedule::{CHECKS_AT_ONCE, is_checked_by, next_checks, uncheckable};
 pub use self::surroundings::Surroundings;
 
@@ -17,12 +19,17 @@ pub use self::surroundings::Surroundings;
 pub const PARAMS: &str = "--worker-info";
 /// How long a check may take, as the child's `ttl` too.
 pub const BUDGET: Duration = Duration::from_secs(20);
-/// The most output that is read.
+/// The most that a unit of the controller's own may print.
 pub const LONGEST_OUTPUT: usize = 64 << 10;
 
 const LONGEST_ERROR: usize = 1_000;
 const MOST_ERRORS: usize = 16;
 const LONGEST_WORD: usize = 64;
+
+/// The bound of a unit that is no job's: a check, or a clean-up.
+pub fn output_bound(purpose: &'static str) -> OutputBound {
+    OutputBound { bytes: LONGEST_OUTPUT as u64, setting: format!("the bound of a {purpose}").into() }
+}
 
 /// How a check ended.
 #[derive(Debug, Clone, PartialEq, Eq)]

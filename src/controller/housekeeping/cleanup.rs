@@ -11,6 +11,7 @@ use super::super::driver::world::{ChildInput, ChildNews, ChildRequest, Children 
 use super::super::service::Service;
 use super::super::store::Error;
 use crate::controller::children::RegistryChildren;
+use crate::controller::health::output_bound;
 
 /// How long one may take.
 const BUDGET: Duration = Duration::from_secs(600);
@@ -75,6 +76,7 @@ impl Service {
             signed: offer.secure && !is_own,
             tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),
             ttl: (!is_own).then_some(BUDGET),
+            max_stdout: output_bound("clean-up"),
             pod: None,
         }
     }

@@ -24,6 +24,7 @@ use super::options::{AuthMethod, KubernetesType, StreamMethod};
 use super::parameters::{self, CheckedSubmission, Configured};
 use super::pod::Template;
 use super::pod_status::PodSeen;
+use crate::work::limits::OutputBound;
 use crate::work::unit::State;
 
 /// Time between two attempts to look for pods without a unit.
@@ -50,6 +51,8 @@ pub struct PodUnit<'a> {
     pub extra: &'a KubeExtra,
     /// It has a payload.
     pub has_stdin: bool,
+    /// How much it may print.
+    pub max_stdout: Option<&'a OutputBound>,
     /// Its files and its status.
     pub files: Arc<dyn Unit>,
 }
@@ -176,6 +179,7 @@ impl Executor {
             prefix: template.map(|template| template.prefix().to_owned()).unwrap_or_default(),
             method: unit.kind.stream_method,
             has_stdin: unit.has_stdin,
+            max_stdout: unit.max_stdout.cloned(),
             pending_until,
             api_outage: unit.kind.api_outage,
             first_pause: self.environment.first_pause,

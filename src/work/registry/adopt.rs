@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::{Registry, detached};
 use crate::rpc::request::AdoptRequest;
 use crate::wire::NodeId;
+use crate::work::limits::OutputBound;
 use crate::work::signing::{Subject, Verb};
 use crate::work::status::{Extra, REMOTE, RemoteExtra, Status};
 use crate::work::unit::{Life, State, UnitId};
@@ -23,7 +24,7 @@ impl Registry {
         let about = Subject { verb: Verb::Adopt, unit: Some(&request.unit), ..Subject::default() };
         self.check_signature(REMOTE, request.sign_work, &caller, &about)?;
         let origin = RemoteExtra::default();
-        detached(self.clone().take_over(request, caller.submitter(), origin)).await
+        detached(self.clone().take_over(request, caller.submitter(), origin, None)).await
     }
 
     /// The same for the child of a job, of which the type and the parameters are known: a node that gave it an ID of its
@@ -36,13 +37,15 @@ impl Registry {
         request: AdoptRequest,
         work_type: &str,
         params: BTreeMap<String, String>,
+        max_stdout: OutputBound,
     ) -> Result<UnitId, WorkError> {
         let origin = RemoteExtra {
             remote_work_type: work_type.into(),
             remote_params: params.into(),
             ..RemoteExtra::default()
         };
-        detached(self.clone().take_over(request, Submitter::Operator, origin)).await
+        let max_stdout = Some(Box::new(max_stdout));
+        detached(self.clone().take_over(request, Submitter::Operator, origin, max_stdout)).await
     }
 
     /// `origin` has what is known of its submission.
@@ -51,6 +54,7 @@ impl Registry {
         request: AdoptRequest,
         submitter: Submitter,
         origin: RemoteExtra,
+        max_stdout: Option<Box<OutputBound>>,
     ) -> Result<UnitId, WorkError> {
         let id: UnitId = request.unit.parse()?;
         let node = NodeId::new(&request.node).map_err(WorkError::from).and_then(|node| {
@@ -73,7 +77,7 @@ impl Registry {
         };
         let mut status = Status::new(REMOTE, Extra::Remote(Box::new(remote)));
         status.life = Life::read(State::Pending, ADOPTING.into(), 0);
-        status.submitter = Some(submitter);
+        (status.submitter, status.max_stdout) = (Some(submitter), max_stdout);
         let entry = self.create(Some(id.clone()), status).await?;
         self.remotes.resume(&entry).await;
         Ok(id)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Outcome, Registry};
 use crate::rpc::request::SubmitRequest;
 use crate::work::asked::Asked;
+use crate::work::limits::OutputBound;
 use crate::work::status::Status;
 use crate::work::store::Durability;
 use crate::work::unit::{Event, UnitId};
@@ -19,6 +20,7 @@ impl Registry {
         request: SubmitRequest,
         submitter: Submitter,
         chosen: Option<UnitId>,
+        max_stdout: Option<Box<OutputBound>>,
     ) -> Result<(Arc<Entry>, bool), WorkError> {
         let here = self.is_here(&request);
         let asked = Asked::of(if here { "" } else { &request.node }, &request.work_type, &request.params);
@@ -38,7 +40,7 @@ impl Registry {
             },
             false => self.remote_status(request)?,
         };
-        (status.submitter, status.asked) = (Some(submitter), Some(asked));
+        (status.submitter, status.asked, status.max_stdout) = (Some(submitter), Some(asked), max_stdout);
         status.life.apply(&Event::PayloadAwaited);
         Ok((self.create(chosen, status).await?, false))
     }

@@ -13,6 +13,7 @@ use crate::duration;
 use crate::rpc::request::SubmitRequest;
 use crate::wire::NodeId;
 use crate::work::jobs::JobIntake;
+use crate::work::limits::OutputBound;
 use crate::work::remote::PayloadStream;
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{Extra, REMOTE, RemoteExtra, Status, is_secret};
@@ -73,18 +74,27 @@ impl Registry {
         if self.is_here(&request) {
             self.local.admit(&request.work_type, &caller)?;
         }
-        self.accept(request, caller).await
+        self.accept(request, caller, None).await
     }
 
-    /// The same for this node's controller, whose children may be of types that no client reaches.
+    /// The same for this node's controller, whose children may be of types that no client reaches, and print only so much.
     ///
     /// # Errors
     /// Those of [`Self::submit`].
-    pub async fn submit_child(&self, request: SubmitRequest) -> Result<Submission, WorkError> {
-        self.accept(request, Caller::local()).await
+    pub async fn submit_child(
+        &self,
+        request: SubmitRequest,
+        max_stdout: OutputBound,
+    ) -> Result<Submission, WorkError> {
+        self.accept(request, Caller::local(), Some(Box::new(max_stdout))).await
     }
 
-    async fn accept(&self, request: SubmitRequest, caller: Caller) -> Result<Submission, WorkError> {
+    async fn accept(
+        &self,
+        request: SubmitRequest,
+        caller: Caller,
+        max_stdout: Option<Box<OutputBound>>,
+    ) -> Result<Submission, WorkError> {
         let chosen = request.unit_id.as_deref().map(UnitId::chosen).transpose()?;
         let about = Subject {
             work_type: Some(&request.work_type),
@@ -94,7 +104,8 @@ impl Registry {
         };
         let signed = self.check_signature(&request.work_type, request.sign_work, &caller, &about)?;
         let intake = self.intake(&request, &caller).await?;
-        let (entry, is_whole) = detached(self.clone().unit_for(request, caller.submitter(), chosen)).await?;
+        let (entry, is_whole) =
+            detached(self.clone().unit_for(request, caller.submitter(), chosen, max_stdout)).await?;
         let signed = signed.map(SignedPayload::new);
         Ok(Submission::new(self.clone(), entry, is_whole, signed, intake.filter(|_| !is_whole)))
     }

@@ -288,6 +288,12 @@ impl Remotes {
         self.record_intent(entry, |remote| remote.local_cancelled = true).await
     }
 
+    /// Ends a unit there for a reason of this node's own. No more of its output is taken, and it fails once it has ended.
+    pub(crate) async fn stop(self: &Arc<Self>, entry: &Arc<Entry>, why: String) -> Result<(), WorkError> {
+        let end = |remote: &mut RemoteExtra| (remote.local_cancelled, remote.stopped) = (true, why.into());
+        self.record_intent(entry, end).await
+    }
+
     /// Releases a unit here and there; with `force`, here in any case.
     pub(crate) async fn release(
         self: &Arc<Self>,

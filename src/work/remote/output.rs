@@ -1,5 +1,5 @@
-//! The output of a unit on another node: its copy here, whose length says where to go on, and how long is waited for the
-//! rest of it. How it comes is `steps`' business.
+//! The output of a unit on another node: its copy here, whose length says where to go on, how much of it is taken, and how
+//! long is waited for the rest. How it comes is `submit`'s business.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,6 +12,7 @@ use super::Remotes;
 use super::session::StepError;
 use crate::rpc::UnitReport;
 use crate::work::WorkError;
+use crate::work::status::Status;
 use crate::work::unit::Life;
 use crate::work::units::Entry;
 
@@ -91,6 +92,42 @@ impl OutputLooks {
             _ => MissingOutput::Expected,
         }
     }
+}
+
+impl Remotes {
+    /// Adds to the copy of the output. Says no, and has the unit ended there, if that is more than it may print.
+    pub(super) async fn take_output(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        output: &mut Output,
+        mut bytes: Vec<u8>,
+    ) -> Result<bool, StepError> {
+        let status = entry.status();
+        let Some(bound) = &status.max_stdout else {
+            return output.append(self, bytes).await.map(|()| true);
+        };
+        let room = bound.room_for(bytes.len(), output.length);
+        let fits = room == bytes.len();
+        bytes.truncate(room);
+        output.append(self, bytes).await?;
+        if !fits {
+            self.stop(entry, bound.exceeded()).await?;
+        }
+        Ok(fits)
+    }
+}
+
+/// Whether a unit has ended and not all of its output that counts has come.
+pub(super) fn is_early(entry: &Entry, report: &UnitReport, have: u64) -> bool {
+    let most = entry.status().max_stdout.as_ref().map_or(u64::MAX, |bound| bound.bytes);
+    report.state.is_final() && report.stdout_size.min(most) > have
+}
+
+/// Why this node ended a unit, or would have, had that not ended before.
+pub(super) fn why_stopped(status: &Status, report: &UnitReport) -> Option<String> {
+    let stopped = status.remote().map(|remote| remote.stopped.to_string()).filter(|why| !why.is_empty());
+    let exceeded = status.max_stdout.as_ref().filter(|bound| report.stdout_size > bound.bytes);
+    stopped.or_else(|| exceeded.map(|bound| bound.exceeded()))
 }
 
 pub(super) fn without_the_rest(report: UnitReport, have: u64) -> UnitReport {

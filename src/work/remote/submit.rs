@@ -9,7 +9,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::Remotes;
 use super::driver;
-use super::output::{MissingOutput, Output, OutputLooks, without_the_rest};
+use super::output::{MissingOutput, Output, OutputLooks, is_early, why_stopped, without_the_rest};
 use super::session::{ControlSession, LIMITS, StepError, submission};
 use crate::rpc::follow::Frame;
 use crate::rpc::request::{Follow, Request, SubmitRequest, WorkRequest};
@@ -248,10 +248,13 @@ impl Remotes {
     }
 
     /// Copies output and state from the other node until the unit is final.
-    pub(super) async fn follow_there(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
+    pub(super) async fn follow_there(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), StepError> {
         let remote = extra(entry);
         let mut output = Output::open(self, entry).await?;
         let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
+        if !remote.stopped.is_empty() {
+            return self.await_end(entry, &remote, session, output.length).await;
+        }
         let signature = self.sign_request(&remote, Verb::Results)?;
         let (unit, start) = (remote.remote_unit_id.to_string(), output.length);
         let what = Follow { unit, start, signature, ends_with_unit: true };
@@ -265,7 +268,7 @@ impl Remotes {
     }
 
     async fn receive(
-        &self,
+        self: &Arc<Self>,
         entry: &Arc<Entry>,
         session: &mut ControlSession,
         output: &mut Output,
@@ -278,8 +281,12 @@ impl Remotes {
                 entry.link().note_contact();
             }
             match frame {
-                Frame::Output(bytes) => output.append(self, bytes.into()).await?,
-                Frame::Status(report) if report.state.is_final() && report.stdout_size > output.length => {
+                Frame::Output(bytes) => {
+                    if !self.take_output(entry, output, bytes.into()).await? {
+                        return Ok(());
+                    }
+                }
+                Frame::Status(report) if is_early(entry, &report, output.length) => {
                     return Err(StepError::Connection("the output ended before the unit did".into()));
                 }
                 Frame::Status(report) => {
@@ -294,7 +301,7 @@ impl Remotes {
     /// Follows a unit on a node that can only be asked: as a Go node does it, looking every second, with the
     /// output streamed beside.
     async fn poll(
-        &self,
+        self: &Arc<Self>,
         entry: &Arc<Entry>,
         remote: &RemoteExtra,
         mut session: ControlSession,
@@ -308,14 +315,19 @@ impl Remotes {
         let mut last: Option<UnitReport> = None;
         let mut looks_at_end = OutputLooks::default();
         loop {
-            if let Some(report) = last.take_if(|r| r.state.is_final() && r.stdout_size <= output.length) {
+            let is_end = |r: &mut UnitReport| r.state.is_final() && !is_early(entry, r, output.length);
+            if let Some(report) = last.take_if(is_end) {
                 self.report_here(entry, report, output.length).await;
                 return Ok(());
             }
             tokio::select! {
                 read = read_some(&mut stream, &mut buffer) => match read? {
                     0 => stream = None,
-                    length => output.append(self, buffer[..length].to_vec()).await?,
+                    length => {
+                        if !self.take_output(entry, output, buffer[..length].to_vec()).await? {
+                            return Ok(());
+                        }
+                    }
                 },
                 _ = looks.tick() => {
                     let report = match ask_status(&mut session, id).await {
@@ -344,6 +356,28 @@ impl Remotes {
                     last = Some(report);
                 }
             }
+        }
+    }
+
+    /// Waits for the end of a unit that this node ends. Whether it obeys is the other node's affair: its output is not
+    /// looked at.
+    async fn await_end(
+        &self,
+        entry: &Arc<Entry>,
+        remote: &RemoteExtra,
+        mut session: ControlSession,
+        have: u64,
+    ) -> Result<(), StepError> {
+        loop {
+            let report = match ask_status(&mut session, &remote.remote_unit_id).await {
+                Err(error) => return self.gone_or(entry, session.peer, error, have).await,
+                Ok(report) => report,
+            };
+            entry.link().note_progress();
+            if self.report_here(entry, report, have).await {
+                return Ok(());
+            }
+            tokio::time::sleep(POLL).await;
         }
     }
 
@@ -396,7 +430,11 @@ impl Remotes {
         let how = if end { Durability::Durable } else { Durability::Deferred };
         let mut writer = entry.writer(self.units.store()).await;
         let mut status = writer.status().as_ref().clone();
-        if status.life.apply(&Event::Reported(report.state, report.detail, have)) {
+        let (state, detail) = match why_stopped(&status, &report).filter(|_| end) {
+            Some(why) => (State::Failed, format!("Killed: {why}")),
+            None => (report.state, report.detail),
+        };
+        if status.life.apply(&Event::Reported(state, detail, have)) {
             status.exit_code = report.exit_code;
             let _ = writer.put(status, how).await;
         }

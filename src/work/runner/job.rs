@@ -90,7 +90,7 @@ fn begin(job: &Job, dir: &UnitDir) -> Begun {
         return Err((None, "the unit's status holds no parameters".into()));
     };
     let params = params.clone();
-    let running = match start(job, dir, &params) {
+    let running = match start(job, dir, &params, status.max_stdout.as_deref()) {
         Ok(running) => running,
         Err(cause) => return Err((Some(Box::new(status)), cause)),
     };

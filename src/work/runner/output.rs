@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
-use crate::work::limits::{MaxStdout, WhenFull};
+use crate::work::limits::{OutputBound, WhenFull};
 use crate::work::store::UnitDir;
 
 /// Bytes read at a time.
@@ -23,7 +23,8 @@ const SPOOLS: [&str; 2] = [".stdout.a", ".stdout.b"];
 /// Moves output from a pipe into the unit's file.
 pub(super) struct Pump {
     pipe: io::PipeReader,
-    bound: MaxStdout,
+    bound: OutputBound,
+    when_full: WhenFull,
     file: File,
     /// The two files that take turns, the newer one last, each at most as long as the bound.
     spools: Vec<(File, u64)>,
@@ -36,10 +37,14 @@ pub(super) struct Pump {
 
 impl Pump {
     /// A pump to the file and the end of its pipe that the command writes to.
-    pub(super) fn new(dir: &UnitDir, file: File, bound: MaxStdout) -> io::Result<(Self, io::PipeWriter)> {
+    pub(super) fn new(
+        dir: &UnitDir,
+        file: File,
+        (bound, when_full): (OutputBound, WhenFull),
+    ) -> io::Result<(Self, io::PipeWriter)> {
         let (pipe, end) = io::pipe()?;
         rustix::io::ioctl_fionbio(&pipe, true)?;
-        let spools = match bound.when_full {
+        let spools = match when_full {
             WhenFull::Fail | WhenFull::Stop => Vec::new(),
             WhenFull::TruncateHead => {
                 let open = |name| {
@@ -50,7 +55,7 @@ impl Pump {
                 SPOOLS.into_iter().map(open).collect::<io::Result<_>>()?
             }
         };
-        Ok((Self { pipe, bound, file, spools, unwritten: Vec::new(), total: 0, open: true }, end))
+        Ok((Self { pipe, bound, when_full, file, spools, unwritten: Vec::new(), total: 0, open: true }, end))
     }
 
     /// What to wait for, unless there is nothing more to come or no room for it.
@@ -91,7 +96,7 @@ impl Pump {
 
     /// Whether too much output is a failure.
     pub(super) fn fails(&self) -> bool {
-        self.bound.when_full == WhenFull::Fail
+        self.when_full == WhenFull::Fail
     }
 
     /// Moves what is left once the command has ended, and gives what Detail has to say about it.
@@ -110,13 +115,13 @@ impl Pump {
         if !self.spools.is_empty() {
             SPOOLS.into_iter().for_each(|name| drop(std::fs::remove_file(dir.file(name))));
         }
-        let MaxStdout { bytes, when_full } = self.bound;
-        let over = self.total.checked_sub(bytes).filter(|&over| over > 0)?;
-        Some(match when_full {
-            WhenFull::Fail => format!("it wrote more than {bytes} bytes (maxstdout)"),
-            WhenFull::Stop => format!("the last {over} bytes of its output were discarded (maxstdout)"),
+        let OutputBound { bytes, setting } = &self.bound;
+        let over = self.total.checked_sub(*bytes).filter(|&over| over > 0)?;
+        Some(match self.when_full {
+            WhenFull::Fail => self.bound.exceeded(),
+            WhenFull::Stop => format!("the last {over} bytes of its output were discarded ({setting})"),
             WhenFull::TruncateHead => {
-                format!("the first {over} bytes of its output were discarded (maxstdout)")
+                format!("the first {over} bytes of its output were discarded ({setting})")
             }
         })
     }
@@ -124,11 +129,8 @@ impl Pump {
     fn take(&mut self, mut bytes: Vec<u8>) {
         let before = self.total;
         self.total += bytes.len() as u64;
-        match self.bound.when_full {
-            WhenFull::Fail | WhenFull::Stop => {
-                let room = self.bound.bytes.saturating_sub(before);
-                bytes.truncate(usize::try_from(room).unwrap_or(usize::MAX));
-            }
+        match self.when_full {
+            WhenFull::Fail | WhenFull::Stop => bytes.truncate(self.bound.room_for(bytes.len(), before)),
             WhenFull::TruncateHead => {}
         }
         self.unwritten = bytes;
@@ -189,7 +191,8 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = UnitDir::at(temp.path());
         let file = dir.append_stdout().unwrap();
-        let (mut pump, mut end) = Pump::new(&dir, file, MaxStdout { bytes, when_full }).unwrap();
+        let (mut pump, mut end) =
+            Pump::new(&dir, file, (OutputBound { bytes, setting: "maxstdout".into() }, when_full)).unwrap();
         for piece in pieces {
             end.write_all(piece).unwrap();
             while pump.step() {}

@@ -15,6 +15,7 @@ use super::output::Pump;
 use super::{Job, fork, leftovers};
 use crate::work::cgroup::Cgroup;
 use crate::work::command;
+use crate::work::limits::{OutputBound, WhenFull};
 use crate::work::store::UnitDir;
 
 /// A command that runs.
@@ -35,8 +36,13 @@ pub(super) struct Rights {
     pub(super) groups: Vec<Gid>,
 }
 
-/// Starts the command with the unit's own parameters; an error is the cause as Detail shows it.
-pub(super) fn start(job: &Job, dir: &UnitDir, params: &str) -> Result<Running, String> {
+/// Starts the command with the unit's own parameters and bound; an error is the cause as Detail shows it.
+pub(super) fn start(
+    job: &Job,
+    dir: &UnitDir,
+    params: &str,
+    max_stdout: Option<&OutputBound>,
+) -> Result<Running, String> {
     let open = |name: &str, options: &mut OpenOptions| {
         dir.open(name, options).map_err(|e| format!("cannot open the unit's {name}: {e}"))
     };
@@ -44,7 +50,7 @@ pub(super) fn start(job: &Job, dir: &UnitDir, params: &str) -> Result<Running, S
     let stdout = open("stdout", OpenOptions::new().append(true).create(true).mode(0o600))?;
     let mut command = Command::new(&job.command);
     command.args(arguments(job, dir, params)?).stdin(stdin).process_group(0);
-    let pump = direct_output(&mut command, job, dir, &stdout)
+    let pump = direct_output(&mut command, job.limits.output(max_stdout), dir, &stdout)
         .map_err(|e| format!("cannot connect the command with the unit's stdout: {e}"))?;
     let rights = surroundings(&mut command, job, dir)?;
     let (group, door) = group(job, dir)
@@ -74,8 +80,13 @@ fn group(job: &Job, dir: &UnitDir) -> io::Result<Option<(Cgroup, OwnedFd)>> {
     Ok(Some((group, door)))
 }
 
-fn direct_output(command: &mut Command, job: &Job, dir: &UnitDir, stdout: &File) -> io::Result<Option<Pump>> {
-    let Some(bound) = job.limits.max_stdout else {
+fn direct_output(
+    command: &mut Command,
+    bound: Option<(OutputBound, WhenFull)>,
+    dir: &UnitDir,
+    stdout: &File,
+) -> io::Result<Option<Pump>> {
+    let Some(bound) = bound else {
         command.stdout(stdout.try_clone()?).stderr(Stdio::from(stdout.try_clone()?));
         return Ok(None);
     };

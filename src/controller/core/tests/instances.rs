@@ -94,13 +94,29 @@ fn what_is_left_of_an_advertisement_brings_no_instance_back() {
 }
 
 #[test]
-fn a_new_instance_is_checked_while_it_is_not_enabled() {
+fn an_instance_that_nobody_enabled_is_checked_on_demand_alone() {
     let mut e1 = Instance::register("e1".into(), NodeType::Execution, false, START);
-    assert_eq!((e1.node_state, e1.health_due), (NodeState::Installed, Some(START)));
+    let later = START + secs(60);
+    e1.on_seen("c1".into(), sighting(START), START);
+    assert_eq!((e1.node_state, e1.health_due), (NodeState::Installed, None));
+    e1.request_health_check(START);
+    assert_eq!(e1.health_due, Some(START));
+    e1.on_unhealthy(vec!["runner missing".into()], START);
+    e1.on_seen("c1".into(), sighting(later), later);
+    assert_eq!((e1.node_state, e1.health_due), (NodeState::Unavailable, None), "it is not asked again");
+    e1.set_enabled(true, later);
+    assert_eq!(e1.health_due, Some(later));
     e1.on_healthy(report("a"), &Rates::default(), true);
-    assert_eq!((e1.node_state, e1.capacity(), e1.capacities.mem), (NodeState::Ready, 0, 20));
-    e1.enabled = true;
-    assert_eq!(e1.capacity(), 20);
+    assert_eq!((e1.node_state, e1.capacity(), e1.capacities.mem), (NodeState::Ready, 20, 20));
+    e1.set_enabled(false, later);
+    e1.set_enabled(true, later);
+    assert_eq!((e1.node_state, e1.health_due), (NodeState::Ready, None), "what is known to be well stays so");
+    e1.on_unhealthy(vec!["runner missing".into()], later);
+    e1.set_enabled(false, later);
+    assert_eq!(e1.health_due, None);
+    let mut hop = Instance::register("hop".into(), NodeType::Hop, false, START);
+    hop.set_enabled(true, later);
+    assert_eq!(hop.health_due, None);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::controller::driver::world::{
 use crate::work::Registry;
 use crate::work::jobs::JobUnit;
 use crate::work::kubernetes::place::{ClusterError, PodPlace};
+use crate::work::limits::OutputBound;
 
 const NO_CLUSTER: &str = "there is no cluster";
 
@@ -198,6 +199,7 @@ impl Fabric {
             signed: false,
             tls: None,
             ttl: None,
+            max_stdout: OutputBound { bytes: u64::MAX, setting: "x".into() },
             pod: None,
         };
         let (input, output) = (Vec::new(), Vec::new());

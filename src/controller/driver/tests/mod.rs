@@ -67,6 +67,7 @@ pub(super) fn options(discovery: Discovery) -> ControllerOptions {
         bounds: Bounds {
             max_pending: 1000,
             max_payload: 1 << 30,
+            job_output: 1 << 30,
             payload_retention: seconds(86_400),
             output_retention: seconds(86_400),
             output_limit: 1 << 30,

@@ -125,8 +125,9 @@ impl Driver {
                 self.tcp = Some(TcpPeer::Ended);
                 self.machine.handle_tcp(now, TcpNews::Failed(detail));
             }
-            TcpEvent::Output(bytes) => {
+            TcpEvent::Output(mut bytes) => {
                 let at = self.stdout.size();
+                self.machine.handle_output(now, at, &mut bytes);
                 self.storing = Some(self.stdout.store(at, bytes, self.machine.cursor()));
             }
             TcpEvent::Ended => {

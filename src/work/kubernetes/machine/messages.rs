@@ -8,6 +8,7 @@ use crate::work::kubernetes::api_error::ApiError;
 use crate::work::kubernetes::log::cursor::Cursor;
 use crate::work::kubernetes::name::Owner;
 use crate::work::kubernetes::options::StreamMethod;
+use crate::work::limits::OutputBound;
 use crate::work::unit::State;
 
 /// The settings of a unit, which never change.
@@ -21,6 +22,8 @@ pub struct UnitSettings {
     pub method: StreamMethod,
     /// There is a payload to send.
     pub has_stdin: bool,
+    /// How much it may print.
+    pub max_stdout: Option<OutputBound>,
     /// The deadline by which the pod must run.
     pub pending_until: Option<Instant>,
     /// How long the API server may be unavailable.

@@ -143,7 +143,8 @@ impl Machine {
 
     /// Bytes of stdout.
     pub fn stdout_size(&self) -> u64 {
-        self.reader.size()
+        let most = self.settings.max_stdout.as_ref().map_or(u64::MAX, |bound| bound.bytes);
+        self.reader.size().min(most)
     }
 
     /// How far stdout is written, for the cursor's file.
@@ -270,7 +271,9 @@ impl Machine {
             return Took::default();
         }
         let took = self.reader.read(bytes, out);
-        self.on_log(now, took)
+        let took = self.on_log(now, took);
+        self.handle_output(now, took.at, out);
+        took
     }
 
     /// A log stream has ended in order: what was held back of it, as for [`Self::handle_log`].
@@ -280,7 +283,20 @@ impl Machine {
             return Took::default();
         }
         let took = self.reader.read_held(out);
-        self.on_log(now, took)
+        let took = self.on_log(now, took);
+        self.handle_output(now, took.at, out);
+        took
+    }
+
+    /// Cuts off what may not be written to stdout from `at` on, and fails the unit then.
+    pub fn handle_output(&mut self, now: Instant, at: u64, out: &mut Vec<u8>) {
+        let Some(bound) = &self.settings.max_stdout else { return };
+        let room = bound.room_for(out.len(), at);
+        if room < out.len() {
+            out.truncate(room);
+            let why = bound.exceeded();
+            self.fail(now, format!("Killed: {why}"));
+        }
     }
 
     fn takes_log(&self, stream: StreamId) -> bool {

@@ -91,6 +91,7 @@ fn settings(files: &Files) -> UnitSettings {
         prefix: "w-".into(),
         method: StreamMethod::Logger,
         has_stdin: files.dir.path().join("stdin").metadata().unwrap().len() > 0,
+        max_stdout: None,
         pending_until: None,
         api_outage: Duration::from_secs(1800),
         first_pause: Duration::from_millis(10),

@@ -14,6 +14,7 @@ use super::*;
 use crate::work::kubernetes::name::Owner;
 use crate::work::kubernetes::options::StreamMethod;
 use crate::work::kubernetes::pod_status::{Container, PodPhase, Waiting};
+use crate::work::limits::OutputBound;
 
 /// A unit, and its outputs so far.
 struct Rig {
@@ -29,6 +30,7 @@ fn settings() -> UnitSettings {
         prefix: "w-".into(),
         method: StreamMethod::Logger,
         has_stdin: true,
+        max_stdout: None,
         pending_until: None,
         api_outage: Duration::from_secs(1800),
         first_pause: Duration::from_secs(1),

@@ -31,6 +31,29 @@ fn the_end_of_a_stream_is_not_the_end_of_a_job() {
 }
 
 #[test]
+fn a_pod_that_prints_more_than_it_may_fails_and_is_deleted() {
+    let bound = OutputBound { bytes: 7, setting: "joboutput".into() };
+    let mut rig =
+        Rig::created(UnitSettings { has_stdin: false, max_stdout: Some(bound.clone()), ..settings() });
+    rig.watched(Container::Running);
+    let stream = rig.opened_log(true);
+    assert_eq!(rig.logs(stream, LINE), "hi\n");
+    assert_eq!(rig.logs(stream, &LINE.replace('4', "6").repeat(2)), "hi\nh");
+    let requests = rig.asks();
+    assert_eq!(rig.last_said(), (State::Failed, "Killed: it wrote more than 7 bytes (joboutput)"));
+    assert_eq!(rig.unit.stdout_size(), 7);
+    assert!(requests.iter().any(|request| matches!(request, ApiRequest::Delete(_))), "{requests:?}");
+    // One that connects to this node has its output written without a log.
+    let mut rig =
+        Rig::created(UnitSettings { method: StreamMethod::Tcp, max_stdout: Some(bound), ..settings() });
+    let mut piece = b"0123456789".to_vec();
+    rig.unit.handle_output(rig.now, 3, &mut piece);
+    assert_eq!(piece, b"0123");
+    rig.asks();
+    assert_eq!(rig.last_said().0, State::Failed);
+}
+
+#[test]
 fn an_outage_is_survived_up_to_the_limit() {
     for (minutes, fails) in [(29, false), (31, true)] {
         let (mut rig, stream) = Rig::following();
