@@ -34,6 +34,8 @@ pub struct ReloadPlan {
     pub forget_after: Option<Duration>,
     /// Other bounds of what one calling node may have here.
     pub quota: Option<Quota>,
+    /// Another reserve of the disk; `Some(None)` for the default.
+    pub disk_reserve: Option<Option<u64>>,
     /// Another size of all stream buffers; `Some(None)` for the default.
     pub stream_buffers: Option<Option<u64>>,
     /// True if the work types of the new configuration are others.
@@ -93,6 +95,7 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
         max_idle,
         forget_after,
         quota,
+        disk_reserve: _,
         stream_buffers,
         kube_support_reconnect: _,
         kube_qps: _,
@@ -108,6 +111,7 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
         max_idle: changed(&old.node.max_idle, max_idle),
         forget_after: changed(&old.node.forget_after, forget_after),
         quota: changed(&old.node.quota, quota),
+        disk_reserve: changed(&old.disk_reserve(), &new.disk_reserve()),
         stream_buffers: changed(&old.node.stream_buffers, stream_buffers),
         work_types: !same(&old.work_commands, &new.work_commands)
             || !same(&old.work_kubernetes, &new.work_kubernetes)

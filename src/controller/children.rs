@@ -101,6 +101,10 @@ impl Children for RegistryChildren {
         self.0.watch_child(unit).ok().map(|mut watch| watch.now().detail)
     }
 
+    fn room(&self) -> Doing<'_, ()> {
+        Box::pin(self.0.has_room())
+    }
+
     fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<(), String>> {
         Box::pin(async move {
             let unit = request.unit.clone();

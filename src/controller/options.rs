@@ -63,6 +63,8 @@ pub struct ControllerOptions {
     pub mib_per_fork: u32,
     /// Bytes that jobs cannot use; `None` for the default of the machine, which is none in a pod.
     pub memory_reserve: Option<u64>,
+    /// Bytes of its disk that this node leaves free, if not what it does without a controller.
+    pub disk_reserve: Option<u64>,
     /// How control nodes reach each other.
     pub peers: Peers,
 }

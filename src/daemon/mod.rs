@@ -216,6 +216,7 @@ async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result
     let dialer = Arc::new(wiring::MeshDialer::new(streams.clone(), tls.clone()));
     let work = Registry::open(options, dialer).await.map_err(Failure::start(what()))?;
     work.set_quota(config.node.quota);
+    work.set_disk_reserve(config.disk_reserve());
     Ok(work)
 }
 

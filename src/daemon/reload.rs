@@ -150,6 +150,9 @@ impl Reloader {
         if let Some(quota) = plan.quota {
             context.work.set_quota(quota);
         }
+        if let Some(bytes) = plan.disk_reserve {
+            context.work.set_disk_reserve(bytes);
+        }
         if let Some(bytes) = plan.stream_buffers {
             context.streams.set_buffers(bytes.unwrap_or_else(stream::default_buffers));
         }

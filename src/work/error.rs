@@ -123,6 +123,18 @@ pub enum WorkError {
         /// The file that could not grow.
         path: PathBuf,
     },
+    /// The file system under the data directory has less free than is to stay so.
+    #[error(
+        "no space left under the data directory ({path}): {free} bytes are free there, less than its reserve of {reserve} (diskreserve): free some space, or release finished units"
+    )]
+    Reserve {
+        /// The directory.
+        path: PathBuf,
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that are to stay so.
+        reserve: u64,
+    },
     /// A file operation failed.
     #[error("cannot {what} {path}: {source}")]
     Io {

@@ -10,7 +10,7 @@
 //! - `registry`: what clients may do: submission, cancel, release, restart. `units`: one entry per unit and its writer.
 //! - `local`: units that run here. [`follow`] and `remote`: units on other nodes.
 //! - [`limits`]: what bounds the units of a type. `cgroup`: the kernel's part of that. [`signing`]: signatures of requests between nodes.
-//! - `results`: output as it grows.
+//! - `reserve`: the part of its disk that a node leaves free. `results`: output as it grows.
 //! - [`jobs`]: units that are jobs of a controller: what it does for them.
 //! - `kubernetes`: units that run as pods: what is decided about them, pure.
 
@@ -28,6 +28,7 @@ mod local;
 mod pods;
 mod registry;
 mod remote;
+mod reserve;
 mod results;
 pub mod runner;
 pub mod signing;

@@ -65,6 +65,10 @@ impl Pods {
         Err(without())
     }
 
+    pub(crate) async fn stop(&self, _: &Arc<Entry>, _: String) -> Result<(), WorkError> {
+        Err(without())
+    }
+
     pub(crate) async fn release(
         self: &Arc<Self>,
         entry: &Arc<Entry>,

@@ -170,6 +170,15 @@ impl Pods {
         self.command_pod(entry, Command::Cancel).await.map(|()| Outcome::Done)
     }
 
+    /// Ends a unit for a reason of this node's own, with which it fails.
+    pub(crate) async fn stop(&self, entry: &Arc<Entry>, why: String) -> Result<(), WorkError> {
+        if let Some(driver) = self.executor()?.driver(entry.id.as_str()) {
+            // One that has just ended has nothing that could be ended.
+            drop(driver.send(Command::Fail(format!("Killed: {why}"))));
+        }
+        Ok(())
+    }
+
     /// Deletes a unit's pod, and then everything of the unit. What cannot be deleted yet is hidden meanwhile.
     pub(crate) async fn release(
         self: &Arc<Self>,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mesh import until
+import go
+from mesh import own_runner, until
 from test_controller import ask, ended, runner, submit
 
 MIB = 1 << 20
@@ -11,7 +12,8 @@ MOST = 300_000
 
 
 def settings(tmp_path, **more):
-    return {"heartbeat": "200ms", "ownerlostafter": "10s", "lostafter": "30s", "rundir": str(tmp_path), "poll": "1s", **more}
+    timers = {"heartbeat": "200ms", "ownerlostafter": "10s", "lostafter": "30s", "poll": "1s"}
+    return {"rundir": str(tmp_path), **timers, **own_runner(runner("own")), **more}
 
 
 def used(node):
@@ -25,7 +27,7 @@ def instance(node, name):
 
 def test_a_node_that_nobody_enabled_is_asked_nothing_and_no_answer_fills_the_disk(mesh, tmp_path):
     """A stranger joins whose runner prints without end."""
-    control = mesh.node("control", listen=True, work=[runner("local")], extra=[{"work-controller": settings(tmp_path)}])
+    control = mesh.node("control", listen=True, extra=[{"work-controller": settings(tmp_path)}])
     evil = mesh.node("evil", peers=["control"], work=[runner("ansible-runner")])
     evil.variables["STAND_IN_FLOOD"] = "1"
     mesh.start()
@@ -51,18 +53,19 @@ def test_a_node_that_nobody_enabled_is_asked_nothing_and_no_answer_fills_the_dis
     assert used(control) - before < MIB
 
 
-@pytest.mark.parametrize("place", ["elsewhere", "here"])
+@pytest.mark.parametrize("place", ["elsewhere", "here", *(go.parameter(variable, variable) for variable in go.VARIABLES)])
 def test_a_job_that_prints_without_end_is_an_error_that_names_the_setting(mesh, tmp_path, place):
     kind = {"nodetype": "hybrid"} if place == "here" else {"discovery": "enabled"}
     control = mesh.node(
         "control",
         listen=True,
-        work=[runner("local")],
+       
         extra=[{"work-controller": settings(tmp_path, joboutput=MOST, **kind)}],
     )
     runs = control
-    if place == "elsewhere":
-        runs = mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
+    if place != "here":
+        program = {} if place == "elsewhere" else {"program": go.program(place)}
+        runs = mesh.node("e1", peers=["control"], work=[runner("ansible-runner")], **program)
     mesh.start()
     until("the instance to be ready", lambda: (instance(control, runs.name) or {}).get("capacity"), 60)
     before = used(control)

@@ -65,6 +65,8 @@ directive! {
         /// bytes that jobs cannot use
         /// If not given it is 2147483648, or 0 in a pod.
         memory_reserve "memoryreserve": Option<Bytes>,
+        /// the same as that of node, and counts before it
+        disk_reserve "diskreserve": Option<Bytes>,
         /// how control nodes reach each other
         peers: PeerService,
     }
@@ -88,6 +90,7 @@ directive! {
         forks_per_cpu,
         mib_per_fork,
         memory_reserve,
+        disk_reserve,
         peers,
     }
 }

@@ -132,6 +132,12 @@ impl Config {
     pub fn is_for_certificates(&self) -> bool {
         self.cert_init.is_some() || self.cert_make_request.is_some() || self.cert_sign_request.is_some()
     }
+
+    /// Bytes of the disk that stay free; `None` for a part of it.
+    pub fn disk_reserve(&self) -> Option<u64> {
+        let of_controller = self.controller.as_ref().and_then(|controller| controller.disk_reserve);
+        of_controller.or(self.node.disk_reserve)
+    }
 }
 
 /// Reads all directives of one kind. All errors are noted.

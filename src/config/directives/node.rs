@@ -44,6 +44,9 @@ directive! {
         forget_after "forgetafter": ForgetAfter [empty_is_default] = "10m",
         /// what one calling node may have here
         quota: Quota,
+        /// bytes of the disk that stay free
+        /// If not given it is a twentieth of the disk under `datadir`, at most 1073741824.
+        disk_reserve "diskreserve": Option<Bytes>,
         /// bytes for buffers of streams; an eighth of the memory
         stream_buffers "streambuffers": Option<StreamBuffers>,
         /// Kubernetes: no effect, logs are always resumed
@@ -158,6 +161,7 @@ impl Node {
             max_idle: DEFAULT_MAX_IDLE,
             forget_after: DEFAULT_FORGET_AFTER,
             quota: Quota::default(),
+            disk_reserve: None,
             stream_buffers: None,
             kube_support_reconnect: None,
             kube_qps: None,

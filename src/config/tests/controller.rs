@@ -79,6 +79,7 @@ fn without_parameters_it_has_the_defaults_of_the_contract() {
         forks_per_cpu: 4,
         mib_per_fork: 100,
         memory_reserve: None,
+        disk_reserve: None,
         peers: Peers { service: ServiceName::new("ctrlpeer").unwrap(), tls_server: None, tls_client: None },
     };
     assert_eq!(accepted("{}"), defaults);

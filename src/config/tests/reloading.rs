@@ -124,6 +124,7 @@ fn rules_levels_and_work_types_change() {
     assert_eq!(quota.map(|quota| quota.units), Some(7));
     let forget = planned("id: a", "id: a, forgetafter: 2m").forget_after;
     assert_eq!(forget, Some(std::time::Duration::from_secs(120)));
+    assert_eq!(planned("id: a", "id: a, diskreserve: 0").disk_reserve, Some(Some(0)));
     assert_eq!(planned("id: a", "id: a, streambuffers: 33554432").stream_buffers, Some(Some(32 << 20)));
 }
 

@@ -97,6 +97,7 @@ impl JobDriver {
         if let Err(cause) = self.prepare_pod(&request, duty).await {
             return self.refuse(id, n, cause).await;
         }
+        self.await_room(duty).await;
         let (input, _project) = match self.input(job, attempt, duty).await? {
             Prepared::Ready(input, project) => (input, project),
             Prepared::Impossible(ending, why) => return self.not_prepared(id, n, ending, why).await,
@@ -115,6 +116,15 @@ impl JobDriver {
         match self.obeying(duty, &unit, self.children.send(request, input)).await {
             Ok(()) => Ok(true),
             Err(cause) => self.refuse(id, n, cause).await,
+        }
+    }
+
+    /// Waits until this node's disk has room for another job, or the attempt is not wanted any more.
+    async fn await_room(&self, duty: &mut watch::Receiver<Duty>) {
+        let unwanted = duty.wait_for(|duty| matches!(duty, Duty::Cancel | Duty::Release | Duty::Nothing));
+        tokio::select! {
+            () = self.children.room() => {}
+            _ = unwanted => {}
         }
     }
 

@@ -156,6 +156,11 @@ pub trait Children: Send + Sync + 'static {
     /// What a unit does at the moment, for people.
     fn detail(&self, unit: &str) -> Option<String>;
 
+    /// Returns once this node's disk has room for what units read and print.
+    fn room(&self) -> Doing<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Starts a unit. Once this returns, the unit is durable here, with what it reads.
     ///
     /// # Errors

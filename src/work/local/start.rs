@@ -297,6 +297,31 @@ impl Local {
             let dir = entry.dir.clone();
             self.units.store().blocking(move || dir.mark_cancelled()).await
         };
+        self.end_running(entry, deadline).await?;
+        marked
+    }
+
+    /// Ends a unit's processes for a reason of this node's own, with which the unit fails.
+    ///
+    /// # Errors
+    /// Processes that do not end.
+    pub(crate) async fn stop(&self, entry: &Arc<Entry>, why: String) -> Result<(), WorkError> {
+        let deadline = Instant::now() + self.grace_of(&entry.status().work_type) + RUNNER_MARGIN;
+        let writer = entry.writer(self.units.store()).await;
+        if writer.status().life.state != State::Running {
+            return Ok(());
+        }
+        let dir = entry.dir.clone();
+        let noted = self.units.store().blocking(move || dir.note_stopped(&why)).await;
+        drop(writer);
+        if let Err(error) = noted {
+            tracing::warn!(unit = %entry.id, %error, "the Detail of a unit that is stopped will not say why");
+        }
+        self.end_running(entry, deadline).await
+    }
+
+    /// Ends a unit's processes, politely until the deadline; returns when the unit is final.
+    async fn end_running(&self, entry: &Arc<Entry>, deadline: Instant) -> Result<(), WorkError> {
         let ends = async {
             let runner = self.signal_runner(entry, Signal::INT).await;
             if !runner.as_ref().is_some_and(Identity::is_alive) {
@@ -306,7 +331,7 @@ impl Local {
             entry.finished().await;
         };
         if tokio::time::timeout_at(deadline, ends).await.is_ok() {
-            return marked;
+            return Ok(());
         }
         tracing::warn!(unit = %entry.id, "the runner does not end its command, killing it");
         let ends = async {

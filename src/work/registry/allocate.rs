@@ -33,6 +33,10 @@ impl Registry {
         {
             return Ok((whole, true));
         }
+        // What the controller itself starts has waited for room, and what it was asked to do ends more than it writes.
+        if max_stdout.is_none() && !self.is_operation(&request) {
+            self.reserve.check().await?;
+        }
         let mut status = match here {
             true => match (self.job_status(&request), self.pod_status(&request).await?) {
                 (Some(status), _) | (None, Some(status)) => status,

@@ -230,6 +230,7 @@ impl Registry {
     }
 
     async fn unit_for_repeat(&self, extra: JobExtra) -> Result<Arc<Entry>, WorkError> {
+        self.reserve.check().await?;
         let mut status = Status::new(CONTROLLER, Extra::Job(Box::new(extra)));
         status.verify_signature = self.controller_verifies();
         status.submitter = Some(Submitter::Operator);

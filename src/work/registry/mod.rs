@@ -8,6 +8,7 @@ mod clusters;
 mod jobs;
 mod listing;
 mod operations;
+mod reserve;
 mod restart;
 mod submit;
 
@@ -23,6 +24,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 
+use self::reserve::Reserve;
 use super::jobs::{CONTROLLER, JobsSlot, OPERATION, is_admin};
 use super::local::{self, Local};
 use super::pods::Pods;
@@ -93,6 +95,7 @@ pub struct Registry {
     remotes: Arc<Remotes>,
     pods: Arc<Pods>,
     jobs: JobsSlot,
+    reserve: Arc<Reserve>,
     /// Checks the signatures of requests from other nodes.
     verifier: Arc<ArcSwapOption<Verifier>>,
 }
@@ -121,10 +124,13 @@ impl Registry {
         let remotes = Remotes::new(units.clone(), dialer, signer, gate.clone());
         let pods = Pods::open(units.clone(), local.clone(), kubernetes, gate).await;
         let jobs = JobsSlot::default();
-        let this = Self { units, local, remotes, pods, jobs, verifier: Arc::new(verifier.into()) };
+        let reserve = Reserve::new(&units, &local, &remotes, &pods);
+        let verifier = Arc::new(verifier.into());
+        let this = Self { units, local, remotes, pods, jobs, reserve, verifier };
         this.resume_all().await?;
         this.local.start_retention();
         this.pods.sweep();
+        this.keep_reserve();
         Ok(this)
     }
 

@@ -323,6 +323,9 @@ impl Submission {
 
     /// Writes what is ahead to the file; after the `last` piece all of it is durable.
     async fn write_out(&mut self, last: bool) -> Result<(), WorkError> {
+        if self.entry.status().max_stdout.is_none() {
+            self.registry.reserve.check().await?;
+        }
         if std::mem::replace(&mut self.broken, true) {
             return Err(self.stdin_error(io::Error::other("an earlier piece could not be written")));
         }

@@ -37,6 +37,8 @@ const SHORT: Duration = Duration::from_millis(20);
 /// The Detail of a unit that was ended by a signal to its runner which no client's cancel explains.
 const ASKED_TO_END: &str = "Killed: its runner was told to end (SIGINT or SIGTERM), and not by this node; see who stops \
                             processes on this machine, then submit the job again";
+/// The same of a unit that filled the disk, so that there was no room for more words.
+const DISK_IS_FULL: &str = "it filled the disk of its node (diskreserve)";
 /// How the end of a command by SIGKILL reads.
 const KILLED: &str = "signal: killed";
 /// What is said of a kill in which this node had no part.
@@ -124,7 +126,7 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
         }
         let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let cause = match (asked, wakeups.must_end()) {
-            (true, _) => Some(ASKED_TO_END.to_owned()),
+            (true, _) => Some(asked_to_end(dir)),
             // Its end says what it wrote.
             (false, true) => Some("Killed".to_owned()),
             (false, false) if late => job
@@ -163,6 +165,15 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
     // A full disk heals; a directory that is gone was released.
     while dir.write_status(&status, Durability::Durable).is_err() && dir.path().is_dir() {
         std::thread::sleep(RETRY);
+    }
+}
+
+/// Why the runner was told to end its command, unless that is a cancel.
+fn asked_to_end(dir: &UnitDir) -> String {
+    match dir.stopped() {
+        None => ASKED_TO_END.to_owned(),
+        Some(why) if why.is_empty() => format!("Killed: {DISK_IS_FULL}"),
+        Some(why) => format!("Killed: {why}"),
     }
 }
 

@@ -19,6 +19,8 @@ use crate::work::{OpenError, WorkError};
 
 /// The private file that names a process group.
 const GROUP: &str = "group";
+/// The private file that says why this node has ended the unit.
+const STOPPED: &str = "stopped";
 /// The private file that says since when a unit has waited in the queue.
 pub(super) const QUEUED: &str = "queued";
 /// Most bytes read of any file but the payload and the output: a request has 1 MiB at most.
@@ -188,6 +190,16 @@ impl UnitDir {
             }
             Ok(_) | Err(_) => Ok(()),
         }
+    }
+
+    /// Records why this node ends the unit, before it does.
+    pub(crate) fn note_stopped(&self, why: &str) -> io::Result<()> {
+        write_file(&System, &self.file(STOPPED), why.as_bytes())
+    }
+
+    /// What [`Self::note_stopped`] recorded.
+    pub(crate) fn stopped(&self) -> Option<String> {
+        self.read_text(STOPPED).ok()
     }
 
     /// Since when it has waited in the queue, if that is known. The file's own time would be too coarse: several units

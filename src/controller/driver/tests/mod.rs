@@ -79,6 +79,7 @@ pub(super) fn options(discovery: Discovery) -> ControllerOptions {
         forks_per_cpu: 4,
         mib_per_fork: 100,
         memory_reserve: None,
+        disk_reserve: None,
         peers: Peers { service: ServiceName::new("ctrlpeer").unwrap(), tls_server: None, tls_client: None },
     }
 }

@@ -11,6 +11,8 @@ use super::{Driver, now};
 pub enum Command {
     /// The unit is to end; the answer comes when that is durable.
     Cancel(oneshot::Sender<()>),
+    /// This node ends the unit, which fails with this Detail.
+    Fail(String),
     /// Nothing more is to be done for the unit, and its pod stays. The sender is dropped when that is so.
     Forget(oneshot::Sender<()>),
     /// The unit's pod is to go.
@@ -104,6 +106,7 @@ impl Driver {
                 self.waiting.answer_releases(&Removed::Done { is_gone: false });
                 self.waiting.forgotten.push(answer);
             }
+            Command::Fail(detail) => self.machine.handle_failure(now(), detail),
             Command::Cancel(answer) => {
                 self.is_unwanted.send_replace(true);
                 self.waiting.cancels.push(answer);
